@@ -1,0 +1,59 @@
+# The interface of the project; `make help` lists it. Each target installs what it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+STAMP := $(VENV)/.installed
+PYTHON ?= python3
+BIN := $(VENV)/bin
+ARGS ?=
+NAME ?=
+
+NATIVE := CMakeLists.txt $(shell find core exporters nccl_plugin clocksync -name CMakeLists.txt -o -name '*.cc' -o -name '*.h' -o -name '*.c')
+
+.PHONY: help build demo test test-unit lint format rules docs bench wheel-test clean
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml scripts/bootstrap.sh $(NATIVE)
+	PYTHON=$(PYTHON) VENV=$(VENV) scripts/bootstrap.sh
+	@touch $(STAMP)
+
+build: $(STAMP) ## Install system packages (as root), the virtual environment and the native parts
+
+demo: $(STAMP) ## Play a NIC fault on a fleet of network namespaces; options in ARGS="--headless --json FILE"
+	$(BIN)/fabricpulse demo $(ARGS)
+
+test: $(STAMP) ## Run all tests, then the tests of the built wheel
+	$(BIN)/python -Im pytest $(ARGS)
+	$(MAKE) --no-print-directory wheel-test
+
+test-unit: $(STAMP) ## Run the tests that need no namespaces and no servers
+	$(BIN)/python -Im pytest tests/unit $(ARGS)
+
+wheel-test: $(STAMP) ## Build the wheel, install it in an empty environment, test it without the sources
+	VENV=$(VENV) scripts/wheel_test.sh
+
+lint: $(STAMP) ## Check style, types, formatting, generated files
+	VENV=$(VENV) scripts/lint.sh
+
+format: $(STAMP) ## Format Python, C++ and jsonnet
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only .
+	git ls-files '*.cc' '*.h' | xargs -r clang-format -i
+	git ls-files 'mixins/*sonnet' | xargs -r jsonnetfmt -i
+
+rules: $(STAMP) ## Render rules/ from mixins/
+	$(BIN)/fabricpulse rules render --output rules
+
+docs: $(STAMP) ## Render docs/metrics.md and docs/configuration.md
+	$(BIN)/python -m fabricpulse.core.reference docs
+
+bench: $(STAMP) ## Run a benchmark, NAME=mesh; one JSON object a line
+	@test -n "$(NAME)" || { echo "make bench: say which, NAME=one of:" $$(cd tests/bench && ls bench_*.py | sed 's/bench_//; s/\.py//'); exit 2; }
+	@$(BIN)/python -Im tests.bench.bench_$(NAME) $(ARGS)
+
+clean: ## Remove what the targets have made
+	rm -rf $(VENV) build dist .tools .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,70 @@
+"""The one command, `fabricpulse`.
+
+Core finds its subcommands through the entry-point group `fabricpulse.commands`, and loads one only when it is asked
+for: the ground floor knows no component, and `fabricpulse nic` does not pay for the import of scipy.
+"""
+
+import sys
+from importlib.metadata import EntryPoint, entry_points, version
+
+import click
+
+from fabricpulse.core.errors import UserError
+
+COMMANDS_GROUP = "fabricpulse.commands"
+
+# The first line of each command's help, so that `fabricpulse --help` imports none of them.
+SUMMARIES = {
+    "clocksync": "Keep fleet time: the sidecar of a host, the coordinator of a fleet.",
+    "demo": "Play a fault on a fleet of network namespaces and show what happens.",
+    "lab": "Build a GPU fleet on one machine out of network namespaces.",
+    "mesh": "Probe the fabric between NICs and export what is seen.",
+    "nic": "Export RDMA and link state of this host's NICs.",
+    "plugin": "Work with the NCCL plugin of running jobs.",
+    "qp": "Export telemetry of the NCCL plugin: lanes and queue pairs of running jobs.",
+    "remediation": "Act on alerts: the receiver, and the agent of a host.",
+    "rules": "Render the recording and alert rules.",
+}
+
+
+class EntryPointGroup(click.Group):
+    """A click group whose commands are installed entry points."""
+
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=COMMANDS_GROUP)}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._entry_points())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self._entry_points().get(cmd_name)
+        if entry is None:
+            return None
+        command = entry.load()
+        if not isinstance(command, click.Command):
+            raise TypeError(f"entry point {entry.value} is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, SUMMARIES.get(name, "")) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=EntryPointGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(version("fabricpulse"), prog_name="fabricpulse")
+def cli() -> None:
+    """See, understand and survive what the network does to a GPU training job."""
+
+
+def main() -> None:
+    """Runs `fabricpulse`; a UserError becomes one sentence on standard error and its exit code."""
+    try:
+        cli(prog_name="fabricpulse")
+    except UserError as error:
+        click.echo(f"fabricpulse: error: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Configuration files: YAML into a typed, frozen tree, or one sentence that says what is wrong and where.
+
+A daemon declares its configuration as frozen `msgspec.Struct`s with defaults and constraints; `load_config` reads the
+file once at start. An unknown key is refused with its line and the nearest key that exists, because a misspelt guard
+rail that is silently ignored is worse than a daemon that does not start.
+"""
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from fabricpulse.core.errors import ConfigError
+
+T = TypeVar("T", bound="Section")
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every configuration section: immutable, keyword only, unknown keys refused."""
+
+    def validate(self) -> None:
+        """Checks that need more than one field; raises ValueError with one clause ("a must be below b")."""
+
+
+def load_config(path: Path | None, kind: type[T]) -> T:
+    """Reads `path` as a `kind`; without a path, its defaults.
+
+    Raises ConfigError naming file, line, key and, for an unknown key, the nearest known one.
+    """
+    if path is None:
+        return _convert({}, kind, None, None)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"configuration {path} is not UTF-8 text: {error.reason}") from error
+    return parse_config(text, kind, str(path))
+
+
+def parse_config(text: str, kind: type[T], name: str) -> T:
+    """As load_config, from text; `name` stands for the file in messages."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"{name}{line}: not valid YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: not valid YAML: {error}") from error
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{name}: expected a mapping of settings at the top, got {type(data).__name__}")
+    return _convert(data, kind, node, name)
+
+
+def _convert(data: dict[str, Any], kind: type[T], node: yaml.Node | None, name: str | None) -> T:
+    try:
+        config = msgspec.convert(data, kind, strict=True)
+        _validate_tree(config, "")
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(str(error), kind, node, name)) from error
+    return config
+
+
+def _validate_tree(value: Any, path: str) -> None:
+    """Calls `validate` of every section, inner ones first, and names the section in what they raise."""
+    if isinstance(value, Section):
+        for field in value.__struct_fields__:
+            _validate_tree(getattr(value, field), f"{path}.{field}" if path else field)
+        try:
+            value.validate()
+        except ValueError as error:
+            if isinstance(error, msgspec.ValidationError):
+                raise
+            where = f" - at `$.{path}`" if path else ""
+            raise msgspec.ValidationError(f"{error}{where}") from error
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _validate_tree(item, f"{path}[{index}]")
+
+
+_AT = re.compile(r" - at `\$\.?(?P<path>.*)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<key>.+)`$")
+
+
+def _explain(message: str, kind: type, node: yaml.Node | None, name: str | None) -> str:
+    at = _AT.search(message)
+    path = at.group("path") if at else ""
+    what = _AT.sub("", message)
+    unknown = _UNKNOWN.match(what)
+    if unknown:
+        key = unknown.group("key")
+        known = _fields_at(kind, path)
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
+        path = f"{path}.{key}" if path else key
+        what = f"unknown key {path!r}; {hint}"
+    elif path:
+        what = f"{path}: {what[0].lower()}{what[1:]}"
+    line = _line_of(node, path)
+    return f"{name or 'configuration'}{f':{line}' if line else ''}: {what}"
+
+
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+
+
+def _line_of(node: yaml.Node | None, path: str) -> int | None:
+    """The 1-based line where `path` (msgspec form, "a.b[2].c") begins, or of its nearest parent that exists."""
+    line = None
+    for key, index in _STEP.findall(path):
+        if isinstance(node, yaml.MappingNode) and (key or index == "..."):
+            pairs = [pair for pair in node.value if index == "..." or pair[0].value == key]
+            if not pairs:
+                return line
+            line = pairs[0][0].start_mark.line + 1
+            node = pairs[0][1]
+        elif isinstance(node, yaml.SequenceNode) and index.isdigit() and int(index) < len(node.value):
+            node = node.value[int(index)]
+            line = node.start_mark.line + 1
+        else:
+            return line
+    return line
+
+
+def _fields_at(kind: Any, path: str) -> list[str]:
+    """Names of the fields that the struct at `path` knows."""
+    info: Any = msgspec.inspect.type_info(kind)
+    for key, _index in _STEP.findall(path):
+        info = _descend(info, key)
+        if info is None:
+            return []
+    info = _structs(info)
+    return [field.encode_name for field in info.fields] if info is not None else []
+
+
+def _descend(info: Any, key: str) -> Any:
+    if key:
+        struct = _structs(info)
+        if struct is not None:
+            return next((field.type for field in struct.fields if field.encode_name == key), None)
+        return getattr(_first(info, msgspec.inspect.DictType), "value_type", None)
+    inner = _first(info, (msgspec.inspect.ListType, msgspec.inspect.VarTupleType, msgspec.inspect.DictType))
+    return getattr(inner, "item_type", None) or getattr(inner, "value_type", None)
+
+
+def _structs(info: Any) -> Any:
+    return _first(info, msgspec.inspect.StructType)
+
+
+def _first(info: Any, kinds: Any) -> Any:
+    if isinstance(info, kinds):
+        return info
+    if isinstance(info, msgspec.inspect.UnionType):
+        return next((t for t in info.types if isinstance(t, kinds)), None)
+    return None

@@ -1,0 +1,106 @@
+"""The life of a daemon: start, run until told to stop, stop cleanly.
+
+    async def run(life: Lifetime) -> None:
+        ...
+        life.ready()
+        await life.stopped()
+
+    run_daemon(run)
+
+SIGTERM and SIGINT end it with exit code 0, SIGHUP calls the reload hooks. A second SIGTERM during shutdown does not
+wait for anybody.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from fabricpulse.core.log import get_logger
+
+log = get_logger(__name__)
+
+ReloadHook = Callable[[], Awaitable[None]]
+
+
+class Lifetime:
+    """What a running daemon can be told, and can tell: stop, reload, ready."""
+
+    def __init__(self) -> None:
+        self._stop = asyncio.Event()
+        self._reload_hooks: list[ReloadHook] = []
+        self._is_ready = False
+
+    @property
+    def is_ready(self) -> bool:
+        """True between `ready()` and the order to stop; `/-/ready` answers with it."""
+        return self._is_ready and not self._stop.is_set()
+
+    def ready(self) -> None:
+        """Declares the daemon ready, to `/-/ready` and to systemd (Type=notify)."""
+        self._is_ready = True
+        notify_systemd("READY=1")
+
+    def stop(self) -> None:
+        """Orders the daemon to stop."""
+        self._stop.set()
+
+    async def stopped(self) -> None:
+        """Returns once the daemon has been ordered to stop."""
+        await self._stop.wait()
+
+    def on_reload(self, hook: ReloadHook) -> None:
+        """Adds a hook for SIGHUP and `POST /-/reload`. A hook that fails leaves the old state in force."""
+        self._reload_hooks.append(hook)
+
+    async def reload(self) -> None:
+        """Runs the reload hooks; the first failure is raised and the hooks after it are not run."""
+        for hook in self._reload_hooks:
+            await hook()
+
+
+def run_daemon(main: Callable[[Lifetime], Awaitable[None]]) -> None:
+    """Runs `main` on a new event loop until it returns."""
+    asyncio.run(_run(main))
+
+
+async def _run(main: Callable[[Lifetime], Awaitable[None]]) -> None:
+    life = Lifetime()
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def terminate() -> None:
+        if life._stop.is_set():
+            os._exit(1)
+        log.info("stopping")
+        life.stop()
+
+    async def reload() -> None:
+        try:
+            await life.reload()
+            log.info("reloaded")
+        except Exception as error:
+            log.error("reload failed, the old settings stay in force", error=str(error))
+
+    def on_hangup() -> None:
+        task = loop.create_task(reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, terminate)
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    await main(life)
+    notify_systemd("STOPPING=1")
+
+
+def notify_systemd(state: str) -> None:
+    """Tells systemd `state` (sd_notify protocol); does nothing without NOTIFY_SOCKET."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        sock.connect("\0" + address[1:] if address.startswith("@") else address)
+        sock.sendall(state.encode())

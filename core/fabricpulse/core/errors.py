@@ -1,0 +1,17 @@
+"""Errors that reach a person as one sentence."""
+
+
+class UserError(Exception):
+    """Something outside fabricpulse is wrong and a person can mend it.
+
+    The message is one sentence: what failed, where, why, and what to do. The command line prints it without a
+    traceback and exits with `exit_code`.
+    """
+
+    exit_code = 1
+
+
+class ConfigError(UserError):
+    """A configuration file cannot be used; the message names file, line and key."""
+
+    exit_code = 2

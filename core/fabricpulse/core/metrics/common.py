@@ -1,0 +1,35 @@
+"""Metrics that every daemon of fabricpulse has."""
+
+from fabricpulse.core.metrics.catalogue import MetricSpec
+
+BUILD_INFO = MetricSpec(
+    "fabricpulse_build_info",
+    "gauge",
+    "Always 1; the labels say which fabricpulse this is.",
+    ("version", "component", "python_version"),
+)
+EXPORTER_SERIES = MetricSpec(
+    "fabricpulse_exporter_samples",
+    "gauge",
+    "Samples in this exposition, before the sample cap.",
+)
+EXPORTER_DROPPED = MetricSpec(
+    "fabricpulse_exporter_dropped_samples",
+    "gauge",
+    "Samples that the sample cap left out of this exposition, by metric family.",
+    ("family",),
+)
+COLLECTOR_DURATION = MetricSpec(
+    "fabricpulse_scrape_collector_duration_seconds",
+    "gauge",
+    "How long a collector took in this scrape.",
+    ("collector",),
+)
+COLLECTOR_SUCCESS = MetricSpec(
+    "fabricpulse_scrape_collector_success",
+    "gauge",
+    "1 if a collector succeeded in this scrape, 0 if any part of it failed.",
+    ("collector",),
+)
+
+METRICS = (BUILD_INFO, EXPORTER_SERIES, EXPORTER_DROPPED, COLLECTOR_DURATION, COLLECTOR_SUCCESS)

@@ -1,0 +1,140 @@
+"""Hot exposition: the Prometheus text format 0.0.4, written by hand.
+
+prometheus-client costs 5 us a sample; this writer costs well under 1 us, because the label part of a series is
+rendered once and kept. Families come out in the order in which they are first added, samples grouped by family. A
+sample cap cuts whole samples from the families added last and says what it dropped, so that a scrape never fails
+because a host has more queue pairs than expected.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fabricpulse.core.metrics.catalogue import MetricSpec
+from fabricpulse.core.metrics.common import EXPORTER_DROPPED, EXPORTER_SERIES
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+DEFAULT_SAMPLE_CAP = 20_000
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def render_labels(spec: MetricSpec, values: Sequence[str], extra: str = "") -> str:
+    """`{device="rail0",network="a"}`, escaped; empty for no labels. `extra` is appended as it is (`le="1"`).
+
+    Raises ValueError when the number of values is not the number of the metric's labels.
+    """
+    if len(values) != len(spec.labels):
+        raise ValueError(f"{spec.name}: {len(spec.labels)} labels expected, got {len(values)}")
+    parts = [
+        f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in zip(spec.labels, values, strict=True)
+    ]
+    if extra:
+        parts.append(extra)
+    return "{" + ",".join(parts) + "}" if parts else ""
+
+
+def format_value(value: float) -> str:
+    """A sample value as Prometheus reads it: integers without a point, special values by name."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
+        return str(int(value))
+    return repr(value)
+
+
+class Exposition:
+    """One scrape's answer being written."""
+
+    def __init__(self, sample_cap: int = DEFAULT_SAMPLE_CAP) -> None:
+        self._cap = sample_cap
+        self._families: dict[str, tuple[MetricSpec, list[list[str]]]] = {}
+
+    def add(self, spec: MetricSpec, values: Sequence[str], value: float) -> None:
+        """Adds one sample of a gauge or counter. values : label values in the order of `spec.labels`."""
+        self.add_rendered(spec, render_labels(spec, values), value)
+
+    def add_rendered(self, spec: MetricSpec, labels: str, value: float) -> None:
+        """As `add`, with a label part from `render_labels` that the caller keeps between scrapes."""
+        self._group(spec).append([f"{spec.name}{labels} {format_value(value)}\n"])
+
+    def add_histogram(
+        self, spec: MetricSpec, values: Sequence[str], counts: Sequence[int], total: float
+    ) -> None:
+        """Adds one histogram. counts : per bucket, not cumulative, the last one for +Inf. total : sum of observations.
+
+        Raises ValueError when there is not one count more than the metric has bucket bounds.
+        """
+        if len(counts) != len(spec.buckets) + 1:
+            raise ValueError(f"{spec.name}: {len(spec.buckets) + 1} counts expected, got {len(counts)}")
+        lines = []
+        running = 0
+        for bound, count in zip((*spec.buckets, float("inf")), counts, strict=True):
+            running += count
+            labels = render_labels(spec, values, f'le="{format_value(bound)}"')
+            lines.append(f"{spec.name}_bucket{labels} {running}\n")
+        plain = render_labels(spec, values)
+        lines.append(f"{spec.name}_sum{plain} {format_value(total)}\n")
+        lines.append(f"{spec.name}_count{plain} {running}\n")
+        self._group(spec).append(lines)
+
+    def add_summary(
+        self,
+        spec: MetricSpec,
+        values: Sequence[str],
+        quantiles: Mapping[float, float],
+        total: float,
+        count: int,
+    ) -> None:
+        """Adds one summary. quantiles : quantile in [0, 1] -> value."""
+        lines = [
+            f"{spec.name}{render_labels(spec, values, f'quantile="{format_value(q)}"')} {format_value(v)}\n"
+            for q, v in quantiles.items()
+        ]
+        plain = render_labels(spec, values)
+        lines.append(f"{spec.name}_sum{plain} {format_value(total)}\n")
+        lines.append(f"{spec.name}_count{plain} {count}\n")
+        self._group(spec).append(lines)
+
+    def declare(self, specs: Iterable[MetricSpec]) -> None:
+        """Fixes the place of families that may get no sample; a family without samples is not written."""
+        for spec in specs:
+            self._group(spec)
+
+    def _group(self, spec: MetricSpec) -> list[list[str]]:
+        family = self._families.get(spec.name)
+        if family is None:
+            family = self._families[spec.name] = (spec, [])
+        return family[1]
+
+    def render(self) -> bytes:
+        """The text, with the cap applied to whole metrics (a histogram stays or goes as one)."""
+        parts: list[str] = []
+        room = self._cap
+        written = 0
+        dropped: dict[str, int] = {}
+        for spec, groups in self._families.values():
+            kept: list[str] = []
+            for lines in groups:
+                written += len(lines)
+                if len(lines) <= room:
+                    room -= len(lines)
+                    kept.extend(lines)
+                else:
+                    dropped[spec.name] = dropped.get(spec.name, 0) + len(lines)
+            if kept:
+                parts.append(_header(spec))
+                parts.extend(kept)
+        parts.append(_header(EXPORTER_SERIES))
+        parts.append(f"{EXPORTER_SERIES.name} {written}\n")
+        parts.append(_header(EXPORTER_DROPPED))
+        parts.extend(
+            f"{EXPORTER_DROPPED.name}{render_labels(EXPORTER_DROPPED, (family,))} {count}\n"
+            for family, count in (dropped or {"": 0}).items()
+        )
+        return "".join(parts).encode()
+
+
+def _header(spec: MetricSpec) -> str:
+    help_text = spec.help.replace("\\", r"\\").replace("\n", r"\n")
+    return f"# HELP {spec.name} {help_text}\n# TYPE {spec.name} {spec.type}\n"

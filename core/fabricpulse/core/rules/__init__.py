@@ -1,0 +1,1 @@
+"""Recording and alert rules: rendered from the jsonnet mixin."""

@@ -1,0 +1,44 @@
+"""Where the processes of one host meet: `/run/fabricpulse`, or `FABRICPULSE_RUN_DIR`."""
+
+import os
+from pathlib import Path
+
+from fabricpulse.core.errors import UserError
+
+RUN_DIR_ENV = "FABRICPULSE_RUN_DIR"
+DEFAULT_RUN_DIR = Path("/run/fabricpulse")
+
+
+def run_dir() -> Path:
+    """The run directory of this host (it may not exist yet)."""
+    return Path(os.environ.get(RUN_DIR_ENV) or DEFAULT_RUN_DIR)
+
+
+def ensure_run_dir() -> Path:
+    """The run directory, created with mode 0755 if absent.
+
+    Raises UserError when it cannot be created.
+    """
+    path = run_dir()
+    try:
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot create the run directory {path}: {error.strerror}; run as root or set {RUN_DIR_ENV}"
+        ) from error
+    return path
+
+
+def clock_page_path() -> Path:
+    """The clock page, written by the clocksync sidecar."""
+    return run_dir() / "clock"
+
+
+def probe_ring_path() -> Path:
+    """The probe samples, written by the probe engine."""
+    return run_dir() / "probes"
+
+
+def plugin_dir() -> Path:
+    """`<pid>.telemetry` and `<pid>.sock` of each process that has loaded the NCCL plugin."""
+    return run_dir() / "plugin"

@@ -1,0 +1,1 @@
+"""Shared-memory layouts: Python mirrors of core/include/fabricpulse/*.h, held equal by tests/unit/core/test_layouts.py."""

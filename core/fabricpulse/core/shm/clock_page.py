@@ -1,0 +1,135 @@
+"""Fleet time in Python: reader and writer of core/include/fabricpulse/clock_page.h."""
+
+import enum
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabricpulse.core.shm.mapping import MappedFile, create_mapping
+
+MAGIC = 0x314B434F4C435046
+VERSION = 1
+PAGE = struct.Struct("<QIIII qqq qqq qqqqqQ")
+SEQUENCE_OFFSET = 16
+STATUS_OFFSET = 20
+_BODY = struct.Struct("<qqq qqq qqqqqQ")
+_BODY_OFFSET = 24
+_READ_TRIES = 1000
+
+
+class ClockStatus(enum.IntEnum):
+    """enum fp_clock_status."""
+
+    UNKNOWN = 0
+    SYNCHRONIZED = 1
+    HOLDOVER = 2
+    DISRUPTED = 3
+
+
+@dataclass(frozen=True)
+class ClockLine:
+    """fleet = ref_fleet_ns + (host - ref_host_ns) * (1 + rate_ppt / 10^12), all in ns."""
+
+    ref_host_ns: int
+    ref_fleet_ns: int
+    rate_ppt: int
+
+    def at(self, host_ns: int) -> int:
+        """Fleet time in ns when the host clock showed `host_ns`."""
+        elapsed = host_ns - self.ref_host_ns
+        scaled = elapsed * self.rate_ppt
+        whole = abs(scaled) // 10**12  # truncated towards zero, as in C
+        return self.ref_fleet_ns + elapsed + (whole if scaled >= 0 else -whole)
+
+
+@dataclass(frozen=True)
+class FleetTime:
+    """A stamp on fleet time: the truth lies in [fleet_ns - bound_ns, fleet_ns + bound_ns]."""
+
+    fleet_ns: int
+    bound_ns: int
+    status: ClockStatus
+
+
+@dataclass(frozen=True)
+class ClockPage:
+    """One consistent copy of the page; fields as in struct fp_clock_page."""
+
+    status: ClockStatus
+    current: ClockLine
+    previous: ClockLine
+    bound_ref_host_ns: int
+    bound_ns: int
+    drift_ppb: int
+    valid_until_host_ns: int
+    ref_mono_raw_ns: int
+    disruptions: int
+
+    def convert(self, host_ns: int) -> FleetTime:
+        """A stamp of the host clock (ns since 1970) on fleet time."""
+        line = self.current if host_ns >= self.current.ref_host_ns else self.previous
+        age = abs(host_ns - self.bound_ref_host_ns)
+        status = ClockStatus.UNKNOWN if host_ns > self.valid_until_host_ns else self.status
+        return FleetTime(line.at(host_ns), self.bound_ns + age * self.drift_ppb // 10**9, status)
+
+
+class ClockPageReader:
+    """Reads the clock page that a sidecar writes."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises FileNotFoundError before the first sidecar has started, LayoutError for another layout."""
+        self._file = MappedFile(path, MAGIC, VERSION, PAGE.size)
+
+    def stale(self) -> bool:
+        """True when a new sidecar has put a new page in place; open it again."""
+        return self._file.stale()
+
+    def close(self) -> None:
+        """Unmaps the page."""
+        self._file.close()
+
+    def read(self) -> ClockPage:
+        """One consistent copy. Raises TimeoutError if the writer died while writing."""
+        page = self._file.map
+        for _ in range(_READ_TRIES):
+            data = page[0 : PAGE.size]
+            sequence = data[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4]
+            if not sequence[0] & 1 and page[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4] == sequence:
+                fields = PAGE.unpack(data)
+                return ClockPage(
+                    ClockStatus(fields[4]), ClockLine(*fields[5:8]), ClockLine(*fields[8:11]), *fields[11:17]
+                )
+        raise TimeoutError(f"{self._file.path}: the writer of the clock page stopped in the middle of an update")
+
+
+class ClockPageWriter:
+    """Writes the clock page; one per host."""
+
+    def __init__(self, path: Path) -> None:
+        self._map = create_mapping(path, PAGE.size)
+        self._sequence = 0
+        zero = ClockLine(0, 0, 0)
+        self._map[0:SEQUENCE_OFFSET] = struct.pack("<QII", MAGIC, VERSION, PAGE.size)
+        self.write(ClockPage(ClockStatus.UNKNOWN, zero, zero, 0, 0, 0, 0, 0, 0))
+
+    def write(self, page: ClockPage) -> None:
+        """Publishes `page`; readers see the old one or the new one, never a mixture."""
+        self._set_sequence(self._sequence + 1)
+        struct.pack_into("<I", self._map, STATUS_OFFSET, page.status)
+        _BODY.pack_into(
+            self._map,
+            _BODY_OFFSET,
+            *(page.current.ref_host_ns, page.current.ref_fleet_ns, page.current.rate_ppt),
+            *(page.previous.ref_host_ns, page.previous.ref_fleet_ns, page.previous.rate_ppt),
+            page.bound_ref_host_ns,
+            page.bound_ns,
+            page.drift_ppb,
+            page.valid_until_host_ns,
+            page.ref_mono_raw_ns,
+            page.disruptions,
+        )
+        self._set_sequence(self._sequence + 1)
+
+    def _set_sequence(self, value: int) -> None:
+        self._sequence = value & 0xFFFFFFFF
+        self._map[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4] = self._sequence.to_bytes(4, "little")

@@ -1,0 +1,63 @@
+"""Files that processes map together."""
+
+import mmap
+import os
+from pathlib import Path
+
+
+class LayoutError(Exception):
+    """A mapped file is not what it should be: other magic, other version, too short."""
+
+
+def create_mapping(path: Path, size: int, mode: int = 0o644) -> mmap.mmap:
+    """A new zero-filled mapping at `path`, in place of what was there.
+
+    The old file is unlinked, not overwritten: a reader that still maps it keeps its old, consistent content and finds
+    the new file when it looks again (`MappedFile.stale`).
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        os.ftruncate(descriptor, size)
+        mapping = mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+    return mapping
+
+
+class MappedFile:
+    """A read-only mapping of a file that another process writes."""
+
+    def __init__(self, path: Path, magic: int, version: int, minimum: int) -> None:
+        """Raises LayoutError if the file is not of this layout, FileNotFoundError if it is not there."""
+        self.path = path
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if status.st_size < minimum:
+                raise LayoutError(f"{path}: {status.st_size} bytes, {minimum} expected")
+            self.map = mmap.mmap(descriptor, status.st_size, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        self._identity = (status.st_dev, status.st_ino)
+        got_magic = int.from_bytes(self.map[0:8], "little")
+        got_version = int.from_bytes(self.map[8:12], "little")
+        if got_magic != magic or got_version != version:
+            self.map.close()
+            raise LayoutError(
+                f"{path}: layout {got_magic:#x} version {got_version}, expected {magic:#x} version {version}"
+            )
+
+    def stale(self) -> bool:
+        """True when the path now names another file: the writer has started anew."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return True
+        return (status.st_dev, status.st_ino) != self._identity
+
+    def close(self) -> None:
+        """Unmaps the file."""
+        self.map.close()

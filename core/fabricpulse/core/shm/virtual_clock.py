@@ -1,0 +1,86 @@
+"""The clock of a lab host, in Python: reader and writer of core/include/fabricpulse/virtual_clock.h."""
+
+import os
+import struct
+import time
+from pathlib import Path
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.shm.mapping import LayoutError, MappedFile, create_mapping
+
+MAGIC = 0x314B4C4356505046
+VERSION = 1
+ENV = "FABRICPULSE_VIRTUAL_CLOCK"
+
+HEADER = struct.Struct("<QIIII")
+SEGMENT = struct.Struct("<qqq")
+COUNT_OFFSET = 16
+
+
+class VirtualClock:
+    """Reads the page of this host: kernel stamps to what the host's clock showed."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises LayoutError or OSError when `path` is no clock page."""
+        self._file = MappedFile(path, MAGIC, VERSION, HEADER.size)
+
+    def from_kernel(self, kernel_ns: int) -> int:
+        """Host clock in ns at the moment when the kernel's CLOCK_REALTIME was `kernel_ns`."""
+        page = self._file.map
+        index = int.from_bytes(page[COUNT_OFFSET : COUNT_OFFSET + 4], "little") - 1
+        while index >= 0:
+            start, offset, rate = SEGMENT.unpack_from(page, HEADER.size + index * SEGMENT.size)
+            if start <= kernel_ns or index == 0:
+                drift = (kernel_ns - start) * rate
+                # C division truncates towards zero; so must this.
+                whole = abs(drift) // 10**12
+                return int(kernel_ns + offset + (whole if drift >= 0 else -whole))
+            index -= 1
+        return kernel_ns
+
+
+class VirtualClockWriter:
+    """Writes the page of a lab host. Append-only: past stamps keep their meaning."""
+
+    def __init__(self, path: Path, capacity: int = 65_536) -> None:
+        self._map = create_mapping(path, HEADER.size + capacity * SEGMENT.size)
+        self._capacity = capacity
+        self._count = 0
+        HEADER.pack_into(self._map, 0, MAGIC, VERSION, capacity, 0, 0)
+
+    def append(self, start_ns: int, offset_ns: int, rate_ppt: int) -> None:
+        """From kernel time `start_ns` the host is `offset_ns` ahead and gains `rate_ppt` / 10^12.
+
+        Raises ValueError when the page is full or the segment is not newer than the last.
+        """
+        if self._count == self._capacity:
+            raise ValueError(f"virtual clock page is full ({self._capacity} segments)")
+        if self._count:
+            last = SEGMENT.unpack_from(self._map, HEADER.size + (self._count - 1) * SEGMENT.size)
+            if start_ns < last[0]:
+                raise ValueError("virtual clock segments must be appended in the order of time")
+        SEGMENT.pack_into(
+            self._map, HEADER.size + self._count * SEGMENT.size, start_ns, offset_ns, rate_ppt
+        )
+        self._count += 1
+        self._map[COUNT_OFFSET : COUNT_OFFSET + 4] = self._count.to_bytes(4, "little")
+
+
+def open_virtual_clock() -> VirtualClock | None:
+    """The page named by FABRICPULSE_VIRTUAL_CLOCK, or None outside a lab.
+
+    Raises UserError when the variable names something that is not a clock page.
+    """
+    path = os.environ.get(ENV)
+    if not path:
+        return None
+    try:
+        return VirtualClock(Path(path))
+    except (OSError, LayoutError) as error:
+        raise UserError(f"{ENV}={path} is not a virtual clock: {error}") from error
+
+
+def host_now_ns(clock: VirtualClock | None) -> int:
+    """The host's system clock in ns since 1970."""
+    now = time.time_ns()
+    return now if clock is None else clock.from_kernel(now)

@@ -1,0 +1,1 @@
+"""The exporter kit's HTTP side: /metrics, health, landing page, TLS and authentication."""

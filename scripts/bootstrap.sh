@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Makes a fresh machine ready: Debian packages (as root), the virtual environment, the native parts.
+# Environment: PYTHON (interpreter to start from), VENV (where to install).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-python3}
+VENV=${VENV:-.venv}
+
+# One build at a time: two would write the same build directory.
+exec 9>"/tmp/fabricpulse-bootstrap-$(id -u).lock"
+flock 9
+
+scripts/system_packages.sh
+
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "bootstrap: $("$PYTHON" --version) is too old, Python 3.11 or newer is needed; set PYTHON=" >&2
+  exit 1
+}
+if [[ ! -x $VENV/bin/python ]]; then
+  echo "bootstrap: creating $VENV"
+  "$PYTHON" -m venv "$VENV"
+  "$VENV/bin/pip" install --quiet --upgrade "pip>=25.1"
+fi
+echo "bootstrap: installing Python packages"
+"$VENV/bin/pip" install --quiet --group dev
+echo "bootstrap: building"
+# Without build isolation the build directory stays valid between runs, and only what changed is compiled.
+CMAKE_GENERATOR=Ninja PATH="$PWD/$VENV/bin:$PATH" "$VENV/bin/pip" install --quiet --no-build-isolation --editable .
+scripts/fetch_tools.sh

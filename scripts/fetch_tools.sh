@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Finds Prometheus and Alertmanager, or unpacks Debian's packages of them into .tools/.
+# Unpacked, not installed: a package's own service would start and take its port.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+have() { PATH="$PATH:$PWD/.tools/usr/bin" command -v "$1" >/dev/null; }
+have_all() { have prometheus && have promtool && { have alertmanager || have prometheus-alertmanager; } && have amtool; }
+have_all && exit 0
+if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
+  echo "tools: prometheus, promtool, alertmanager and amtool are not on PATH; install them to run the demo" >&2
+  exit 0
+fi
+echo "tools: unpacking Debian's prometheus and prometheus-alertmanager into .tools/"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+(
+  cd "$work"
+  # Newer releases have promtool in a package of its own.
+  packages=(prometheus prometheus-alertmanager)
+  if [[ $(id -u) == 0 ]]; then apt-get update -qq; fi
+  if apt-cache show promtool >/dev/null 2>&1; then packages+=(promtool); fi
+  apt-get download -qq "${packages[@]}"
+)
+mkdir -p .tools
+for deb in "$work"/*.deb; do dpkg -x "$deb" .tools; done
+have_all || {
+  echo "tools: unpacked, but prometheus, promtool, alertmanager or amtool is still missing in .tools/usr/bin" >&2
+  exit 1
+}

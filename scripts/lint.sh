@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# All static checks. Stops at the first kind that fails and says which.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+BIN=${VENV:-.venv}/bin
+
+check() {
+  echo "lint: $1"
+  shift
+  "$@"
+}
+check "ruff" "$BIN/ruff" check .
+check "ruff format" "$BIN/ruff" format --check .
+check "mypy" "$BIN/mypy"
+mapfile -t shell < <(git ls-files '*.sh' '.ci/run')
+check "shellcheck" shellcheck "${shell[@]}"
+mapfile -t cpp < <(git ls-files '*.cc' '*.h')
+check "clang-format" clang-format --dry-run --Werror "${cpp[@]}"
+if [[ -x scripts/clang_tidy.sh ]]; then check "clang-tidy" scripts/clang_tidy.sh; fi
+mapfile -t jsonnet < <(git ls-files '*.jsonnet' '*.libsonnet')
+if ((${#jsonnet[@]})); then check "jsonnetfmt" jsonnetfmt --test "${jsonnet[@]}"; fi
