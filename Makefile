@@ -53,7 +53,7 @@ docs: $(STAMP) ## Render docs/metrics.md and docs/configuration.md
 
 bench: $(STAMP) ## Run a benchmark, NAME=mesh; one JSON object a line
 	@test -n "$(NAME)" || { echo "make bench: say which, NAME=one of:" $$(cd tests/bench && ls bench_*.py | sed 's/bench_//; s/\.py//'); exit 2; }
-	@$(BIN)/python -Im tests.bench.bench_$(NAME) $(ARGS)
+	@$(BIN)/python -m tests.bench.bench_$(NAME) $(ARGS)
 
 clean: ## Remove what the targets have made
 	rm -rf $(VENV) build dist .tools .mypy_cache .pytest_cache .ruff_cache
