@@ -7,6 +7,7 @@ because a host has more queue pairs than expected.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite, isnan
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.core.metrics.common import EXPORTER_DROPPED, EXPORTER_SERIES
@@ -34,13 +35,16 @@ def render_labels(spec: MetricSpec, values: Sequence[str], extra: str = "") -> s
 
 def format_value(value: float) -> str:
     """A sample value as Prometheus reads it: integers without a point, special values by name."""
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "+Inf" if value > 0 else "-Inf"
-    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
+    if isinstance(value, int):
+        return str(int(value))  # int() also for True and False
+    value = float(value)  # numpy's scalars have a repr of their own
+    if value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    return repr(value)
+    if isfinite(value):
+        return repr(value)
+    if isnan(value):
+        return "NaN"
+    return "+Inf" if value > 0 else "-Inf"
 
 
 class Exposition:
@@ -87,10 +91,10 @@ class Exposition:
         count: int,
     ) -> None:
         """Adds one summary. quantiles : quantile in [0, 1] -> value."""
-        lines = [
-            f"{spec.name}{render_labels(spec, values, f'quantile="{format_value(q)}"')} {format_value(v)}\n"
-            for q, v in quantiles.items()
-        ]
+        lines = []
+        for quantile, value in quantiles.items():
+            labels = render_labels(spec, values, f'quantile="{format_value(quantile)}"')
+            lines.append(f"{spec.name}{labels} {format_value(value)}\n")
         plain = render_labels(spec, values)
         lines.append(f"{spec.name}_sum{plain} {format_value(total)}\n")
         lines.append(f"{spec.name}_count{plain} {count}\n")
