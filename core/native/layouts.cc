@@ -1,9 +1,11 @@
-// Offsets and sizes of the shared-memory layouts, for tests/unit/core/test_layouts.py.
+// The shared-memory headers as the C++ compiler sees them, for tests/unit/core/test_layouts.py: offsets,
+// sizes, and the conversions that Python does too.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -15,7 +17,8 @@ namespace nb = nanobind;
 
 using Layout = std::map<std::string, std::size_t>;
 
-#define FIELD(type, field) {#field, offsetof(type, field)}
+#define FIELD(type, field) \
+  { #field, offsetof(type, field) }
 
 static std::map<std::string, Layout> layouts() {
   return {
@@ -51,4 +54,24 @@ static std::map<std::string, Layout> layouts() {
   };
 }
 
-NB_MODULE(_layouts, m) { m.def("layouts", &layouts, "Layout name -> field -> byte offset, and sizeof."); }
+static std::int64_t virtual_clock_apply(const nb::bytes& page, std::int64_t kernel_ns) {
+  return fp_virtual_clock_apply(reinterpret_cast<const fp_virtual_clock*>(page.c_str()), kernel_ns);
+}
+
+static nb::tuple clock_convert(const nb::bytes& page, std::int64_t host_ns) {
+  fp_clock_page copy;
+  if (page.size() < sizeof(copy)) throw nb::value_error("shorter than a clock page");
+  if (fp_clock_page_read(reinterpret_cast<const fp_clock_page*>(page.c_str()), &copy, 1) != 0) {
+    throw nb::value_error("a page in the middle of an update");
+  }
+  const fp_fleet_time t = fp_clock_convert(&copy, host_ns);
+  return nb::make_tuple(t.fleet_ns, t.bound_ns, t.status);
+}
+
+NB_MODULE(_layouts, m) {
+  m.def("layouts", &layouts, "Layout name -> field -> byte offset, and sizeof.");
+  m.def("virtual_clock_apply", &virtual_clock_apply, nb::arg("page"), nb::arg("kernel_ns"),
+        "Host clock by a virtual clock page.");
+  m.def("clock_convert", &clock_convert, nb::arg("page"), nb::arg("host_ns"),
+        "(fleet_ns, bound_ns, status) by a clock page.");
+}

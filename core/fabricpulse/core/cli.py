@@ -51,7 +51,9 @@ class EntryPointGroup(click.Group):
             formatter.write_dl(rows)
 
 
-@click.group(cls=EntryPointGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=EntryPointGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(version("fabricpulse"), prog_name="fabricpulse")
 def cli() -> None:
     """See, understand and survive what the network does to a GPU training job."""

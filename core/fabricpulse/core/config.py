@@ -45,18 +45,43 @@ def parse_config(text: str, kind: type[T], name: str) -> T:
     """As load_config, from text; `name` stands for the file in messages."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _refuse_duplicates(node, name)
         data = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
         raise ConfigError(f"{name}{line}: not valid YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
+    except yaml.reader.ReaderError as error:
+        raise ConfigError(
+            f"{name}: not valid YAML: {error.reason} (character {error.character!r} at {error.position})"
+        ) from error
+    except (ValueError, yaml.YAMLError) as error:  # ValueError: a date or a number out of range
         raise ConfigError(f"{name}: not valid YAML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{name}: nested too deeply") from error
     if data is None:
         data = {}
     if not isinstance(data, dict):
         raise ConfigError(f"{name}: expected a mapping of settings at the top, got {type(data).__name__}")
     return _convert(data, kind, node, name)
+
+
+def _refuse_duplicates(node: yaml.Node | None, name: str) -> None:
+    """Raises ConfigError for a key that stands twice in one mapping: YAML would silently take the last."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_duplicates(item, name)
+    elif isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key.value, str) and key.value != "<<":
+                if key.value in lines:
+                    raise ConfigError(
+                        f"{name}:{line}: key {key.value!r} is set twice, first on line {lines[key.value]}"
+                    )
+                lines[key.value] = line
+            _refuse_duplicates(value, name)
 
 
 def _convert(data: dict[str, Any], kind: type[T], node: yaml.Node | None, name: str | None) -> T:
@@ -83,6 +108,9 @@ def _validate_tree(value: Any, path: str) -> None:
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             _validate_tree(item, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _validate_tree(item, f"{path}.{key}" if path else str(key))
 
 
 _AT = re.compile(r" - at `\$\.?(?P<path>.*)`$")

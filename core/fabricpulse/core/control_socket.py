@@ -31,7 +31,9 @@ class ControlClient:
         self._socket.settimeout(timeout_s)
         try:
             self._socket.connect(os.fspath(path))
-            credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            credentials = self._socket.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+            )
         except OSError as error:
             self._socket.close()
             raise ControlError(f"{path}: {error.strerror or error}") from error
@@ -44,9 +46,11 @@ class ControlClient:
         """Sends one message and returns its answer. Raises ControlError on silence, hang-up or a non-object."""
         try:
             self._socket.send(msgspec.json.encode(message))
-            answer = self._socket.recv(MAX_MESSAGE)
+            answer, _, flags, _ = self._socket.recvmsg(MAX_MESSAGE)
         except OSError as error:
             raise ControlError(f"{self._path}: {error.strerror or error}") from error
+        if flags & socket.MSG_TRUNC:
+            raise ControlError(f"{self._path}: answer is longer than {MAX_MESSAGE} bytes")
         if not answer:
             raise ControlError(f"{self._path}: the other end hung up")
         try:

@@ -59,9 +59,15 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
                 type=click.Path(path_type=Path),
                 help="TLS and basic authentication, in the format of the Prometheus exporter toolkit.",
             ),
-            click.option("--log.level", "log_level", type=click.Choice(LEVELS), default="info", show_default=True),
             click.option(
-                "--log.format", "log_format", type=click.Choice(["logfmt", "json"]), default="logfmt", show_default=True
+                "--log.level", "log_level", type=click.Choice(LEVELS), default="info", show_default=True
+            ),
+            click.option(
+                "--log.format",
+                "log_format",
+                type=click.Choice(["logfmt", "json"]),
+                default="logfmt",
+                show_default=True,
             ),
         ]
         decorated: Callable[..., Any] = wrapper

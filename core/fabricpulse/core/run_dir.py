@@ -21,7 +21,9 @@ def ensure_run_dir() -> Path:
     """
     path = run_dir()
     try:
-        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not path.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o755)  # whatever the umask: jobs of other users read the clock page
     except OSError as error:
         raise UserError(
             f"cannot create the run directory {path}: {error.strerror}; run as root or set {RUN_DIR_ENV}"

@@ -1,12 +1,13 @@
 // The clock page: fleet time for every process of a host.
 //
-// The clocksync sidecar writes it, everybody reads it. A seqlock: `sequence` is odd while the writer works; a reader
-// that sees an odd or changed sequence tries again. Fleet time is a chain of straight lines over the host's
-// CLOCK_REALTIME; the page holds the line that is valid now and the one before it, so that a packet stamp a little
-// older than the last update is still converted with the line of its own time.
+// The clocksync sidecar writes it, everybody reads it. A seqlock: `sequence` is odd while the writer works; a
+// reader that sees an odd or changed sequence tries again. Fleet time is a chain of straight lines over the
+// host's CLOCK_REALTIME; the page holds the line that is valid now and the one before it, so that a packet
+// stamp a little older than the last update is still converted with the line of its own time.
 //
 //   fleet_ns = ref_fleet_ns + (host_ns - ref_host_ns) * (1 + rate_ppt / 10^12)
-//   error bound = bound_ns + |host_ns - bound_ref_host_ns| * drift_ppb / 10^9        (earliest <= truth <= latest)
+//   error bound = bound_ns + |host_ns - bound_ref_host_ns| * drift_ppb / 10^9        (earliest <= truth <=
+//   latest)
 #ifndef FABRICPULSE_CLOCK_PAGE_H_
 #define FABRICPULSE_CLOCK_PAGE_H_
 
@@ -43,11 +44,12 @@ struct fp_clock_page {
   uint32_t status;    // enum fp_clock_status
   struct fp_clock_line current;
   struct fp_clock_line previous;
-  int64_t bound_ref_host_ns;  // when bound_ns was true
-  int64_t bound_ns;           // half width of [earliest, latest]
-  int64_t drift_ppb;          // growth of the bound per second of age
+  int64_t bound_ref_host_ns;    // when bound_ns was true
+  int64_t bound_ns;             // half width of [earliest, latest]
+  int64_t drift_ppb;            // growth of the bound per second of age
   int64_t valid_until_host_ns;  // past this the page is dead (writer gone): treat as FP_CLOCK_UNKNOWN
-  int64_t ref_mono_raw_ns;  // CLOCK_MONOTONIC_RAW at current.ref_host_ns: a jump of the difference is a clock step
+  int64_t ref_mono_raw_ns;  // CLOCK_MONOTONIC_RAW at current.ref_host_ns: a jump of the difference is a clock
+                            // step
   uint64_t disruptions;     // clock steps seen since the writer started
 };
 

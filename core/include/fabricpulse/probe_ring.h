@@ -1,16 +1,18 @@
 // Probe samples, from the probe engine to whoever wants them (clocksync sidecar, exporter).
 //
-// A file of three parts: header, edge table, ring. One writer (the engine), any number of readers, no lock and no
-// back pressure: a reader that falls behind by more than `capacity` samples loses the oldest and can tell how many.
+// A file of three parts: header, edge table, ring. One writer (the engine), any number of readers, no lock
+// and no back pressure: a reader that falls behind by more than `capacity` samples loses the oldest and can
+// tell how many.
 //
-// An edge is (local NIC, remote NIC). Both ends send trains of three packets to each other on their own account;
-// every packet carries the kernel TX stamps of the sender's previous train and the RX stamps of the last train that
-// the sender received from us. So each end holds all four stamps of both directions:
+// An edge is (local NIC, remote NIC). Both ends send trains of three packets to each other on their own
+// account; every packet carries the kernel TX stamps of the sender's previous train and the RX stamps of the
+// last train that the sender received from us. So each end holds all four stamps of both directions:
 //   inbound:  peer -> us, tx by the peer's host clock, rx by ours
 //   outbound: us -> peer, tx by our host clock, rx by the peer's
 //
-// Protocol of a slot: the writer stores 2*index+1 to `commit`, fills the sample, stores 2*index+2 with release order.
-// A reader of sample `index` reads slot index % capacity and accepts it when `commit` was 2*index+2 before and after.
+// Protocol of a slot: the writer stores 2*index+1 to `commit`, fills the sample, stores 2*index+2 with
+// release order. A reader of sample `index` reads slot index % capacity and accepts it when `commit` was
+// 2*index+2 before and after.
 #ifndef FABRICPULSE_PROBE_RING_H_
 #define FABRICPULSE_PROBE_RING_H_
 
@@ -23,27 +25,27 @@
 enum fp_probe_direction { FP_PROBE_INBOUND = 0, FP_PROBE_OUTBOUND = 1 };
 
 enum fp_probe_flags {
-  FP_PROBE_TX_HARDWARE = 1 << 0,   // tx stamps come from the NIC's clock, not the host's
+  FP_PROBE_TX_HARDWARE = 1 << 0,  // tx stamps come from the NIC's clock, not the host's
   FP_PROBE_RX_HARDWARE = 1 << 1,
-  FP_PROBE_MAIN_PATH = 1 << 2,     // source port of the main flow; others belong to the path sweep
-  FP_PROBE_FLEET_VALID = 1 << 3,   // owd_ns and owd_bound_ns hold
+  FP_PROBE_MAIN_PATH = 1 << 2,    // source port of the main flow; others belong to the path sweep
+  FP_PROBE_FLEET_VALID = 1 << 3,  // owd_ns and owd_bound_ns hold
 };
 
 struct fp_probe_sample {
   uint64_t commit;
-  uint32_t edge;       // index into the edge table
-  uint32_t train;      // train number of the sender, counts from 1, wraps
-  uint32_t epoch;      // start identity of the sender: changes when the sender restarts
-  uint16_t path;       // index of the source port, 0 = main flow
-  uint8_t direction;   // enum fp_probe_direction
-  uint8_t flags;       // enum fp_probe_flags
-  uint8_t tx_valid;    // bit i: tx_ns[i] holds
-  uint8_t rx_valid;    // bit i: rx_ns[i] holds
+  uint32_t edge;      // index into the edge table
+  uint32_t train;     // train number of the sender, counts from 1, wraps
+  uint32_t epoch;     // start identity of the sender: changes when the sender restarts
+  uint16_t path;      // index of the source port, 0 = main flow
+  uint8_t direction;  // enum fp_probe_direction
+  uint8_t flags;      // enum fp_probe_flags
+  uint8_t tx_valid;   // bit i: tx_ns[i] holds
+  uint8_t rx_valid;   // bit i: rx_ns[i] holds
   uint8_t reserved[6];
   int64_t tx_ns[FP_PROBE_TRAIN];  // sender's host clock, ns since 1970
   int64_t rx_ns[FP_PROBE_TRAIN];  // receiver's host clock
-  int64_t owd_ns;        // inbound only: one-way delay of the best packet of the train on fleet time
-  int64_t owd_bound_ns;  // sum of both clocks' error bounds then
+  int64_t owd_ns;                 // inbound only: one-way delay of the best packet of the train on fleet time
+  int64_t owd_bound_ns;           // sum of both clocks' error bounds then
   uint64_t pad[4];
 };
 
@@ -62,18 +64,18 @@ struct fp_probe_edge {
 struct fp_probe_ring_header {
   uint64_t magic;
   uint32_t version;
-  uint32_t size;         // bytes of this header
-  uint32_t edge_size;    // sizeof(struct fp_probe_edge)
+  uint32_t size;       // bytes of this header
+  uint32_t edge_size;  // sizeof(struct fp_probe_edge)
   uint32_t edge_capacity;
   uint32_t sample_size;  // sizeof(struct fp_probe_sample)
   uint32_t capacity;     // samples, a power of two
   uint64_t edges_offset;
   uint64_t samples_offset;
-  char host[96];         // this host's name in the fleet
+  char host[96];  // this host's name in the fleet
   uint32_t writer_pid;
-  uint32_t epoch;        // start identity of the engine
+  uint32_t epoch;           // start identity of the engine
   uint64_t edges_sequence;  // seqlock of the edge table: odd while it changes
-  uint64_t next;         // index of the next sample to be written
+  uint64_t next;            // index of the next sample to be written
 };
 
 #ifdef __cplusplus

@@ -1,15 +1,16 @@
 // The clock of a host in the lab.
 //
-// All network namespaces of one machine share one kernel clock, so a lab host gets its clock in software: every
-// stamp that a daemon reads (system clock, kernel packet stamps) goes through this page. The lab appends segments,
-// daemons only read. A host without FABRICPULSE_VIRTUAL_CLOCK in its environment has no page and its stamps are the
-// kernel's: one branch, no cost.
+// All network namespaces of one machine share one kernel clock, so a lab host gets its clock in software:
+// every stamp that a daemon reads (system clock, kernel packet stamps) goes through this page. The lab
+// appends segments, daemons only read. A host without FABRICPULSE_VIRTUAL_CLOCK in its environment has no
+// page and its stamps are the kernel's: one branch, no cost.
 //
 //   host_ns = kernel_ns + offset_ns + (kernel_ns - start_ns) * rate_ppt / 10^12
 //
-// with the last segment whose start_ns <= kernel_ns (before the first: the first). Segments are append-only and
-// ordered by start_ns; `count` is stored with release order after the segment, so a reader needs no lock. The Python
-// mirror is core/fabricpulse/core/shm/virtual_clock.py; tests/unit/core/test_layouts.py holds the two together.
+// with the last segment whose start_ns <= kernel_ns (before the first: the first). Segments are append-only
+// and ordered by start_ns; `count` is stored with release order after the segment, so a reader needs no lock.
+// The Python mirror is core/fabricpulse/core/shm/virtual_clock.py; tests/unit/core/test_layouts.py holds the
+// two together.
 #ifndef FABRICPULSE_VIRTUAL_CLOCK_H_
 #define FABRICPULSE_VIRTUAL_CLOCK_H_
 
@@ -44,8 +45,8 @@ struct fp_virtual_clock {
   struct fp_virtual_clock_segment segments[];
 };
 
-// The page named by FABRICPULSE_VIRTUAL_CLOCK, or NULL when the variable is unset. A page that is named but cannot be
-// read is a broken lab: *error is set to 1 and NULL returned, and the caller must refuse to start.
+// The page named by FABRICPULSE_VIRTUAL_CLOCK, or NULL when the variable is unset. A page that is named but
+// cannot be read is a broken lab: *error is set to 1 and NULL returned, and the caller must refuse to start.
 static inline const struct fp_virtual_clock* fp_virtual_clock_open(int* error) {
   *error = 0;
   const char* path = getenv(FP_VIRTUAL_CLOCK_ENV);
@@ -77,7 +78,8 @@ static inline int64_t fp_virtual_clock_apply(const struct fp_virtual_clock* page
   uint32_t count = __atomic_load_n(&page->count, __ATOMIC_ACQUIRE);
   if (count == 0) return kernel_ns;
   uint32_t i = count - 1;
-  while (i > 0 && page->segments[i].start_ns > kernel_ns) --i;  // stamps are recent: the last or the one before
+  while (i > 0 && page->segments[i].start_ns > kernel_ns)
+    --i;  // stamps are recent: the last or the one before
   const struct fp_virtual_clock_segment* s = &page->segments[i];
   __extension__ typedef __int128 fp_int128;
   fp_int128 drift = (fp_int128)(kernel_ns - s->start_ns) * s->rate_ppt / 1000000000000LL;

@@ -15,6 +15,9 @@ MetricType = Literal["counter", "gauge", "histogram", "summary"]
 METRICS_GROUP = "fabricpulse.metrics"
 
 _NAME = re.compile(r"^fabricpulse_[a-z0-9]+(_[a-z0-9]+)*$")
+_LABEL = re.compile(r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$")
+# Of the target (Prometheus adds them) or of the format (the exposition adds them).
+_RESERVED_LABELS = frozenset({"cluster", "host", "instance", "job", "le", "quantile"})
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,12 @@ class MetricSpec:
             raise ValueError(f"{self.name}: histograms, and only histograms, have buckets")
         if list(self.buckets) != sorted(set(self.buckets)):
             raise ValueError(f"{self.name}: bucket bounds must ascend")
+        if not self.help.endswith(".") or "\n" in self.help:
+            raise ValueError(f"{self.name}: help is one line and ends with a full stop")
+        if len(set(self.labels)) != len(self.labels) or not all(map(_LABEL.match, self.labels)):
+            raise ValueError(f"{self.name}: labels are distinct snake_case names")
+        if reserved := _RESERVED_LABELS.intersection(self.labels):
+            raise ValueError(f"{self.name}: label {min(reserved)!r} is Prometheus' own")
 
 
 def load_catalogue() -> dict[str, MetricSpec]:

@@ -1,1 +1,1 @@
-"""Shared-memory layouts: Python mirrors of core/include/fabricpulse/*.h, held equal by tests/unit/core/test_layouts.py."""
+"""Shared memory: Python mirrors of core/include/fabricpulse/*.h, held equal by tests/unit/core/test_layouts.py."""

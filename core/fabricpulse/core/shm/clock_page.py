@@ -2,6 +2,7 @@
 
 import enum
 import struct
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,9 @@ VERSION = 1
 PAGE = struct.Struct("<QIIII qqq qqq qqqqqQ")
 SEQUENCE_OFFSET = 16
 STATUS_OFFSET = 20
-_BODY = struct.Struct("<qqq qqq qqqqqQ")
-_BODY_OFFSET = 24
-_READ_TRIES = 1000
+_BODY = struct.Struct("<I qqq qqq qqqqqQ")
+# Longer than a writer can wait for its turn on a busy machine.
+_READ_LIMIT_S = 0.1
 
 
 class ClockStatus(enum.IntEnum):
@@ -91,34 +92,36 @@ class ClockPageReader:
     def read(self) -> ClockPage:
         """One consistent copy. Raises TimeoutError if the writer died while writing."""
         page = self._file.map
-        for _ in range(_READ_TRIES):
+        deadline = None
+        while True:
+            # Before and after the copy, never as part of it: a copy may take its bytes in any order.
+            sequence = page[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4]
             data = page[0 : PAGE.size]
-            sequence = data[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4]
             if not sequence[0] & 1 and page[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4] == sequence:
-                fields = PAGE.unpack(data)
-                return ClockPage(
-                    ClockStatus(fields[4]), ClockLine(*fields[5:8]), ClockLine(*fields[8:11]), *fields[11:17]
+                f = PAGE.unpack(data)
+                return ClockPage(ClockStatus(f[4]), ClockLine(*f[5:8]), ClockLine(*f[8:11]), *f[11:17])
+            # The writer is at work, for less than 10 us unless the scheduler took it off the processor.
+            now = time.monotonic()
+            deadline = deadline or now + _READ_LIMIT_S
+            if now > deadline:
+                raise TimeoutError(
+                    f"{self._file.path}: the writer of the clock page stopped in the middle of an update"
                 )
-        raise TimeoutError(f"{self._file.path}: the writer of the clock page stopped in the middle of an update")
+            time.sleep(0)
 
 
 class ClockPageWriter:
     """Writes the clock page; one per host."""
 
     def __init__(self, path: Path) -> None:
-        self._map = create_mapping(path, PAGE.size)
+        """A page that says "unknown" in place of whatever was there. Raises OSError."""
         self._sequence = 0
-        zero = ClockLine(0, 0, 0)
-        self._map[0:SEQUENCE_OFFSET] = struct.pack("<QII", MAGIC, VERSION, PAGE.size)
-        self.write(ClockPage(ClockStatus.UNKNOWN, zero, zero, 0, 0, 0, 0, 0, 0))
+        self._map = create_mapping(path, PAGE.size, initial=struct.pack("<QII", MAGIC, VERSION, PAGE.size))
 
     def write(self, page: ClockPage) -> None:
         """Publishes `page`; readers see the old one or the new one, never a mixture."""
-        self._set_sequence(self._sequence + 1)
-        struct.pack_into("<I", self._map, STATUS_OFFSET, page.status)
-        _BODY.pack_into(
-            self._map,
-            _BODY_OFFSET,
+        body = _BODY.pack(
+            page.status,
             *(page.current.ref_host_ns, page.current.ref_fleet_ns, page.current.rate_ppt),
             *(page.previous.ref_host_ns, page.previous.ref_fleet_ns, page.previous.rate_ppt),
             page.bound_ref_host_ns,
@@ -128,6 +131,8 @@ class ClockPageWriter:
             page.ref_mono_raw_ns,
             page.disruptions,
         )
+        self._set_sequence(self._sequence + 1)
+        self._map[STATUS_OFFSET : STATUS_OFFSET + _BODY.size] = body
         self._set_sequence(self._sequence + 1)
 
     def _set_sequence(self, value: int) -> None:

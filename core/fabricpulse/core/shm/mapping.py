@@ -9,21 +9,28 @@ class LayoutError(Exception):
     """A mapped file is not what it should be: other magic, other version, too short."""
 
 
-def create_mapping(path: Path, size: int, mode: int = 0o644) -> mmap.mmap:
-    """A new zero-filled mapping at `path`, in place of what was there.
+def create_mapping(path: Path, size: int, mode: int = 0o644, initial: bytes = b"") -> mmap.mmap:
+    """A new mapping at `path`, in place of what was there: `initial` and then zeros.
 
-    The old file is unlinked, not overwritten: a reader that still maps it keeps its old, consistent content and finds
-    the new file when it looks again (`MappedFile.stale`).
+    `initial` holds what a reader checks when it opens the file, which must be true before the name appears. The old
+    file is unlinked, not overwritten: a reader that still maps it keeps its old, consistent content and finds the new
+    file when it looks again (`MappedFile.stale`). Raises OSError.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    temporary.unlink(missing_ok=True)
+    # O_EXCL: whatever stands there now, a symbolic link for example, was put there by somebody else.
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         os.fchmod(descriptor, mode)
         os.ftruncate(descriptor, size)
         mapping = mmap.mmap(descriptor, size)
+        mapping[: len(initial)] = initial
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
-    temporary.replace(path)
     return mapping
 
 

@@ -112,8 +112,17 @@ class ProbeRingReader:
             if self._u64(offset) != 2 * index + 2 or int.from_bytes(data[0:8], "little") != 2 * index + 2:
                 self.lost += 1
                 continue
-            f = SAMPLE.unpack(data)
-            samples.append(ProbeSample(*f[1:9], f[9:12], f[12:15], f[15], f[16]))
+            _, edge, train, epoch, path, direction, flags, tx_valid, rx_valid, *ns = SAMPLE.unpack(data)
+            tx_ns, rx_ns = (ns[0], ns[1], ns[2]), (ns[3], ns[4], ns[5])
+            samples.append(
+                ProbeSample(
+                    *(edge, train, epoch, path, direction, flags, tx_valid, rx_valid),
+                    tx_ns,
+                    rx_ns,
+                    ns[6],
+                    ns[7],
+                )
+            )
         self._position = end
         return samples
 

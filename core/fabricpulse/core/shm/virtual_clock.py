@@ -43,10 +43,10 @@ class VirtualClockWriter:
     """Writes the page of a lab host. Append-only: past stamps keep their meaning."""
 
     def __init__(self, path: Path, capacity: int = 65_536) -> None:
-        self._map = create_mapping(path, HEADER.size + capacity * SEGMENT.size)
+        header = HEADER.pack(MAGIC, VERSION, capacity, 0, 0)
+        self._map = create_mapping(path, HEADER.size + capacity * SEGMENT.size, initial=header)
         self._capacity = capacity
         self._count = 0
-        HEADER.pack_into(self._map, 0, MAGIC, VERSION, capacity, 0, 0)
 
     def append(self, start_ns: int, offset_ns: int, rate_ppt: int) -> None:
         """From kernel time `start_ns` the host is `offset_ns` ahead and gains `rate_ppt` / 10^12.
@@ -59,9 +59,7 @@ class VirtualClockWriter:
             last = SEGMENT.unpack_from(self._map, HEADER.size + (self._count - 1) * SEGMENT.size)
             if start_ns < last[0]:
                 raise ValueError("virtual clock segments must be appended in the order of time")
-        SEGMENT.pack_into(
-            self._map, HEADER.size + self._count * SEGMENT.size, start_ns, offset_ns, rate_ppt
-        )
+        SEGMENT.pack_into(self._map, HEADER.size + self._count * SEGMENT.size, start_ns, offset_ns, rate_ppt)
         self._count += 1
         self._map[COUNT_OFFSET : COUNT_OFFSET + 4] = self._count.to_bytes(4, "little")
 

@@ -4,6 +4,7 @@ Serves `/metrics`, `/-/healthy`, `/-/ready`, `POST /-/reload` and a landing page
 from an exporter-toolkit file, plus whatever routes the daemon adds.
 """
 
+import asyncio
 import gzip
 from collections.abc import Awaitable, Callable, Sequence
 from html import escape
@@ -43,7 +44,12 @@ class WebServer:
         self._name = name
         self._life = life
         self._metrics = metrics
-        self._links = [("/metrics", "Metrics"), ("/-/healthy", "Health"), ("/-/ready", "Readiness"), *landing_links]
+        self._links = [
+            ("/metrics", "Metrics"),
+            ("/-/healthy", "Health"),
+            ("/-/ready", "Readiness"),
+            *landing_links,
+        ]
         self._web_config = WebConfig.load(web_config) if web_config else None
         middlewares = [authentication_middleware(self._web_config)] if self._web_config else []
         self.app = web.Application(middlewares=middlewares, client_max_size=max_body)
@@ -89,7 +95,8 @@ class WebServer:
         body = await self._metrics()
         headers = {"Content-Type": CONTENT_TYPE}
         if "gzip" in request.headers.get("Accept-Encoding", ""):
-            body = gzip.compress(body, compresslevel=1)
+            # zlib lets go of the interpreter lock: a large scrape does not hold up the daemon.
+            body = await asyncio.to_thread(gzip.compress, body, 1)
             headers["Content-Encoding"] = "gzip"
         return web.Response(body=body, headers=headers)
 
@@ -110,9 +117,10 @@ class WebServer:
 
     async def _landing(self, _: web.Request) -> web.Response:
         links = "".join(f'<li><a href="{escape(path)}">{escape(text)}</a></li>' for path, text in self._links)
+        name = escape(self._name)
         page = (
-            f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{escape(self._name)}</title></head><body>"
-            f"<h1>{escape(self._name)}</h1><p>Version {escape(version('fabricpulse'))}</p><ul>{links}</ul></body></html>"
+            f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{name}</title></head>"
+            f"<body><h1>{name}</h1><p>Version {escape(version('fabricpulse'))}</p><ul>{links}</ul></body></html>\n"
         )
         return web.Response(text=page, content_type="text/html")
 
