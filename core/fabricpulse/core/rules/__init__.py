@@ -1,1 +1,1 @@
-"""Recording and alert rules: rendered from the jsonnet mixin."""
+"""`fabricpulse rules`: from the mixin to files that Prometheus and Grafana read."""

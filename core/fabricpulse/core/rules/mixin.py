@@ -1,0 +1,77 @@
+"""Evaluating the mixin: jsonnet in, plain rules and dashboards out."""
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fabricpulse.core.errors import UserError
+
+_SNIPPET = """
+local mixin = (import 'mixin.libsonnet') + %s + { _config+:: %s };
+{ alerts: mixin.prometheusAlerts, rules: mixin.prometheusRules, dashboards: mixin.grafanaDashboards }
+"""
+
+
+@dataclass(frozen=True)
+class Mixin:
+    """What the mixin compiles to. alerts, rules: Prometheus rule groups; dashboards: by file name."""
+
+    alerts: list[dict[str, Any]]
+    rules: list[dict[str, Any]]
+    dashboards: dict[str, dict[str, Any]]
+
+
+def mixin_dir() -> Path:
+    """The mixin's sources: of the checkout that this module stands in, or else those that the wheel has brought."""
+    checkout = Path(__file__).parents[4]
+    if (checkout / "pyproject.toml").is_file() and (checkout / "mixins" / "mixin.libsonnet").is_file():
+        return checkout / "mixins"
+    # Not .joinpath("data", "mixins"): the files of a namespace package take one step at a time on Python 3.11.
+    return Path(str(files("fabricpulse") / "data" / "mixins"))
+
+
+def knobs(source: Path) -> dict[str, Any]:
+    """The knobs of `_config` and their defaults."""
+    value = _evaluate("(import 'mixin.libsonnet')._config", source)
+    return dict(value)
+
+
+def compile_mixin(
+    source: Path | None = None, settings: Mapping[str, Any] | None = None, overrides: Path | None = None
+) -> Mixin:
+    """Evaluates the mixin in `source` (default: ours).
+
+    settings : values for `_config`, by knob. overrides : a jsonnet file that evaluates to an object to be added to
+    the mixin, as `{ _config+:: { flapThreshold: 5 } }`; settings win over it. Raises UserError for a knob that does
+    not exist and for jsonnet that does not evaluate.
+    """
+    source = source or mixin_dir()
+    settings = dict(settings or {})
+    known = knobs(source)
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"knobs: {', '.join(sorted(known))}"
+            raise UserError(f"the mixin has no knob {name!r}; {hint}")
+    extra = f"(import {json.dumps(str(overrides.resolve()))})" if overrides else "{}"
+    value = _evaluate(_SNIPPET % (extra, json.dumps(settings)), source)
+    return Mixin(value["alerts"]["groups"], value["rules"]["groups"], value["dashboards"])
+
+
+def _evaluate(snippet: str, source: Path) -> Any:
+    import rjsonnet  # 5 MB, and only this command needs it
+
+    try:
+        return json.loads(rjsonnet.evaluate_snippet("fabricpulse", snippet, jpathdir=[str(source)]))
+    except RuntimeError as error:
+        raise UserError(f"the mixin does not evaluate: {_first_lines(str(error))}") from error
+
+
+def _first_lines(text: str) -> str:
+    """The message and the innermost place of a jsonnet error, on one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines[:2])

@@ -1,0 +1,33 @@
+// Fleet time: without it one-way delays are unknown, and no two hosts' logs can be put in order.
+local lib = import '../lib/alerts.libsonnet';
+local signals = import '../signals.libsonnet';
+{
+  prometheusAlerts+:: {
+    local config = $._config,
+    local s = signals(config),
+    groups+: [
+      lib.group(config, 'clock', [
+        lib.alert(
+          config,
+          'FabricClockUnsynchronized',
+          'warning',
+          'clocksync',
+          s.clockSynchronized + ' == 0',
+          'A host has no fleet time.',
+          'The clock {{ $labels.clock }} of {{ $labels.instance }} is not synchronised to fleet time; one-way delays from and to this host are unknown.',
+          { 'for': config.clockUnsynchronizedFor }
+        ),
+        lib.alert(
+          config,
+          'FabricClockBoundWide',
+          'warning',
+          'clocksync',
+          '%s > %s' % [s.clockBound, config.clockBoundSeconds],
+          'The error bound of fleet time is too wide.',
+          'Fleet time on {{ $labels.instance }} (clock {{ $labels.clock }}) may be wrong by {{ $value | humanizeDuration }}.',
+          { 'for': config.clockBoundWideFor }
+        ),
+      ]),
+    ],
+  },
+}

@@ -1,0 +1,86 @@
+// The first look: is anything gray or red, on which host, since when.
+local g = import '../lib/panels.libsonnet';
+local signals = import '../signals.libsonnet';
+{
+  grafanaDashboards+:: {
+    local config = $._config,
+    local s = signals(config, '%s=~"$%s", instance=~"$instance", network=~"$network"' % [config.clusterLabel, config.clusterLabel]),
+    local host = signals(config, '%s=~"$%s", instance=~"$instance"' % [config.clusterLabel, config.clusterLabel]),
+    local bad = [{ color: 'green', value: null }, { color: 'red', value: 1 }],
+
+    'fabricpulse-fleet.json': g.dashboard(
+      config,
+      'fleet',
+      'Fleet overview',
+      'Every NIC of the fleet as the probe mesh sees it, alerts, fleet time.',
+      [
+        g.variable(config, 'instance', 'Host', 'fabricpulse_nic_connected', '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel]),
+        g.variable(config, 'network', 'Network', 'fabricpulse_nic_connected', 'instance=~"$instance"'),
+      ],
+      [
+        g.row('Now', [
+          g.stat('NICs disconnected', 'NICs that reach none of their peers.', 'short', [
+            g.query('count(%s == 0) or vector(0)' % s.nicConnected, instant=true),
+          ], bad),
+          g.stat('NICs flapping', 'NICs that lost the fabric %d times or more within %s.' % [config.flapThreshold, config.flapWindow], 'short', [
+            g.query('count(%s >= %d) or vector(0)' % [s.nicDisconnects(config.flapWindow), config.flapThreshold], instant=true),
+          ], bad),
+          g.stat('Edges down', 'Pairs of NICs that do not reach each other, over all probed pairs.', 'short', [
+            g.query('count(%s == 0) or vector(0)' % host.last('fabricpulse_edge_up'), instant=true),
+          ], bad),
+          g.stat('Hosts without fleet time', 'Hosts whose clock is not synchronised.', 'short', [
+            g.query('count(%s == 0) or vector(0)' % host.clockSynchronized, instant=true),
+          ], bad),
+          g.stat('Widest clock bound', 'The largest error bound of fleet time on any host.', 's', [
+            g.query('max(%s)' % host.clockBound, instant=true),
+          ], [{ color: 'green', value: null }, { color: 'red', value: config.clockBoundSeconds }]),
+          g.stat('Alerts firing', 'Alerts of fabricpulse that fire now.', 'short', [
+            g.query('count(ALERTS{alertname=~"Fabric.+", alertname!="FabricWatchdog", alertstate="firing"}) or vector(0)', instant=true),
+          ], bad),
+        ]),
+        g.row('NICs', [
+          g.statusHistory(
+            'NIC grid',
+            'Gray: connected. Green: connected, and lost the fabric within the last minute (flapping). Red: disconnected.',
+            [g.query(
+              // 0 disconnected, 1 connected, 2 connected after a disconnect in the last minute.
+              '%s + (%s > bool 0) * %s' % [
+                s.series('fabricpulse_nic_connected'),
+                s.nicDisconnects('1m'),
+                s.series('fabricpulse_nic_connected'),
+              ],
+              '{{instance}} {{device}}'
+            )],
+            {
+              '0': { text: 'disconnected', color: 'red' },
+              '1': { text: 'connected', color: '#808080' },
+              '2': { text: 'flapping', color: 'green' },
+            }
+          ),
+          g.timeseries('Disconnects', 'How often a NIC lost the fabric, per five minutes.', 'short', [
+            g.query('%s > 0' % s.nicDisconnects('5m'), '{{instance}} {{device}}'),
+          ]),
+          g.timeseries('Connected share of each network', 'NICs of a network that reach a peer, of all its NICs.', 'percentunit', [
+            g.query('network:fabricpulse_nic_connected:ratio{network=~"$network"}', '{{network}}'),
+          ]),
+        ]),
+        g.row('Fleet time', [
+          g.timeseries('Error bound', 'Half width of the interval that holds the true time, per host.', 's', [
+            g.query(host.series('fabricpulse_clock_error_bound_seconds'), '{{instance}}'),
+          ]),
+          g.timeseries('Clock offset', 'Host clock minus fleet time; positive: the host is fast.', 's', [
+            g.query(host.series('fabricpulse_clock_offset_seconds'), '{{instance}}'),
+          ]),
+        ]),
+        g.row('Alerting and remediation', [
+          g.timeseries('Remediation actions', 'Actions by outcome, per five minutes.', 'short', [
+            g.query('sum by (action, outcome) (increase(%s[5m]))' % signals(config).series('fabricpulse_remediation_actions_total'), '{{action}} {{outcome}}'),
+          ]),
+          g.timeseries('Samples per exporter', 'Size of the expositions; a cap cuts them.', 'short', [
+            g.query(host.series('fabricpulse_exporter_samples'), '{{job}} {{instance}}'),
+          ]),
+        ], collapsed=true),
+      ]
+    ),
+  },
+}

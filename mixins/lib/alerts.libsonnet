@@ -1,0 +1,27 @@
+// How an alert and its group are put together, so that no alert can lack what each must have.
+{
+  // A group, without the alerts that _config disables. `interval` is left to Prometheus.
+  group(config, name, alerts)::
+    { name: 'fabricpulse-' + name, rules: [alert for alert in alerts if !std.member(config.disabledAlerts, alert.alert)] },
+
+  // name: Fabric…; component: which part of fabricpulse raised it; summary: one sentence without templates;
+  // description: templated, says on which object and how much. `extra` takes `for`, `keep_firing_for`, `labels`.
+  alert(config, name, severity, component, expr, summary, description, extra={})::
+    {
+      alert: name,
+      expr: expr,
+      labels: {
+        severity: std.get(config.severities, name, severity),
+        component: component,
+      } + config.extraLabels,
+      annotations: {
+        summary: summary,
+        description: description,
+        runbook_url: config.runbookURLPattern % name,
+      },
+    } + {
+      [key]: extra[key]
+      for key in std.objectFields(extra)
+      if key != 'labels'
+    } + { labels+: std.get(extra, 'labels', {}) },
+}

@@ -1,0 +1,220 @@
+// Grafana dashboards as plain JSON, schema 39: what our panels need of it, and no more.
+//
+// A dashboard is a list of rows, a row a title and panels that say their width (of 24 columns) and height; `layout`
+// gives them their place and number.
+{
+  local datasource = { type: 'prometheus', uid: '${datasource}' },
+
+  // A query. legend: Grafana's form, '{{instance}} {{device}}'.
+  query(expr, legend='', instant=false, format='time_series')::
+    {
+      datasource: datasource,
+      expr: expr,
+      legendFormat: if legend == '' then '__auto' else legend,
+      format: format,
+      instant: instant,
+      range: !instant,
+    },
+
+  local panel(type, title, description, unit, queries) = {
+    type: type,
+    title: title,
+    description: description,
+    datasource: datasource,
+    targets: std.mapWithIndex(function(i, q) q { refId: std.char(65 + i) }, queries),
+    fieldConfig: { defaults: { unit: unit }, overrides: [] },
+    options: {},
+    width:: 12,
+    height:: 8,
+  },
+
+  timeseries(title, description, unit, queries)::
+    panel('timeseries', title, description, unit, queries) {
+      fieldConfig+: { defaults+: {
+        custom: { drawStyle: 'line', lineWidth: 1, fillOpacity: 0, showPoints: 'never', spanNulls: false },
+        min: null,
+      } },
+      options: {
+        legend: { displayMode: 'table', placement: 'right', calcs: ['mean', 'max'], showLegend: true },
+        tooltip: { mode: 'multi', sort: 'desc' },
+      },
+    },
+
+  // A number. thresholds: [{ color, value }], the first with value null.
+  stat(title, description, unit, queries, thresholds)::
+    panel('stat', title, description, unit, queries) {
+      width:: 4,
+      height:: 4,
+      fieldConfig+: { defaults+: { thresholds: { mode: 'absolute', steps: thresholds }, noValue: '0' } },
+      options: {
+        colorMode: 'background',
+        graphMode: 'none',
+        reduceOptions: { calcs: ['lastNotNull'], fields: '', values: false },
+        textMode: 'value',
+      },
+    },
+
+  // A grid of states over time, one line a series. states: { '0': { text, color } }.
+  statusHistory(title, description, queries, states)::
+    panel('status-history', title, description, 'none', queries) {
+      width:: 24,
+      height:: 10,
+      // More points than pixels make Grafana refuse the panel.
+      maxDataPoints: 100,
+      fieldConfig+: { defaults+: {
+        custom: { fillOpacity: 80, lineWidth: 0 },
+        mappings: [{
+          type: 'value',
+          options: {
+            [value]: { index: std.parseInt(value), text: states[value].text, color: states[value].color }
+            for value in std.objectFields(states)
+          },
+        }],
+      } },
+      options: {
+        showValue: 'never',
+        rowHeight: 0.9,
+        colWidth: 0.95,
+        legend: { displayMode: 'list', placement: 'bottom', showLegend: true },
+        tooltip: { mode: 'single', sort: 'none' },
+      },
+    },
+
+  // A table of instant queries, one row a label set. columns: { 'Value #A': 'Name' }; hidden: labels not shown.
+  table(title, description, unit, queries, columns, hidden=[])::
+    panel('table', title, description, unit, [q { format: 'table', instant: true, range: false } for q in queries]) {
+      transformations: [
+        { id: 'merge', options: {} },
+        {
+          id: 'organize',
+          options: { renameByName: columns, excludeByName: { [name]: true for name in ['Time', '__name__'] + hidden } },
+        },
+      ],
+      options: { showHeader: true, cellHeight: 'sm' },
+    },
+
+  // Rows of a label times columns of another, coloured by value.
+  matrix(title, description, unit, query, row, column, thresholds)::
+    panel('table', title, description, unit, [query { format: 'table', instant: true, range: false }]) {
+      width:: 24,
+      height:: 12,
+      fieldConfig+: { defaults+: {
+        custom: { cellOptions: { type: 'color-background', mode: 'basic' } },
+        thresholds: { mode: 'absolute', steps: thresholds },
+      } },
+      transformations: [
+        { id: 'sortBy', options: { fields: {}, sort: [{ field: column }] } },
+        { id: 'groupingToMatrix', options: { rowField: row, columnField: column, valueField: 'Value' } },
+      ],
+      options: { showHeader: true, cellHeight: 'sm' },
+    },
+
+  row(title, panels, collapsed=false):: { title: title, panels: panels, collapsed: collapsed },
+
+  // A variable whose values are those of a label. `multi` with All.
+  variable(config, name, label, metric, matchers='', multi=true)::
+    local query = 'label_values(%s{%s}, %s)' % [metric, matchers, name];
+    {
+      name: name,
+      label: label,
+      type: 'query',
+      datasource: datasource,
+      query: { query: query, refId: 'StandardVariableQuery' },
+      definition: query,
+      refresh: 2,  // when the time range changes
+      multi: multi,
+      includeAll: multi,
+      allValue: if multi then '.*' else null,
+      current: if multi then { text: 'All', value: '$__all' } else {},
+      sort: 1,
+    },
+
+  // The whole dashboard. name: its file and, hashed, its uid, which stays the same for ever.
+  dashboard(config, name, title, description, variables, rows)::
+    {
+      uid: std.md5('fabricpulse-' + name),
+      title: config.dashboardNamePrefix + title,
+      description: description,
+      tags: config.dashboardTags,
+      schemaVersion: 39,
+      editable: false,
+      graphTooltip: 1,  // one crosshair for all panels
+      refresh: config.dashboardRefresh,
+      time: { from: config.dashboardPeriod, to: 'now' },
+      timezone: config.dashboardTimezone,
+      templating: {
+        list: [
+          {
+            name: 'datasource',
+            label: 'Data source',
+            type: 'datasource',
+            query: 'prometheus',
+            regex: config.datasourceFilterRegex,
+            refresh: 1,
+            hide: 0,
+          },
+          $.variable(config, config.clusterLabel, 'Cluster', 'fabricpulse_build_info', config.selector),
+        ] + variables,
+      },
+      annotations: {
+        list: [
+          {
+            name: 'Fabric alerts',
+            datasource: datasource,
+            enable: true,
+            expr: 'ALERTS{alertname=~"Fabric.+", alertname!="FabricWatchdog", alertstate="firing"}',
+            iconColor: 'red',
+            titleFormat: '{{alertname}}',
+            textFormat: '{{instance}} {{device}} {{workload}}',
+          },
+        ],
+      },
+      links: [{
+        title: 'Fabricpulse',
+        type: 'dashboards',
+        tags: config.dashboardTags,
+        asDropdown: true,
+        includeVars: true,
+        keepTime: true,
+      }],
+      panels: layout(rows),
+    },
+
+  // Panels from left to right, a new line where the 24 columns are full.
+  local place(panels, y, id) =
+    std.foldl(
+      function(state, p)
+        local wrap = state.x + p.width > 24;
+        local x = if wrap then 0 else state.x;
+        local top = if wrap then state.y + state.height else state.y;
+        {
+          x: x + p.width,
+          y: top,
+          height: if wrap then p.height else std.max(state.height, p.height),
+          panels: state.panels + [p { id: id + std.length(state.panels), gridPos: { x: x, y: top, w: p.width, h: p.height } }],
+        },
+      panels,
+      { x: 0, y: y, height: 0, panels: [] }
+    ),
+
+  local layout(rows) =
+    std.foldl(
+      function(state, row)
+        local placed = place(row.panels, state.y + 1, state.id + 1);
+        local header = {
+          type: 'row',
+          title: row.title,
+          id: state.id,
+          collapsed: row.collapsed,
+          gridPos: { x: 0, y: state.y, w: 24, h: 1 },
+          panels: if row.collapsed then placed.panels else [],
+        };
+        {
+          y: if row.collapsed then state.y + 1 else placed.y + placed.height,
+          id: state.id + 1 + std.length(row.panels),
+          panels: state.panels + [header] + (if row.collapsed then [] else placed.panels),
+        },
+      rows,
+      { y: 0, id: 1, panels: [] }
+    ).panels,
+}

@@ -1,0 +1,27 @@
+// Recorded per job: its traffic by NIC, over all peers.
+local signals = import '../signals.libsonnet';
+{
+  prometheusRules+:: {
+    local s = signals($._config),
+    local rate(metric) = 'sum without (peer, peer_device) (rate(%s[1m]))' % s.series(metric),
+    groups+: [
+      {
+        name: 'fabricpulse-job.rules',
+        rules: [
+          {
+            record: 'device:fabricpulse_qp_sent_bytes:rate1m',
+            expr: rate('fabricpulse_qp_sent_bytes_total'),
+          },
+          {
+            record: 'device:fabricpulse_qp_received_bytes:rate1m',
+            expr: rate('fabricpulse_qp_received_bytes_total'),
+          },
+          {
+            record: 'workload:fabricpulse_qp_owd_seconds:p99_5m',
+            expr: s.quantile(0.99, 'fabricpulse_qp_owd_seconds', '5m', 'device, peer, peer_device, instance'),
+          },
+        ],
+      },
+    ],
+  },
+}

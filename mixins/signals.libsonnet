@@ -1,0 +1,23 @@
+// Each expression that more than one rule or panel needs, once. `signals(config, matchers)` returns functions and
+// strings; `matchers` are the label matchers of a panel ('device=~"$device"'), '' in rules.
+function(config, matchers='') {
+  local join(parts) = std.join(',', [part for part in parts if part != '']),
+  local all(more='') = '{' + join([config.selector, matchers, more]) + '}',
+
+  // A series with the selectors of _config and panel, and what else is asked: series('up', 'job="x"').
+  series(name, more=''):: name + if all(more) == '{}' then '' else all(more),
+
+  // The last value that a scrape brought, also while scrapes fail: a stale series has no instant value.
+  last(name, more=''):: 'last_over_time(%s[%s])' % [$.series(name, more), config.lastValueWindow],
+
+  nicConnected:: $.last('fabricpulse_nic_connected'),
+  nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
+  clockSynchronized:: $.last('fabricpulse_clock_synchronized'),
+  clockBound:: $.last('fabricpulse_clock_error_bound_seconds'),
+  laneFailovers(window):: 'increase(%s[%s])' % [$.series('fabricpulse_lane_failovers_total'), window],
+
+  // Quantile of a histogram, with the labels in `without` (may be empty) summed away.
+  quantile(q, name, window, without='')::
+    local rate = 'rate(%s[%s])' % [$.series(name + '_bucket'), window];
+    'histogram_quantile(%g, %s)' % [q, if without == '' then rate else 'sum without (%s) (%s)' % [without, rate]],
+}
