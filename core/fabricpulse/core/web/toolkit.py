@@ -162,6 +162,10 @@ class WebConfig:
         self._stamp = _stamp(self.path, content)
         log.info("web configuration read again", file=str(self.path))
 
+    async def add_headers(self, _: web.Request, response: web.StreamResponse) -> None:
+        """Adds what `http_server_config` lists to any response, errors included."""
+        response.headers.update(self.content.http_server_config.headers)
+
     def allows(self, authorization: str | None) -> bool:
         """Whether an Authorization header holds a known user and password.
 
@@ -220,9 +224,7 @@ def authentication_middleware(config: WebConfig) -> Middleware:
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
         config.refresh()
-        response = await _refusal(config.content, config, request) or await handler(request)
-        response.headers.update(config.content.http_server_config.headers)
-        return response
+        return await _refusal(config.content, config, request) or await handler(request)
 
     return authenticate
 
