@@ -40,7 +40,9 @@ def test_it_is_the_wheel(component: str) -> None:
 def test_no_native_sources() -> None:
     """What is compiled is not also shipped as source."""
     root = portion("core").parent
-    assert [str(p) for p in root.rglob("*") if p.suffix in {".cc", ".cpp"} or p.name == "CMakeLists.txt"] == []
+    assert [
+        str(p) for p in root.rglob("*") if p.suffix in {".cc", ".cpp"} or p.name == "CMakeLists.txt"
+    ] == []
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in COMMANDS])

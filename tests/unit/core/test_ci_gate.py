@@ -35,7 +35,7 @@ def test_hardware():
     ("ci", "code", "outcome"),
     [
         ("", 0, "1 passed, 4 skipped, 1 xfailed"),
-        ("true", 1, "2 failed, 1 passed, 1 skipped, 1 xfailed, 1 error"),
+        ("true", 1, "1 failed, 1 passed, 1 skipped, 1 xfailed, 2 errors"),
     ],
 )
 def test_gate(tmp_path: Path, ci: str, code: int, outcome: str) -> None:
