@@ -37,8 +37,8 @@ def _compiled_layout(folder: Path) -> dict[str, Any]:
     include = ROOT / "nccl_plugin" / "include"
     core = ROOT / "core" / "include"
     subprocess.run(["c++", "-std=c++17", f"-I{include}", f"-I{core}", source, "-o", program], check=True)
-    layout: dict[str, Any] = json.loads(subprocess.run([program], check=True, capture_output=True).stdout)
-    return layout
+    compiled: dict[str, Any] = json.loads(subprocess.run([program], check=True, capture_output=True).stdout)
+    return compiled
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")

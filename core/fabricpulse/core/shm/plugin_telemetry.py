@@ -280,9 +280,7 @@ class PluginTelemetryReader:
 
 
 def _state_offset(layout: Layout) -> int:
-    fields = layout.fields
-    assert fields is not None
-    return fields["state"][1]
+    return 0 if layout.fields is None else layout.fields["state"][1]
 
 
 def _snapshot(
