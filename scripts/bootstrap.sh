@@ -7,8 +7,7 @@ PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
 
 # One build at a time: two would write the same build directory.
-mkdir -p build
-exec 9>build/.bootstrap.lock
+exec 9>"/tmp/fabricpulse-bootstrap-$(id -u).lock"
 flock 9
 
 scripts/system_packages.sh

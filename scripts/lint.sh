@@ -16,8 +16,6 @@ mapfile -t shell < <(git ls-files '*.sh' '.ci/run')
 check "shellcheck" shellcheck "${shell[@]}"
 mapfile -t cpp < <(git ls-files '*.cc' '*.h')
 check "clang-format" clang-format --dry-run --Werror "${cpp[@]}"
-check "clang-tidy" scripts/clang_tidy.sh
+if [[ -x scripts/clang_tidy.sh ]]; then check "clang-tidy" scripts/clang_tidy.sh; fi
 mapfile -t jsonnet < <(git ls-files '*.jsonnet' '*.libsonnet')
-check "jsonnetfmt" jsonnetfmt --test "${jsonnet[@]}"
-check "rules" "$BIN/fabricpulse" rules render --check --output rules
-check "reference" "$BIN/python" -Im fabricpulse.core.reference --check docs
+if ((${#jsonnet[@]})); then check "jsonnetfmt" jsonnetfmt --test "${jsonnet[@]}"; fi

@@ -15,11 +15,7 @@ from fabricpulse.core.config import Section, load_config
 
 
 class Nic(Section, frozen=True):
-    """A NIC that takes part in the mesh.
-
-    device : name of the network device on its host. address : where it takes probes. network : the rail; NICs of one
-    network are peers first.
-    """
+    """A NIC that takes part in the mesh. network : the rail; NICs of one network are peers first."""
 
     device: str
     address: str
@@ -34,10 +30,7 @@ class Nic(Section, frozen=True):
 
 
 class Host(Section, frozen=True):
-    """A host and its NICs.
-
-    name : as the host is called everywhere in the fleet. nics : those that take part in the mesh.
-    """
+    """A host and its NICs."""
 
     name: str
     nics: tuple[Nic, ...] = ()
@@ -51,10 +44,7 @@ class Host(Section, frozen=True):
 
 
 class Membership(Section, frozen=True):
-    """All hosts of the fleet.
-
-    hosts : in any order.
-    """
+    """All hosts of the fleet."""
 
     hosts: tuple[Host, ...] = ()
 

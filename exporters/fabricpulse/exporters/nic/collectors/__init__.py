@@ -1,0 +1,1 @@
+"""Collectors of the NIC exporter: one source each."""

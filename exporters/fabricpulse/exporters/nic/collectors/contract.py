@@ -1,0 +1,68 @@
+"""What a collector is.
+
+A collector names its targets (devices, links, or one target for the whole host) and collects one target at a time:
+the runner times it, keeps a target that hangs or raises from costing another one, and reports success.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from fabricpulse.core.metrics.catalogue import MetricSpec
+from fabricpulse.core.metrics.exposition import format_value, render_labels
+from fabricpulse.exporters.nic.inventory import Inventory
+from fabricpulse.exporters.nic.reader import Faults
+
+HOST = ""
+
+
+class Sink:
+    """Where samples of one scrape go, as rendered lines grouped by metric."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, list[str]] = {}
+        self.abandoned = False
+
+    def add(self, spec: MetricSpec, values: Sequence[str], value: float) -> None:
+        """One sample; label values in the order of `spec.labels`."""
+        self.line(spec.name, f"{spec.name}{render_labels(spec, values)} {format_value(value)}\n")
+
+    def line(self, family: str, line: str) -> None:
+        """One sample that is already a line of the exposition."""
+        lines = self.lines.get(family)
+        if lines is None:
+            lines = self.lines[family] = []
+        lines.append(line)
+
+
+@dataclass
+class Context:
+    """One scrape. now : monotonic seconds. inventory : what there is. faults : where unreadable files are counted."""
+
+    now: float
+    inventory: Inventory
+    faults: Faults
+    sink: Sink = field(default_factory=Sink)
+
+
+class Collector(Protocol):
+    """One source. `name` is its flag (`--collector.NAME`) and its `collector` label."""
+
+    name: str
+
+    def targets(self, context: Context) -> Sequence[str]:
+        """Names of what to collect now; HOST for a collector that is not per device."""
+
+    def collect(self, target: str, context: Context) -> None:
+        """Adds the samples of one target to `context.sink`. May raise OSError: it costs this target alone."""
+
+    def close(self) -> None:
+        """Gives back descriptors and sockets."""
+
+
+T = TypeVar("T")
+
+
+def prefix(spec: MetricSpec, values: Sequence[str]) -> str:
+    """`name{labels} `, what a sample's line begins with. Kept between scrapes it makes a line one concatenation."""
+    return f"{spec.name}{render_labels(spec, values)} "

@@ -1,0 +1,211 @@
+"""The exporter put together: inventory, collectors, runner, exposition."""
+
+import asyncio
+import ipaddress
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.metrics.common import BUILD_INFO, COLLECTOR_DURATION, COLLECTOR_SUCCESS
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.exporters.nic import metrics as m
+from fabricpulse.exporters.nic.collectors.bonding import BondingCollector
+from fabricpulse.exporters.nic.collectors.contract import HOST, Collector, Context
+from fabricpulse.exporters.nic.collectors.flaps import FlapCollector
+from fabricpulse.exporters.nic.collectors.gid import GidCollector
+from fabricpulse.exporters.nic.collectors.infiniband import InfinibandCollector
+from fabricpulse.exporters.nic.collectors.netdev import NetdevCollector
+from fabricpulse.exporters.nic.collectors.pcie import PcieCollector
+from fabricpulse.exporters.nic.config import COLLECTORS, OFF_BY_DEFAULT, NicConfig
+from fabricpulse.exporters.nic.event_log import EventLog
+from fabricpulse.exporters.nic.filters import DeviceFilter
+from fabricpulse.exporters.nic.flap_service import FlapService
+from fabricpulse.exporters.nic.gid_rules import NcclRules
+from fabricpulse.exporters.nic.inventory import Inventory, Scanner
+from fabricpulse.exporters.nic.reader import DescriptorBudget, Faults
+from fabricpulse.exporters.nic.runner import Outcome, Runner
+
+log = get_logger(__name__)
+
+
+class _InventoryCollector:
+    """Finds the NICs; run like a collector, because looking at a dead NIC can hang too."""
+
+    name = "inventory"
+
+    def __init__(self, scanner: Scanner) -> None:
+        self._scanner = scanner
+        self.found = Inventory()
+
+    def targets(self, context: Context) -> Sequence[str]:
+        return [HOST]
+
+    def collect(self, target: str, context: Context) -> None:
+        self.found = self._scanner.scan(context.faults)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class NicExporter:
+    """All collectors of one host.
+
+    sysfs, procfs : roots of the file systems. events : whether link events are followed (a one-shot run does not).
+    run_dir : where flap state and event log are kept, None for nowhere. clock : host time in seconds.
+    """
+
+    def __init__(
+        self,
+        config: NicConfig,
+        *,
+        sysfs: Path = Path("/sys"),
+        procfs: Path = Path("/proc"),
+        run_dir: Path | None = None,
+        clock: Callable[[], float] = time.time,
+        boot_id: str = "",
+    ) -> None:
+        self._config = config
+        self._wanted = DeviceFilter(config.device.include, config.device.exclude)
+        self._sysfs = str(sysfs)
+        self._procfs = str(procfs)
+        self.faults = Faults()
+        self._runner = Runner(config.stall_seconds)
+        self._inventory = _InventoryCollector(Scanner(self._sysfs, self._wanted))
+        self._lock = threading.Lock()
+        budget = DescriptorBudget()
+        self.gid = GidCollector(nccl_rules(config), config.gid.refresh_seconds, config.gid.max_info)
+        self.flaps = FlapService(
+            self._sysfs,
+            self._wanted,
+            clock,
+            EventLog(_event_log_path(config, run_dir), config.flaps.event_log_max_bytes),
+            run_dir / "nic-flaps.json" if run_dir is not None else None,
+            boot_id,
+            config.flaps.holdoff_poll_seconds,
+            self._link_changed,
+        )
+        enabled = enabled_collectors(config)
+        made: dict[str, Callable[[], Collector]] = {
+            "infiniband": lambda: InfinibandCollector(
+                budget, raw=config.raw_counters, networks=config.networks
+            ),
+            "netdev": lambda: NetdevCollector(budget),
+            "gid": lambda: self.gid,
+            "pcie": lambda: PcieCollector(self._sysfs, budget),
+            "bonding": lambda: BondingCollector(self._sysfs),
+            "flaps": lambda: FlapCollector(self.flaps),
+        }
+        self.collectors: list[Collector] = [
+            made[name]() for name in COLLECTORS if name in enabled and name in made
+        ]
+
+    @property
+    def inventory(self) -> Inventory:
+        """The NICs as last found."""
+        return self._inventory.found
+
+    async def start(self) -> None:
+        """Finds the NICs and follows link events from now on."""
+        await asyncio.to_thread(self._scan)
+        if any(collector.name == "flaps" for collector in self.collectors):
+            await self.flaps.start(self.inventory)
+
+    def stop(self) -> None:
+        """Keeps the state of flaps and gives everything back."""
+        self.flaps.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Gives descriptors and threads back."""
+        for collector in self.collectors:
+            collector.close()
+        self._runner.close()
+
+    async def scrape(self) -> bytes:
+        """One exposition. The event loop stays free for link events meanwhile."""
+        before = self.inventory
+        body = await asyncio.to_thread(self.collect)
+        if self.inventory is not before:
+            self.flaps.use(self.inventory)
+        return body
+
+    def _scan(self) -> Outcome:
+        context = Context(time.monotonic(), self.inventory, self.faults)
+        return self._runner.run([(self._inventory, HOST)], context)
+
+    def collect(self, only: Iterable[str] = ()) -> bytes:
+        """One exposition, from the calling thread; `only` names collectors, none for all."""
+        with self._lock:
+            return self._collect(set(only))
+
+    def _collect(self, only: set[str]) -> bytes:
+        self.faults.begin()
+        began = time.monotonic()
+        outcomes = [self._scan()]
+        context = Context(began, self.inventory, self.faults)
+        chosen = [collector for collector in self.collectors if not only or collector.name in only]
+        if self.flaps.is_live is False and any(collector.name == "flaps" for collector in chosen):
+            self.flaps.use(self.inventory)
+            self.flaps.poll(self.inventory.netdevs)
+        steps = [(collector, target) for collector in chosen for target in collector.targets(context)]
+        outcomes.append(self._runner.run(steps, context))
+        return self._render(outcomes, chosen)
+
+    def _render(self, outcomes: Sequence[Outcome], chosen: Sequence[Collector]) -> bytes:
+        exposition = Exposition(self._config.sample_cap)
+        lines: dict[str, list[str]] = {}
+        for outcome in outcomes:
+            for sink in outcome.sinks:
+                for family, more in sink.lines.items():
+                    # A copy: a thread that was given up may still be writing.
+                    lines.setdefault(family, []).extend(more[:])
+        exposition.add(BUILD_INFO, (version("fabricpulse"), "nic", platform.python_version()), 1)
+        names = ["inventory", *(collector.name for collector in chosen)]
+        durations: dict[str, float] = {}
+        success: dict[str, bool] = {}
+        for outcome in outcomes:
+            durations.update(outcome.duration_s)
+            success.update(outcome.success)
+        for name in names:
+            exposition.add(COLLECTOR_DURATION, (name,), round(durations.get(name, 0.0), 6))
+        for name in names:
+            exposition.add(COLLECTOR_SUCCESS, (name,), int(success.get(name, True)))
+        inventory = self.inventory
+        devices = {device.name for device in inventory.rdma} | {netdev.device for netdev in inventory.netdevs}
+        for device in sorted(devices | {name for name in self.faults.now if name}):
+            exposition.add(m.DEVICE_FAILURES, (device,), self.faults.now[device])
+        for reason, count in sorted(self.faults.total.items()) or [("none", 0)]:
+            exposition.add(m.READ_FAILURES, (reason,), count)
+        for spec in m.METRICS:
+            found = lines.get(spec.name)
+            if found:
+                exposition.add_lines(spec, found)
+        return exposition.render()
+
+    def _link_changed(self, link: str) -> None:
+        device = self.flaps.labels(link)[0]
+        self.gid.touch(device, time.monotonic())
+
+
+def enabled_collectors(config: NicConfig) -> set[str]:
+    """The collectors that the configuration switches on."""
+    return {name for name in COLLECTORS if config.collectors.get(name, name not in OFF_BY_DEFAULT)}
+
+
+def nccl_rules(config: NicConfig) -> NcclRules:
+    """The configuration's `nccl` section as rules."""
+    section = config.nccl
+    network = ipaddress.ip_network(section.address_range, strict=False) if section.address_range else None
+    return NcclRules(section.gid_index, section.address_family, network, section.roce_version)
+
+
+def _event_log_path(config: NicConfig, run_dir: Path | None) -> Path | None:
+    if config.flaps.event_log == "none":
+        return None
+    if config.flaps.event_log:
+        return Path(config.flaps.event_log)
+    return run_dir / "nic-events.jsonl" if run_dir is not None else None

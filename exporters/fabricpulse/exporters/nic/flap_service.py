@@ -1,0 +1,211 @@
+"""Flaps, wired up: link messages and polls into the tracker, transitions into the event log, state onto disk."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from fabricpulse.core.log import get_logger
+from fabricpulse.exporters.nic import metrics as m
+from fabricpulse.exporters.nic.event_log import EventLog
+from fabricpulse.exporters.nic.filters import DeviceFilter
+from fabricpulse.exporters.nic.flap_store import load_links, save_links
+from fabricpulse.exporters.nic.flap_tracker import FlapTracker, LinkState, Observation, Source, Transition
+from fabricpulse.exporters.nic.inventory import Inventory, Netdev
+from fabricpulse.exporters.nic.link_messages import LinkMessage
+from fabricpulse.exporters.nic.link_monitor import LinkMonitor
+
+log = get_logger(__name__)
+
+# How long a change may wait before it is on disk. What is lost then are times and durations, never counts.
+SAVE_AFTER_S = 1.0
+
+
+class FlapService:
+    """Everything about flaps of one host. All methods are for the event loop's thread, except `snapshot`.
+
+    clock : host time in seconds. state_path : where the state is kept, None for nowhere. on_change : called with the
+    name of a link that has changed or whose addresses have (the GID table may have moved).
+    """
+
+    def __init__(
+        self,
+        sysfs: str,
+        wanted: DeviceFilter,
+        clock: Callable[[], float],
+        event_log: EventLog,
+        state_path: Path | None,
+        boot_id: str,
+        poll_s: float,
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._sysfs = sysfs
+        self._wanted = wanted
+        self._clock = clock
+        self._event_log = event_log
+        self._state_path = state_path
+        self._on_change = on_change
+        self._netdevs: dict[str, Netdev] = {}
+        self._names: dict[int, str] = {}
+        self._started = False
+        self._save_handle: asyncio.TimerHandle | None = None
+        self.events: Counter[str] = Counter({"rtnetlink": 0, "poll": 0})
+        self.overruns: Counter[str] = Counter({"rtnetlink": 0})
+        self.is_live = False
+        self.tracker = FlapTracker(
+            m.FLAP_SECONDS.buckets, boot_id, load_links(state_path) if state_path is not None else {}
+        )
+        self._monitor = LinkMonitor(self._on_link, self._on_address, self._on_overrun, self._poll_all, poll_s)
+
+    async def start(self, inventory: Inventory) -> None:
+        """Takes in how the links are, then their events. Without netlink only polls remain, and that is logged."""
+        self.use(inventory)
+        try:
+            await self._monitor.start()
+            self.is_live = True
+        except (OSError, TimeoutError) as error:
+            log.error(
+                "no link events, flaps are counted from the kernel's counts at each scrape", error=str(error)
+            )
+        self._started = True
+        self.poll(inventory.netdevs, "start")
+
+    def stop(self) -> None:
+        """Takes in what has arrived, and keeps the state."""
+        self._monitor.stop()
+        if self._save_handle is not None:
+            self._save_handle.cancel()
+            self._save_handle = None
+        self._save()
+        self._event_log.close()
+
+    def use(self, inventory: Inventory) -> None:
+        """The inventory that names belong to."""
+        self._netdevs = {netdev.name: netdev for netdev in inventory.netdevs}
+
+    def poll(self, netdevs: Iterable[Netdev], source: Source = "poll") -> None:
+        """Compares the kernel's counts in sysfs with what is known."""
+        for netdev in netdevs:
+            up_count, down_count = (
+                _count(netdev.path, "carrier_up_count"),
+                _count(netdev.path, "carrier_down_count"),
+            )
+            if up_count is None or down_count is None:
+                continue
+            state = self.tracker.links.get(netdev.name)
+            if state is not None and state.present:
+                if (
+                    state.up_count == up_count
+                    and state.down_count == down_count
+                    and state.ifindex == netdev.ifindex
+                ):
+                    continue
+                # Which way the carrier is follows from the counts; the carrier file would take the lock of rtnetlink.
+                carrier = state.carrier ^ bool(
+                    (up_count + down_count - state.up_count - state.down_count) % 2
+                )
+            else:
+                carrier = _read(netdev.path, "carrier") == b"1"
+            seen = Observation(netdev.name, netdev.ifindex, carrier, up_count, down_count, source)
+            if source == "poll" and state is not None:
+                self.events["poll"] += 1
+            self._take(seen)
+
+    def record(self, event: str, labels: tuple[str, str, str], **fields: object) -> None:
+        """Writes an event of another source into the event log."""
+        self._event_log.write(self._clock(), event, labels, **fields)
+
+    def labels(self, netdev: str) -> tuple[str, str, str]:
+        """Label values of a link."""
+        known = self._netdevs.get(netdev)
+        return known.labels if known is not None else (netdev, "1", netdev)
+
+    def snapshot(self) -> dict[str, LinkState]:
+        """The links that exist and are exported. Safe from any thread: the values are read, not changed."""
+        names = self._netdevs
+        return {name: state for name, state in self.tracker.present().items() if name in names}
+
+    def _poll_all(self) -> None:
+        self.poll(self._netdevs.values())
+
+    def _on_link(self, message: LinkMessage, source: Source) -> None:
+        name = message.name or self._names.get(message.ifindex, "")
+        if not name:
+            return
+        if message.removed:
+            self._names.pop(message.ifindex, None)
+        else:
+            self._names[message.ifindex] = name
+        if name not in self._netdevs and not self._wanted.allows_netdev(name):
+            return
+        if source == "event":
+            self.events["rtnetlink"] += 1
+        elif not self._started:
+            source = "start"
+        carrier = message.carrier and not message.removed
+        seen = Observation(
+            name, message.ifindex, carrier, message.up_count, message.down_count, source, message.removed
+        )
+        self._take(seen, admin_up=message.admin_up)
+
+    def _take(self, seen: Observation, **fields: object) -> None:
+        now_s = self._clock()
+        found = self.tracker.observe(seen, now_s)
+        for transition in found:
+            self._write(transition, fields)
+        if found:
+            self._on_change(seen.link)
+            self._save_soon()
+
+    def _write(self, transition: Transition, fields: dict[str, object]) -> None:
+        more: dict[str, object] = {"source": "rtnetlink" if transition.source != "poll" else "poll", **fields}
+        if transition.source in ("start", "resync"):
+            more["time_known"] = False
+        if transition.count != 1 or transition.kind == "missed":
+            more["count"] = transition.count
+        if transition.down_s is not None:
+            more["down_seconds"] = round(transition.down_s, 6)
+        event = {"missed": "downs_missed"}.get(transition.kind, f"link_{transition.kind}")
+        self._event_log.write(transition.time_s, event, self.labels(transition.link), **more)
+        log.info("link event", event_kind=event, netdev=transition.link, **more)
+
+    def _on_address(self, ifindex: int) -> None:
+        name = self._names.get(ifindex)
+        if name is not None:
+            self._on_change(name)
+
+    def _on_overrun(self) -> None:
+        self.overruns["rtnetlink"] += 1
+        log.warning("link events were lost, reading all links anew")
+
+    def _save_soon(self) -> None:
+        if self._state_path is not None and self._save_handle is None:
+            self._save_handle = asyncio.get_running_loop().call_later(SAVE_AFTER_S, self._save)
+
+    def _save(self) -> None:
+        self._save_handle = None
+        if self._state_path is None:
+            return
+        try:
+            save_links(self._state_path, self.tracker.links)
+        except OSError as error:
+            log.error("flap state cannot be kept", file=str(self._state_path), error=str(error))
+
+
+def _read(path: str, name: str) -> bytes | None:
+    try:
+        descriptor = os.open(f"{path}/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(descriptor, 32).strip()
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _count(path: str, name: str) -> int | None:
+    raw = _read(path, name)
+    return int(raw) if raw is not None and raw.isdigit() else None

@@ -1,0 +1,224 @@
+"""Counting link flaps exactly.
+
+Theory of operation. The kernel counts each loss and each return of a carrier (carrier_down_count, carrier_up_count)
+and puts both counts into every link message. So messages tell *when*, and the counts tell *how often*: a message that
+was lost, merged or never sent (the exporter was not running, the socket overran) leaves a step of more than one in the
+counts. A flap is never counted from the message itself.
+
+The exported total is `offset + kernel count`: `offset` carries what an earlier incarnation of the netdev has counted
+(driver reload, reboot with kept state). The kernel count begins when the netdev does, so the total includes the time
+before the exporter started.
+
+Pure: no I/O, no clock. Times are seconds on the host's clock.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Source = Literal["event", "poll", "start", "resync"]
+Kind = Literal["down", "up", "missed", "added", "removed", "recreated"]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a link looks like. up_count, down_count : the kernel's, or None where it does not tell.
+
+    source : how it was seen: "event" as it happened, "poll" within a poll interval, "start" and "resync" at an unknown
+    time before.
+    """
+
+    link: str
+    ifindex: int
+    carrier: bool
+    up_count: int | None
+    down_count: int | None
+    source: Source
+    removed: bool = False
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A change of a link.
+
+    count : how many of them (`missed`: downs without a known time). down_s : length of the outage that an `up` ends,
+    None if its begin was not seen.
+    """
+
+    link: str
+    kind: Kind
+    time_s: float
+    source: Source
+    count: int = 1
+    down_s: float | None = None
+
+
+@dataclass
+class LinkState:
+    """All that is kept of one link; field names are those of the state file."""
+
+    ifindex: int = 0
+    boot_id: str = ""
+    carrier: bool = False
+    present: bool = False
+    up_count: int = 0
+    down_count: int = 0
+    up_offset: int = 0
+    down_offset: int = 0
+    unobserved: int = 0
+    down_since_s: float | None = None
+    last_transition_s: float | None = None
+    flap_counts: list[int] = field(default_factory=list)
+    flap_seconds: float = 0.0
+
+    @property
+    def downs(self) -> int:
+        """Times the link has gone down."""
+        return self.down_offset + self.down_count
+
+    @property
+    def ups(self) -> int:
+        """Times the link has come up."""
+        return self.up_offset + self.up_count
+
+
+class FlapTracker:
+    """The links of one host.
+
+    bounds : upper bounds of the histogram of outages, seconds. boot_id : changes when the kernel's counts begin anew.
+    links : earlier state, by name of the link.
+    """
+
+    def __init__(
+        self, bounds: Sequence[float], boot_id: str, links: dict[str, LinkState] | None = None
+    ) -> None:
+        self._bounds = tuple(bounds)
+        self._boot_id = boot_id
+        self.links: dict[str, LinkState] = links if links is not None else {}
+        for state in self.links.values():
+            state.present = False
+            if len(state.flap_counts) != len(self._bounds) + 1:
+                state.flap_counts = [0] * (len(self._bounds) + 1)
+
+    def present(self) -> dict[str, LinkState]:
+        """The links that exist now."""
+        return {name: state for name, state in self.links.items() if state.present}
+
+    def observe(self, seen: Observation, now_s: float) -> list[Transition]:
+        """Takes one observation in; returns what it tells, oldest first."""
+        state = self.links.get(seen.link)
+        if seen.removed:
+            if state is None or not state.present or state.ifindex != seen.ifindex:
+                return []
+            state.present = False
+            return [Transition(seen.link, "removed", now_s, seen.source)]
+        if state is None:
+            state = self._renamed(seen)
+        if state is None:
+            return self._first(seen, now_s)
+        recreated = self._is_recreated(state, seen)
+        if not recreated and self._is_stale(state, seen):
+            return []
+        added = not state.present
+        state.present = True
+        if recreated:
+            return self._recreated(state, seen, now_s)
+        up_count, down_count = self._counts(state, seen)
+        downs, ups = down_count - state.down_count, up_count - state.up_count
+        was_up = state.carrier
+        state.up_count, state.down_count, state.carrier = up_count, down_count, seen.carrier
+        found: list[Transition] = []
+        if added and seen.source == "event":
+            found.append(Transition(seen.link, "added", now_s, seen.source))
+        if not downs and not ups:
+            return found
+        return found + self._changed(state, seen, now_s, downs, ups, was_up)
+
+    def _changed(
+        self, state: LinkState, seen: Observation, now_s: float, downs: int, ups: int, was_up: bool
+    ) -> list[Transition]:
+        timely = seen.source in ("event", "poll")
+        # Only the last change of the step is the one that was seen: a down if the link is down now, else an up, which
+        # ends an outage that was seen to begin only if nothing went down in between.
+        timed_down = timely and downs > 0 and not seen.carrier
+        missed = downs - (1 if timed_down else 0)
+        found: list[Transition] = []
+        if missed:
+            state.unobserved += missed
+            found.append(Transition(seen.link, "missed", now_s, seen.source, count=missed))
+        if timely:
+            state.last_transition_s = now_s
+        if timed_down:
+            state.down_since_s = now_s
+            found.append(Transition(seen.link, "down", now_s, seen.source))
+        elif not seen.carrier:
+            if downs:
+                state.down_since_s = None
+                found.append(Transition(seen.link, "down", now_s, seen.source))
+        elif ups:
+            length = None
+            if not was_up and not downs and timely and state.down_since_s is not None:
+                length = max(0.0, now_s - state.down_since_s)
+                state.flap_counts[bisect_left(self._bounds, length)] += 1
+                state.flap_seconds += length
+            state.down_since_s = None
+            found.append(Transition(seen.link, "up", now_s, seen.source, down_s=length))
+        return found
+
+    def _first(self, seen: Observation, now_s: float) -> list[Transition]:
+        downs = seen.down_count or 0
+        self.links[seen.link] = LinkState(
+            ifindex=seen.ifindex,
+            boot_id=self._boot_id,
+            carrier=seen.carrier,
+            present=True,
+            up_count=seen.up_count or 0,
+            down_count=downs,
+            unobserved=downs,
+            flap_counts=[0] * (len(self._bounds) + 1),
+        )
+        return [Transition(seen.link, "added", now_s, seen.source)] if seen.source == "event" else []
+
+    def _is_recreated(self, state: LinkState, seen: Observation) -> bool:
+        if state.boot_id != self._boot_id or state.ifindex != seen.ifindex:
+            return True
+        # The counts of a netdev never go back. While it is known to exist a lower count is an old message; when nobody
+        # was watching, it is another netdev with the old index.
+        return not state.present and self._is_lower(state, seen)
+
+    def _is_stale(self, state: LinkState, seen: Observation) -> bool:
+        """A message that was sent before what is already known was read (a poll overtakes the socket's queue)."""
+        return state.present and self._is_lower(state, seen)
+
+    @staticmethod
+    def _is_lower(state: LinkState, seen: Observation) -> bool:
+        if seen.down_count is None or seen.up_count is None:
+            return False
+        return seen.down_count < state.down_count or seen.up_count < state.up_count
+
+    def _renamed(self, seen: Observation) -> LinkState | None:
+        """The state of a link that goes by a new name now."""
+        for name, state in self.links.items():
+            if state.present and state.ifindex == seen.ifindex and seen.ifindex > 0:
+                del self.links[name]
+                self.links[seen.link] = state
+                return state
+        return None
+
+    def _recreated(self, state: LinkState, seen: Observation, now_s: float) -> list[Transition]:
+        state.down_offset += state.down_count
+        state.up_offset += state.up_count
+        state.down_count, state.up_count = seen.down_count or 0, seen.up_count or 0
+        state.unobserved += state.down_count
+        state.ifindex, state.boot_id, state.carrier = seen.ifindex, self._boot_id, seen.carrier
+        state.down_since_s = None
+        return [Transition(seen.link, "recreated", now_s, seen.source)]
+
+    @staticmethod
+    def _counts(state: LinkState, seen: Observation) -> tuple[int, int]:
+        """The counts; of a kernel or a port that does not tell them, those that follow from the carrier."""
+        if seen.up_count is not None and seen.down_count is not None:
+            return seen.up_count, seen.down_count
+        went_up, went_down = seen.carrier and not state.carrier, state.carrier and not seen.carrier
+        return state.up_count + went_up, state.down_count + went_down

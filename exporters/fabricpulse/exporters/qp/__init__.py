@@ -1,1 +1,0 @@
-"""The qp exporter: telemetry of the NCCL plugin, from shared memory to `/metrics`."""

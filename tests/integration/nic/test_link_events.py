@@ -1,0 +1,169 @@
+"""`fabricpulse nic` on real links: veth pairs in a network namespace of its own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.root
+
+NAMESPACE = f"nictest{os.getpid()}"
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", "-n", NAMESPACE, *arguments], check=True)
+
+
+@pytest.fixture
+def namespace():
+    """A namespace with the link rail0, whose carrier follows its peer."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to make a network namespace")
+    subprocess.run(["ip", "netns", "add", NAMESPACE], check=True)
+    try:
+        ip("link", "set", "lo", "up")
+        ip("link", "add", "rail0", "type", "veth", "peer", "name", "vethpeer0")
+        ip("link", "set", "rail0", "up")
+        ip("link", "set", "vethpeer0", "up")
+        yield NAMESPACE
+    finally:
+        subprocess.run(["ip", "netns", "del", NAMESPACE], check=True)
+
+
+class Exporter:
+    """The daemon in the namespace; `ip netns exec` gives it the namespace's own /sys."""
+
+    def __init__(self, run_dir: Path, *arguments: str) -> None:
+        self.run_dir = run_dir
+        self.socket = run_dir / "ready"
+        notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notify.bind(str(self.socket))
+        notify.settimeout(20)
+        environment = os.environ | {"FABRICPULSE_RUN_DIR": str(run_dir), "NOTIFY_SOCKET": str(self.socket)}
+        command = [
+            sys.executable,
+            "-m",
+            "fabricpulse.core.cli",
+            "nic",
+            "--web.listen-address",
+            "127.0.0.1:29611",
+        ]
+        self.process = subprocess.Popen(
+            ["ip", "netns", "exec", NAMESPACE, *command, *arguments],
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert notify.recv(64) == b"READY=1"
+        except BaseException:
+            self.process.kill()
+            raise
+        finally:
+            notify.close()
+            self.socket.unlink()
+
+    def scrape(self) -> str:
+        script = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:29611/metrics').read().decode())"
+        done = subprocess.run(
+            ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", script],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout
+
+    def value(self, name: str) -> float:
+        for line in self.scrape().splitlines():
+            if line.startswith(f'{name}{{device="rail0"'):
+                return float(line.rpartition(" ")[2])
+        raise AssertionError(f"no {name} for rail0")
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(10)
+
+
+def until(check, seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.02)
+
+
+DOWNS = "fabricpulse_nic_port_down_transitions_total"
+
+
+def test_flaps_are_counted_while_running_and_while_not(namespace, tmp_path):
+    """Every flap counts: before the start, live, during a clean restart and after a kill."""
+    ip("link", "set", "vethpeer0", "down")
+    ip("link", "set", "vethpeer0", "up")
+    exporter = Exporter(tmp_path)
+    try:
+        base = exporter.value(DOWNS)
+        assert base >= 1
+        for _ in range(10):
+            ip("link", "set", "vethpeer0", "down")
+            ip("link", "set", "vethpeer0", "up")
+        until(lambda: exporter.value(DOWNS) == base + 10)
+        assert exporter.value("fabricpulse_nic_port_down_transitions_unobserved_total") == base
+        assert exporter.value("fabricpulse_nic_flap_duration_seconds_count") == 10
+        assert exporter.stop() == 0
+        for _ in range(3):
+            ip("link", "set", "vethpeer0", "down")
+            ip("link", "set", "vethpeer0", "up")
+        exporter = Exporter(tmp_path)
+        assert exporter.value(DOWNS) == base + 13
+        assert exporter.value("fabricpulse_nic_flap_duration_seconds_count") == 10
+        exporter.stop(signal.SIGKILL)
+        ip("link", "set", "vethpeer0", "down")
+        exporter = Exporter(tmp_path)
+        assert exporter.value(DOWNS) == base + 14
+        assert exporter.value("fabricpulse_nic_link_carrier") == 0
+    finally:
+        if exporter.process.poll() is None:
+            exporter.stop()
+
+
+def test_the_event_log_tells_each_change(namespace, tmp_path):
+    """Down and up are lines of JSON with time, labels and the length of the outage."""
+    exporter = Exporter(tmp_path)
+    try:
+        ip("link", "set", "vethpeer0", "down")
+        log = tmp_path / "nic-events.jsonl"
+        until(lambda: log.exists() and "link_down" in log.read_text())
+        ip("link", "set", "vethpeer0", "up")
+        until(lambda: "link_up" in log.read_text())
+    finally:
+        exporter.stop()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    down, up = (next(e for e in events if e["event"] == kind) for kind in ("link_down", "link_up"))
+    assert (down["device"], down["port"], down["netdev"], down["source"]) == (
+        "rail0",
+        "1",
+        "rail0",
+        "rtnetlink",
+    )
+    assert 0 < up["down_seconds"] < 5
+    assert down["ts"] < up["ts"]
+
+
+def test_a_deleted_link_vanishes_from_the_exposition(namespace, tmp_path):
+    """Series of links that are gone are gone; their total is kept for their return."""
+    exporter = Exporter(tmp_path)
+    try:
+        ip("link", "set", "vethpeer0", "down")
+        until(lambda: exporter.value(DOWNS) >= 1)
+        before = exporter.value(DOWNS)
+        ip("link", "del", "rail0")
+        until(lambda: "rail0" not in exporter.scrape())
+        ip("link", "add", "rail0", "type", "veth", "peer", "name", "vethpeer0")
+        until(lambda: DOWNS + '{device="rail0"' in exporter.scrape())
+        assert exporter.value(DOWNS) >= before
+    finally:
+        exporter.stop()

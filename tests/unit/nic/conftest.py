@@ -1,0 +1,64 @@
+"""Fixtures: trees, and an exposition as a dictionary."""
+
+import re
+
+import pytest
+
+from fabricpulse.exporters.nic.config import NicConfig
+from fabricpulse.exporters.nic.exporter import NicExporter
+from tests.fixtures.sys_tree import SysTree
+
+_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Samples(dict):
+    """(name, ((label, value), ...)) -> value of one exposition."""
+
+    @classmethod
+    def parse(cls, body: bytes) -> "Samples":
+        samples = cls()
+        for line in body.decode().splitlines():
+            if not line.startswith("#"):
+                match = _SAMPLE.match(line)
+                assert match, line
+                key = (match[1], tuple(_LABEL.findall(match[2] or "")))
+                assert key not in samples, f"sample twice: {line}"
+                samples[key] = float(match[3])
+        return samples
+
+    def get_one(self, name: str, **labels: str) -> float | None:
+        found = [v for (n, ls), v in self.items() if n == name and labels.items() <= dict(ls).items()]
+        assert len(found) <= 1, f"{name} {labels}: {len(found)} samples"
+        return found[0] if found else None
+
+    def labels(self, name: str, **labels: str) -> list[dict[str, str]]:
+        return [dict(ls) for (n, ls) in self if n == name and labels.items() <= dict(ls).items()]
+
+    def of_device(self, device: str) -> dict:
+        """The samples that speak of one device, without those about the exporter's own work."""
+        return {key: value for key, value in self.items() if ("device", device) in key[1]}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """An empty tree."""
+    return SysTree(tmp_path / "sys")
+
+
+@pytest.fixture
+def scrape(tree):
+    """Scrapes the tree, with one exporter per configuration for the whole test."""
+    exporters: dict[NicConfig, NicExporter] = {}
+    made: list[NicExporter] = []
+
+    def once(config: NicConfig | None = None, *, fresh: bool = False) -> Samples:
+        key = repr(config)
+        if fresh or key not in exporters:
+            exporters[key] = NicExporter(config or NicConfig(), sysfs=tree.root)
+            made.append(exporters[key])
+        return Samples.parse(exporters[key].collect())
+
+    yield once
+    for exporter in made:
+        exporter.close()
