@@ -1,0 +1,25 @@
+"""A GPU fleet on one machine: `from fabricpulse.lab import Lab`. See lab/README.md."""
+
+from fabricpulse.lab.channel import LabClosedError
+from fabricpulse.lab.fabric import Fabric
+from fabricpulse.lab.faults import Fault, Flap, LinkDown, LinkEvent, Port
+from fabricpulse.lab.lab import Lab
+from fabricpulse.lab.node import Host, Link, Nic, Node, Spine
+from fabricpulse.lab.process import LabProcess
+
+__all__ = [
+    "Fabric",
+    "Fault",
+    "Flap",
+    "Host",
+    "Lab",
+    "LabClosedError",
+    "LabProcess",
+    "Link",
+    "LinkDown",
+    "LinkEvent",
+    "Nic",
+    "Node",
+    "Port",
+    "Spine",
+]

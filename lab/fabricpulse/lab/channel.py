@@ -1,0 +1,150 @@
+"""The parent's end of the line to the keeper."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.lab.keeper import MESSAGE_MAX
+
+REQUEST_TIMEOUT_S = 60.0
+
+Answer = tuple[dict[str, Any], list[int]]
+
+
+class LabClosedError(UserError):
+    """The lab is gone: closed, or its keeper was killed."""
+
+
+class Channel:
+    """Starts a keeper and talks to it. Any thread may call `request`."""
+
+    def __init__(self, directory: Path, on_exit: Callable[[int, int, int], None]) -> None:
+        """on_exit(pid, code, at_ns) is called, on the channel's thread, for each process that ends.
+
+        Raises UserError when this machine cannot make namespaces.
+        """
+        self._on_exit = on_exit
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[Answer]] = {}
+        self._next_id = 0
+        self._fatal: str | None = None
+        self._closed = False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_MAX)
+        self._socket = ours
+        pidfd = os.pidfd_open(os.getpid())
+        try:
+            with (directory / "keeper.log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-P",
+                        "-m",
+                        "fabricpulse.lab.keeper",
+                        str(theirs.fileno()),
+                        str(pidfd),
+                        str(directory),
+                    ],
+                    pass_fds=(theirs.fileno(), pidfd),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # Ctrl-C is for the parent, which then ends the lab in order
+                )
+        finally:
+            theirs.close()
+            os.close(pidfd)
+        self._thread = threading.Thread(target=self._read, name="lab-channel", daemon=True)
+        self._thread.start()
+
+    @property
+    def keeper_pid(self) -> int:
+        """PID, outside the lab, of the outer half of the keeper."""
+        return self._process.pid
+
+    def request(self, op: str, descriptors: Sequence[int] = (), **fields: Any) -> Answer:
+        """Sends one request; returns the reply and the descriptors that came with it (the caller's to close).
+
+        Raises UserError or OSError as the keeper reports them, LabClosedError when it is gone.
+        """
+        future: Future[Answer] = Future()
+        with self._lock:
+            if self._closed:
+                raise LabClosedError(self._gone())
+            self._next_id += 1
+            number = self._next_id
+            self._waiting[number] = future
+            message = json.dumps({"id": number, "op": op, **fields}).encode()
+            try:
+                socket.send_fds(self._socket, [message], list(descriptors))
+            except OSError as error:
+                del self._waiting[number]
+                if isinstance(error, BrokenPipeError | ConnectionResetError):
+                    raise LabClosedError(self._gone()) from error
+                raise
+        answer, attached = future.result(REQUEST_TIMEOUT_S)
+        failure = answer.get("error")
+        if failure is None:
+            return answer, attached
+        if answer["kind"] == "user":
+            raise UserError(failure)
+        if answer["kind"] == "os":
+            raise OSError(answer["errno"], failure)
+        raise RuntimeError(f"the lab's keeper failed on {op}:\n{failure}")
+
+    def close(self) -> None:
+        """Ends the lab; returns when every process in it is gone."""
+        with self._lock:
+            self._closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # process 1 follows by its parent-death signal
+            self._process.wait()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(10)
+        self._socket.close()
+
+    def _gone(self) -> str:
+        return self._fatal or "the lab is closed"
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(
+                    self._socket, MESSAGE_MAX, 8, socket.MSG_CMSG_CLOEXEC
+                )
+            except OSError:
+                break
+            if not data:
+                break
+            message = json.loads(data)
+            if message.get("event") == "exit":
+                self._on_exit(message["pid"], message["code"], message["at_ns"])
+            elif message.get("event") == "fatal":
+                self._fatal = message["error"]
+            else:
+                with self._lock:
+                    future = self._waiting.pop(message["id"])
+                future.set_result((message, descriptors))
+        with self._lock:
+            if not self._closed and self._fatal is None:
+                self._fatal = (
+                    "the lab's keeper has ended unexpectedly; its log is keeper.log in the lab's directory"
+                )
+            self._closed = True
+            waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            future.set_exception(LabClosedError(self._gone()))

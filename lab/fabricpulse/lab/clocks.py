@@ -1,0 +1,142 @@
+"""The clocks of lab hosts: wrong on purpose, and known exactly.
+
+Each host has a page of segments (core/include/fabricpulse/virtual_clock.h) that its daemons apply to every kernel
+stamp. Only this module writes it. A change is published LEAD_NS before it holds, so that no reader can have read a
+stamp of after the change without it; `late` counts the changes where the machine stalled for longer than that.
+"""
+
+import heapq
+import random
+import threading
+import time
+from pathlib import Path
+
+from fabricpulse.core.shm.virtual_clock import VirtualClock, VirtualClockWriter
+
+# Judgement: wake-up delays of up to 90 ms were seen on idle virtual machines.
+LEAD_NS = 150_000_000
+
+
+class HostClock:
+    """The virtual clock of one host. Offsets: host minus kernel, ns. Rates: positive = the host is fast."""
+
+    def __init__(self, path: Path, driver: "WanderDriver") -> None:
+        self.path = path
+        self._driver = driver
+        self._writer = VirtualClockWriter(path)
+        self._lock = threading.RLock()
+        self._rate_ppt = 0
+        self._in_use = False
+        self._wander: random.Random | None = None
+        self._wander_ppb = 0.0
+        self._start_ns = time.time_ns()
+        self._writer.append(self._start_ns, 0, 0)
+        self._reader = VirtualClock(path)
+        self.late = 0
+
+    def truth(self, kernel_ns: int) -> int:
+        """Host clock minus kernel clock, ns, when the kernel's CLOCK_REALTIME was `kernel_ns`. Exact."""
+        return self._reader.from_kernel(kernel_ns) - kernel_ns
+
+    def from_kernel(self, kernel_ns: int) -> int:
+        """What this host's clock showed at `kernel_ns`."""
+        return self._reader.from_kernel(kernel_ns)
+
+    @property
+    def drift_ppm(self) -> float:
+        """The rate of the newest segment."""
+        return self._rate_ppt / 1e6
+
+    def set(
+        self,
+        offset_ns: int | None = None,
+        drift_ppm: float | None = None,
+        wander_ppb: float | None = None,
+        seed: int = 1,
+        interval_s: float = 1.0,
+    ) -> int:
+        """Gives the clock a new offset, rate and wander; what is None stays. Returns the kernel ns from which it holds.
+
+        wander_ppb : the rate's random walk, standard deviation after one second, ppb; 0 ends it. Seeded; a new rate
+        is drawn every `interval_s` seconds.
+        """
+        with self._lock:
+            start = self._change(offset_ns, None if drift_ppm is None else round(drift_ppm * 1e6))
+            if wander_ppb is not None:
+                self._wander_ppb = wander_ppb
+                self._wander = random.Random(seed) if wander_ppb > 0 else None  # noqa: S311 - a clock, no secret
+                if self._wander is not None:
+                    self._driver.add(self, interval_s)
+            return start
+
+    def step(self, delta_ns: int) -> int:
+        """The clock jumps by `delta_ns` (positive = forward). Returns the kernel ns of the jump, shortly ahead."""
+        with self._lock:
+            return self._change(None, None, delta_ns)
+
+    def _change(self, offset_ns: int | None, rate_ppt: int | None, delta_ns: int = 0) -> int:
+        now = time.time_ns()
+        # Before the host's first process nobody can have read the page: the change may hold at once.
+        start = max(now + LEAD_NS if self._in_use else now, self._start_ns)
+        offset = self.truth(start) + delta_ns if offset_ns is None else offset_ns
+        if rate_ppt is not None:
+            self._rate_ppt = rate_ppt
+        self._writer.append(start, offset, self._rate_ppt)
+        self._start_ns = start
+        if self._in_use and time.time_ns() > start:
+            self.late += 1
+        return start
+
+    def _walk(self, elapsed_s: float) -> bool:
+        """One step of the random walk; False when the wander has ended."""
+        with self._lock:
+            if self._wander is None:
+                return False
+            step_ppb = self._wander.gauss(0, self._wander_ppb) * elapsed_s**0.5
+            self._change(None, self._rate_ppt + round(step_ppb * 1000))
+            return True
+
+
+class WanderDriver:
+    """One thread that draws the next rate of every wandering clock."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._due: list[tuple[float, int, HostClock, float]] = []
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(self, clock: HostClock, interval_s: float) -> None:
+        """Walks `clock` every `interval_s` seconds until its wander ends."""
+        with self._condition:
+            self._due = [entry for entry in self._due if entry[2] is not clock]
+            heapq.heapify(self._due)
+            heapq.heappush(self._due, (time.monotonic() + interval_s, id(clock), clock, interval_s))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="lab-clocks", daemon=True)
+                self._thread.start()
+            self._condition.notify()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._closed and (not self._due or self._due[0][0] > time.monotonic()):
+                    self._condition.wait(self._due[0][0] - time.monotonic() if self._due else None)
+                if self._closed:
+                    return
+                at, _, clock, interval_s = heapq.heappop(self._due)
+            # Without the condition: a thread that changes a clock holds that clock's lock while it calls `add`.
+            if clock._walk(interval_s):
+                with self._condition:
+                    if not any(entry[2] is clock for entry in self._due):
+                        # After a stall the next step is one interval from now, not a burst of those missed.
+                        due = max(at, time.monotonic() - interval_s) + interval_s
+                        heapq.heappush(self._due, (due, id(clock), clock, interval_s))

@@ -1,0 +1,89 @@
+"""Finds Prometheus and Alertmanager.
+
+Looked for in FABRICPULSE_TOOLS (a directory, or several as in PATH) if it is set; then on PATH; then in
+`.tools/usr/bin` of the checkout, where `scripts/fetch_tools.sh` unpacks Debian's packages.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabricpulse.core.errors import UserError
+
+TOOLS_ENV = "FABRICPULSE_TOOLS"
+
+# Debian calls its Alertmanager prometheus-alertmanager; upstream's archive calls it alertmanager.
+_NAMES = {
+    "prometheus": ("prometheus",),
+    "promtool": ("promtool",),
+    "alertmanager": ("alertmanager", "prometheus-alertmanager"),
+    "amtool": ("amtool",),
+}
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The programs of one Prometheus and one Alertmanager release."""
+
+    prometheus: Path
+    promtool: Path
+    alertmanager: Path
+    amtool: Path
+
+
+def find_tools(directory: Path | None = None) -> Tools:
+    """All four programs; with `directory`, only from there. Raises UserError that names the missing ones."""
+    found = {name: find_tool(name, directory) for name in _NAMES}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        where = str(directory) if directory is not None else "PATH and .tools/usr/bin"
+        raise UserError(
+            f"{', '.join(missing)} not found in {where}: run scripts/fetch_tools.sh, install Prometheus and "
+            f"Alertmanager, or name their directory in {TOOLS_ENV}"
+        )
+    return Tools(**{name: path for name, path in found.items() if path is not None})
+
+
+def find_tool(name: str, directory: Path | None = None) -> Path | None:
+    """One program by its upstream name, or None."""
+    search = os.pathsep.join(map(str, [directory] if directory is not None else search_path()))
+    for alias in _NAMES.get(name, (name,)):
+        path = shutil.which(alias, path=search)
+        if path is not None:
+            return Path(path).resolve()
+    return None
+
+
+def search_path() -> list[Path]:
+    """Where programs are looked for, in order."""
+    entries = [
+        *os.environ.get(TOOLS_ENV, "").split(os.pathsep),
+        *os.environ.get("PATH", "").split(os.pathsep),
+    ]
+    checkout = checkout_root()
+    if checkout is not None:
+        entries.append(str(checkout / ".tools" / "usr" / "bin"))
+    return [Path(entry) for entry in entries if entry]
+
+
+def checkout_root() -> Path | None:
+    """The checkout that this package, or else the working directory, lies in; None for an installed wheel elsewhere."""
+    for start in (Path(__file__).resolve(), Path.cwd()):
+        for folder in (start, *start.parents):
+            if (folder / "pyproject.toml").is_file() and (folder / "lab" / "fabricpulse").is_dir():
+                return folder
+    return None
+
+
+def version_of(program: Path) -> tuple[int, ...]:
+    """(2, 42, 0) of Prometheus or Alertmanager. Raises UserError when the program does not say."""
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=30)
+    match = re.search(r"version (\d+(?:\.\d+)+)", done.stdout + done.stderr)
+    if match is None:
+        raise UserError(
+            f"{program} --version does not say its version: {(done.stdout + done.stderr)[:200]!r}"
+        )
+    return tuple(int(part) for part in match.group(1).split("."))

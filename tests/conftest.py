@@ -1,0 +1,59 @@
+"""Fixtures that more than one component's tests use."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.lab import Lab
+from fabricpulse.lab.tools import Tools, find_tools
+
+
+def _start(lab: Lab) -> Lab:
+    """Starts a lab, or skips the test with the reason; in CI a lab that cannot start is a failure."""
+    try:
+        return lab.start()
+    except UserError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    """A fresh lab of 4 hosts and 2 rails."""
+    with _start(Lab()) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared_lab() -> Iterator[Lab]:
+    """A lab of 4 hosts and 2 rails for all tests of a module, which must leave it as they find it."""
+    with _start(Lab()) as started:
+        yield started
+        left = started.faults
+    assert left == (), "a test has left faults in the shared lab"
+
+
+@pytest.fixture
+def make_lab() -> Iterator[Callable[..., Lab]]:
+    """Starts labs of any size, `make_lab(hosts=2, pods=2)`, and closes them after the test."""
+    with ExitStack() as stack:
+
+        def make(*args: object, **options: object) -> Lab:
+            return stack.enter_context(_start(Lab(*args, **options)))  # type: ignore[arg-type]
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def tools() -> Tools:
+    """Prometheus, promtool, Alertmanager, amtool; a test that needs them is skipped without, except in CI."""
+    try:
+        return find_tools()
+    except UserError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
