@@ -28,7 +28,8 @@ class WebServer:
     """One daemon's HTTP server.
 
     name : what the landing page calls the daemon. metrics : called on each scrape. `router` may be extended before
-    `start`; `landing_links` are (path, text) pairs for the landing page.
+    `start`; `landing_links` are (path, text) pairs for the landing page. not_ready : says why a daemon that has started
+    is not ready all the same, "" if it is.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class WebServer:
         web_config: Path | None = None,
         landing_links: Sequence[tuple[str, str]] = (),
         max_body: int = 1 << 20,
+        not_ready: Callable[[], str] = lambda: "",
     ) -> None:
         self._name = name
+        self._not_ready = not_ready
         self._life = life
         self._metrics = metrics
         self._links = [
@@ -104,9 +107,10 @@ class WebServer:
         return web.Response(text=f"{self._name} is healthy.\n")
 
     async def _ready(self, _: web.Request) -> web.Response:
-        if self._life.is_ready:
+        reason = self._not_ready() if self._life.is_ready else "it is starting or stopping"
+        if not reason:
             return web.Response(text=f"{self._name} is ready.\n")
-        return web.Response(status=503, text=f"{self._name} is not ready.\n")
+        return web.Response(status=503, text=f"{self._name} is not ready: {reason}.\n")
 
     async def _reload(self, _: web.Request) -> web.Response:
         try:

@@ -1,0 +1,1 @@
+"""The node agent: desired state in, control sockets of the host's jobs out."""

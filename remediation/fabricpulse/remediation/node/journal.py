@@ -1,0 +1,62 @@
+"""The agent's memory: the newest desired state of each NIC and the receiver's epoch.
+
+With it the agent keeps jobs as they were last asked to be when the receiver is gone (fail static), covers jobs that
+start meanwhile, and refuses a receiver that has come back from the past.
+"""
+
+import sqlite3
+from pathlib import Path
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.remediation.protocol import DesiredNic
+
+
+class NodeJournal:
+    """One SQLite file; every write is durable when the method returns."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises UserError when the file cannot be opened or is no journal."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS desired (device TEXT PRIMARY KEY, desired TEXT NOT NULL,"
+                " generation INTEGER NOT NULL, op_id TEXT NOT NULL)"
+            )
+            self._db.execute("CREATE TABLE IF NOT EXISTS fence (epoch INTEGER NOT NULL)")
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(
+                f"cannot open the journal {path}: {error}; set journal to a writable path"
+            ) from error
+
+    def epoch(self) -> int:
+        """The highest epoch of a receiver that was ever accepted."""
+        (epoch,) = self._db.execute("SELECT COALESCE(MAX(epoch), 0) FROM fence").fetchone()
+        return int(epoch)
+
+    def desired(self) -> dict[str, DesiredNic]:
+        """The newest desired state by device."""
+        rows = self._db.execute("SELECT device, desired, generation, op_id FROM desired")
+        return {row[0]: DesiredNic(*row) for row in rows}
+
+    def accept(self, epoch: int, nics: list[DesiredNic]) -> None:
+        """Writes down what was asked, before anything is done about it."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("DELETE FROM fence")
+            self._db.execute("INSERT INTO fence VALUES (?)", (epoch,))
+            self._db.executemany(
+                "INSERT INTO desired VALUES (?, ?, ?, ?) ON CONFLICT (device) DO UPDATE SET desired = excluded.desired,"
+                " generation = excluded.generation, op_id = excluded.op_id WHERE excluded.generation > generation",
+                [(nic.device, nic.desired, nic.generation, nic.op_id) for nic in nics],
+            )
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._db.close()

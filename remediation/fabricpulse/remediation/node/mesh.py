@@ -1,0 +1,31 @@
+"""The mesh exporter's word on this host's NICs, read from its /metrics."""
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+_FAMILY = "fabricpulse_nic_connected"
+
+
+async def connected_nics(session: aiohttp.ClientSession, url: str) -> dict[str, bool]:
+    """NIC -> whether probes get through; empty when the exporter does not answer. Not measured is not listed."""
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=2)) as answer:
+            text = await answer.text() if answer.status == 200 else ""
+    except (aiohttp.ClientError, TimeoutError, OSError, UnicodeDecodeError):
+        return {}
+    return parse_connected(text)
+
+
+def parse_connected(text: str) -> dict[str, bool]:
+    """The samples of fabricpulse_nic_connected in an exposition, by device; {} when the text is not one."""
+    lines = "\n".join(line for line in text.splitlines() if _FAMILY in line) + "\n"
+    try:
+        families = list(text_string_to_metric_families(lines))
+    except ValueError:
+        return {}
+    return {
+        sample.labels["device"]: sample.value == 1
+        for family in families
+        for sample in family.samples
+        if sample.name == _FAMILY and "device" in sample.labels
+    }

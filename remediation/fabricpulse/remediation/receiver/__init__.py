@@ -1,0 +1,1 @@
+"""The receiver: webhook in, journal, policy, guards, desired state out."""

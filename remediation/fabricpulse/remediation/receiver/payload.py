@@ -1,0 +1,130 @@
+"""Alertmanager's webhook body, version 4.
+
+The format grows without a new version number (`notification_reason`, `routeLabels`), so unknown fields are ignored; and
+one alert that cannot be read must not cost the others of its group, so alerts are decoded one by one.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+VERSION = "4"
+_MAX_LABELS = 256
+_MAX_TEXT = 4096
+
+
+class PayloadError(Exception):
+    """The body is not an Alertmanager webhook, version 4: sending it again will not help."""
+
+
+class _Envelope(msgspec.Struct, rename="camel"):
+    version: str
+    alerts: list[msgspec.Raw]
+    truncated_alerts: int = 0
+
+
+class _Alert(msgspec.Struct, rename="camel"):
+    status: Literal["firing", "resolved"]
+    labels: dict[str, str]
+    fingerprint: str
+    starts_at: datetime
+    annotations: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One alert of a notification. starts_at : seconds since 1970, as the sender's clock has it."""
+
+    firing: bool
+    fingerprint: str
+    starts_at: float
+    labels: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """The alert's name, "" if it has none."""
+        return self.labels.get("alertname", "")
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """An alert that could not be read: its bytes (cut to 4 KiB) and why."""
+
+    body: bytes
+    reason: str
+
+
+@dataclass(frozen=True)
+class Notification:
+    """A decoded body. digest : SHA-256 of the body, for statistics; effects are never deduplicated by it."""
+
+    digest: str
+    alerts: tuple[Alert, ...]
+    dead_letters: tuple[DeadLetter, ...]
+    truncated: int
+
+
+def parse_notification(body: bytes) -> Notification:
+    """Decodes a webhook body. Raises PayloadError when it is not one at all."""
+    try:
+        envelope = msgspec.json.decode(body, type=_Envelope)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PayloadError(f"not an Alertmanager webhook: {error}") from error
+    if envelope.version != VERSION:
+        raise PayloadError(f"webhook version {envelope.version[:20]!r}, expected {VERSION!r}")
+    alerts: list[Alert] = []
+    dead: list[DeadLetter] = []
+    for raw in envelope.alerts:
+        try:
+            alerts.append(_alert(bytes(raw)))
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+            dead.append(DeadLetter(bytes(raw)[:_MAX_TEXT], str(error)))
+    return Notification(
+        hashlib.sha256(body).hexdigest(), tuple(alerts), tuple(dead), max(0, envelope.truncated_alerts)
+    )
+
+
+def parse_pulled(body: bytes) -> tuple[Alert, ...]:
+    """Decodes the answer of Alertmanager's `GET /api/v2/alerts`: what is active there now. Raises PayloadError."""
+    try:
+        raws = msgspec.json.decode(body, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PayloadError(f"not a list of alerts: {error}") from error
+    alerts = []
+    for raw in raws:
+        try:
+            pulled = msgspec.json.decode(raw, type=_Pulled)
+        except (msgspec.DecodeError, RecursionError):
+            continue  # another receiver's alert with labels that mean nothing to us
+        if pulled.status.state == "active":
+            alerts.append(Alert(True, pulled.fingerprint, _seconds(pulled.starts_at), pulled.labels))
+    return tuple(alerts)
+
+
+class _PulledStatus(msgspec.Struct):
+    state: str
+
+
+class _Pulled(msgspec.Struct, rename="camel"):
+    labels: dict[str, str]
+    fingerprint: str
+    starts_at: datetime
+    status: _PulledStatus
+
+
+def _alert(raw: bytes) -> Alert:
+    decoded = msgspec.json.decode(raw, type=_Alert)
+    if len(decoded.labels) > _MAX_LABELS or any(len(v) > _MAX_TEXT for v in decoded.labels.values()):
+        raise ValueError("more labels, or longer ones, than any rule gives")
+    if not decoded.fingerprint or len(decoded.fingerprint) > 64:
+        raise ValueError("no usable fingerprint")
+    return Alert(decoded.status == "firing", decoded.fingerprint, _seconds(decoded.starts_at), decoded.labels)
+
+
+def _seconds(moment: datetime) -> float:
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return moment.timestamp()
