@@ -37,6 +37,7 @@ wheel-test: $(STAMP) ## Build the wheel, install it in an empty environment, tes
 	VENV=$(VENV) scripts/wheel_test.sh
 
 lint: $(STAMP) ## Check style, types, formatting, generated files
+	@scripts/system_packages.sh lint
 	VENV=$(VENV) scripts/lint.sh
 
 format: $(STAMP) ## Format Python, C++ and jsonnet

@@ -7,7 +7,8 @@ PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
 
 # One build at a time: two would write the same build directory.
-exec 9>"/tmp/fabricpulse-bootstrap-$(id -u).lock"
+mkdir -p build
+exec 9>build/.bootstrap.lock
 flock 9
 
 scripts/system_packages.sh

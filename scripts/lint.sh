@@ -16,6 +16,8 @@ mapfile -t shell < <(git ls-files '*.sh' '.ci/run')
 check "shellcheck" shellcheck "${shell[@]}"
 mapfile -t cpp < <(git ls-files '*.cc' '*.h')
 check "clang-format" clang-format --dry-run --Werror "${cpp[@]}"
-if [[ -x scripts/clang_tidy.sh ]]; then check "clang-tidy" scripts/clang_tidy.sh; fi
+check "clang-tidy" scripts/clang_tidy.sh
 mapfile -t jsonnet < <(git ls-files '*.jsonnet' '*.libsonnet')
-if ((${#jsonnet[@]})); then check "jsonnetfmt" jsonnetfmt --test "${jsonnet[@]}"; fi
+check "jsonnetfmt" jsonnetfmt --test "${jsonnet[@]}"
+check "rules" "$BIN/fabricpulse" rules render --check --output rules
+check "reference" "$BIN/python" -Im fabricpulse.core.reference --check docs

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build, the lab and the checks need; without root it says what is missing.
+# Installs the Debian packages that the build and the lab need, or with the argument "lint" those of the checks; without
+# root it says what is missing.
 set -euo pipefail
 
-declare -A package_of=(
-  [g++]=g++ [make]=make [ip]=iproute2 [tc]=iproute2 [nft]=nftables [flock]=util-linux [setpriv]=util-linux
-  [nsenter]=util-linux [clang-format]=clang-format [clang-tidy]=clang-tidy [shellcheck]=shellcheck
-  [jsonnetfmt]=jsonnet [curl]=curl
-)
+declare -A package_of
+if [[ ${1:-} == lint ]]; then
+  package_of=([clang-format]=clang-format [clang-tidy]=clang-tidy [shellcheck]=shellcheck [jsonnetfmt]=jsonnet)
+else
+  package_of=(
+    [g++]=g++ [make]=make [ip]=iproute2 [tc]=iproute2 [nft]=nftables
+    [flock]=util-linux [setpriv]=util-linux [nsenter]=util-linux
+  )
+fi
 missing=()
 for tool in "${!package_of[@]}"; do
   PATH="$PATH:/usr/sbin:/sbin" command -v "$tool" >/dev/null || missing+=("${package_of[$tool]}")

@@ -22,7 +22,7 @@ local signals = import '../signals.libsonnet';
           'FabricClockBoundWide',
           'warning',
           'clocksync',
-          '%s > %s' % [s.clockBound, config.clockBoundSeconds],
+          '%s > %g' % [s.clockBound, config.clockBoundSeconds],
           'The error bound of fleet time is too wide.',
           'Fleet time on {{ $labels.instance }} (clock {{ $labels.clock }}) may be wrong by {{ $value | humanizeDuration }}.',
           { 'for': config.clockBoundWideFor }

@@ -15,7 +15,11 @@ from fabricpulse.core.config import Section, load_config
 
 
 class Nic(Section, frozen=True):
-    """A NIC that takes part in the mesh. network : the rail; NICs of one network are peers first."""
+    """A NIC that takes part in the mesh.
+
+    device : name of the network device on its host. address : where it takes probes. network : the rail; NICs of one
+    network are peers first.
+    """
 
     device: str
     address: str
@@ -30,7 +34,10 @@ class Nic(Section, frozen=True):
 
 
 class Host(Section, frozen=True):
-    """A host and its NICs."""
+    """A host and its NICs.
+
+    name : as the host is called everywhere in the fleet. nics : those that take part in the mesh.
+    """
 
     name: str
     nics: tuple[Nic, ...] = ()
@@ -44,7 +51,10 @@ class Host(Section, frozen=True):
 
 
 class Membership(Section, frozen=True):
-    """All hosts of the fleet."""
+    """All hosts of the fleet.
+
+    hosts : in any order.
+    """
 
     hosts: tuple[Host, ...] = ()
 

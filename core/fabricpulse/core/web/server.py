@@ -56,6 +56,8 @@ class WebServer:
         self._web_config = WebConfig.load(web_config) if web_config else None
         middlewares = [authentication_middleware(self._web_config)] if self._web_config else []
         self.app = web.Application(middlewares=middlewares, client_max_size=max_body)
+        if self._web_config:
+            self.app.on_response_prepare.append(self._web_config.add_headers)
         self.app.router.add_get("/", self._landing)
         self.app.router.add_get("/metrics", self._serve_metrics)
         self.app.router.add_get("/-/healthy", self._healthy)

@@ -34,7 +34,13 @@ _BCRYPT = re.compile(r"^\$2[abxy]\$\d\d\$[./A-Za-z0-9]{53}$")
 
 
 class TlsServerConfig(Section, frozen=True):
-    """`tls_server_config` of the exporter toolkit."""
+    """`tls_server_config` of the exporter toolkit.
+
+    cert_file, key_file : PEM, relative to the folder of this file; without them plain HTTP is served.
+    client_auth_type : whether clients must show a certificate. client_ca_file : PEM of the authorities whose client
+    certificates count. client_allowed_sans : names of which a client certificate must have one; empty: any.
+    min_version, max_version : of TLS.
+    """
 
     cert_file: str = ""
     key_file: str = ""
@@ -61,14 +67,20 @@ class TlsServerConfig(Section, frozen=True):
 
 
 class HttpServerConfig(Section, frozen=True):
-    """`http_server_config`. http2 : accepted for the sake of shared files; this server speaks HTTP/1.1."""
+    """`http_server_config` of the exporter toolkit.
+
+    http2 : accepted for the sake of shared files; this server speaks HTTP/1.1. headers : added to every response.
+    """
 
     http2: bool = True
     headers: dict[str, str] = {}
 
 
 class WebFile(Section, frozen=True):
-    """The whole file."""
+    """The file of --web.config.file, in the format of the Prometheus exporter toolkit; changes count at once.
+
+    basic_auth_users : user -> bcrypt hash of the password; empty: no password is asked for.
+    """
 
     tls_server_config: TlsServerConfig = TlsServerConfig()
     http_server_config: HttpServerConfig = HttpServerConfig()
@@ -162,6 +174,10 @@ class WebConfig:
         self._stamp = _stamp(self.path, content)
         log.info("web configuration read again", file=str(self.path))
 
+    async def add_headers(self, _: web.Request, response: web.StreamResponse) -> None:
+        """Adds what `http_server_config` lists to any response, errors included."""
+        response.headers.update(self.content.http_server_config.headers)
+
     def allows(self, authorization: str | None) -> bool:
         """Whether an Authorization header holds a known user and password.
 
@@ -220,9 +236,7 @@ def authentication_middleware(config: WebConfig) -> Middleware:
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
         config.refresh()
-        response = await _refusal(config.content, config, request) or await handler(request)
-        response.headers.update(config.content.http_server_config.headers)
-        return response
+        return await _refusal(config.content, config, request) or await handler(request)
 
     return authenticate
 

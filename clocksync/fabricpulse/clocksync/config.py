@@ -1,0 +1,151 @@
+"""Configuration of the sidecar and the coordinator; docs/configuration.md is generated from it."""
+
+import socket
+from typing import Literal
+
+from fabricpulse.clocksync.edge_estimator import EstimatorParameters
+from fabricpulse.clocksync.fleet_clock import FleetClockParameters
+from fabricpulse.core.config import Section
+
+_NS = 1_000_000_000
+
+
+class TlsClientConfig(Section, frozen=True):
+    """TLS of requests that this daemon makes."""
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    insecure_skip_verify: bool = False
+
+    def validate(self) -> None:
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ValueError("cert_file and key_file are needed together")
+
+
+class BasicAuth(Section, frozen=True):
+    """User and password of requests that this daemon makes."""
+
+    username: str
+    password_file: str
+
+
+class HttpClientConfig(Section, frozen=True):
+    """How this daemon talks to coordinators and neighbours."""
+
+    tls_config: TlsClientConfig | None = None
+    basic_auth: BasicAuth | None = None
+    timeout_s: float = 3.0
+
+    def validate(self) -> None:
+        if self.timeout_s <= 0:
+            raise ValueError("timeout_s must be positive")
+
+
+class AnchorConfig(Section, frozen=True):
+    """What this host's own clock is worth as UTC.
+
+    none : nothing. reference : it is fleet time. system : it follows UTC by chrony, ntpd or phc2sys, as
+    exactly as the kernel says (adjtimex maxerror), but no better than uncertainty_ns.
+    """
+
+    kind: Literal["none", "reference", "system"] = "none"
+    uncertainty_ns: int = 0
+
+    def validate(self) -> None:
+        if self.uncertainty_ns < 0:
+            raise ValueError("uncertainty_ns must not be negative")
+
+
+class EstimatorConfig(Section, frozen=True):
+    """The edge estimator: window, and what the bound allows for."""
+
+    window_s: float = 4.0
+    start_window_s: float = 0.5
+    asymmetry_ns: float = 100.0
+    drift_ppb: float = 250.0
+
+    def validate(self) -> None:
+        if not 0.1 <= self.start_window_s <= self.window_s <= 60:
+            raise ValueError("0.1 <= start_window_s <= window_s <= 60 is needed")
+        if self.asymmetry_ns < 0 or self.drift_ppb <= 0:
+            raise ValueError("asymmetry_ns must not be negative and drift_ppb must be positive")
+
+    def parameters(self) -> EstimatorParameters:
+        """For the estimator."""
+        return EstimatorParameters(asymmetry_ns=self.asymmetry_ns, drift_ppb=self.drift_ppb)
+
+
+class ClockConfig(Section, frozen=True):
+    """Fleet time on this host."""
+
+    max_slew_ppm: float = 500.0
+    holdover_after_s: float = 4.0
+    holdover_drift_ppb: int = 1_000
+
+    def validate(self) -> None:
+        if not 1 <= self.max_slew_ppm <= 100_000:
+            raise ValueError("max_slew_ppm must lie within 1 and 100000")
+        if self.holdover_after_s <= 0 or self.holdover_drift_ppb <= 0:
+            raise ValueError("holdover_after_s and holdover_drift_ppb must be positive")
+
+    def parameters(self, drift_ppb: float) -> FleetClockParameters:
+        """For the clock. drift_ppb : error of the rate while synchronised."""
+        return FleetClockParameters(
+            max_slew_ppm=self.max_slew_ppm,
+            drift_ppb=round(drift_ppb),
+            holdover_drift_ppb=self.holdover_drift_ppb,
+            holdover_after_ns=round(self.holdover_after_s * _NS),
+        )
+
+
+class SidecarConfig(Section, frozen=True):
+    """`fabricpulse clocksync sidecar --config`.
+
+    host : this host's name in the fleet; default: as the probe ring says, else the system's. coordinators :
+    URLs, the first that answers is used. membership : membership file, needed only to reach neighbours
+    without a coordinator. advertise_url : where neighbours reach this sidecar; default: its own listen
+    address, if that is not a wildcard.
+    """
+
+    host: str = ""
+    coordinators: tuple[str, ...] = ()
+    membership: str = ""
+    advertise_url: str = ""
+    neighbour_port: int = 9613
+    step_s: float = 1.0
+    start_step_s: float = 0.25
+    clock: ClockConfig = ClockConfig()
+    estimator: EstimatorConfig = EstimatorConfig()
+    anchor: AnchorConfig = AnchorConfig()
+    http_client: HttpClientConfig = HttpClientConfig()
+
+    def validate(self) -> None:
+        if not 0.1 <= self.start_step_s <= self.step_s <= 10:
+            raise ValueError("0.1 <= start_step_s <= step_s <= 10 is needed")
+        for url in self.coordinators:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"coordinator {url!r} is not an http:// or https:// URL")
+
+    def host_name(self) -> str:
+        """The configured name, or the system's."""
+        return self.host or socket.gethostname()
+
+
+class CoordinatorConfig(Section, frozen=True):
+    """`fabricpulse clocksync coordinator --config`.
+
+    membership : hosts that belong to the fleet even before their sidecars come (a membership file); others
+    join by lease. step_s : the longest time between two solves.
+    """
+
+    membership: str = ""
+    lease_s: float = 10.0
+    step_s: float = 1.0
+    drift_ppb: float = 250.0
+
+    def validate(self) -> None:
+        if not 0.1 <= self.step_s <= self.lease_s / 2:
+            raise ValueError("0.1 <= step_s <= lease_s / 2 is needed")
+        if self.drift_ppb <= 0:
+            raise ValueError("drift_ppb must be positive")

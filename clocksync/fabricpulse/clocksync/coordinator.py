@@ -1,0 +1,241 @@
+"""`fabricpulse clocksync coordinator`: HTTP around `fleet.Fleet`.
+
+A report waits for the solve that uses it and takes its result home in the reply. A solve starts when all
+members have reported, or `step_s` after the first that waits.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from fabricpulse.clocksync import metrics
+from fabricpulse.clocksync.config import CoordinatorConfig
+from fabricpulse.clocksync.fleet import Fleet, Member
+from fabricpulse.clocksync.graph_solve import SolveParameters
+from fabricpulse.clocksync.wire import PROTOCOL, STEP_PATH, StepReply, report_decoder
+from fabricpulse.core.config import load_config
+from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_membership
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.web.server import WebServer
+
+log = get_logger(__name__)
+
+_reply_encoder = msgspec.msgpack.Encoder()
+# Exporters that http_sd may list, by the name asked for.
+SD_PORTS = {"mesh": 9610, "nic": 9611, "qp": 9612, "clocksync": 9613}
+
+
+class Coordinator:
+    """The daemon."""
+
+    def __init__(self, options: DaemonOptions, life: Lifetime) -> None:
+        self._path = options.config
+        self._config = load_config(options.config, CoordinatorConfig)
+        self._options = options
+        self._life = life
+        self.fleet = Fleet(
+            lease_s=self._config.lease_s, parameters=SolveParameters(drift_ppb=self._config.drift_ppb)
+        )
+        self._static = self._load_membership()
+        self._arrived = asyncio.Event()
+        self._solved = asyncio.Condition()
+        self._solve_s = 0.0
+        self._failures = 0
+        self._edges = 0
+        # New hosts learn quickly where the others are; who knows it is not told again.
+        self._told: dict[str, int] = {}
+        self.server = WebServer(
+            "fabricpulse clocksync coordinator",
+            life,
+            self._metrics,
+            web_config=options.web_config,
+            landing_links=[("/api/v1/membership", "Membership"), ("/api/v1/clocksync/status", "Status")],
+        )
+        router = self.server.router
+        router.add_post(STEP_PATH, self._step)
+        router.add_get("/api/v1/membership", self._membership)
+        router.add_get("/api/v1/http_sd", self._http_sd)
+        router.add_get("/api/v1/clocksync/status", self._status)
+        life.on_reload(self._reload)
+
+    def _load_membership(self) -> Membership:
+        return load_membership(Path(self._config.membership)) if self._config.membership else Membership()
+
+    async def _reload(self) -> None:
+        config = load_config(self._path, CoordinatorConfig)
+        self._config = config
+        self._static = self._load_membership()
+        self.fleet.lease_s = config.lease_s
+        self.fleet.parameters = SolveParameters(drift_ppb=config.drift_ppb)
+
+    async def run(self) -> None:
+        """Serves until stopped. Raises UserError when the address cannot be bound."""
+        await self.server.start(self._options.listen)
+        solver = asyncio.create_task(self._solve_forever())
+        self._life.ready()
+        await self._life.stopped()
+        solver.cancel()
+        async with self._solved:
+            self._solved.notify_all()
+        await self.server.stop()
+
+    async def _solve_forever(self) -> None:
+        while True:
+            self._arrived.clear()
+            await self._arrived.wait()
+            deadline = time.monotonic() + self._config.step_s
+            while (
+                self.fleet.waiting() < len(self.fleet.members) and (left := deadline - time.monotonic()) > 0
+            ):
+                # A member that has died would hold up all; half the step is enough for those that live.
+                left = min(left, 0.5 * self._config.step_s)
+                self._arrived.clear()
+                try:
+                    await asyncio.wait_for(self._arrived.wait(), left)
+                except TimeoutError:
+                    break
+            began = time.monotonic()
+            try:
+                solution = self.fleet.step(began)
+                self._edges = 0 if solution is None else len(solution.residual_ns)
+            except Exception:
+                # One malformed report must not stop the fleet's clock.
+                self._failures += 1
+                log.exception("solve failed")
+            self._solve_s = time.monotonic() - began
+            async with self._solved:
+                self._solved.notify_all()
+
+    async def _step(self, request: web.Request) -> web.Response:
+        try:
+            report = report_decoder.decode(await request.read())
+        except msgspec.MsgspecError as error:
+            return web.Response(status=400, text=f"not a step report: {error}\n")
+        if report.protocol != PROTOCOL:
+            return web.Response(
+                status=400, text=f"protocol {report.protocol}, this coordinator speaks {PROTOCOL}\n"
+            )
+        member = self.fleet.report(report, time.monotonic())
+        seen = self.fleet.solves
+        self._arrived.set()
+        async with self._solved:
+            await self._solved.wait_for(lambda: self.fleet.solves > seen or not self._life.is_ready)
+        return web.Response(
+            body=_reply_encoder.encode(self._reply(member)), content_type="application/msgpack"
+        )
+
+    def _reply(self, member: Member) -> StepReply:
+        neighbours = None
+        info = member.info
+        if info is not None and self._told.get(member.name) != self.fleet.generation:
+            self._told[member.name] = self.fleet.generation
+            neighbours = {
+                name: other.info.url
+                for name in {edge.peer for edge in info.edges}
+                if (other := self.fleet.members.get(name)) is not None
+                and other.info is not None
+                and other.info.url
+            }
+        return StepReply(
+            self.fleet.solves,
+            member.line,
+            self.fleet.root,
+            self.fleet.needs_info(member),
+            member.verdicts,
+            member.suspect,
+            neighbours,
+            self.fleet.generation,
+        )
+
+    def membership(self) -> Membership:
+        """The file's hosts, and those that have joined by lease; a lease outweighs the file."""
+        hosts = {host.name: host for host in self._static.hosts}
+        for member in self.fleet.members.values():
+            if member.info is not None and member.info.nics:
+                nics = tuple(
+                    Nic(device=n.device, address=n.address, network=n.network) for n in member.info.nics
+                )
+                hosts[member.name] = Host(name=member.name, nics=nics)
+        return Membership(hosts=tuple(hosts[name] for name in sorted(hosts)))
+
+    async def _membership(self, _: web.Request) -> web.Response:
+        # JSON is YAML: the document can be saved and used as a membership file.
+        body = msgspec.json.format(msgspec.json.encode(self.membership()), indent=1)
+        return web.Response(body=body + b"\n", content_type="application/json")
+
+    async def _http_sd(self, request: web.Request) -> web.Response:
+        """Targets for Prometheus: one group a host that has a lease; `?exporter=mesh|nic|qp|clocksync` or
+        `?port=`.
+        """
+        exporter = request.query.get("exporter", "clocksync")
+        port = request.query.get("port", "") or str(SD_PORTS.get(exporter, ""))
+        if not port.isdigit():
+            known = ", ".join(SD_PORTS)
+            return web.Response(
+                status=400, text=f"exporter {exporter!r} is not known; one of {known}, or ?port=\n"
+            )
+        groups = []
+        for member in sorted(self.fleet.members.values(), key=lambda m: m.name):
+            url = member.info.url if member.info is not None else ""
+            address = url.partition("://")[2].rpartition(":")[0] or member.name
+            groups.append({"targets": [f"{address}:{port}"], "labels": {"fabricpulse_host": member.name}})
+        return web.json_response(groups)
+
+    async def _status(self, _: web.Request) -> web.Response:
+        now = time.monotonic()
+        fleet = self.fleet
+        members = [
+            {
+                "host": m.name,
+                "age_s": round(now - m.received_s, 3),
+                "bound_ns": m.line.bound_ns if m.line is not None else None,
+                "correction_ns": m.line.correction_ns if m.line is not None else None,
+                "rate_ppb": m.line.rate_ppt * 1e-3 if m.line is not None else None,
+                "edges": len(m.report.edges) if m.report is not None else 0,
+                "misfit_edges": sum(not verdict.fits for verdict in m.verdicts),
+                "suspect": m.suspect,
+            }
+            for m in sorted(fleet.members.values(), key=lambda m: m.name)
+        ]
+        misfits = [
+            {
+                "host": host,
+                "device": e.device,
+                "peer": e.peer,
+                "peer_device": e.peer_device,
+                "residual_ns": round(ns),
+            }
+            for host, e, ns in fleet.misfit_edges
+        ]
+        return web.json_response(
+            {
+                "solves": fleet.solves,
+                "root": fleet.root,
+                "generation": fleet.generation,
+                "residual_p50_ns": fleet.residual_p50_ns,
+                "members": members,
+                "misfit_edges": misfits,
+            }
+        )
+
+    async def _metrics(self) -> bytes:
+        fleet = self.fleet
+        out = Exposition()
+        out.add(metrics.MEMBERS, (), len(fleet.members))
+        out.add(metrics.UNREACHED, (), fleet.unreached)
+        out.add(metrics.SOLVES, (), fleet.solves)
+        out.add(metrics.SOLVE_SECONDS, (), self._solve_s)
+        out.add(metrics.SOLVE_FAILURES, (), self._failures)
+        out.add(metrics.SOLVE_EDGES, (), self._edges)
+        out.add(metrics.RESIDUAL, (), fleet.residual_p50_ns * 1e-9)
+        out.add(metrics.MISFITS, (), len(fleet.misfit_edges))
+        for member in fleet.members.values():
+            if member.suspect:
+                out.add(metrics.SUSPECTS, (member.name,), 1)
+        return out.render()

@@ -1,0 +1,161 @@
+"""The trains of one edge that are recent enough to fit, and what breaks the line through them.
+
+A window is a few seconds of trains of both directions. It is cut short when the past no longer says anything
+about the present: the host clock of one end was stepped, or the engine of one end started anew with another
+clock.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters, Trains, fit_edge
+from fabricpulse.clocksync.samples import Samples
+from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
+
+_NS = 1_000_000_000
+# A packet that arrives this much before it can have been sent, beyond half the round trip, tells of a stepped
+# clock.
+STEP_NS = 20_000.0
+# Consecutive trains that must tell so: one may be a broken stamp.
+STEP_TRAINS = 3
+# A floor of the round trip that moved by this share, and at least this much, is another route.
+ROUTE_SHARE, ROUTE_NS = 0.15, 500.0
+ROUTE_TRAINS = 20
+
+
+@dataclass
+class EdgeWindow:
+    """Collects the trains of one edge. steps, route_changes : counted since the start."""
+
+    parameters: EstimatorParameters
+    window_ns: int = 4 * _NS
+    fit: EdgeFit | None = None
+    steps: int = 0
+    route_changes: int = 0
+    rejected: int = 0
+    _chunks: dict[int, list[Samples]] = field(default_factory=lambda: {INBOUND: [], OUTBOUND: []})
+    _not_before_ns: int = 0
+
+    def add(self, samples: Samples) -> None:
+        """Takes samples of this edge (both directions, any order). Path-sweep trains are other paths: left
+        out.
+        """
+        main = samples[(samples["flags"] & MAIN_PATH) != 0]
+        for direction in (INBOUND, OUTBOUND):
+            part = main[main["direction"] == direction]
+            if len(part):
+                self._chunks[direction].append(part)
+
+    def clear(self) -> None:
+        """Forgets all trains and the slope: this host's clock has changed."""
+        for chunks in self._chunks.values():
+            chunks.clear()
+        self.fit = None
+
+    def advance(self, now_ns: int) -> EdgeFit | None:
+        """Fits the trains of the window that ends at our host time `now_ns`; None when there is nothing to
+        say.
+        """
+        begin = max(now_ns - self.window_ns, self._not_before_ns)
+        outbound = self._trains(OUTBOUND, begin, now_ns)
+        inbound = self._trains(INBOUND, begin, now_ns)
+        if self.fit is not None:
+            cut = self._step_time(outbound, inbound, self.fit)
+            if cut is not None:
+                self.steps += 1
+                self.fit = None
+                self._not_before_ns = cut
+                outbound, inbound = _after(outbound, cut), _after(inbound, cut)
+        fit = fit_edge(outbound, inbound, self.parameters, self.fit)
+        if fit is not None:
+            cut = self._route_time(outbound, inbound, fit)
+            if cut is not None:
+                self.route_changes += 1
+                self._not_before_ns = cut
+                fit = fit_edge(_after(outbound, cut), _after(inbound, cut), self.parameters, fit) or fit
+        self.fit = fit
+        return fit
+
+    def _trains(self, direction: int, begin_ns: int, end_ns: int) -> Trains:
+        """Trains of the window in the order of time, as arrays; what is outside is dropped for good."""
+        chunks = self._chunks[direction]
+        if not chunks:
+            empty = np.empty((0, 3), np.int64)
+            return Trains(np.empty(0, np.int64), empty, empty, np.empty((0, 3), np.bool_))
+        block = np.concatenate(chunks) if len(chunks) > 1 else chunks[0]
+        bits = np.array([1, 2, 4], np.uint8)
+        own, own_valid = ("tx_ns", "tx_valid") if direction == OUTBOUND else ("rx_ns", "rx_valid")
+        have_own = (block[own_valid][:, None] & bits) != 0
+        # The first stamp that is there; the trains are so short that it does not matter which.
+        first = have_own.argmax(axis=1)
+        t_ns = block[own][np.arange(len(block)), first]
+        keep = have_own.any(axis=1) & (t_ns >= begin_ns)
+        block, t_ns = block[keep], t_ns[keep]
+        self._chunks[direction] = [block] if len(block) else []
+        valid = ((block["tx_valid"] & block["rx_valid"])[:, None] & bits) != 0
+        inside = valid.any(axis=1) & (t_ns <= end_ns + _NS)
+        order = np.argsort(t_ns[inside], kind="stable")
+        return Trains(
+            t_ns[inside][order],
+            block["tx_ns"][inside][order],
+            block["rx_ns"][inside][order],
+            valid[inside][order],
+        )
+
+    def _step_time(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> int | None:
+        """When trains began to arrive before they were sent, by the last fit; None if they do not."""
+        for trains, sign in ((outbound, 1), (inbound, -1)):
+            fresh = trains.t_ns > fit.t_last_ns
+            if not fresh.any():
+                continue
+            t = trains.t_ns[fresh]
+            early = _above_line(trains, sign, fit, first=0)[fresh] < -STEP_NS
+            if early.sum() >= min(STEP_TRAINS, len(early)):
+                return int(t[int(early.argmax())])
+        return None
+
+    def _route_time(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> int | None:
+        """When the fastest way changed in the middle of the window; None if it did not.
+
+        Told by the floors of the two halves: after a longer route no packet comes near the old floor again.
+        Queues do not do that while enough packets are pure, and without them nothing is cut.
+        """
+        if fit.quality > 0 or fit.window_s < 1.0:
+            return None
+        middle = fit.t_ns
+        floors = []
+        for trains, sign in ((outbound, 1), (inbound, -1)):
+            rest = _above_line(trains, sign, fit, first=1)
+            old, new = rest[trains.t_ns < middle], rest[trains.t_ns >= middle]
+            if min(len(old), len(new)) < ROUTE_TRAINS:
+                return None
+            floors.append((_floor(old), _floor(new)))
+        for (old_low, old_high), (new_low, new_high) in floors:
+            moved = max(ROUTE_NS, ROUTE_SHARE * 2 * max(fit.half_gap_ns, 0.0))
+            if new_low - old_high > moved or old_low - new_high > moved:
+                return middle
+        return None
+
+
+def _above_line(trains: Trains, sign: int, fit: EdgeFit, first: int) -> NDArray[np.float64]:
+    """Delay of the fastest packet of each train by the fit, ns; negative means that it arrived before it was
+    sent.
+    """
+    # Subtract in int64: two clocks may be years apart, which float64 resolves to 256 ns only.
+    rest = (trains.rx_ns - trains.tx_ns)[:, first:] - sign * fit.offset_ns
+    fastest = np.where(trains.valid[:, first:], rest, np.inf).min(axis=1)
+    result: NDArray[np.float64] = fastest - sign * fit.rate_ppb * 1e-9 * (trains.t_ns - fit.t_ns)
+    return result
+
+
+def _floor(delay: NDArray[np.float64]) -> tuple[float, float]:
+    """The fastest packet and the fastest tenth."""
+    ordered = np.sort(delay)
+    return float(ordered[0]), float(ordered[len(ordered) // 10])
+
+
+def _after(trains: Trains, cut_ns: int) -> Trains:
+    keep = trains.t_ns >= cut_ns
+    return Trains(trains.t_ns[keep], trains.tx_ns[keep], trains.rx_ns[keep], trains.valid[keep])

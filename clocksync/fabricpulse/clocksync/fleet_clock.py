@@ -1,0 +1,231 @@
+"""Fleet time on one host: from corrections that arrive now and then to a clock that a program can rely on.
+
+Guarantees, in this order: fleet time never runs backward and never jumps once it has been set; its rate
+differs from the rate that the corrections ask for by at most `max_slew_ppm`; and the true fleet time lies
+within the bound, which grows while no correction comes. The host clock may be stepped under it:
+CLOCK_MONOTONIC_RAW tells, and the line is laid anew so that fleet time goes on as if nothing had happened,
+with status DISRUPTED until the next correction.
+
+Pure: readings of the clocks are passed in, the page to publish comes out.
+"""
+
+from dataclasses import dataclass, replace
+
+from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockStatus
+
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Instant:
+    """One moment on both clocks of the host: CLOCK_REALTIME (or the lab's virtual clock) and
+    CLOCK_MONOTONIC_RAW.
+    """
+
+    host_ns: int
+    raw_ns: int
+
+
+@dataclass(frozen=True)
+class Correction:
+    """fleet = host + correction_ns at host time ref_host_ns, with the rate rate_ppb; true within bound_ns
+    there.
+    """
+
+    ref_host_ns: int
+    correction_ns: int
+    rate_ppb: float
+    bound_ns: int
+
+
+@dataclass(frozen=True)
+class FleetClockParameters:
+    """drift_ppb : error of the rate while synchronised. holdover_drift_ppb : without corrections.
+    holdover_after_ns : a correction older than this is no synchronisation. validity_ns : how long the page
+    holds when we die.
+    """
+
+    slew_time_ns: int = _NS
+    max_slew_ppm: float = 500.0
+    drift_ppb: int = 250
+    holdover_drift_ppb: int = 1_000
+    holdover_after_ns: int = 4 * _NS
+    validity_ns: int = 10 * _NS
+    step_ns: int = 20_000
+    wobble_ns: int = 400
+
+
+@dataclass
+class FleetClock:
+    """The state. `page` is what to publish; `target` the line that the last correction asked for."""
+
+    parameters: FleetClockParameters
+    page: ClockPage
+    target: ClockLine
+    last: Instant
+    corrected_host_ns: int = 0
+    slew_end_host_ns: int = 0
+    host_per_raw: float | None = None  # rate of the host clock minus that of the raw clock, as a ratio
+    _anchor: Instant | None = None  # where the measurement of host_per_raw began
+
+    @classmethod
+    def start(
+        cls, parameters: FleetClockParameters, now: Instant, old: ClockPage | None = None
+    ) -> "FleetClock":
+        """A clock that knows nothing, or that goes on with the page of a sidecar that was here before.
+
+        `old` is taken over only if it is still valid and the host clock has not been stepped since.
+        """
+        zero = ClockLine(now.host_ns, now.host_ns, 0)
+        page = ClockPage(ClockStatus.UNKNOWN, zero, zero, now.host_ns, 0, 0, 0, now.raw_ns, 0)
+        if old is None or old.status == ClockStatus.UNKNOWN or now.host_ns > old.valid_until_host_ns:
+            return cls(parameters, page, zero, now)
+        host_age = now.host_ns - old.current.ref_host_ns
+        raw_age = now.raw_ns - old.ref_mono_raw_ns
+        # 500 ppm is as fast as the kernel slews; more is a step, and a negative age another boot.
+        if raw_age < 0 or abs(host_age - raw_age) > 500e-6 * raw_age + parameters.step_ns:
+            return cls(parameters, page, zero, now)
+        time = old.convert(now.host_ns)
+        line = ClockLine(now.host_ns, time.fleet_ns, old.current.rate_ppt)
+        page = replace(
+            old,
+            status=ClockStatus.HOLDOVER,
+            current=line,
+            previous=old.current,
+            bound_ref_host_ns=now.host_ns,
+            bound_ns=time.bound_ns,
+            drift_ppb=parameters.holdover_drift_ppb,
+            valid_until_host_ns=now.host_ns + parameters.validity_ns,
+            ref_mono_raw_ns=now.raw_ns,
+        )
+        return cls(parameters, page, line, now)
+
+    @property
+    def known(self) -> bool:
+        """True once fleet time has been set."""
+        return self.page.status != ClockStatus.UNKNOWN
+
+    def correct(self, now: Instant, correction: Correction) -> ClockPage:
+        """Takes a correction. The first one sets the clock, later ones slew it."""
+        self.tick(now)
+        rate_ppt = round(correction.rate_ppb * 1000)
+        target = ClockLine(
+            correction.ref_host_ns, correction.ref_host_ns + correction.correction_ns, rate_ppt
+        )
+        age_ns = abs(now.host_ns - correction.ref_host_ns)
+        bound = correction.bound_ns + age_ns * self.parameters.drift_ppb // _NS
+        self.target = target
+        self.corrected_host_ns = now.host_ns
+        if not self.known:
+            line = ClockLine(now.host_ns, target.at(now.host_ns), rate_ppt)
+            self.page = replace(self.page, current=line, previous=line)
+        else:
+            self._slew(now)
+        ahead = abs(target.at(now.host_ns) - self.page.current.at(now.host_ns))
+        self.page = replace(
+            self.page,
+            status=ClockStatus.SYNCHRONIZED,
+            bound_ref_host_ns=now.host_ns,
+            bound_ns=bound + ahead + 1,
+            drift_ppb=self.parameters.drift_ppb,
+            valid_until_host_ns=now.host_ns + self.parameters.validity_ns,
+            ref_mono_raw_ns=now.raw_ns,
+        )
+        return self.page
+
+    def tick(self, now: Instant) -> ClockPage:
+        """Notices the passage of time: steps of the host clock, the end of a slew, the want of
+        corrections.
+        """
+        self._watch_host_clock(now)
+        self.last = now
+        if not self.known:
+            return self.page
+        if now.host_ns >= self.slew_end_host_ns:
+            self._slew(now)
+        page = self.page
+        if (
+            page.status != ClockStatus.HOLDOVER
+            and now.host_ns - self.corrected_host_ns > self.parameters.holdover_after_ns
+        ):
+            page = self._rebound(now, ClockStatus.HOLDOVER, 0, self.parameters.holdover_drift_ppb)
+        self.page = replace(page, valid_until_host_ns=now.host_ns + self.parameters.validity_ns)
+        return self.page
+
+    def _rebound(self, now: Instant, status: ClockStatus, extra_ns: int, drift_ppb: int) -> ClockPage:
+        """The page with its bound restated at `now`, `extra_ns` wider."""
+        time = self.page.convert(now.host_ns)
+        return replace(
+            self.page,
+            status=status,
+            bound_ref_host_ns=now.host_ns,
+            bound_ns=time.bound_ns + extra_ns,
+            drift_ppb=max(drift_ppb, self.page.drift_ppb) if status == self.page.status else drift_ppb,
+        )
+
+    def _slew(self, now: Instant) -> None:
+        """Lays a line from where fleet time is to where it should be, `slew_time_ns` ahead."""
+        here = self.page.current.at(now.host_ns)
+        ahead = self.target.at(now.host_ns) - here
+        limit = round(self.parameters.max_slew_ppm * 1e6)
+        turn = max(-limit, min(limit, ahead * 10**12 // self.parameters.slew_time_ns))
+        line = ClockLine(now.host_ns, here, self.target.rate_ppt + turn)
+        if line.rate_ppt != self.page.current.rate_ppt:
+            self.page = replace(
+                self.page, current=line, previous=self.page.current, ref_mono_raw_ns=now.raw_ns
+            )
+        self.slew_end_host_ns = now.host_ns + self.parameters.slew_time_ns
+
+    def _watch_host_clock(self, now: Instant) -> None:
+        raw = now.raw_ns - self.last.raw_ns
+        host = now.host_ns - self.last.host_ns
+        if raw <= 0:
+            return
+        ratio = self.host_per_raw
+        jump = host - raw - (ratio * raw if ratio is not None else 0.0)
+        limit = self.parameters.step_ns + 500e-6 * raw if ratio is None else self.parameters.step_ns
+        if abs(jump) > limit:
+            self._stepped(now, round(raw * (1.0 + (ratio or 0.0))))
+            self._anchor = None
+            return
+        if ratio is not None and abs(jump) > self.parameters.wobble_ns and self.known:
+            # Somebody slews the host clock. What that does to fleet time until the next correction is in the
+            # bound.
+            self.page = self._rebound(now, self.page.status, round(abs(jump)), self.page.drift_ppb)
+        if self._anchor is None:
+            self._anchor = self.last
+        span = now.raw_ns - self._anchor.raw_ns
+        if span >= _NS // 2:
+            self.host_per_raw = (now.host_ns - self._anchor.host_ns - span) / span
+            self._anchor = now
+
+    def _stepped(self, now: Instant, elapsed_ns: int) -> None:
+        """The host clock jumped: fleet time goes on by the raw clock, the line starts anew at the new host
+        time.
+        """
+        disruptions = self.page.disruptions + 1
+        if not self.known:
+            self.page = replace(self.page, disruptions=disruptions)
+            return
+        expected = self.last.host_ns + elapsed_ns  # what the host clock would show without the step
+        time = self.page.convert(expected)
+        shift = now.host_ns - expected
+        line = ClockLine(now.host_ns, time.fleet_ns, self.target.rate_ppt)
+        self.target = ClockLine(
+            self.target.ref_host_ns + shift, self.target.ref_fleet_ns, self.target.rate_ppt
+        )
+        self.corrected_host_ns += shift
+        self.slew_end_host_ns = now.host_ns + self.parameters.slew_time_ns
+        self.page = replace(
+            self.page,
+            status=ClockStatus.DISRUPTED,
+            current=line,
+            previous=self.page.current,
+            bound_ref_host_ns=now.host_ns,
+            # How well the two readings of an instant belong together, and a tick of unknown rate.
+            bound_ns=time.bound_ns + 2_000 + abs(elapsed_ns) // 1_000_000,
+            drift_ppb=self.parameters.holdover_drift_ppb,
+            valid_until_host_ns=now.host_ns + self.parameters.validity_ns,
+            ref_mono_raw_ns=now.raw_ns,
+            disruptions=disruptions,
+        )

@@ -1,0 +1,322 @@
+"""Offsets and rates of all hosts from the fits of all edges: robust weighted least squares on the graph.
+
+Unknown per host: its correction c (fleet time minus host clock, ns) and its rate r (fleet rate minus host
+rate, ppb). An edge fit says: clock of j minus clock of i is m, so c_i - c_j = m and r_i - r_j = its rate. The
+normal equations are a graph Laplacian; conjugate gradients with a Jacobi preconditioner solve them in a few
+dozen products (a direct factorisation of a random graph fills in completely and must never be used). Huber
+weights take edges that do not fit out of the answer. Pure: arrays in, arrays out.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components, dijkstra
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_HUBER = 1.5
+_ROUNDS = 5
+_MAX_ITERATIONS = 200
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edge fits of one step, one entry an edge; i, j : host indices. age_s : how long ago the fit held.
+
+    offset_ns : clock of j minus clock of i then. bound_age_s : age of bound_ns.
+    """
+
+    i: NDArray[np.intp]
+    j: NDArray[np.intp]
+    offset_ns: Ints
+    rate_ppb: Floats
+    sigma_ns: Floats
+    rate_sigma_ppb: Floats
+    bound_ns: Floats
+    age_s: Floats
+    bound_age_s: Floats
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """What is known of the hosts before the solve, at the same instant.
+
+    correction_ns, rate_ppb : by the line that the host keeps. known : it has such a line. bound_ns : its
+    error bound. anchor_ns : correction by a time source of its own, NaN without one. anchor_bound_ns : that
+    source's error bound.
+    """
+
+    correction_ns: Ints
+    rate_ppb: Floats
+    known: NDArray[np.bool_]
+    bound_ns: Floats
+    anchor_ns: Floats
+    anchor_bound_ns: Floats
+
+    def __len__(self) -> int:
+        return len(self.correction_ns)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """One solve. reached : host has a correction now (it is connected to the timeline).
+
+    residual_ns : per edge, measured minus solved. weight : Huber weight of each edge, 1 = fits.
+    component : per host; hosts of other components than `main` keep a timeline of their own.
+    """
+
+    correction_ns: Ints
+    rate_ppb: Floats
+    bound_ns: Floats
+    reached: NDArray[np.bool_]
+    residual_ns: Floats
+    weight: Floats
+    component: NDArray[np.int32]
+    main: int
+    root: int
+    shift_ns: float
+
+
+@dataclass(frozen=True)
+class SolveParameters:
+    """drift_ppb : growth of bounds with age. pull_ppb : how much the fleet's rate may turn in a step towards
+    the median of its clocks."""
+
+    drift_ppb: float = 250.0
+    pull_ppb: float = 20.0
+
+
+def robust_least_squares(
+    n: int, i: NDArray[np.intp], j: NDArray[np.intp], m: Floats, sigma: Floats, start: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """x with x_i - x_j close to m for each edge, and the Huber weight of each edge.
+
+    x is fixed up to one constant a component; the mean change against `start` is 0 in each. sigma : > 0,
+    expected error of m; scaled by what the residuals really are. O(edges) per iteration.
+    """
+    x = np.zeros(n) if start is None else start.copy()
+    base = 1.0 / np.square(sigma)
+    huber = np.ones(len(m))
+    scale = 1.0
+    for round_ in range(_ROUNDS):
+        weight = base * huber
+        diagonal = _sum_at(i, weight, n) + _sum_at(j, weight, n)
+        diagonal[diagonal == 0] = 1.0
+        matrix = csr_array(
+            (np.concatenate([weight, weight]), (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(n, n)
+        )
+        flow = weight * (m - (x[i] - x[j]))
+        b = _sum_at(i, flow, n) - _sum_at(j, flow, n)
+        step = _conjugate_gradients(matrix, diagonal, b)
+        x += step
+        residual = m - (x[i] - x[j])
+        normal = np.abs(residual) / sigma
+        scale = max(1.0, float(np.median(normal)) / 0.6745)
+        huber = np.minimum(1.0, _HUBER * scale / np.maximum(normal, 1e-12))
+        if round_ > 0 and float(np.abs(step).max(initial=0.0)) < 0.1:
+            break
+    return x, huber
+
+
+def _sum_at(index: NDArray[np.intp], values: Floats, n: int) -> Floats:
+    total: Floats = np.bincount(index, values, n).astype(np.float64, copy=False)
+    return total
+
+
+def _conjugate_gradients(off_diagonal: csr_array, diagonal: Floats, b: Floats) -> Floats:
+    """Solves (diag - off_diagonal) x = b, singular on constants, for b without a constant part."""
+    x = np.zeros_like(b)
+    r = b.copy()
+    target = 1e-8 * float(np.sqrt((r * r / diagonal).sum())) + 1e-12
+    z = r / diagonal
+    p = z.copy()
+    rz = float(r @ z)
+    for _ in range(_MAX_ITERATIONS):
+        if rz <= target * target:
+            break
+        q = diagonal * p - off_diagonal @ p
+        curvature = float(p @ q)
+        if curvature <= 0:
+            break
+        alpha = rz / curvature
+        x += alpha * p
+        r -= alpha * q
+        z = r / diagonal
+        rz, old = float(r @ z), rz
+        p = z + (rz / old) * p
+    return x
+
+
+def solve(hosts: Hosts, edges: Edges, root: int | None, parameters: SolveParameters) -> Solution:
+    """One step of the fleet: corrections, rates and bounds of all hosts at the common instant.
+
+    root : the host of the last solve's root, if it still lives. The timeline goes on without a jump: the
+    median correction of hosts that already keep it does not change, unless anchors say so.
+    """
+    n = len(hosts)
+    graph = csr_array((np.ones(len(edges.i)), (edges.i, edges.j)), shape=(n, n))
+    _, component = connected_components(graph, directed=False)
+    predicted = _predict(hosts, edges, component)
+
+    rate, _ = robust_least_squares(
+        n, edges.i, edges.j, edges.rate_ppb, edges.rate_sigma_ppb, np.where(hosts.known, hosts.rate_ppb, 0.0)
+    )
+    # Offsets are brought to the common instant by the hosts' rates: many edges know them better than one.
+    moved = (rate[edges.i] - rate[edges.j]) * edges.age_s
+    m = (edges.offset_ns - (predicted[edges.i] - predicted[edges.j])).astype(np.float64) + moved
+    sigma = np.hypot(edges.sigma_ns, 0.3 * edges.rate_sigma_ppb * edges.age_s / np.sqrt(10))
+    delta, huber = robust_least_squares(n, edges.i, edges.j, m, sigma)
+    residual = m - (delta[edges.i] - delta[edges.j])
+
+    main = _main_component(hosts, component)
+    chosen = root if root is not None and 0 <= root < n and component[root] == main else None
+    if chosen is None:
+        chosen = _choose_root(component, edges, main)
+    correction_f, shift = _gauge(hosts, component, predicted, delta)
+    rate = _gauge_rate(hosts, component, rate, parameters)
+    correction = predicted + np.rint(correction_f).astype(np.int64)
+    change = (correction - hosts.correction_ns).astype(np.float64)
+    bound = _bounds(hosts, edges, residual, change, component, chosen, main, parameters)
+    reached = np.isfinite(bound)
+    return Solution(correction, rate, bound, reached, residual, huber, component, main, chosen, shift)
+
+
+def _predict(hosts: Hosts, edges: Edges, component: NDArray[np.int32]) -> Ints:
+    """A first int64 guess of each correction, so that the least squares only see small numbers."""
+    n = len(hosts)
+    predicted = hosts.correction_ns.copy()
+    if hosts.known.all() or not len(edges.i):
+        return predicted
+    # Unknown hosts get theirs along a tree of edges that starts at a known host, or anywhere.
+    graph = csr_array((np.ones(len(edges.i)), (edges.i, edges.j)), shape=(n, n))
+    pairs = zip(edges.i.tolist(), edges.j.tolist(), strict=True)
+    edge_of = {pair: e for e, pair in enumerate(pairs)}
+    for label in np.unique(component[~hosts.known]):
+        members = np.flatnonzero(component == label)
+        known = members[hosts.known[members]]
+        start = int(known[0]) if len(known) else int(members[0])
+        order, parent = breadth_first_order(graph, start, directed=False)
+        for node in order[1:].tolist():
+            up = int(parent[node])
+            if hosts.known[node]:
+                continue
+            e = edge_of.get((up, node))
+            if e is not None:  # c_up - c_node = m
+                predicted[node] = predicted[up] - edges.offset_ns[e]
+            else:
+                predicted[node] = predicted[up] + edges.offset_ns[edge_of[(node, up)]]
+    return predicted
+
+
+def _main_component(hosts: Hosts, component: NDArray[np.int32]) -> int:
+    """The component that goes on as the fleet: the one with most hosts that already keep fleet time."""
+    anchored = np.isfinite(hosts.anchor_ns)
+    votes = np.bincount(component, 1.0 + 1e3 * hosts.known + 1e7 * anchored)
+    return int(votes.argmax())
+
+
+def _choose_root(component: NDArray[np.int32], edges: Edges, main: int) -> int:
+    degree = np.bincount(edges.i, minlength=len(component)) + np.bincount(edges.j, minlength=len(component))
+    degree = np.where(component == main, degree, -1)
+    return int(degree.argmax())
+
+
+def _gauge(
+    hosts: Hosts, component: NDArray[np.int32], predicted: Ints, delta: Floats
+) -> tuple[Floats, float]:
+    """Fixes the constant of each component, and says by how much its anchors want to move the main
+    timeline.
+    """
+    out = delta.copy()
+    shift = 0.0
+    for label in np.unique(component):
+        members = np.flatnonzero(component == label)
+        anchored = members[np.isfinite(hosts.anchor_ns[members])]
+        known = members[hosts.known[members]]
+        if len(anchored):
+            wanted = hosts.anchor_ns[anchored] - predicted[anchored] - delta[anchored]
+            constant = _weighted_median(wanted, 1.0 / np.square(hosts.anchor_bound_ns[anchored] + 1.0))
+            if len(known):
+                shift = constant - float(np.median((hosts.correction_ns - predicted)[known] - delta[known]))
+        elif len(known):
+            constant = float(np.median((hosts.correction_ns - predicted)[known] - delta[known]))
+        else:
+            # Nobody has kept time yet: the fleet's clock is the median clock of its hosts.
+            constant = -float(np.median(predicted[members] + delta[members]))
+        out[members] += constant
+    return out, shift
+
+
+def _gauge_rate(
+    hosts: Hosts, component: NDArray[np.int32], rate: Floats, parameters: SolveParameters
+) -> Floats:
+    """Fixes the fleet's frequency: it goes on as it was and turns slowly to the median of the hosts'
+    frequencies.
+    """
+    out = rate.copy()
+    for label in np.unique(component):
+        members = np.flatnonzero(component == label)
+        anchored = members[np.isfinite(hosts.anchor_ns[members])]
+        known = members[hosts.known[members]]
+        if len(anchored):
+            # An anchor's own clock runs at the right rate.
+            out[members] -= np.median(rate[anchored])
+        elif len(known):
+            goes_on = float(np.median(hosts.rate_ppb[known] - rate[known]))
+            to_median = -float(np.median(rate[members] + goes_on))
+            out[members] += goes_on + float(np.clip(to_median, -parameters.pull_ppb, parameters.pull_ppb))
+        else:
+            out[members] -= np.median(rate[members])
+    return out
+
+
+def _weighted_median(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values)
+    running = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(running, running[-1] / 2)])
+
+
+def _bounds(
+    hosts: Hosts,
+    edges: Edges,
+    residual: Floats,
+    change: Floats,
+    component: NDArray[np.int32],
+    root: int,
+    main: int,
+    parameters: SolveParameters,
+) -> Floats:
+    """Error bound of each host: the shortest way to something that is right, in units of what the edges can
+    hide.
+
+    Right are: anchors, within their own bound; without anchors the root, by definition of the timeline; and
+    any host as far as its bound of before still holds. Each is a source of one multi-source shortest-path
+    search, done as a search from a node added for the purpose. inf : not connected to any.
+    """
+    n = len(hosts)
+    anchored = np.isfinite(hosts.anchor_ns)
+    source = np.where(hosts.known, hosts.bound_ns + np.abs(change), np.inf)
+    if anchored.any():
+        anchors = np.abs(hosts.anchor_ns - (hosts.correction_ns + change)) + hosts.anchor_bound_ns
+        source = np.where(anchored, np.minimum(source, anchors), source)
+    elif not (hosts.known & (component != main)).any() or not hosts.known[root]:
+        source[root] = 0.0
+    length = edges.bound_ns + parameters.drift_ppb * np.maximum(edges.bound_age_s, 0.0) + np.abs(residual)
+    start = np.flatnonzero(np.isfinite(source))
+    low, high = np.minimum(edges.i, edges.j), np.maximum(edges.i, edges.j)
+    # Of parallel edges the shortest counts; csr_array would add them up.
+    order = np.lexsort((length, high, low))
+    low, high, length = low[order], high[order], length[order]
+    first = np.ones(len(low), np.bool_)
+    first[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
+    low, high, length = low[first], high[first], length[first]
+    # Zero would be no edge at all in a sparse matrix.
+    values = np.maximum(np.concatenate([length, source[start]]), 1e-3)
+    rows = np.concatenate([low, np.full(len(start), n)])
+    columns = np.concatenate([high, start])
+    graph = csr_array((values, (rows, columns)), shape=(n + 1, n + 1))
+    distance: Floats = dijkstra(graph, directed=False, indices=n)[:n]
+    return distance

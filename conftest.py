@@ -1,0 +1,40 @@
+"""In continuous integration a test that is skipped has failed: what was not run was not shown to work.
+
+Elsewhere a test may skip with a reason (no root, no Prometheus). With CI=true each skip is a failure that gives the
+reason, unless the reason begins with "hardware:", for what only machines with that hardware can show.
+"""
+
+import os
+from collections.abc import Generator
+from typing import TypeVar
+
+import pytest
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+ALLOWED_PREFIX = "hardware:"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A skipped test."""
+    return _gate((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A module that skips itself while it is collected."""
+    return _gate((yield))
+
+
+def _gate(report: Report) -> Report:
+    if not (IN_CI and report.skipped) or hasattr(report, "wasxfail"):
+        return report
+    # (path, line, "Skipped: reason")
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = reason.removeprefix("Skipped: ")
+    if not reason.startswith(ALLOWED_PREFIX):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, where everything must run: {reason}"
+    return report

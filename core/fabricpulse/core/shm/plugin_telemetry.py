@@ -1,0 +1,318 @@
+"""Telemetry of the NCCL plugin in Python: reader of nccl_plugin/include/fabricpulse/plugin_telemetry.h.
+
+The dtypes are the layout; tests/unit/qp/test_layout.py has the C++ compiler confirm every offset.
+"""
+
+import enum
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.core.shm.mapping import LayoutError, MappedFile
+
+MAGIC = 0x314C45544C505046
+VERSION = 1
+DELAY_BOUNDS = 23
+TABLE_SLOTS = 8
+UNKNOWN = 0xFFFFFFFF
+
+Layout = np.dtype[np.void]
+Records = NDArray[np.void]
+
+
+class Table(enum.IntEnum):
+    """enum fp_plugin_table."""
+
+    DEVICES = 0
+    CONNECTIONS = 1
+    LANES = 2
+    PAIRS = 3
+    COLLECTIVES = 4
+    EVENTS = 5
+
+
+class LaneState(enum.IntEnum):
+    """enum fp_lane_state."""
+
+    FREE = 0
+    CONNECTING = 1
+    UP = 2
+    SLOW_START = 3
+    FENCING = 4
+    DOWN = 5
+    DAMPED = 6
+    DISABLED = 7
+
+    @property
+    def carries(self) -> bool:
+        """True when the lane takes part in the traffic."""
+        return self in (LaneState.UP, LaneState.SLOW_START)
+
+
+class DelaySource(enum.IntEnum):
+    """enum fp_delay_source."""
+
+    NONE = 0
+    FLEET = 1
+    HALF_RTT = 2
+
+
+def _layout(*fields: Any) -> Layout:
+    return np.dtype(list(fields), align=True)
+
+
+DELAY_HISTOGRAM = _layout(("count", "u8"), ("sum_ns", "u8"), ("buckets", "u8", (DELAY_BOUNDS + 1,)))
+TABLE_INFO = _layout(("offset", "u8"), ("record_size", "u4"), ("capacity", "u4"))
+HEADER = _layout(
+    ("magic", "u8"), ("version", "u4"), ("size", "u4"), ("file_size", "u8"), ("pid", "u4"), ("rank", "u4"),
+    ("pid_start_ticks", "u8"), ("start_host_ns", "i8"), ("heartbeat_mono_ns", "u8"), ("generation", "u8"),
+    ("tables_sequence", "u8"), ("events_next", "u8"), ("dropped_records", "u8"), ("clock_status", "u4"),
+    ("communicators", "u4"), ("telemetry_enabled", "u4"), ("reserved0", "u4"), ("host", "S96"),
+    ("workload", "S128"), ("plugin_version", "S32"), ("abi", "S16"), ("delay_bounds_ns", "u8", (DELAY_BOUNDS,)),
+    ("tables", TABLE_INFO, (TABLE_SLOTS,)),
+)  # fmt: skip
+DEVICE = _layout(
+    ("sequence", "u4"), ("state", "u4"), ("name", "S32"), ("speed_mbps", "u4"), ("avoided", "u4"),
+    ("lanes", "u4"), ("lanes_up", "u4"), ("link_downs", "u8"), ("reserved", "u8", (4,)),
+)  # fmt: skip
+CONNECTION = _layout(
+    ("sequence", "u4"), ("state", "u4"), ("generation", "u4"), ("direction", "u4"), ("id", "u8"),
+    ("communicator", "u8"), ("device", "u4"), ("peer_pid", "u4"), ("peer_rank", "u4"), ("requests", "u4"),
+    ("peer", "S96"), ("bytes", "u8"), ("completed", "u8"), ("last_progress_mono_ns", "u8"),
+    ("oldest_request_mono_ns", "u8"), ("stall_ns_max", "u8"), ("failovers", "u8"), ("resent_chunks", "u8"),
+    ("duplicate_chunks", "u8"), ("waits_for", "u4"), ("net_operations", "u4"), ("net_algorithms", "u4"),
+    ("net_protocols", "u4"), ("reserved", "u8", (4,)),
+)  # fmt: skip
+LANE = _layout(
+    ("sequence", "u4"), ("state", "u4"), ("generation", "u4"), ("transport", "u4"), ("connection", "u4"),
+    ("index", "u4"), ("device", "u4"), ("direction", "u4"), ("queue_pair", "u8"), ("epoch", "u4"),
+    ("entropy", "u4"), ("peer", "S96"), ("peer_device", "S32"), ("weight", "u4"), ("last_reason", "u4"),
+    ("delay_source", "u4"), ("reserved0", "u4"), ("sent_bytes", "u8"), ("received_bytes", "u8"),
+    ("sent_chunks", "u8"), ("received_chunks", "u8"), ("acknowledged_bytes", "u8"), ("in_flight_bytes", "u8"),
+    ("resent_chunks", "u8"), ("failovers", "u8"), ("stalls", "u8"), ("repaths", "u8"), ("retransmits", "u8"),
+    ("ecn_marked", "u8"), ("delivery_rate", "u8"), ("rtt_ns", "u8"), ("last_progress_mono_ns", "u8"),
+    ("state_since_mono_ns", "u8"), ("stall_ns_max", "u8"), ("delay", DELAY_HISTOGRAM), ("reserved", "u8", (4,)),
+)  # fmt: skip
+PAIR = _layout(
+    ("sequence", "u4"), ("state", "u4"), ("device", "u4"), ("transport", "u4"), ("peer", "S96"),
+    ("peer_device", "S32"), ("sent_bytes", "u8"), ("received_bytes", "u8"), ("sent_chunks", "u8"),
+    ("received_chunks", "u8"), ("resent_chunks", "u8"), ("failovers", "u8"), ("stalls", "u8"), ("repaths", "u8"),
+    ("retransmits", "u8"), ("ecn_marked", "u8"), ("delay", DELAY_HISTOGRAM), ("delay_source", "u4"),
+    ("reserved0", "u4"),
+)  # fmt: skip
+COLLECTIVE = _layout(
+    ("sequence", "u4"), ("state", "u4"), ("communicator", "u8"), ("rank", "u4"), ("ranks", "u4"),
+    ("function", "S24"), ("algorithm", "S16"), ("protocol", "S16"), ("operations", "u8"), ("bytes", "u8"),
+    ("busy_ns", "u8"), ("last_bandwidth", "u8"), ("last_end_mono_ns", "u8"), ("in_progress", "u8"),
+    ("proxy_wait_ns", "u8"), ("reserved", "u8", (4,)),
+)  # fmt: skip
+EVENT = _layout(
+    ("commit", "u8"), ("host_ns", "i8"), ("mono_ns", "u8"), ("kind", "u4"), ("reason", "u4"), ("connection", "u4"),
+    ("lane", "u4"), ("device", "u4"), ("epoch", "u4"), ("connection_id", "u8"), ("value", "u8"), ("peer", "S96"),
+    ("peer_device", "S32"), ("reserved", "u8", (2,)),
+)  # fmt: skip
+
+# C name -> dtype, for the test that compares them.
+LAYOUTS: dict[str, Layout] = {
+    "fp_delay_histogram": DELAY_HISTOGRAM,
+    "fp_plugin_table_info": TABLE_INFO,
+    "fp_plugin_header": HEADER,
+    "fp_plugin_device": DEVICE,
+    "fp_plugin_connection": CONNECTION,
+    "fp_plugin_lane": LANE,
+    "fp_plugin_pair": PAIR,
+    "fp_plugin_collective": COLLECTIVE,
+    "fp_plugin_event": EVENT,
+}
+_TABLES: dict[Table, Layout] = {
+    Table.DEVICES: DEVICE,
+    Table.CONNECTIONS: CONNECTION,
+    Table.LANES: LANE,
+    Table.PAIRS: PAIR,
+    Table.COLLECTIVES: COLLECTIVE,
+}
+# A pass that collides with the writer waits this long; a writer holds a sequence odd for microseconds.
+_RETRY_S = 0.0005
+_TRIES = 400
+
+
+class TornReadError(Exception):
+    """The writer stayed in the middle of a change: it died there, or the machine gave it no time."""
+
+
+@dataclass(frozen=True)
+class TelemetrySnapshot:
+    """One consistent copy of a file. The tables hold only records in use, as numpy records named as in the header.
+
+    `slots` gives the slot number of each record of a table: records refer to each other by slot.
+    """
+
+    pid: int
+    rank: int | None
+    pid_start_ticks: int
+    start_host_ns: int
+    heartbeat_mono_ns: int
+    generation: int
+    dropped_records: int
+    telemetry_enabled: bool
+    host: str
+    workload: str
+    plugin_version: str
+    abi: str
+    delay_bounds_ns: tuple[int, ...]
+    tables: dict[Table, Records]
+    slots: dict[Table, NDArray[np.intp]]
+
+    def device_names(self) -> dict[int, str]:
+        """Slot of a device -> its name."""
+        records = self.tables[Table.DEVICES]
+        return {int(s): text(r["name"]) for s, r in zip(self.slots[Table.DEVICES], records, strict=True)}
+
+
+def text(value: bytes) -> str:
+    """A fixed-size string of the layout; bytes that are no UTF-8 are replaced."""
+    return value.decode("utf-8", "replace")
+
+
+class PluginTelemetryReader:
+    """Reads one `<pid>.telemetry`."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises FileNotFoundError, or LayoutError for another layout or a table that leaves the file."""
+        self._file = MappedFile(path, MAGIC, VERSION, HEADER.itemsize)
+        try:
+            self._check_tables()
+        except LayoutError:
+            self._file.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
+    def stale(self) -> bool:
+        """True when the path now names another file, or none."""
+        return self._file.stale()
+
+    def close(self) -> None:
+        """Unmaps the file."""
+        self._file.close()
+
+    def identity(self) -> tuple[int, int]:
+        """(pid, start time in clock ticks) of the writer."""
+        header = self._header()
+        return int(header["pid"]), int(header["pid_start_ticks"])
+
+    def read(self) -> TelemetrySnapshot:
+        """One consistent copy. Raises TornReadError when the writer does not come out of a change."""
+        for _ in range(_TRIES):
+            header = self._header()
+            if not int(header["tables_sequence"]) & 1:
+                tables, slots = self._tables()
+                if self._header()["tables_sequence"] == header["tables_sequence"]:
+                    return _snapshot(header, tables, slots)
+            time.sleep(_RETRY_S)
+        raise TornReadError(f"{self.path}: tables keep changing, or their writer died while it changed them")
+
+    def _header(self) -> np.void:
+        copy: np.void = np.frombuffer(self._file.map[: HEADER.itemsize], HEADER)[0]
+        return copy
+
+    def _check_tables(self) -> None:
+        header = self._header()
+        size = len(self._file.map)
+        for table, layout in _TABLES.items():
+            info = header["tables"][table]
+            record_size, capacity = int(info["record_size"]), int(info["capacity"])
+            end = int(info["offset"]) + record_size * capacity
+            if record_size < layout.itemsize or record_size % 8 or end > size:
+                raise LayoutError(
+                    f"{self.path}: table {table.name.lower()} does not fit this layout or the file"
+                )
+
+    def _tables(self) -> tuple[dict[Table, Records], dict[Table, NDArray[np.intp]]]:
+        info = self._header()["tables"]
+        tables: dict[Table, Records] = {}
+        slots: dict[Table, NDArray[np.intp]] = {}
+        for table, layout in _TABLES.items():
+            start, size = int(info[table]["offset"]), int(info[table]["record_size"])
+            states: NDArray[np.uint32] = np.ndarray(
+                (int(info[table]["capacity"]),),
+                np.uint32,
+                self._file.map,
+                start + _state_offset(layout),
+                (size,),
+            )
+            records = []
+            used = []
+            for slot in np.flatnonzero(states):
+                record = self._record(start + int(slot) * size, layout)
+                if record is not None:
+                    records.append(record)
+                    used.append(slot)
+            tables[table] = np.frombuffer(b"".join(records), layout)
+            slots[table] = np.array(used, np.intp)
+        return tables, slots
+
+    def _record(self, start: int, layout: Layout) -> bytes | None:
+        """One record, copied while its sequence was even and did not change; None if it is free by now.
+
+        Copied by slicing, record by record: that takes well under a microsecond, so that a lane whose record changes
+        with each chunk still has moments of rest that are long enough.
+        """
+        memory = self._file.map
+        end = start + layout.itemsize
+        for attempt in range(_TRIES):
+            before = memory[start : start + 4]
+            if not before[0] & 1:
+                copy = memory[start:end]
+                if memory[start : start + 4] == before:
+                    return copy if any(copy[4:8]) else None
+            if attempt % 20 == 19:
+                time.sleep(_RETRY_S)
+        raise TornReadError(f"{self.path}: a record keeps changing, or its writer died while it changed it")
+
+
+def _state_offset(layout: Layout) -> int:
+    return 0 if layout.fields is None else layout.fields["state"][1]
+
+
+def _snapshot(
+    header: np.void, tables: dict[Table, Records], slots: dict[Table, NDArray[np.intp]]
+) -> TelemetrySnapshot:
+    rank = int(header["rank"])
+    return TelemetrySnapshot(
+        pid=int(header["pid"]),
+        rank=None if rank == UNKNOWN else rank,
+        pid_start_ticks=int(header["pid_start_ticks"]),
+        start_host_ns=int(header["start_host_ns"]),
+        heartbeat_mono_ns=int(header["heartbeat_mono_ns"]),
+        generation=int(header["generation"]),
+        dropped_records=int(header["dropped_records"]),
+        telemetry_enabled=bool(header["telemetry_enabled"]),
+        host=text(header["host"]),
+        workload=text(header["workload"]),
+        plugin_version=text(header["plugin_version"]),
+        abi=text(header["abi"]),
+        delay_bounds_ns=tuple(int(bound) for bound in header["delay_bounds_ns"]),
+        tables=tables,
+        slots=slots,
+    )
+
+
+def process_start_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """Start time of a process in clock ticks since boot (field 22 of /proc/<pid>/stat), None without such a process."""
+    try:
+        stat = (proc / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # The command name may hold anything, also ") ": fields are counted from the last one.
+    fields: Sequence[str] = stat.rpartition(") ")[2].split()
+    # A zombie has its start time still, but runs no more.
+    return None if fields[0] in ("Z", "X") else int(fields[19])

@@ -1,0 +1,157 @@
+"""What the qp exporter exports."""
+
+from fabricpulse.core.metrics.catalogue import MetricSpec
+
+_PAIR = ("workload", "device", "peer", "peer_device")
+# One-way delays in a GPU fabric lie between microseconds and, in a full queue, some ten milliseconds.
+DELAY_BUCKETS_S = (5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 1e-1)
+
+SENT_BYTES = MetricSpec(
+    "fabricpulse_qp_sent_bytes_total",
+    "counter",
+    "Payload handed to the transport by all queue pairs (or sockets) of a NIC to a peer's NIC, resent bytes included.",
+    _PAIR,
+)
+RECEIVED_BYTES = MetricSpec(
+    "fabricpulse_qp_received_bytes_total",
+    "counter",
+    "Payload received by all queue pairs (or sockets) of a NIC from a peer's NIC.",
+    _PAIR,
+)
+ECN_MARKED = MetricSpec(
+    "fabricpulse_qp_ecn_marked_total",
+    "counter",
+    "Packets that arrived at the peer with a congestion mark (TCP_INFO tcpi_delivered_ce; CNPs for verbs).",
+    _PAIR,
+)
+RETRANSMITS = MetricSpec(
+    "fabricpulse_qp_retransmits_total", "counter", "Segments that the transport sent again.", _PAIR
+)
+RESENT_CHUNKS = MetricSpec(
+    "fabricpulse_qp_resent_chunks_total",
+    "counter",
+    "Chunks that were moved to these queue pairs from a failed lane.",
+    _PAIR,
+)
+OWD = MetricSpec(
+    "fabricpulse_qp_owd_seconds",
+    "histogram",
+    "One-way delay of each chunk, both ends stamped on fleet time; nothing is counted while there is no fleet time.",
+    _PAIR,
+    DELAY_BUCKETS_S,
+)
+HALF_RTT = MetricSpec(
+    "fabricpulse_qp_half_rtt_seconds",
+    "histogram",
+    "Half of the round trip of each chunk that was sent while there was no fleet time.",
+    _PAIR,
+    DELAY_BUCKETS_S,
+)
+WORST_OWD = MetricSpec(
+    "fabricpulse_qp_worst_owd_seconds",
+    "gauge",
+    "Mean one-way delay over the last interval of the slowest queue pairs; a series exists only while it is bad.",
+    (*_PAIR, "qp"),
+)
+LANE_STATE = MetricSpec(
+    "fabricpulse_lane_state",
+    "gauge",
+    "1 if a lane of the job over this NIC carries traffic, 0 if none does.",
+    ("workload", "device"),
+)
+LANES = MetricSpec(
+    "fabricpulse_lanes",
+    "gauge",
+    "Lanes of the job over this NIC by state (up, slow_start, connecting, fencing, down, damped, disabled).",
+    ("workload", "device", "state"),
+)
+LANE_FAILOVERS = MetricSpec(
+    "fabricpulse_lane_failovers_total",
+    "counter",
+    "Times that a lane over this NIC failed and its traffic was moved.",
+    ("workload", "device"),
+)
+LANE_STALLS = MetricSpec(
+    "fabricpulse_lane_stalls_total",
+    "counter",
+    "Failovers that the stall timer had noticed first.",
+    ("workload", "device"),
+)
+LANE_REPATHS = MetricSpec(
+    "fabricpulse_lane_repaths_total",
+    "counter",
+    "Times that a lane over this NIC was put on another path (new source port or flow label).",
+    ("workload", "device"),
+)
+NIC_AVOIDED = MetricSpec(
+    "fabricpulse_lane_nic_avoided",
+    "gauge",
+    "Processes of the job that have been told to keep off this NIC (nic.avoid).",
+    ("workload", "device"),
+)
+COLLECTIVE_BANDWIDTH = MetricSpec(
+    "fabricpulse_collective_bandwidth_bytes_per_second",
+    "gauge",
+    "Payload of one rank by duration, over the operations that ended in the last interval.",
+    ("workload", "collective"),
+)
+COLLECTIVE_OPERATIONS = MetricSpec(
+    "fabricpulse_collective_operations_total",
+    "counter",
+    "Collectives that ended.",
+    ("workload", "collective"),
+)
+COLLECTIVE_BYTES = MetricSpec(
+    "fabricpulse_collective_bytes_total",
+    "counter",
+    "Payload of one rank, summed over the collectives that ended.",
+    ("workload", "collective"),
+)
+COLLECTIVE_BUSY = MetricSpec(
+    "fabricpulse_collective_busy_seconds_total",
+    "counter",
+    "Durations of the collectives that ended, summed.",
+    ("workload", "collective"),
+)
+REQUEST_WAITING = MetricSpec(
+    "fabricpulse_request_waiting_seconds",
+    "gauge",
+    "Age of the oldest unfinished request to or from a peer rank and what it waits for; only the oldest few, only "
+    "while old.",
+    ("workload", "rank", "peer", "peer_rank", "waits_for"),
+)
+PROCESSES = MetricSpec(
+    "fabricpulse_qp_processes",
+    "gauge",
+    "Processes of the job on this host whose telemetry is read.",
+    ("workload",),
+)
+TELEMETRY_ERRORS = MetricSpec(
+    "fabricpulse_qp_telemetry_errors_total",
+    "counter",
+    "Telemetry files that could not be read: another layout, or a writer that died in the middle of a change.",
+)
+
+METRICS = (
+    LANE_STATE,
+    LANES,
+    LANE_FAILOVERS,
+    LANE_STALLS,
+    LANE_REPATHS,
+    NIC_AVOIDED,
+    PROCESSES,
+    TELEMETRY_ERRORS,
+    COLLECTIVE_BANDWIDTH,
+    COLLECTIVE_OPERATIONS,
+    COLLECTIVE_BYTES,
+    COLLECTIVE_BUSY,
+    REQUEST_WAITING,
+    SENT_BYTES,
+    RECEIVED_BYTES,
+    ECN_MARKED,
+    RETRANSMITS,
+    RESENT_CHUNKS,
+    WORST_OWD,
+    OWD,
+    HALF_RTT,
+)

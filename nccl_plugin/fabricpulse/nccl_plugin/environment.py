@@ -1,0 +1,159 @@
+"""The environment variables that make NCCL load the plugin, and a check of those that are set.
+
+What each NCCL release looks for is from its loader (src/plugin/net.cc and src/plugin/profiler.cc of each release): it
+tries the symbols of its own version first and then the older ones that it still knows.
+"""
+
+import ctypes
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabricpulse.core.errors import UserError
+
+NET_NAME = "fabricpulse"
+
+# First NCCL release (major, minor) -> newest and oldest net version that it loads, newest and oldest profiler version.
+_LOADS: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int] | None], ...] = (
+    ((2, 30), (12, 6), (6, 1)),
+    ((2, 29), (11, 6), (6, 1)),
+    ((2, 28), (11, 6), (5, 1)),
+    ((2, 27), (10, 6), (4, 1)),
+    ((2, 26), (10, 6), (3, 1)),
+    ((2, 24), (9, 5), (2, 1)),
+    ((2, 23), (8, 5), (1, 1)),
+    ((2, 20), (8, 5), None),
+    ((2, 19), (7, 5), None),
+    ((2, 13), (6, 4), None),
+)
+# 2.31 added profiler version 7 to what 2.30 loads.
+_PROFILER_7 = (2, 31)
+# From 2.27 NCCL_NET_PLUGIN may hold a path with a slash; before, dlopen got it as it is too, so one form serves all.
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable, its value, and why."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to set for one NCCL release. net, profiler : the versions that NCCL will choose from this library."""
+
+    settings: tuple[Setting, ...]
+    net: int
+    profiler: int | None
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """`2.27.3` or `2.27` as (2, 27). Raises UserError."""
+    match = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)*([-+].*)?", text)
+    if not match:
+        raise UserError(f"NCCL version {text!r} is not of the form 2.27.3")
+    return int(match.group(1)), int(match.group(2))
+
+
+def exported_versions(library: Path) -> tuple[set[int], set[int]]:
+    """The versions of the net and the profiler symbols that `library` exports. Raises UserError if it does not load."""
+    try:
+        handle = ctypes.CDLL(str(library), mode=os.RTLD_LOCAL | os.RTLD_LAZY)
+    except OSError as error:
+        raise UserError(f"{library} cannot be loaded: {error}") from error
+    net = {version for version in range(4, 20) if hasattr(handle, f"ncclNetPlugin_v{version}")}
+    profiler = {version for version in range(1, 20) if hasattr(handle, f"ncclProfiler_v{version}")}
+    return net, profiler
+
+
+def plan(library: Path, nccl: tuple[int, int] | None, profiler_only: bool = False) -> Plan:
+    """The variables for NCCL release `nccl` (None: the newest known).
+
+    profiler_only : NCCL keeps its own transport and only feeds telemetry. Raises UserError when this library offers
+    nothing that the release can load.
+    """
+    net_versions, profiler_versions = exported_versions(library)
+    net_range, profiler_range = _loads(nccl or _PROFILER_7)
+    net = max((v for v in net_versions if net_range[1] <= v <= net_range[0]), default=None)
+    profiler = None
+    if profiler_range is not None:
+        profiler = max(
+            (v for v in profiler_versions if profiler_range[1] <= v <= profiler_range[0]), default=None
+        )
+    release = ".".join(map(str, nccl or _PROFILER_7))
+    if profiler_only:
+        if profiler is None:
+            raise UserError(
+                f"NCCL {release} loads no profiler version that {library.name} has; use 2.27 or newer"
+            )
+        return Plan(
+            (Setting("NCCL_PROFILER_PLUGIN", str(library), "telemetry of NCCL's own transport"),), 0, profiler
+        )
+    if net is None:
+        offered = ", ".join(f"v{v}" for v in sorted(net_versions)) or "none"
+        raise UserError(
+            f"NCCL {release} loads net plugins v{net_range[1]} to v{net_range[0]}, {library.name} offers {offered}; "
+            "use NCCL 2.20 or newer"
+        )
+    settings = [
+        Setting(
+            "NCCL_NET_PLUGIN", str(library), "loads the plugin; without it NCCL looks for libnccl-net.so only"
+        ),
+        Setting(
+            "NCCL_NET",
+            NET_NAME,
+            "makes NCCL fail at start, not fall back in silence, if the plugin cannot be used",
+        ),
+    ]
+    if profiler is not None:
+        settings.append(
+            Setting("NCCL_PROFILER_PLUGIN", str(library), "per-collective bandwidth; may be left out")
+        )
+    return Plan(tuple(settings), net, profiler)
+
+
+def check(wanted: Plan, environment: Mapping[str, str]) -> list[str]:
+    """What is wrong with `environment` for this plan, one sentence each; empty when it will work."""
+    problems = []
+    for setting in wanted.settings:
+        found = environment.get(setting.name)
+        if found is None:
+            if setting.name != "NCCL_PROFILER_PLUGIN" or wanted.net == 0:
+                problems.append(f"{setting.name} is not set; set it to {setting.value} ({setting.reason})")
+        elif setting.name == "NCCL_NET":
+            if found.lower() != setting.value:
+                problems.append(f"NCCL_NET={found} chooses another transport; set it to {setting.value}")
+        elif not _names_library(found, Path(setting.value), environment.get("LD_LIBRARY_PATH", "")):
+            problems.append(f"{setting.name}={found} does not lead to {setting.value}")
+    algorithms = environment.get("NCCL_COLLNET_ENABLE", "0")
+    if algorithms not in ("", "0"):
+        problems.append("NCCL_COLLNET_ENABLE is set, but the plugin offers no collective offload; unset it")
+    return problems
+
+
+def _names_library(value: str, library: Path, load_path: str) -> bool:
+    """Whether a plugin variable leads NCCL to `library`: a path, a file name on the loader's path, or a short name."""
+    for entry in value.split(","):
+        if "/" in entry:
+            if Path(entry).exists() and Path(entry).resolve() == library.resolve():
+                return True
+        elif entry in (library.name, NET_NAME):
+            folders = [Path(folder) for folder in load_path.split(":") if folder]
+            if any((folder / library.name).resolve() == library.resolve() for folder in folders):
+                return True
+    return False
+
+
+def _loads(nccl: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int] | None]:
+    for first, net, profiler in _LOADS:
+        if nccl >= first:
+            if profiler is not None and nccl >= _PROFILER_7:
+                return net, (7, profiler[1])
+            return net, profiler
+    raise UserError(
+        f"NCCL {'.'.join(map(str, nccl))} is too old for net plugins of any version that fabricpulse has"
+    )

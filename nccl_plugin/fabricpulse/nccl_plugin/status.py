@@ -1,0 +1,107 @@
+"""The table of `fabricpulse plugin status`: lanes of running jobs, from their own answers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Statuses = Mapping[int, Mapping[str, Any]]
+
+_STATE_STYLES = {
+    "up": "green",
+    "slow_start": "yellow",
+    "connecting": "yellow",
+    "fencing": "red",
+    "down": "red",
+    "damped": "yellow",
+    "disabled": "bright_black",
+}
+
+
+def status_table(
+    statuses: Statuses, previous: Statuses | None = None, interval_s: float = 1.0
+) -> RenderableType:
+    """One table a process. previous : the answers `interval_s` seconds before, for rates of this moment."""
+    return Group(
+        *(_process(pid, answer, (previous or {}).get(pid), interval_s) for pid, answer in statuses.items())
+    )
+
+
+def _process(
+    pid: int, answer: Mapping[str, Any], before: Mapping[str, Any] | None, interval_s: float
+) -> Table:
+    if not answer.get("ok"):
+        error = answer.get("error", {})
+        table = Table(title=f"process {pid}", title_justify="left", show_header=False, box=None)
+        table.add_row(Text(str(error.get("message", "no answer")), style="red"))
+        return table
+    devices = "  ".join(_device(device) for device in answer.get("devices", ()))
+    title = f"process {pid}, workload {answer.get('workload', '?')} on {answer.get('host', '?')}:  {devices}"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in ("peer", "way", "lane", "path", "state", "since"):
+        table.add_column(name)
+    for name in ("weight", "rate", "in flight", "rtt", "moved", "failovers"):
+        table.add_column(name, justify="right")
+    table.add_column("waits for")
+    old = _lane_bytes(before)
+    for connection in answer.get("connections", ()):
+        for lane in connection.get("lanes", ()):
+            table.add_row(*_lane(connection, lane, old, interval_s))
+    return table
+
+
+def _device(device: Mapping[str, Any]) -> str:
+    notes = [str(device.get("link", "?"))]
+    if device.get("avoided"):
+        notes.append("avoided")
+    return f"{device.get('device')} {' '.join(notes)} {device.get('lanes_up', 0)}/{device.get('lanes', 0)}"
+
+
+def _lane(
+    connection: Mapping[str, Any],
+    lane: Mapping[str, Any],
+    old: Mapping[tuple[str, int], int],
+    interval_s: float,
+) -> list[str | Text]:
+    state = str(lane.get("state", "?"))
+    reason = str(lane.get("reason", "none"))
+    shown = state if state in ("up", "slow_start") or reason == "none" else f"{state} ({reason})"
+    moved = int(lane.get("sent_bytes", 0)) + int(lane.get("received_bytes", 0))
+    key = (str(connection.get("connection")), int(lane.get("lane", 0)))
+    rate = (moved - old[key]) / interval_s if key in old else float(lane.get("delivery_rate", 0))
+    rank = connection.get("peer_rank")
+    return [
+        f"{connection.get('peer', '?')}" + ("" if rank is None else f" rank {rank}"),
+        str(connection.get("direction", "?")),
+        str(lane.get("lane", "?")),
+        f"{lane.get('device', '?')} → {lane.get('peer_device', '?')}",
+        Text(shown, style=_STATE_STYLES.get(state, "")),
+        f"{float(lane.get('since_ms', 0)) / 1000:.1f} s",
+        f"{float(lane.get('weight') or 0) / 10:.0f}%",
+        f"{size(max(rate, 0.0))}/s",
+        size(float(lane.get("in_flight_bytes", 0))),
+        f"{lane.get('rtt_us', 0)} µs",
+        size(moved),
+        str(lane.get("failovers", 0)),
+        str(connection.get("waits_for", "")),
+    ]
+
+
+def _lane_bytes(answer: Mapping[str, Any] | None) -> dict[tuple[str, int], int]:
+    return {
+        (str(connection.get("connection")), int(lane.get("lane", 0))): int(lane.get("sent_bytes", 0))
+        + int(lane.get("received_bytes", 0))
+        for connection in (answer or {}).get("connections", ())
+        for lane in connection.get("lanes", ())
+    }
+
+
+def size(count: float) -> str:
+    """Bytes with a decimal unit: 12.3 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

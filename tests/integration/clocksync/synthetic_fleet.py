@@ -1,0 +1,180 @@
+"""A fleet whose probe rings are written from a known truth: what the probe engine would see, without a
+network.
+
+Every host gets a run directory with a probe ring and a virtual clock. `SyntheticFleet.produce` writes, in
+real time, the trains that the hosts exchange: kernel time plus a base delay plus queueing, through the
+virtual clocks of both ends. Links can be cut, made asymmetric or loaded, hosts stepped or made to lie.
+"""
+
+import os
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fabricpulse.core.shm.mapping import create_mapping
+from fabricpulse.core.shm.probe_ring import EDGE, HEADER, INBOUND, MAGIC, MAIN_PATH, OUTBOUND, SAMPLE, VERSION
+from fabricpulse.core.shm.virtual_clock import VirtualClock, VirtualClockWriter
+
+
+class RingWriter:
+    """Writes a probe ring as the engine does (protocol in probe_ring.h)."""
+
+    def __init__(
+        self, path: Path, host: str, edges: list[tuple[str, str, str]], capacity: int = 1 << 14
+    ) -> None:
+        """edges : (device, peer, peer device)."""
+        self.capacity = capacity
+        edge_capacity = max(1, len(edges))
+        self.samples_offset = -(-(HEADER.size + edge_capacity * EDGE.size) // 64) * 64
+        self.map = create_mapping(path, self.samples_offset + capacity * SAMPLE.size)
+        self.next = 0
+        for index, (device, peer, peer_device) in enumerate(edges):
+            names = [text.encode() for text in (device, device, peer, peer_device, peer_device)]
+            EDGE.pack_into(self.map, HEADER.size + index * EDGE.size, 1, 1, *names)
+        HEADER.pack_into(
+            self.map, 0, MAGIC, VERSION, HEADER.size, EDGE.size, edge_capacity, SAMPLE.size, capacity, HEADER.size,
+            self.samples_offset, host.encode(), os.getpid(), 1, 2, 0,
+        )  # fmt: skip
+
+    def write(
+        self,
+        edge: int,
+        train: int,
+        direction: int,
+        tx: list[int],
+        rx: list[int],
+        *,
+        tx_valid: int = 7,
+        rx_valid: int = 7,
+    ) -> None:
+        """Appends one sample."""
+        offset = self.samples_offset + (self.next % self.capacity) * SAMPLE.size
+        self.map[offset : offset + 8] = (2 * self.next + 1).to_bytes(8, "little")
+        SAMPLE.pack_into(
+            self.map, offset, 2 * self.next + 1, edge, train, 1, 0, direction, MAIN_PATH, tx_valid, rx_valid,
+            *tx, *rx, 0, 0,
+        )  # fmt: skip
+        self.map[offset : offset + 8] = (2 * self.next + 2).to_bytes(8, "little")
+        self.next += 1
+        self.map[HEADER.size - 8 : HEADER.size] = self.next.to_bytes(8, "little")
+
+
+@dataclass
+class Link:
+    """A pair of NICs. forward : a -> b. load : chance that a train meets a queue."""
+
+    a: str
+    b: str
+    device: str
+    forward_ns: int = 1_500
+    backward_ns: int = 1_500
+    load: float = 0.3
+    up: bool = True
+    edge_a: int = 0
+    edge_b: int = 0
+    train: int = 0
+
+
+@dataclass
+class SyntheticFleet:
+    """The hosts and links; `directory/<host>` is the run directory of a host."""
+
+    directory: Path
+    hosts: list[str]
+    rails: int = 1
+    rate: float = 50.0
+    seed: int = 1
+    links: list[Link] = field(default_factory=list)
+    lies_ns: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        edges: dict[str, list[tuple[str, str, str]]] = {host: [] for host in self.hosts}
+        for rail in range(self.rails):
+            for i, a in enumerate(self.hosts):
+                for b in self.hosts[i + 1 :]:
+                    device = f"rail{rail}"
+                    link = Link(a, b, device, edge_a=len(edges[a]), edge_b=len(edges[b]))
+                    edges[a].append((device, b, device))
+                    edges[b].append((device, a, device))
+                    self.links.append(link)
+        self.clock_writers: dict[str, VirtualClockWriter] = {}
+        self.clocks: dict[str, VirtualClock] = {}
+        self.rings: dict[str, RingWriter] = {}
+        now = time.time_ns()
+        for host in self.hosts:
+            path = self.directory / host
+            path.mkdir(parents=True, exist_ok=True)
+            writer = VirtualClockWriter(path / "virtual_clock", capacity=4096)
+            writer.append(
+                now, self.random.randint(-5, 5) * 10**9 + self.random.randint(0, 10**9), self._ppm()
+            )
+            self.clock_writers[host] = writer
+            self.clocks[host] = VirtualClock(path / "virtual_clock")
+            self.rings[host] = RingWriter(path / "probes", host, edges[host])
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def _ppm(self) -> int:
+        return self.random.randint(-50_000_000, 50_000_000)
+
+    def environment(self, host: str) -> dict[str, str]:
+        """What a daemon of `host` is started with."""
+        return {
+            "FABRICPULSE_RUN_DIR": str(self.directory / host),
+            "FABRICPULSE_VIRTUAL_CLOCK": str(self.directory / host / "virtual_clock"),
+        }
+
+    def step_clock(self, host: str, by_ns: int) -> None:
+        """Steps the clock of `host` now; its rate stays."""
+        now = time.time_ns()
+        shown = self.clocks[host].from_kernel(now)
+        rate = self.clocks[host].from_kernel(now + 10**9) - shown - 10**9
+        self.clock_writers[host].append(now, shown - now + by_ns, rate * 1000)
+
+    def start(self) -> None:
+        """Begins to write trains, in a thread."""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        done = time.time_ns()
+        due = {id(link): done + self.random.randint(0, int(1e9 / self.rate)) for link in self.links}
+        while not self._stop.wait(0.02):
+            now = time.time_ns()
+            for link in self.links:
+                while due[id(link)] < now:
+                    at = due[id(link)]
+                    due[id(link)] += round(1e9 / self.rate * self.random.uniform(0.8, 1.2))
+                    if link.up:
+                        self._train(link, at)
+
+    def _train(self, link: Link, at: int) -> None:
+        link.train += 1
+        for sender, receiver, base, direction_a in (
+            (link.a, link.b, link.forward_ns, OUTBOUND),
+            (link.b, link.a, link.backward_ns, INBOUND),
+        ):
+            tx, rx = [], []
+            queued = self.random.random() < link.load
+            for packet in range(3):
+                sent = at + packet * 20_000
+                delay = base + abs(self.random.gauss(0, 15))
+                delay += 8_000 * self.random.random() if packet == 0 else 0.0
+                delay += self.random.expovariate(1 / 50_000) if queued else 0.0
+                tx.append(self.clocks[sender].from_kernel(sent) + self.lies_ns.get(sender, 0))
+                rx.append(
+                    self.clocks[receiver].from_kernel(sent + round(delay)) + self.lies_ns.get(receiver, 0)
+                )
+            self.rings[link.a].write(link.edge_a, link.train, direction_a, tx, rx)
+            self.rings[link.b].write(
+                link.edge_b, link.train, INBOUND if direction_a == OUTBOUND else OUTBOUND, tx, rx
+            )

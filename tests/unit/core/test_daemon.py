@@ -1,0 +1,96 @@
+"""The life of a daemon, in a process of its own: signals, readiness, memory."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+CHILD = Path(__file__).with_name("daemon_child.py")
+
+
+@contextmanager
+def daemon(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-I", str(CHILD), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_ends_cleanly(signum: signal.Signals) -> None:
+    """SIGTERM and SIGINT let it finish and it exits with 0."""
+    with daemon() as process:
+        assert line(process).startswith("ready")
+        process.send_signal(signum)
+
+        assert (line(process), line(process)) == ("stopping", "stopped")
+        assert process.wait(10) == 0
+
+
+def test_second_signal_does_not_wait() -> None:
+    """A shutdown that hangs is cut short by a second SIGTERM."""
+    with daemon("hang") as process:
+        line(process)
+        process.terminate()
+        assert line(process) == "stopping"
+        process.terminate()
+
+        assert process.wait(5) == 1
+
+
+def test_reload() -> None:
+    """SIGHUP runs the hooks; one that fails is logged in a sentence and the daemon lives on."""
+    with daemon() as process:
+        line(process)
+        for expected in ("reload 1", "reload 2", "reload 3"):
+            process.send_signal(signal.SIGHUP)
+            assert line(process) == expected
+        process.terminate()
+        _, errors = process.communicate(timeout=10)
+
+    assert process.returncode == 0
+    assert (
+        errors.count('event="reload failed, the old settings stay in force" error="the new file is bad"') == 1
+    )
+    assert "Traceback" not in errors
+
+
+def test_systemd_is_told(tmp_path: Path) -> None:
+    """With Type=notify systemd learns when it is ready and when it stops."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(str(tmp_path / "notify"))
+        notify.settimeout(10)
+        with daemon(NOTIFY_SOCKET=str(tmp_path / "notify")) as process:
+            line(process)
+            assert notify.recv(100) == b"READY=1"
+            process.terminate()
+            assert notify.recv(100) == b"STOPPING=1"
+
+
+def test_bare_daemon_is_small() -> None:
+    """A daemon that does nothing yet takes less than 45 MB; what is heavy is imported by who needs it."""
+    with daemon() as process:
+        line(process)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+
+    resident_kib = int(next(row for row in status.splitlines() if row.startswith("VmRSS")).split()[1])
+    assert resident_kib < 45 * 1024

@@ -1,0 +1,183 @@
+"""`fabricpulse plugin status|ctl|path` against a job that answers on its control socket."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.nccl_plugin.command import command
+
+STATUS = {
+    "ok": True, "pid": 1, "host": "h0", "workload": "train-7", "generation": 41, "detail": 0,
+    "devices": [{"device": "rail0", "link": "up", "avoided": True, "speed_mbps": 10000, "lanes": 1, "lanes_up": 0}],
+    "connections": [{
+        "connection": "5f0c9a7be1d20001", "direction": "send", "peer": "h1", "peer_pid": 815, "peer_rank": 1,
+        "device": "rail0", "state": "open", "requests": 2, "waits_for": "delivery", "bytes": 123,
+        "lanes": [{
+            "lane": 0, "device": "rail0", "peer_device": "rail1", "transport": "tcp", "state": "disabled",
+            "reason": "command", "epoch": 1, "weight": 0, "since_ms": 812, "in_flight_bytes": 0,
+            "sent_bytes": 123000000, "received_bytes": 0, "delivery_rate": 0, "rtt_us": 41, "failovers": 3,
+        }],
+    }],
+}  # fmt: skip
+
+
+class Job:
+    """A control socket of this process that remembers what it was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.requests: list[dict[str, Any]] = []
+        self.refuse = False
+        self.path = folder / f"{os.getpid()}.sock"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.bind(str(self.path))
+        self._socket.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                while message := connection.recv(1 << 18):
+                    connection.send(json.dumps(self._answer(json.loads(message))).encode())
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.requests.append(request)
+        if request["op"] == "status":
+            return STATUS
+        if self.refuse:
+            error = {"code": "last_healthy_lane", "message": "rail0 stays in service"}
+            return {"ok": False, "op_id": request["op_id"], "error": error}
+        return {"ok": True, "op_id": request["op_id"], "result": "applied", "changed": []}
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    job = Job(tmp_path / "plugin")
+    yield job
+    job.close()
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(command, arguments)
+
+
+def test_status_shows_every_lane_and_why_it_is_out(job: Job) -> None:
+    """The table names job, NIC, peer, path, state with its reason, and what waits for whom."""
+    output = invoke("status").output
+    for expected in (
+        "train-7",
+        "rail0 up avoided 0/1",
+        "h1 rank 1",
+        "rail0 → rail1",
+        "disabled (command)",
+        "delivery",
+    ):
+        assert expected in output
+    assert "123.0 MB" in output
+
+
+def test_status_as_json_is_the_jobs_own_answer(job: Job) -> None:
+    """One object a line, nothing left out."""
+    answer = json.loads(invoke("status", "--json").output)
+    assert answer == STATUS | {"pid": 1}
+
+
+def test_ctl_sends_a_change_with_identity_and_the_present_generation(job: Job) -> None:
+    """Each change has an operation id and, unless said otherwise, the generation that the job has."""
+    assert invoke("ctl", str(os.getpid()), "nic.avoid", "device=rail0").exit_code == 0
+    change = job.requests[-1]
+    assert change["op"] == "nic.avoid"
+    assert change["device"] == "rail0"
+    assert change["generation"] == 41
+    assert len(change["op_id"]) >= 32
+    invoke(
+        "ctl",
+        "--all",
+        "lane.weight",
+        "connection=5f0c9a7be1d20001",
+        "lane=0",
+        "weight=null",
+        "--generation",
+        "50",
+    )
+    change = job.requests[-1]
+    assert (change["lane"], change["weight"], change["generation"]) == (0, None, 50)
+    invoke("ctl", "--all", "nic.restore", "device=rail0", "--op-id", "mine")
+    assert job.requests[-1]["op_id"] == "mine"
+
+
+def test_a_hexadecimal_connection_stays_text(job: Job) -> None:
+    """A connection that happens to look like a number is not made one."""
+    invoke("ctl", "--all", "lane.disable", "connection=1234567890123456", "lane=1")
+    assert job.requests[-1]["connection"] == "1234567890123456"
+
+
+def test_a_refusal_is_printed_and_fails(job: Job) -> None:
+    """The reason is the job's own; the exit code says that something was refused."""
+    job.refuse = True
+    result = invoke("ctl", "--all", "nic.avoid", "device=rail0")
+    assert result.exit_code == 1
+    assert json.loads(result.output)["error"]["code"] == "last_healthy_lane"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "say which job"),
+        (("--all",), "operation is missing"),
+        (("7",), "operation is missing"),
+        (("--all", "nic.avoid", "rail0"), "key=value"),
+        (("--all", "nic.advoid"), "not known; known are"),
+        (("999999999", "status"), "no plugin control socket"),
+    ],
+)
+def test_bad_input_is_one_sentence(job: Job, arguments: tuple[str, ...], message: str) -> None:
+    """What is missing or unknown is said; nothing is sent."""
+    result = invoke("ctl", *arguments)
+    assert isinstance(result.exception, UserError)
+    assert message in str(result.exception)
+    assert job.requests == []
+
+
+def test_a_job_that_is_gone_is_not_asked(job: Job, tmp_path: Path) -> None:
+    """The socket of a process that was killed stays behind; it is no job."""
+    (tmp_path / "plugin" / "999999999.sock").touch()
+    (tmp_path / "plugin" / "notes.sock").touch()
+    assert len(invoke("status", "--json").output.splitlines()) == 1
+
+
+def test_without_jobs_it_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job is an error for `status` and `ctl`, with the folder in it."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    result = invoke("status")
+    assert isinstance(result.exception, UserError)
+    assert str(tmp_path) in str(result.exception)
+
+
+def test_a_silent_job_is_an_error_not_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that accepts and says nothing (stopped, or a debugger holds it) is named within seconds."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    (tmp_path / "plugin").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "plugin" / f"{os.getpid()}.sock"))
+        listener.listen()
+        assert "timed out" in invoke("status").output
+        result = invoke("ctl", "--all", "hello")
+    assert isinstance(result.exception, UserError)
+    assert "did not answer" in str(result.exception)

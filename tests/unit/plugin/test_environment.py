@@ -1,0 +1,114 @@
+"""`fabricpulse plugin env` prints what each NCCL release needs, and finds what is wrong with an environment."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.nccl_plugin import environment
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that exports net v8 to v12 and profiler v4 to v7, as the plugin does."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    folder = tmp_path_factory.mktemp("library")
+    symbols = [f"ncclNetPlugin_v{v}" for v in range(8, 13)] + [f"ncclProfiler_v{v}" for v in range(4, 8)]
+    source = folder / "plugin.c"
+    source.write_text("\n".join(f"int {symbol};" for symbol in symbols))
+    target = folder / "libnccl-net-fabricpulse.so"
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", target], check=True)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("nccl", "net", "profiler"),
+    [
+        ("2.20.5", 8, None),
+        ("2.23.4", 8, None),
+        ("2.25.1", 9, None),
+        ("2.26.2", 10, None),
+        ("2.27.3", 10, 4),
+        ("2.28", 11, 5),
+        ("2.29.7", 11, 6),
+        ("2.30.3", 12, 6),
+        ("2.32.3", 12, 7),
+    ],
+)
+def test_each_release_gets_the_newest_versions_that_both_sides_know(
+    library: Path, nccl: str, net: int, profiler: int | None
+) -> None:
+    """What NCCL will choose, by release; without a common profiler version none is set."""
+    plan = environment.plan(library, environment.parse_version(nccl))
+    assert (plan.net, plan.profiler) == (net, profiler)
+    names = {setting.name for setting in plan.settings}
+    assert names == {"NCCL_NET_PLUGIN", "NCCL_NET"} | ({"NCCL_PROFILER_PLUGIN"} if profiler else set())
+
+
+@pytest.mark.parametrize("nccl", ["2.18.1", "2.12", "1.0"])
+def test_a_release_that_is_too_old_is_refused_with_the_reason(library: Path, nccl: str) -> None:
+    """Older NCCL would fall back to its own transport in silence."""
+    with pytest.raises(UserError, match=r"2\.20 or newer|too old"):
+        environment.plan(library, environment.parse_version(nccl))
+
+
+def test_a_version_that_is_none_is_refused() -> None:
+    """One sentence, no traceback."""
+    with pytest.raises(UserError, match=r"of the form 2\.27\.3"):
+        environment.parse_version("newest")
+
+
+def test_what_is_printed_passes_the_check(library: Path) -> None:
+    """The environment that `env` prints has no problem; an empty one names each variable that is missing."""
+    plan = environment.plan(library, (2, 30))
+    assert environment.check(plan, {setting.name: setting.value for setting in plan.settings}) == []
+    problems = environment.check(plan, {})
+    assert len(problems) == 2
+    assert all("is not set" in problem for problem in problems)
+
+
+def test_what_leads_nccl_elsewhere_is_found(library: Path, tmp_path: Path) -> None:
+    """Another library, another transport, and a short name that the loader cannot find are each named."""
+    plan = environment.plan(library, (2, 30))
+    good = {setting.name: setting.value for setting in plan.settings}
+    other = tmp_path / "libnccl-net-other.so"
+    other.touch()
+    for name, value in (
+        ("NCCL_NET_PLUGIN", str(other)),
+        ("NCCL_NET_PLUGIN", "fabricpulse"),
+        ("NCCL_NET", "Socket"),
+        ("NCCL_COLLNET_ENABLE", "1"),
+    ):
+        (problem,) = environment.check(plan, good | {name: value})
+        assert problem.startswith(name)
+
+
+def test_a_short_name_on_the_loaders_path_is_right(library: Path) -> None:
+    """`NCCL_NET_PLUGIN=fabricpulse` works with the folder on LD_LIBRARY_PATH."""
+    plan = environment.plan(library, (2, 30))
+    good = {setting.name: setting.value for setting in plan.settings}
+    good |= {
+        "NCCL_NET_PLUGIN": "fabricpulse",
+        "NCCL_NET": "FabricPulse",
+        "LD_LIBRARY_PATH": str(library.parent),
+    }
+    assert environment.check(plan, good) == []
+
+
+def test_profiler_only_keeps_the_transport(library: Path) -> None:
+    """Telemetry without the transport sets the profiler alone, and says so when NCCL is too old for it."""
+    plan = environment.plan(library, (2, 28), profiler_only=True)
+    assert [setting.name for setting in plan.settings] == ["NCCL_PROFILER_PLUGIN"]
+    with pytest.raises(UserError, match=r"2\.27 or newer"):
+        environment.plan(library, (2, 24), profiler_only=True)
+
+
+def test_a_file_that_is_no_library_is_one_sentence(tmp_path: Path) -> None:
+    """A broken installation is said as such."""
+    broken = tmp_path / "libnccl-net-fabricpulse.so"
+    broken.write_text("no library")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        environment.plan(broken, (2, 30))

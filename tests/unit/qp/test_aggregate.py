@@ -1,0 +1,258 @@
+"""Series of a host from the telemetry of its processes: sums never fall, gauges show the present, names stay few."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
+
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.shm.plugin_telemetry import PluginTelemetryReader, Table, TelemetrySnapshot
+from fabricpulse.exporters.qp.aggregate import Aggregator
+from fabricpulse.exporters.qp.expose import expose
+from fabricpulse.exporters.qp.metrics import METRICS
+
+PAIR = ("train-7", "rail0", "h1", "rail0")
+
+
+def read(file: TelemetryFile) -> TelemetrySnapshot:
+    return PluginTelemetryReader(file.path).read()
+
+
+@pytest.fixture
+def aggregator() -> Aggregator:
+    return Aggregator(forget_after_s=300, worst_count=2, worst_owd_s=0.005, waiting_s=1.0)
+
+
+def rendered(aggregator: Aggregator) -> str:
+    exposition = Exposition()
+    expose(aggregator, 0, exposition)
+    return exposition.render().decode()
+
+
+def test_lanes_pairs_and_processes_sum_to_one_series(tmp_path: Path, aggregator: Aggregator) -> None:
+    """Living lanes, closed lanes and all processes of a job count into (workload, device, peer, peer_device)."""
+    first, second = TelemetryFile(tmp_path, 100), TelemetryFile(tmp_path, 200)
+    first.lane(0, 0, "h1", sent_bytes=10, ecn_marked=1)
+    first.lane(1, 0, "h1", sent_bytes=20)
+    first.lane(2, 1, "h1", sent_bytes=1000)
+    first.put(Table.PAIRS, 0, state=1, device=0, peer=b"h1", peer_device=b"rail0", sent_bytes=100)
+    second.lane(0, 0, "h1", sent_bytes=5)
+    aggregator.take([read(first), read(second)], [], 0.0, interval=True)
+    totals = aggregator.pairs()
+    assert totals[PAIR].counters["sent_bytes"] == 135
+    assert totals[PAIR].counters["ecn_marked"] == 1
+    assert totals["train-7", "rail1", "h1", "rail1"].counters["sent_bytes"] == 1000
+
+
+def test_sums_do_not_fall_when_a_process_ends(tmp_path: Path, aggregator: Aggregator) -> None:
+    """A process that is gone, and whose file is gone, stays in the sum as long as its job lives here."""
+    first, second = TelemetryFile(tmp_path, 100), TelemetryFile(tmp_path, 200)
+    for file in (first, second):
+        file.lane(0, 0, "h1", sent_bytes=10)
+    aggregator.take([read(first), read(second)], [], 0.0, interval=True)
+    first.lane(0, 0, "h1", sent_bytes=12)
+    aggregator.take([read(second)], [read(first)], 1.0, interval=True)
+    assert aggregator.pairs()[PAIR].counters["sent_bytes"] == 22
+    aggregator.take([read(second)], [], 2.0, interval=True)
+    assert aggregator.pairs()[PAIR].counters["sent_bytes"] == 22
+    assert aggregator.gauges.processes["train-7"] == 1
+
+
+def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path, aggregator: Aggregator) -> None:
+    """The start time tells two processes of one pid apart; both count."""
+    file = TelemetryFile(tmp_path, 100)
+    file.lane(0, 0, "h1", sent_bytes=10)
+    aggregator.take([read(file)], [], 0.0, interval=True)
+    file.header["pid_start_ticks"] = 77
+    file.lane(0, 0, "h1", sent_bytes=3)
+    aggregator.take([read(file)], [], 1.0, interval=True)
+    assert aggregator.pairs()[PAIR].counters["sent_bytes"] == 13
+
+
+def test_a_finished_job_is_forgotten(tmp_path: Path, aggregator: Aggregator) -> None:
+    """After its last process has been gone for the time set, no series of a job is left; gauges go at once."""
+    file = TelemetryFile(tmp_path, 100)
+    file.lane(0, 0, "h1", sent_bytes=10)
+    file.put(Table.COLLECTIVES, 0, state=1, function=b"AllReduce", operations=1, bytes=8, busy_ns=4)
+    aggregator.take([read(file)], [], 0.0, interval=True)
+    aggregator.take([], [], 299.0, interval=True)
+    assert PAIR in aggregator.pairs()
+    assert not aggregator.gauges.lane_state
+    aggregator.take([], [], 301.0, interval=True)
+    assert not aggregator.pairs()
+    assert not aggregator.collectives()
+    assert "train-7" not in rendered(aggregator)
+
+
+def test_delays_count_for_the_source_that_holds(tmp_path: Path, aggregator: Aggregator) -> None:
+    """Delays on fleet time and half round trips never mix, also when a lane gains or loses fleet time."""
+    file = TelemetryFile(tmp_path, 100)
+    file.lane(0, 0, "h1", {0: 5}, delay_source=2)
+    aggregator.take([read(file)], [], 0.0, interval=True)
+    file.lane(0, 0, "h1", {0: 5, 4: 3}, delay_source=1)
+    aggregator.take([read(file)], [], 1.0, interval=True)
+    total = aggregator.pairs()[PAIR]
+    assert sum(total.half_rtt.counts) == 5
+    assert sum(total.owd.counts) == 3
+    assert total.owd.sum_s == pytest.approx(3 * BOUNDS_NS[4] * 1e-9)
+    # 20 us: the third exported bucket ends there.
+    assert total.owd.counts[2] == 3
+
+
+def test_closing_a_lane_moves_its_delays_and_counts_none_twice(
+    tmp_path: Path, aggregator: Aggregator
+) -> None:
+    """When a lane's totals move into its pair's record, nothing is added and nothing lost."""
+    file = TelemetryFile(tmp_path, 100)
+    file.lane(0, 0, "h1", {3: 7}, sent_bytes=70)
+    aggregator.take([read(file)], [], 0.0, interval=True)
+    delay = file.tables[Table.LANES]["delay"][0]
+    file.put(
+        Table.PAIRS,
+        0,
+        state=1,
+        device=0,
+        peer=b"h1",
+        peer_device=b"rail0",
+        sent_bytes=70,
+        delay=delay,
+        delay_source=1,
+    )
+    file.put(Table.LANES, 0, state=0)
+    aggregator.take([read(file)], [], 1.0, interval=True)
+    total = aggregator.pairs()[PAIR]
+    assert total.counters["sent_bytes"] == 70
+    assert sum(total.owd.counts) == 7
+
+
+def test_lane_state_says_whether_any_lane_carries(tmp_path: Path, aggregator: Aggregator) -> None:
+    """1 while a lane over the NIC is up or in slow start, 0 when all are failed or out of service."""
+    file = TelemetryFile(tmp_path, 100)
+    file.lane(0, 0, "h1", state=5)
+    file.lane(1, 0, "h2", state=3)
+    file.lane(2, 1, "h1", state=7)
+    aggregator.take([read(file)], [], 0.0, interval=False)
+    assert aggregator.gauges.lane_state == {("train-7", "rail0"): 1, ("train-7", "rail1"): 0}
+    assert aggregator.gauges.lanes["train-7", "rail1", "disabled"] == 1
+
+
+def test_only_the_worst_few_are_named_and_only_while_bad(tmp_path: Path, aggregator: Aggregator) -> None:
+    """A queue pair has a series while its mean delay of the last interval is bad, at most as many as allowed."""
+    file = TelemetryFile(tmp_path, 100)
+    slow = next(i for i, bound in enumerate(BOUNDS_NS) if bound == 20_000_000)
+    for slot in range(4):
+        file.lane(slot, 0, f"h{slot + 1}", {0: 1})
+    aggregator.take([read(file)], [], 0.0, interval=True)
+    for slot in range(3):
+        file.lane(slot, 0, f"h{slot + 1}", {0: 1, slow: 10 + slot, slow + 1: slot})
+    aggregator.take([read(file)], [], 1.0, interval=True)
+    assert [worst.qp for worst in aggregator.gauges.worst] == ["1002", "1001"]
+    aggregator.take([read(file)], [], 1.5, interval=False)
+    assert len(aggregator.gauges.worst) == 2
+    aggregator.take([read(file)], [], 2.0, interval=True)
+    assert not aggregator.gauges.worst
+    assert "worst" not in rendered(aggregator).replace("# ", "")
+
+
+def test_collective_bandwidth_is_that_of_the_last_interval(tmp_path: Path, aggregator: Aggregator) -> None:
+    """Payload by duration of the operations that ended since the last interval; gone when there was none."""
+    file = TelemetryFile(tmp_path, 100)
+    file.put(Table.COLLECTIVES, 0, state=1, function=b"AllReduce", operations=1, bytes=100, busy_ns=10**9)
+    aggregator.take([read(file)], [], 0.0, interval=True)
+    assert not aggregator.bandwidth()
+    file.put(Table.COLLECTIVES, 0, operations=3, bytes=100 + 4000, busy_ns=3 * 10**9)
+    aggregator.take([read(file)], [], 1.0, interval=True)
+    assert aggregator.bandwidth() == {("train-7", "AllReduce"): 2000.0}
+    aggregator.take([read(file)], [], 2.0, interval=True)
+    assert not aggregator.bandwidth()
+
+
+def test_an_old_request_names_who_waits_for_whom(tmp_path: Path, aggregator: Aggregator) -> None:
+    """A request without progress for longer than set is shown with rank, peer, peer's rank and what it waits for."""
+    file = TelemetryFile(tmp_path, 100, rank=3)
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    posted = int((now - 8) * 1e9)
+    file.put(
+        Table.CONNECTIONS, 0, state=1, peer=b"h1", peer_rank=4, waits_for=3, oldest_request_mono_ns=posted,
+        last_progress_mono_ns=posted,
+    )  # fmt: skip
+    file.put(
+        Table.CONNECTIONS,
+        1,
+        state=1,
+        peer=b"h2",
+        peer_rank=5,
+        waits_for=2,
+        oldest_request_mono_ns=int(now * 1e9),
+    )
+    aggregator.take([read(file)], [], now, interval=False)
+    (waiting,) = aggregator.gauges.waiting
+    assert (waiting.rank, waiting.peer, waiting.peer_rank, waiting.waits_for) == ("3", "h1", "4", "peer_send")
+    assert waiting.age_s == pytest.approx(8, abs=0.1)
+
+
+def test_no_series_comes_twice_and_each_is_in_the_catalogue(tmp_path: Path, aggregator: Aggregator) -> None:
+    """Two processes that show the same thing give one series; every family is declared."""
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    files = [TelemetryFile(tmp_path, pid) for pid in (100, 200)]
+    for file in files:
+        file.lane(0, 0, "h1", {0: 1}, queue_pair=5)
+        file.put(
+            Table.CONNECTIONS, 0, state=1, peer=b"h1", waits_for=3, peer_rank=1, oldest_request_mono_ns=1,
+            last_progress_mono_ns=1,
+        )  # fmt: skip
+    aggregator.take([read(file) for file in files], [], now, interval=True)
+    slow = next(i for i, bound in enumerate(BOUNDS_NS) if bound == 20_000_000)
+    for file in files:
+        file.lane(0, 0, "h1", {0: 1, slow: 4}, queue_pair=5)
+    aggregator.take([read(file) for file in files], [], now, interval=True)
+    lines = [line for line in rendered(aggregator).splitlines() if not line.startswith("#")]
+    series = [line.rpartition(" ")[0] for line in lines]
+    assert len(series) == len(set(series))
+    assert sum("request_waiting" in line for line in series) == 1
+    assert sum("worst_owd" in line for line in series) == 1
+    names = {spec.name for spec in METRICS}
+    for line in series:
+        name = line.partition("{")[0].removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
+        assert name in names or name.startswith("fabricpulse_exporter_")
+
+
+def test_random_lives_never_make_a_counter_fall(tmp_path: Path, aggregator: Aggregator) -> None:
+    """Lanes grow, close and are replaced, processes come and go: the series only rises and loses nothing."""
+    random = np.random.default_rng(7)
+    files: dict[int, TelemetryFile] = {}
+    truth = last = 0
+    keeper = TelemetryFile(tmp_path, 1)
+    for step in range(200):
+        action = random.integers(4)
+        if action == 0 and len(files) < 5:
+            pid = 100 + step
+            files[pid] = TelemetryFile(tmp_path, pid)
+        elif action == 1 and files:
+            files.pop(int(random.choice(list(files)))).path.unlink()
+        for file in files.values():
+            lane = file.tables[Table.LANES][0]
+            grown = int(random.integers(100))
+            truth += grown
+            file.lane(0, 0, "h1", sent_bytes=int(lane["sent_bytes"]) + grown)
+            if random.random() < 0.2:
+                pair = file.tables[Table.PAIRS][0]
+                moved = int(pair["sent_bytes"]) + int(file.tables[Table.LANES][0]["sent_bytes"])
+                file.put(
+                    Table.PAIRS,
+                    0,
+                    state=1,
+                    device=0,
+                    peer=b"h1",
+                    peer_device=b"rail0",
+                    sent_bytes=moved,
+                    delay_source=1,
+                )
+                file.put(Table.LANES, 0, sent_bytes=0, generation=int(lane["generation"]) + 1)
+        aggregator.take([read(file) for file in (keeper, *files.values())], [], float(step), interval=True)
+        total = aggregator.pairs()[PAIR].counters["sent_bytes"] if PAIR in aggregator.pairs() else 0
+        assert total >= last
+        last = total
+    assert last == truth

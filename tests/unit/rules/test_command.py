@@ -1,0 +1,103 @@
+"""`fabricpulse rules`: what it writes, checks and refuses."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.rules.command import command
+
+
+def invoke(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments])
+    if result.exception:
+        raise result.exception
+    return result.stdout
+
+
+def test_one_file_on_standard_output() -> None:
+    """Without --output all rules come as one rule file."""
+    groups = yaml.safe_load(invoke("render"))["groups"]
+
+    assert {rule.get("alert") for group in groups for rule in group["rules"]} >= {"FabricNicFlapping"}
+    assert {rule.get("record") for group in groups for rule in group["rules"]} >= {
+        "network:fabricpulse_nic_connected:ratio"
+    }
+
+
+def test_render_then_check(tmp_path: Path) -> None:
+    """What was rendered passes --check; a changed, missing or left-over file does not, and is named."""
+    invoke("render", "--output", tmp_path)
+    assert invoke("render", "--output", tmp_path, "--check") == ""
+    first = (tmp_path / "alerts" / "nic.yaml").read_text().splitlines()[0]
+    assert first.startswith("# generated from mixins/")
+
+    (tmp_path / "alerts" / "nic.yaml").write_text("groups: []")
+    (tmp_path / "alerts" / "clock.yaml").unlink()
+    (tmp_path / "recording" / "old.yaml").write_text((tmp_path / "recording" / "job.yaml").read_text())
+    (tmp_path / "alerts" / "own.yaml").write_text("# not ours")
+    with pytest.raises(UserError) as caught:
+        invoke("render", "--output", tmp_path, "--check")
+    for words in (
+        "alerts/nic.yaml differs",
+        "alerts/clock.yaml is missing",
+        "recording/old.yaml is left over",
+    ):
+        assert words in str(caught.value)
+
+    invoke("render", "--output", tmp_path)
+    assert invoke("render", "--output", tmp_path, "--check") == ""
+    assert not (tmp_path / "recording" / "old.yaml").exists()
+    assert (tmp_path / "alerts" / "own.yaml").read_text() == "# not ours"
+
+
+def test_settings_and_overrides(tmp_path: Path) -> None:
+    """--config adds an object to the mixin, --set wins over it; numbers stay numbers, other text is text."""
+    overrides = tmp_path / "overrides.jsonnet"
+    overrides.write_text("{ _config+:: { flapThreshold: 5, flapWindow: '1m' } }")
+
+    text = invoke("render", "--config", overrides, "--set", "flapWindow=30s")
+
+    assert "increase(fabricpulse_nic_disconnects_total[30s]) >= 5" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "flapTreshold=3"], "the mixin has no knob 'flapTreshold'; did you mean 'flapThreshold'?"),
+        (["--set", "flapThreshold"], "--set flapThreshold: expected KNOB=VALUE"),
+        (["--check"], "--check needs --output: the folder to compare with"),
+    ],
+)
+def test_refusals(arguments: list[str], message: str) -> None:
+    """A knob that does not exist and half an option are refused with a sentence."""
+    with pytest.raises(UserError) as caught:
+        invoke("render", *arguments)
+
+    assert str(caught.value) == message
+
+
+def test_broken_overrides(tmp_path: Path) -> None:
+    """Jsonnet that does not evaluate is one line with the place."""
+    overrides = tmp_path / "broken.jsonnet"
+    overrides.write_text("{ _config+:: { flapThreshold: ")
+
+    with pytest.raises(UserError, match=r"does not evaluate: .*broken\.jsonnet:1") as caught:
+        invoke("render", "--config", overrides)
+
+    assert "\n" not in str(caught.value)
+
+
+def test_unwritable_output(tmp_path: Path) -> None:
+    """A folder that cannot be written is a sentence."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(UserError, match="cannot write the rules to"):
+        invoke("render", "--output", tmp_path / "file" / "below")
+
+
+def test_knobs() -> None:
+    """`rules knobs` lists each knob with its default."""
+    assert "flapThreshold=3" in invoke("knobs").splitlines()

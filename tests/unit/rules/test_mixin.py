@@ -1,0 +1,265 @@
+"""The mixin and what it renders to: one source, both engines, the house rules of alerts and dashboards."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from fabricpulse.core.metrics.catalogue import load_catalogue
+from fabricpulse.core.rules.files import differences, rendered_files
+from fabricpulse.core.rules.mixin import compile_mixin, knobs, mixin_dir
+
+ROOT = Path(__file__).parents[3]
+MIXIN = compile_mixin()
+ALERTS = {rule["alert"]: rule for group in MIXIN.alerts for rule in group["rules"]}
+RECORDS = {rule["record"]: rule for group in MIXIN.rules for rule in group["rules"]}
+# Series of Prometheus itself.
+FOREIGN = {"up", "ALERTS"}
+RUNBOOK_HEADINGS = (
+    "What it means",
+    "What it does to jobs",
+    "How to find the cause",
+    "What to do",
+    "How to tune it",
+)
+
+
+def test_rendered_is_committed() -> None:
+    """rules/ is what mixins/ renders to; `make rules` mends it."""
+    assert differences(ROOT / "rules", rendered_files(MIXIN)) == []
+
+
+def test_both_engines_agree() -> None:
+    """rjsonnet, which we use, and gojsonnet, which our users use, evaluate the mixin to the same."""
+    import _gojsonnet
+
+    snippet = """
+    local m = import 'mixin.libsonnet';
+    { alerts: m.prometheusAlerts, rules: m.prometheusRules, dashboards: m.grafanaDashboards }
+    """
+    value = json.loads(_gojsonnet.evaluate_snippet("mixin", snippet, jpathdir=str(mixin_dir())))
+
+    assert value["alerts"]["groups"] == MIXIN.alerts
+    assert value["rules"]["groups"] == MIXIN.rules
+    assert value["dashboards"] == MIXIN.dashboards
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_alert_style(name: str) -> None:
+    """Each alert has what the mixin conventions ask for, in their form."""
+    alert = ALERTS[name]
+    annotations = alert["annotations"]
+
+    assert re.fullmatch(r"Fabric([A-Z][a-z0-9]+)+", name)
+    assert len(name) <= 40
+    assert alert["labels"]["severity"] in {"critical", "warning", "info", "none"}
+    assert re.fullmatch(r"[A-Z][^{}]+\.", annotations["summary"])
+    assert "{{" in annotations["description"]
+    assert annotations["runbook_url"].endswith(f"/docs/runbooks/{name}.md")
+    # A value in a label makes a new alert with each evaluation.
+    assert not any("$value" in value for value in alert["labels"].values())
+
+
+def test_group_style() -> None:
+    """Groups have distinct short names and at most twenty rules; alerts are named once."""
+    groups = MIXIN.alerts + MIXIN.rules
+    names = [group["name"] for group in groups]
+
+    assert len(set(names)) == len(names)
+    assert all(len(name) <= 40 and name.startswith("fabricpulse-") for name in names)
+    assert all(0 < len(group["rules"]) <= 20 for group in groups)
+    # Keys that Prometheus 2.42 does not know would make it refuse the whole file.
+    assert all(set(group) <= {"name", "rules", "interval"} for group in groups)
+    assert sum(len(group["rules"]) for group in MIXIN.alerts) == len(ALERTS)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_record_style(name: str) -> None:
+    """Recorded series are named level:metric:operations and say what they sum away, not what they keep."""
+    assert re.fullmatch(r"[a-z_]+:fabricpulse_[a-z0-9_]+:[a-z0-9_]+", name)
+    assert not re.search(r"\bby\s*\(", RECORDS[name]["expr"])
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_runbook(name: str) -> None:
+    """Each alert has a page with all its headings, and each heading something below it."""
+    text = (ROOT / "docs" / "runbooks" / f"{name}.md").read_text()
+
+    assert text.startswith(f"# {name}\n")
+    sections = dict(re.findall(r"^## (.+)\n\n([^#]+)", text, re.M))
+    assert tuple(sections) == RUNBOOK_HEADINGS
+    assert all(len(section.split()) >= 1 for section in sections.values())
+
+
+def test_no_stray_runbook() -> None:
+    """No page is left of an alert that is gone."""
+    assert {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")} - {"README"} == set(ALERTS)
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_alert_is_tested(name: str) -> None:
+    """Each alert has a promtool test in which it fires; each but the watchdog has one in which it does not."""
+    cases = [
+        case["exp_alerts"]
+        for path in (ROOT / "rules" / "tests").glob("*.yaml")
+        for test in yaml.safe_load(path.read_text())["tests"]
+        for case in test.get("alert_rule_test", [])
+        if case["alertname"] == name
+    ]
+
+    assert any(cases), "no test in which it fires"
+    assert name == "FabricWatchdog" or not all(cases), "no test in which it does not fire"
+
+
+def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for panel in dashboard["panels"]:
+        yield from panels(panel) if panel["type"] == "row" and panel["panels"] else [panel]
+
+
+def dashboard_queries(dashboard: dict[str, Any]) -> Iterator[str]:
+    for panel in panels(dashboard):
+        for target in panel.get("targets", []):
+            yield re.sub(r"\$__\w+", "1m", target["expr"])
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            assert match
+            yield match[1]
+    for annotation in dashboard["annotations"]["list"]:
+        yield annotation["expr"]
+
+
+def selectors(expression: str) -> list[tuple[str, list[str]]]:
+    """(metric, labels matched) of each selector in the expression, which must be valid PromQL."""
+    found: list[tuple[str, list[str]]] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, promql_parser.VectorSelector):
+            found.append((node.name or "", [matcher.name for matcher in node.matchers.matchers]))
+        elif isinstance(node, promql_parser.MatrixSelector):
+            visit(node.vector_selector)
+        elif isinstance(
+            node,
+            (
+                promql_parser.AggregateExpr,
+                promql_parser.ParenExpr,
+                promql_parser.SubqueryExpr,
+                promql_parser.UnaryExpr,
+            ),
+        ):
+            visit(node.expr)
+        elif isinstance(node, promql_parser.BinaryExpr):
+            visit(node.lhs)
+            visit(node.rhs)
+        elif isinstance(node, promql_parser.Call):
+            for argument in node.args:
+                visit(argument)
+
+    visit(promql_parser.parse(expression))
+    return found
+
+
+EXPRESSIONS = [
+    *((name, rule["expr"]) for name, rule in (ALERTS | RECORDS).items()),
+    *((file, query) for file, d in MIXIN.dashboards.items() for query in dashboard_queries(d)),
+]
+
+
+@pytest.mark.parametrize(("where", "expression"), EXPRESSIONS)
+def test_metrics_exist(where: str, expression: str) -> None:
+    """Each metric in a rule or panel is exported or recorded, has the labels asked for, and the fitting function."""
+    try:
+        catalogue = load_catalogue()
+    except ModuleNotFoundError as error:
+        pytest.skip(f"no catalogue yet: {error}")
+    target = {"job", "instance", "cluster"}
+    for name, labels in selectors(expression):
+        if name in FOREIGN:
+            continue
+        if name in RECORDS:
+            assert where in MIXIN.dashboards, "a rule that needs a recorded series lags by an evaluation"
+            continue
+        family = re.sub(r"_(bucket|sum|count)$", "", name)
+        spec = catalogue.get(name) or catalogue.get(family)
+        assert spec, f"{where}: no metric {name}"
+        extra = {"histogram": {"le"}, "summary": {"quantile"}}.get(spec.type, set())
+        assert set(labels) <= {*spec.labels, *target, *extra}, f"{where}: {name} has no such label"
+        if spec.type in {"counter", "histogram"}:
+            assert re.search(rf"(rate|increase)\({name}\b", expression), f"{where}: bare counter {name}"
+        else:
+            assert not re.search(rf"(rate|increase)\({name}\b", expression), f"{where}: rate of gauge {name}"
+
+
+@pytest.mark.parametrize("file", MIXIN.dashboards)
+def test_dashboard_style(file: str) -> None:
+    """Each dashboard takes its data source from a variable, each panel tells what it shows and in which unit."""
+    dashboard = MIXIN.dashboards[file]
+
+    assert dashboard["templating"]["list"][0]["name"] == "datasource"
+    assert dashboard["editable"] is False
+    seen_ids = [panel["id"] for panel in panels(dashboard)]
+    assert len(set(seen_ids)) == len(seen_ids)
+    cells: set[tuple[int, int]] = set()
+    for panel in panels(dashboard):
+        if panel["type"] == "row":
+            continue
+        assert panel["title"]
+        assert panel["description"].endswith(".")
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert [target["refId"] for target in panel["targets"]] == list("ABCDEFGH"[: len(panel["targets"])])
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        area = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        if panel in dashboard["panels"]:
+            assert not area & cells, f"{panel['title']} lies on another panel"
+            cells |= area
+
+
+def test_dashboard_uids() -> None:
+    """Uids are distinct and do not change: links and bookmarks hold on to them."""
+    uids = {file: dashboard["uid"] for file, dashboard in MIXIN.dashboards.items()}
+
+    assert len(set(uids.values())) == len(uids)
+    assert uids["fabricpulse-fleet.json"] == "d84f966aa1ca711210688f293cc21e2e"
+
+
+def test_knobs_reach_the_rules(tmp_path: Path) -> None:
+    """Selector, threshold, severity, disabled alerts and extra labels arrive where they belong."""
+    mixin = compile_mixin(
+        settings={
+            "selector": 'cluster="a"',
+            "flapThreshold": 7,
+            "severities": {"FabricNicFlapping": "critical"},
+            "disabledAlerts": ["FabricWatchdog"],
+            "extraLabels": {"team": "net"},
+        }
+    )
+    alerts = {rule["alert"]: rule for group in mixin.alerts for rule in group["rules"]}
+
+    assert "FabricWatchdog" not in alerts
+    flapping = alerts["FabricNicFlapping"]
+    assert flapping["expr"] == 'increase(fabricpulse_nic_disconnects_total{cluster="a"}[5m]) >= 7'
+    expected = {"severity": "critical", "component": "mesh", "team": "net", "remediate": "nccl"}
+    assert flapping["labels"] == expected
+    for group in mixin.alerts + mixin.rules:
+        for rule in group["rules"]:
+            for name, labels in selectors(rule["expr"]):
+                assert "cluster" in labels, f"{rule} reads {name} of all fleets"
+
+
+def test_every_knob_is_used() -> None:
+    """A knob that changes nothing is a lie."""
+    sources = "".join(
+        path.read_text() for path in mixin_dir().rglob("*.libsonnet") if path.name != "config.libsonnet"
+    )
+    assert [name for name in knobs(mixin_dir()) if f"config.{name}" not in sources] == []

@@ -1,0 +1,104 @@
+"""The built wheel, installed in an empty environment, without the sources at hand."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+COMMAND = Path(sys.executable).with_name("fabricpulse")
+COMMANDS = sorted(entry_points(group="fabricpulse.commands"), key=lambda entry: entry.name)
+COMPONENTS = ("core", "exporters", "clocksync", "nccl_plugin", "remediation", "lab")
+
+
+def fabricpulse(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(COMMAND), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | {"COLUMNS": "200"},
+    )
+
+
+def portion(component: str) -> Path:
+    return Path(str(files(f"fabricpulse.{component}")))
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_it_is_the_wheel(component: str) -> None:
+    """Each component comes from this environment, not from a checkout, with its marker for type checkers."""
+    assert portion(component).is_relative_to(sys.prefix)
+    assert (portion(component) / "py.typed").is_file()
+
+
+def test_no_native_sources() -> None:
+    """What is compiled is not also shipped as source."""
+    root = portion("core").parent
+    assert [
+        str(p) for p in root.rglob("*") if p.suffix in {".cc", ".cpp"} or p.name == "CMakeLists.txt"
+    ] == []
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in COMMANDS])
+def test_help(name: str) -> None:
+    """Every command and every command below it can be loaded and explains itself."""
+
+    def check(*path: str) -> None:
+        result = fabricpulse(*path, "--help")
+        assert result.returncode == 0, result.stderr
+        assert f"Usage: fabricpulse {' '.join(path)} " in result.stdout
+        if "\nCommands:\n" in result.stdout:
+            for line in result.stdout.split("\nCommands:\n")[1].splitlines():
+                if line.startswith("  ") and line[2] != " ":
+                    check(*path, line.split()[0])
+
+    check(name)
+
+
+def test_catalogue_and_configurations_load() -> None:
+    """All metric catalogues and configuration classes that the entry points name are there."""
+    from fabricpulse.core.metrics.catalogue import load_catalogue
+    from fabricpulse.core.reference import configuration_page, metrics_page
+
+    assert "fabricpulse_nic_connected" in load_catalogue()
+    assert "fabricpulse_nic_connected" in metrics_page()
+    assert "basic_auth_users" in configuration_page()
+
+
+def test_rules_render(tmp_path: Path) -> None:
+    """The mixin is in the wheel and renders to the very rules that are in the wheel."""
+    result = fabricpulse("rules", "render", "--output", str(tmp_path))
+
+    assert result.returncode == 0, result.stderr
+    shipped = Path(str(files("fabricpulse") / "data" / "rules"))
+    rendered = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*.*")}
+    assert len(rendered) >= 9
+    for path, text in rendered.items():
+        assert (shipped / path).read_text() == text
+
+
+def test_plugin_is_there() -> None:
+    """The plugin can be loaded as NCCL does it, and shows the symbols of every version that it promises."""
+    result = fabricpulse("plugin", "path")
+    assert result.returncode == 0, result.stderr
+    path = Path(result.stdout.strip())
+
+    assert path.name == "libnccl-net-fabricpulse.so"
+    assert path.is_relative_to(sys.prefix)
+    library = ctypes.CDLL(str(path))
+    for version in range(8, 13):
+        assert ctypes.c_void_p.in_dll(library, f"ncclNetPlugin_v{version}")
+
+
+def test_probe_engine_is_there() -> None:
+    """The native parts of core and exporters can be loaded."""
+    from fabricpulse.core._layouts import layouts
+
+    assert layouts()["clock_page"]["sizeof"] > 0
+    assert list(portion("exporters").rglob("_*.so"))
