@@ -412,7 +412,8 @@ class Reconciler:
     def _new_action(
         current: TargetState, action: Any, desired: Any, reason: str, now: float, dry_run: bool = False
     ) -> Action:
-        generation = current.generation + 1
+        # From the clock, so that a journal begun anew is not older than what a running job has accepted.
+        generation = max(current.generation + 1, int(now * 1000))
         return Action(
             op_id=f"{current.target.key}#{generation}",
             target=current.target,
