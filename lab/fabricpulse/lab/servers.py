@@ -12,7 +12,7 @@ import yaml
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab.lab import Lab
 from fabricpulse.lab.process import LabProcess
-from fabricpulse.lab.tools import Tools, find_tools
+from fabricpulse.lab.tools import Tools, command_line, find_tools
 
 START_TIMEOUT_S = 30.0
 
@@ -165,7 +165,7 @@ def start_alertmanager(
     process = lab.popen(
         node,
         [
-            program,
+            *command_line(program),
             f"--config.file={config_file}",
             f"--storage.path={place / 'data'}",
             f"--web.listen-address=0.0.0.0:{port}",

@@ -47,6 +47,19 @@ def find_tools(directory: Path | None = None) -> Tools:
     return Tools(**{name: path for name, path in found.items() if path is not None})
 
 
+def command_line(program: Path) -> list[str | Path]:
+    """How `program` is started in a lab: directly, unless it was unpacked and needs files of its package in /usr/share.
+
+    Debian's Alertmanager reads its templates from /usr/share/prometheus. Where that is not installed, the unpacked
+    /usr/share is laid over the system's, in a mount namespace of this process alone; that needs the lab's root.
+    """
+    share = program.parent.parent / "share"
+    if Path("/usr/share/prometheus").exists() or not (share / "prometheus").is_dir():
+        return [program]
+    script = 'mount --bind "$1" /usr/share && shift && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, "sh", share, program]
+
+
 def find_tool(name: str, directory: Path | None = None) -> Path | None:
     """One program by its upstream name, or None."""
     search = os.pathsep.join(map(str, [directory] if directory is not None else search_path()))
