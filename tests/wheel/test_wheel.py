@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +28,8 @@ def fabricpulse(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def portion(component: str) -> Path:
-    return Path(str(files(f"fabricpulse.{component}")))
+    [folder] = import_module(f"fabricpulse.{component}").__path__
+    return Path(folder)
 
 
 @pytest.mark.parametrize("component", COMPONENTS)

@@ -60,9 +60,13 @@ class AnchorConfig(Section, frozen=True):
 class EstimatorConfig(Section, frozen=True):
     """The edge estimator: window, and what the bound allows for."""
 
+    # Seconds of probes that one estimate looks at.
     window_s: float = 4.0
+    # The same for the first estimate, so that a host is synchronised soon after its start.
     start_window_s: float = 0.5
+    # How much longer one direction of a path may be than the other, in ns; part of the error bound.
     asymmetry_ns: float = 100.0
+    # How much the rate of a clock may change while it is measured, in parts per 10^9; part of the bound.
     drift_ppb: float = 250.0
 
     def validate(self) -> None:
@@ -79,8 +83,11 @@ class EstimatorConfig(Section, frozen=True):
 class ClockConfig(Section, frozen=True):
     """Fleet time on this host."""
 
+    # How fast fleet time may catch up with a correction, in parts per 10^6; it never jumps.
     max_slew_ppm: float = 500.0
+    # Without a measurement for this long the clock is in holdover.
     holdover_after_s: float = 4.0
+    # Growth of the error bound in holdover, in parts per 10^9: the worst clock of the fleet.
     holdover_drift_ppb: int = 1_000
 
     def validate(self) -> None:
@@ -112,8 +119,11 @@ class SidecarConfig(Section, frozen=True):
     coordinators: tuple[str, ...] = ()
     membership: str = ""
     advertise_url: str = ""
+    # Port of the sidecars on the neighbours, for the fallback without a coordinator.
     neighbour_port: int = 9613
+    # Seconds between two estimates.
     step_s: float = 1.0
+    # The same until the first synchronisation.
     start_step_s: float = 0.25
     clock: ClockConfig = ClockConfig()
     estimator: EstimatorConfig = EstimatorConfig()
@@ -140,8 +150,10 @@ class CoordinatorConfig(Section, frozen=True):
     """
 
     membership: str = ""
+    # A host that has not reported for this long has left the fleet.
     lease_s: float = 10.0
     step_s: float = 1.0
+    # How much the rate of a clock may change between two reports, in parts per 10^9; part of the bound.
     drift_ppb: float = 250.0
 
     def validate(self) -> None:

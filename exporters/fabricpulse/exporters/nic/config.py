@@ -88,6 +88,7 @@ class NicConfig(Section, frozen=True):
     nccl: NcclSection = NcclSection()
     flaps: FlapSection = FlapSection()
     stall_seconds: float = 2.0
+    # Largest number of samples in one exposition.
     sample_cap: int = 20_000
 
     def validate(self) -> None:

@@ -20,14 +20,19 @@ class NodeConfig(Section, frozen=True):
     receiver: str = "http://localhost:9615"
     host: str = ""
     journal: str = "/var/lib/fabricpulse/remediation-node.db"
+    # File with the bearer token that the receiver asks for.
     token_file: str = ""
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
     mesh_url: str = ""
+    # How often it looks for jobs that have come or gone.
     scan_interval_s: Annotated[float, Meta(ge=0.05, le=60)] = 0.5
+    # How often it reports to the receiver when nothing has happened.
     report_interval_s: Annotated[float, Meta(ge=0.2, le=60)] = 2
+    # How long a job may take to answer on its control socket.
     call_timeout_s: Annotated[float, Meta(ge=0.1, le=30)] = 2
+    # How long a job may take until its telemetry shows what it has promised.
     verify_timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 2
 
     def validate(self) -> None:
