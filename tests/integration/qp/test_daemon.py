@@ -1,0 +1,267 @@
+"""`fabricpulse qp` as a daemon: over HTTP, against telemetry of processes that come, work, die and are cleaned up."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
+
+from fabricpulse.core.shm.plugin_telemetry import Table
+from fabricpulse.lab.demo.scrape import Samples, parse_samples
+from fabricpulse.lab.tools import find_tool
+
+NAMES = {
+    "fabricpulse_qp_sent_bytes_total",
+    "fabricpulse_qp_processes",
+    "fabricpulse_lane_state",
+    "fabricpulse_qp_worst_owd_seconds",
+    "fabricpulse_qp_telemetry_errors_total",
+    "fabricpulse_exporter_samples",
+    "fabricpulse_exporter_dropped_samples",
+}
+CONFIG = """\
+interval_seconds: 0.1
+cleanup_after_seconds: 0.5
+forget_after_seconds: 1.5
+worst: {count: 3, owd_seconds: 0.005}
+sample_cap: 500
+"""
+
+
+class Exporter:
+    """A running exporter with a run directory of its own."""
+
+    def __init__(self, folder: Path, config: str = CONFIG) -> None:
+        self.plugin = folder / "run" / "plugin"
+        self.plugin.mkdir(parents=True)
+        self.log = folder / "log"
+        file = folder / "qp.yaml"
+        file.write_text(config)
+        command = [*(sys.executable, "-m", "fabricpulse.core.cli", "qp"), "--config", file]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--web.listen-address", "127.0.0.1:0"],
+                env=os.environ | {"FABRICPULSE_RUN_DIR": str(folder / "run")},
+                stderr=log,
+            )
+        self.url = self._address()
+
+    def _address(self) -> str:
+        deadline = time.monotonic() + 20
+        while not (match := re.search(r"address=\"?(127\.0\.0\.1:\d+)", self.log.read_text())):
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+        return f"http://{match.group(1)}"
+
+    async def text(self) -> str:
+        async with aiohttp.ClientSession() as session, session.get(f"{self.url}/metrics") as response:
+            assert response.status == 200
+            return await response.text()
+
+    async def samples(self) -> Samples:
+        return parse_samples(await self.text(), NAMES)
+
+    async def wait_for(self, check, seconds: float = 10.0) -> Samples:
+        deadline = time.monotonic() + seconds
+        while not check(samples := await self.samples()):
+            assert time.monotonic() < deadline, samples
+        return samples
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(10)
+
+
+@pytest.fixture
+def exporter(tmp_path: Path) -> Iterator[Exporter]:
+    exporter = Exporter(tmp_path)
+    yield exporter
+    if exporter.process.poll() is None:
+        exporter.process.kill()
+        exporter.process.wait(10)
+
+
+@pytest.fixture
+def job() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for a job."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
+async def test_a_job_comes_works_and_goes(exporter: Exporter, job: subprocess.Popen[bytes]) -> None:
+    """A new process is found, its death noticed, its counters kept a while, its files removed, its series forgotten."""
+    assert (await exporter.samples()).one("fabricpulse_qp_sent_bytes_total") is None
+    file = TelemetryFile(exporter.plugin, job.pid)
+    file.lane(0, 0, "h1", sent_bytes=10)
+    socket = exporter.plugin / f"{job.pid}.sock"
+    socket.touch()
+    samples = await exporter.samples()
+    assert samples.one("fabricpulse_qp_sent_bytes_total", workload="train-7", device="rail0", peer="h1") == 10
+    assert samples.one("fabricpulse_lane_state", device="rail0") == 1
+    job.kill()
+    job.wait()
+    file.beat(seconds_ago=60)
+    samples = await exporter.wait_for(lambda s: s.one("fabricpulse_qp_processes") is None)
+    assert samples.one("fabricpulse_qp_sent_bytes_total") == 10
+    assert samples.one("fabricpulse_lane_state") is None
+    await exporter.wait_for(lambda s: s.one("fabricpulse_qp_sent_bytes_total") is None)
+    assert not file.path.exists()
+    assert not socket.exists()
+    assert exporter.stop() == 0
+
+
+async def test_a_stopped_job_is_alive(exporter: Exporter, job: subprocess.Popen[bytes]) -> None:
+    """A process that a debugger holds does not beat, but it exists: nothing of it is removed."""
+    file = TelemetryFile(exporter.plugin, job.pid)
+    file.lane(0, 0, "h1", sent_bytes=10)
+    file.beat(seconds_ago=60)
+    job.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(1.0)  # twice the time after which the files of a dead process are removed
+    assert (await exporter.samples()).one("fabricpulse_qp_processes") == 1
+    assert file.path.exists()
+
+
+async def test_a_beating_job_of_another_pid_namespace_is_alive(exporter: Exporter) -> None:
+    """A container's process is not in our process table; its heartbeat proves it."""
+    file = TelemetryFile(exporter.plugin, 999_999_999)
+    file.lane(0, 0, "h1", sent_bytes=10)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        file.beat()
+        assert (await exporter.samples()).one("fabricpulse_qp_processes") == 1
+
+
+async def test_broken_files_do_not_hide_good_ones(exporter: Exporter) -> None:
+    """Another layout, an empty file, a folder, and a writer that died in a change are counted and passed over."""
+    good = TelemetryFile(exporter.plugin)
+    good.lane(0, 0, "h1", sent_bytes=10)
+    (exporter.plugin / "1.telemetry").write_bytes(b"not this layout" * 1000)
+    (exporter.plugin / "2.telemetry").touch()
+    (exporter.plugin / "3.telemetry").mkdir()
+    torn = TelemetryFile(exporter.plugin, 4)
+    torn.header["tables_sequence"] = 1
+    samples = await exporter.samples()
+    assert samples.one("fabricpulse_qp_sent_bytes_total") == 10
+    assert (samples.one("fabricpulse_qp_telemetry_errors_total") or 0) >= 4
+
+
+async def test_the_exporter_forgets_nothing_of_a_job_when_it_is_killed(tmp_path: Path) -> None:
+    """After kill -9 of the exporter the counters go on where they were: they live in the job's memory."""
+    first = Exporter(tmp_path / "first")
+    file = TelemetryFile(first.plugin)
+    file.lane(0, 0, "h1", sent_bytes=10)
+    assert (await first.samples()).one("fabricpulse_qp_sent_bytes_total") == 10
+    first.process.kill()
+    first.process.wait(10)
+    file.lane(0, 0, "h1", sent_bytes=25)
+    second = Exporter(tmp_path / "second")
+    shutil.copy(file.path, second.plugin)
+    try:
+        samples = await second.wait_for(lambda s: s.one("fabricpulse_qp_sent_bytes_total") is not None)
+        assert samples.one("fabricpulse_qp_sent_bytes_total") == 25
+    finally:
+        assert second.stop() == 0
+
+
+async def test_many_peers_stay_within_the_cap(exporter: Exporter) -> None:
+    """The cap cuts the histograms of the last, never the scrape, and says what it cut."""
+    files = [TelemetryFile(exporter.plugin, 1_000_000 + number) for number in range(2)]
+    for number, file in enumerate(files):
+        for slot in range(30):
+            file.lane(slot, slot % 2, f"h{number * 100 + slot}", {3: 1}, sent_bytes=1)
+    samples = await exporter.samples()
+    assert (samples.one("fabricpulse_exporter_samples") or 0) > 500
+    dropped = {labels["family"] for labels, _ in samples.all("fabricpulse_exporter_dropped_samples")}
+    assert "fabricpulse_qp_owd_seconds" in dropped
+    assert samples.one("fabricpulse_lane_state", device="rail0") == 1
+    assert len(list(samples.all("fabricpulse_qp_sent_bytes_total"))) == 60
+
+
+async def test_the_worst_queue_pairs_are_named_only_while_bad(exporter: Exporter) -> None:
+    """At most as many as configured, and none once the delays are good again."""
+    file = TelemetryFile(exporter.plugin)
+    slow = next(index for index, bound in enumerate(BOUNDS_NS) if bound >= 20_000_000)
+    chunks = 0
+    end = time.monotonic() + 10
+    while True:
+        chunks += 5
+        for slot in range(6):
+            file.lane(slot, 0, f"h{slot}", {slow: chunks})
+        worst = list((await exporter.samples()).all("fabricpulse_qp_worst_owd_seconds"))
+        if len(worst) == 3:
+            break
+        assert time.monotonic() < end
+    assert all(value > 0.005 for _, value in worst)
+    await exporter.wait_for(lambda s: s.one("fabricpulse_qp_worst_owd_seconds") is None)
+
+
+@pytest.mark.prometheus
+async def test_promtool_finds_nothing_wrong(exporter: Exporter) -> None:
+    """Names, types, units and the text itself pass `promtool check metrics`."""
+    promtool = find_tool("promtool")
+    if promtool is None:
+        pytest.skip("needs promtool")
+    file = TelemetryFile(exporter.plugin)
+    file.lane(0, 0, "h1", {3: 5}, sent_bytes=10)
+    file.lane(1, 1, "h1", {3: 5}, sent_bytes=10, delay_source=2)
+    file.put(Table.COLLECTIVES, 0, state=1, function=b"AllReduce", operations=1, bytes=8, busy_ns=4)
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [promtool, "check", "metrics"],
+        input=await exporter.text(),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("worst: {cuont: 3}", "did you mean 'count'"),
+        ("interval_seconds: 0", "interval_seconds"),
+        ("sample_cap: many", "sample_cap"),
+    ],
+)
+def test_bad_configuration_is_one_sentence(tmp_path: Path, config: str, message: str) -> None:
+    """An unknown or wrong key ends the start with exit code 2 and one line that names it."""
+    file = tmp_path / "qp.yaml"
+    file.write_text(config)
+    done = subprocess.run(
+        [sys.executable, "-m", "fabricpulse.core.cli", "qp", "--config", file],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_port_in_use_is_one_sentence(exporter: Exporter, tmp_path: Path) -> None:
+    """The second exporter on a port says so and ends."""
+    address = exporter.url.removeprefix("http://")
+    done = subprocess.run(
+        [*(sys.executable, "-m", "fabricpulse.core.cli", "qp"), "--web.listen-address", address],
+        env=os.environ | {"FABRICPULSE_RUN_DIR": str(tmp_path / "other")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert "already in use" in line
+    assert "Traceback" not in done.stderr
