@@ -3,16 +3,16 @@
 import re
 
 import pytest
+from tests.fixtures.sys_tree import SysTree
 
 from fabricpulse.exporters.nic.config import NicConfig
 from fabricpulse.exporters.nic.exporter import NicExporter
-from tests.fixtures.sys_tree import SysTree
 
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-class Samples(dict):
+class Samples(dict[tuple[str, tuple[tuple[str, str], ...]], float]):
     """(name, ((label, value), ...)) -> value of one exposition."""
 
     @classmethod
@@ -35,7 +35,7 @@ class Samples(dict):
     def labels(self, name: str, **labels: str) -> list[dict[str, str]]:
         return [dict(ls) for (n, ls) in self if n == name and labels.items() <= dict(ls).items()]
 
-    def of_device(self, device: str) -> dict:
+    def of_device(self, device: str) -> dict[object, float]:
         """The samples that speak of one device, without those about the exporter's own work."""
         return {key: value for key, value in self.items() if ("device", device) in key[1]}
 
@@ -49,7 +49,7 @@ def tree(tmp_path):
 @pytest.fixture
 def scrape(tree):
     """Scrapes the tree, with one exporter per configuration for the whole test."""
-    exporters: dict[NicConfig, NicExporter] = {}
+    exporters: dict[str, NicExporter] = {}
     made: list[NicExporter] = []
 
     def once(config: NicConfig | None = None, *, fresh: bool = False) -> Samples:

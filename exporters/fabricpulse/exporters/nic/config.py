@@ -36,7 +36,7 @@ class GidSection(Section, frozen=True):
     are exported one by one.
     """
 
-    refresh_seconds: float = 60.0
+    refresh_seconds: float = 300.0
     max_info: int = 64
 
     def validate(self) -> None:

@@ -77,7 +77,9 @@ class NicExporter:
         self._inventory = _InventoryCollector(Scanner(self._sysfs, self._wanted))
         self._lock = threading.Lock()
         budget = DescriptorBudget()
-        self.gid = GidCollector(nccl_rules(config), config.gid.refresh_seconds, config.gid.max_info)
+        self.gid = GidCollector(
+            nccl_rules(config), config.gid.refresh_seconds, config.gid.max_info, lambda: self.flaps.is_live
+        )
         self.flaps = FlapService(
             self._sysfs,
             self._wanted,

@@ -4,9 +4,10 @@ A table has 256 slots of three files each, so it is not read on every scrape: on
 changed (a link or address event, a changed directory) and every `refresh_s` without a reason, one device at a time.
 """
 
+import errno
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fabricpulse.exporters.nic import metrics as m
@@ -15,8 +16,11 @@ from fabricpulse.exporters.nic.gid_rules import Gid, NcclRules, nccl_index, pars
 from fabricpulse.exporters.nic.inventory import RdmaDevice
 from fabricpulse.exporters.nic.reader import clean_text, read_once, reason_of
 
+_EMPTY = b"0000:0000:0000:0000:0000:0000:0000:0000\n"
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 # GIDs are registered by a work queue some time after the event that causes it.
 SETTLE_S = 5.0
+UNTOLD_REFRESH_S = 30.0
 
 
 @dataclass
@@ -36,11 +40,18 @@ class _Table:
 
 
 class GidCollector:
-    """One target a device, and one for the comparison of all of them."""
+    """One target a device, and one for the comparison of all of them.
+
+    refresh_s : seconds after which a table is read without a reason. told : whether link and address events arrive;
+    while they do not, tables are read every UNTOLD_REFRESH_S.
+    """
 
     name = "gid"
 
-    def __init__(self, rules: NcclRules, refresh_s: float, max_info: int) -> None:
+    def __init__(
+        self, rules: NcclRules, refresh_s: float, max_info: int, told: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._told = told
         self._rules = rules
         self._refresh_s = refresh_s
         self._max_info = max_info
@@ -64,15 +75,16 @@ class GidCollector:
             return
         device = self._devices[target]
         until = self._unsettled_until.get(target, 0.0)
+        refresh_s = self._refresh_s if self._told() else min(self._refresh_s, UNTOLD_REFRESH_S)
         position = list(self._devices).index(target) / max(1, len(self._devices))
         for port in device.ports:
             table = self._tables.setdefault((target, port), _Table())
             age = None if table.read_at is None else context.now - table.read_at
-            if age is None or context.now < until or age >= self._refresh_s:
+            if age is None or context.now < until or age >= refresh_s:
                 self._read(device, port, table, context)
-                if age is None and self._refresh_s:
+                if age is None:
                     # The first full reads are together; spread those that follow.
-                    table.read_at = context.now - position * self._refresh_s
+                    table.read_at = context.now - position * refresh_s
             for family, line in table.lines:
                 context.sink.line(family, line)
         if until and context.now >= until:
@@ -140,24 +152,43 @@ def read_table(path: str, device: str, context: Context) -> tuple[dict[int, Gid]
     """The entries of a port's GID table that are not zero, and its size."""
     entries: dict[int, Gid] = {}
     size = 0
+    faults = context.faults
     try:
-        names = os.listdir(f"{path}/gids")
+        folder = os.open(f"{path}/gids", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return entries, 0
     except OSError as error:
-        context.faults.add(device, f"{path}/gids", reason_of(error))
+        faults.add(device, f"{path}/gids", reason_of(error))
         return entries, 0
-    for index in sorted(int(name) for name in names if name.isdigit()):
-        size = index + 1
-        raw = read_once(f"{path}/gids/{index}", device, context.faults)
-        if raw is None:
-            continue
-        value = parse_gid(raw)
-        if value is None:
-            context.faults.add(device, f"{path}/gids/{index}", "unparsable" if raw else "empty")
-            continue
-        if any(value):
-            kind = clean_text(read_once(f"{path}/gid_attrs/types/{index}", device, context.faults) or b"")
-            netdev = clean_text(read_once(f"{path}/gid_attrs/ndevs/{index}", device, context.faults) or b"")
-            entries[index] = Gid(value, kind, netdev)
+    try:
+        for index in sorted(int(name) for name in os.listdir(folder) if name.isdigit()):
+            size = index + 1
+            try:
+                raw = _slot(str(index), folder)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ENODEV):
+                    faults.add(device, f"{path}/gids/{index}", reason_of(error))
+                continue
+            if raw == _EMPTY:
+                continue
+            value = parse_gid(raw.strip())
+            if value is None:
+                faults.add(device, f"{path}/gids/{index}", "unparsable" if raw else "empty")
+            elif any(value):
+                kind = clean_text(read_once(f"{path}/gid_attrs/types/{index}", device, faults) or b"")
+                netdev = clean_text(read_once(f"{path}/gid_attrs/ndevs/{index}", device, faults) or b"")
+                entries[index] = Gid(value, kind, netdev)
+    except OSError as error:
+        faults.add(device, f"{path}/gids", reason_of(error))
+    finally:
+        os.close(folder)
     return entries, size
+
+
+def _slot(name: str, folder: int) -> bytes:
+    """At most 64 bytes of a slot; nearly all are empty, so this is as bare as can be. A FIFO gives nothing at once."""
+    descriptor = os.open(name, _FLAGS, dir_fd=folder)
+    try:
+        return os.read(descriptor, 64)
+    finally:
+        os.close(descriptor)
