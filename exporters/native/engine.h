@@ -1,0 +1,277 @@
+// The probe engine: one native thread that sends trains, takes in what arrives, and judges.
+//
+// Theory of operation. The thread wakes on an absolute, jittered schedule (a tick, 10 ms by default) and does
+// all its work then: TX stamps of the last tick, packets that have arrived, verdicts, trains that are due.
+// Draining late costs nothing, because the stamps are the kernel's, and is what makes 1,500 packets a second
+// each way cheap: one wake-up and two or three system calls serve fifteen packets. The trains of a tick are
+// sent interleaved (all first packets, all second, all third), so that the spacing of a train comes from
+// useful work and not from spinning.
+//
+// Threads: everything is owned by the engine thread under `mutex_`; Python calls configure(), snapshot() and
+// take_events() from its own thread and holds the mutex only for copies. The mutex inherits priority, because
+// the engine thread may run at a real-time priority and must never wait for an ordinary thread that has been
+// preempted.
+#ifndef FABRICPULSE_EXPORTERS_ENGINE_H_
+#define FABRICPULSE_EXPORTERS_ENGINE_H_
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "fabricpulse/clock_page.h"
+#include "owd_window.h"
+#include "probe_socket.h"
+#include "ring_writer.h"
+#include "session.h"
+#include "snapshot.h"
+#include "verdict.h"
+#include "wire.h"
+
+namespace fabricpulse {
+
+struct Settings {
+  std::string host;
+  std::string ring_path;   // empty: no ring
+  std::string clock_path;  // empty: no fleet time
+  std::uint16_t port = 9620;
+  std::uint8_t dscp = 0;
+  std::uint8_t paths = 8;   // source ports: port, port + 1, ...
+  std::uint8_t sweep = 10;  // every sweep-th train takes a path other than the main flow
+  bool bind_device = true;
+  bool hardware = false;
+  double rate = 50;  // trains a second to each peer
+  std::int64_t interval_ns = 1'000'000'000;
+  std::int64_t grace_ns = 10'000'000'000;
+  std::int64_t tick_ns = 10'000'000;
+  std::int64_t spacing_ns = 20'000;  // between the packets of a train, at least
+  std::int64_t window_ns = 15'000'000'000;
+  std::int64_t latency_ceiling_ns = 10'000'000;
+  double latency_factor = 3;
+  std::int64_t latency_slack_ns = 20'000;
+  double receive_rate = 2'000;  // packets a second taken from one peer
+  int priority = 1;             // SCHED_FIFO; 0 = ordinary
+  std::uint32_t ring_capacity = 16'384;
+  std::uint32_t edge_capacity = 1'024;
+};
+
+struct NicSpec {
+  std::string device, network, address;
+};
+
+struct EdgeSpec {
+  std::uint32_t nic = 0;  // index into the NICs of the same call
+  std::string peer, peer_device, peer_network, address;
+};
+
+enum class EventKind : std::uint8_t {
+  kNicDisconnected,
+  kNicConnected,
+  kEdgeDown,
+  kEdgeUp,
+  kStall,
+  kClockStep
+};
+
+struct Event {
+  EventKind kind;
+  std::int64_t host_ns;  // when it was found, host clock
+  std::int64_t
+      duration_ns;     // disconnected: silence so far; connected: length of the outage; stall: its length
+  std::uint8_t cause;  // NicCause
+  std::uint8_t inbound, outbound;  // State, of an edge
+  std::string device, network, peer, peer_device;
+};
+
+// A NIC's name on the wire.
+std::uint64_t nic_identity(const std::string& host, const std::string& device);
+
+class PriorityMutex {
+ public:
+  PriorityMutex() {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT);
+    pthread_mutex_init(&mutex_, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+  }
+  ~PriorityMutex() { pthread_mutex_destroy(&mutex_); }
+  PriorityMutex(const PriorityMutex&) = delete;
+  PriorityMutex& operator=(const PriorityMutex&) = delete;
+  void lock() { pthread_mutex_lock(&mutex_); }
+  void unlock() { pthread_mutex_unlock(&mutex_); }
+
+ private:
+  pthread_mutex_t mutex_;
+};
+
+class Engine {
+ public:
+  // Throws std::system_error when the ring cannot be made, std::invalid_argument for settings that make no
+  // sense.
+  explicit Engine(const Settings& settings);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // The first key signs, all are accepted.
+  void set_keys(const std::vector<SipKey>& keys);
+  // Replaces NICs and edges; those that stay keep their state. Returns the slot of each edge. Throws
+  // std::invalid_argument for a bad address or too many edges.
+  std::vector<std::uint32_t> configure(const std::vector<NicSpec>& nics, const std::vector<EdgeSpec>& edges);
+
+  void start();  // throws std::system_error
+  void stop();
+  bool realtime() const { return realtime_; }
+  std::uint32_t epoch() const { return epoch_; }
+  int event_fd() const { return event_fd_; }
+
+  std::string snapshot();
+  std::vector<Event> take_events();
+
+ private:
+  struct SentTrain : TrainStamps {
+    std::int64_t before_kernel_ns = 0;
+    bool reported = false;
+  };
+  struct HeardTrain : TrainStamps {
+    bool emitted = false;
+    std::uint8_t got = 0;       // bit i: packet i was accepted, stamped or not
+    std::int64_t taken_ns = 0;  // monotonic
+  };
+  struct Path {
+    PathVerdict verdict;
+    std::uint64_t expected = 0, lost = 0;
+    std::int64_t recent[8] = {};
+    std::uint8_t recent_count = 0, recent_next = 0;
+  };
+  static constexpr std::uint32_t kSentTrains = 16, kHeardTrains = 8;
+
+  struct Edge {
+    std::uint32_t nic = 0;
+    std::string device;
+    EdgeSpec spec;
+    std::uint64_t peer_id = 0;
+    SocketAddress to{};  // port set
+    Session session;
+    Presence presence;
+    EdgeStates states;
+    std::int64_t heard_mono = 0, heard_by_mono = 0;  // for people; verdicts use `presence`
+    std::int64_t next_due = 0;
+    std::int64_t period_start = 0;
+    std::uint32_t train = 0;        // last one sent
+    std::uint32_t heard_train = 0;  // highest
+    std::uint32_t first_train = 0;  // of the peer's epoch that we have heard
+    std::uint8_t peer_paths = 1, peer_sweep = 0;
+    SentTrain sent_trains[kSentTrains];
+    HeardTrain heard_trains[kHeardTrains];
+    std::uint64_t sent = 0, send_errors = 0, received = 0, lost = 0;
+    std::uint32_t session_received = 0;
+    double tokens = 0;
+    std::int64_t tokens_at = 0;
+    OwdWindow window;
+    std::uint64_t owd_count = 0;
+    std::int64_t owd_sum = 0, owd_bound = 0;
+    LatencyVerdict latency;
+    Path paths[kMaxPaths];
+  };
+
+  struct PendingStamp {
+    std::uint32_t id = 0;
+    std::uint32_t edge = 0;
+    std::uint32_t train = 0;
+    std::uint8_t position = 0;
+    bool waiting = false;
+  };
+  struct Port {
+    ProbeSocket socket;
+    std::vector<PendingStamp> pending;  // ring indexed by id, a power of two
+    int waiting = 0;
+    int idle = 0;  // ticks since the last stamp that was waited for
+  };
+  struct Nic {
+    NicSpec spec;
+    std::uint64_t id = 0;
+    unsigned ifindex = 0;
+    std::vector<Port> ports;
+    bool open = false;
+    int open_errno = 0;
+    bool link = true;
+    std::int64_t next_check = 0;
+    std::unordered_map<std::uint64_t, std::uint32_t> edges;  // peer id -> slot
+    NicVerdict verdict;
+    NicRecord record{};
+    std::int64_t down_since = 0;  // monotonic; 0 = is not down
+    bool down_counted = false;    // the outage is in disconnects
+    std::uint64_t overflows_closed = 0;
+  };
+
+  void run();
+  void tick(std::int64_t planned);
+  void read_clock_page(std::int64_t now);
+  void check_link(Nic& nic, std::int64_t now, bool force);
+  void open_nic(Nic& nic);
+  void close_nic(Nic& nic);
+  void drain_stamps(Nic& nic);
+  void drain_packets(std::uint32_t index);
+  void forget_stamps();
+  void take_packet(std::uint32_t nic_index, const Received& received);
+  void take_heard_train(Edge& edge, const Packet& packet, const Received& received);
+  void retire_trains(Edge& edge, std::uint32_t newest);
+  void take_sent_report(std::uint32_t slot, Edge& edge, const Packet& packet);
+  void take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet);
+  void judge(std::int64_t now);
+  NicEvidence evidence_of(const Nic& nic) const;
+  void send_due(std::int64_t now);
+  void send_trains(Nic& nic, const std::vector<std::uint32_t>& slots);
+  void fill_packet(Edge& edge, Packet* packet, int position, std::int64_t now_mono);
+  void rotate_windows(std::int64_t now);
+  void emit(Event event);
+
+  Settings settings_;
+  PriorityMutex mutex_;
+  std::mutex api_mutex_;  // configure() and snapshot() never run at once
+  pthread_t thread_{};
+  bool running_ = false;
+  bool realtime_ = false;
+  std::atomic<bool> stop_{false};
+  int event_fd_ = -1, control_fd_ = -1;
+  std::uint32_t epoch_ = 0;
+  std::uint32_t generation_ = 0;
+
+  std::vector<FleetKey> keys_;
+  std::vector<Nic> nics_;
+  std::vector<std::unique_ptr<Edge>> edges_;  // by slot
+  std::vector<std::uint32_t> order_;          // slots as configured
+  std::unique_ptr<RingWriter> ring_;
+  const fp_virtual_clock* virtual_clock_ = nullptr;
+  fp_clock_page* clock_map_ = nullptr;
+  std::uint64_t clock_inode_ = 0;
+  fp_clock_page clock_{};
+  bool clock_ok_ = false;
+  std::int64_t next_clock_look_ = 0;
+
+  AttendedClock attended_;
+  std::int64_t next_rotation_ = 0;
+  std::int64_t realtime_offset_ = 0;  // CLOCK_REALTIME - CLOCK_MONOTONIC
+  std::int64_t tick_mono_ = 0, tick_real_ = 0;
+  std::int64_t attended_before_ = 0;  // at the tick before this
+  std::mt19937_64 random_;
+  std::deque<Event> events_;
+  SnapshotHeader header_{};
+  std::vector<std::vector<std::uint32_t>> due_;  // scratch: slots by NIC
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_ENGINE_H_

@@ -1,0 +1,256 @@
+// fabricpulse.exporters._probe_engine: the engine for Python, and its pure parts for the tests.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+#include <tuple>
+
+#include "engine.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace fabricpulse;
+
+namespace {
+
+SipKey to_key(nb::bytes raw) {
+  if (raw.size() != 16) throw std::invalid_argument("a key has 16 bytes");
+  SipKey key;
+  std::memcpy(key.data(), raw.c_str(), key.size());
+  return key;
+}
+
+template <typename Array>
+nb::tuple bounds(const Array& array) {
+  nb::list out;
+  for (const std::int64_t bound : array) out.append(bound);
+  return nb::tuple(out);
+}
+
+using NicTuple = std::tuple<std::string, std::string, std::string>;
+using EdgeTuple = std::tuple<std::uint32_t, std::string, std::string, std::string, std::string>;
+
+}  // namespace
+
+NB_MODULE(_probe_engine, m) {
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const std::system_error& e) {
+      errno = e.code().value();
+      PyErr_SetFromErrnoWithFilename(PyExc_OSError, e.what());
+    }
+  });
+
+  m.attr("OWD_BUCKETS_NS") = bounds(kOwdBuckets);
+  m.attr("LATENESS_BUCKETS_NS") = bounds(kLatenessBuckets);
+  m.attr("OUTAGE_BUCKETS_NS") = bounds(kOutageBuckets);
+  m.attr("MAX_PATHS") = kMaxPaths;
+  m.attr("PACKET_SIZE") = kPacketSize;
+  m.attr("RECORD_SIZES") = nb::make_tuple(sizeof(SnapshotHeader), sizeof(NicRecord), sizeof(EdgeRecord));
+  m.attr("NEVER_HEARD") = kNeverHeard;
+
+  nb::class_<Settings>(m, "Settings")
+      .def(nb::init<>())
+      .def_rw("host", &Settings::host)
+      .def_rw("ring_path", &Settings::ring_path)
+      .def_rw("clock_path", &Settings::clock_path)
+      .def_rw("port", &Settings::port)
+      .def_rw("dscp", &Settings::dscp)
+      .def_rw("paths", &Settings::paths)
+      .def_rw("sweep", &Settings::sweep)
+      .def_rw("bind_device", &Settings::bind_device)
+      .def_rw("hardware", &Settings::hardware)
+      .def_rw("rate", &Settings::rate)
+      .def_rw("interval_ns", &Settings::interval_ns)
+      .def_rw("grace_ns", &Settings::grace_ns)
+      .def_rw("tick_ns", &Settings::tick_ns)
+      .def_rw("spacing_ns", &Settings::spacing_ns)
+      .def_rw("window_ns", &Settings::window_ns)
+      .def_rw("latency_ceiling_ns", &Settings::latency_ceiling_ns)
+      .def_rw("latency_factor", &Settings::latency_factor)
+      .def_rw("latency_slack_ns", &Settings::latency_slack_ns)
+      .def_rw("receive_rate", &Settings::receive_rate)
+      .def_rw("priority", &Settings::priority)
+      .def_rw("ring_capacity", &Settings::ring_capacity)
+      .def_rw("edge_capacity", &Settings::edge_capacity);
+
+  nb::class_<Event>(m, "Event")
+      .def_prop_ro("kind", [](const Event& e) { return static_cast<int>(e.kind); })
+      .def_ro("host_ns", &Event::host_ns)
+      .def_ro("duration_ns", &Event::duration_ns)
+      .def_ro("cause", &Event::cause)
+      .def_ro("inbound", &Event::inbound)
+      .def_ro("outbound", &Event::outbound)
+      .def_ro("device", &Event::device)
+      .def_ro("network", &Event::network)
+      .def_ro("peer", &Event::peer)
+      .def_ro("peer_device", &Event::peer_device);
+
+  nb::class_<Engine>(m, "Engine")
+      .def(nb::init<const Settings&>())
+      .def("set_keys",
+           [](Engine& engine, const std::vector<nb::bytes>& raw) {
+             std::vector<SipKey> keys;
+             for (const nb::bytes& key : raw) keys.push_back(to_key(key));
+             engine.set_keys(keys);
+           })
+      .def("configure",
+           [](Engine& engine, const std::vector<NicTuple>& nics, const std::vector<EdgeTuple>& edges) {
+             std::vector<NicSpec> nic_specs;
+             for (const auto& [device, network, address] : nics)
+               nic_specs.push_back({device, network, address});
+             std::vector<EdgeSpec> edge_specs;
+             for (const auto& [nic, peer, device, network, address] : edges) {
+               edge_specs.push_back({nic, peer, device, network, address});
+             }
+             nb::gil_scoped_release release;
+             return engine.configure(nic_specs, edge_specs);
+           })
+      .def("start", &Engine::start)
+      .def("stop", &Engine::stop, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("realtime", &Engine::realtime)
+      .def_prop_ro("epoch", &Engine::epoch)
+      .def_prop_ro("event_fd", &Engine::event_fd)
+      .def("snapshot",
+           [](Engine& engine) {
+             std::string out;
+             {
+               nb::gil_scoped_release release;
+               out = engine.snapshot();
+             }
+             return nb::bytes(out.data(), out.size());
+           })
+      .def("take_events", &Engine::take_events);
+
+  m.def("nic_identity", &nic_identity, "host"_a, "device"_a);
+  m.def("siphash24", [](nb::bytes key, nb::bytes data) {
+    return siphash24(to_key(key), reinterpret_cast<const std::uint8_t*>(data.c_str()), data.size());
+  });
+  m.def("path_of_train", &path_of_train, "train"_a, "paths"_a, "sweep"_a);
+
+  // The pure parts.
+  nb::class_<AttendedClock>(m, "AttendedClock")
+      .def(nb::init<std::int64_t>(), "max_step_ns"_a)
+      .def("advance",
+           [](AttendedClock& clock, std::int64_t monotonic_ns) {
+             std::int64_t stall = 0;
+             const std::int64_t now = clock.advance(monotonic_ns, &stall);
+             return std::make_tuple(now, stall);
+           })
+      .def_prop_ro("now", &AttendedClock::now);
+  nb::class_<Presence>(m, "Presence")
+      .def(nb::init<>())
+      .def("heard", &Presence::heard)
+      .def("heard_by", &Presence::heard_by)
+      .def_ro("heard_at", &Presence::heard_at)
+      .def_ro("heard_by_at", &Presence::heard_by_at)
+      .def("both", &Presence::both)
+      .def("judge", [](const Presence& presence, std::int64_t now, std::int64_t interval) {
+        const EdgeStates s = judge_edge(presence, now, interval);
+        return std::make_tuple(static_cast<int>(s.edge), static_cast<int>(s.inbound),
+                               static_cast<int>(s.outbound));
+      });
+  nb::class_<NicVerdict>(m, "NicVerdict")
+      .def(nb::init<std::int64_t, std::int64_t, std::int64_t>(), "interval_ns"_a, "grace_ns"_a, "now"_a)
+      .def(
+          "step",
+          [](NicVerdict& verdict, std::int64_t now, int edges, std::int64_t heard, std::int64_t both,
+             bool link_down, bool sole_witness_gone, bool others_connected) {
+            NicEvidence e;
+            e.edges = edges;
+            e.heard = heard;
+            e.both = both;
+            e.link_down = link_down;
+            e.sole_witness_gone = sole_witness_gone;
+            e.others_connected = others_connected;
+            return static_cast<int>(verdict.step(e, now));
+          },
+          "now"_a, "edges"_a, "heard"_a, "both"_a, "link_down"_a = false, "sole_witness_gone"_a = false,
+          "others_connected"_a = false)
+      .def_prop_ro("state", [](const NicVerdict& v) { return static_cast<int>(v.state()); })
+      .def_prop_ro("cause", [](const NicVerdict& v) { return static_cast<int>(v.cause()); })
+      .def_prop_ro("seen", &NicVerdict::seen);
+  nb::class_<PathVerdict>(m, "PathVerdict")
+      .def(nb::init<>())
+      .def("heard", &PathVerdict::heard)
+      .def("missed", &PathVerdict::missed)
+      .def("reset", &PathVerdict::reset)
+      .def_prop_ro("state", [](const PathVerdict& v) { return static_cast<int>(v.state()); });
+  nb::class_<LatencyVerdict>(m, "LatencyVerdict")
+      .def(nb::init<std::int64_t, double, std::int64_t>(), "absolute_ns"_a, "factor"_a, "slack_ns"_a)
+      .def("window", &LatencyVerdict::window)
+      .def_prop_ro("limit_ns", &LatencyVerdict::limit)
+      .def_prop_ro("baseline_ns", &LatencyVerdict::baseline)
+      .def_prop_ro("state", [](const LatencyVerdict& v) { return static_cast<int>(v.state()); });
+  nb::class_<OwdWindow>(m, "OwdWindow")
+      .def(nb::init<>())
+      .def("add", &OwdWindow::add)
+      .def("rotate", &OwdWindow::rotate)
+      .def("quantile", &OwdWindow::quantile)
+      .def_prop_ro("count", &OwdWindow::count)
+      .def_prop_ro("min", &OwdWindow::min)
+      .def_prop_ro("max", &OwdWindow::max);
+
+  // One edge end without a socket: what the parser and the session make of any bytes. For the tests of
+  // forgery.
+  struct Gate {
+    std::vector<FleetKey> keys;
+    std::uint32_t our_epoch;
+    std::uint32_t our_train = 0;
+    Session session;
+  };
+  nb::class_<Gate>(m, "Gate")
+      .def("__init__",
+           [](Gate* gate, const std::vector<nb::bytes>& raw, std::uint32_t our_epoch) {
+             new (gate) Gate{};
+             for (const nb::bytes& key : raw) gate->keys.push_back(make_fleet_key(to_key(key)));
+             gate->our_epoch = our_epoch;
+           })
+      .def_rw("our_train", &Gate::our_train)
+      .def("take", [](Gate& gate, nb::bytes data) -> std::string {
+        Packet packet;
+        switch (decode_packet(reinterpret_cast<const std::uint8_t*>(data.c_str()), data.size(), gate.keys,
+                              &packet)) {
+          case Decoded::kMalformed:
+            return "malformed";
+          case Decoded::kWrongFleet:
+            return "wrong_fleet";
+          case Decoded::kBadMac:
+            return "bad_mac";
+          case Decoded::kOk:
+            break;
+        }
+        switch (gate.session.admit(packet, gate.our_epoch, gate.our_train)) {
+          case Admitted::kFresh:
+            return "accepted";
+          case Admitted::kReplay:
+            return "replay";
+          case Admitted::kUnconfirmed:
+            break;
+        }
+        return "unconfirmed";
+      });
+  m.def(
+      "encode",
+      [](nb::bytes key, std::uint32_t epoch, std::uint32_t train, int position, std::uint32_t heard_epoch,
+         std::uint32_t heard_train, std::uint64_t sender, std::uint64_t receiver) {
+        Packet packet;
+        packet.epoch = epoch;
+        packet.sender = sender;
+        packet.receiver = receiver;
+        packet.train = train;
+        packet.position = static_cast<std::uint8_t>(position);
+        packet.heard_epoch = heard_epoch;
+        packet.heard.train = heard_train;
+        std::uint8_t out[kPacketSize];
+        encode_packet(packet, make_fleet_key(to_key(key)), out);
+        return nb::bytes(reinterpret_cast<const char*>(out), sizeof(out));
+      },
+      "key"_a, "epoch"_a, "train"_a, "position"_a, "heard_epoch"_a = 0, "heard_train"_a = 0, "sender"_a = 1,
+      "receiver"_a = 2);
+}

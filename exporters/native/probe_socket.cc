@@ -1,0 +1,242 @@
+#include "probe_socket.h"
+
+#include <arpa/inet.h>
+#include <linux/errqueue.h>
+#include <linux/filter.h>
+#include <linux/net_tstamp.h>
+#include <net/if.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace fabricpulse {
+namespace {
+
+// Scratch memory of one batch. The engine is one thread, and a socket hands its batch out before it takes the
+// next.
+struct Batch {
+  mmsghdr messages[64];
+  iovec vectors[64];
+  std::uint8_t data[64][256];
+  alignas(cmsghdr) std::uint8_t control[64][256];
+  SocketAddress names[64];
+};
+Batch& batch() {
+  thread_local Batch instance;
+  return instance;
+}
+
+std::int64_t nanoseconds(const timespec& t) {
+  return static_cast<std::int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+
+// struct scm_timestamping: [0] software, [2] hardware.
+bool pick_stamp(const cmsghdr* c, std::int64_t* ns, bool* hardware) {
+  timespec stamps[3];
+  std::memcpy(stamps, CMSG_DATA(c), sizeof(stamps));
+  if (stamps[2].tv_sec != 0 || stamps[2].tv_nsec != 0) {
+    *ns = nanoseconds(stamps[2]);
+    *hardware = true;
+    return true;
+  }
+  *ns = nanoseconds(stamps[0]);
+  *hardware = false;
+  return *ns != 0;
+}
+
+}  // namespace
+
+bool SocketAddress::same_host(const SocketAddress& other) const {
+  if (any.sa_family != other.any.sa_family) return false;
+  if (any.sa_family == AF_INET) return v4.sin_addr.s_addr == other.v4.sin_addr.s_addr;
+  return std::memcmp(&v6.sin6_addr, &other.v6.sin6_addr, sizeof(v6.sin6_addr)) == 0;
+}
+
+SocketAddress make_address(const std::string& address, std::uint16_t port, unsigned scope) {
+  SocketAddress out;
+  std::memset(&out, 0, sizeof(out));
+  if (inet_pton(AF_INET, address.c_str(), &out.v4.sin_addr) == 1) {
+    out.v4.sin_family = AF_INET;
+    out.v4.sin_port = htons(port);
+    return out;
+  }
+  const std::string bare = address.substr(0, address.find('%'));
+  if (inet_pton(AF_INET6, bare.c_str(), &out.v6.sin6_addr) == 1) {
+    out.v6.sin6_family = AF_INET6;
+    out.v6.sin6_port = htons(port);
+    if (IN6_IS_ADDR_LINKLOCAL(&out.v6.sin6_addr)) out.v6.sin6_scope_id = scope;
+    return out;
+  }
+  throw std::invalid_argument("not a numeric IP address: " + address);
+}
+
+ProbeSocket::ProbeSocket(ProbeSocket&& other) noexcept { *this = std::move(other); }
+
+ProbeSocket& ProbeSocket::operator=(ProbeSocket&& other) noexcept {
+  if (this != &other) {
+    close();
+    fd_ = std::exchange(other.fd_, -1);
+    timestamping_ = other.timestamping_;
+    next_id_ = other.next_id_;
+    uncertain_ = other.uncertain_;
+    overflow_mark_ = other.overflow_mark_;
+    overflows_ = other.overflows_;
+  }
+  return *this;
+}
+
+void ProbeSocket::close() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+int ProbeSocket::open(const SocketAddress& local, const SocketOptions& options) {
+  close();
+  const int family = local.any.sa_family;
+  fd_ = socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd_ < 0) return errno;
+  auto fail = [this] {
+    const int error = errno;
+    close();
+    return error;
+  };
+  const int one = 1;
+  if (!options.device.empty() &&
+      setsockopt(fd_, SOL_SOCKET, SO_BINDTODEVICE, options.device.c_str(),
+                 static_cast<socklen_t>(options.device.size())) != 0 &&
+      errno != EPERM) {  // before Linux 5.7 it needs CAP_NET_RAW; the address then has to do
+    return fail();
+  }
+  // TX stamps wait in the error queue and count against the receive buffer too. FORCE goes past rmem_max, as
+  // root.
+  if (setsockopt(fd_, SOL_SOCKET, SO_RCVBUFFORCE, &options.receive_buffer, sizeof(int)) != 0) {
+    setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &options.receive_buffer, sizeof(int));
+  }
+  const int tos = options.dscp << 2;
+  if (family == AF_INET) {
+    if (tos != 0 && setsockopt(fd_, IPPROTO_IP, IP_TOS, &tos, sizeof(tos)) != 0) return fail();
+  } else {
+    if (setsockopt(fd_, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)) != 0) return fail();
+    if (tos != 0 && setsockopt(fd_, IPPROTO_IPV6, IPV6_TCLASS, &tos, sizeof(tos)) != 0) return fail();
+  }
+  if (options.receive) {
+    setsockopt(fd_, SOL_SOCKET, SO_RXQ_OVFL, &one, sizeof(one));
+  } else {
+    // Nobody writes to a source port of the sweep; what comes must not fill the queue that the TX stamps
+    // need.
+    sock_filter drop[] = {BPF_STMT(BPF_RET | BPF_K, 0)};
+    sock_fprog program = {1, drop};
+    if (setsockopt(fd_, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0) return fail();
+  }
+  timestamping_ = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE |
+                  SOF_TIMESTAMPING_OPT_ID | SOF_TIMESTAMPING_OPT_TSONLY;
+  if (options.hardware) {
+    timestamping_ |=
+        SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
+  }
+  if (setsockopt(fd_, SOL_SOCKET, SO_TIMESTAMPING, &timestamping_, sizeof(timestamping_)) != 0) return fail();
+  if (bind(fd_, &local.any, local.size()) != 0) return fail();
+  next_id_ = 0;
+  uncertain_ = false;
+  overflow_mark_ = 0;
+  return 0;
+}
+
+void ProbeSocket::send(std::vector<Outgoing>& packets) {
+  Batch& b = batch();
+  std::size_t done = 0;
+  while (done < packets.size()) {
+    const auto n = static_cast<unsigned>(packets.size() - done < kBatch ? packets.size() - done : kBatch);
+    for (unsigned i = 0; i < n; ++i) {
+      Outgoing& p = packets[done + i];
+      b.vectors[i] = {const_cast<std::uint8_t*>(p.data), p.size};
+      msghdr& h = b.messages[i].msg_hdr;
+      std::memset(&h, 0, sizeof(h));
+      h.msg_name = &p.to->any;
+      h.msg_namelen = p.to->size();
+      h.msg_iov = &b.vectors[i];
+      h.msg_iovlen = 1;
+    }
+    const int sent = sendmmsg(fd_, b.messages, n, MSG_DONTWAIT);
+    if (sent <= 0) {
+      packets[done].error = errno != 0 ? errno : EIO;
+      uncertain_ = true;
+      ++done;
+      continue;
+    }
+    for (int i = 0; i < sent; ++i) {
+      packets[done].error = 0;
+      packets[done].id = next_id_++;
+      ++done;
+    }
+  }
+}
+
+void ProbeSocket::restart_numbering() {
+  const unsigned without = timestamping_ & ~static_cast<unsigned>(SOF_TIMESTAMPING_OPT_ID);
+  setsockopt(fd_, SOL_SOCKET, SO_TIMESTAMPING, &without, sizeof(without));
+  setsockopt(fd_, SOL_SOCKET, SO_TIMESTAMPING, &timestamping_, sizeof(timestamping_));
+  next_id_ = 0;
+  uncertain_ = false;
+}
+
+int ProbeSocket::receive_batch(int flags) {
+  Batch& b = batch();
+  for (int i = 0; i < kBatch; ++i) {
+    b.vectors[i] = {b.data[i], kBuffer};
+    msghdr& h = b.messages[i].msg_hdr;
+    h.msg_name = &b.names[i];
+    h.msg_namelen = sizeof(SocketAddress);
+    h.msg_iov = &b.vectors[i];
+    h.msg_iovlen = 1;
+    h.msg_control = b.control[i];
+    h.msg_controllen = kControl;
+    h.msg_flags = 0;
+  }
+  return recvmmsg(fd_, b.messages, kBatch, MSG_DONTWAIT | flags, nullptr);
+}
+
+bool ProbeSocket::parse_received(int index, Received* out) {
+  Batch& b = batch();
+  mmsghdr& m = b.messages[index];
+  out->data = b.data[index];
+  // A packet longer than the buffer is cut; its length then differs from that of a probe as well.
+  out->size = m.msg_len;
+  out->from = b.names[index];
+  out->kernel_ns = 0;
+  out->hardware = false;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m.msg_hdr); c != nullptr; c = CMSG_NXTHDR(&m.msg_hdr, c)) {
+    if (c->cmsg_level != SOL_SOCKET) continue;
+    if (c->cmsg_type == SCM_TIMESTAMPING) {
+      pick_stamp(c, &out->kernel_ns, &out->hardware);
+    } else if (c->cmsg_type == SO_RXQ_OVFL) {
+      std::uint32_t count;
+      std::memcpy(&count, CMSG_DATA(c), sizeof(count));
+      overflows_ += count - overflow_mark_;
+      overflow_mark_ = count;
+    }
+  }
+  return true;
+}
+
+bool ProbeSocket::parse_stamp(int index, TxStamp* out) {
+  mmsghdr& m = batch().messages[index];
+  bool stamped = false, numbered = false;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m.msg_hdr); c != nullptr; c = CMSG_NXTHDR(&m.msg_hdr, c)) {
+    if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_TIMESTAMPING) {
+      stamped = pick_stamp(c, &out->kernel_ns, &out->hardware);
+    } else if ((c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR) ||
+               (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_RECVERR)) {
+      sock_extended_err error;
+      std::memcpy(&error, CMSG_DATA(c), sizeof(error));
+      numbered = error.ee_origin == SO_EE_ORIGIN_TIMESTAMPING && error.ee_info == SCM_TSTAMP_SND;
+      out->id = error.ee_data;
+    }
+  }
+  return stamped && numbered;
+}
+
+}  // namespace fabricpulse

@@ -1,0 +1,127 @@
+// A UDP socket with kernel timestamps, bound to one address, device and source port.
+#ifndef FABRICPULSE_EXPORTERS_PROBE_SOCKET_H_
+#define FABRICPULSE_EXPORTERS_PROBE_SOCKET_H_
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fabricpulse {
+
+union SocketAddress {
+  sockaddr any;
+  sockaddr_in v4;
+  sockaddr_in6 v6;
+
+  socklen_t size() const { return any.sa_family == AF_INET6 ? sizeof(v6) : sizeof(v4); }
+  bool same_host(const SocketAddress& other) const;
+};
+
+// Throws std::invalid_argument for text that is no numeric IPv4 or IPv6 address. A scope ("fe80::1%eth0") is
+// taken from the device.
+SocketAddress make_address(const std::string& address, std::uint16_t port, unsigned scope = 0);
+
+struct SocketOptions {
+  std::string device;     // SO_BINDTODEVICE; empty = by address only
+  std::uint8_t dscp = 0;  // 0..63
+  int receive_buffer = 4 << 20;
+  bool receive = true;    // false: everything that arrives is dropped in the kernel, only TX stamps come back
+  bool hardware = false;  // ask for stamps of the NIC's own clock; needs a NIC that was set up for them
+};
+
+struct Received {
+  const std::uint8_t* data;
+  std::size_t size;
+  SocketAddress from;
+  std::int64_t kernel_ns;  // RX stamp, 0 = none
+  bool hardware;
+};
+
+struct TxStamp {
+  std::uint32_t id;
+  std::int64_t kernel_ns;
+  bool hardware;
+};
+
+struct Outgoing {
+  const std::uint8_t* data;
+  std::size_t size;
+  SocketAddress* to;
+  int error;         // 0 = sent
+  std::uint32_t id;  // of its TX stamp, when sent
+};
+
+class ProbeSocket {
+ public:
+  ProbeSocket() = default;
+  ~ProbeSocket() { close(); }
+  ProbeSocket(ProbeSocket&& other) noexcept;
+  ProbeSocket& operator=(ProbeSocket&& other) noexcept;
+
+  // Returns 0 or an errno.
+  int open(const SocketAddress& local, const SocketOptions& options);
+  void close();
+  bool is_open() const { return fd_ >= 0; }
+
+  // Sends in order, several to a system call. A packet that cannot be sent does not hold up those behind it.
+  void send(std::vector<Outgoing>& packets);
+
+  // Calls `take(const Received&)` for each waiting packet, `limit` at most. Returns their number.
+  template <typename Take>
+  int receive(int limit, Take take) {
+    int total = 0;
+    while (total < limit) {
+      const int n = receive_batch(0);
+      for (int i = 0; i < n; ++i) {
+        Received r;
+        if (parse_received(i, &r)) take(r);
+      }
+      total += n > 0 ? n : 0;
+      if (n < kBatch) break;
+    }
+    return total;
+  }
+
+  // Calls `take(const TxStamp&)` for each TX stamp that has come back.
+  template <typename Take>
+  void tx_stamps(Take take) {
+    for (;;) {
+      const int n = receive_batch(MSG_ERRQUEUE);
+      for (int i = 0; i < n; ++i) {
+        TxStamp s;
+        if (parse_stamp(i, &s)) take(s);
+      }
+      if (n < kBatch) break;
+    }
+  }
+
+  // After a failed send it is uncertain whether the kernel has used up a stamp number: start the numbering
+  // anew. The caller must forget the stamps that it still waits for.
+  void restart_numbering();
+  bool numbering_uncertain() const { return uncertain_; }
+  std::uint64_t overflows() const { return overflows_; }
+
+ private:
+  static constexpr int kBatch = 64;
+  static constexpr std::size_t kBuffer = 256;
+  static constexpr std::size_t kControl = 256;
+
+  int receive_batch(int flags);
+  bool parse_received(int index, Received* out);
+  bool parse_stamp(int index, TxStamp* out);
+
+  int fd_ = -1;
+  unsigned timestamping_ = 0;
+  std::uint32_t next_id_ = 0;
+  bool uncertain_ = false;
+  std::uint32_t overflow_mark_ = 0;
+  std::uint64_t overflows_ = 0;  // packets that the kernel dropped because the receive buffer was full
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_PROBE_SOCKET_H_

@@ -1,0 +1,108 @@
+#include "ring_writer.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+
+namespace fabricpulse {
+namespace {
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+}  // namespace
+
+RingWriter::RingWriter(const std::string& path, const std::string& host, std::uint32_t epoch,
+                       std::uint32_t edge_capacity, std::uint32_t capacity) {
+  const std::size_t edges_offset = (sizeof(fp_probe_ring_header) + 63) / 64 * 64;
+  const std::size_t samples_offset =
+      (edges_offset + edge_capacity * sizeof(fp_probe_edge) + 4095) / 4096 * 4096;
+  size_ = samples_offset + static_cast<std::size_t>(capacity) * sizeof(fp_probe_sample);
+  const std::string temporary = path + ".new." + std::to_string(getpid());
+  const int fd = open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) fail("cannot create " + temporary);
+  fchmod(fd, 0644);
+  if (ftruncate(fd, static_cast<off_t>(size_)) != 0) {
+    close(fd);
+    fail("cannot size " + temporary);
+  }
+  map_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  if (map_ == MAP_FAILED) {
+    map_ = nullptr;
+    fail("cannot map " + temporary);
+  }
+  auto* bytes = static_cast<std::uint8_t*>(map_);
+  header_ = reinterpret_cast<fp_probe_ring_header*>(bytes);
+  edges_ = reinterpret_cast<fp_probe_edge*>(bytes + edges_offset);
+  samples_ = reinterpret_cast<fp_probe_sample*>(bytes + samples_offset);
+  header_->magic = FP_PROBE_RING_MAGIC;
+  header_->version = FP_PROBE_RING_VERSION;
+  header_->size = sizeof(fp_probe_ring_header);
+  header_->edge_size = sizeof(fp_probe_edge);
+  header_->edge_capacity = edge_capacity;
+  header_->sample_size = sizeof(fp_probe_sample);
+  header_->capacity = capacity;
+  header_->edges_offset = edges_offset;
+  header_->samples_offset = samples_offset;
+  std::snprintf(header_->host, sizeof(header_->host), "%s", host.c_str());
+  header_->writer_pid = static_cast<std::uint32_t>(getpid());
+  header_->epoch = epoch;
+  if (rename(temporary.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    unlink(temporary.c_str());
+    munmap(map_, size_);
+    errno = error;
+    fail("cannot put " + path + " in place");
+  }
+}
+
+RingWriter::~RingWriter() {
+  if (map_ != nullptr) munmap(map_, size_);
+}
+
+void RingWriter::begin_edges() {
+  const std::uint64_t sequence = header_->edges_sequence;
+  __atomic_store_n(&header_->edges_sequence, sequence + 1, __ATOMIC_RELAXED);
+  __atomic_thread_fence(__ATOMIC_RELEASE);
+}
+
+void RingWriter::end_edges() {
+  __atomic_store_n(&header_->edges_sequence, header_->edges_sequence + 1, __ATOMIC_RELEASE);
+}
+
+void RingWriter::set_edge(std::uint32_t index, const fp_probe_edge& edge) {
+  begin_edges();
+  const std::uint32_t generation = edges_[index].generation + 1;
+  edges_[index] = edge;
+  edges_[index].generation = generation;
+  edges_[index].state = FP_EDGE_ACTIVE;
+  end_edges();
+}
+
+void RingWriter::retire_edge(std::uint32_t index) {
+  begin_edges();
+  edges_[index].state = FP_EDGE_RETIRED;
+  end_edges();
+}
+
+void RingWriter::write(const fp_probe_sample& sample) {
+  fp_probe_sample* slot = &samples_[next_ & (header_->capacity - 1)];
+  __atomic_store_n(&slot->commit, 2 * next_ + 1, __ATOMIC_RELAXED);
+  __atomic_thread_fence(__ATOMIC_RELEASE);
+  std::memcpy(reinterpret_cast<std::uint8_t*>(slot) + sizeof(slot->commit),
+              reinterpret_cast<const std::uint8_t*>(&sample) + sizeof(sample.commit),
+              sizeof(sample) - sizeof(sample.commit));
+  __atomic_store_n(&slot->commit, 2 * next_ + 2, __ATOMIC_RELEASE);
+  ++next_;
+  __atomic_store_n(&header_->next, next_, __ATOMIC_RELEASE);
+}
+
+}  // namespace fabricpulse

@@ -1,0 +1,41 @@
+// The writer of <run>/probes: core/include/fabricpulse/probe_ring.h.
+#ifndef FABRICPULSE_EXPORTERS_RING_WRITER_H_
+#define FABRICPULSE_EXPORTERS_RING_WRITER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "fabricpulse/probe_ring.h"
+
+namespace fabricpulse {
+
+class RingWriter {
+ public:
+  // A new file in place of the old one, whose readers keep the old content. Throws std::system_error.
+  RingWriter(const std::string& path, const std::string& host, std::uint32_t epoch,
+             std::uint32_t edge_capacity, std::uint32_t capacity);
+  ~RingWriter();
+  RingWriter(const RingWriter&) = delete;
+  RingWriter& operator=(const RingWriter&) = delete;
+
+  void set_edge(std::uint32_t index, const fp_probe_edge& edge);
+  void retire_edge(std::uint32_t index);
+  void write(const fp_probe_sample& sample);
+  std::uint64_t written() const { return next_; }
+  std::uint32_t edge_capacity() const { return header_->edge_capacity; }
+
+ private:
+  void begin_edges();
+  void end_edges();
+
+  void* map_ = nullptr;
+  std::size_t size_ = 0;
+  fp_probe_ring_header* header_ = nullptr;
+  fp_probe_edge* edges_ = nullptr;
+  fp_probe_sample* samples_ = nullptr;
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_RING_WRITER_H_

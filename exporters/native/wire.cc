@@ -1,0 +1,177 @@
+#include "wire.h"
+
+#include <limits>
+
+namespace fabricpulse {
+namespace {
+
+enum Offset : std::size_t {
+  kMagic = 0,
+  kVersion = 4,
+  kPosition = 5,
+  kPath = 6,
+  kPaths = 7,
+  kKeyId = 8,
+  kEpoch = 12,
+  kSender = 16,
+  kReceiver = 24,
+  kTrainNumber = 32,
+  kSweep = 36,
+  kTxFlags = 37,
+  kRxFlags = 38,
+  kZero = 39,
+  kSent = 40,
+  kSentStamps = 48,
+  kCorrection = 64,
+  kCorrectionBound = 72,
+  kHeard = 76,
+  kHeardEpoch = 80,
+  kHeardPath = 84,
+  kHeardStamps = 88,
+  kHeardAgo = 104,
+  kReceived = 108,
+  kMac = 112,
+};
+constexpr std::uint8_t kHardware = 1;
+constexpr std::uint8_t kAllValid = (1 << kTrain) - 1;
+
+template <typename T>
+void put(std::uint8_t* out, std::size_t offset, T value) {
+  auto bits = static_cast<std::uint64_t>(value);
+  for (std::size_t i = 0; i < sizeof(T); ++i) out[offset + i] = static_cast<std::uint8_t>(bits >> (8 * i));
+}
+
+template <typename T>
+T get(const std::uint8_t* data, std::size_t offset) {
+  std::uint64_t bits = 0;
+  for (std::size_t i = sizeof(T); i-- > 0;) bits = bits << 8 | data[offset + i];
+  return static_cast<T>(bits);
+}
+
+int first_valid(std::uint8_t valid) {
+  for (int i = 0; i < kTrain; ++i) {
+    if (valid >> i & 1) return i;
+  }
+  return -1;
+}
+
+// Base and two deltas. A train whose stamps lie too far apart for a delta (a clock step between them) loses
+// those.
+void put_stamps(std::uint8_t* out, std::size_t offset, std::size_t valid_offset, const TrainStamps& stamps) {
+  std::uint8_t valid = stamps.valid;
+  const int base = first_valid(valid);
+  if (base >= 0) {
+    put(out, offset, stamps.ns[base]);
+    for (int i = 1; i < kTrain; ++i) {
+      if (!(valid >> i & 1)) continue;
+      const std::int64_t delta = stamps.ns[i] - stamps.ns[base];
+      if (delta < std::numeric_limits<std::int32_t>::min() ||
+          delta > std::numeric_limits<std::int32_t>::max()) {
+        valid = static_cast<std::uint8_t>(valid & ~(1 << i));
+      } else {
+        put(out, offset + 4 + 4 * static_cast<std::size_t>(i), static_cast<std::int32_t>(delta));
+      }
+    }
+  }
+  out[valid_offset] = valid;
+}
+
+void get_stamps(const std::uint8_t* data, std::size_t offset, TrainStamps* stamps) {
+  const int base = first_valid(stamps->valid);
+  if (base < 0) return;
+  const auto base_ns = get<std::int64_t>(data, offset);
+  for (int i = base; i < kTrain; ++i) {
+    if (!(stamps->valid >> i & 1)) continue;
+    const std::int64_t delta =
+        i == base ? 0 : get<std::int32_t>(data, offset + 4 + 4 * static_cast<std::size_t>(i));
+    // Wraps instead of overflowing: a member with a broken clock is no reason for undefined behaviour.
+    stamps->ns[i] =
+        static_cast<std::int64_t>(static_cast<std::uint64_t>(base_ns) + static_cast<std::uint64_t>(delta));
+  }
+}
+
+}  // namespace
+
+FleetKey make_fleet_key(const SipKey& key) {
+  static const std::uint8_t label[] = "fabricpulse probe key id";
+  return {static_cast<std::uint32_t>(siphash24(key, label, sizeof(label) - 1)), key};
+}
+
+void encode_packet(const Packet& packet, const FleetKey& key, std::uint8_t out[kPacketSize]) {
+  std::memset(out, 0, kPacketSize);
+  put(out, kMagic, kWireMagic);
+  out[kVersion] = kWireVersion;
+  out[kPosition] = packet.position;
+  out[kPath] = packet.path;
+  out[kPaths] = packet.paths;
+  put(out, kKeyId, key.id);
+  put(out, kEpoch, packet.epoch);
+  put(out, kSender, packet.sender);
+  put(out, kReceiver, packet.receiver);
+  put(out, kTrainNumber, packet.train);
+  out[kSweep] = packet.sweep;
+  out[kTxFlags] = packet.sent.hardware ? kHardware : 0;
+  out[kRxFlags] = packet.heard.hardware ? kHardware : 0;
+  put(out, kSent, packet.sent.train);
+  out[kSent + 4] = packet.sent.path;
+  put_stamps(out, kSentStamps, kSent + 5, packet.sent);
+  put(out, kCorrection, packet.correction_ns);
+  put(out, kCorrectionBound, packet.correction_bound_ns);
+  put(out, kHeard, packet.heard.train);
+  put(out, kHeardEpoch, packet.heard_epoch);
+  out[kHeardPath] = packet.heard.path;
+  put_stamps(out, kHeardStamps, kHeardPath + 1, packet.heard);
+  put(out, kHeardAgo, packet.heard_ago_us);
+  put(out, kReceived, packet.received);
+  put(out, kMac, siphash24(key.key, out, kMac));
+}
+
+Decoded decode_packet(const std::uint8_t* data, std::size_t size, const std::vector<FleetKey>& keys,
+                      Packet* packet) {
+  if (size != kPacketSize || get<std::uint32_t>(data, kMagic) != kWireMagic ||
+      data[kVersion] != kWireVersion) {
+    return Decoded::kMalformed;
+  }
+  const auto id = get<std::uint32_t>(data, kKeyId);
+  const FleetKey* key = nullptr;
+  for (const FleetKey& candidate : keys) {
+    if (candidate.id == id) key = &candidate;
+  }
+  if (key == nullptr) return Decoded::kWrongFleet;
+  if (siphash24(key->key, data, kMac) != get<std::uint64_t>(data, kMac)) return Decoded::kBadMac;
+
+  Packet p;
+  p.epoch = get<std::uint32_t>(data, kEpoch);
+  p.sender = get<std::uint64_t>(data, kSender);
+  p.receiver = get<std::uint64_t>(data, kReceiver);
+  p.train = get<std::uint32_t>(data, kTrainNumber);
+  p.position = data[kPosition];
+  p.path = data[kPath];
+  p.paths = data[kPaths];
+  p.sweep = data[kSweep];
+  p.sent.train = get<std::uint32_t>(data, kSent);
+  p.sent.path = data[kSent + 4];
+  p.sent.valid = data[kSent + 5];
+  p.sent.hardware = data[kTxFlags] & kHardware;
+  p.correction_ns = get<std::int64_t>(data, kCorrection);
+  p.correction_bound_ns = get<std::uint32_t>(data, kCorrectionBound);
+  p.heard.train = get<std::uint32_t>(data, kHeard);
+  p.heard_epoch = get<std::uint32_t>(data, kHeardEpoch);
+  p.heard.path = data[kHeardPath];
+  p.heard.valid = data[kHeardPath + 1];
+  p.heard.hardware = data[kRxFlags] & kHardware;
+  p.heard_ago_us = get<std::uint32_t>(data, kHeardAgo);
+  p.received = get<std::uint32_t>(data, kReceived);
+  // A member of the fleet may run a broken build: its packets are authentic and still must fit our tables.
+  if (p.position >= kTrain || p.train == 0 || p.paths == 0 || p.paths > kMaxPaths || p.path >= p.paths ||
+      p.sent.path >= kMaxPaths || p.heard.path >= kMaxPaths || p.sent.valid > kAllValid ||
+      p.heard.valid > kAllValid || p.path != path_of_train(p.train, p.paths, p.sweep)) {
+    return Decoded::kMalformed;
+  }
+  get_stamps(data, kSentStamps, &p.sent);
+  get_stamps(data, kHeardStamps, &p.heard);
+  *packet = p;
+  return Decoded::kOk;
+}
+
+}  // namespace fabricpulse

@@ -1,0 +1,95 @@
+// The probe packet: what NICs of a fleet send each other. No request, no reply: both ends of an edge send
+// trains on their own account, and every packet carries what the other end needs to hold all four stamps of
+// both directions.
+//
+// 120 bytes of UDP payload, little endian:
+//
+//   0  u32 magic "FPM1"      4 u8 version    5 u8 position (0..2)  6 u8 path    7 u8 paths
+//   8  u32 key id           12 u32 epoch (start identity of the sender)
+//  16  u64 sender NIC       24 u64 receiver NIC
+//  32  u32 train            36 u8 sweep    37 u8 tx flags   38 u8 rx flags   39 u8 zero
+//  -- TX stamps of an earlier train of the sender on this edge, by its host clock
+//  40  u32 train (0 = none) 44 u8 path       45 u8 valid bits    46 u16 zero
+//  48  i64 stamp of packet 0   56 i32 packet 1 - packet 0   60 i32 packet 2 - packet 0
+//  64  i64 fleet time - host clock   72 u32 bound of it, ns; 0xffffffff = not synchronised
+//  -- what the sender has received from the receiver of this packet
+//  76  u32 train (0 = none) 80 u32 epoch     84 u8 path   85 u8 valid bits   86 u16 zero
+//  88  i64 stamp of packet 0   96 i32 packet 1 - packet 0  100 i32 packet 2 - packet 0
+// 104  u32 microseconds since a packet was accepted; 0xffffffff = never
+// 108  u32 packets received
+// 112  u64 SipHash-2-4 over bytes 0..111
+//
+// If packet 0 of a train has no stamp, the base is that of the first packet that has one and the deltas count
+// from it.
+#ifndef FABRICPULSE_EXPORTERS_WIRE_H_
+#define FABRICPULSE_EXPORTERS_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "siphash.h"
+
+namespace fabricpulse {
+
+constexpr std::uint32_t kWireMagic = 0x314d5046;  // "FPM1"
+constexpr std::uint8_t kWireVersion = 1;
+constexpr std::size_t kPacketSize = 120;
+constexpr int kTrain = 3;
+constexpr int kMaxPaths = 16;
+constexpr std::uint32_t kNever = 0xffffffff;
+
+// Stamps of one train, absolute, ns of one host clock. Bit i of `valid` says that ns[i] holds.
+struct TrainStamps {
+  std::uint32_t train = 0;  // 0 = none
+  std::uint8_t path = 0;
+  std::uint8_t valid = 0;
+  bool hardware = false;
+  std::int64_t ns[kTrain] = {0, 0, 0};
+};
+
+struct Packet {
+  std::uint32_t epoch = 0;
+  std::uint64_t sender = 0;
+  std::uint64_t receiver = 0;
+  std::uint32_t train = 0;
+  std::uint8_t position = 0;
+  std::uint8_t path = 0;
+  std::uint8_t paths = 1;  // source ports of the sender's sweep, the main flow included
+  std::uint8_t sweep = 0;  // every sweep-th train leaves the main flow; 0 = none does
+
+  TrainStamps sent;  // TX stamps of an earlier train
+  std::int64_t correction_ns = 0;
+  std::uint32_t correction_bound_ns = kNever;
+
+  TrainStamps heard;  // RX stamps of a train of the receiver
+  std::uint32_t heard_epoch = 0;
+  std::uint32_t heard_ago_us = kNever;
+  std::uint32_t received = 0;
+};
+
+// The path that a train takes: known to both ends, so that the receiver knows what it has missed.
+inline std::uint8_t path_of_train(std::uint32_t train, std::uint8_t paths, std::uint8_t sweep) {
+  if (sweep == 0 || paths < 2 || train % sweep != 0) return 0;
+  return static_cast<std::uint8_t>(1 + train / sweep % (paths - 1u));
+}
+
+struct FleetKey {
+  std::uint32_t id = 0;
+  SipKey key{};
+};
+
+// The id under which a key travels: tells keys and fleets apart without telling the key.
+FleetKey make_fleet_key(const SipKey& key);
+
+enum class Decoded { kOk, kMalformed, kWrongFleet, kBadMac };
+
+void encode_packet(const Packet& packet, const FleetKey& key, std::uint8_t out[kPacketSize]);
+
+// Reads any bytes; `packet` holds only after kOk. The MAC is checked before any field is believed.
+Decoded decode_packet(const std::uint8_t* data, std::size_t size, const std::vector<FleetKey>& keys,
+                      Packet* packet);
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_WIRE_H_
