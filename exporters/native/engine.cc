@@ -195,7 +195,6 @@ std::vector<std::uint32_t> Engine::configure(const std::vector<NicSpec>& nics,
     nics_[edge.nic].edges[edge.peer_id] = slots[i];
     order_.push_back(slots[i]);
   }
-  due_.assign(nics_.size(), {});
   return slots;
 }
 
@@ -661,7 +660,7 @@ NicEvidence Engine::evidence_of(const Nic& nic) const {
   for (const auto& [id, slot] : nic.edges) {
     const Edge& edge = *edges_[slot];
     e.heard = std::max(e.heard, edge.presence.heard_at);
-    e.both = std::max(e.both, edge.presence.both());
+    e.both = std::max(e.both, edge.presence.both(settings_.interval_ns));
     if (host == nullptr) host = &edge.spec.peer;
     one_host = one_host && *host == edge.spec.peer;
   }
@@ -751,7 +750,6 @@ void Engine::emit(Event event) {
 
 void Engine::send_due(std::int64_t now) {
   const auto period = static_cast<std::int64_t>(1e9 / settings_.rate);
-  bool any = false;
   for (const std::uint32_t slot : order_) {
     Edge& edge = *edges_[slot];
     if (now + settings_.tick_ns / 2 < edge.next_due) continue;
@@ -760,38 +758,36 @@ void Engine::send_due(std::int64_t now) {
     edge.next_due =
         edge.period_start + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(period / 4 + 1));
     if (!nics_[edge.nic].open) continue;
-    due_[edge.nic].push_back(slot);
-    any = true;
+    due_.push_back(slot);
   }
-  if (!any) return;
-  for (std::size_t i = 0; i < nics_.size(); ++i) {
-    std::vector<std::uint32_t>& due = due_[i];
-    for (std::size_t from = 0; from < due.size(); from += kTrainsPerBatch) {
-      const std::size_t to = std::min(due.size(), from + kTrainsPerBatch);
-      send_trains(nics_[i], {due.begin() + static_cast<std::ptrdiff_t>(from),
-                             due.begin() + static_cast<std::ptrdiff_t>(to)});
-    }
-    due.clear();
+  if (due_.empty()) return;
+  // By NIC, so that the packets of one socket go out in one system call.
+  std::stable_sort(due_.begin(), due_.end(),
+                   [this](std::uint32_t a, std::uint32_t b) { return edges_[a]->nic < edges_[b]->nic; });
+  for (std::size_t from = 0; from < due_.size(); from += kTrainsPerBatch) {
+    send_trains(&due_[from], std::min(due_.size() - from, kTrainsPerBatch));
   }
+  due_.clear();
 }
 
-void Engine::send_trains(Nic& nic, const std::vector<std::uint32_t>& slots) {
+// Sends one train on each of `count` edges, all first packets, then all second, then all third.
+void Engine::send_trains(const std::uint32_t* slots, std::size_t count) {
   std::uint8_t data[kTrainsPerBatch][kTrain][kPacketSize];
-  std::uint8_t path[kTrainsPerBatch];
   bool sent_any[kTrainsPerBatch] = {};
-  std::uint32_t ports_used = 0;
-  for (std::size_t k = 0; k < slots.size(); ++k) {
+  // The socket of each train, and the trains in the order of their sockets.
+  Port* ports[kTrainsPerBatch];
+  std::size_t order[kTrainsPerBatch];
+  for (std::size_t k = 0; k < count; ++k) {
     Edge& edge = *edges_[slots[k]];
+    Nic& nic = nics_[edge.nic];
     ++edge.train;
     if (edge.train == 0) edge.train = 1;
-    path[k] = path_of_train(edge.train, settings_.paths, settings_.sweep);
-    ports_used |= 1u << path[k];
     Packet packet;
     packet.epoch = epoch_;
     packet.sender = nic.id;
     packet.receiver = edge.peer_id;
     packet.train = edge.train;
-    packet.path = path[k];
+    packet.path = path_of_train(edge.train, settings_.paths, settings_.sweep);
     packet.paths = settings_.paths;
     packet.sweep = settings_.sweep;
     for (int position = 0; position < kTrain; ++position) {
@@ -801,52 +797,53 @@ void Engine::send_trains(Nic& nic, const std::vector<std::uint32_t>& slots) {
     SentTrain& train = edge.sent_trains[edge.train % kSentTrains];
     train = SentTrain{};
     train.train = edge.train;
-    train.path = path[k];
+    train.path = packet.path;
     train.before_kernel_ns = clock_ns(CLOCK_REALTIME);
+    ports[k] = &nic.ports[packet.path];
+    order[k] = k;
   }
-  std::vector<Outgoing> outgoing;
-  std::vector<std::size_t> who;
-  bool link_error = false;
+  std::stable_sort(order, order + count, [&](std::size_t a, std::size_t b) { return ports[a] < ports[b]; });
+
   std::int64_t last_start = 0;
   for (int position = 0; position < kTrain; ++position) {
     std::int64_t start = clock_ns(CLOCK_MONOTONIC);
     while (position > 0 && start - last_start < settings_.spacing_ns) start = clock_ns(CLOCK_MONOTONIC);
     last_start = start;
-    for (std::uint8_t p = 0; p < settings_.paths; ++p) {
-      if (!(ports_used >> p & 1)) continue;
-      outgoing.clear();
-      who.clear();
-      for (std::size_t k = 0; k < slots.size(); ++k) {
-        if (path[k] != p) continue;
-        outgoing.push_back({data[k][position], kPacketSize, &edges_[slots[k]]->to, 0, 0});
-        who.push_back(k);
+    for (std::size_t from = 0; from < count;) {
+      Port& port = *ports[order[from]];
+      outgoing_.clear();
+      std::size_t to = from;
+      for (; to < count && ports[order[to]] == &port; ++to) {
+        const std::size_t k = order[to];
+        outgoing_.push_back({data[k][position], kPacketSize, &edges_[slots[k]]->to, 0, 0});
       }
-      Port& port = nic.ports[p];
-      port.socket.send(outgoing);
-      for (std::size_t i = 0; i < outgoing.size(); ++i) {
-        Edge& edge = *edges_[slots[who[i]]];
-        if (outgoing[i].error != 0) {
+      port.socket.send(outgoing_);
+      for (std::size_t i = 0; i < outgoing_.size(); ++i) {
+        const std::size_t k = order[from + i];
+        Edge& edge = *edges_[slots[k]];
+        Nic& nic = nics_[edge.nic];
+        if (outgoing_[i].error != 0) {
           ++edge.send_errors;
-          link_error = link_error || is_link_error(outgoing[i].error);
+          if (is_link_error(outgoing_[i].error)) nic.next_check = 0;
           continue;
         }
         ++edge.sent;
-        sent_any[who[i]] = true;
-        PendingStamp& pending = port.pending[outgoing[i].id % kPendingStamps];
+        sent_any[k] = true;
+        PendingStamp& pending = port.pending[outgoing_[i].id % kPendingStamps];
         if (pending.waiting) {
           --port.waiting;
           ++nic.record.stamps_lost;
         }
-        pending = {outgoing[i].id, slots[who[i]], edge.train, static_cast<std::uint8_t>(position), true};
+        pending = {outgoing_[i].id, slots[k], edge.train, static_cast<std::uint8_t>(position), true};
         ++port.waiting;
       }
+      from = to;
     }
   }
-  for (std::size_t k = 0; k < slots.size(); ++k) {
+  for (std::size_t k = 0; k < count; ++k) {
     // A train of which nothing left the host was not sent: the peer must not count it as lost on the way.
     if (!sent_any[k]) --edges_[slots[k]]->train;
   }
-  if (link_error) nic.next_check = 0;
 }
 
 void Engine::fill_packet(Edge& edge, Packet* packet, int position, std::int64_t now_mono) {

@@ -233,7 +233,7 @@ class Engine {
   void judge(std::int64_t now);
   NicEvidence evidence_of(const Nic& nic) const;
   void send_due(std::int64_t now);
-  void send_trains(Nic& nic, const std::vector<std::uint32_t>& slots);
+  void send_trains(const std::uint32_t* slots, std::size_t count);
   void fill_packet(Edge& edge, Packet* packet, int position, std::int64_t now_mono);
   void rotate_windows(std::int64_t now);
   void emit(Event event);
@@ -269,7 +269,8 @@ class Engine {
   std::mt19937_64 random_;
   std::deque<Event> events_;
   SnapshotHeader header_{};
-  std::vector<std::vector<std::uint32_t>> due_;  // scratch: slots by NIC
+  std::vector<std::uint32_t> due_;  // scratch of send_due
+  std::vector<Outgoing> outgoing_;  // scratch of send_trains
 };
 
 }  // namespace fabricpulse

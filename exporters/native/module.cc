@@ -149,7 +149,7 @@ NB_MODULE(_probe_engine, m) {
       .def("heard_by", &Presence::heard_by)
       .def_ro("heard_at", &Presence::heard_at)
       .def_ro("heard_by_at", &Presence::heard_by_at)
-      .def("both", &Presence::both)
+      .def("both", &Presence::both, "interval"_a)
       .def("judge", [](const Presence& presence, std::int64_t now, std::int64_t interval) {
         const EdgeStates s = judge_edge(presence, now, interval);
         return std::make_tuple(static_cast<int>(s.edge), static_cast<int>(s.inbound),

@@ -53,8 +53,13 @@ struct Presence {
 
   void heard(std::int64_t at) { heard_at = std::max(heard_at, at); }
   void heard_by(std::int64_t at) { heard_by_at = std::max(heard_by_at, at); }
-  // The last moment at which both directions were known to work.
-  std::int64_t both() const { return std::min(heard_at, heard_by_at); }
+  // The last moment at which both directions were known to work. What a peer says of us is as old as its last
+  // packet: a peer that has fallen silent has not thereby stopped to hear us, so its report is held against
+  // that packet and not against now.
+  std::int64_t both(std::int64_t interval) const {
+    if (heard_at == kNeverHeard || heard_by_at == kNeverHeard) return kNeverHeard;
+    return heard_at - heard_by_at < interval ? heard_at : heard_by_at;
+  }
 };
 
 struct EdgeStates {
@@ -72,10 +77,10 @@ inline EdgeStates judge_edge(const Presence& p, std::int64_t now, std::int64_t i
   if (p.heard_at == kNeverHeard) return s;
   s.inbound = recent(p.heard_at, now, interval) ? State::kUp : State::kDown;
   if (s.inbound == State::kUp && p.heard_by_at != kNeverHeard) {
-    s.outbound = recent(p.heard_by_at, now, interval) ? State::kUp : State::kDown;
+    s.outbound = p.heard_at - p.heard_by_at < interval ? State::kUp : State::kDown;
   }
   if (p.heard_by_at != kNeverHeard) {
-    s.edge = recent(p.both(), now, interval) ? State::kUp : State::kDown;
+    s.edge = recent(p.both(interval), now, interval) ? State::kUp : State::kDown;
   }
   return s;
 }

@@ -104,6 +104,17 @@ class Exposition:
         lines.append(f"{spec.name}_count{plain} {count}\n")
         self._group(spec).append(lines)
 
+    def add_lines(self, spec: MetricSpec, lines: Iterable[str]) -> None:
+        """Adds samples of a gauge or counter that the caller has rendered whole: `name{labels} value` and a newline.
+
+        For families of thousands of series: the caller keeps `name{labels} ` and pays for one f-string a sample.
+        """
+        self._group(spec).extend([line] for line in lines)
+
+    def add_groups(self, spec: MetricSpec, groups: Iterable[list[str]]) -> None:
+        """As `add_lines`, for metrics of several samples (a summary); the sample cap takes or leaves a whole group."""
+        self._group(spec).extend(groups)
+
     def declare(self, specs: Iterable[MetricSpec]) -> None:
         """Fixes the place of families that may get no sample; a family without samples is not written."""
         for spec in specs:

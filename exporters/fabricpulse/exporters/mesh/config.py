@@ -1,0 +1,169 @@
+"""Configuration of `fabricpulse mesh`."""
+
+import hashlib
+import socket
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from fabricpulse.core.config import Section
+from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
+
+Positive = Annotated[float, Meta(gt=0)]
+_SHORTEST_KEY = 16
+
+
+class MembershipSource(Section, frozen=True):
+    """Where the members of the fleet come from: one of file, url, dns.
+
+    file : membership file, read again when it changes. url : where the clocksync coordinator serves the same document.
+    dns : for each network, a name whose addresses are the members' addresses on it; hosts are named by reverse look-up.
+    devices : with dns, the device of each network on every host. refresh_s : how often to look.
+    """
+
+    file: str = ""
+    url: str = ""
+    dns: dict[str, str] = {}
+    devices: dict[str, str] = {}
+    refresh_s: Positive = 2.0
+
+    def validate(self) -> None:
+        if sum(map(bool, (self.file, self.url, self.dns))) > 1:
+            raise ValueError("give one of file, url and dns")
+        if set(self.dns) != set(self.devices):
+            raise ValueError("dns and devices must name the same networks")
+
+
+class Probe(Section, frozen=True):
+    """How the fabric is probed; alike on all hosts of a fleet.
+
+    interval_s : silence after which a NIC or an edge is down. grace_s : how long a NIC that was never connected stays
+    unknown after the start. peers : K, peers of a NIC. cross_peers : how many of them are on other networks.
+    rate : trains of three packets a second to each peer. paths : source ports that the sweep cycles through.
+    sweep : every sweep-th train leaves the main flow; 0 switches the sweep off. port : UDP port, and the first of the
+    source ports. dscp : differentiated services code point of the probes, 0 to 63. bind_device : send and receive
+    only through the NIC's own device, whatever the routes say. timestamps : "hardware" takes the NIC's stamps, where
+    its clock has been set up for them; delays on fleet time then need that clock in fleet time too. realtime : run
+    the engine thread at the lowest real-time priority, where that is permitted. receive_rate : packets a second that
+    are taken from one peer, at most.
+    """
+
+    interval_s: Annotated[float, Meta(ge=0.2, le=60)] = 1.0
+    grace_s: Positive = 10.0
+    peers: Annotated[int, Meta(ge=1, le=64)] = 10
+    cross_peers: Annotated[int, Meta(ge=0, le=64)] = 2
+    rate: Annotated[float, Meta(ge=1, le=1000)] = 50.0
+    paths: Annotated[int, Meta(ge=1, le=16)] = 8
+    sweep: Annotated[int, Meta(ge=0, le=255)] = 10
+    port: Annotated[int, Meta(ge=1, le=65_000)] = 9620
+    dscp: Annotated[int, Meta(ge=0, le=63)] = 0
+    bind_device: bool = True
+    timestamps: Annotated[str, Meta(pattern="^(software|hardware)$")] = "software"
+    realtime: bool = True
+    receive_rate: Positive = 2000.0
+
+    def validate(self) -> None:
+        if self.cross_peers > self.peers:
+            raise ValueError("cross_peers must not be above peers")
+        if self.interval_s < 6 / self.rate:
+            raise ValueError("interval_s must be at least six train periods (6 / rate)")
+
+
+class Latency(Section, frozen=True):
+    """When the delay of an edge is elevated: its median above the ceiling, or above factor x baseline + slack.
+
+    window_s : how far back quantiles and medians look. ceiling_s : absolute limit. factor : limit relative to the
+    edge's own learned baseline. slack_s : added to it, so that noise on a short path is no incident.
+    """
+
+    window_s: Positive = 15.0
+    ceiling_s: Positive = 0.01
+    factor: Annotated[float, Meta(ge=1)] = 3.0
+    slack_s: Annotated[float, Meta(ge=0)] = 20e-6
+
+
+class Alerting(Section, frozen=True):
+    """Where a lost NIC is pushed to at once.
+
+    alertmanagers : base URLs; each gets every alert. labels : added to those of the rule, so that both are one alert:
+    instance and job as Prometheus gives them, and external labels if it has some. component, severity, alertname,
+    device and network are set by the exporter. generator_url : link shown beside the alert. resend_s : how often a
+    firing alert is sent again. retry_s : pause after a failed push, doubled up to resend_s. ca_file : trusted
+    authority of https Alertmanagers.
+    """
+
+    alertmanagers: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    generator_url: str = ""
+    resend_s: Positive = 30.0
+    retry_s: Positive = 0.2
+    ca_file: str = ""
+
+    def validate(self) -> None:
+        for url in self.alertmanagers:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"alertmanager {url!r} is not an http or https URL")
+
+
+class EventLog(Section, frozen=True):
+    """Events as JSON lines. path : empty = none is written. max_bytes : size at which it is rotated, once.
+
+    keep : events served by /api/v1/events.
+    """
+
+    path: str = ""
+    max_bytes: Annotated[int, Meta(ge=4096)] = 8 << 20
+    keep: Annotated[int, Meta(ge=1, le=100_000)] = 4096
+
+
+class MeshConfig(Section, frozen=True):
+    """The whole file.
+
+    host : this host's name in the fleet; default: the system's host name. key_file : fleet keys, one a line; the first
+    signs, all are accepted, so that keys can be rotated. Without a file anybody who reaches the port can join.
+    sample_cap : samples in one exposition, at most.
+    """
+
+    host: str = ""
+    membership: MembershipSource = MembershipSource()
+    key_file: str = ""
+    probe: Probe = Probe()
+    latency: Latency = Latency()
+    alerting: Alerting = Alerting()
+    event_log: EventLog = EventLog()
+    sample_cap: Annotated[int, Meta(ge=1)] = DEFAULT_SAMPLE_CAP
+
+    @property
+    def host_name(self) -> str:
+        """The configured name, or the system's."""
+        return self.host or socket.gethostname()
+
+
+def load_keys(path: Path) -> list[bytes]:
+    """The keys of a key file as 16-byte keys, in its order. Empty lines and lines that begin with # do not count.
+
+    Raises ConfigError for a file that cannot be read or has no key, or a key shorter than 16 characters.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read key file {path}: {error}") from error
+    keys = []
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        if len(text) < _SHORTEST_KEY:
+            raise ConfigError(
+                f"{path}:{number}: a key needs {_SHORTEST_KEY} characters or more; try `openssl rand -hex 32`"
+            )
+        keys.append(hashlib.sha256(text.encode()).digest()[:16])
+    if not keys:
+        raise ConfigError(f"key file {path} has no key; write one with `openssl rand -hex 32`")
+    if len(keys) > 4:
+        raise ConfigError(
+            f"key file {path} has {len(keys)} keys; a rotation needs two, more than four are refused"
+        )
+    return keys

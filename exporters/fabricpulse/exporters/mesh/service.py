@@ -1,0 +1,295 @@
+"""The mesh exporter as a daemon: engine, membership, alerts and HTTP put together."""
+
+import asyncio
+import platform
+import ssl
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+from aiohttp import web
+
+from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.core.fleet.membership import Membership
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.metrics.common import BUILD_INFO
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
+from fabricpulse.core.web.server import WebServer
+from fabricpulse.exporters import _probe_engine as native
+from fabricpulse.exporters.mesh.alerts import AlertPusher
+from fabricpulse.exporters.mesh.api import edges_document
+from fabricpulse.exporters.mesh.config import MeshConfig, load_keys
+from fabricpulse.exporters.mesh.event_log import EventLogWriter
+from fabricpulse.exporters.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_faults
+from fabricpulse.exporters.mesh.fleet_view import FleetView, view_of
+from fabricpulse.exporters.mesh.membership_source import MembershipReader
+from fabricpulse.exporters.mesh.snapshot import Cause, EventKind, Snapshot, State, parse_snapshot
+
+log = get_logger(__name__)
+
+_RING_SECONDS = 8
+_SMALLEST_RING, _LARGEST_RING = 1 << 12, 1 << 17
+
+
+def engine_settings(config: MeshConfig, edges: int) -> native.Settings:
+    """The engine's settings from the configuration; `edges` sizes the ring."""
+    probe, latency = config.probe, config.latency
+    s = native.Settings()
+    s.host = config.host_name
+    s.ring_path = str(probe_ring_path())
+    s.clock_path = str(clock_page_path())
+    s.port = probe.port
+    s.dscp = probe.dscp
+    s.paths = probe.paths
+    s.sweep = probe.sweep
+    s.bind_device = probe.bind_device
+    s.hardware = probe.timestamps == "hardware"
+    s.rate = probe.rate
+    s.interval_ns = round(probe.interval_s * 1e9)
+    s.grace_ns = round(probe.grace_s * 1e9)
+    s.window_ns = round(latency.window_s * 1e9)
+    s.latency_ceiling_ns = round(latency.ceiling_s * 1e9)
+    s.latency_factor = latency.factor
+    s.latency_slack_ns = round(latency.slack_s * 1e9)
+    s.receive_rate = probe.receive_rate
+    s.priority = 1 if probe.realtime else 0
+    wanted = int(2 * max(edges, 1) * probe.rate * _RING_SECONDS)
+    s.ring_capacity = min(max(1 << (wanted - 1).bit_length(), _SMALLEST_RING), _LARGEST_RING)
+    return s
+
+
+class MeshService:
+    """One daemon."""
+
+    def __init__(self, config: MeshConfig, life: Lifetime) -> None:
+        self.config = config
+        self._life = life
+        self._reader = MembershipReader(config.membership)
+        log_config = config.event_log
+        self.events = EventLogWriter(
+            Path(log_config.path) if log_config.path else None, log_config.max_bytes, log_config.keep
+        )
+        self.pusher = AlertPusher(config.alerting, config.host_name, time.time)
+        self.counters = Counters(
+            pushes=self.pusher.pushes,
+            push_failures=self.pusher.failures,
+            events={kind.name.lower(): 0 for kind in EventKind},
+        )
+        self.view = FleetView(config.host_name, (), (), 0)
+        self._membership: Membership | None = None
+        self._exposition = MeshExposition(self.view, config.probe.port)
+        self._build = (version("fabricpulse"), "mesh", platform.python_version())
+        self._engine: native.Engine | None = None
+        self._keys_path = Path(config.key_file) if config.key_file else None
+        self._keys: list[bytes] = []
+
+    @property
+    def engine(self) -> native.Engine:
+        """The engine, once `start` has made it."""
+        if self._engine is None:
+            raise RuntimeError("the engine has not been started")
+        return self._engine
+
+    async def start(self) -> None:
+        """Reads keys and membership and starts probing. Raises UserError."""
+        membership = await self._first_membership()
+        view = self._view_of(membership)
+        ensure_run_dir()
+        try:
+            self._engine = native.Engine(engine_settings(self.config, len(view.peers)))
+        except OSError as error:
+            raise UserError(f"cannot make the probe ring {probe_ring_path()}: {error.strerror}") from error
+        except ValueError as error:
+            raise ConfigError(f"probe: {error}") from error
+        self._load_keys()
+        self._apply(membership, view)
+        try:
+            await self.pusher.start()
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"cannot use alerting.ca_file {self.config.alerting.ca_file}: {error}"
+            ) from error
+        self.engine.start()
+        self.counters.realtime = self.engine.realtime
+        if self.config.probe.realtime and not self.engine.realtime:
+            log.warning(
+                "no permission for real-time priority; a busy CPU delays verdicts", needs="CAP_SYS_NICE"
+            )
+        asyncio.get_running_loop().add_reader(self.engine.event_fd, self._take_events)
+
+    async def stop(self) -> None:
+        """Stops probing."""
+        if self._engine is not None:
+            asyncio.get_running_loop().remove_reader(self.engine.event_fd)
+            await asyncio.to_thread(self.engine.stop)
+            self._take_events()
+        await self.pusher.stop()
+        self.events.close()
+
+    async def _first_membership(self) -> Membership:
+        """A membership that cannot be read yet (the coordinator starts later) is waited for; a bad file is not."""
+        while True:
+            try:
+                membership = await self._reader.read()
+                if membership is not None:
+                    return membership
+            except ConfigError:
+                raise
+            except UserError as error:
+                log.warning("waiting for the membership", error=str(error))
+            stopped = asyncio.create_task(self._life.stopped())
+            done, _ = await asyncio.wait({stopped}, timeout=self.config.membership.refresh_s)
+            if done:
+                return Membership()
+            stopped.cancel()
+
+    def _view_of(self, membership: Membership) -> FleetView:
+        probe = self.config.probe
+        return view_of(membership, self.config.host_name, probe.peers, probe.cross_peers)
+
+    def _apply(self, membership: Membership, view: FleetView) -> None:
+        self.engine.configure(
+            [(nic.device, nic.network, nic.address) for nic in view.nics],
+            [(p.nic, p.host, p.device, p.network, p.address) for p in view.peers],
+        )
+        for device, network in list(self.pusher.firing()):
+            if not any((nic.device, nic.network) == (device, network) for nic in view.nics):
+                self.pusher.resolve(device, network)
+        self._membership, self.view = membership, view
+        self._exposition = MeshExposition(view, self.config.probe.port)
+        self.counters.membership_ok = True
+        self.counters.membership_changed_s = time.time()
+        if not view.nics:
+            log.warning("this host is no member of the fleet; nothing is probed", host=self.config.host_name)
+        log.info("membership", hosts=view.members, nics=len(view.nics), edges=len(view.peers))
+
+    def _load_keys(self) -> None:
+        if self._keys_path is None:
+            if not self._keys:
+                log.warning(
+                    "no key_file is set: probes are not authentic, anybody who reaches the port can join"
+                )
+                self._keys = [bytes(16)]
+                self.engine.set_keys(self._keys)
+            return
+        keys = load_keys(self._keys_path)
+        if keys != self._keys:
+            self._keys = keys
+            self.engine.set_keys(keys)
+            log.info("keys", count=len(keys))
+
+    async def watch(self) -> None:
+        """Follows membership and keys until cancelled."""
+        while True:
+            await asyncio.sleep(self.config.membership.refresh_s)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Looks once at keys and membership. What is bad is logged, and what was in force stays."""
+        try:
+            self._load_keys()
+        except UserError as error:
+            log.error("the keys stay as they were", error=str(error))
+        try:
+            membership = await self._reader.read()
+            if membership is not None and membership != self._membership:
+                self._apply(membership, self._view_of(membership))
+            self.counters.membership_ok = True
+        except (UserError, ValueError) as error:
+            if self.counters.membership_ok:
+                log.error("the membership stays as it was", error=str(error))
+            self.counters.membership_ok = False
+
+    def _take_events(self) -> None:
+        faults: dict[tuple[str, str, str], str | None] | None = None
+        for event in self.engine.take_events():
+            kind = EventKind(event.kind)
+            self.counters.events[kind.name.lower()] += 1
+            entry: dict[str, Any] = {
+                "time_ns": event.host_ns,
+                "event": kind.name.lower(),
+                "duration_ns": event.duration_ns,
+            }
+            if event.device:
+                entry |= {"device": event.device, "network": event.network}
+            if kind is EventKind.NIC_DISCONNECTED:
+                entry["cause"] = CAUSE_NAMES[Cause(event.cause)]
+                self.pusher.fire(event.device, event.network)
+                log.warning(
+                    "NIC disconnected", device=event.device, network=event.network, cause=entry["cause"]
+                )
+            elif kind is EventKind.NIC_CONNECTED:
+                self.pusher.resolve(event.device, event.network)
+                log.info("NIC connected", device=event.device, outage_s=round(event.duration_ns / 1e9, 3))
+            elif kind in (EventKind.EDGE_DOWN, EventKind.EDGE_UP):
+                del entry["duration_ns"]
+                if faults is None:
+                    faults = self._faults()
+                fault = faults.get((event.device, event.peer, event.peer_device))
+                entry |= {
+                    "peer": event.peer,
+                    "peer_device": event.peer_device,
+                    "inbound": State(event.inbound).name.lower(),
+                    "outbound": State(event.outbound).name.lower(),
+                    "fault": fault,
+                }
+            self.events.append(entry)
+
+    def _faults(self) -> dict[tuple[str, str, str], str | None]:
+        found = edge_faults(self.view, self.snapshot())
+        return {
+            (self.view.nics[peer.nic].device, peer.host, peer.device): fault
+            for peer, fault in zip(self.view.peers, found, strict=True)
+        }
+
+    def snapshot(self) -> Snapshot:
+        """The engine's state now."""
+        return parse_snapshot(self.engine.snapshot())
+
+    async def metrics(self) -> bytes:
+        """The exposition."""
+        out = Exposition(self.config.sample_cap)
+        out.add(BUILD_INFO, self._build, 1)
+        self._exposition.write(out, self.snapshot(), self.counters)
+        return out.render() + prometheus_client.generate_latest(prometheus_client.REGISTRY)
+
+    async def serve_edges(self, _: web.Request) -> web.Response:
+        """GET /api/v1/edges."""
+        return web.json_response(edges_document(self.view, self.snapshot(), self.config.probe.port))
+
+    async def serve_events(self, request: web.Request) -> web.Response:
+        """GET /api/v1/events?limit=N."""
+        text = request.query.get("limit", "")
+        limit = int(text) if text.isdigit() and int(text) > 0 else None
+        return web.json_response({"host": self.config.host_name, "events": self.events.recent(limit)})
+
+
+async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> None:
+    """Runs the mesh exporter until `life` is stopped."""
+    service = MeshService(config, life)
+    server = WebServer(
+        "fabricpulse mesh",
+        life,
+        service.metrics,
+        web_config=options.web_config,
+        landing_links=[("/api/v1/edges", "Edges (JSON)"), ("/api/v1/events", "Events (JSON)")],
+    )
+    server.router.add_get("/api/v1/edges", service.serve_edges)
+    server.router.add_get("/api/v1/events", service.serve_events)
+    await service.start()
+    watcher = asyncio.create_task(service.watch())
+    try:
+        await server.start(options.listen)
+        life.on_reload(service.refresh)
+        life.ready()
+        await life.stopped()
+    finally:
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
+        await server.stop()
+        await service.stop()
