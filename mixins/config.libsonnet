@@ -38,6 +38,17 @@
     laneFailoverThreshold: 5,
     laneFailoverWindow: '10m',
 
+    // PCIe that trained below what the device can do, for this long: a slot, a riser, a firmware.
+    pcieDegradedFor: '10m',
+    // How long a GID that moved to another index is shown; jobs that run keep the old index.
+    gidMovedWindow: '15m',
+    gidInconsistentFor: '5m',
+
+    // A host whose stamps do not fit the fleet for this long.
+    clockSuspectFor: '2m',
+
+    // The reconciler of the remediation receiver comes round each second; silence beyond this is a hang.
+    remediationStalledSeconds: 60,
     // How long a failed remediation is shown.
     remediationFailedWindow: '15m',
 

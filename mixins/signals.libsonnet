@@ -12,6 +12,14 @@ function(config, matchers='') {
 
   nicConnected:: $.last('fabricpulse_nic_connected'),
   nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
+  linkDowns(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_port_down_transitions_total'), window],
+  // Lanes times speed, of what the device can do.
+  pcieShare:: '%s / %s * %s / %s' % [
+    $.last('fabricpulse_nic_pcie_link_width_lanes'),
+    $.last('fabricpulse_nic_pcie_link_width_lanes_max'),
+    $.last('fabricpulse_nic_pcie_link_transfers_per_second'),
+    $.last('fabricpulse_nic_pcie_link_transfers_per_second_max'),
+  ],
   clockSynchronized:: $.last('fabricpulse_clock_synchronized'),
   clockBound:: $.last('fabricpulse_clock_error_bound_seconds'),
   laneFailovers(window):: 'increase(%s[%s])' % [$.series('fabricpulse_lane_failovers_total'), window],

@@ -22,10 +22,21 @@ local signals = import '../signals.libsonnet';
           'FabricClockBoundWide',
           'warning',
           'clocksync',
-          '%s > %g' % [s.clockBound, config.clockBoundSeconds],
+          // +Inf: there is no fleet time at all, which is FabricClockUnsynchronized.
+          '%s > %g < Inf' % [s.clockBound, config.clockBoundSeconds],
           'The error bound of fleet time is too wide.',
           'Fleet time on {{ $labels.instance }} (clock {{ $labels.clock }}) may be wrong by {{ $value | humanizeDuration }}.',
           { 'for': config.clockBoundWideFor }
+        ),
+        lib.alert(
+          config,
+          'FabricClockSuspect',
+          'warning',
+          'clocksync',
+          s.last('fabricpulse_clock_suspect') + ' == 1',
+          'The stamps of a host do not fit the fleet.',
+          'What {{ $labels.instance }} stamps contradicts the rest of the fleet; its one-way delays are biased.',
+          { 'for': config.clockSuspectFor }
         ),
       ]),
     ],

@@ -29,6 +29,46 @@ local signals = import '../signals.libsonnet';
           'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
           { keep_firing_for: config.flapKeepFiringFor, labels: { remediate: 'nccl' } }
         ),
+        // The link itself, exact from the kernel's counters: tells a bad cable from a bad path.
+        lib.alert(
+          config,
+          'FabricLinkFlapping',
+          'warning',
+          'nic',
+          '%s >= %d' % [s.linkDowns(config.flapWindow), config.flapThreshold],
+          'A link keeps going down and coming up.',
+          'The link of {{ $labels.device }} port {{ $labels.port }} ({{ $labels.netdev }}) on {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
+          { keep_firing_for: config.flapKeepFiringFor }
+        ),
+        lib.alert(
+          config,
+          'FabricPcieDegraded',
+          'warning',
+          'nic',
+          s.pcieShare + ' < 1',
+          'A NIC runs on fewer PCIe lanes or at a lower PCIe speed than it can.',
+          'PCIe of {{ $labels.device }} ({{ $labels.pci_address }}) on {{ $labels.instance }} gives {{ $value | humanizePercentage }} of what the NIC can take.',
+          { 'for': config.pcieDegradedFor }
+        ),
+        lib.alert(
+          config,
+          'FabricGidMoved',
+          'warning',
+          'nic',
+          'increase(%s[%s]) > 0' % [s.series('fabricpulse_nic_gid_index_moves_total'), config.gidMovedWindow],
+          'The GID that NCCL uses has moved to another index.',
+          'The GID of {{ $labels.device }} port {{ $labels.port }} on {{ $labels.instance }} moved to another index {{ $value | printf "%.0f" }} times; running jobs keep the old index and lose their connections.'
+        ),
+        lib.alert(
+          config,
+          'FabricGidInconsistent',
+          'warning',
+          'nic',
+          s.last('fabricpulse_nic_nccl_gid_index_consistent') + ' == 0',
+          'The NICs of a host have no common GID index for NCCL.',
+          'The RoCE ports of {{ $labels.instance }} have no GID, or one at different indexes; NCCL takes one index for all.',
+          { 'for': config.gidInconsistentFor }
+        ),
       ]),
     ],
   },

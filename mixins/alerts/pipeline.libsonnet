@@ -43,11 +43,29 @@ local signals = import '../signals.libsonnet';
           'critical',
           'remediation',
           'increase(%s[%s]) > 0' % [
-            s.series('fabricpulse_remediation_actions_total', 'outcome=~"failed|rolled_back|unknown"'),
+            s.series('fabricpulse_remediation_actions_total', 'outcome=~"failed|refused"'),
             config.remediationFailedWindow,
           ],
           'An automatic action did not do what it should.',
           'Action {{ $labels.action }} of the remediation receiver {{ $labels.instance }} ended as {{ $labels.outcome }}; the journal has the case. A person must look.'
+        ),
+        lib.alert(
+          config,
+          'FabricRemediationBreakerTripped',
+          'critical',
+          'remediation',
+          s.last('fabricpulse_remediation_breaker_tripped') + ' == 1',
+          'Automatic actions have stopped themselves.',
+          'The {{ $labels.direction }} breaker of the remediation receiver {{ $labels.instance }} has tripped: more hosts at once than it may touch. Nothing is done until a person resets it.'
+        ),
+        lib.alert(
+          config,
+          'FabricRemediationStalled',
+          'critical',
+          'remediation',
+          '%s > %g' % [s.last('fabricpulse_remediation_heartbeat_age_seconds'), config.remediationStalledSeconds],
+          'The remediation receiver answers and does not decide.',
+          'The reconciler of {{ $labels.instance }} last came round {{ $value | humanizeDuration }} ago.'
         ),
         // Always fires. Point a dead man's switch at it: when it stops, alerting is broken.
         lib.alert(

@@ -68,7 +68,7 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Error bound', 'Half width of the interval that holds the true time, per host.', 's', [
             g.query(host.series('fabricpulse_clock_error_bound_seconds'), '{{instance}}'),
           ]),
-          g.timeseries('Clock offset', 'Host clock minus fleet time; positive: the host is fast.', 's', [
+          g.timeseries('Clock offset', 'Fleet time minus the clock of the host; negative: the host is fast.', 's', [
             g.query(host.series('fabricpulse_clock_offset_seconds'), '{{instance}}'),
           ]),
         ]),
