@@ -1,4 +1,4 @@
-"""The reconciler against a model of a hostile world: lost, late and repeated messages, dead agents, refusing plugins."""
+"""The reconciler in a hostile world: lost, late and repeated messages, dead agents, refusing plugins."""
 
 import msgspec
 from hypothesis import settings
