@@ -62,10 +62,6 @@ class Exposition:
         """As `add`, with a label part from `render_labels` that the caller keeps between scrapes."""
         self._group(spec).append([f"{spec.name}{labels} {format_value(value)}\n"])
 
-    def add_lines(self, spec: MetricSpec, lines: Iterable[str]) -> None:
-        """Adds samples that the caller has written as lines of the text format, one sample a line."""
-        self._group(spec).extend([line] for line in lines)
-
     def add_histogram(
         self, spec: MetricSpec, values: Sequence[str], counts: Sequence[int], total: float
     ) -> None:
