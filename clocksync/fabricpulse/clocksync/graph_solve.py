@@ -19,7 +19,10 @@ Ints = NDArray[np.int64]
 
 _HUBER = 1.5
 _ROUNDS = 5
+# A round that moves no host by more than this share of the usual error is the last.
+_ENOUGH = 0.02
 _MAX_ITERATIONS = 200
+_CG_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -89,65 +92,87 @@ class SolveParameters:
     pull_ppb: float = 20.0
 
 
+class Graph:
+    """The pattern of the normal equations of one set of edges, made once and filled with new weights at each round."""
+
+    def __init__(self, n: int, i: NDArray[np.intp], j: NDArray[np.intp]) -> None:
+        self.n, self.i, self.j = n, i.astype(np.int32), j.astype(np.int32)
+        rows = np.concatenate([self.i, self.j])
+        self._order = np.argsort(rows, kind="stable")
+        self._columns = np.concatenate([self.j, self.i])[self._order]
+        self._starts = np.zeros(n + 1, np.int32)
+        np.cumsum(np.bincount(rows, minlength=n), out=self._starts[1:])
+
+    def adjacency(self, weight: Floats) -> csr_array:
+        """Symmetric, `weight` at both places of each edge; parallel edges stay apart, a product adds them up."""
+        data = np.concatenate([weight, weight])[self._order]
+        return csr_array((data, self._columns, self._starts), shape=(self.n, self.n))
+
+    def sum_at_ends(self, value: Floats, sign: float) -> Floats:
+        """Per host: the sum of `value` over edges where it is i, plus `sign` times that where it is j."""
+        total: Floats = np.bincount(self.i, value, self.n) + sign * np.bincount(self.j, value, self.n)
+        return total
+
+
 def robust_least_squares(
-    n: int, i: NDArray[np.intp], j: NDArray[np.intp], m: Floats, sigma: Floats, start: Floats | None = None
+    graph: Graph, m: Floats, sigma: Floats, start: Floats | None = None
 ) -> tuple[Floats, Floats]:
     """x with x_i - x_j close to m for each edge, and the Huber weight of each edge.
 
-    x is fixed up to one constant a component; the mean change against `start` is 0 in each. sigma : > 0,
-    expected error of m; scaled by what the residuals really are. O(edges) per iteration.
+    x is fixed up to one constant a component; the mean change against `start` is 0 in each. sigma : > 0, expected
+    error of m; scaled by what the residuals really are. O(edges) per iteration.
     """
-    x = np.zeros(n) if start is None else start.copy()
+    i, j = graph.i, graph.j
+    x = np.zeros(graph.n) if start is None else start.copy()
     base = 1.0 / np.square(sigma)
+    residual = m - (x[i] - x[j])
     huber = np.ones(len(m))
-    scale = 1.0
-    for round_ in range(_ROUNDS):
+    enough = _ENOUGH * float(np.median(sigma))
+    for _ in range(_ROUNDS):
         weight = base * huber
-        diagonal = _sum_at(i, weight, n) + _sum_at(j, weight, n)
+        diagonal = graph.sum_at_ends(weight, 1.0)
         diagonal[diagonal == 0] = 1.0
-        matrix = csr_array(
-            (np.concatenate([weight, weight]), (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(n, n)
-        )
-        flow = weight * (m - (x[i] - x[j]))
-        b = _sum_at(i, flow, n) - _sum_at(j, flow, n)
-        step = _conjugate_gradients(matrix, diagonal, b)
+        b = graph.sum_at_ends(weight * residual, -1.0)
+        step = _conjugate_gradients(graph.adjacency(weight), diagonal, b)
         x += step
         residual = m - (x[i] - x[j])
         normal = np.abs(residual) / sigma
         scale = max(1.0, float(np.median(normal)) / 0.6745)
         huber = np.minimum(1.0, _HUBER * scale / np.maximum(normal, 1e-12))
-        if round_ > 0 and float(np.abs(step).max(initial=0.0)) < 0.1:
+        if float(np.abs(step).max(initial=0.0)) < enough:
             break
     return x, huber
-
-
-def _sum_at(index: NDArray[np.intp], values: Floats, n: int) -> Floats:
-    total: Floats = np.bincount(index, values, n).astype(np.float64, copy=False)
-    return total
 
 
 def _conjugate_gradients(off_diagonal: csr_array, diagonal: Floats, b: Floats) -> Floats:
     """Solves (diag - off_diagonal) x = b, singular on constants, for b without a constant part."""
     x = np.zeros_like(b)
     r = b.copy()
-    target = 1e-8 * float(np.sqrt((r * r / diagonal).sum())) + 1e-12
-    z = r / diagonal
+    inverse = 1.0 / diagonal
+    z = r * inverse
     p = z.copy()
-    rz = float(r @ z)
+    rz = _dot(r, z)
+    target = _CG_TOLERANCE**2 * rz + 1e-24
     for _ in range(_MAX_ITERATIONS):
-        if rz <= target * target:
+        if rz <= target:
             break
         q = diagonal * p - off_diagonal @ p
-        curvature = float(p @ q)
+        curvature = _dot(p, q)
         if curvature <= 0:
             break
         alpha = rz / curvature
         x += alpha * p
         r -= alpha * q
-        z = r / diagonal
-        rz, old = float(r @ z), rz
-        p = z + (rz / old) * p
+        np.multiply(r, inverse, out=z)
+        rz, old = _dot(r, z), rz
+        p *= rz / old
+        p += z
     return x
+
+
+def _dot(a: Floats, b: Floats) -> float:
+    # Not a @ b: BLAS would wake its threads for each of these small products, and they spin.
+    return float(np.einsum("i,i->", a, b))
 
 
 def solve(hosts: Hosts, edges: Edges, root: int | None, parameters: SolveParameters) -> Solution:
@@ -157,18 +182,17 @@ def solve(hosts: Hosts, edges: Edges, root: int | None, parameters: SolveParamet
     median correction of hosts that already keep it does not change, unless anchors say so.
     """
     n = len(hosts)
-    graph = csr_array((np.ones(len(edges.i)), (edges.i, edges.j)), shape=(n, n))
-    _, component = connected_components(graph, directed=False)
+    graph = Graph(n, edges.i, edges.j)
+    _, component = connected_components(graph.adjacency(np.ones(len(edges.i))), directed=False)
     predicted = _predict(hosts, edges, component)
 
-    rate, _ = robust_least_squares(
-        n, edges.i, edges.j, edges.rate_ppb, edges.rate_sigma_ppb, np.where(hosts.known, hosts.rate_ppb, 0.0)
-    )
+    start = np.where(hosts.known, hosts.rate_ppb, 0.0)
+    rate, _ = robust_least_squares(graph, edges.rate_ppb, edges.rate_sigma_ppb, start)
     # Offsets are brought to the common instant by the hosts' rates: many edges know them better than one.
     moved = (rate[edges.i] - rate[edges.j]) * edges.age_s
     m = (edges.offset_ns - (predicted[edges.i] - predicted[edges.j])).astype(np.float64) + moved
     sigma = np.hypot(edges.sigma_ns, 0.3 * edges.rate_sigma_ppb * edges.age_s / np.sqrt(10))
-    delta, huber = robust_least_squares(n, edges.i, edges.j, m, sigma)
+    delta, huber = robust_least_squares(graph, m, sigma)
     residual = m - (delta[edges.i] - delta[edges.j])
 
     main = _main_component(hosts, component)
