@@ -27,7 +27,13 @@ class Clock:
     """
 
     def __init__(
-        self, rng: np.random.Generator, seconds: float, *, offset_ns: int, rate_ppb: float, wander_ppb: float = 2.0
+        self,
+        rng: np.random.Generator,
+        seconds: float,
+        *,
+        offset_ns: int,
+        rate_ppb: float,
+        wander_ppb: float = 2.0,
     ) -> None:
         steps = int(seconds / _GRID_S) + 2
         walk = np.cumsum(rng.normal(0, wander_ppb * np.sqrt(_GRID_S), steps))
@@ -58,7 +64,13 @@ class Queue:
     """The unfinished work of one link direction over time."""
 
     def __init__(
-        self, rng: np.random.Generator, seconds: float, load: float, *, gbit_s: float = 100.0, alpha: float = 1.3
+        self,
+        rng: np.random.Generator,
+        seconds: float,
+        load: float,
+        *,
+        gbit_s: float = 100.0,
+        alpha: float = 1.3,
     ) -> None:
         """load : share of the link's rate that cross traffic takes, 0 to 0.95."""
         self.seconds = seconds

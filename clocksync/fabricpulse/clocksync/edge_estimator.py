@@ -14,7 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.separating_line import SeparatingLine, separate
+from fabricpulse.clocksync.separating_line import WIDEST_RATE_PPB, SeparatingLine, feasible_rates, separate
+
+# The bound trusts a rate to so many of its standard deviations.
+_RATE_SIGMAS = 6.0
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,6 +42,7 @@ class EstimatorParameters:
     fewest_points: int = 4
     asymmetry_ns: float = 100.0
     drift_ppb: float = 250.0
+    wander_ppb: float = 5.0
     rate_range_ppb: float = 5_000.0
     stamp_noise_ns: float = 5.0
 
@@ -71,10 +75,10 @@ class Trains:
 class EdgeFit:
     """Peer's host clock minus ours: `offset_ns` at our host time `t_ns`, changing by `rate_ppb`.
 
-    bound_ns : the truth was within offset +- bound at `t_last_ns`, whatever the queues did, as long as the
-    two clocks did not change their rates by more than drift_ppb. half_gap_ns : half of the round trip on the
-    fastest paths seen. sigma_ns, rate_sigma_ppb : expected size of the error, for weights. pure : trains that
-    passed the filter, both ways.
+    above_ns, below_ns : at t_last_ns the truth was at most so far above, or below, the line, whatever the queues
+    did, as long as the clocks did not change their rates by more than drift_ppb. bound_ns : the larger of the two
+    plus what stamps can hide. half_gap_ns : half of the round trip on the fastest paths seen. sigma_ns,
+    rate_sigma_ppb : expected size of the error, for weights. pure : trains that passed the filter, both ways.
     """
 
     t_ns: int
@@ -82,6 +86,10 @@ class EdgeFit:
     offset_ns: int
     rate_ppb: float
     half_gap_ns: float
+    above_ns: float
+    below_ns: float
+    rate_low_ppb: float
+    rate_high_ppb: float
     bound_ns: float
     sigma_ns: float
     rate_sigma_ppb: float
@@ -97,6 +105,16 @@ class EdgeFit:
 
 
 @dataclass(frozen=True)
+class RatePrior:
+    """What earlier windows know: the likely rate, its standard deviation, and the limits that causality sets it."""
+
+    rate_ppb: float
+    sigma_ppb: float
+    low_ppb: float
+    high_ppb: float
+
+
+@dataclass(frozen=True)
 class _Cloud:
     """Points of one direction. t : seconds from the reference. y : measured offset minus the base, ns. pure :
     passed.
@@ -108,10 +126,11 @@ class _Cloud:
 
 
 def fit_edge(
-    outbound: Trains, inbound: Trains, parameters: EstimatorParameters, previous: EdgeFit | None = None
+    outbound: Trains, inbound: Trains, parameters: EstimatorParameters, prior: RatePrior | None = None
 ) -> EdgeFit | None:
-    """Fits one window. outbound : us -> peer, inbound : peer -> us. Returns None while one direction has no
-    packet.
+    """Fits one window. outbound : us -> peer, inbound : peer -> us.
+
+    Returns None while one direction has no packet, or there are too few of them and no prior.
     """
     if not outbound.valid.any() or not inbound.valid.any():
         return None
@@ -122,39 +141,96 @@ def fit_edge(
     upper = _cloud(outbound, t_ref, base, 1)
     lower = _cloud(inbound, t_ref, base, -1)
     window_s = (last - first) * 1e-9
-    few = min(len(upper.y), len(lower.y)) < parameters.fewest_points or window_s < 0.05
-    if few and previous is None:
-        return None
-    if few and previous is not None:
-        return _minimum_fit(upper, lower, t_ref, last, base, window_s, parameters, previous)
+    trains = len(outbound) + len(inbound)
+    if min(len(upper.y), len(lower.y)) < parameters.fewest_points or window_s < 0.05:
+        if prior is None or not len(upper.y) or not len(lower.y):
+            return None
+        line = _minimum_line(upper, lower, prior.rate_ppb)
+        sigma = max(line.half_gap_ns / 2, parameters.stamp_noise_ns)
+        used = (upper, lower, 0, Quality.MINIMUM, parameters.guard_ns[1])
+        return _finish(
+            used, upper, lower, line, (sigma, np.inf), t_ref, last, base, trains, parameters, prior
+        )
 
-    slope = previous.rate_ppb if previous is not None else None
-    if slope is None:
-        crude = separate(upper.t, upper.y, lower.t, lower.y, parameters.nu_unfiltered)
-        slope = crude.rate_ppb
-    keep_u, guard_u = _purify(upper, slope, 1, parameters)
-    keep_l, guard_l = _purify(lower, slope, -1, parameters)
-    guard = max(guard_u, guard_l)
-    pure = int(keep_u.sum() + keep_l.sum()) // 2
-    fewest = min(parameters.fewest_pure, len(upper.y) // 2, len(lower.y) // 2)
-    if min(keep_u.sum(), keep_l.sum()) >= max(fewest, parameters.fewest_points):
-        nu = parameters.nu
-        wide = guard >= parameters.guard_ns[1] or min(keep_u.sum(), keep_l.sum()) < parameters.minimum_trains
-        quality = Quality.WIDE if wide else Quality.CODED
-        used_u, used_l = _select(upper, keep_u), _select(lower, keep_l)
-    else:
-        nu, quality = parameters.nu_unfiltered, Quality.UNFILTERED
-        used_u, used_l = upper, lower
+    crude = prior.rate_ppb if prior is not None else None
+    if crude is None:
+        crude = separate(upper.t, upper.y, lower.t, lower.y, parameters.nu_unfiltered).rate_ppb
+    used = _choose_points(upper, lower, crude, parameters)
+    nu = parameters.nu_unfiltered if used[3] == Quality.UNFILTERED else parameters.nu
+    rate_range, clamp = parameters.rate_range_ppb, False
+    if prior is not None:
+        # A loaded window can show slopes that no crystal takes; what is known of the rate limits the search.
+        known = _RATE_SIGMAS * prior.sigma_ppb
+        causal = max(prior.high_ppb - prior.rate_ppb, prior.rate_ppb - prior.low_ppb)
+        rate_range, clamp = max(known, min(causal, 20 * known)) + parameters.drift_ppb, True
     line = separate(
-        used_u.t, used_u.y, used_l.t, used_l.y, nu, rate_ppb=slope, rate_range_ppb=parameters.rate_range_ppb
+        used[0].t, used[0].y, used[1].t, used[1].y, nu, rate_ppb=crude, rate_range_ppb=rate_range, clamp=clamp
     )
-    bound = _causal_bound(upper, lower, line, (last - t_ref) * 1e-9, parameters)
-    sigma, rate_sigma = _scatter(used_u, used_l, line, window_s, parameters, previous)
+    sigma = _scatter(used[0], used[1], line, parameters)
+    rate_sigma = np.sqrt(12) * sigma / window_s
+    return _finish(
+        used, upper, lower, line, (sigma, rate_sigma), t_ref, last, base, trains, parameters, prior
+    )
+
+
+_Used = tuple["_Cloud", "_Cloud", int, Quality, float]
+
+
+def _finish(
+    used: _Used,
+    upper: _Cloud,
+    lower: _Cloud,
+    line: SeparatingLine,
+    sigmas: tuple[float, float],
+    t_ref: int,
+    last: int,
+    base: int,
+    trains: int,
+    parameters: EstimatorParameters,
+    prior: RatePrior | None,
+) -> EdgeFit:
+    low, high = _rate_limits(upper, lower, line, parameters, prior)
+    above, below = _causal_limits(upper, lower, line, (last - t_ref) * 1e-9, low, high, parameters)
     offset = round(line.offset_ns)
     return EdgeFit(
-        t_ref, last, base + offset, line.rate_ppb, line.half_gap_ns, bound, sigma, rate_sigma, pure,
-        len(outbound) + len(inbound), window_s, quality, guard,
-    )  # fmt: skip
+        t_ns=t_ref,
+        t_last_ns=last,
+        offset_ns=base + offset,
+        rate_ppb=line.rate_ppb,
+        half_gap_ns=line.half_gap_ns,
+        above_ns=above,
+        below_ns=below,
+        rate_low_ppb=low,
+        rate_high_ppb=high,
+        bound_ns=max(above, below, 0.0) + parameters.asymmetry_ns,
+        sigma_ns=sigmas[0],
+        rate_sigma_ppb=sigmas[1],
+        pure=used[2],
+        trains=trains,
+        window_s=2e-9 * (last - t_ref),
+        quality=used[3],
+        guard_ns=used[4],
+    )
+
+
+def _choose_points(upper: _Cloud, lower: _Cloud, rate_ppb: float, parameters: EstimatorParameters) -> _Used:
+    """The points that carry the line: pure pairs if there are enough, else all."""
+    keep_u, guard_u = _purify(upper, rate_ppb, 1, parameters)
+    keep_l, guard_l = _purify(lower, rate_ppb, -1, parameters)
+    guard = max(guard_u, guard_l)
+    pure = int(keep_u.sum() + keep_l.sum()) // 2
+    smaller = min(keep_u.sum(), keep_l.sum())
+    fewest = min(parameters.fewest_pure, len(upper.y) // 2, len(lower.y) // 2)
+    if smaller < max(fewest, parameters.fewest_points):
+        return upper, lower, pure, Quality.UNFILTERED, guard
+    wide = guard >= parameters.guard_ns[1] or smaller < parameters.minimum_trains
+    return (
+        _select(upper, keep_u),
+        _select(lower, keep_l),
+        pure,
+        Quality.WIDE if wide else Quality.CODED,
+        guard,
+    )
 
 
 def _base(outbound: Trains, inbound: Trains) -> int:
@@ -204,64 +280,60 @@ def _purify(
     return distance <= guard, guard
 
 
-def _causal_bound(
-    upper: _Cloud, lower: _Cloud, line: SeparatingLine, end_s: float, parameters: EstimatorParameters
-) -> float:
-    """How far the truth can be from the line at the end of the window.
-
-    theta lies below each point of the upper cloud; a point that is a s old says so with drift_ppb * a less
-    certainty. All points count here, pure or not: a bound needs no purity.
-    """
-    above = upper.y - line.offset_ns - line.rate_ppb * upper.t + parameters.drift_ppb * (end_s - upper.t)
-    below = line.offset_ns + line.rate_ppb * lower.t - lower.y + parameters.drift_ppb * (end_s - lower.t)
-    return max(float(above.min()), float(below.min()), line.half_gap_ns, 0.0) + parameters.asymmetry_ns
-
-
-def _scatter(
+def _rate_limits(
     upper: _Cloud,
     lower: _Cloud,
     line: SeparatingLine,
-    window_s: float,
     parameters: EstimatorParameters,
-    previous: EdgeFit | None,
+    prior: RatePrior | None,
 ) -> tuple[float, float]:
-    """Expected error of offset (ns) and rate (ppb): width of the edges of both clouds, and a gap wider than
-    it was.
-    """
-    spread = 0.0
-    for cloud, sign in ((upper, 1.0), (lower, -1.0)):
-        distance = np.sort(sign * (cloud.y - line.offset_ns - line.rate_ppb * cloud.t))
-        tenth = max(1, len(distance) // 10)
-        spread += float(distance[tenth - 1] - distance[0]) ** 2 / tenth
-    sigma = float(np.hypot(parameters.stamp_noise_ns, np.sqrt(spread) / 2))
-    if previous is not None:
-        # The path has not grown: what the gap has gained on the last window is queueing that the filter let
-        # through.
-        sigma += 0.3 * max(0.0, line.half_gap_ns - previous.half_gap_ns)
-    return sigma, 3.5 * sigma / max(window_s, 0.05)
+    """Lowest and highest rate that causality allows, by this window and by those before it."""
+    low, high = feasible_rates(upper.t, upper.y, lower.t, lower.y, line.rate_ppb, WIDEST_RATE_PPB)
+    if prior is not None:
+        before_low, before_high = prior.low_ppb - parameters.drift_ppb, prior.high_ppb + parameters.drift_ppb
+        # Limits that exclude each other tell of a clock whose rate was changed: then only what is new counts.
+        if max(low, before_low) <= min(high, before_high):
+            return max(low, before_low), min(high, before_high)
+    return low, high
 
 
-def _minimum_fit(
+def _causal_limits(
     upper: _Cloud,
     lower: _Cloud,
-    t_ref: int,
-    last: int,
-    base: int,
-    window_s: float,
+    line: SeparatingLine,
+    end_s: float,
+    low_ppb: float,
+    high_ppb: float,
     parameters: EstimatorParameters,
-    previous: EdgeFit,
-) -> EdgeFit | None:
-    """Too few packets for a slope: the fastest packet each way around the slope of the last window."""
-    if not len(upper.y) or not len(lower.y):
-        return None
-    high = float((upper.y - previous.rate_ppb * upper.t).min())
-    low = float((lower.y - previous.rate_ppb * lower.t).max())
-    half_gap = (high - low) / 2
-    line = SeparatingLine((high + low) / 2, previous.rate_ppb, half_gap, 0)
-    bound = _causal_bound(upper, lower, line, (last - t_ref) * 1e-9, parameters)
-    sigma = max(half_gap / 2, parameters.stamp_noise_ns)
-    return EdgeFit(
-        t_ref, last, base + round(line.offset_ns), line.rate_ppb, half_gap, bound, sigma,
-        max(previous.rate_sigma_ppb, 3.5 * sigma / max(window_s, 1.0)), 0, len(upper.y) + len(lower.y),
-        window_s, Quality.MINIMUM, parameters.guard_ns[1],
-    )  # fmt: skip
+) -> tuple[float, float]:
+    """How far the truth can be above and below the line at the end of the window.
+
+    theta lies below each point of the upper cloud, and since then has risen by the highest possible rate at most; so
+    for the other side. All points count here, pure or not: a bound needs no purity.
+    """
+    up = max(high_ppb - line.rate_ppb, 0.0) + parameters.drift_ppb
+    down = max(line.rate_ppb - low_ppb, 0.0) + parameters.drift_ppb
+    above = upper.y - line.offset_ns - line.rate_ppb * upper.t + up * (end_s - upper.t)
+    below = line.offset_ns + line.rate_ppb * lower.t - lower.y + down * (end_s - lower.t)
+    return float(above.min()), float(below.min())
+
+
+def _scatter(upper: _Cloud, lower: _Cloud, line: SeparatingLine, parameters: EstimatorParameters) -> float:
+    """Expected error of the offset, ns: how thinly the edges of both clouds are populated.
+
+    Where n points lie within a distance d of the extreme one, the true edge is about d / n beyond it.
+    """
+    variance = 0.0
+    for cloud, sign in ((upper, 1.0), (lower, -1.0)):
+        distance = sign * (cloud.y - line.offset_ns - line.rate_ppb * cloud.t)
+        count = min(len(distance), max(3, len(distance) // 20))
+        nearest = np.partition(distance, count - 1)[:count]
+        variance += (float(nearest.max() - nearest.min()) / max(count - 1, 1)) ** 2
+    return float(np.hypot(parameters.stamp_noise_ns, np.sqrt(variance)))
+
+
+def _minimum_line(upper: _Cloud, lower: _Cloud, rate_ppb: float) -> SeparatingLine:
+    """Too few packets for a slope: the fastest packet each way around a slope that is known."""
+    high = float((upper.y - rate_ppb * upper.t).min())
+    low = float((lower.y - rate_ppb * lower.t).max())
+    return SeparatingLine((high + low) / 2, rate_ppb, (high - low) / 2, 0)

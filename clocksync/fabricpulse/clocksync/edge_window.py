@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters, Trains, fit_edge
+from fabricpulse.clocksync.edge_filter import EdgeFilter
 from fabricpulse.clocksync.samples import Samples
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
 
@@ -34,9 +35,12 @@ class EdgeWindow:
     fit: EdgeFit | None = None
     steps: int = 0
     route_changes: int = 0
-    rejected: int = 0
+    filter: EdgeFilter = field(init=False)
     _chunks: dict[int, list[Samples]] = field(default_factory=lambda: {INBOUND: [], OUTBOUND: []})
     _not_before_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.filter = EdgeFilter(self.parameters)
 
     def add(self, samples: Samples) -> None:
         """Takes samples of this edge (both directions, any order). Path-sweep trains are other paths: left
@@ -53,30 +57,37 @@ class EdgeWindow:
         for chunks in self._chunks.values():
             chunks.clear()
         self.fit = None
+        self.filter.clear()
 
     def advance(self, now_ns: int) -> EdgeFit | None:
-        """Fits the trains of the window that ends at our host time `now_ns`; None when there is nothing to
-        say.
-        """
+        """Fits the trains of the window that ends at our host time `now_ns`; None when there is nothing to say."""
         begin = max(now_ns - self.window_ns, self._not_before_ns)
         outbound = self._trains(OUTBOUND, begin, now_ns)
         inbound = self._trains(INBOUND, begin, now_ns)
-        if self.fit is not None:
-            cut = self._step_time(outbound, inbound, self.fit)
-            if cut is not None:
-                self.steps += 1
-                self.fit = None
-                self._not_before_ns = cut
-                outbound, inbound = _after(outbound, cut), _after(inbound, cut)
-        fit = fit_edge(outbound, inbound, self.parameters, self.fit)
+        cut = self._step_time(outbound, inbound, self.fit) if self.fit is not None else None
+        if cut is not None:
+            self.steps += 1
+            self._cut(cut)
+            outbound, inbound = _after(outbound, cut), _after(inbound, cut)
+        fit = fit_edge(outbound, inbound, self.parameters, self.filter.prior(now_ns))
         if fit is not None:
             cut = self._route_time(outbound, inbound, fit)
             if cut is not None:
                 self.route_changes += 1
-                self._not_before_ns = cut
-                fit = fit_edge(_after(outbound, cut), _after(inbound, cut), self.parameters, fit) or fit
-        self.fit = fit
-        return fit
+                self._cut(cut)
+                outbound, inbound = _after(outbound, cut), _after(inbound, cut)
+                fit = fit_edge(outbound, inbound, self.parameters)
+        if fit is None:
+            self.fit = None
+        elif self.fit is None or fit.t_last_ns > self.fit.t_last_ns:
+            step_s = (fit.t_last_ns - self.fit.t_last_ns) * 1e-9 if self.fit is not None else fit.window_s
+            self.fit = self.filter.update(fit, step_s)
+        return self.fit
+
+    def _cut(self, at_ns: int) -> None:
+        self._not_before_ns = at_ns
+        self.fit = None
+        self.filter.clear()
 
     def _trains(self, direction: int, begin_ns: int, end_ns: int) -> Trains:
         """Trains of the window in the order of time, as arrays; what is outside is dropped for good."""

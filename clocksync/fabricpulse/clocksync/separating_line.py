@@ -62,13 +62,14 @@ def separate(
     *,
     rate_ppb: float = 0.0,
     rate_range_ppb: float = 300_000.0,
+    clamp: bool = False,
 ) -> SeparatingLine:
     """The line between the clouds with the widest soft margin.
 
     upper_t, lower_t : (n,), (m,) seconds, best centred on 0, where offset_ns is taken. upper, lower : ns.
     nu : share of each cloud that carries the margin, in (0, 1]. rate_ppb, rate_range_ppb : where the slope is
-    looked for first; the range is widened when the optimum lies outside. Raises ValueError for an empty
-    cloud.
+    looked for first; the range is widened when the optimum lies outside, unless `clamp` is set.
+    Raises ValueError for an empty cloud.
     """
     if not len(upper) or not len(lower):
         raise ValueError("both clouds need points")
@@ -92,7 +93,7 @@ def separate(
     left, right = tangent(rate_ppb - rate_range_ppb), tangent(rate_ppb + rate_range_ppb)
     steps = 2
     # The derivative falls with the slope; it must be positive on the left and negative on the right.
-    while (left.derivative < 0 or right.derivative > 0) and rate_range_ppb < WIDEST_RATE_PPB:
+    while not clamp and (left.derivative < 0 or right.derivative > 0) and rate_range_ppb < WIDEST_RATE_PPB:
         rate_range_ppb *= 8
         if left.derivative < 0:
             left = tangent(rate_ppb - rate_range_ppb)
@@ -121,3 +122,32 @@ def separate(
         else:
             break
     return SeparatingLine((best.upper + best.lower) / 2, best.slope, best.gap / 2, steps)
+
+
+def feasible_rates(
+    upper_t: Floats, upper: Floats, lower_t: Floats, lower: Floats, inside_ppb: float, widest_ppb: float
+) -> tuple[float, float]:
+    """The slopes of all lines that pass below every upper and above every lower point: (lowest, highest), ppb.
+
+    inside_ppb : a slope near which to begin. Where no line passes at all (late stamps made the clouds overlap), the
+    slopes of those that come closest. The answer lies within inside_ppb +- widest_ppb.
+    """
+
+    def gap(slope: float) -> tuple[float, float]:
+        high, low = upper - slope * upper_t, lower - slope * lower_t
+        i, j = int(high.argmin()), int(low.argmax())
+        return float(high[i] - low[j]), float(lower_t[j] - upper_t[i])
+
+    here, _ = gap(inside_ppb)
+    allowance = min(here, 0.0) - 1e-6
+    ends = []
+    for side in (-1.0, 1.0):
+        slope = inside_ppb + side * widest_ppb
+        # From outside, Newton's method on a concave function walks to its zero and never over it.
+        for _ in range(_MAX_STEPS):
+            value, derivative = gap(slope)
+            if value >= allowance or derivative * side >= 0:
+                break
+            slope += (allowance - value) / derivative
+        ends.append(slope)
+    return min(ends[0], inside_ppb), max(ends[1], inside_ppb)
