@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# All static checks. Stops at the first kind that fails and says which.
+# All static checks. Runs them all and says at the end which have failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=${VENV:-.venv}/bin
 
+failed=()
 check() {
-  echo "lint: $1"
+  local name=$1
   shift
-  "$@"
+  echo "lint: $name"
+  "$@" || failed+=("$name")
 }
 check "ruff" "$BIN/ruff" check .
 check "ruff format" "$BIN/ruff" format --check .
@@ -21,3 +23,9 @@ mapfile -t jsonnet < <(git ls-files '*.jsonnet' '*.libsonnet')
 check "jsonnetfmt" jsonnetfmt --test "${jsonnet[@]}"
 check "rules" "$BIN/fabricpulse" rules render --check --output rules
 check "reference" "$BIN/python" -Im fabricpulse.core.reference --check docs
+if ((${#failed[@]})); then
+  printf -v names '%s, ' "${failed[@]}"
+  echo "lint: failed: ${names%, }" >&2
+  exit 1
+fi
+echo "lint: all passed"
