@@ -545,18 +545,29 @@ void Engine::retire_trains(Edge& edge, std::uint32_t newest) {
     edge.lost += static_cast<std::uint64_t>(to - std::min(to, last)) * kTrain;
     for (Path& path : edge.paths) path.verdict.reset();
   }
+  auto heard = [&edge](std::uint32_t t) { return edge.heard_trains[t % kHeardTrains].train == t; };
   for (std::uint32_t t = from; t <= std::min(to, last); ++t) {
-    const HeardTrain& train = edge.heard_trains[t % kHeardTrains];
-    const int got = train.train == t ? __builtin_popcount(train.got) : 0;
+    const int got = heard(t) ? __builtin_popcount(edge.heard_trains[t % kHeardTrains].got) : 0;
     edge.lost += static_cast<std::uint64_t>(kTrain - got);
-    Path& path = edge.paths[path_of_train(t, edge.peer_paths, edge.peer_sweep)];
+    const std::uint8_t index = path_of_train(t, edge.peer_paths, edge.peer_sweep);
+    Path& path = edge.paths[index];
     path.expected += kTrain;
     path.lost += static_cast<std::uint64_t>(kTrain - got);
     if (got > 0) {
       path.verdict.heard();
-    } else if (newest - edge.heard_train <= 2) {
-      path.verdict.missed();
+      for (Path& other : edge.paths) other.witness = other.witness || &other != &path;
+    } else {
+      // A lost train speaks against its path only if the edge itself worked then: trains beside it arrived,
+      // which took the main flow; or, if the main flow is what is dead, another path was heard since the last
+      // loss.
+      const bool beside = index != 0 && (edge.retired_heard || heard(t + 1));
+      const bool main_dead = index == 0 || edge.paths[0].verdict.state() == State::kDown;
+      if (beside || (main_dead && path.witness)) {
+        path.verdict.missed();
+        path.witness = false;
+      }
     }
+    edge.retired_heard = got > 0;
   }
 }
 

@@ -151,6 +151,7 @@ class Engine {
   };
   struct Path {
     PathVerdict verdict;
+    bool witness = false;  // another path was heard since this one's last loss
     std::uint64_t expected = 0, lost = 0;
     std::int64_t recent[8] = {};
     std::uint8_t recent_count = 0, recent_next = 0;
@@ -175,6 +176,7 @@ class Engine {
     std::uint8_t peer_paths = 1, peer_sweep = 0;
     SentTrain sent_trains[kSentTrains];
     HeardTrain heard_trains[kHeardTrains];
+    bool retired_heard = false;  // the last train that left heard_trains had arrived
     std::uint64_t sent = 0, send_errors = 0, received = 0, lost = 0;
     std::uint32_t session_received = 0;
     double tokens = 0;

@@ -1,0 +1,142 @@
+"""A lab whose hosts all run `fabricpulse mesh`: for the integration tests and the benchmark."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import yaml
+
+from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWriter, ClockStatus
+from fabricpulse.lab import Lab, LabProcess
+
+PORT = 9610
+_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Scrape:
+    """One exposition, taken apart."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.samples: list[tuple[str, dict[str, str], float]] = []
+        for line in text.splitlines():
+            match = _SAMPLE.match(line)
+            if match:
+                labels = dict(_LABEL.findall(match.group(2) or ""))
+                self.samples.append((match.group(1), labels, float(match.group(3))))
+
+    def values(self, name: str, **labels: str) -> list[float]:
+        """Values of all samples of `name` that have these labels."""
+        return [v for n, got, v in self.samples if n == name and labels.items() <= got.items()]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The one sample, or None."""
+        found = self.values(name, **labels)
+        assert len(found) <= 1, f"{name}{labels} is not one sample"
+        return found[0] if found else None
+
+    def labels(self, name: str) -> list[dict[str, str]]:
+        """Label sets of a metric."""
+        return [got for n, got, _ in self.samples if n == name]
+
+
+class MeshFleet:
+    """`fabricpulse mesh` on every host of a lab, with fleet keys and the given probe settings."""
+
+    def __init__(self, lab: Lab, probe: Mapping[str, Any] | None = None, **config: Any) -> None:
+        self.lab = lab
+        self.membership = lab.write_membership()
+        self.key_file = lab.directory / "keys"
+        self.key_file.write_text("0123456789abcdef0123456789abcdef\n")
+        self.probe = {"interval_s": 0.5, **(probe or {})}
+        self.config = config
+        self.daemons: dict[str, LabProcess] = {}
+        self._pages: dict[str, ClockPageWriter] = {}
+
+    def start(self, *names: str) -> "MeshFleet":
+        """Starts the exporter on these hosts (all by default) and waits until they listen."""
+        names = names or tuple(host.name for host in self.lab.hosts)
+        for name in names:
+            self.daemons[name] = self.launch(name)
+        for name in names:
+            self.daemons[name].wait_for_output("event=listening")
+        return self
+
+    def launch(self, name: str) -> LabProcess:
+        """Starts one exporter without waiting."""
+        document = {
+            "host": name,
+            "membership": {"file": str(self.membership), "refresh_s": 0.2},
+            "key_file": str(self.key_file),
+            "probe": self.probe,
+            "event_log": {"path": str(self.lab.host(name).directory / "events.jsonl")},
+            **self.config,
+        }
+        path = self.lab.host(name).directory / "mesh.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return self.lab.popen(
+            name,
+            ["fabricpulse", "mesh", "--config", path, "--web.listen-address", f":{PORT}"],
+            name=f"mesh-{time.monotonic_ns()}",
+        )
+
+    def true_clock(self, bound_ns: int = 10) -> None:
+        """Gives every host the perfect clock page: fleet time is the kernel's time."""
+        for host in self.lab.hosts:
+            writer = self._pages.setdefault(host.name, ClockPageWriter(host.run_dir / "clock"))
+            now = time.time_ns()
+            host_ns = host.clock.from_kernel(now)
+            # fleet = kernel: the inverse of host = kernel * (1 + rate)
+            rate = host.clock.drift_ppm * 1e-6
+            line = ClockLine(host_ns, now, round(-rate / (1 + rate) * 1e12))
+            mono = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+            page = ClockPage(
+                ClockStatus.SYNCHRONIZED, line, line, host_ns, bound_ns, 0, host_ns + 3600 * 10**9, mono, 0
+            )
+            writer.write(page)
+
+    def scrape(self, name: str) -> Scrape:
+        """`/metrics` of a host."""
+        return Scrape(self.lab.http_get(name, f"http://127.0.0.1:{PORT}/metrics"))
+
+    def get(self, name: str, path: str) -> Any:
+        """A JSON document of a host."""
+        return json.loads(self.lab.http_get(name, f"http://127.0.0.1:{PORT}{path}"))
+
+    def edges(self, name: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+        """`/api/v1/edges` by device, peer, peer device."""
+        found = self.get(name, "/api/v1/edges")["edges"]
+        return {(edge["device"], edge["peer"], edge["peer_device"]): edge for edge in found}
+
+    def connected(self, name: str, device: str) -> float | None:
+        """`fabricpulse_nic_connected`."""
+        return self.scrape(name).value("fabricpulse_nic_connected", device=device)
+
+    def wait_green(self, timeout: float = 15.0) -> None:
+        """Returns once every edge of every host is up."""
+
+        def green() -> bool:
+            for name in self.daemons:
+                scrape = self.scrape(name)
+                states = scrape.values("fabricpulse_edge_up")
+                if set(states) != {1.0} or len(states) != len(
+                    scrape.labels("fabricpulse_edge_probes_sent_total")
+                ):
+                    return False
+            return True
+
+        wait_for(green, timeout, "all edges up")
+
+
+def wait_for(condition: Callable[[], Any], timeout: float, what: str) -> Any:
+    """Polls until `condition` is true and returns what it returned; AssertionError naming `what` when it is not."""
+    deadline = time.monotonic() + timeout
+    while True:
+        result = condition()
+        if result:
+            return result
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
+        time.sleep(0.01)

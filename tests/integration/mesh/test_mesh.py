@@ -1,0 +1,287 @@
+"""`fabricpulse mesh` on a fleet of namespaces: what it says when real links fail."""
+
+import json
+import socket
+import time
+
+import pytest
+from tests.integration.mesh.mesh_fleet import MeshFleet, wait_for
+
+from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, OUTBOUND, ProbeRingReader
+
+pytestmark = pytest.mark.root
+
+DISCONNECTS = "fabricpulse_nic_disconnects_total"
+
+
+@pytest.fixture(scope="module")
+def fleet(shared_lab):
+    """All hosts probing, interval 0.5 s, virtual clocks apart, fleet time exact."""
+    for number, host in enumerate(shared_lab.hosts):
+        host.clock.set(offset_ns=number * 7_000_000_000 - 3_000_000, drift_ppm=(-1) ** number * 12.5 * number)
+    started = MeshFleet(shared_lab, latency={"window_s": 2}).start()
+    started.true_clock()
+    started.wait_green()
+    wait_for(
+        lambda: all(e["owd_ns"] for name in started.daemons for e in started.edges(name).values()),
+        5,
+        "delays",
+    )
+    return started
+
+
+@pytest.fixture(autouse=True)
+def green_again(fleet):
+    """Each test starts and ends with a healthy fleet."""
+    fleet.wait_green()
+    yield
+    fleet.lab.heal()
+    fleet.wait_green()
+
+
+def test_owd_is_the_truth(fleet):
+    """One-way delay on fleet time equals RX minus TX kernel stamp, though the hosts' clocks are seconds apart."""
+    lab = fleet.lab
+    fleet.true_clock()
+    reader = ProbeRingReader(lab.host("h1").run_dir / "probes")
+    edges = reader.edges()
+    samples = []
+    wait_for(lambda: samples.extend(reader.read()) or len(samples) > 500, 10, "500 samples")
+    errors = []
+    for sample in samples:
+        if sample.direction != INBOUND or not sample.flags & FLEET_VALID:
+            continue
+        peer = lab.host(edges[sample.edge].peer)
+        own = lab.host("h1")
+        both = sample.tx_valid & sample.rx_valid
+        truth = min(
+            to_kernel(own.clock, sample.rx_ns[i]) - to_kernel(peer.clock, sample.tx_ns[i])
+            for i in range(1, 3)
+            if both >> i & 1
+        )
+        errors.append(abs(sample.owd_ns - truth))
+    assert len(errors) > 50
+    assert sorted(errors)[len(errors) * 99 // 100] <= 500
+
+
+def to_kernel(clock, host_ns):
+    """The inverse of HostClock.from_kernel, to the nanosecond."""
+    kernel = host_ns
+    for _ in range(4):
+        kernel -= clock.from_kernel(kernel) - host_ns
+    return kernel
+
+
+def test_both_directions_are_in_the_ring(fleet):
+    """Each end holds all four stamps: inbound samples of the peer's trains, outbound samples of its own."""
+    reader = ProbeRingReader(fleet.lab.host("h0").run_dir / "probes")
+    seen = {INBOUND: 0, OUTBOUND: 0}
+
+    def enough():
+        for sample in reader.read():
+            if sample.tx_valid == sample.rx_valid == 7:
+                seen[sample.direction] += 1
+        return min(seen.values()) > 100
+
+    wait_for(enough, 10, "samples of both directions")
+    assert reader.lost == 0
+    assert len(reader.edges()) == len(fleet.edges("h0"))
+
+
+def test_link_down_is_one_disconnect(fleet):
+    """A cable is pulled: 0 within the interval and some, counted once, logged with its cause; back after the repair."""
+    before = fleet.scrape("h2").value(DISCONNECTS, device="rail1")
+    fault = fleet.lab.host("h2").nic("rail1").down()
+    started = time.monotonic()
+    wait_for(lambda: fleet.connected("h2", "rail1") == 0, 5, "disconnected")
+    assert time.monotonic() - started < 0.5 + 0.3
+    scrape = fleet.scrape("h2")
+    assert scrape.value(DISCONNECTS, device="rail1") == before + 1
+    assert scrape.value("fabricpulse_nic_connected", device="rail0") == 1
+    assert scrape.value("fabricpulse_nic_disconnect_cause", device="rail1", cause="link") == 1
+    others = fleet.scrape("h0")
+    assert set(others.values("fabricpulse_nic_connected")) == {1.0}
+    fault.undo()
+    wait_for(lambda: fleet.connected("h2", "rail1") == 1, 5, "connected again")
+    scrape = fleet.scrape("h2")
+    assert scrape.value("fabricpulse_nic_reconnects_total", device="rail1") == before + 1
+    assert scrape.value("fabricpulse_nic_disconnect_duration_seconds_count", device="rail1") == before + 1
+    events = fleet.get("h2", "/api/v1/events")["events"]
+    assert [e["cause"] for e in events if e["event"] == "nic_disconnected"][-1] == "link"
+    lines = (fleet.lab.host("h2").directory / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == [e["event"] for e in events]
+
+
+def test_admin_down_and_back(fleet):
+    """The NIC is taken down on the host itself: sends fail, the engine lives, the NIC comes back."""
+    with fleet.lab.host("h1").nic("rail0").admin_down():
+        wait_for(lambda: fleet.connected("h1", "rail0") == 0, 5, "disconnected")
+        assert fleet.scrape("h1").value("fabricpulse_probe_send_errors_total", device="rail0") > 0
+    wait_for(lambda: fleet.connected("h1", "rail0") == 1, 5, "connected again")
+
+
+def test_one_dead_direction_of_a_nic(fleet):
+    """The switch loses what the NIC sends: it hears all and nobody hears it. It is disconnected, cause one_way."""
+    with fleet.lab.host("h3").nic("rail0").black_hole("tx"):
+        wait_for(lambda: fleet.connected("h3", "rail0") == 0, 5, "disconnected")
+        scrape = fleet.scrape("h3")
+        assert scrape.value("fabricpulse_nic_disconnect_cause", device="rail0", cause="one_way") == 1
+        assert set(scrape.values("fabricpulse_edge_inbound_up", device="rail0")) == {1.0}
+        assert set(scrape.values("fabricpulse_edge_outbound_up", device="rail0")) == {0.0}
+
+
+def test_a_dead_host_is_told_as_such(fleet):
+    """Every process of a host dies: no NIC of the others is disconnected, the edges to it say peer_host."""
+    counts = {name: fleet.scrape(name).values(DISCONNECTS) for name in ("h0", "h1", "h2")}
+    fleet.lab.host("h3").crash()
+    del fleet.daemons["h3"]
+
+    def told():
+        faults = fleet.scrape("h0").labels("fabricpulse_edge_fault")
+        return faults and {(f["peer"], f["fault"]) for f in faults} == {("h3", "peer_host")}
+
+    wait_for(told, 5, "peer_host")
+    for name, count in counts.items():
+        scrape = fleet.scrape(name)
+        assert scrape.values(DISCONNECTS) == count
+        assert set(scrape.values("fabricpulse_nic_connected")) == {1.0}
+    fleet.start("h3")
+    fleet.wait_green()  # it has proved that it is alive, with a new epoch
+    assert not fleet.scrape("h0").labels("fabricpulse_edge_fault")
+
+
+def test_a_dead_path_is_told_as_such(fleet):
+    """A spine swallows everything: some source ports of edges between rails are dead, no NIC is disconnected."""
+    counts = {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons}
+    with fleet.lab.spine(0).black_hole():
+
+        def told():
+            faults = [
+                f for name in fleet.daemons for f in fleet.scrape(name).labels("fabricpulse_edge_fault")
+            ]
+            return any(f["fault"] == "path" for f in faults)
+
+        wait_for(told, 20, "a dead path")
+        for name in fleet.daemons:
+            assert fleet.scrape(name).values(DISCONNECTS) == counts[name]
+
+
+def test_two_nics_that_fail_at_once(fleet):
+    """Both rails of one host: both disconnected, each by itself; nobody else."""
+    first, second = (nic.down() for nic in fleet.lab.host("h0").nics)
+    wait_for(
+        lambda: set(fleet.scrape("h0").values("fabricpulse_nic_connected")) == {0.0}, 5, "both disconnected"
+    )
+    assert set(fleet.scrape("h1").values("fabricpulse_nic_connected")) == {1.0}
+    first.undo()
+    wait_for(lambda: fleet.connected("h0", "rail0") == 1, 5, "the first is back")
+    assert fleet.connected("h0", "rail1") == 0
+    second.undo()
+
+
+def test_a_stalled_host_accuses_nobody(fleet):
+    """SIGSTOP for 1.5 s, three intervals: no disconnect on the stalled host, and the stall is counted."""
+    before = fleet.scrape("h1")
+    fleet.daemons["h1"].suspend()
+    time.sleep(1.5)
+    fleet.daemons["h1"].resume()
+    wait_for(lambda: fleet.scrape("h1").value("fabricpulse_probe_stalls_total") > 0, 5, "the stall")
+    fleet.wait_green()
+    after = fleet.scrape("h1")
+    assert after.values(DISCONNECTS) == before.values(DISCONNECTS)
+    for name in ("h0", "h2", "h3"):
+        assert set(fleet.scrape(name).values("fabricpulse_nic_connected")) == {1.0}
+
+
+def test_a_clock_step_is_no_outage(fleet):
+    """A host's clock jumps by an hour and back: no disconnect anywhere."""
+    counts = {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons}
+    clock = fleet.lab.host("h2").clock
+    clock.step(3600 * 10**9)
+    time.sleep(1)
+    clock.step(-3600 * 10**9)
+    time.sleep(0.7)
+    assert {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons} == counts
+    fleet.true_clock()
+
+
+def test_membership_change(fleet):
+    """A host leaves the membership file: its edges vanish from metrics at once; the others keep their counters."""
+    text = fleet.membership.read_text()
+    before = fleet.edges("h0")
+    kept = [key for key in before if key[1] != "h3"]
+    shorter = text[: text.index("  - name: h3")]
+    temporary = fleet.membership.with_suffix(".new")
+    temporary.write_text(shorter)
+    temporary.replace(fleet.membership)
+    wait_for(lambda: not any(key[1] == "h3" for key in fleet.edges("h0")), 5, "h3 is gone")
+    assert 'peer="h3"' not in fleet.scrape("h0").text
+    after = fleet.edges("h0")
+    assert all(after[key]["sent"] >= before[key]["sent"] for key in kept if key in after)
+    temporary.write_text(text)
+    temporary.replace(fleet.membership)
+    wait_for(lambda: any(key[1] == "h3" for key in fleet.edges("h0")), 5, "h3 is back")
+
+
+def test_bad_membership_leaves_the_old_one_in_force(fleet):
+    text = fleet.membership.read_text()
+    fleet.membership.write_text("hosts: [{nam: h0}]\n")
+    wait_for(
+        lambda: fleet.scrape("h0").value("fabricpulse_mesh_membership_success") == 0,
+        5,
+        "the failure is shown",
+    )
+    assert fleet.connected("h0", "rail0") == 1
+    fleet.membership.write_text(text)
+    wait_for(lambda: fleet.scrape("h0").value("fabricpulse_mesh_membership_success") == 1, 5, "read again")
+
+
+def test_keys_rotate_without_a_gap(fleet):
+    """Old and new key, then new and old, then new alone: never an edge down."""
+    counts = {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons}
+    old, new = "0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"
+    for turn, keys in enumerate(([old, new], [new, old], [new])):
+        seen = {name: daemon.output().count("event=keys") for name, daemon in fleet.daemons.items()}
+        fleet.key_file.write_text("\n".join(keys) + "\n")
+        wait_for(
+            lambda seen=seen: all(d.output().count("event=keys") > seen[n] for n, d in fleet.daemons.items()),
+            5,
+            f"turn {turn} of the rotation is read",
+        )
+        time.sleep(0.6)  # one refresh and one interval: what would break, would break now
+        for name in fleet.daemons:
+            assert set(fleet.scrape(name).values("fabricpulse_edge_up")) == {1.0}
+    assert {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons} == counts
+
+
+def test_noise_and_strangers_are_counted(fleet):
+    """Packets of nobody: dropped by reason, no answer, no harm."""
+    lab = fleet.lab
+    target = lab.host("h0").nic("rail0").address
+    before = fleet.scrape("h0")
+    with lab.socket("h1", socket.SOCK_DGRAM) as sock:
+        sock.sendto(b"x" * 120, (target, 9620))
+        sock.sendto(b"FPM1\x01" + bytes(115), (target, 9620))
+        sock.settimeout(0.3)
+        wait_for(
+            lambda: (
+                fleet.scrape("h0").value(
+                    "fabricpulse_probes_dropped_total", device="rail0", reason="malformed"
+                )
+                > before.value("fabricpulse_probes_dropped_total", device="rail0", reason="malformed")
+            ),
+            5,
+            "malformed",
+        )
+        wait_for(
+            lambda: (
+                fleet.scrape("h0").value(
+                    "fabricpulse_probes_dropped_total", device="rail0", reason="wrong_fleet"
+                )
+                > before.value("fabricpulse_probes_dropped_total", device="rail0", reason="wrong_fleet")
+            ),
+            5,
+            "wrong_fleet",
+        )
+        with pytest.raises(TimeoutError):
+            sock.recvfrom(2000)
