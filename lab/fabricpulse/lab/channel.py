@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.lab.keeper import MESSAGE_MAX
+from fabricpulse.lab.keeper import MESSAGE_MAX, receive
 
 REQUEST_TIMEOUT_S = 60.0
 
@@ -27,12 +27,15 @@ class LabClosedError(UserError):
 class Channel:
     """Starts a keeper and talks to it. Any thread may call `request`."""
 
-    def __init__(self, directory: Path, on_exit: Callable[[int, int, int], None]) -> None:
-        """on_exit(pid, code, at_ns) is called, on the channel's thread, for each process that ends.
+    def __init__(
+        self, directory: Path, on_exit: Callable[[int, int, int], None], on_end: Callable[[], None]
+    ) -> None:
+        """Called on the channel's thread: on_exit(pid, code, at_ns) for each process that ends, on_end() when all has.
 
         Raises UserError when this machine cannot make namespaces.
         """
         self._on_exit = on_exit
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Answer]] = {}
         self._next_id = 0
@@ -123,9 +126,7 @@ class Channel:
     def _read(self) -> None:
         while True:
             try:
-                data, descriptors, _, _ = socket.recv_fds(
-                    self._socket, MESSAGE_MAX, 8, socket.MSG_CMSG_CLOEXEC
-                )
+                data, descriptors = receive(self._socket)
             except OSError:
                 break
             if not data:
@@ -148,3 +149,4 @@ class Channel:
             waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             future.set_exception(LabClosedError(self._gone()))
+        self._on_end()

@@ -16,6 +16,7 @@ One request or reply is one message of JSON on a SOCK_SEQPACKET socket; descript
 served one after the other, in order; the exit of a process is an event without a request.
 """
 
+import array
 import json
 import os
 import selectors
@@ -37,6 +38,7 @@ from fabricpulse.lab import syscalls, wiring
 from fabricpulse.lab.fabric import Fabric
 
 MESSAGE_MAX = 1 << 20
+_DESCRIPTORS_MAX = 8
 CARRIER_TIMEOUT_S = 10.0
 NETNS_DIR = Path("/run/netns")
 
@@ -94,7 +96,7 @@ class Keeper:
 
     def _serve_one(self) -> bool:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_MAX, 8, socket.MSG_CMSG_CLOEXEC)
+            data, descriptors = receive(self._control)
         except ConnectionResetError:
             return False
         if not data:
@@ -330,6 +332,18 @@ class Keeper:
             ):  # it has failed already, and says why on its output
                 process.stdin.write("\n".join(lines) + "\n")
         return process
+
+
+def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """One message and its descriptors, none of which a later exec inherits (socket.recv_fds ignores its flags)."""
+    numbers = array.array("i")
+    data, ancillary, _, _ = sock.recvmsg(
+        MESSAGE_MAX, socket.CMSG_SPACE(_DESCRIPTORS_MAX * numbers.itemsize), socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
+    return data, list(numbers)
 
 
 def _flags(descriptor: int, device: str) -> int:

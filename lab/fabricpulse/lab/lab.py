@@ -8,12 +8,14 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import socket as sockets
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -77,6 +79,7 @@ class Lab:
         self._faults: list[Fault] = []
         self._shapes: dict[tuple[str, str], list[tuple[int, str]]] = {}
         self._numbers = itertools.count(1)
+        self._ended = False
         self._process_lock = threading.Lock()
         self._processes: dict[int, LabProcess] = {}
         self._early_exits: dict[int, tuple[int, int]] = {}
@@ -90,6 +93,8 @@ class Lab:
 
     def start(self) -> Self:
         """Builds the lab. Raises UserError saying what this machine lacks."""
+        if self._channel is not None:
+            raise UserError("this lab has been started already")
         _require_tools()
         self._directory = directory = self._make_directory()
         try:
@@ -104,7 +109,7 @@ class Lab:
                 if name not in self._nodes:
                     kind = Spine if name in self.fabric.spine_names else Node
                     self._nodes[name] = kind(self, name, directory / name)
-            self._channel = Channel(directory, self._on_exit)
+            self._channel = Channel(directory, self._on_exit, self._on_end)
             size = {
                 name: getattr(self.fabric, name)
                 for name in ("hosts", "rails", "spines", "pods", "mtu", "ipv6")
@@ -303,6 +308,8 @@ class Lab:
         process = LabProcess(node, name, command, answer["pid"], pidfd, log)
         with self._process_lock:
             early = self._early_exits.pop(process.pid, None)
+            if early is None and self._ended:
+                early = (-signal.SIGKILL, time.time_ns())
             if early is None:
                 self._processes[process.pid] = process
         if early is not None:
@@ -522,10 +529,26 @@ class Lab:
         if process is not None:
             process._set_ended(code, at_ns)
 
+    def _on_end(self) -> None:
+        """The keeper is gone, and the kernel has killed with it whatever still ran."""
+        with self._process_lock:
+            self._ended = True
+            killed = list(self._processes.values())
+            self._processes.clear()
+        for process in killed:
+            process._set_ended(-signal.SIGKILL, time.time_ns())
+
     def _make_directory(self) -> Path:
         if self._given_directory is not None:
             directory = self._given_directory.resolve()
-            directory.mkdir(parents=True, exist_ok=True)
+            if (directory / "lab.json").exists():
+                raise UserError(
+                    f"{directory} already holds a lab or what is left of one: choose another directory"
+                )
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"cannot make the lab's directory {directory}: {error.strerror}") from error
         else:
             base = tempfile.gettempdir()
             if len(base) + len(DIRECTORY_PREFIX) + 8 > _DIRECTORY_MAX:

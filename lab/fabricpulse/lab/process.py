@@ -70,8 +70,10 @@ class LabProcess:
         self.send_signal(signal.SIGKILL)
 
     def suspend(self) -> None:
-        """SIGSTOP: what a stall looks like."""
+        """SIGSTOP: what a stall looks like. Returns once the process stands still."""
         self.send_signal(signal.SIGSTOP)
+        while self._code is None and self._state() not in "TtZX":
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -121,6 +123,13 @@ class LabProcess:
     def __repr__(self) -> str:
         state = "running" if self._code is None else f"ended {self._code}"
         return f"<LabProcess {self.describe()} pid {self.pid} {state}>"
+
+    def _state(self) -> str:
+        try:
+            text = Path(f"/proc/{self._outer_pid}/stat").read_text()
+        except OSError:
+            return "X"
+        return text.rpartition(")")[2].split()[0]
 
     def _exit_code(self) -> int:
         if self._code is None:

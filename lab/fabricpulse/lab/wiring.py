@@ -9,17 +9,14 @@ HASH_SEED = 0x5EED
 BRIDGE_MAC = "02:00:00:00:00:01"
 
 # After an outage the first packet waits for an answer to an ARP or neighbour solicitation that was lost in it; the
-# kernel asks again after this long. Its default of 1000 would hide how fast a link really came back.
-_NEIGHBOUR_SYSCTLS = {
-    "net/ipv4/neigh/default/retrans_time_ms": "100",
-    "net/ipv6/neigh/default/retrans_time_ms": "100",
-}
+# kernel asks again after this long. Its default of 1000 ms would hide how fast a link really came back. There is no
+# default to set in a namespace (net/ipv4/neigh/default lacks it), so it is set on each device.
+NEIGHBOUR_RETRY_MS = 100
 
 # Above the indices that the kernel gives by itself (lo, br0).
 FIRST_INDEX = 100
 
 HOST_SYSCTLS = {
-    **_NEIGHBOUR_SYSCTLS,
     # One rail must never answer for another: a host replies to ARP only on the NIC that has the address, and asks
     # with the address of the NIC that it asks on.
     "net/ipv4/conf/all/arp_ignore": "1",
@@ -35,12 +32,9 @@ HOST_SYSCTLS = {
     "net/ipv6/conf/all/keep_addr_on_down": "1",
     "net/ipv6/conf/default/accept_dad": "0",
     "net/ipv6/conf/all/accept_dad": "0",
-    # Ranks of a job run as one user without capabilities; ping must work there too.
-    "net/ipv4/ping_group_range": "0 2147483647",
 }
 
 ROUTER_SYSCTLS = {
-    **_NEIGHBOUR_SYSCTLS,
     "net/ipv4/ip_forward": "1",
     "net/ipv6/conf/all/forwarding": "1",
     "net/ipv4/conf/all/rp_filter": "0",
@@ -87,9 +81,9 @@ def cables(fabric: Fabric) -> list[str]:
 
 def node_lines(fabric: Fabric, node: str) -> list[str]:
     """`ip -batch` lines to run inside `node` once its cables exist."""
-    lines = ["link set lo up"]
+    lines = ["link set lo up", *_port_neighbours(fabric, node)]
     if node in fabric.leaf_names:
-        return lines + _leaf(fabric, node)
+        return lines + _leaf(fabric, node) + _quick_neighbours(BRIDGE)
     if node in fabric.spine_names:
         return lines + _spine(fabric, node)
     if node == FRONT_END:
@@ -130,6 +124,18 @@ def uplink_routes(fabric: Fabric, node: str, device: str) -> list[str]:
     if node in fabric.leaf_names:
         return _leaf_routes(fabric, node)
     return [line for line in _spine_routes(fabric, node) if f" dev {device}" in line]
+
+
+def _quick_neighbours(device: str) -> list[str]:
+    return [
+        f"ntable change name {table} dev {device} retrans {NEIGHBOUR_RETRY_MS}"
+        for table in ("arp_cache", "ndisc_cache")
+    ]
+
+
+def _port_neighbours(fabric: Fabric, node: str) -> list[str]:
+    ends = [end for link in fabric.links for end in (link.a, link.b)]
+    return [line for name, device in ends if name == node for line in _quick_neighbours(device)]
 
 
 def _bridge(ports: list[str], mtu: int) -> list[str]:

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from fabricpulse.lab import Lab
+from fabricpulse.lab import Lab, Nic
 
 pytestmark = pytest.mark.root
 
@@ -36,7 +36,7 @@ def echo(lab: Lab, source: tuple[str, str], target: tuple[str, str], timeout: fl
 def test_every_nic_reaches_every_nic_under_its_own_address(shared_lab: Lab, version: int) -> None:
     """Within a rail by the leaf, across rails by a spine; the source address is the one that was bound."""
 
-    def address(nic) -> str:
+    def address(nic: Nic) -> str:
         return nic.address if version == 4 else nic.address6
 
     nics = [(host.name, nic) for host in shared_lab.hosts for nic in host.nics]
