@@ -9,4 +9,6 @@
 (import 'rules/job.libsonnet') +
 (import 'dashboards/fleet.libsonnet') +
 (import 'dashboards/paths.libsonnet') +
-(import 'dashboards/job.libsonnet')
+(import 'dashboards/job.libsonnet') +
+(import 'dashboards/nic.libsonnet') +
+(import 'dashboards/remediation.libsonnet')

@@ -72,14 +72,6 @@ local signals = import '../signals.libsonnet';
             g.query(host.series('fabricpulse_clock_offset_seconds'), '{{instance}}'),
           ]),
         ]),
-        g.row('Alerting and remediation', [
-          g.timeseries('Remediation actions', 'Actions by outcome, per five minutes.', 'short', [
-            g.query('sum by (action, outcome) (increase(%s[5m]))' % signals(config).series('fabricpulse_remediation_actions_total'), '{{action}} {{outcome}}'),
-          ]),
-          g.timeseries('Samples per exporter', 'Size of the expositions; a cap cuts them.', 'short', [
-            g.query(host.series('fabricpulse_exporter_samples'), '{{job}} {{instance}}'),
-          ]),
-        ], collapsed=true),
       ]
     ),
   },

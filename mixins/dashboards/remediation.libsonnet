@@ -1,0 +1,71 @@
+// What was done by itself, what was not and why; and whether the pipeline that decides is whole.
+local g = import '../lib/panels.libsonnet';
+local signals = import '../signals.libsonnet';
+{
+  grafanaDashboards+:: {
+    local config = $._config,
+    local cluster = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel],
+    local s = signals(config, cluster),
+    local bad = [{ color: 'green', value: null }, { color: 'red', value: 1 }],
+    local rate(name) = 'rate(%s[$__rate_interval])' % s.series('fabricpulse_remediation_' + name),
+
+    'fabricpulse-remediation.json': g.dashboard(
+      config,
+      'remediation',
+      'Remediation and pipeline',
+      'Actions, guards, agents, and the exporters that feed it all.',
+      [],
+      [
+        g.row('Now', [
+          g.stat('NICs out of service', 'NICs that the receiver keeps out of service.', 'short', [
+            g.query('sum(%s) or vector(0)' % s.series('fabricpulse_remediation_targets_out_of_service'), instant=true),
+          ], [{ color: 'green', value: null }, { color: 'yellow', value: 1 }]),
+          g.stat('Actions waiting', 'Actions that no agent has carried out yet.', 'short', [
+            g.query('sum(%s) or vector(0)' % s.series('fabricpulse_remediation_pending_actions'), instant=true),
+          ], bad),
+          g.stat('Breakers tripped', 'Automatic actions have stopped themselves.', 'short', [
+            g.query('sum(%s) or vector(0)' % s.series('fabricpulse_remediation_breaker_tripped'), instant=true),
+          ], bad),
+          g.stat('Paused', 'A person has stopped all decisions.', 'short', [
+            g.query('sum(%s) or vector(0)' % s.series('fabricpulse_remediation_paused'), instant=true),
+          ], bad),
+          g.stat('Exporters down', 'Daemons that do not answer Prometheus.', 'short', [
+            g.query('count(%s == 0) or vector(0)' % s.series('up', config.jobSelector), instant=true),
+          ], bad),
+          g.stat('Collectors failing', 'Collectors whose last run failed.', 'short', [
+            g.query('count(%s == 0) or vector(0)' % s.last('fabricpulse_scrape_collector_success'), instant=true),
+          ], bad),
+        ]),
+        g.row('Actions', [
+          g.timeseries('Actions by outcome', 'Per five minutes.', 'short', [
+            g.query('sum by (action, outcome) (increase(%s[5m]))' % s.series('fabricpulse_remediation_actions_total'), '{{action}} {{outcome}}'),
+          ]),
+          g.timeseries('Forbidden by a guard', 'Actions that a guard did not allow, by guard.', 'short', [
+            g.query('sum by (reason) (%s)' % rate('blocked_total'), '{{reason}}'),
+          ]),
+          g.timeseries('NICs out of service', 'On each host, as its agent keeps them.', 'short', [
+            g.query('sum by (instance) (%s)' % s.series('fabricpulse_remediation_agent_avoided'), '{{instance}}'),
+          ]),
+          g.timeseries('Agents', 'Node agents by whether they have reported lately.', 'short', [
+            g.query('sum by (state) (%s)' % s.series('fabricpulse_remediation_agents'), '{{state}}'),
+          ]),
+        ]),
+        g.row('Pipeline', [
+          g.timeseries('Webhook deliveries', 'Notifications of Alertmanager by answer.', 'reqps', [
+            g.query('sum by (code) (%s)' % rate('deliveries_total'), '{{code}}'),
+          ]),
+          g.timeseries('Age of what the receiver knows', 'Since its reconciler last came round, and since Alertmanager last said what is active.', 's', [
+            g.query(s.series('fabricpulse_remediation_heartbeat_age_seconds'), 'reconciler {{instance}}'),
+            g.query(s.series('fabricpulse_remediation_alertmanager_age_seconds'), 'Alertmanager {{instance}}'),
+          ]),
+          g.timeseries('Collector duration', 'How long the slowest collectors take.', 's', [
+            g.query('topk(10, %s)' % s.series('fabricpulse_scrape_collector_duration_seconds'), '{{job}} {{instance}} {{collector}}'),
+          ]),
+          g.timeseries('Samples per exporter', 'Size of the expositions; a cap cuts them.', 'short', [
+            g.query(s.series('fabricpulse_exporter_samples'), '{{job}} {{instance}}'),
+          ]),
+        ]),
+      ]
+    ),
+  },
+}

@@ -1,0 +1,237 @@
+"""Every panel, variable and recording rule finds data in a real Prometheus that scrapes every metric of the catalogue.
+
+A query may be valid and name real metrics and labels and still match nothing, because two sides of an operator have
+different labels or a legend names a label that was summed away. So one target exposes each metric of the catalogue
+with one good and one bad device, Prometheus scrapes it and evaluates our rules, and each query must bring something.
+"""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fabricpulse.core.metrics.catalogue import MetricSpec, load_catalogue
+from fabricpulse.core.metrics.exposition import CONTENT_TYPE, Exposition
+from fabricpulse.core.rules.mixin import compile_mixin
+
+ROOT = Path(__file__).parents[3]
+MIXIN = compile_mixin()
+DEVICES = ("rail0", "rail1")
+STEP_S = 0.2
+
+
+def find_prometheus() -> list[str]:
+    folders = [ROOT / ".tools" / "usr" / "bin", ROOT / ".tools" / "newer" / "usr" / "bin"]
+    found = [str(folder / "prometheus") for folder in folders if (folder / "prometheus").is_file()]
+    on_path = shutil.which("prometheus")
+    return found or ([on_path] if on_path else [])
+
+
+def label_values(spec: MetricSpec, device: str) -> list[str]:
+    """One label set a device; labels that tell nothing of devices are the same for both."""
+    own = {"device": device, "network": device, "peer_device": device, "netdev": device, "direction": device}
+    known = {"peer": "h1", "workload": "42", "port": "1", "clock": "fleet", "outcome": "failed"}
+    return [own.get(label) or known.get(label, f"some {label}") for label in spec.labels]
+
+
+def exposition(scrapes: int) -> bytes:
+    """Everything: rail0 in the best state (gauges 1), rail1 in the worst (gauges 0), all counters rising."""
+    out = Exposition()
+    for spec in load_catalogue().values():
+        if spec.name.startswith("fabricpulse_exporter_"):
+            continue  # the exposition writes its own
+        seen = set()
+        for number, device in enumerate(DEVICES):
+            values = label_values(spec, device)
+            if tuple(values) in seen:
+                continue
+            seen.add(tuple(values))
+            if spec.type == "histogram":
+                out.add_histogram(spec, values, [scrapes * 3] * (len(spec.buckets) + 1), scrapes / 10)
+            elif spec.type == "summary":
+                out.add_summary(spec, values, {0.5: 1e-5, 0.99: 2e-5, 1: 3e-5}, scrapes / 10, scrapes)
+            elif spec.name == "fabricpulse_edge_probes_received_total":
+                out.add(spec, values, scrapes * (3 - number))
+            else:
+                out.add(spec, values, scrapes * 3 if spec.type == "counter" else 1 - number)
+    return out.render()
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    """An exporter of everything."""
+    scrapes = 0
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            nonlocal scrapes
+            scrapes += 1
+            body = exposition(scrapes)
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Prometheus:
+    """The HTTP API of a running Prometheus."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def get(self, path: str, **parameters: str) -> Any:
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"http://{self._address}{path}?{query}", timeout=10) as response:
+            return json.load(response)
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The instant vector of `expression`, which must not make Prometheus warn."""
+        answer = self.get("/api/v1/query", query=expression)
+        assert not answer.get("warnings"), f"{expression}: {answer['warnings']}"
+        result: list[dict[str, Any]] = answer["data"]["result"]
+        return result
+
+
+@pytest.fixture(
+    scope="module", params=find_prometheus() or [""], ids=lambda path: path.removeprefix(f"{ROOT}/")
+)
+def prometheus(
+    request: pytest.FixtureRequest, target: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    """A Prometheus that has scraped the target for a while and evaluated our rules."""
+    if not request.param:
+        pytest.skip("prometheus is not installed; scripts/fetch_tools.sh gets it")
+    folder = tmp_path_factory.mktemp("prometheus")
+    rules = ROOT / "rules"
+    config = {
+        "global": {
+            "scrape_interval": f"{STEP_S * 1000:.0f}ms",
+            "evaluation_interval": f"{STEP_S * 1000:.0f}ms",
+        },
+        "rule_files": [str(rules / "alerts" / "*.yaml"), str(rules / "recording" / "*.yaml")],
+        "scrape_configs": [
+            {
+                "job_name": "fabricpulse-mesh",
+                "static_configs": [
+                    {"targets": [target], "labels": {"instance": host, "cluster": "a"}}
+                    for host in ("h0", "h1")
+                ],
+            },
+            {
+                "job_name": "fabricpulse-dead",
+                "static_configs": [{"targets": [f"127.0.0.1:{free_port()}"], "labels": {"cluster": "a"}}],
+            },
+        ],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{free_port()}"
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                request.param,
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address={address}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    server = Prometheus(address)
+    try:
+        deadline = time.monotonic() + 60
+        while not warmed_up(server):
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.1)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def warmed_up(server: Prometheus) -> bool:
+    """Whether all recording rules have had the samples that they need."""
+    try:
+        records = [rule["record"] for group in MIXIN.rules for rule in group["rules"]]
+        scrapes = server.query("min(count_over_time(fabricpulse_nic_disconnects_total[1m]))")
+        return bool(scrapes) and float(scrapes[0]["value"][1]) >= 5 and all(map(server.query, records))
+    except OSError:
+        return False
+
+
+def interpolated(expression: str) -> str:
+    """As Grafana would ask with "All" chosen everywhere."""
+    return re.sub(r"\$[a-z_]+", ".*", re.sub(r"\$__rate_interval", "1m", expression))
+
+
+def queries() -> Iterator[Any]:
+    for file, dashboard in MIXIN.dashboards.items():
+        for panel in dashboard["panels"]:
+            for place in panel.get("panels", []) or [panel]:
+                for query in place.get("targets", []):
+                    name = f"{file.removesuffix('.json')}: {place['title']} {query['refId']}"
+                    yield pytest.param(query["expr"], query["legendFormat"], id=name)
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(("expression", "legend"), list(queries()))
+def test_panel(prometheus: Prometheus, expression: str, legend: str) -> None:
+    """The panel's query brings series, and they have the labels that its legend names."""
+    result = prometheus.query(interpolated(expression))
+
+    assert result
+    for label in re.findall(r"{{(\w+)}}", legend):
+        assert all(label in series["metric"] for series in result), f"no label {label}"
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("file", MIXIN.dashboards)
+def test_variables(prometheus: Prometheus, file: str) -> None:
+    """Each variable finds values to choose from."""
+    for variable in MIXIN.dashboards[file]["templating"]["list"]:
+        if variable["type"] == "query":
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            assert match
+            series = prometheus.get("/api/v1/series", **{"match[]": interpolated(match[1])})["data"]
+            assert {row[match[2]] for row in series}, variable["name"]
+
+
+@pytest.mark.prometheus
+def test_rules_are_healthy(prometheus: Prometheus) -> None:
+    """No rule fails to evaluate, and what is bad in the data alerts as soon as it may."""
+    groups = prometheus.get("/api/v1/rules")["data"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+
+    assert [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"] == []
+    active = {rule["name"] for rule in rules if rule["type"] == "alerting" and rule["alerts"]}
+    expected = {"FabricNicDisconnected", "FabricNicFlapping", "FabricLaneDown", "FabricClockBoundWide"}
+    assert expected <= active
