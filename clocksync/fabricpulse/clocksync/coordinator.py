@@ -22,6 +22,7 @@ from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_member
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.server import WebServer
 
 log = get_logger(__name__)
@@ -96,9 +97,7 @@ class Coordinator:
                 # A member that has died would hold up all; half the step is enough for those that live.
                 left = min(left, 0.5 * self._config.step_s)
                 self._arrived.clear()
-                try:
-                    await asyncio.wait_for(self._arrived.wait(), left)
-                except TimeoutError:
+                if not await wait_at_most(self._arrived, left):
                     break
             began = time.monotonic()
             try:

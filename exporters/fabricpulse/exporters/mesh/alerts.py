@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.exporters.mesh.config import Alerting
 
 log = get_logger(__name__)
@@ -144,10 +145,7 @@ class AlertPusher:
                 else:
                     self.failures[url] += 1
                     wait, pause = pause, min(2 * pause, config.resend_s)
-            try:
-                await asyncio.wait_for(event.wait(), wait)
-            except TimeoutError:
-                continue
+            await wait_at_most(event, wait)
 
     def _confirm_resolved(self, key: tuple[str, str], url: str) -> None:
         left = self._resolved_left.get(key)

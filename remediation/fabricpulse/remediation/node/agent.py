@@ -21,6 +21,7 @@ from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import plugin_dir
+from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.remediation import metrics
 from fabricpulse.remediation.node.config import NodeConfig
@@ -170,10 +171,7 @@ class NodeAgent:
                 for result in results:
                     if self._results.get(result.op_id) == result:
                         del self._results[result.op_id]
-            with suppress(TimeoutError):
-                await asyncio.wait_for(
-                    self._report_now.wait(), self._config.report_interval_s if sent else _RETRY_S
-                )
+            await wait_at_most(self._report_now, self._config.report_interval_s if sent else _RETRY_S)
 
     # --- the jobs ------------------------------------------------------------------------------------------------
 
@@ -181,8 +179,7 @@ class NodeAgent:
         while True:
             self._look_now.clear()
             await self._look_after()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._look_now.wait(), self._config.scan_interval_s)
+            await wait_at_most(self._look_now, self._config.scan_interval_s)
 
     async def _look_after(self) -> None:
         for op_id, nic in self._dry_runs.items():

@@ -22,6 +22,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.remediation import metrics
 from fabricpulse.remediation.protocol import DesiredNic, DesiredState, Report
@@ -174,8 +175,7 @@ class Receiver:
             left = deadline - time.monotonic()
             if desired.version != after or left <= 0 or not self._life.is_ready:
                 break
-            with suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), min(left, 5.0))
+            await wait_at_most(event, min(left, 5.0))
         for nic in desired.nics:
             action = self._engine.state.actions.get(nic.op_id)
             if action is not None and action.outcome == "pending" and not action.sent_at:
@@ -311,8 +311,7 @@ class Receiver:
             wait_s = (
                 self._config.reconcile_interval_s if complete else min(5.0, self._config.reconcile_interval_s)
             )
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._pull.wait(), wait_s)
+            await wait_at_most(self._pull, wait_s)
 
     # --- metrics -------------------------------------------------------------------------------------------------
 

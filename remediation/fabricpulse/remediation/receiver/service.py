@@ -94,7 +94,9 @@ class Engine:
 
     async def _gather(self) -> list[_Event]:
         try:
-            events = [await asyncio.wait_for(self._queue.get(), TICK_S)]
+            # Not wait_for: before Python 3.12 it may swallow the order to stop, or an event with it.
+            async with asyncio.timeout(TICK_S):
+                events = [await self._queue.get()]
         except TimeoutError:
             return []
         while len(events) < _MAX_BATCH and not self._queue.empty():

@@ -1,0 +1,17 @@
+"""Waiting for an event or for time, whichever comes first, without losing an order to stop."""
+
+import asyncio
+
+
+async def wait_at_most(event: asyncio.Event, seconds: float | None) -> bool:
+    """True once `event` is set, False after `seconds`; None waits for ever.
+
+    Not asyncio.wait_for: before Python 3.12 it swallows a cancellation that comes in the same moment as the event, and
+    the task that was told to end goes on for ever.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
