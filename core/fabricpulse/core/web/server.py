@@ -6,6 +6,7 @@ from an exporter-toolkit file, plus whatever routes the daemon adds.
 
 import asyncio
 import gzip
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from html import escape
 from importlib.metadata import version
@@ -140,6 +141,5 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def _reason(error: OSError) -> str:
-    text = error.strerror or str(error)
-    # asyncio wraps the system's words: "error while attempting to bind on address (...): address already in use".
-    return text.rpartition(": ")[2] if "attempting to bind" in text else text
+    # asyncio wraps the system's words, differently in each version of Python; the number is what it was.
+    return os.strerror(error.errno).lower() if error.errno else str(error)
