@@ -106,6 +106,23 @@ class ClockConfig(Section, frozen=True):
         )
 
 
+class OutputsConfig(Section, frozen=True):
+    """Who else on this host gets fleet time. The host clock itself is never steered from here.
+
+    clockbound : file of a ClockBound v2 segment; "" = `<run>/clockbound`, "off" = none; clients look at
+    /var/run/clockbound/shm0 by default. chrony_sock : socket of chronyd's `refclock SOCK`. ntp_shm_unit : unit of
+    chronyd's or ntpd's `refclock SHM`, -1 = none.
+    """
+
+    clockbound: str = ""
+    chrony_sock: str = ""
+    ntp_shm_unit: int = -1
+
+    def validate(self) -> None:
+        if not -1 <= self.ntp_shm_unit <= 255:
+            raise ValueError("ntp_shm_unit must lie within -1 and 255")
+
+
 class SidecarConfig(Section, frozen=True):
     """`fabricpulse clocksync sidecar --config`.
 
@@ -128,6 +145,7 @@ class SidecarConfig(Section, frozen=True):
     clock: ClockConfig = ClockConfig()
     estimator: EstimatorConfig = EstimatorConfig()
     anchor: AnchorConfig = AnchorConfig()
+    outputs: OutputsConfig = OutputsConfig()
     http_client: HttpClientConfig = HttpClientConfig()
 
     def validate(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters, Trains, fit_edge
 from fabricpulse.clocksync.edge_filter import EdgeFilter
 from fabricpulse.clocksync.samples import Samples
-from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
+from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND, RX_HARDWARE, TX_HARDWARE
 
 _NS = 1_000_000_000
 # A packet that arrives this much before it can have been sent, beyond half the round trip, tells of a stepped
@@ -46,7 +46,9 @@ class EdgeWindow:
         """Takes samples of this edge (both directions, any order). Path-sweep trains are other paths: left
         out.
         """
-        main = samples[(samples["flags"] & MAIN_PATH) != 0]
+        flags = samples["flags"]
+        # Stamps of a NIC's own clock are another clock; they would need one more unknown per NIC.
+        main = samples[(flags & (MAIN_PATH | TX_HARDWARE | RX_HARDWARE)) == MAIN_PATH]
         for direction in (INBOUND, OUTBOUND):
             part = main[main["direction"] == direction]
             if len(part):

@@ -46,6 +46,7 @@ class FleetClockParameters:
     """
 
     slew_time_ns: int = _NS
+    lead_ns: int = 50_000_000
     max_slew_ppm: float = 500.0
     drift_ppb: int = 250
     holdover_drift_ppb: int = 1_000
@@ -118,10 +119,10 @@ class FleetClock:
         self.corrected_host_ns = now.host_ns
         if not self.known:
             line = ClockLine(now.host_ns, target.at(now.host_ns), rate_ppt)
-            self.page = replace(self.page, current=line, previous=line)
+            self.page = replace(self.page, current=line, previous=line, ref_mono_raw_ns=now.raw_ns)
         else:
             self._slew(now)
-        ahead = abs(target.at(now.host_ns) - self.page.current.at(now.host_ns))
+        ahead = abs(target.at(now.host_ns) - self.page.convert(now.host_ns).fleet_ns)
         self.page = replace(
             self.page,
             status=ClockStatus.SYNCHRONIZED,
@@ -129,7 +130,6 @@ class FleetClock:
             bound_ns=bound + ahead + 1,
             drift_ppb=self.parameters.drift_ppb,
             valid_until_host_ns=now.host_ns + self.parameters.validity_ns,
-            ref_mono_raw_ns=now.raw_ns,
         )
         return self.page
 
@@ -164,17 +164,26 @@ class FleetClock:
         )
 
     def _slew(self, now: Instant) -> None:
-        """Lays a line from where fleet time is to where it should be, `slew_time_ns` ahead."""
-        here = self.page.current.at(now.host_ns)
-        ahead = self.target.at(now.host_ns) - here
+        """Lays a line from where fleet time will be to where it should be, `slew_time_ns` later.
+
+        It begins `lead_ns` ahead: a program that has just read the old page must not be ahead of one that reads the
+        new page a little later.
+        """
+        begin = now.host_ns + self.parameters.lead_ns
+        old = self.page.current
+        if old.ref_host_ns > now.host_ns:
+            # The last line has not begun, and a page holds no third: it is replaced soon, when it has.
+            self.slew_end_host_ns = old.ref_host_ns
+            return
+        here = old.at(begin)
+        ahead = self.target.at(begin) - here
         limit = round(self.parameters.max_slew_ppm * 1e6)
         turn = max(-limit, min(limit, ahead * 10**12 // self.parameters.slew_time_ns))
-        line = ClockLine(now.host_ns, here, self.target.rate_ppt + turn)
-        if line.rate_ppt != self.page.current.rate_ppt:
-            self.page = replace(
-                self.page, current=line, previous=self.page.current, ref_mono_raw_ns=now.raw_ns
-            )
-        self.slew_end_host_ns = now.host_ns + self.parameters.slew_time_ns
+        line = ClockLine(begin, here, self.target.rate_ppt + turn)
+        if line.rate_ppt != old.rate_ppt:
+            raw_ns = now.raw_ns + self.parameters.lead_ns
+            self.page = replace(self.page, current=line, previous=old, ref_mono_raw_ns=raw_ns)
+        self.slew_end_host_ns = begin + self.parameters.slew_time_ns
 
     def _watch_host_clock(self, now: Instant) -> None:
         raw = now.raw_ns - self.last.raw_ns

@@ -16,7 +16,7 @@ class HostClock:
 
     def now_ns(self) -> int:
         """The host clock, ns since 1970."""
-        return self._apply(time.time_ns())
+        return self.from_kernel(time.time_ns())
 
     def instant(self, tries: int = 5) -> Instant:
         """Both clocks at one moment: the closest of `tries` readings, usually within 100 ns."""
@@ -29,7 +29,8 @@ class HostClock:
                 best = (after - before, real, (before + after) // 2)
         if best is None:
             raise ValueError("at least one reading is needed")
-        return Instant(self._apply(best[1]), best[2])
+        return Instant(self.from_kernel(best[1]), best[2])
 
-    def _apply(self, kernel_ns: int) -> int:
+    def from_kernel(self, kernel_ns: int) -> int:
+        """What the host clock shows when the kernel's CLOCK_REALTIME is `kernel_ns`."""
         return kernel_ns if self._virtual is None else self._virtual.from_kernel(kernel_ns)

@@ -80,6 +80,13 @@ FIT_SECONDS = MetricSpec(
     "fabricpulse_clock_fit_seconds", "gauge", "Time that fitting all edges took in the last step."
 )
 
+OUTPUT_SAMPLES = MetricSpec(
+    "fabricpulse_clock_output_samples_total",
+    "counter",
+    "Samples of fleet time given to other daemons of this host.",
+    ("output",),
+)
+
 MEMBERS = MetricSpec("fabricpulse_clocksync_members", "gauge", "Hosts with a lease.")
 UNREACHED = MetricSpec(
     "fabricpulse_clocksync_unreached_members",
@@ -103,6 +110,6 @@ SUSPECTS = MetricSpec(
 METRICS = (
     *(BOUND, OFFSET, FREQUENCY, SYNCHRONIZED, STATUS, DISRUPTIONS, SLEW),
     *(EDGES, EDGE_RESIDUAL, EDGE_STEPS, ROUTE_CHANGES, SAMPLES, SAMPLES_LOST, COORDINATOR_UP, REPORT_ERRORS),
-    *(SUSPECT, FIT_SECONDS),
+    *(SUSPECT, FIT_SECONDS, OUTPUT_SAMPLES),
     *(MEMBERS, UNREACHED, SOLVES, SOLVE_SECONDS, SOLVE_FAILURES, SOLVE_EDGES, RESIDUAL, MISFITS, SUSPECTS),
 )

@@ -17,7 +17,9 @@ from aiohttp import web
 
 from fabricpulse.clocksync import metrics
 from fabricpulse.clocksync.averaging import NeighbourView, average
-from fabricpulse.clocksync.config import SidecarConfig
+from fabricpulse.clocksync.chrony_refclock import ChronySock, NtpShm
+from fabricpulse.clocksync.clockbound import ClockBoundWriter
+from fabricpulse.clocksync.config import OutputsConfig, SidecarConfig
 from fabricpulse.clocksync.edge_estimator import EdgeFit, Quality
 from fabricpulse.clocksync.edge_window import EdgeWindow
 from fabricpulse.clocksync.fleet_clock import Correction, FleetClock
@@ -102,6 +104,7 @@ class Sidecar:
         self._fleet_clock = FleetClock.start(parameters, now, _old_page(clock_page_path()))
         self._writer = _open_page(clock_page_path())
         self._writer.write(self._fleet_clock.page)
+        self._clockbound, self._refclocks = _open_outputs(self._config.outputs)
         self._ring: SampleReader | None = None
         self._ring_edges_sequence = -1
         self._edges: dict[int, _Edge] = {}
@@ -190,6 +193,8 @@ class Sidecar:
                 edge.window.clear()
                 edge.fit = None
         self._writer.write(page)
+        if self._clockbound is not None:
+            self._clockbound.publish(page, self._clock.now_ns())
 
     async def _steps(self, session: aiohttp.ClientSession) -> None:
         while True:
@@ -230,11 +235,22 @@ class Sidecar:
         elif time.monotonic() - self._answered_s > _ALONE_S:
             await self._ask_neighbours(session)
         if self._fleet_clock.page.status == ClockStatus.SYNCHRONIZED:
+            self._feed_refclocks()
             if self._synced_since_s is None:
                 self._synced_since_s = time.monotonic()
                 log.info("synchronized", after_s=round(time.monotonic() - self._started_s, 2))
         else:
             self._synced_since_s = None
+
+    def _feed_refclocks(self) -> None:
+        """Gives chronyd a sample; only while synchronised, so that it falls back to its other sources in holdover."""
+        if not self._refclocks:
+            return
+        kernel_ns = time.time_ns()
+        host_ns = self._clock.from_kernel(kernel_ns)
+        fleet = self._fleet_clock.page.convert(host_ns)
+        for refclock in self._refclocks.values():
+            refclock.feed(kernel_ns, fleet.fleet_ns - host_ns, fleet.bound_ns)
 
     def _window_ns(self) -> int:
         """Short at the start, so that there soon is a fleet time; as long as configured once there is."""
@@ -574,6 +590,8 @@ class Sidecar:
             out.add(metrics.REPORT_ERRORS, (reason,), count)
         out.add(metrics.SUSPECT, (), int(bool(self._suspect)))
         out.add(metrics.FIT_SECONDS, (), self._fit_s)
+        for output, refclock in self._refclocks.items():
+            out.add(metrics.OUTPUT_SAMPLES, (output,), refclock.sent)
         return out.render()
 
 
@@ -606,6 +624,31 @@ def _save_neighbours(path: Path, neighbours: dict[str, str]) -> None:
         temporary.replace(path)
     except OSError as error:
         log.warning("cannot remember the neighbours", path=str(path), reason=error.strerror)
+
+
+def _open_outputs(config: OutputsConfig) -> tuple[ClockBoundWriter | None, dict[str, ChronySock | NtpShm]]:
+    """The outputs that are switched on. Raises UserError for one that cannot be had."""
+    clockbound = None
+    if config.clockbound != "off":
+        path = Path(config.clockbound) if config.clockbound else clock_page_path().with_name("clockbound")
+        try:
+            clockbound = ClockBoundWriter(path)
+        except OSError as error:
+            raise UserError(
+                f"outputs.clockbound: cannot write {path}: {error.strerror}; choose another file, or off"
+            ) from error
+    refclocks: dict[str, ChronySock | NtpShm] = {}
+    if config.chrony_sock:
+        refclocks["chrony_sock"] = ChronySock(Path(config.chrony_sock))
+    if config.ntp_shm_unit >= 0:
+        try:
+            refclocks["ntp_shm"] = NtpShm(config.ntp_shm_unit)
+        except OSError as error:
+            raise UserError(
+                f"outputs.ntp_shm_unit: cannot use unit {config.ntp_shm_unit}: {error.strerror}; choose another, "
+                "or see who owns it with ipcs -m"
+            ) from error
+    return clockbound, refclocks
 
 
 def _open_page(path: Path) -> ClockPageWriter:

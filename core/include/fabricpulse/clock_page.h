@@ -59,10 +59,18 @@ struct fp_fleet_time {
   uint32_t status;
 };
 
-static inline int64_t fp_clock_line_at(const struct fp_clock_line* line, int64_t host_ns) {
+// a * b / divisor, exact. A 128-bit division costs more than everything else in a read, and ages are seconds:
+// the product nearly always fits 64 bits.
+static inline int64_t fp_mul_div(int64_t a, int64_t b, int64_t divisor) {
+  int64_t product;
+  if (!__builtin_mul_overflow(a, b, &product)) return product / divisor;
   __extension__ typedef __int128 fp_int128;
+  return (int64_t)((fp_int128)a * b / divisor);
+}
+
+static inline int64_t fp_clock_line_at(const struct fp_clock_line* line, int64_t host_ns) {
   int64_t dt = host_ns - line->ref_host_ns;
-  return line->ref_fleet_ns + dt + (int64_t)((fp_int128)dt * line->rate_ppt / 1000000000000LL);
+  return line->ref_fleet_ns + dt + fp_mul_div(dt, line->rate_ppt, 1000000000000LL);
 }
 
 // One consistent copy of the page. Returns 0, or -1 after `tries` collisions with the writer.
@@ -84,8 +92,7 @@ static inline struct fp_fleet_time fp_clock_convert(const struct fp_clock_page* 
   t.fleet_ns = fp_clock_line_at(line, host_ns);
   int64_t age = host_ns - copy->bound_ref_host_ns;
   if (age < 0) age = -age;
-  __extension__ typedef __int128 fp_int128;
-  t.bound_ns = copy->bound_ns + (int64_t)((fp_int128)age * copy->drift_ppb / 1000000000LL);
+  t.bound_ns = copy->bound_ns + fp_mul_div(age, copy->drift_ppb, 1000000000LL);
   t.status = host_ns > copy->valid_until_host_ns ? (uint32_t)FP_CLOCK_UNKNOWN : copy->status;
   return t;
 }
@@ -95,6 +102,19 @@ static inline int64_t fp_host_clock_now(const struct fp_virtual_clock* virtual_c
   struct timespec ts;
   clock_gettime(CLOCK_REALTIME, &ts);
   return fp_virtual_clock_apply(virtual_clock, (int64_t)ts.tv_sec * 1000000000LL + ts.tv_nsec);
+}
+
+// Fleet time now, with its bound and status: earliest = fleet_ns - bound_ns, latest = fleet_ns + bound_ns.
+// Look at `status` first: FP_CLOCK_UNKNOWN means that there is no fleet time. virtual_clock : NULL outside a
+// lab. Returns 0, or -1 when the writer was stopped in the middle of an update: ask again. Lock-free, no
+// system call but the vDSO's clock_gettime.
+static inline int fp_fleet_clock_now(const struct fp_clock_page* page,
+                                     const struct fp_virtual_clock* virtual_clock,
+                                     struct fp_fleet_time* now) {
+  struct fp_clock_page copy;
+  if (fp_clock_page_read(page, &copy, 10000) != 0) return -1;
+  *now = fp_clock_convert(&copy, fp_host_clock_now(virtual_clock));
+  return 0;
 }
 
 #ifdef __cplusplus

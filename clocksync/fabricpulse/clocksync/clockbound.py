@@ -1,0 +1,97 @@
+"""A ClockBound v2 segment, so that any client of it reads fleet time's bound unchanged.
+
+ClockBound bounds the error of the host's CLOCK_REALTIME. So the bound that goes in is how far CLOCK_REALTIME is from
+fleet time plus the bound of fleet time itself, and it grows by the difference of their rates. A host whose clock
+follows fleet time (by the chrony outputs) has a small one.
+
+Layout: 80 bytes, native endian, protocol version 2 of ClockBound's docs/PROTOCOL.md. The magic is two native 32-bit
+words, as its clients compare them; the byte order that the page prints is the one of a big-endian machine.
+"""
+
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabricpulse.core.shm.clock_page import ClockPage, ClockStatus
+from fabricpulse.core.shm.mapping import create_mapping
+
+MAGIC = (0x414D5A4E, 0x43420200)
+VERSION = 2
+SEGMENT = struct.Struct("=IIIHH qqqq qQ Ii B7x")
+GENERATION_OFFSET = 14
+# Past this age of a segment a client must not use its bound (as clockbound's own daemon has it), ns.
+VOID_AFTER_NS = 1000 * 10**9
+_NS = 10**9
+_CLOCK_MONOTONIC_COARSE = 6  # <linux/time.h>; Python has no name for it
+
+# fabricpulse -> ClockBound: unknown, synchronized, free running, disrupted.
+STATUS = {
+    ClockStatus.UNKNOWN: 0,
+    ClockStatus.SYNCHRONIZED: 1,
+    ClockStatus.HOLDOVER: 2,
+    ClockStatus.DISRUPTED: 3,
+}
+
+
+@dataclass(frozen=True)
+class ClockBoundData:
+    """What a segment says. Times are CLOCK_MONOTONIC_COARSE, ns."""
+
+    as_of_ns: int
+    void_after_ns: int
+    bound_ns: int
+    disruption_marker: int
+    max_drift_ppb: int
+    status: int
+
+
+def from_page(page: ClockPage, host_ns: int, monotonic_ns: int) -> ClockBoundData:
+    """The segment for host time `host_ns`, which was CLOCK_MONOTONIC_COARSE `monotonic_ns`."""
+    fleet = page.convert(host_ns)
+    drift = page.drift_ppb + abs(page.current.rate_ppt) // 1000 + 1
+    known = page.status != ClockStatus.UNKNOWN
+    return ClockBoundData(
+        as_of_ns=monotonic_ns,
+        void_after_ns=monotonic_ns + VOID_AFTER_NS,
+        bound_ns=abs(fleet.fleet_ns - host_ns) + fleet.bound_ns if known else 0,
+        disruption_marker=page.disruptions,
+        max_drift_ppb=min(drift, _NS - 1),
+        status=STATUS[fleet.status],
+    )
+
+
+class ClockBoundWriter:
+    """Writes the segment at `path`; one writer a path."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError when the file cannot be made."""
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._map = create_mapping(path, SEGMENT.size)
+        self._generation = 0
+
+    def publish(self, page: ClockPage, host_ns: int) -> None:
+        """Publishes the state of `page` now."""
+        self.write(from_page(page, host_ns, time.clock_gettime_ns(_CLOCK_MONOTONIC_COARSE)))
+
+    def write(self, data: ClockBoundData) -> None:
+        """A reader sees the old segment or the new one: the generation is odd in between, and never 0 again."""
+        odd = self._generation + 1
+        self._map[GENERATION_OFFSET : GENERATION_OFFSET + 2] = odd.to_bytes(2, "little")
+        SEGMENT.pack_into(
+            self._map,
+            0,
+            *MAGIC,
+            SEGMENT.size,
+            VERSION,
+            odd,
+            *divmod(data.as_of_ns, _NS),
+            *divmod(data.void_after_ns, _NS),
+            data.bound_ns,
+            data.disruption_marker,
+            data.max_drift_ppb,
+            data.status,
+            1,
+        )
+        self._generation = 2 if odd == 0xFFFF else odd + 1
+        self._map[GENERATION_OFFSET : GENERATION_OFFSET + 2] = self._generation.to_bytes(2, "little")

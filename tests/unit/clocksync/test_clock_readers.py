@@ -1,0 +1,149 @@
+"""The readers of fleet time in C, and the ClockBound segment read by a program that shares no code with its writer."""
+
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fabricpulse.clocksync.clockbound import ClockBoundData, ClockBoundWriter, from_page
+from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWriter, ClockStatus
+
+ROOT = Path(__file__).parents[3]
+S = 10**9
+
+
+def build(source: str, target: Path, *flags: str) -> Path:
+    """Compiles tests/native/`source`, with all warnings as errors."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    include = f"-I{ROOT / 'core' / 'include'}"
+    command = ["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", *flags, include]
+    subprocess.run([*command, str(ROOT / "tests" / "native" / source), "-o", str(target)], check=True)
+    return target
+
+
+def page(host_ns: int, status: ClockStatus = ClockStatus.SYNCHRONIZED) -> ClockPage:
+    """Fleet time 1 ms ahead of the host and 20 ppm faster, within 2 us."""
+    line = ClockLine(host_ns, host_ns + 1_000_000, 20_000_000)
+    return ClockPage(status, line, line, host_ns, 2_000, 250, host_ns + 10 * S, 0, 3)
+
+
+@pytest.mark.parametrize(
+    "flags", [("-O2",), ("-O1", "-g", "-fsanitize=address,undefined")], ids=["fast", "sanitized"]
+)
+def test_c_reader_never_fails_or_runs_backward_beside_a_writer(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """A million reads beside a writer that slews as fast as it can: none is earlier than the last."""
+    reader = build("clock_reader.c", tmp_path / "reader", *flags)
+    now = time.time_ns()
+    writer = ClockPageWriter(tmp_path / "clock")
+    line = ClockLine(now, now, 0)
+    writer.write(ClockPage(ClockStatus.SYNCHRONIZED, line, line, now, 100, 0, now + 60 * S, 0, 0))
+    stop = threading.Event()
+
+    def slew() -> None:
+        current, rate = line, 500_000_000
+        while not stop.is_set():
+            here = time.time_ns() + 50_000_000
+            rate = -rate
+            current, old = ClockLine(here, current.at(here), rate), current
+            writer.write(ClockPage(ClockStatus.SYNCHRONIZED, current, old, here, 100, 0, here + 60 * S, 0, 0))
+            while time.time_ns() < here and not stop.is_set():  # a page holds no third line
+                time.sleep(0.0005)
+
+    thread = threading.Thread(target=slew)
+    thread.start()
+    try:
+        result = subprocess.run(
+            [
+                str(reader),
+                str(tmp_path / "clock"),
+                "40000000" if flags == ("-O2",) else "1000000",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        stop.set()
+        thread.join()
+    _, status, backward, _ = result.stdout.split()
+    assert (status, backward) == ("1", "0")
+
+
+def test_clockbound_client_sees_what_the_page_says(tmp_path: Path) -> None:
+    """Status, bound and interval of a client are those of the page: offset from fleet time plus its bound."""
+    client = build("clockbound_reader.c", tmp_path / "client", "-O2")
+    writer = ClockBoundWriter(tmp_path / "shm0")
+    host = time.time_ns()
+    writer.publish(page(host), host)
+    out = subprocess.run(
+        [str(client), str(tmp_path / "shm0")], capture_output=True, text=True, check=True
+    ).stdout
+    status, bound, drift, marker, earliest, latest = (int(word) for word in out.split())
+    assert (status, bound, drift, marker) == (1, 1_002_000, 20_251, 3)
+    after = time.time_ns()
+    assert earliest < host + 1_000_000 and after + 1_000_000 < latest + (after - host)
+    assert 2 * 1_002_000 <= latest - earliest <= 2 * (1_002_000 + 20_251)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (ClockStatus.UNKNOWN, 0),
+        (ClockStatus.SYNCHRONIZED, 1),
+        (ClockStatus.HOLDOVER, 2),
+        (ClockStatus.DISRUPTED, 3),
+    ],
+)
+def test_clockbound_status(status: ClockStatus, expected: int) -> None:
+    """Each status has its ClockBound value, and a page whose writer is gone is unknown."""
+    assert from_page(page(5 * S, status), 5 * S, 0).status == expected
+    assert from_page(page(5 * S, status), 16 * S, 0).status == 0
+
+
+def test_no_torn_reads_of_the_clockbound_segment(tmp_path: Path) -> None:
+    """Two million snapshots beside a writer at full speed: the fields of each belong together."""
+    client = build("clockbound_reader.c", tmp_path / "client", "-O2")
+    writer = ClockBoundWriter(tmp_path / "shm0")
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 1
+        while not stop.is_set():
+            writer.write(ClockBoundData(number * 1000, 2 * S, number * 1000, number, 1, 1))
+            number += 1
+
+    writer.write(ClockBoundData(1000, 2 * S, 1000, 1, 1, 1))
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        result = subprocess.run(
+            [str(client), str(tmp_path / "shm0"), "torn", "2000000"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        stop.set()
+        thread.join()
+    reads, torn, _, changes = (int(word) for word in result.stdout.split())
+    assert torn == 0
+    assert reads >= 2_000_000
+    assert changes >= 1_000
+
+
+def test_clockbound_generation_is_even_at_rest_and_never_zero_again(tmp_path: Path) -> None:
+    """The generation wraps from 65534 to 2: 0 would mean a segment that was never written."""
+    writer = ClockBoundWriter(tmp_path / "shm0")
+    seen = set()
+    for _ in range(40_000):
+        writer.write(ClockBoundData(0, 0, 0, 0, 0, 0))
+        seen.add(int.from_bytes((tmp_path / "shm0").read_bytes()[14:16], "little"))
+    assert 0 not in seen
+    assert all(generation % 2 == 0 for generation in seen)
+    assert {2, 65_534} <= seen
