@@ -1,9 +1,9 @@
 """Hot exposition: the Prometheus text format 0.0.4, written by hand.
 
 prometheus-client takes about fifteen times as long for a sample whose label part is rendered once and kept
-(`make bench NAME=exposition`). Families come out in the order in which they are first added, samples grouped by family. A
-sample cap cuts whole samples from the families added last and says what it dropped, so that a scrape never fails
-because a host has more queue pairs than expected.
+(`make bench NAME=exposition`). Families come out in the order in which they are first added, samples
+grouped by family. A sample cap cuts whole samples from the families added last and says what it dropped, so that a
+scrape never fails because a host has more queue pairs than expected.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
