@@ -141,5 +141,8 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def _reason(error: OSError) -> str:
-    # asyncio wraps the system's words, differently in each version of Python; the number is what it was.
-    return os.strerror(error.errno).lower() if error.errno else str(error)
+    # asyncio wraps the system's words, differently in each version of Python; the number is what it was. Those of name
+    # resolution are below 0 and have words of their own.
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return error.strerror or str(error)
