@@ -1,0 +1,91 @@
+"""Plays a scenario: runs the observers, feeds the story, does to the lab what a phase says, gives the result."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.lab.demo.observed import Observed
+from fabricpulse.lab.demo.result import Result
+from fabricpulse.lab.demo.scenarios.base import Scenario
+from fabricpulse.lab.demo.story import Event, Story
+from fabricpulse.lab.demo.watch import Watch
+
+LinkSetter = Callable[[str, str, bool], None]
+Listener = Callable[[Event], None]
+OnUpdate = Callable[[Observed, float], None]
+
+
+class Director:
+    """One performance. It is the scenario's `Stage`."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        observed: Observed,
+        watches: Sequence[Watch],
+        set_link: LinkSetter,
+        on_event: Listener,
+        on_update: OnUpdate,
+    ) -> None:
+        self.story = Story(scenario.phases())
+        self._scenario = scenario
+        self._observed = observed
+        self._watches = watches
+        self._set_link = set_link
+        self._on_event = on_event
+        self._on_update = on_update
+        self._changed = asyncio.Event()
+
+    async def play(self) -> Result:
+        """Plays the story to its end. Watches and acts are over when it returns or is cancelled."""
+        started = time.monotonic()
+        acts: list[asyncio.Task[None]] = []
+        tasks = [asyncio.create_task(watch.run(self._observed, self._changed)) for watch in self._watches]
+        try:
+            while not self.story.ended:
+                now = time.monotonic()
+                for event in self.story.advance(self._observed, now):
+                    if event.phase is not None and event.kind == "phase" and event.phase.act is not None:
+                        acts.append(asyncio.create_task(self._act(event, acts[-1] if acts else None)))
+                    self._on_event(event)
+                self._on_update(self._observed, now)
+                for task in (*tasks, *acts):
+                    if task.done() and (error := task.exception()):
+                        raise error
+                self._changed.clear()
+                await wait_at_most(self._changed, 0.2)
+        finally:
+            for task in (*tasks, *acts):
+                task.cancel()
+            await asyncio.gather(*tasks, *acts, return_exceptions=True)
+        outcome = self._scenario.outcome(self.story, self._observed)
+        return Result(
+            self._scenario.name, started, self.story.results, outcome, self._scenario.promises(outcome)
+        )
+
+    async def _act(self, event: Event, previous: asyncio.Task[None] | None) -> None:
+        """The act of a phase, after that of the phase before: a link is not pulled both ways at once."""
+        if previous is not None:
+            await previous
+        if event.phase is not None and event.phase.act is not None:
+            await event.phase.act(self)
+
+    # The scenario's stage.
+
+    async def link(self, host: str, device: str, up: bool) -> None:
+        """Puts the link of a NIC down or up."""
+        await asyncio.to_thread(self._set_link, host, device, up)
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits."""
+        await asyncio.sleep(seconds)
+
+    def mark(self, name: str) -> None:
+        """Remembers the time of something that the scenario did, the first time that it does it."""
+        self._observed.marks.setdefault(name, time.monotonic())
+        self._changed.set()
+
+    def seen(self, step: str) -> bool:
+        """True once the story has seen a step."""
+        return self.story.result(step).seen_at is not None

@@ -1,0 +1,181 @@
+"""One performance of the demo: lab, stack, workload, story, result; and everything gone again at the end."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import aiohttp
+
+from fabricpulse.lab import Lab
+from fabricpulse.lab.demo.director import Director
+from fabricpulse.lab.demo.observed import Observed, new_observed
+from fabricpulse.lab.demo.result import Result
+from fabricpulse.lab.demo.scenarios import SCENARIOS
+from fabricpulse.lab.demo.scenarios.base import Fleet
+from fabricpulse.lab.demo.stack import (
+    ALERTMANAGER,
+    MESH,
+    PROMETHEUS,
+    QP,
+    RECEIVER,
+    SIDECAR,
+    Stack,
+    StackOptions,
+)
+from fabricpulse.lab.demo.story import Event, Story
+from fabricpulse.lab.demo.watch import (
+    AlertmanagerWatch,
+    ClockWatch,
+    FleetTruth,
+    MeshWatch,
+    PluginWatch,
+    PrometheusWatch,
+    QpWatch,
+    RemediationWatch,
+    Watch,
+)
+from fabricpulse.lab.demo.workload import Workload
+from fabricpulse.lab.tools import Tools
+
+# Every NIC of the demo has this speed, so that the ring is held back by the network and not by the two cores that it
+# shares with forty daemons. Two rails give half of the bandwidth each, which makes a lost one visible.
+NIC_MBIT = 250.0
+
+# The clocks of the hosts: seconds apart and drifting, as nobody's fleet should be.
+OFFSETS_S = (0.0, 3.7, -12.25, 1.5, -0.8, 42.0)
+DRIFTS_PPM = (0.0, 48.0, -50.0, 21.0, -33.0, 12.0)
+
+
+class Screen(Protocol):
+    """Where a performance is shown."""
+
+    def begin(self, observed: Observed, story: Story, urls: list[tuple[str, str]]) -> None:
+        """The story begins."""
+
+    def progress(self, text: str) -> None:
+        """Something is being prepared."""
+
+    def event(self, event: Event) -> None:
+        """Something happened in the story."""
+
+    def update(self, observed: Observed, now: float) -> None:
+        """Something new has been observed."""
+
+    def end(self, result: Result) -> None:
+        """The story is over."""
+
+    def staying(self, urls: list[tuple[str, str]]) -> None:
+        """The lab stays up until interrupted."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for on the command line."""
+
+    scenario: str
+    hosts: int
+    rails: int
+    keep: bool
+    json_file: Path | None
+    tools: Tools
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Everything is up and healthy or about to be; nobody observes yet."""
+
+    lab: Lab
+    stack: Stack
+    workload: Workload
+    fleet: Fleet
+    observed: Observed
+    watches: list[Watch]
+
+
+async def perform(options: Options, screen: Screen, finished: Callable[[Result], None]) -> None:
+    """Plays the scenario and takes the lab down again. Raises UserError.
+
+    finished : called with the result as soon as the story is over, which with `keep` is long before the lab is gone.
+    """
+    size = (options.hosts, options.rails)
+    async with staged(size, StackOptions(options.tools, options.port), screen.progress) as stage:
+        scenario = SCENARIOS[options.scenario](stage.fleet)
+        set_link = _link_setter(stage.lab)
+        director = Director(scenario, stage.observed, stage.watches, set_link, screen.event, screen.update)
+        screen.begin(stage.observed, director.story, stage.stack.urls())
+        result = await director.play()
+        finished(result)
+        if options.json_file is not None:
+            options.json_file.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
+        screen.end(result)
+        for daemon in stage.stack.ended():
+            screen.progress(f"{daemon.label} had ended with {daemon.ended}: {daemon.last_words()}")
+        if options.keep:
+            screen.staying(stage.stack.urls())
+            await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def staged(
+    size: tuple[int, int], options: StackOptions, progress: Callable[[str], None]
+) -> AsyncIterator[Staged]:
+    """A lab of (hosts, rails) with the whole stack and the ring running; all of it gone again at the end.
+
+    Raises UserError.
+    """
+    hosts, rails = size
+    progress(f"building the lab: {hosts} hosts with {rails} rails")
+    lab = Lab(hosts, rails, nic_mbit=NIC_MBIT)
+    try:
+        await asyncio.to_thread(lab.start)
+        set_clocks(lab)
+        stack = Stack(lab, options)
+        workload = Workload(lab, NIC_MBIT)
+        fleet = Fleet(lab.fabric.host_names, lab.fabric.rail_names)
+        observed = new_observed(dict.fromkeys(fleet.hosts, fleet.devices))
+        async with aiohttp.ClientSession() as session:
+            await stack.start(session, progress)
+            progress(f"starting the ring all-reduce over {len(fleet.hosts)} hosts")
+            await workload.start()
+            yield Staged(lab, stack, workload, fleet, observed, [*_watches(lab, stack, session), workload])
+    finally:
+        await asyncio.shield(asyncio.to_thread(lab.close))
+
+
+def set_clocks(lab: Lab) -> None:
+    """Gives each host a clock that is seconds off, drifts and wanders."""
+    for index, host in enumerate(lab.hosts):
+        offset_s = OFFSETS_S[index % len(OFFSETS_S)]
+        drift_ppm = DRIFTS_PPM[index % len(DRIFTS_PPM)]
+        host.clock.set(offset_ns=round(offset_s * 1e9), drift_ppm=drift_ppm, wander_ppb=10.0, seed=index)
+
+
+def _watches(lab: Lab, stack: Stack, session: aiohttp.ClientSession) -> list[Watch]:
+    truth = FleetTruth({host.name: (host.run_dir / "clock", host.clock.path) for host in lab.hosts})
+    watches: list[Watch] = [
+        PrometheusWatch(session, "Prometheus", stack.daemon(PROMETHEUS).url, 0.25),
+        AlertmanagerWatch(session, "Alertmanager", stack.daemon(ALERTMANAGER).url, 0.25),
+        RemediationWatch(session, "remediation receiver", stack.daemon(RECEIVER).url, 0.25),
+    ]
+    for host in lab.fabric.host_names:
+        watches += [
+            MeshWatch(session, host, stack.daemon(MESH, host).url, 0.2),
+            QpWatch(session, host, stack.daemon(QP, host).url, 0.5),
+            ClockWatch(session, host, stack.daemon(SIDECAR, host).url, 1.0, truth),
+            PluginWatch(host, lab.host(host).run_dir / "plugin", 0.25),
+        ]
+    return watches
+
+
+def _link_setter(lab: Lab) -> Callable[[str, str, bool], None]:
+    """Pulls a NIC's cable, and plugs it in again: the switch's end goes down, the host's end loses its carrier."""
+
+    def set_link(host: str, device: str, up: bool) -> None:
+        lab.host(host).nic(device).switch_port.set_up(up)
+
+    return set_link

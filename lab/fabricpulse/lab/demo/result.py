@@ -1,0 +1,111 @@
+"""The end of the demo: the table that a person reads and the JSON object that a program reads."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fabricpulse.lab.demo.scenarios.base import Outcome, Promise
+from fabricpulse.lab.demo.story import StepResult
+
+
+@dataclass(frozen=True)
+class Result:
+    """What happened. started : monotonic seconds at which the story began."""
+
+    scenario: str
+    started: float
+    steps: Sequence[StepResult]
+    outcome: Outcome
+    promises: Sequence[Promise]
+
+    @property
+    def success(self) -> bool:
+        """True when every step was seen and every promise holds."""
+        return all(step.seen_at is not None for step in self.steps) and all(p.holds for p in self.promises)
+
+    def as_json(self) -> dict[str, Any]:
+        """`scenario`, `steps` (name, seen, t_s) and the figures; null where something was not measured."""
+        return {
+            "scenario": self.scenario,
+            "steps": [
+                {
+                    "name": step.step.name,
+                    "seen": step.seen_at is not None,
+                    "t_s": _rounded(step.seen_at - self.started if step.seen_at is not None else None),
+                }
+                for step in self.steps
+            ],
+            **{name: _rounded(value) for name, value in asdict(self.outcome).items()},
+        }
+
+    def failures(self) -> list[str]:
+        """One line for each thing that makes the demo fail."""
+        lines = [
+            f"not seen: {s.step.title} ({s.evidence or 'not reached'})"
+            for s in self.steps
+            if s.seen_at is None
+        ]
+        for promise in self.promises:
+            if promise.value is None:
+                lines.append(f"not measured: {promise.text}")
+            elif not promise.holds:
+                limit = f"{promise.limit:g} {promise.unit}".strip()
+                lines.append(
+                    f"broken: {promise.text} is {promise.value:.4g} {promise.unit}, more than {limit}"
+                )
+        return lines
+
+    def table(self) -> RenderableType:
+        """The closing table."""
+        table = Table(
+            title=f"Scenario {self.scenario}", title_justify="left", show_edge=False, pad_edge=False
+        )
+        table.add_column("what")
+        table.add_column("measured", justify="right")
+        table.add_column("must", justify="right", style="dim")
+        limits = {promise.name: promise for promise in self.promises}
+        for name, text, shown in self._rows():
+            promise = limits.get(name)
+            must = f"≤ {promise.limit:g} {promise.unit}".strip() if promise else ""
+            style = "" if promise is None else "green" if promise.holds else "bold red"
+            table.add_row(text, Text(shown, style=style), must)
+        lines: list[RenderableType] = [table]
+        lines += [Text(line, style="bold red") for line in self.failures()]
+        verdict = (
+            Text("every step was seen", style="bold green")
+            if self.success
+            else Text("FAILED", style="bold red")
+        )
+        return Group(*lines, verdict)
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        o = self.outcome
+        seen = sum(step.seen_at is not None for step in self.steps)
+        return [
+            ("", "steps seen", f"{seen} of {len(self.steps)}"),
+            ("detect_s", "fault → nic_connected 0 in the exporter", _unit(o.detect_s, 1, "s", 2)),
+            ("alert_s", "fault → alert in Alertmanager", _unit(o.alert_s, 1, "s", 2)),
+            ("action_s", "fault → NIC taken out of service", _unit(o.action_s, 1, "s", 2)),
+            ("stall_ms", "workload stall (longest gap between chunks)", _unit(o.stall_ms, 1, "ms", 0)),
+            ("errors", "errors returned to the workload", str(o.errors)),
+            ("corrupt_bytes", "corrupt bytes", str(o.corrupt_bytes)),
+            (
+                "bandwidth_before",
+                "bus bandwidth before the fault",
+                _unit(o.bandwidth_before, 1e-6, "MB/s", 1),
+            ),
+            ("bandwidth_during", "… with the NIC out of service", _unit(o.bandwidth_during, 1e-6, "MB/s", 1)),
+            ("bandwidth_after", "… after its return", _unit(o.bandwidth_after, 1e-6, "MB/s", 1)),
+        ]
+
+
+def _unit(value: float | None, factor: float, unit: str, digits: int) -> str:
+    return "not measured" if value is None else f"{value * factor:.{digits}f} {unit}"
+
+
+def _rounded(value: float | None) -> float | None:
+    return round(value, 4) if isinstance(value, float) else value

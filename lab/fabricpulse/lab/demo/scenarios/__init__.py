@@ -1,0 +1,9 @@
+"""The scenarios that `fabricpulse demo --scenario NAME` knows.
+
+To add one: write a subclass of `Scenario` in a file of its own and name it in `SCENARIOS`.
+"""
+
+from fabricpulse.lab.demo.scenarios.base import Scenario
+from fabricpulse.lab.demo.scenarios.flap import Flap
+
+SCENARIOS: dict[str, type[Scenario]] = {scenario.name: scenario for scenario in (Flap,)}

@@ -1,0 +1,91 @@
+"""What a scenario is: phases of a story, and the promises that hold at its end."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from fabricpulse.lab.demo.observed import Observed
+from fabricpulse.lab.demo.story import Phase, Story
+
+
+class Stage(Protocol):
+    """What a scenario may do to the lab."""
+
+    async def link(self, host: str, device: str, up: bool) -> None:
+        """Puts the link of a NIC down or up, on the real veth."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits without holding up the observers."""
+
+    def mark(self, name: str) -> None:
+        """Remembers the time of something that the scenario did, the first time that it does it."""
+
+    def seen(self, step: str) -> bool:
+        """True once the story has seen a step."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Who takes part: host names and device names, in order."""
+
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Something measured that must hold at the end. value : None if it could not be measured, which breaks it."""
+
+    name: str
+    text: str
+    value: float | None
+    limit: float
+    unit: str
+
+    @property
+    def holds(self) -> bool:
+        """True when it was measured and is within its limit."""
+        return self.value is not None and self.value <= self.limit
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The figures of a scenario's result; None where one was not measured. Bandwidths are bytes per second."""
+
+    detect_s: float | None
+    alert_s: float | None
+    action_s: float | None
+    stall_ms: float | None
+    errors: int
+    corrupt_bytes: int
+    bandwidth_before: float | None
+    bandwidth_during: float | None
+    bandwidth_after: float | None
+
+
+class Scenario(ABC):
+    """One story on one fleet."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+
+    @abstractmethod
+    def phases(self) -> Sequence[Phase]:
+        """The story."""
+
+    @abstractmethod
+    def outcome(self, story: Story, observed: Observed) -> Outcome:
+        """The figures, from the times at which steps were seen and what the workload printed."""
+
+    @abstractmethod
+    def promises(self, outcome: Outcome) -> Sequence[Promise]:
+        """What must hold of the figures; the demo fails when one does not."""
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The arithmetic mean, None of nothing."""
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,309 @@
+"""A NIC flaps: its link goes down and up several times, then stays up."""
+
+from collections.abc import Sequence
+
+from fabricpulse.lab.demo.observed import Observed, find_alert
+from fabricpulse.lab.demo.scenarios.base import Fleet, Outcome, Promise, Scenario, Stage, mean
+from fabricpulse.lab.demo.story import Phase, Step, Story
+
+ALERT = "FabricNicFlapping"
+
+# One down/up cycle of the link. Long enough for the mesh to see each disconnect (its verdict takes about half a
+# second), short enough for three of them to fit into the alert's window several times over.
+DOWN_S = 1.2
+UP_S = 1.3
+# The flap goes on until the NIC has been taken out of service, at least and at most this often.
+FLAPS_MIN = 4
+FLAPS_MAX = 16
+
+CLOCK_BOUND_S = 0.001
+BASELINE_S = 4.0
+DURING_S = 3.0
+AFTER_S = 4.0
+# A rail carries traffic when it moves at least this share of what the busiest rail of its host moves.
+CARRIES_SHARE = 0.2
+# And is idle when it moves less than this many bytes a second (keep-alives, probes of the failed lanes).
+IDLE_BYTES_PER_S = 100_000.0
+
+
+class Flap(Scenario):
+    """The link of one NIC goes down and up until it has been taken out of service, then stays up."""
+
+    name = "flap"
+    summary = "the link of one NIC goes down and up several times, then stays up"
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self.host = fleet.hosts[1 % len(fleet.hosts)]
+        self.device = fleet.devices[0]
+
+    def phases(self) -> Sequence[Phase]:
+        return (
+            Phase(
+                "healthy",
+                "healthy: clocks agree, every NIC is connected, the ring uses all rails",
+                (
+                    Step("clocks_in_sync", "all clocks in sync on fleet time", self._clocks, 45),
+                    Step("mesh_green", "every NIC connected in the probe mesh", self._mesh, 45),
+                    Step(
+                        "traffic_on_all_rails",
+                        "the ring runs over all rails of every host",
+                        self._traffic,
+                        60,
+                    ),
+                    Step("baseline_measured", "bandwidth of the healthy fabric measured", self._baseline, 60),
+                ),
+            ),
+            Phase(
+                "fault",
+                f"fault: the link of {self.device} on {self.host} flaps",
+                (
+                    Step(
+                        "nic_disconnected", "the mesh exporter shows nic_connected 0", self._disconnected, 10
+                    ),
+                    Step("workload_survived", "the ring goes on over the other rail", self._survived, 10),
+                    Step("alert_firing", f"{ALERT} firing in Prometheus", self._firing, 40),
+                    Step("alert_notified", f"{ALERT} active in Alertmanager", self._notified, 45),
+                    Step(
+                        "action_applied", "NIC taken out of service, journaled and applied", self._avoided, 50
+                    ),
+                    Step("nic_out_of_service", "the plugin reports the NIC out of service", self._out, 50),
+                ),
+                act=self._flap,
+            ),
+            Phase(
+                "quiet",
+                f"quiet: the link of {self.device} on {self.host} stays up",
+                (
+                    Step(
+                        "nic_reconnected",
+                        "the mesh exporter shows nic_connected 1 again",
+                        self._reconnected,
+                        15,
+                    ),
+                    Step(
+                        "workload_on_other_rail",
+                        "the ring runs on the other rail alone",
+                        self._other_rail,
+                        20,
+                    ),
+                    Step("alert_resolved", f"{ALERT} resolved", self._resolved, 60),
+                    Step(
+                        "hold_down", "hold-down: the NIC must stay quiet a while longer", self._hold_down, 60
+                    ),
+                    Step("restored", "NIC put back in service, journaled and applied", self._restored, 75),
+                    Step("traffic_back", "the NIC carries its share of the ring again", self._back, 80),
+                    Step("recovery_measured", "bandwidth after the recovery measured", self._recovered, 85),
+                ),
+                act=self._quiet,
+            ),
+        )
+
+    # What is done to the lab.
+
+    async def _flap(self, stage: Stage) -> None:
+        for flap in range(FLAPS_MAX):
+            if flap >= FLAPS_MIN and stage.seen("nic_out_of_service"):
+                break
+            stage.mark("fault")
+            await stage.link(self.host, self.device, up=False)
+            await stage.sleep(DOWN_S)
+            await stage.link(self.host, self.device, up=True)
+            await stage.sleep(UP_S)
+        stage.mark("flapping_over")
+
+    async def _quiet(self, stage: Stage) -> None:
+        await stage.link(self.host, self.device, up=True)
+        stage.mark("quiet")
+
+    # What must be seen: healthy.
+
+    def _clocks(self, seen: Observed) -> str | None:
+        clocks = [host.clock for host in seen.hosts.values()]
+        bounds = [clock.bound_s for clock in clocks if clock.synchronized and clock.bound_s is not None]
+        errors = [abs(clock.true_error_s) for clock in clocks if clock.true_error_s is not None]
+        if len(bounds) < len(clocks) or len(errors) < len(clocks) or max(bounds) > CLOCK_BOUND_S:
+            return None
+        return (
+            f"largest error bound {max(bounds) * 1e6:.1f} µs, largest true error {max(errors) * 1e6:.1f} µs"
+        )
+
+    def _mesh(self, seen: Observed) -> str | None:
+        nics = seen.nics()
+        edges = sum(host.edges for host in seen.hosts.values())
+        edges_up = sum(host.edges_up for host in seen.hosts.values())
+        if not all(nic.connected for _, nic in nics) or edges == 0 or edges_up < edges:
+            return None
+        return f"{len(nics)} NICs connected, {edges_up} of {edges} edges up"
+
+    def _traffic(self, seen: Observed) -> str | None:
+        if seen.workload.rounds == 0 or not all(
+            self._carries(seen, host.name, nic.device) for host, nic in seen.nics()
+        ):
+            return None
+        rates = [nic.bytes_per_s or 0.0 for _, nic in seen.nics()]
+        return f"{seen.workload.rounds} rounds done, a NIC moves {min(rates) / 1e6:.0f} to {max(rates) / 1e6:.0f} MB/s"
+
+    def _baseline(self, seen: Observed) -> str | None:
+        if self._traffic(seen) is None or self._mesh(seen) is None or self._clocks(seen) is None:
+            seen.marks.pop("baseline", None)
+            return None
+        now = seen.workload.bandwidth.last_at
+        if now is None:
+            return None
+        start = seen.marks.setdefault("baseline", now)
+        values = seen.workload.bandwidth.between(start, now)
+        if now - start < BASELINE_S or not values:
+            return None
+        return f"bus bandwidth {sum(values) / len(values) / 1e6:.0f} MB/s over {now - start:.0f} s"
+
+    # Fault.
+
+    def _disconnected(self, seen: Observed) -> str | None:
+        if "fault" not in seen.marks or seen.nic(self.host, self.device).connected is not False:
+            return None
+        return f'fabricpulse_nic_connected{{device="{self.device}"}} 0 on {self.host}'
+
+    def _survived(self, seen: Observed) -> str | None:
+        fault = seen.marks.get("fault")
+        if fault is None or seen.workload.errors or seen.workload.corrupt_bytes or seen.workload.exited:
+            return None
+        rounds = seen.workload.rounds_at(fault)
+        if (
+            rounds is None
+            or seen.workload.rounds <= rounds
+            or (seen.workload.last_line_at or 0) < fault + DOWN_S
+        ):
+            return None
+        if self._rate(seen) > IDLE_BYTES_PER_S and seen.nic(self.host, self.device).connected is False:
+            return None
+        return f"{seen.workload.rounds - rounds} rounds completed since the fault, no error"
+
+    def _firing(self, seen: Observed) -> str | None:
+        alert = find_alert(seen.firing, ALERT, self.host, self.device)
+        return (
+            f"{ALERT} {alert.state} for {self.host} {self.device}"
+            if alert and alert.state == "firing"
+            else None
+        )
+
+    def _notified(self, seen: Observed) -> str | None:
+        alert = find_alert(seen.notified, ALERT, self.host, self.device)
+        return f"{ALERT} {alert.state} for {self.host} {self.device}" if alert else None
+
+    def _avoided(self, seen: Observed) -> str | None:
+        action = seen.action("nic.avoid", self.host, self.device)
+        return (
+            f"journal entry {action.id}: {action.action} {action.state}" if action and action.done else None
+        )
+
+    def _out(self, seen: Observed) -> str | None:
+        if seen.nic(self.host, self.device).in_service is not False:
+            return None
+        return f"every lane over {self.device} on {self.host} is out of service"
+
+    # Quiet.
+
+    def _reconnected(self, seen: Observed) -> str | None:
+        if "quiet" not in seen.marks or seen.nic(self.host, self.device).connected is not True:
+            return None
+        return f'fabricpulse_nic_connected{{device="{self.device}"}} 1 on {self.host}'
+
+    def _other_rail(self, seen: Observed) -> str | None:
+        now = seen.workload.last_line_at
+        quiet = seen.marks.get("quiet")
+        nic = seen.nic(self.host, self.device)
+        if now is None or quiet is None or nic.in_service is not False or not nic.connected:
+            return None
+        values = seen.workload.bandwidth.between(quiet, now)
+        if now - quiet < DURING_S or not values or min(values) <= 0 or self._rate(seen) > IDLE_BYTES_PER_S:
+            return None
+        seen.marks.setdefault("during_end", now)
+        return f"{self.device} idle though its link is up, bus bandwidth {sum(values) / len(values) / 1e6:.0f} MB/s"
+
+    def _resolved(self, seen: Observed) -> str | None:
+        if not (seen.prometheus_answers and seen.alertmanager_answers) or "quiet" not in seen.marks:
+            return None
+        if find_alert(seen.firing, ALERT, self.host, self.device):
+            return None
+        if find_alert(seen.notified, ALERT, self.host, self.device):
+            return None
+        return f"no {ALERT} for {self.host} {self.device} in Prometheus or Alertmanager any more"
+
+    def _hold_down(self, seen: Observed) -> str | None:
+        if (self.host, self.device) not in seen.hold_downs or self._resolved(seen) is None:
+            return None
+        return "the receiver waits out the hold-down; the NIC is still out of service"
+
+    def _restored(self, seen: Observed) -> str | None:
+        action = seen.action("nic.restore", self.host, self.device)
+        if action is None or not action.done or seen.nic(self.host, self.device).in_service is not True:
+            return None
+        return f"journal entry {action.id}: {action.action} {action.state}, the plugin reports it in service"
+
+    def _back(self, seen: Observed) -> str | None:
+        if seen.nic(self.host, self.device).in_service is not True or not self._carries(
+            seen, self.host, self.device
+        ):
+            return None
+        if seen.workload.last_line_at is not None:
+            seen.marks.setdefault("traffic_back", seen.workload.last_line_at)
+        return f"{self.device} on {self.host} moves {self._rate(seen) / 1e6:.0f} MB/s"
+
+    def _recovered(self, seen: Observed) -> str | None:
+        start = seen.marks.get("traffic_back")
+        now = seen.workload.last_line_at
+        if start is None or now is None or now - start < AFTER_S:
+            return None
+        values = seen.workload.bandwidth.between(start, now)
+        seen.marks.setdefault("after_end", now)
+        return f"bus bandwidth {sum(values) / len(values) / 1e6:.0f} MB/s" if values else None
+
+    # Help.
+
+    def _rate(self, seen: Observed) -> float:
+        """Bytes per second of the faulty NIC; endless when it is not known, so that a gap never passes for idle."""
+        rate = seen.nic(self.host, self.device).bytes_per_s
+        return float("inf") if rate is None else rate
+
+    def _carries(self, seen: Observed, host: str, device: str) -> bool:
+        rates = {nic.device: nic.bytes_per_s for nic in seen.hosts[host].nics.values()}
+        rate = rates[device]
+        busiest = max((r for r in rates.values() if r is not None), default=0.0)
+        return rate is not None and rate > IDLE_BYTES_PER_S and rate >= CARRIES_SHARE * busiest
+
+    def outcome(self, story: Story, observed: Observed) -> Outcome:
+        fault = observed.marks.get("fault")
+
+        def since_fault(step: str) -> float | None:
+            at = story.result(step).seen_at
+            return at - fault if at is not None and fault is not None else None
+
+        def bandwidth(start: str, end: float | None) -> float | None:
+            begin = observed.marks.get(start)
+            if begin is None or end is None:
+                return None
+            return mean(observed.workload.bandwidth.between(begin, end))
+
+        last = observed.workload.last_line_at
+        return Outcome(
+            detect_s=since_fault("nic_disconnected"),
+            alert_s=since_fault("alert_notified"),
+            action_s=since_fault("action_applied"),
+            stall_ms=observed.workload.stall_ms(fault, last)
+            if fault is not None and last is not None
+            else None,
+            errors=observed.workload.errors + len(observed.workload.exited),
+            corrupt_bytes=observed.workload.corrupt_bytes,
+            bandwidth_before=bandwidth("baseline", fault),
+            bandwidth_during=bandwidth("quiet", observed.marks.get("during_end")),
+            bandwidth_after=bandwidth("traffic_back", observed.marks.get("after_end")),
+        )
+
+    def promises(self, outcome: Outcome) -> Sequence[Promise]:
+        return (
+            Promise("detect_s", "fault to nic_connected 0 in the exporter", outcome.detect_s, 1.0, "s"),
+            Promise("stall_ms", "longest gap between completed chunks", outcome.stall_ms, 300.0, "ms"),
+            Promise("errors", "errors returned to the workload", outcome.errors, 0, ""),
+            Promise("corrupt_bytes", "corrupt bytes", outcome.corrupt_bytes, 0, ""),
+        )

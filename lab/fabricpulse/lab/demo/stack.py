@@ -1,0 +1,210 @@
+"""The whole stack of the demo in a lab: on every host mesh, qp exporter, clock sidecar and node agent; in the
+management node coordinator, Prometheus, Alertmanager and remediation receiver."""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from fabricpulse.lab import Lab
+from fabricpulse.lab.demo.daemon import Daemon, start_all
+from fabricpulse.lab.demo.servers import Target, alertmanager_config, prometheus_config, write_rules
+from fabricpulse.lab.tools import Tools, command_line
+
+MESH, QP, SIDECAR, AGENT = "mesh", "qp", "clocksync-sidecar", "remediation-node"
+COORDINATOR, RECEIVER, PROMETHEUS, ALERTMANAGER = (
+    "clocksync-coordinator",
+    "remediation-receiver",
+    "prometheus",
+    "alertmanager",
+)
+_PORTS = {
+    MESH: 9610,
+    QP: 9612,
+    SIDECAR: 9613,
+    COORDINATOR: 9614,
+    RECEIVER: 9615,
+    AGENT: 9616,
+    PROMETHEUS: 9090,
+    ALERTMANAGER: 9093,
+}
+_COMMANDS = {
+    MESH: ("mesh",),
+    QP: ("qp",),
+    SIDECAR: ("clocksync", "sidecar"),
+    COORDINATOR: ("clocksync", "coordinator"),
+    RECEIVER: ("remediation", "receiver"),
+    AGENT: ("remediation", "node"),
+}
+
+# Knobs of the mixin for a story of a minute: three losses within 15 s flap, and the alert ends as fast as they age.
+RULE_SETTINGS = {"flapWindow": "15s", "flapKeepFiringFor": "1s", "lastValueWindow": "10s"}
+
+
+@dataclass(frozen=True)
+class StackOptions:
+    """tools : Prometheus and Alertmanager. port : the first of the ports outside for what people open, 0 = any.
+
+    hold_s : how long a NIC must be quiet before it goes back in service.
+    """
+
+    tools: Tools
+    port: int = 0
+    hold_s: float = 5.0
+
+
+class Stack:
+    """All daemons of a lab, by name and node."""
+
+    def __init__(self, lab: Lab, options: StackOptions) -> None:
+        self._lab = lab
+        self._options = options
+        self._folder = lab.directory / "demo"
+        self._folder.mkdir(exist_ok=True)
+        self._membership = lab.write_membership()
+        self._daemons: dict[tuple[str, str], Daemon] = {}
+        mgmt = lab.mgmt.name
+        self._mgmt = lab.fabric.front_end_addresses[mgmt]
+        for host in lab.fabric.host_names:
+            self._fabricpulse(host, MESH, self._mesh_config(host))
+            self._fabricpulse(host, QP, {})
+            self._fabricpulse(host, SIDECAR, self._sidecar_config(host))
+            self._fabricpulse(host, AGENT, self._agent_config(host))
+        self._fabricpulse(mgmt, COORDINATOR, {"membership": str(self._membership)})
+        self._fabricpulse(mgmt, RECEIVER, self._receiver_config())
+        self._prometheus(mgmt)
+        self._alertmanager(mgmt)
+        for number, (_, daemon) in enumerate(self._shown()):
+            daemon.show(options.port + number if options.port else 0)
+
+    @property
+    def daemons(self) -> list[Daemon]:
+        """All of them."""
+        return list(self._daemons.values())
+
+    def daemon(self, name: str, node: str = "mgmt") -> Daemon:
+        """The daemon `name` in `node`."""
+        return self._daemons[name, node]
+
+    def named(self, *names: str) -> list[Daemon]:
+        """The daemons of these names in all nodes."""
+        return [daemon for daemon in self.daemons if daemon.name in names]
+
+    def urls(self) -> list[tuple[str, str]]:
+        """What to look at, from outside the lab."""
+        return [(what, daemon.url) for what, daemon in self._shown()]
+
+    def _shown(self) -> list[tuple[str, Daemon]]:
+        first = self._lab.fabric.host_names[0]
+        return [
+            ("Prometheus", self.daemon(PROMETHEUS)),
+            ("Alertmanager", self.daemon(ALERTMANAGER)),
+            ("remediation", self.daemon(RECEIVER)),
+            (f"mesh exporter of {first}", self.daemon(MESH, first)),
+        ]
+
+    async def start(self, session: aiohttp.ClientSession, progress: Callable[[str], None]) -> None:
+        """Starts everything. Raises UserError naming the daemon that does not come up, with its last words."""
+        for names in ((COORDINATOR, MESH, ALERTMANAGER), (SIDECAR, QP, RECEIVER), (AGENT, PROMETHEUS)):
+            await start_all(self.named(*names), session, progress)
+
+    def ended(self) -> list[Daemon]:
+        """Daemons that have been started and are gone."""
+        return [daemon for daemon in self.daemons if daemon.ended is not None]
+
+    # How each is started.
+
+    def _fabricpulse(self, node: str, name: str, config: dict[str, Any]) -> None:
+        path = self._write(f"{node}-{name}.yaml", yaml.safe_dump(config, sort_keys=False))
+        port = _PORTS[name]
+        argv: list[str | Path] = [
+            *(sys.executable, "-m", "fabricpulse.core.cli", *_COMMANDS[name]),
+            *("--config", path, "--web.listen-address", f"0.0.0.0:{port}"),
+        ]
+        self._add(node, name, argv)
+
+    def _prometheus(self, node: str) -> None:
+        rule_files = write_rules(self._folder / "rules", RULE_SETTINGS)
+        targets = [
+            Target(f"fabricpulse-{daemon.name}", daemon.node, daemon.address)
+            for daemon in self.daemons
+            if daemon.name in _COMMANDS
+        ]
+        alertmanager = f"{self._mgmt}:{_PORTS[ALERTMANAGER]}"
+        config = self._write("prometheus.yml", prometheus_config(targets, rule_files, alertmanager))
+        data = self._folder / "prometheus"
+        argv: list[str | Path] = [
+            *command_line(self._options.tools.prometheus),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={data}",
+            f"--web.listen-address=0.0.0.0:{_PORTS[PROMETHEUS]}",
+        ]
+        self._add(node, PROMETHEUS, argv)
+
+    def _alertmanager(self, node: str) -> None:
+        webhook = f"http://{self._mgmt}:{_PORTS[RECEIVER]}/api/v1/alertmanager"
+        config = self._write("alertmanager.yml", alertmanager_config(webhook))
+        argv: list[str | Path] = [
+            *command_line(self._options.tools.alertmanager),
+            f"--config.file={config}",
+            f"--storage.path={self._folder / 'alertmanager'}",
+            f"--web.listen-address=0.0.0.0:{_PORTS[ALERTMANAGER]}",
+            "--cluster.listen-address=",
+        ]
+        self._add(node, ALERTMANAGER, argv)
+
+    def _add(self, node: str, name: str, argv: Sequence[str | Path]) -> None:
+        self._daemons[name, node] = Daemon(self._lab, node, name, argv, _PORTS[name])
+
+    def _write(self, name: str, content: str) -> Path:
+        path = self._folder / name
+        path.write_text(content, encoding="utf-8")
+        return path
+
+    # What each is told.
+
+    def _mesh_config(self, host: str) -> dict[str, Any]:
+        return {
+            "host": host,
+            "membership": {"file": str(self._membership)},
+            # A NIC is down after half a second of silence; the rates leave the two cores to the ring.
+            "probe": {"interval_s": 0.5, "rate": 20, "peers": 4, "cross_peers": 1, "paths": 2},
+            "alerting": {
+                "alertmanagers": [f"http://{self._mgmt}:{_PORTS[ALERTMANAGER]}"],
+                "labels": {"instance": host, "job": f"fabricpulse-{MESH}"},
+            },
+        }
+
+    def _sidecar_config(self, host: str) -> dict[str, Any]:
+        return {
+            "host": host,
+            "coordinators": [f"http://{self._mgmt}:{_PORTS[COORDINATOR]}"],
+            "membership": str(self._membership),
+            "advertise_url": f"http://{self._lab.address(host, 'fe0')}:{_PORTS[SIDECAR]}",
+        }
+
+    def _agent_config(self, host: str) -> dict[str, Any]:
+        return {
+            "receiver": f"http://{self._mgmt}:{_PORTS[RECEIVER]}",
+            "host": host,
+            "journal": str(self._lab.host(host).directory / "remediation-node.db"),
+            "mesh_url": f"http://127.0.0.1:{_PORTS[MESH]}/metrics",
+        }
+
+    def _receiver_config(self) -> dict[str, Any]:
+        return {
+            "journal": str(self._folder / "remediation.db"),
+            "alertmanagers": [f"http://{self._mgmt}:{_PORTS[ALERTMANAGER]}"],
+            "rules": [{"alert": "FabricNicFlapping", "mode": "auto"}],
+            "hold": {"initial_s": self._options.hold_s, "cap_s": self._options.hold_s * 8, "jitter": 0.0},
+            "reconcile_interval_s": 5.0,
+        }
+
+
+def labels_of(daemons: Iterable[Daemon]) -> str:
+    """`mesh on h0, qp on h1`."""
+    return ", ".join(daemon.label for daemon in daemons)

@@ -1,0 +1,130 @@
+"""The story of a scenario as a pure state machine: phases, and in each phase steps that must really be seen.
+
+A step is seen when its check finds its evidence in what has been observed; time alone never marks one. The steps of
+a phase are watched side by side, because the speeds of data path, push and rules overlap. A phase ends when all its
+steps have been seen, and the story fails when one was not seen within its time.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fabricpulse.lab.demo.observed import Observed
+
+Check = Callable[[Observed], str | None]
+Act = Callable[[Any], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that must be seen.
+
+    name : identifier in the JSON result. title : what a person reads. check : evidence in words, or None as long as
+    there is none. within_s : seconds from the start of the phase after which the story fails.
+    """
+
+    name: str
+    title: str
+    check: Check
+    within_s: float
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps that are watched together. act : what the demo does to the lab at the start of the phase."""
+
+    name: str
+    title: str
+    steps: tuple[Step, ...]
+    act: Act | None = None
+
+
+@dataclass
+class StepResult:
+    """What became of a step. seen_at : monotonic seconds, None if it was not seen."""
+
+    step: Step
+    phase: str
+    seen_at: float | None = None
+    evidence: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that the story reports: kind is "phase", "seen", "missed" or "end"."""
+
+    kind: str
+    at: float
+    text: str
+    phase: Phase | None = None
+    result: StepResult | None = None
+
+
+@dataclass
+class Story:
+    """Goes through the phases; `advance` is called with each new observation."""
+
+    phases: Sequence[Phase]
+    results: list[StepResult] = field(default_factory=list)
+    _index: int = -1
+    _phase_start: float = 0.0
+    ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.results = [StepResult(step, phase.name) for phase in self.phases for step in phase.steps]
+        names = [result.step.name for result in self.results]
+        if len(set(names)) != len(names):
+            raise ValueError("two steps of a story have one name")
+
+    @property
+    def complete(self) -> bool:
+        """True when every step has been seen."""
+        return all(result.seen_at is not None for result in self.results)
+
+    @property
+    def phase(self) -> Phase | None:
+        """The phase that is being played."""
+        return self.phases[self._index] if 0 <= self._index < len(self.phases) and not self.ended else None
+
+    def result(self, name: str) -> StepResult:
+        """The result of the step `name`. Raises KeyError."""
+        for result in self.results:
+            if result.step.name == name:
+                return result
+        raise KeyError(name)
+
+    def advance(self, observed: Observed, now: float) -> list[Event]:
+        """Takes in what has been observed by `now`; returns what happened in the story, in order."""
+        if self.ended:
+            return []
+        events: list[Event] = []
+        if self._index < 0:
+            events.append(self._enter(0, now))
+            return events
+        current = self.phases[self._index]
+        pending = [r for r in self.results if r.phase == current.name and r.seen_at is None]
+        for result in pending:
+            evidence = result.step.check(observed)
+            if evidence is not None:
+                result.seen_at = now
+                result.evidence = evidence
+                events.append(Event("seen", now, evidence, current, result))
+            elif now - self._phase_start > result.step.within_s:
+                result.evidence = f"not seen within {result.step.within_s:g} s"
+                events.append(Event("missed", now, result.evidence, current, result))
+        if any(event.kind == "missed" for event in events):
+            self.ended = True
+            events.append(Event("end", now, f"the story ends in phase {current.name!r}: a step was not seen"))
+        elif all(r.seen_at is not None for r in self.results if r.phase == current.name):
+            if self._index + 1 < len(self.phases):
+                events.append(self._enter(self._index + 1, now))
+            else:
+                self.ended = True
+                events.append(Event("end", now, "every step was seen"))
+        return events
+
+    def _enter(self, index: int, now: float) -> Event:
+        self._index = index
+        self._phase_start = now
+        phase = self.phases[index]
+        return Event("phase", now, phase.title, phase)

@@ -1,0 +1,118 @@
+"""The workload of the demo: `fabricpulse-ring` on every host, a rank each, and what it prints."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.lab import Lab, LabProcess
+from fabricpulse.lab.demo.observed import Observed
+from fabricpulse.lab.demo.watch import Watch
+from fabricpulse.nccl_plugin.locate import library, ring
+
+WORKLOAD = "demo-ring"
+START_TIMEOUT_S = 30.0
+
+_RENDEZVOUS_PORT = 29500
+_INTERVAL_MS = 200
+
+
+class Workload(Watch):
+    """A verified ring all-reduce over all hosts, for ever. As a watch it reads what the ranks print."""
+
+    name = "ring"
+    interval_s = 0.1
+
+    def __init__(self, lab: Lab, nic_mbit: float) -> None:
+        """nic_mbit : speed of each NIC; the size of a round follows from it.
+
+        Raises UserError when the plugin or the ring is not installed.
+        """
+        self._lab = lab
+        self._program = ring()
+        self._library = library()
+        self._ranks: list[LabProcess] = []
+        self._read: dict[str, int] = {}
+        self._latest: dict[str, dict[str, Any]] = {}
+        # A round of about a third of a second on one rail, and slices of which one takes a few milliseconds.
+        per_s = nic_mbit * 1e6 / 8
+        self._bytes = int(per_s / 3) // (1 << 20) * (1 << 20) or 1 << 20
+        self._slice = max(64 << 10, self._bytes // 64)
+
+    async def start(self) -> None:
+        """Starts all ranks; returns when each has printed its first result. Raises UserError with its last words."""
+        hosts = self._lab.fabric.host_names
+        nics = ",".join(self._lab.fabric.rail_names)
+        for rank, host in enumerate(hosts):
+            argv: list[str | Path] = [
+                *(self._program, "--rank", str(rank), "--size", str(len(hosts))),
+                *("--rendezvous", f"{self._lab.address(hosts[0], 'fe0')}:{_RENDEZVOUS_PORT}"),
+                *("--plugin", self._library, "--bytes", str(self._bytes), "--slice", str(self._slice)),
+                *(
+                    "--channels",
+                    str(len(self._lab.fabric.rail_names)),
+                    "--json",
+                    "--interval-ms",
+                    str(_INTERVAL_MS),
+                ),
+            ]
+            env = {"FABRICPULSE_NICS": nics, "FABRICPULSE_HOST": host, "FABRICPULSE_WORKLOAD": WORKLOAD}
+            self._ranks.append(await asyncio.to_thread(self._lab.popen, host, argv, env=env, name="ring"))
+        deadline = time.monotonic() + START_TIMEOUT_S
+        for rank_process in self._ranks:
+            while '"interval"' not in rank_process.output():
+                if rank_process.returncode is not None:
+                    code = rank_process.returncode
+                    raise UserError(
+                        f"{rank_process.describe()} ended with {code}: {last_words(rank_process)}"
+                    )
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"{rank_process.describe()} has not begun within {START_TIMEOUT_S:.0f} s: "
+                        f"{last_words(rank_process)}"
+                    )
+                await asyncio.sleep(0.05)
+
+    async def poll(self, observed: Observed) -> None:
+        """Takes in what the ranks have printed since the last time."""
+        for rank in self._ranks:
+            for entry in self._new_lines(rank):
+                self._take(observed, rank, entry)
+            label = f"{rank.describe()} ended with {rank.returncode}: {last_words(rank)}"
+            if rank.returncode is not None and label not in observed.workload.exited:
+                observed.workload.exited.append(label)
+
+    def _new_lines(self, rank: LabProcess) -> list[dict[str, Any]]:
+        if rank.log is None:
+            return []
+        with rank.log.open("rb") as log:
+            log.seek(self._read.get(rank.node, 0))
+            data = log.read()
+        whole, newline, _ = data.rpartition(b"\n")
+        self._read[rank.node] = self._read.get(rank.node, 0) + len(whole) + len(newline)
+        return [json.loads(line) for line in whole.splitlines() if line.startswith(b"{")]
+
+    def _take(self, observed: Observed, rank: LabProcess, entry: dict[str, Any]) -> None:
+        workload = observed.workload
+        # The moment that the rank measured, not the one at which the demo came round to reading it.
+        at = entry["mono_ns"] * 1e-9 if entry["type"] == "interval" else time.monotonic()
+        self._latest[rank.node] = entry
+        workload.errors = sum(latest["errors"] for latest in self._latest.values())
+        workload.corrupt_bytes = sum(latest["corrupt_bytes"] for latest in self._latest.values())
+        if entry["type"] != "interval":
+            return
+        workload.longest_gap.add(at, float(entry["stall_ms"]))
+        if rank is self._ranks[0]:
+            # All ranks of a ring move at one pace; the first one's clock gives the grid.
+            latest = [entry["bus_bytes_per_second"] for entry in self._latest.values()]
+            workload.bandwidth.add(at, sum(latest) / len(latest))
+            workload.rounds = entry["rounds"]
+            workload.round_history.add(at, workload.rounds)
+
+
+def last_words(rank: LabProcess) -> str:
+    """The last line that a rank has written that is no result."""
+    lines = [line for line in rank.tail().splitlines() if line and not line.startswith("{")]
+    return lines[-1] if lines else "it has written nothing"

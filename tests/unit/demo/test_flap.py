@@ -1,0 +1,185 @@
+"""The flap scenario marks its steps on the evidence that it names, and its figures come from what was seen."""
+
+import pytest
+
+from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, ClockSeen, Observed, new_observed
+from fabricpulse.lab.demo.result import Result
+from fabricpulse.lab.demo.scenarios import SCENARIOS
+from fabricpulse.lab.demo.scenarios.base import Fleet
+from fabricpulse.lab.demo.scenarios.flap import ALERT, Flap
+from fabricpulse.lab.demo.story import Story
+
+FLEET = Fleet(("h0", "h1"), ("rail0", "rail1"))
+
+
+class World:
+    """A fleet that the test sets by hand, one tenth of a second at a time."""
+
+    def __init__(self) -> None:
+        self.observed: Observed = new_observed(dict.fromkeys(FLEET.hosts, FLEET.devices))
+        self.scenario = Flap(FLEET)
+        self.story = Story(self.scenario.phases())
+        self.now = 100.0
+        self.bytes: dict[tuple[str, str], float] = {}
+        self.busy = {(host, device) for host in FLEET.hosts for device in FLEET.devices}
+        self.bandwidth = 50e6
+
+    def run(self, seconds: float) -> list[str]:
+        """Lets time pass with the fleet as it is; returns the steps that were seen meanwhile."""
+        seen = []
+        for _ in range(round(seconds * 10)):
+            self.now += 0.1
+            for host, nic in self.observed.nics():
+                key = (host.name, nic.device)
+                self.bytes[key] = self.bytes.get(key, 0.0) + (5e6 if key in self.busy else 0.0)
+                nic.sent.add(self.now, self.bytes[key])
+                nic.received.add(self.now, self.bytes[key])
+            workload = self.observed.workload
+            workload.rounds += 1
+            workload.round_history.add(self.now, workload.rounds)
+            workload.bandwidth.add(self.now, self.bandwidth)
+            workload.longest_gap.add(self.now, 12.0)
+            events = self.story.advance(self.observed, self.now)
+            seen += [event.result.step.name for event in events if event.kind == "seen" and event.result]
+        return seen
+
+    def healthy(self) -> None:
+        for host in self.observed.hosts.values():
+            host.clock = ClockSeen(synchronized=True, bound_s=50e-6, true_error_s=3e-6)
+            host.edges = host.edges_up = 2
+        for _, nic in self.observed.nics():
+            nic.connected = nic.in_service = True
+        self.observed.prometheus_answers = self.observed.alertmanager_answers = True
+
+    @property
+    def nic(self):
+        return self.observed.nic(self.scenario.host, self.scenario.device)
+
+    def result(self) -> Result:
+        outcome = self.scenario.outcome(self.story, self.observed)
+        return Result("flap", 100.0, self.story.results, outcome, self.scenario.promises(outcome))
+
+
+def play(world: World) -> list[str]:
+    """The whole story as it goes when everything works."""
+    scenario, observed = world.scenario, world.observed
+    world.healthy()
+    seen = world.run(8)
+    observed.marks["fault"] = world.now
+    seen += world.run(0.4)
+    world.nic.connected = False
+    world.busy.discard((scenario.host, scenario.device))
+    world.bandwidth = 25e6
+    seen += world.run(3)
+    alert = AlertSeen(ALERT, scenario.host, scenario.device, "firing")
+    observed.firing = (alert,)
+    observed.notified = (AlertSeen(ALERT, scenario.host, scenario.device, "active"),)
+    seen += world.run(0.5)
+    observed.actions["1"] = ActionSeen("1", "nic.avoid", scenario.host, scenario.device, "applied", ALERT)
+    world.nic.in_service = False
+    seen += world.run(0.5)
+    world.nic.connected = True
+    observed.marks["quiet"] = world.now
+    seen += world.run(5)
+    observed.firing = observed.notified = ()
+    observed.hold_downs = frozenset({(scenario.host, scenario.device)})
+    seen += world.run(3)
+    observed.hold_downs = frozenset()
+    observed.actions["2"] = ActionSeen("2", "nic.restore", scenario.host, scenario.device, "applied", ALERT)
+    world.nic.in_service = True
+    world.busy.add((scenario.host, scenario.device))
+    world.bandwidth = 50e6
+    return seen + world.run(8)
+
+
+def test_the_story_is_seen_in_full_and_measured() -> None:
+    """With all evidence every step is seen; latencies count from the fault, bandwidths from what the ring printed."""
+    world = World()
+    seen = play(world)
+    result = world.result()
+    assert sorted(seen) == sorted(step.step.name for step in world.story.results)
+    assert result.success, result.failures()
+    assert result.outcome.detect_s == pytest.approx(0.5, abs=0.11)
+    assert result.outcome.alert_s == pytest.approx(3.5, abs=0.11)
+    assert result.outcome.action_s == pytest.approx(4.0, abs=0.11)
+    assert result.outcome.bandwidth_before == pytest.approx(50e6)
+    assert result.outcome.bandwidth_during == pytest.approx(25e6)
+    assert result.outcome.bandwidth_after == pytest.approx(50e6)
+    assert set(result.as_json()) == {
+        "scenario", "steps", "detect_s", "alert_s", "action_s", "stall_ms", "errors", "corrupt_bytes",
+        "bandwidth_before", "bandwidth_during", "bandwidth_after",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    ["corrupt", "errors", "exited", "stall"],
+)
+def test_a_broken_promise_fails_the_demo(spoil: str) -> None:
+    """Every step may be seen: one corrupt byte, one error, one dead rank or one long stall is a failure."""
+    world = World()
+    play(world)
+    workload = world.observed.workload
+    if spoil == "corrupt":
+        workload.corrupt_bytes = 1
+    elif spoil == "errors":
+        workload.errors = 1
+    elif spoil == "exited":
+        workload.exited.append("rank 1")
+    else:
+        workload.longest_gap.add(world.now, 301.0)
+    result = world.result()
+    assert not result.success
+    assert len(result.failures()) == 1
+
+
+def test_an_unmeasured_promise_fails_the_demo() -> None:
+    """A stall that nobody measured does not pass for no stall."""
+    world = World()
+    play(world)
+    world.observed.workload.longest_gap = type(world.observed.workload.longest_gap)()
+    assert not world.result().success
+
+
+def test_clocks_are_in_sync_only_when_all_say_so_within_the_bound() -> None:
+    """One unsynchronised sidecar, one wide bound, or a truth that cannot be told withholds the step."""
+    world = World()
+    for spoilt in (
+        ClockSeen(synchronized=False, bound_s=1e-6, true_error_s=0.0),
+        ClockSeen(synchronized=True, bound_s=0.01, true_error_s=0.0),
+        ClockSeen(synchronized=True, bound_s=1e-6, true_error_s=None),
+    ):
+        world.healthy()
+        world.observed.hosts["h1"].clock = spoilt
+        assert "clocks_in_sync" not in world.run(1)
+    world.healthy()
+    assert "clocks_in_sync" in world.run(0.2)
+
+
+def test_the_rail_that_is_not_used_withholds_the_baseline() -> None:
+    """Traffic on all rails means on each of them."""
+    world = World()
+    world.healthy()
+    world.busy.discard(("h0", "rail1"))
+    assert "traffic_on_all_rails" not in world.run(5)
+
+
+def test_the_alert_must_be_about_this_nic() -> None:
+    """The same alert about another NIC, or only pending, is no evidence."""
+    world = World()
+    world.healthy()
+    world.run(8)
+    world.observed.marks["fault"] = world.now
+    world.observed.firing = (
+        AlertSeen(ALERT, "h0", "rail0", "firing"),
+        AlertSeen(ALERT, world.scenario.host, world.scenario.device, "pending"),
+    )
+    assert "alert_firing" not in world.run(1)
+
+
+def test_each_scenario_has_steps_and_a_summary() -> None:
+    """What `--scenario` offers can be played."""
+    for name, scenario in SCENARIOS.items():
+        assert scenario.name == name
+        assert scenario.summary
+        assert Story(scenario(FLEET).phases()).results
