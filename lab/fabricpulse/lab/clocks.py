@@ -20,10 +20,10 @@ LEAD_NS = 150_000_000
 class HostClock:
     """The virtual clock of one host. Offsets: host minus kernel, ns. Rates: positive = the host is fast."""
 
-    def __init__(self, path: Path, driver: "WanderDriver") -> None:
+    def __init__(self, path: Path, driver: "WanderDriver", capacity: int = 65_536) -> None:
         self.path = path
         self._driver = driver
-        self._writer = VirtualClockWriter(path)
+        self._writer = VirtualClockWriter(path, capacity)
         self._lock = threading.RLock()
         self._rate_ppt = 0
         self._in_use = False
@@ -33,6 +33,11 @@ class HostClock:
         self._writer.append(self._start_ns, 0, 0)
         self._reader = VirtualClock(path)
         self.late = 0
+
+    def mark_in_use(self) -> None:
+        """From now on programs read the page: changes hold only LEAD_NS after they were published."""
+        with self._lock:
+            self._in_use = True
 
     def truth(self, kernel_ns: int) -> int:
         """Host clock minus kernel clock, ns, when the kernel's CLOCK_REALTIME was `kernel_ns`. Exact."""
@@ -79,9 +84,9 @@ class HostClock:
         # Before the host's first process nobody can have read the page: the change may hold at once.
         start = max(now + LEAD_NS if self._in_use else now, self._start_ns)
         offset = self.truth(start) + delta_ns if offset_ns is None else offset_ns
-        if rate_ppt is not None:
-            self._rate_ppt = rate_ppt
-        self._writer.append(start, offset, self._rate_ppt)
+        rate = self._rate_ppt if rate_ppt is None else rate_ppt
+        self._writer.append(start, offset, rate)
+        self._rate_ppt = rate
         self._start_ns = start
         if self._in_use and time.time_ns() > start:
             self.late += 1
@@ -93,7 +98,13 @@ class HostClock:
             if self._wander is None:
                 return False
             step_ppb = self._wander.gauss(0, self._wander_ppb) * elapsed_s**0.5
-            self._change(None, self._rate_ppt + round(step_ppb * 1000))
+            try:
+                self._change(None, self._rate_ppt + round(step_ppb * 1000))
+            except (
+                ValueError
+            ):  # the page is full, after 18 hours at a step a second: the clock keeps its last rate
+                self._wander = None
+                return False
             return True
 
 

@@ -8,11 +8,13 @@ nothing at all.
 import random
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.lab.channel import LabClosedError
 
 if TYPE_CHECKING:
     from fabricpulse.lab.lab import Lab
@@ -45,8 +47,10 @@ class Fault:
         with self._lock:
             undo, self._undo = self._undo, None
             if undo is not None:
-                undo()
-                self._lab._faults.remove(self)
+                with suppress(LabClosedError):  # with the lab the fault is gone
+                    undo()
+                with suppress(ValueError):
+                    self._lab._faults.remove(self)
 
     def __enter__(self) -> Self:
         return self

@@ -215,8 +215,12 @@ class Keeper:
             name.touch()
             syscalls.mount("/proc/self/ns/net", name, None, syscalls.MS_BIND)
             for path, value in wiring.sysctls(self._fabric, node).items():
-                with suppress(FileNotFoundError):  # older kernels lack some
+                try:
                     (Path("/proc/sys") / path).write_text(value)
+                except FileNotFoundError:
+                    continue  # older kernels lack some
+                except OSError as error:
+                    self._warnings.append(f"{node}: this kernel refuses {path} = {value} ({error.strerror})")
             return {syscalls.CLONE_NEWNET: os.open("/proc/self/ns/net", os.O_RDONLY)}
         finally:
             syscalls.setns(self._home[syscalls.CLONE_NEWNET], syscalls.CLONE_NEWNET)

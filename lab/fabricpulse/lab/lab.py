@@ -289,7 +289,7 @@ class Lab:
             merged = stderr is None or stderr == subprocess.STDOUT
             standard.append(standard[1] if merged else descriptor(stderr, Path(os.devnull), write))
             if isinstance(place, Host):
-                place.clock._in_use = True
+                place.clock.mark_in_use()
             answer, (pidfd,) = self._request_with(
                 standard,
                 "spawn",

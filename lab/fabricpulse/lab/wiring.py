@@ -8,6 +8,8 @@ HASH_SEED = 0x5EED
 
 BRIDGE_MAC = "02:00:00:00:00:01"
 
+LAST_RESORT = 1_000_000
+
 # After an outage the first packet waits for an answer to an ARP or neighbour solicitation that was lost in it; the
 # kernel asks again after this long. Its default of 1000 ms would hide how fast a link really came back. There is no
 # default to set in a namespace (net/ipv4/neigh/default lacks it), so it is set on each device.
@@ -41,9 +43,13 @@ ROUTER_SYSCTLS = {
     "net/ipv4/conf/default/rp_filter": "0",
     "net/ipv4/conf/all/send_redirects": "0",
     "net/ipv4/conf/default/send_redirects": "0",
-    # The five-tuple chooses the path, as in a real fabric's ECMP.
-    "net/ipv4/fib_multipath_hash_policy": "1",
-    "net/ipv6/fib_multipath_hash_policy": "1",
+    # The five-tuple chooses the path, as in a real fabric's ECMP. Not policy 1: it takes the hash that the sender's
+    # socket has put on the packet (a random one for TCP and connected UDP) before it looks at the ports, and a veth
+    # keeps that hash. 0x37 = addresses, protocol, ports.
+    "net/ipv4/fib_multipath_hash_fields": "55",
+    "net/ipv6/fib_multipath_hash_fields": "55",
+    "net/ipv4/fib_multipath_hash_policy": "3",
+    "net/ipv6/fib_multipath_hash_policy": "3",
     "net/ipv4/fib_multipath_hash_seed": str(HASH_SEED),
     # A path whose link has no carrier leaves the set of equal paths.
     "net/ipv4/conf/all/ignore_routes_with_linkdown": "1",
@@ -218,6 +224,10 @@ def _host(fabric: Fabric, plan: HostPlan) -> list[str]:
             lines.append(f"address add {nic.address6}/64 dev {nic.device} nodad")
         lines.append(f"link set {nic.device} up")
         lines += nic_routes(fabric, plan.name, nic.device)
+        # With the NIC gone its address must not leave by another NIC, which the main table would allow.
+        lines.append(f"route add unreachable default metric {LAST_RESORT} table {nic.table}")
+        if fabric.ipv6:
+            lines.append(f"route add unreachable ::/0 metric {LAST_RESORT} table {nic.table}")
         # What carries this NIC's address, or is bound to this NIC, leaves by this NIC.
         lines += [
             f"rule add priority 1000 from {nic.address} lookup {nic.table}",

@@ -1,6 +1,5 @@
 """Processes of a lab: where they run, what they see, how they are held."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -172,18 +171,3 @@ def test_http_from_any_node_and_from_outside(shared_lab: Lab) -> None:
                 shared_lab.forward("h0", 8080, outside_port=taken.getsockname()[1])
     with pytest.raises(OSError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5)
-
-
-def test_lab_exec_enters_a_running_lab(shared_lab: Lab) -> None:
-    """`fabricpulse lab exec` from another process runs in the host, with its environment, exit code and output."""
-    command = ["fabricpulse", "lab", "exec", "--lab", str(shared_lab.directory)]
-    env = {**os.environ, "PATH": shared_lab.environment("h0")["PATH"]}
-    script = "hostname; ls /sys/class/net; echo $FABRICPULSE_RUN_DIR; exit 5"
-    done = subprocess.run(
-        [*command, "h1", "sh", "-c", script], capture_output=True, text=True, check=False, env=env
-    )  # fmt: skip
-    assert done.stdout.split() == ["h1", "fe0", "lo", "rail0", "rail1", str(shared_lab.host("h1").run_dir)]
-    assert done.returncode == 5
-    missing = subprocess.run([*command, "h9", "true"], capture_output=True, text=True, check=False, env=env)
-    assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
-    assert "no node 'h9'" in missing.stderr

@@ -1,0 +1,134 @@
+"""Small real traffic between nodes, to measure what a fault does."""
+
+import socket
+import time
+from contextlib import suppress
+
+from fabricpulse.lab import Lab
+
+IP_RECVTOS = 13
+ECT0, CE = 2, 3
+
+
+class Pair:
+    """A datagram socket on each of two NICs, joined: `a` sends to `b` and back."""
+
+    def __init__(self, lab: Lab, a: tuple[str, str], b: tuple[str, str], source_port: int = 0) -> None:
+        self.a = lab.socket(a[0], socket.SOCK_DGRAM)
+        self.b = lab.socket(b[0], socket.SOCK_DGRAM)
+        self.a.bind((lab.address(*a), source_port))
+        self.b.bind((lab.address(*b), 0))
+        self.a.connect(self.b.getsockname())
+        self.b.connect(self.a.getsockname())
+        for sock in (self.a, self.b):
+            sock.settimeout(1.0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        # The first packets wait for ARP; a measurement must not.
+        self.one_way(self.a, self.b, 1)
+        self.one_way(self.b, self.a, 1)
+
+    def __enter__(self) -> "Pair":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.a.close()
+        self.b.close()
+
+    @property
+    def source_port(self) -> int:
+        """Of a."""
+        return int(self.a.getsockname()[1])
+
+    @property
+    def destination_port(self) -> int:
+        """Of b."""
+        return int(self.b.getsockname()[1])
+
+    def there(self, count: int = 100) -> int:
+        """How many of `count` datagrams from a arrive at b."""
+        return self.one_way(self.a, self.b, count)
+
+    def back(self, count: int = 100) -> int:
+        """How many of `count` datagrams from b arrive at a."""
+        return self.one_way(self.b, self.a, count)
+
+    @staticmethod
+    def one_way(sender: socket.socket, receiver: socket.socket, count: int, size: int = 64) -> int:
+        """Sends `count` datagrams; returns how many arrive before nothing more comes for a while."""
+        _drain(receiver)
+        for number in range(count):
+            with suppress(OSError):
+                sender.send(number.to_bytes(4, "big").ljust(size, b"."))
+        received = 0
+        receiver.settimeout(0.3)
+        with suppress(TimeoutError):
+            while received < count:
+                receiver.recv(65_536)
+                received += 1
+        return received
+
+    def until_through(self, seconds: float = 3.0) -> float:
+        """Seconds until a datagram from a arrives at b again."""
+        start = time.monotonic()
+        self.b.settimeout(0.01)
+        while time.monotonic() - start < seconds:
+            with suppress(OSError):
+                self.a.send(b"x")
+            with suppress(TimeoutError):
+                self.b.recv(64)
+                return time.monotonic() - start
+        raise AssertionError(f"nothing has come through in {seconds} s")
+
+    def marked(self, count: int = 50) -> int:
+        """How many of `count` ECN-capable datagrams from a arrive at b marked CE."""
+        self.a.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, ECT0)
+        self.b.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
+        _drain(self.b)
+        self.b.settimeout(1.0)
+        found = 0
+        for _ in range(count):
+            self.a.send(b"x")
+            _, ancillary, _, _ = self.b.recvmsg(64, 64)
+            found += any(data[0] & 3 == CE for _, _, data in ancillary)
+        self.a.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0)
+        return found
+
+    def rate_mbit(self, megabytes: float = 2.0, size: int = 8000) -> float:
+        """The rate at which b receives a burst from a, Mbit/s, first to last datagram.
+
+        The sender offers far more than any limit under test; what the queue does not hold is lost.
+        """
+        _drain(self.b)
+        self.b.settimeout(0.3)
+        first = last = 0
+        got = 0
+        end = time.monotonic() + 5
+        to_send = int(megabytes * 1e6 / size)
+        self.a.setblocking(False)
+        while time.monotonic() < end:
+            for _ in range(4):
+                if to_send:
+                    with suppress(OSError):
+                        self.a.send(b"." * size)
+                        to_send -= 1
+            try:
+                self.b.settimeout(0.0 if to_send else 0.3)
+                data = self.b.recv(65_536)
+            except BlockingIOError:
+                time.sleep(0.0005)
+                continue
+            except TimeoutError:
+                break
+            last = time.monotonic_ns()
+            first = first or last
+            got += len(data)
+        self.a.setblocking(True)
+        return (got - size) * 8e3 / (last - first)
+
+
+def _drain(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    with suppress(BlockingIOError, OSError):
+        while True:
+            sock.recv(65_536)
+    sock.setblocking(True)
