@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.clock_page import ClockPage, ClockStatus
 from fabricpulse.core.shm.mapping import create_mapping
 
@@ -78,6 +79,7 @@ class ClockBoundWriter:
         """A reader sees the old segment or the new one: the generation is odd in between, and never 0 again."""
         odd = self._generation + 1
         self._map[GENERATION_OFFSET : GENERATION_OFFSET + 2] = odd.to_bytes(2, "little")
+        fence()
         SEGMENT.pack_into(
             self._map,
             0,
@@ -94,4 +96,5 @@ class ClockBoundWriter:
             1,
         )
         self._generation = 2 if odd == 0xFFFF else odd + 1
+        fence()
         self._map[GENERATION_OFFSET : GENERATION_OFFSET + 2] = self._generation.to_bytes(2, "little")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.mapping import MappedFile
 from fabricpulse.core.shm.probe_ring import (
     EDGE,
@@ -56,6 +57,7 @@ class SampleReader:
         self._words = np.frombuffer(self._file.map, np.uint64, 2, HEADER.size - 16)
         self._slots = np.frombuffer(self._file.map, SAMPLE_DTYPE, self._capacity, samples_offset)
         newest = int(self._words[1])
+        fence()
         self._position = max(0, newest - min(backlog, self._capacity))
 
     def stale(self) -> bool:
@@ -78,7 +80,9 @@ class SampleReader:
             before = int(self._words[0])
             if before & 1:
                 continue
+            fence()
             table = self._file.map[self._edges_offset : self._edges_offset + self._edge_capacity * EDGE.size]
+            fence()
             if int(self._words[0]) == before:
                 return {
                     index: ProbeEdge(index, state, generation, *(_text(name) for name in names))
@@ -90,6 +94,7 @@ class SampleReader:
     def read(self) -> Samples:
         """Copies the samples since the last call, oldest first; `lost` counts those overwritten before."""
         newest = int(self._words[1])
+        fence()
         start = max(self._position, newest - self._capacity)
         self.lost += start - self._position
         self._position = newest
@@ -98,6 +103,7 @@ class SampleReader:
         index = np.arange(start, newest, dtype=np.uint64)
         slots = (index % np.uint64(self._capacity)).astype(np.intp)
         block = self._slots[slots]
+        fence()
         expected = index * np.uint64(2) + np.uint64(2)
         good = (block["commit"] == expected) & (self._slots["commit"][slots] == expected)
         if not good.all():

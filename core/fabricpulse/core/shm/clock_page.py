@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.mapping import MappedFile, create_mapping
 
 MAGIC = 0x314B434F4C435046
@@ -96,7 +97,9 @@ class ClockPageReader:
         while True:
             # Before and after the copy, never as part of it: a copy may take its bytes in any order.
             sequence = page[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4]
+            fence()
             data = page[0 : PAGE.size]
+            fence()
             if not sequence[0] & 1 and page[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4] == sequence:
                 f = PAGE.unpack(data)
                 return ClockPage(ClockStatus(f[4]), ClockLine(*f[5:8]), ClockLine(*f[8:11]), *f[11:17])
@@ -137,4 +140,6 @@ class ClockPageWriter:
 
     def _set_sequence(self, value: int) -> None:
         self._sequence = value & 0xFFFFFFFF
+        fence()
         self._map[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4] = self._sequence.to_bytes(4, "little")
+        fence()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.mapping import LayoutError, MappedFile
 
 MAGIC = 0x314C45544C505046
@@ -214,7 +215,9 @@ class PluginTelemetryReader:
         for _ in range(_TRIES):
             header = self._header()
             if not int(header["tables_sequence"]) & 1:
+                fence()
                 tables, slots = self._tables()
+                fence()
                 if self._header()["tables_sequence"] == header["tables_sequence"]:
                     return _snapshot(header, tables, slots)
             time.sleep(_RETRY_S)
@@ -271,7 +274,9 @@ class PluginTelemetryReader:
         for attempt in range(_TRIES):
             before = memory[start : start + 4]
             if not before[0] & 1:
+                fence()
                 copy = memory[start:end]
+                fence()
                 if memory[start : start + 4] == before:
                     return copy if any(copy[4:8]) else None
             if attempt % 20 == 19:

@@ -4,6 +4,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.mapping import MappedFile
 
 MAGIC = 0x31474E5242505046
@@ -90,7 +91,9 @@ class ProbeRingReader:
             before = self._u64(_EDGES_SEQUENCE_OFFSET)
             if before & 1:
                 continue
+            fence()
             table = page[self._edges_offset : self._edges_offset + self._edge_capacity * EDGE.size]
+            fence()
             if self._u64(_EDGES_SEQUENCE_OFFSET) == before:
                 return {
                     index: ProbeEdge(index, state, generation, *map(_text, names))
@@ -102,6 +105,7 @@ class ProbeRingReader:
     def read(self, limit: int = 1 << 20) -> list[ProbeSample]:
         """The samples since the last call, oldest first; `lost` counts those that were overwritten before."""
         newest = self._next()
+        fence()
         start = max(self._position, newest - self._capacity)
         self.lost += start - self._position
         end = min(newest, start + limit)
@@ -109,6 +113,7 @@ class ProbeRingReader:
         for index in range(start, end):
             offset = self._samples_offset + (index % self._capacity) * SAMPLE.size
             data = self._file.map[offset : offset + SAMPLE.size]
+            fence()
             if self._u64(offset) != 2 * index + 2 or int.from_bytes(data[0:8], "little") != 2 * index + 2:
                 self.lost += 1
                 continue

@@ -5,6 +5,7 @@ import struct
 import time
 from pathlib import Path
 
+from fabricpulse.core._atomic import fence
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.shm.mapping import LayoutError, MappedFile, create_mapping
 
@@ -28,6 +29,7 @@ class VirtualClock:
         """Host clock in ns at the moment when the kernel's CLOCK_REALTIME was `kernel_ns`."""
         page = self._file.map
         index = int.from_bytes(page[COUNT_OFFSET : COUNT_OFFSET + 4], "little") - 1
+        fence()
         while index >= 0:
             start, offset, rate = SEGMENT.unpack_from(page, HEADER.size + index * SEGMENT.size)
             if start <= kernel_ns or index == 0:
@@ -61,6 +63,7 @@ class VirtualClockWriter:
                 raise ValueError("virtual clock segments must be appended in the order of time")
         SEGMENT.pack_into(self._map, HEADER.size + self._count * SEGMENT.size, start_ns, offset_ns, rate_ppt)
         self._count += 1
+        fence()
         self._map[COUNT_OFFSET : COUNT_OFFSET + 4] = self._count.to_bytes(4, "little")
 
 
