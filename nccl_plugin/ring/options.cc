@@ -1,0 +1,222 @@
+#include "options.h"
+
+#include <getopt.h>
+#include <glob.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace fabricpulse::ring {
+namespace {
+
+constexpr const char* kUsage =
+    "Usage: fabricpulse-ring --rank R --size N --rendezvous HOST:PORT [options]\n"
+    "\n"
+    "A verified ring all-reduce over N processes that drives a NCCL net plugin as NCCL does.\n"
+    "\n"
+    "  --rank R             number of this process, 0 to N-1\n"
+    "  --size N             number of processes, 2 or more\n"
+    "  --rendezvous H:P     where rank 0 listens for the exchange of handles (front-end network)\n"
+    "  --plugin FILE        the plugin (default: the one installed beside this program)\n"
+    "  --abi vN             symbol to use, v6 to v12 (default v12)\n"
+    "  --bytes B            size of the all-reduce (default 16M); K, M, G are powers of 1024\n"
+    "  --slice B            size of one send (default 512K)\n"
+    "  --channels C         connections to each neighbour, spread over the NICs (default 2)\n"
+    "  --depth D            sends and receives under way on a channel (default 8)\n"
+    "  --rounds K           stop after K rounds (default: at SIGTERM)\n"
+    "  --seconds S          stop after S seconds\n"
+    "  --forever            until SIGTERM (default)\n"
+    "  --interval-ms MS     time between lines of output (default 1000)\n"
+    "  --compute-ms MS      pause between rounds, as a training step has (default 0)\n"
+    "  --json               one JSON object a line on standard output\n"
+    "  --busy               never give up the processor while waiting\n"
+    "  --seed S             of the random content (default 1)\n"
+    "\n"
+    "SIGTERM or SIGINT on any rank: all ranks finish the round, print their summary and exit with 0.\n";
+
+bool parse_size(const char* text, uint64_t* out) {
+  char* end = nullptr;
+  unsigned long long value = strtoull(text, &end, 10);
+  if (end == text || text[0] == '-') return false;
+  switch (*end) {
+    case 'K':
+    case 'k':
+      value <<= 10;
+      ++end;
+      break;
+    case 'M':
+    case 'm':
+      value <<= 20;
+      ++end;
+      break;
+    case 'G':
+    case 'g':
+      value <<= 30;
+      ++end;
+      break;
+    default:
+      break;
+  }
+  *out = value;
+  return *end == '\0';
+}
+
+std::string default_plugin() {
+  if (const char* path = getenv("FABRICPULSE_PLUGIN")) return path;
+  char self[PATH_MAX];
+  ssize_t size = readlink("/proc/self/exe", self, sizeof(self) - 1);
+  if (size <= 0) return "libnccl-net-fabricpulse.so";
+  std::string directory(self, static_cast<size_t>(size));
+  directory.resize(directory.rfind('/'));
+  for (const std::string& pattern :
+       {directory + "/libnccl-net-fabricpulse.so",
+        directory + "/../lib*/python3*/site-packages/fabricpulse/nccl_plugin/libnccl-net-fabricpulse.so"}) {
+    glob_t found{};
+    std::string path;
+    if (glob(pattern.c_str(), 0, nullptr, &found) == 0 && found.gl_pathc > 0) path = found.gl_pathv[0];
+    globfree(&found);
+    if (!path.empty()) return path;
+  }
+  return "libnccl-net-fabricpulse.so";
+}
+
+}  // namespace
+
+bool parse_options(int argc, char** argv, Options* options, std::string* message, int* status) {
+  enum {
+    kRank = 1,
+    kSize,
+    kRendezvous,
+    kPlugin,
+    kAbi,
+    kBytes,
+    kSlice,
+    kChannels,
+    kDepth,
+    kRounds,
+    kSeconds,
+    kForever,
+    kInterval,
+    kCompute,
+    kJson,
+    kBusy,
+    kSeed,
+    kHelp
+  };
+  static const option kLong[] = {{"rank", 1, nullptr, kRank},
+                                 {"size", 1, nullptr, kSize},
+                                 {"rendezvous", 1, nullptr, kRendezvous},
+                                 {"plugin", 1, nullptr, kPlugin},
+                                 {"abi", 1, nullptr, kAbi},
+                                 {"bytes", 1, nullptr, kBytes},
+                                 {"slice", 1, nullptr, kSlice},
+                                 {"channels", 1, nullptr, kChannels},
+                                 {"depth", 1, nullptr, kDepth},
+                                 {"rounds", 1, nullptr, kRounds},
+                                 {"seconds", 1, nullptr, kSeconds},
+                                 {"forever", 0, nullptr, kForever},
+                                 {"interval-ms", 1, nullptr, kInterval},
+                                 {"compute-ms", 1, nullptr, kCompute},
+                                 {"json", 0, nullptr, kJson},
+                                 {"busy", 0, nullptr, kBusy},
+                                 {"seed", 1, nullptr, kSeed},
+                                 {"help", 0, nullptr, kHelp},
+                                 {nullptr, 0, nullptr, 0}};
+  *status = 2;
+  bool have_rank = false;
+  opterr = 0;
+  for (;;) {
+    int index = 0;
+    int which = getopt_long(argc, argv, "", kLong, &index);
+    if (which == -1) break;
+    uint64_t number = 0;
+    bool numeric = which != kRendezvous && which != kPlugin && which != kAbi && which != kForever &&
+                   which != kJson && which != kBusy && which != kHelp && which != '?' && which != kSeconds;
+    if (numeric && !parse_size(optarg, &number)) {
+      *message =
+          std::string("fabricpulse-ring: --") + kLong[index].name + " " + optarg + " is not a number\n";
+      return false;
+    }
+    switch (which) {
+      case kRank:
+        options->rank = static_cast<uint32_t>(number);
+        have_rank = true;
+        break;
+      case kSize:
+        options->size = static_cast<uint32_t>(number);
+        break;
+      case kRendezvous:
+        options->rendezvous = optarg;
+        break;
+      case kPlugin:
+        options->plugin = optarg;
+        break;
+      case kAbi:
+        options->abi = optarg;
+        break;
+      case kBytes:
+        options->bytes = number;
+        break;
+      case kSlice:
+        options->slice = number;
+        break;
+      case kChannels:
+        options->channels = static_cast<uint32_t>(number);
+        break;
+      case kDepth:
+        options->depth = static_cast<uint32_t>(number);
+        break;
+      case kRounds:
+        options->rounds = number;
+        break;
+      case kSeconds:
+        options->seconds = atof(optarg);
+        break;
+      case kForever:
+        options->rounds = 0;
+        break;
+      case kInterval:
+        options->interval_ms = static_cast<uint32_t>(number);
+        break;
+      case kCompute:
+        options->compute_ms = static_cast<uint32_t>(number);
+        break;
+      case kJson:
+        options->json = true;
+        break;
+      case kBusy:
+        options->busy = true;
+        break;
+      case kSeed:
+        options->seed = number;
+        break;
+      case kHelp:
+        *message = kUsage;
+        *status = 0;
+        return false;
+      default:
+        *message = std::string("fabricpulse-ring: ") + argv[optind - 1] + " is not understood; see --help\n";
+        return false;
+    }
+  }
+  auto complain = [&](const std::string& text) {
+    *message = "fabricpulse-ring: " + text + "\n";
+    return false;
+  };
+  if (optind < argc) return complain(std::string(argv[optind]) + " is not understood; see --help");
+  if (!have_rank || options->size < 2 || options->rank >= options->size)
+    return complain("--rank R and --size N are needed, with N >= 2 and R < N");
+  if (options->rendezvous.rfind(':') == std::string::npos)
+    return complain("--rendezvous HOST:PORT is needed");
+  if (options->channels < 1 || options->channels > 64) return complain("--channels must be 1 to 64");
+  if (options->depth < 1 || options->depth > 32) return complain("--depth must be 1 to 32");
+  if (options->slice < 4 || options->slice > (1u << 30)) return complain("--slice must be 4 bytes to 1G");
+  if (options->interval_ms < 10) return complain("--interval-ms must be 10 or more");
+  if (options->bytes < 4) return complain("--bytes must be 4 or more");
+  if (options->plugin.empty()) options->plugin = default_plugin();
+  return true;
+}
+
+}  // namespace fabricpulse::ring

@@ -1,0 +1,31 @@
+// Command line of fabricpulse-ring.
+#ifndef FABRICPULSE_RING_OPTIONS_H_
+#define FABRICPULSE_RING_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace fabricpulse::ring {
+
+struct Options {
+  std::string plugin;  // path of the library
+  std::string abi = "v12";
+  uint32_t rank = 0, size = 0;
+  std::string rendezvous;      // host:port of rank 0
+  uint64_t bytes = 16 << 20;   // of the all-reduce
+  uint64_t slice = 512 << 10;  // of one isend
+  uint32_t channels = 2, depth = 8;
+  uint64_t rounds = 0;  // 0: until SIGTERM
+  double seconds = 0;   // 0: no limit
+  uint32_t interval_ms = 1000;
+  uint32_t compute_ms = 0;  // pause between rounds, as a training step has
+  bool json = false, busy = false;
+  uint64_t seed = 1;
+};
+
+// False: print `message` to standard error (or, for --help, to standard output) and exit with `status`.
+bool parse_options(int argc, char** argv, Options* options, std::string* message, int* status);
+
+}  // namespace fabricpulse::ring
+
+#endif  // FABRICPULSE_RING_OPTIONS_H_

@@ -1,0 +1,242 @@
+#include "ring.h"
+
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace fabricpulse::ring {
+namespace {
+
+uint64_t now_ns() {
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(ts.tv_nsec);
+}
+
+uint64_t mix(uint64_t x) {  // splitmix64
+  x += UINT64_C(0x9e3779b97f4a7c15);
+  x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+  return x ^ (x >> 31);
+}
+
+void raise_to(std::atomic<uint64_t>* value, uint64_t candidate) {
+  uint64_t seen = value->load();
+  while (candidate > seen && !value->compare_exchange_weak(seen, candidate)) {
+  }
+}
+
+constexpr int kConnectSeconds = 60;
+
+}  // namespace
+
+Ring::Ring(const Options& options, Net* net, Rendezvous* rendezvous, Counters* counters)
+    : options_(options), net_(net), rendezvous_(rendezvous), counters_(counters) {
+  size_t elements = std::max<size_t>(options_.bytes / 4, 1);
+  pattern_.resize(elements);
+  buffer_.resize(elements);
+  for (size_t i = 0; i < elements; ++i) pattern_[i] = static_cast<uint32_t>(mix(options_.seed + i));
+  slice_elements_ = std::max<size_t>(options_.slice / 4, 1);
+  channels_.resize(options_.channels);
+  size_t most = 0;
+  for (uint32_t c = 0; c < options_.channels; ++c) {
+    channels_[c].first = elements * c / options_.channels;
+    channels_[c].count = elements * (c + 1) / options_.channels - channels_[c].first;
+    most = std::max(most, (channels_[c].count + options_.size - 1) / options_.size);
+  }
+  slices_ = std::max<uint64_t>((most + slice_elements_ - 1) / slice_elements_, 1);
+}
+
+void Ring::connect(std::atomic<bool>* stop) {
+  int devices = net_->devices();
+  uint32_t next = (options_.rank + 1) % options_.size;
+  std::vector<uint8_t> handles(kHandle * options_.channels);
+  std::vector<void*> listeners(options_.channels);
+  for (uint32_t c = 0; c < options_.channels; ++c)
+    listeners[c] = net_->listen(static_cast<int>(c) % devices, handles.data() + kHandle * c);
+  auto all = rendezvous_->all_gather(handles);
+  std::vector<uint8_t> theirs = all[next];
+  uint64_t deadline = now_ns() + uint64_t{kConnectSeconds} * 1'000'000'000;
+  for (uint32_t left = options_.channels * 2; left > 0;) {
+    left = 0;
+    for (uint32_t c = 0; c < options_.channels; ++c) {
+      Channel& channel = channels_[c];
+      if (channel.send_comm == nullptr)
+        channel.send_comm = net_->connect(static_cast<int>(c) % devices, theirs.data() + kHandle * c);
+      if (channel.recv_comm == nullptr) channel.recv_comm = net_->accept(listeners[c]);
+      left += (channel.send_comm == nullptr) + (channel.recv_comm == nullptr);
+    }
+    if (left == 0) break;
+    if (stop->load() || now_ns() > deadline)
+      throw std::runtime_error("connecting: " + std::to_string(left) + " of " +
+                               std::to_string(options_.channels * 2) + " connections were not made within " +
+                               std::to_string(kConnectSeconds) + " s");
+    usleep(1000);
+  }
+  for (uint32_t c = 0; c < options_.channels; ++c) {
+    Channel& channel = channels_[c];
+    net_->close_listen(listeners[c]);
+    channel.temp.resize(slice_elements_ * options_.depth);
+    channel.recv_requests.resize(options_.depth);
+    channel.send_requests.resize(options_.depth);
+    channel.send_memory = net_->reg(channel.send_comm, buffer_.data(), buffer_.size() * 4);
+    channel.recv_memory = net_->reg(channel.recv_comm, buffer_.data(), buffer_.size() * 4);
+    channel.temp_memory = net_->reg(channel.recv_comm, channel.temp.data(), channel.temp.size() * 4);
+  }
+}
+
+void Ring::close() {
+  for (Channel& channel : channels_) {
+    if (channel.send_comm != nullptr) {
+      if (channel.send_memory != nullptr) net_->dereg(channel.send_comm, channel.send_memory);
+      net_->close_send(channel.send_comm);
+    }
+    if (channel.recv_comm != nullptr) {
+      if (channel.recv_memory != nullptr) net_->dereg(channel.recv_comm, channel.recv_memory);
+      if (channel.temp_memory != nullptr) net_->dereg(channel.recv_comm, channel.temp_memory);
+      net_->close_recv(channel.recv_comm);
+    }
+    channel.send_comm = channel.recv_comm = nullptr;
+  }
+}
+
+uint32_t Ring::a(uint32_t rank, uint64_t round) const {
+  return static_cast<uint32_t>(mix(options_.seed ^ (round * 2 + 1) ^ (uint64_t{rank} << 48)));
+}
+uint32_t Ring::b(uint32_t rank, uint64_t round) const {
+  return static_cast<uint32_t>(mix(~options_.seed ^ (round * 2) ^ (uint64_t{rank} << 40)));
+}
+
+// Step s of n ranks: reduce-scatter for s < n - 1, then all-gather. Slices of a step follow one another.
+Ring::Slice Ring::slice(const Channel& channel, uint64_t index, bool send) const {
+  uint64_t n = options_.size, step = index / slices_, part = index % slices_;
+  // The segment sent in step s is rank - s, all the way round; the one received is the next one back.
+  uint64_t segment = (options_.rank + 2 * n - step - (send ? 0 : 1)) % n;
+  size_t begin = channel.count * segment / n, end = channel.count * (segment + 1) / n;
+  size_t from = std::min(begin + part * slice_elements_, end), to = std::min(from + slice_elements_, end);
+  return {channel.first + from, to - from};
+}
+
+void Ring::arrived(size_t bytes) {
+  uint64_t now = now_ns(), last = counters_->last_progress_ns.exchange(now);
+  if (last != 0) {
+    raise_to(&counters_->stall_ns_max, now - last);
+    raise_to(&counters_->stall_ns_interval, now - last);
+  }
+  counters_->bytes += bytes;
+}
+
+bool Ring::progress(Channel* channel) {
+  bool moved = false;
+  uint64_t depth = options_.depth, reduce = (options_.size - 1) * slices_;
+  while (channel->recv_posted < channel->total && channel->recv_posted - channel->recv_done < depth) {
+    uint64_t index = channel->recv_posted;
+    Slice where = slice(*channel, index, false);
+    bool temporary = index < reduce;
+    uint32_t* to =
+        temporary ? channel->temp.data() + (index % depth) * slice_elements_ : buffer_.data() + where.first;
+    void* request = net_->irecv(channel->recv_comm, to, where.count * 4, static_cast<int>(options_.rank),
+                                temporary ? channel->temp_memory : channel->recv_memory);
+    if (request == nullptr) break;
+    channel->recv_requests[index % depth] = request;
+    ++channel->recv_posted;
+    moved = true;
+  }
+  while (channel->recv_done < channel->recv_posted) {
+    uint64_t index = channel->recv_done;
+    size_t bytes = 0;
+    if (!net_->test(channel->recv_requests[index % depth], &bytes)) break;
+    Slice where = slice(*channel, index, false);
+    if (bytes != where.count * 4)
+      throw std::runtime_error("a receive of " + std::to_string(where.count * 4) + " bytes got " +
+                               std::to_string(bytes));
+    if (index < reduce) {
+      const uint32_t* from = channel->temp.data() + (index % depth) * slice_elements_;
+      uint32_t* to = buffer_.data() + where.first;
+      for (size_t i = 0; i < where.count; ++i) to[i] += from[i];
+    }
+    ++channel->recv_done;
+    arrived(bytes);
+    moved = true;
+  }
+  // What is sent in a step was received in the step before.
+  while (channel->send_posted < channel->total && channel->send_posted - channel->send_done < depth &&
+         (channel->send_posted < slices_ || channel->recv_done > channel->send_posted - slices_)) {
+    uint64_t index = channel->send_posted;
+    Slice what = slice(*channel, index, true);
+    void* request = net_->isend(channel->send_comm, buffer_.data() + what.first, what.count * 4,
+                                static_cast<int>((options_.rank + 1) % options_.size), channel->send_memory);
+    if (request == nullptr) break;
+    channel->send_requests[index % depth] = request;
+    ++channel->send_posted;
+    moved = true;
+  }
+  while (channel->send_done < channel->send_posted) {
+    size_t bytes = 0;
+    if (!net_->test(channel->send_requests[channel->send_done % depth], &bytes)) break;
+    ++channel->send_done;
+    moved = true;
+  }
+  return moved;
+}
+
+void Ring::round(uint64_t number, bool stop) {
+  uint32_t factor = a(options_.rank, number), offset = b(options_.rank, number);
+  for (size_t i = 0; i < buffer_.size(); ++i) buffer_[i] = pattern_[i] * factor + offset;
+  buffer_[0] = stop ? 1 : 0;
+  for (Channel& channel : channels_) {
+    channel.total = steps() * slices_;
+    channel.recv_posted = channel.recv_done = channel.send_posted = channel.send_done = 0;
+  }
+  counters_->last_progress_ns = now_ns();
+  uint64_t idle_since = 0;
+  for (;;) {
+    bool moved = false, finished = true;
+    for (Channel& channel : channels_) {
+      moved |= progress(&channel);
+      finished &= channel.send_done == channel.total && channel.recv_done == channel.total;
+    }
+    if (finished) break;
+    if (moved || options_.busy) {
+      idle_since = 0;
+      continue;
+    }
+    // NCCL's progress thread yields when idle; on a machine with fewer processors than ranks that is not
+    // enough.
+    uint64_t now = now_ns();
+    if (idle_since == 0) idle_since = now;
+    if (now - idle_since < 50'000) {
+      sched_yield();
+    } else {
+      usleep(50);
+    }
+  }
+  counters_->last_progress_ns = 0;
+  uint32_t sum_a = 0, sum_b = 0;
+  for (uint32_t r = 0; r < options_.size; ++r) {
+    sum_a += a(r, number);
+    sum_b += b(r, number);
+  }
+  uint64_t wrong = buffer_[0] > options_.size ? 1 : 0;
+  for (size_t i = 1; i < buffer_.size(); ++i) wrong += buffer_[i] != pattern_[i] * sum_a + sum_b;
+  counters_->corrupt_bytes += wrong * 4;
+  ++counters_->rounds;
+}
+
+void Ring::run(std::atomic<bool>* stop) {
+  uint64_t started = now_ns();
+  for (uint64_t number = 0;; ++number) {
+    bool enough =
+        stop->load() || (options_.rounds > 0 && number + 1 >= options_.rounds) ||
+        (options_.seconds > 0 && static_cast<double>(now_ns() - started) * 1e-9 >= options_.seconds);
+    round(number, enough);
+    if (buffer_[0] != 0) return;  // the sum of everybody's wish: all ranks stop after the same round
+    if (options_.compute_ms > 0) usleep(options_.compute_ms * 1000);
+  }
+}
+
+}  // namespace fabricpulse::ring

@@ -1,0 +1,470 @@
+// The symbols ncclNetPlugin_v6 … v12: one core, thin shims for what differs between versions.
+//
+// Nothing here blocks, and no exception leaves: `guarded` turns one into an error code and a line in NCCL's
+// log.
+#include "abi/net.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "engine.h"
+
+#define FABRICPULSE_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace fabricpulse {
+namespace {
+
+using abi::Result;
+
+struct Context {  // of a communicator
+  std::shared_ptr<Engine> engine;
+  uint64_t communicator = 0;
+  std::atomic<uint32_t> operations{UINT32_MAX}, algorithms{UINT32_MAX}, protocols{UINT32_MAX};
+};
+
+struct ListenComm {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Listener> listener;
+};
+
+struct SendComm {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Sender> sender;
+};
+
+struct RecvComm {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Receiver> receiver;
+};
+
+std::mutex process_lock;
+Context* process_context = nullptr;  // for net v10 and older, which have no contexts and never say goodbye
+abi::Logger logger = nullptr;
+
+template <typename F>
+Result guarded(F&& body) noexcept {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    if (logger != nullptr)
+      logger(static_cast<int>(LogLevel::kWarn), ~0ul, "fabricpulse", 0, "NET/FABRICPULSE: %s", error.what());
+  } catch (...) {
+  }
+  return abi::kInternalError;
+}
+
+Result report(Engine* engine, const std::string& text, Result result) {
+  engine->warn(text);
+  return result;
+}
+
+// ---- core, in terms of v12 ----
+
+Result core_init(void** context, uint64_t communicator, abi::Logger log, const char* version) {
+  return guarded([&]() -> Result {
+    logger = log;
+    std::string error;
+    auto engine = Engine::acquire(log, &error);
+    if (!engine) {
+      if (log != nullptr)
+        log(static_cast<int>(LogLevel::kWarn), ~0ul, "fabricpulse", 0, "NET/FABRICPULSE: not used: %s",
+            error.c_str());
+      return abi::kSystemError;
+    }
+    engine->called(version);
+    engine->add_communicator(1);
+    auto* made = new Context;
+    made->engine = std::move(engine);
+    made->communicator = communicator;
+    *context = made;
+    return abi::kSuccess;
+  });
+}
+
+Result core_finalize(void* context) {
+  return guarded([&]() -> Result {
+    auto* made = static_cast<Context*>(context);
+    if (made == nullptr) return abi::kSuccess;
+    made->engine->add_communicator(-1);
+    delete made;
+    return abi::kSuccess;
+  });
+}
+
+Result process_init(abi::Logger log, const char* version) {
+  std::lock_guard<std::mutex> lock(process_lock);
+  if (process_context != nullptr) return abi::kSuccess;
+  void* context = nullptr;
+  Result result = core_init(&context, 0, log, version);
+  if (result == abi::kSuccess) process_context = static_cast<Context*>(context);
+  return result;
+}
+
+// devices() and getProperties() have no context: NCCL calls them after an init() that succeeded.
+std::shared_ptr<Engine> running() {
+  std::string error;
+  return Engine::acquire(nullptr, &error);
+}
+
+Result core_devices(int* count) {
+  return guarded([&]() -> Result {
+    auto engine = running();
+    if (!engine) return abi::kInternalError;
+    *count = static_cast<int>(engine->nic_count());
+    return abi::kSuccess;
+  });
+}
+
+uint64_t nic_guid(const Engine::Nic& nic) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);  // FNV-1a; must differ between the NICs of a host
+  auto add = [&hash](const void* data, size_t size) {
+    for (size_t i = 0; i < size; ++i)
+      hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * UINT64_C(0x100000001b3);
+  };
+  add(nic.address, sizeof(nic.address));
+  add(nic.name.data(), nic.name.size());
+  return hash;
+}
+
+template <typename Properties>
+Result fill_properties(int device, Properties* out) {
+  return guarded([&]() -> Result {
+    auto engine = running();
+    if (!engine || device < 0 || static_cast<uint32_t>(device) >= engine->nic_count())
+      return abi::kInvalidArgument;
+    const Engine::Nic& nic = engine->nic(static_cast<uint32_t>(device));
+    memset(out, 0, sizeof(*out));
+    out->name = const_cast<char*>(nic.name.c_str());
+    out->pci_path = nic.pci_path.empty() ? nullptr : const_cast<char*>(nic.pci_path.c_str());
+    out->guid = nic_guid(nic);
+    out->pointer_support = abi::kPointerHost;
+    out->speed_mbps = static_cast<int>(nic.speed_mbps);
+    out->port = 0;
+    out->latency_us = 0;  // NCCL takes its own figure
+    out->max_comms = 65536;
+    out->max_recvs = 1;
+    return abi::kSuccess;
+  });
+}
+
+template <typename Properties>
+Result fill_sizes(int device, Properties* out) {
+  Result result = fill_properties(device, out);
+  if (result != abi::kSuccess) return result;
+  out->devices.count = 1;
+  out->devices.devices[0] = device;
+  out->max_p2p_bytes = size_t{1} << 30;  // NCCL_MAX_NET_SIZE_BYTES of a request; sizes travel as 32 bits
+  out->max_collective_bytes = size_t{1} << 40;
+  return abi::kSuccess;
+}
+
+Result core_listen(void* context, int device, void* handle, void** listen_comm) {
+  return guarded([&]() -> Result {
+    auto* made = static_cast<Context*>(context);
+    if (device < 0 || static_cast<uint32_t>(device) >= made->engine->nic_count())
+      return abi::kInvalidArgument;
+    auto* comm = new ListenComm;
+    comm->engine = made->engine;
+    Handle own;
+    comm->listener = made->engine->listen(static_cast<uint32_t>(device), made->communicator, &own);
+    memset(handle, 0, abi::kHandleBytes);
+    memcpy(handle, &own, sizeof(own));
+    *listen_comm = comm;
+    return abi::kSuccess;
+  });
+}
+
+Result core_connect(void* context, int device, void* handle, void** send_comm) {
+  return guarded([&]() -> Result {
+    auto* made = static_cast<Context*>(context);
+    *send_comm = nullptr;
+    if (device < 0 || static_cast<uint32_t>(device) >= made->engine->nic_count())
+      return abi::kInvalidArgument;
+    std::string error;
+    Handle own;
+    memcpy(&own, handle, sizeof(own));
+    auto sender = made->engine->connect(static_cast<uint32_t>(device), made->communicator, &own, &error);
+    memcpy(handle, &own, sizeof(own));
+    if (!error.empty()) return report(made->engine.get(), error, abi::kRemoteError);
+    if (!sender) return abi::kSuccess;
+    {
+      Entered entered(sender.get());
+      sender->set_attributes(made->operations, made->algorithms, made->protocols);
+    }
+    auto* comm = new SendComm;
+    comm->engine = made->engine;
+    comm->sender = std::move(sender);
+    *send_comm = comm;
+    return abi::kSuccess;
+  });
+}
+
+Result core_accept(void* listen_comm, void** recv_comm) {
+  return guarded([&]() -> Result {
+    auto* listen = static_cast<ListenComm*>(listen_comm);
+    *recv_comm = nullptr;
+    auto receiver = listen->engine->accept(listen->listener);
+    if (!receiver) return abi::kSuccess;
+    auto* comm = new RecvComm;
+    comm->engine = listen->engine;
+    comm->receiver = std::move(receiver);
+    *recv_comm = comm;
+    return abi::kSuccess;
+  });
+}
+
+// Sockets need no registration; NCCL wants something that is not null.
+char registered;
+
+Result core_reg_mr(void*, void*, size_t, int type, void** memory) {
+  if (type != abi::kPointerHost) return abi::kInvalidArgument;
+  *memory = &registered;
+  return abi::kSuccess;
+}
+
+Result core_reg_mr_dmabuf(void*, void*, size_t, int, uint64_t, int, void**) { return abi::kInvalidUsage; }
+Result core_dereg_mr(void*, void*) { return abi::kSuccess; }
+
+Result core_isend(void* send_comm, void* data, size_t size, int tag, void** request) {
+  return guarded([&]() -> Result {
+    auto* comm = static_cast<SendComm*>(send_comm);
+    Sender* sender = comm->sender.get();
+    *request = nullptr;
+    if (size > (size_t{1} << 30)) return abi::kInvalidArgument;
+    if (!sender->try_enter()) return abi::kSuccess;
+    Result result = abi::kSuccess;
+    if (sender->broken()) {
+      result = abi::kRemoteError;
+    } else {
+      *request =
+          sender->send(data, static_cast<uint32_t>(size), static_cast<uint32_t>(tag), comm->engine->now());
+    }
+    sender->leave();
+    return result;
+  });
+}
+
+Result core_irecv(void* recv_comm, int n, void** data, const size_t* sizes, void** request) {
+  return guarded([&]() -> Result {
+    auto* comm = static_cast<RecvComm*>(recv_comm);
+    Receiver* receiver = comm->receiver.get();
+    *request = nullptr;
+    if (n != 1) return abi::kInvalidArgument;
+    if (!receiver->try_enter()) return abi::kSuccess;
+    Result result = abi::kSuccess;
+    if (receiver->broken()) {
+      result = abi::kRemoteError;
+    } else {
+      *request = receiver->receive(data[0], sizes[0], comm->engine->now());
+    }
+    receiver->leave();
+    return result;
+  });
+}
+
+Result core_iflush(void*, int, void**, int*, void**, void** request) {
+  *request = nullptr;  // host memory: what test() has reported is there
+  return abi::kSuccess;
+}
+
+Result core_test(void* request, int* done, int* sizes) {
+  return guarded([&]() -> Result {
+    *done = 0;
+    uint32_t size = 0;
+    bool truncated = false, finished = false, broken = false;
+    auto* kind = static_cast<RequestKind*>(request);
+    if (*kind == RequestKind::kSend) {
+      auto* message = static_cast<SendMessage*>(request);
+      Sender* sender = message->owner;
+      if (!sender->try_enter()) return abi::kSuccess;
+      finished = sender->test(message, &size, sender->clock());
+      broken = !finished && sender->broken();
+      sender->leave();
+    } else {
+      auto* message = static_cast<ReceiveMessage*>(request);
+      Receiver* receiver = message->owner;
+      if (!receiver->try_enter()) return abi::kSuccess;
+      finished = receiver->test(message, &size, &truncated, receiver->clock());
+      broken = !finished && receiver->broken();
+      receiver->leave();
+    }
+    if (truncated) return abi::kInvalidUsage;
+    if (broken) return abi::kRemoteError;
+    if (!finished) return abi::kSuccess;
+    if (sizes != nullptr) sizes[0] = static_cast<int>(size);
+    *done = 1;
+    return abi::kSuccess;
+  });
+}
+
+Result core_close_send(void* send_comm) {
+  return guarded([&]() -> Result {
+    std::unique_ptr<SendComm> comm(static_cast<SendComm*>(send_comm));
+    if (comm) comm->engine->close(comm->sender);
+    if (comm) comm->sender.reset();
+    return abi::kSuccess;
+  });
+}
+
+Result core_close_recv(void* recv_comm) {
+  return guarded([&]() -> Result {
+    std::unique_ptr<RecvComm> comm(static_cast<RecvComm*>(recv_comm));
+    if (comm) comm->engine->close(comm->receiver);
+    if (comm) comm->receiver.reset();
+    return abi::kSuccess;
+  });
+}
+
+Result core_close_listen(void* listen_comm) {
+  return guarded([&]() -> Result {
+    std::unique_ptr<ListenComm> comm(static_cast<ListenComm*>(listen_comm));
+    if (comm) comm->engine->close_listener(comm->listener);
+    if (comm) comm->listener.reset();
+    return abi::kSuccess;
+  });
+}
+
+Result core_set_attributes(void* context, abi::NetAttributes* attributes) {
+  auto* made = static_cast<Context*>(context);
+  if (made == nullptr || attributes == nullptr) return abi::kSuccess;
+  made->operations = attributes->operations;
+  made->algorithms = attributes->algorithms;
+  made->protocols = attributes->protocols;
+  return abi::kSuccess;
+}
+
+// ---- shims ----
+
+// Properties: what is new in a version is filled by the overload for it.
+Result properties_v6(int device, abi::PropertiesV6* out) { return fill_properties(device, out); }
+Result properties_v7(int device, abi::PropertiesV7* out) { return fill_properties(device, out); }
+Result properties_v8(int device, abi::PropertiesV8* out) { return fill_properties(device, out); }
+Result properties_v9(int device, abi::PropertiesV9* out) { return fill_sizes(device, out); }
+Result properties_v11(int device, abi::PropertiesV11* out) {
+  Result result = fill_sizes(device, out);
+  if (result == abi::kSuccess) out->max_multi_request_size = 1;
+  return result;
+}
+Result properties_v12(int device, abi::PropertiesV12* out) {
+  Result result = fill_sizes(device, out);
+  if (result != abi::kSuccess) return result;
+  out->max_multi_request_size = 1;
+  out->rail = static_cast<int16_t>(device);
+  out->plane = -1;
+  return result;
+}
+
+template <int kVersion>
+constexpr const char* version_name() {
+  constexpr const char* kNames[] = {"v6", "v7", "v8", "v9", "v10", "v11", "v12"};
+  return kNames[kVersion - 6];
+}
+
+template <int kVersion>
+Result init_once(abi::Logger log) {
+  return process_init(log, version_name<kVersion>());
+}
+Result init_v10(abi::Logger log, abi::ProfilerCallback) { return process_init(log, version_name<10>()); }
+template <int kVersion>
+Result init_each(void** context, uint64_t communicator, abi::Config*, abi::Logger log,
+                 abi::ProfilerCallback) {
+  return core_init(context, communicator, log, version_name<kVersion>());
+}
+
+Result listen_process(int device, void* handle, void** comm) {
+  return core_listen(process_context, device, handle, comm);
+}
+Result connect_v6(int device, void* handle, void** comm) {
+  return core_connect(process_context, device, handle, comm);
+}
+Result connect_v7(int device, void* handle, void** comm, void** device_handle) {
+  if (device_handle != nullptr) *device_handle = nullptr;
+  return core_connect(process_context, device, handle, comm);
+}
+Result connect_v10(int device, abi::Config*, void* handle, void** comm, void** device_handle) {
+  return connect_v7(device, handle, comm, device_handle);
+}
+Result connect_v11(void* context, int device, void* handle, void** comm, void** device_handle) {
+  if (device_handle != nullptr) *device_handle = nullptr;
+  return core_connect(context, device, handle, comm);
+}
+Result accept_v7(void* listen_comm, void** comm, void** device_handle) {
+  if (device_handle != nullptr) *device_handle = nullptr;
+  return core_accept(listen_comm, comm);
+}
+Result reg_mr_int(void* comm, void* data, int size, int type, void** memory) {
+  return core_reg_mr(comm, data, static_cast<size_t>(size), type, memory);
+}
+Result isend_int(void* comm, void* data, int size, int tag, void*, void** request) {
+  if (size < 0) return abi::kInvalidArgument;
+  return core_isend(comm, data, static_cast<size_t>(size), tag, request);
+}
+Result isend_size(void* comm, void* data, size_t size, int tag, void*, void** request) {
+  return core_isend(comm, data, size, tag, request);
+}
+Result isend_profiled(void* comm, void* data, size_t size, int tag, void*, void*, void** request) {
+  return core_isend(comm, data, size, tag, request);
+}
+Result irecv_int(void* comm, int n, void** data, int* sizes, int*, void**, void** request) {
+  if (n != 1 || sizes[0] < 0) return abi::kInvalidArgument;
+  size_t size = static_cast<size_t>(sizes[0]);
+  return core_irecv(comm, n, data, &size, request);
+}
+Result irecv_size(void* comm, int n, void** data, size_t* sizes, int*, void**, void** request) {
+  return core_irecv(comm, n, data, sizes, request);
+}
+// An in-value of *request may hint that early completion is allowed; it is not needed, and would break the
+// promise that a completed receive has arrived.
+Result irecv_profiled(void* comm, int n, void** data, size_t* sizes, int*, void**, void**, void** request) {
+  return core_irecv(comm, n, data, sizes, request);
+}
+
+constexpr char kName[] = "fabricpulse";
+
+}  // namespace
+}  // namespace fabricpulse
+
+using namespace fabricpulse;
+
+FABRICPULSE_EXPORT const abi::NetV6 ncclNetPlugin_v6 = {
+    kName,       init_once<6>, core_devices,       properties_v6,   listen_process,   connect_v6,
+    core_accept, reg_mr_int,   core_reg_mr_dmabuf, core_dereg_mr,   isend_int,        irecv_int,
+    core_iflush, core_test,    core_close_send,    core_close_recv, core_close_listen};
+
+FABRICPULSE_EXPORT const abi::NetV7 ncclNetPlugin_v7 = {
+    kName,       init_once<7>, core_devices,       properties_v7,   listen_process,    connect_v7,
+    accept_v7,   reg_mr_int,   core_reg_mr_dmabuf, core_dereg_mr,   isend_int,         irecv_int,
+    core_iflush, core_test,    core_close_send,    core_close_recv, core_close_listen, nullptr,
+    nullptr};
+
+FABRICPULSE_EXPORT const abi::NetV8 ncclNetPlugin_v8 = {
+    kName,       init_once<8>, core_devices,       properties_v8,   listen_process,    connect_v7,
+    accept_v7,   core_reg_mr,  core_reg_mr_dmabuf, core_dereg_mr,   isend_int,         irecv_int,
+    core_iflush, core_test,    core_close_send,    core_close_recv, core_close_listen, nullptr,
+    nullptr};
+
+FABRICPULSE_EXPORT const abi::NetV9 ncclNetPlugin_v9 = {
+    kName,       init_once<9>, core_devices,       properties_v9,   listen_process,    connect_v7,
+    accept_v7,   core_reg_mr,  core_reg_mr_dmabuf, core_dereg_mr,   isend_size,        irecv_size,
+    core_iflush, core_test,    core_close_send,    core_close_recv, core_close_listen, nullptr,
+    nullptr,     nullptr};
+
+FABRICPULSE_EXPORT const abi::NetV10 ncclNetPlugin_v10 = {
+    kName,       init_v10,    core_devices,       properties_v9,   listen_process,    connect_v10,
+    accept_v7,   core_reg_mr, core_reg_mr_dmabuf, core_dereg_mr,   isend_profiled,    irecv_profiled,
+    core_iflush, core_test,   core_close_send,    core_close_recv, core_close_listen, nullptr,
+    nullptr,     nullptr};
+
+FABRICPULSE_EXPORT const abi::NetV11 ncclNetPlugin_v11 = {
+    kName,       init_each<11>, core_devices,       properties_v11,     core_listen,       connect_v11,
+    accept_v7,   core_reg_mr,   core_reg_mr_dmabuf, core_dereg_mr,      isend_profiled,    irecv_profiled,
+    core_iflush, core_test,     core_close_send,    core_close_recv,    core_close_listen, nullptr,
+    nullptr,     nullptr,       core_finalize,      core_set_attributes};
+
+FABRICPULSE_EXPORT const abi::NetV12 ncclNetPlugin_v12 = {
+    kName,       init_each<12>, core_devices,       properties_v12,     core_listen,       connect_v11,
+    accept_v7,   core_reg_mr,   core_reg_mr_dmabuf, core_dereg_mr,      isend_profiled,    irecv_profiled,
+    core_iflush, core_test,     core_close_send,    core_close_recv,    core_close_listen, nullptr,
+    nullptr,     nullptr,       core_finalize,      core_set_attributes};

@@ -1,0 +1,264 @@
+#include "control/json.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace fabricpulse {
+namespace {
+
+constexpr size_t kMaxFields = 32;
+
+class Parser {
+ public:
+  Parser(const char* text, size_t size) : at_(text), end_(text + size) {}
+
+  bool object(JsonObject* out, std::string* why) {
+    if (!take('{')) return fail(why, "an object is expected");
+    if (!take('}')) {
+      do {
+        std::string name;
+        space();
+        if (!string(&name)) return fail(why, "a field name is expected");
+        if (!take(':')) return fail(why, "':' is expected after \"" + name + "\"");
+        if (out->count(name) || out->size() >= kMaxFields)
+          return fail(why, "field \"" + name + "\" is given twice, or too many fields");
+        if (!value(&(*out)[name]))
+          return fail(why, "the value of \"" + name + "\" is not a string, an integer, true, false or null");
+      } while (take(','));
+      if (!take('}')) return fail(why, "'}' is expected");
+    }
+    space();
+    return at_ == end_ ? true : fail(why, "there is something behind the object");
+  }
+
+ private:
+  static bool fail(std::string* why, const std::string& text) {
+    *why = text;
+    return false;
+  }
+  void space() {
+    while (at_ < end_ && (*at_ == ' ' || *at_ == '\t' || *at_ == '\n' || *at_ == '\r')) ++at_;
+  }
+  bool take(char c) {
+    space();
+    if (at_ == end_ || *at_ != c) return false;
+    ++at_;
+    return true;
+  }
+  bool word(const char* text) {
+    const char* p = at_;
+    while (*text) {
+      if (p == end_ || *p != *text) return false;
+      ++p;
+      ++text;
+    }
+    at_ = p;
+    return true;
+  }
+  bool value(JsonValue* out) {
+    space();
+    if (at_ == end_) return false;
+    if (*at_ == '"') {
+      out->kind = JsonValue::Kind::kString;
+      return string(&out->text);
+    }
+    if (word("null")) return true;
+    if (word("true") || word("false")) {
+      out->kind = JsonValue::Kind::kBool;
+      out->boolean = at_[-1] == 'e' && at_[-2] == 'u';
+      return true;
+    }
+    return integer(out);
+  }
+  bool integer(JsonValue* out) {
+    bool negative = at_ < end_ && *at_ == '-';
+    if (negative) ++at_;
+    if (at_ == end_ || *at_ < '0' || *at_ > '9') return false;
+    uint64_t number = 0;
+    while (at_ < end_ && *at_ >= '0' && *at_ <= '9') {
+      if (number > (UINT64_C(1) << 63) / 10) return false;
+      number = number * 10 + static_cast<uint64_t>(*at_++ - '0');
+    }
+    if (number > INT64_MAX) return false;
+    if (at_ < end_ && (*at_ == '.' || *at_ == 'e' || *at_ == 'E')) return false;
+    out->kind = JsonValue::Kind::kInteger;
+    out->integer = negative ? -static_cast<int64_t>(number) : static_cast<int64_t>(number);
+    return true;
+  }
+  bool hex4(uint32_t* out) {
+    *out = 0;
+    for (int i = 0; i < 4; ++i) {
+      if (at_ == end_) return false;
+      char c = *at_++;
+      uint32_t digit;
+      if (c >= '0' && c <= '9')
+        digit = static_cast<uint32_t>(c - '0');
+      else if (c >= 'a' && c <= 'f')
+        digit = static_cast<uint32_t>(c - 'a' + 10);
+      else if (c >= 'A' && c <= 'F')
+        digit = static_cast<uint32_t>(c - 'A' + 10);
+      else
+        return false;
+      *out = *out * 16 + digit;
+    }
+    return true;
+  }
+  static void utf8(uint32_t code, std::string* out) {
+    auto put = [out](uint32_t byte) { out->push_back(static_cast<char>(byte)); };
+    if (code < 0x80) {
+      put(code);
+    } else if (code < 0x800) {
+      put(0xc0 | code >> 6);
+      put(0x80 | (code & 0x3f));
+    } else if (code < 0x10000) {
+      put(0xe0 | code >> 12);
+      put(0x80 | (code >> 6 & 0x3f));
+      put(0x80 | (code & 0x3f));
+    } else {
+      put(0xf0 | code >> 18);
+      put(0x80 | (code >> 12 & 0x3f));
+      put(0x80 | (code >> 6 & 0x3f));
+      put(0x80 | (code & 0x3f));
+    }
+  }
+  bool string(std::string* out) {
+    if (at_ == end_ || *at_ != '"') return false;
+    ++at_;
+    while (at_ < end_) {
+      unsigned char c = static_cast<unsigned char>(*at_++);
+      if (c == '"') return true;
+      if (c < 0x20) return false;
+      if (c != '\\') {
+        out->push_back(static_cast<char>(c));
+        continue;
+      }
+      if (at_ == end_) return false;
+      switch (*at_++) {
+        case '"':
+          out->push_back('"');
+          break;
+        case '\\':
+          out->push_back('\\');
+          break;
+        case '/':
+          out->push_back('/');
+          break;
+        case 'b':
+          out->push_back('\b');
+          break;
+        case 'f':
+          out->push_back('\f');
+          break;
+        case 'n':
+          out->push_back('\n');
+          break;
+        case 'r':
+          out->push_back('\r');
+          break;
+        case 't':
+          out->push_back('\t');
+          break;
+        case 'u': {
+          uint32_t code, low;
+          if (!hex4(&code)) return false;
+          if (code >= 0xdc00 && code < 0xe000) return false;
+          if (code >= 0xd800 && code < 0xdc00) {
+            if (end_ - at_ < 2 || at_[0] != '\\' || at_[1] != 'u') return false;
+            at_ += 2;
+            if (!hex4(&low) || low < 0xdc00 || low >= 0xe000) return false;
+            code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+          }
+          utf8(code, out);
+          break;
+        }
+        default:
+          return false;
+      }
+    }
+    return false;
+  }
+
+  const char* at_;
+  const char* end_;
+};
+
+}  // namespace
+
+bool parse_json_object(const char* text, size_t size, JsonObject* out, std::string* why) {
+  return Parser(text, size).object(out, why);
+}
+
+void JsonWriter::separate() {
+  if (out_.empty()) return;
+  char last = out_.back();
+  if (last != '{' && last != '[' && last != ':') out_.push_back(',');
+}
+
+JsonWriter& JsonWriter::open(char bracket) {
+  separate();
+  out_.push_back(bracket);
+  return *this;
+}
+
+JsonWriter& JsonWriter::close(char bracket) {
+  out_.push_back(bracket);
+  return *this;
+}
+
+JsonWriter& JsonWriter::key(const char* name) {
+  string(name);
+  out_.push_back(':');
+  return *this;
+}
+
+JsonWriter& JsonWriter::string(const std::string& value) {
+  separate();
+  out_.push_back('"');
+  for (char raw : value) {
+    unsigned char c = static_cast<unsigned char>(raw);
+    if (c == '"' || c == '\\') {
+      out_.push_back('\\');
+      out_.push_back(raw);
+    } else if (c < 0x20 || c == 0x7f) {
+      char escape[8];
+      snprintf(escape, sizeof(escape), "\\u%04x", c);
+      out_ += escape;
+    } else {
+      out_.push_back(raw);
+    }
+  }
+  out_.push_back('"');
+  return *this;
+}
+
+JsonWriter& JsonWriter::number(int64_t value) {
+  separate();
+  out_ += std::to_string(value);
+  return *this;
+}
+
+JsonWriter& JsonWriter::unsigned_number(uint64_t value) {
+  separate();
+  out_ += std::to_string(value);
+  return *this;
+}
+
+JsonWriter& JsonWriter::boolean(bool value) {
+  separate();
+  out_ += value ? "true" : "false";
+  return *this;
+}
+
+JsonWriter& JsonWriter::null() {
+  separate();
+  out_ += "null";
+  return *this;
+}
+
+JsonWriter& JsonWriter::raw(const std::string& json) {
+  separate();
+  out_ += json;
+  return *this;
+}
+
+}  // namespace fabricpulse

@@ -1,0 +1,52 @@
+// As much JSON as the control socket needs: requests are one flat object of strings, integers, booleans and
+// nulls.
+#ifndef FABRICPULSE_CONTROL_JSON_H_
+#define FABRICPULSE_CONTROL_JSON_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace fabricpulse {
+
+struct JsonValue {
+  enum class Kind { kNull, kBool, kInteger, kString } kind = Kind::kNull;
+  bool boolean = false;
+  int64_t integer = 0;
+  std::string text;
+};
+
+using JsonObject = std::map<std::string, JsonValue>;
+
+// False if `text` is not exactly one flat object; `why` says where it went wrong.
+bool parse_json_object(const char* text, size_t size, JsonObject* out, std::string* why);
+
+// Builds an answer; commas are put where they belong.
+class JsonWriter {
+ public:
+  JsonWriter& open(char bracket);
+  JsonWriter& close(char bracket);
+  JsonWriter& key(const char* name);
+  JsonWriter& string(const std::string& value);
+  JsonWriter& number(int64_t value);
+  JsonWriter& unsigned_number(uint64_t value);
+  JsonWriter& boolean(bool value);
+  JsonWriter& null();
+  // Text that is JSON already.
+  JsonWriter& raw(const std::string& json);
+
+  JsonWriter& field(const char* name, const std::string& value) { return key(name).string(value); }
+  JsonWriter& field(const char* name, const char* value) { return key(name).string(value); }
+  JsonWriter& field(const char* name, uint64_t value) { return key(name).unsigned_number(value); }
+  JsonWriter& field(const char* name, bool value) { return key(name).boolean(value); }
+
+  const std::string& text() const { return out_; }
+
+ private:
+  void separate();
+  std::string out_;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CONTROL_JSON_H_

@@ -1,0 +1,31 @@
+// What the environment says. Read once, when the plugin is first initialised.
+#ifndef FABRICPULSE_CORE_CONFIG_H_
+#define FABRICPULSE_CORE_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+namespace fabricpulse {
+
+struct Config {
+  std::string run_dir = "/run/fabricpulse";  // FABRICPULSE_RUN_DIR
+  std::string nics;                  // FABRICPULSE_NICS: names or patterns, comma separated; empty: all
+  std::string nics_exclude;          // FABRICPULSE_NICS_EXCLUDE
+  std::string host;                  // FABRICPULSE_HOST, else the host name
+  std::string workload = "unknown";  // FABRICPULSE_WORKLOAD, else SLURM_JOB_ID
+  std::string control_group;         // FABRICPULSE_CONTROL_GROUP
+  uint32_t rank = UINT32_MAX;        // FABRICPULSE_RANK, else the launcher's
+  uint32_t max_lanes = 8;            // FABRICPULSE_MAX_LANES: of one connection
+  bool balance = true;               // FABRICPULSE_BALANCE: spread a backlog over all lanes
+  bool telemetry = true;             // FABRICPULSE_TELEMETRY
+  uint64_t stall_ns = 80'000'000;    // FABRICPULSE_STALL_MS: least stall timer
+  uint64_t peer_timeout_ns =
+      300'000'000'000;  // FABRICPULSE_PEER_TIMEOUT_S: no lane at all for so long = peer lost
+
+  // Values out of range are replaced by the nearest allowed one; `complaint` gets one sentence for each.
+  static Config from_environment(std::string* complaint);
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CORE_CONFIG_H_

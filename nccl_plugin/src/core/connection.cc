@@ -1,0 +1,386 @@
+#include "core/connection.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace fabricpulse {
+namespace {
+
+constexpr uint64_t kColdPollNs = 200'000;         // lanes that carry nothing are looked at this often
+constexpr uint64_t kPingNs = 1'000'000'000;       // per lane
+constexpr uint64_t kPublishNs = 100'000'000;      // telemetry that costs a system call
+constexpr uint64_t kDriveIfIdleNs = 8'000'000;    // NCCL has not called for so long: the keeper drives
+constexpr uint64_t kMaxStallCredit = 25'000'000;  // of one tick: our own lateness is not the lane's fault
+constexpr uint64_t kMaxStallNs = 1'000'000'000;   // the adaptive stall timer ends here
+constexpr uint32_t kProbesDead = 3;               // unanswered probes of a closed window
+
+template <size_t N>
+void copy_text(char (&to)[N], const char* from) {
+  size_t size = strnlen(from, N - 1);
+  memcpy(to, from, size);
+  memset(to + size, 0, N - size);
+}
+
+}  // namespace
+
+Connection::Connection(Host* host, Direction direction, uint64_t id, uint32_t device, uint64_t communicator)
+    : host_(host), direction_(direction), id_(id), device_(device) {
+  record_ = host_->telemetry()->take_connection(&record_index_);
+  RecordChange<fp_plugin_connection> change(record_);
+  record_->direction = static_cast<uint32_t>(direction);
+  record_->id = id;
+  record_->communicator = communicator;
+  record_->device = device;
+  record_->peer_rank = UINT32_MAX;
+  record_->net_operations = record_->net_algorithms = record_->net_protocols = UINT32_MAX;
+  lanes_.reserve(kMaxLanes);
+}
+
+Connection::~Connection() {
+  for (Lane& lane : lanes_) {
+    if (lane.transport) lane.transport->close(false);
+    if (lane.record != nullptr) host_->telemetry()->drop_lane(lane.record, lane.record_index);
+  }
+  host_->telemetry()->drop_connection(record_, record_index_);
+}
+
+void Connection::set_peer(const ProcessIdentity& peer, const WireNic* nics, uint32_t count) {
+  peer_ = peer;
+  peer_known_ = true;
+  peer_nics_.assign(nics, nics + count);
+  {
+    RecordChange<fp_plugin_connection> change(record_);
+    record_->peer_pid = peer.pid;
+    record_->peer_rank = peer.rank;
+    copy_text(record_->peer, peer.host);
+  }
+  for (Lane& lane : lanes_) {
+    if (lane.remote_nic < count) lane.peer_device = peer_nics_[lane.remote_nic].device;
+    if (lane.record == nullptr) continue;
+    RecordChange<fp_plugin_lane> change(lane.record);
+    copy_text(lane.record->peer, peer.host);
+    copy_text(lane.record->peer_device, lane.peer_device.c_str());
+  }
+}
+
+std::string Connection::describe() const {
+  char id[24];
+  snprintf(id, sizeof(id), "%016llx", static_cast<unsigned long long>(id_));
+  std::string text = std::string("connection ") + id + (direction_ == Direction::kSend ? " to " : " from ");
+  if (!peer_known_) return text + "a peer that has not answered yet";
+  text += peer_.host;
+  text += " (pid " + std::to_string(peer_.pid);
+  if (peer_.rank != UINT32_MAX) text += ", rank " + std::to_string(peer_.rank);
+  return text + ")";
+}
+
+uint32_t Connection::lanes_up() const {
+  return static_cast<uint32_t>(
+      std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.up; }));
+}
+
+uint32_t Connection::lanes_healthy() const {
+  return static_cast<uint32_t>(
+      std::count_if(lanes_.begin(), lanes_.end(), [this](const Lane& l) { return l.up && wanted(l); }));
+}
+
+uint64_t Connection::disabled_mask() const {
+  uint64_t mask = 0;
+  for (const Lane& lane : lanes_)
+    if (lane.named && !wanted_here(lane)) mask |= UINT64_C(1) << lane.index;
+  return mask;
+}
+
+void Connection::event(fp_event_kind kind, const Lane* lane, fp_lane_reason reason, uint64_t value,
+                       uint64_t now) {
+  EventFields fields{kind};
+  fields.reason = reason;
+  fields.connection = record_index_;
+  fields.connection_id = id_;
+  fields.value = value;
+  fields.peer = peer_.host;
+  if (lane != nullptr) {
+    fields.lane = lane->index;
+    fields.device = lane->nic;
+    fields.epoch = lane_epoch(lane->index);
+    fields.peer_device = lane->peer_device.c_str();
+  }
+  host_->telemetry()->event(fields, host_->host_clock(), now);
+}
+
+void Connection::set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now) {
+  if (lane->state == state && lane->reason == reason) return;
+  lane->state = state;
+  lane->reason = reason;
+  lane->state_since_ns = now;
+  if (lane->record == nullptr) return;
+  RecordChange<fp_plugin_lane> change(lane->record);
+  lane->record->state = state;
+  lane->record->last_reason = reason;
+  lane->record->state_since_mono_ns = now;
+}
+
+void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transport, uint32_t epoch,
+                             uint64_t now) {
+  if (lane->record == nullptr) lane->record = host_->telemetry()->take_lane(&lane->record_index);
+  lane->named = true;
+  if (lane->remote_nic < peer_nics_.size()) lane->peer_device = peer_nics_[lane->remote_nic].device;
+  lane->transport = std::move(transport);
+  lane->up = true;
+  lane->unacknowledged_ns = 0;
+  lane->last_acknowledged = 0;
+  lane->last_ping_ns = lane->last_heard_ns = now;
+  lane->pong_due = false;
+  lane->last_data_ns = 0;
+  {
+    RecordChange<fp_plugin_lane> change(lane->record);
+    fp_plugin_lane* r = lane->record;
+    r->transport = FP_LANE_TCP;
+    r->connection = record_index_;
+    r->index = lane->index;
+    r->device = lane->nic;
+    r->direction = static_cast<uint32_t>(direction_);
+    r->queue_pair = lane->transport->queue_pair();
+    r->entropy = lane->transport->entropy();
+    r->epoch = epoch;
+    copy_text(r->peer, peer_.host);
+    copy_text(r->peer_device, lane->peer_device.c_str());
+  }
+  set_state(lane, lane->ever_up ? FP_LANE_SLOW_START : FP_LANE_UP, FP_REASON_NONE, now);
+  event(FP_EVENT_LANE_UP, lane, FP_REASON_NONE, lane->down_since_ns ? elapsed(now, lane->down_since_ns) : 0,
+        now);
+  lane->ever_up = true;
+  lane->down_since_ns = 0;
+  no_lane_since_ns_ = 0;
+  refusals = 0;
+}
+
+double Connection::penalty(Lane* lane, uint64_t now) const {
+  if (now > lane->penalty_at_ns) {
+    lane->penalty *= std::exp2(-static_cast<double>(elapsed(now, lane->penalty_at_ns)) / kPenaltyHalfLifeNs);
+    lane->penalty_at_ns = now;
+  }
+  return lane->penalty;
+}
+
+void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) {
+  Lane* lane = &lanes_[index];
+  if (!lane->up) return;
+  lane->up = false;
+  if (lane->transport) {
+    PathSample last = lane->transport->sample();
+    if (last.valid) {
+      lane->retransmits_base += last.retransmits;
+      lane->ecn_base += last.ecn_marked;
+    }
+    lane->transport->close(false);
+    graveyard_.push_back(std::move(lane->transport));
+  }
+  lane->down_since_ns = now;
+  lane->last_resort = false;
+  // By command, or the end that a farewell has announced: no fault.
+  bool command = reason == FP_REASON_COMMAND || reason == FP_REASON_REPATH || bye_received_;
+  if (!command) {
+    penalty(lane, now);
+    lane->penalty += kPenalty;
+  }
+  if (lane->record != nullptr) {
+    RecordChange<fp_plugin_lane> change(lane->record);
+    if (!command) ++lane->record->failovers;
+    if (reason == FP_REASON_STALL) ++lane->record->stalls;
+    lane->record->retransmits = lane->retransmits_base;
+    lane->record->ecn_marked = lane->ecn_base;
+    lane->record->in_flight_bytes = 0;
+  }
+  event(FP_EVENT_LANE_DOWN, lane, reason, 0, now);
+  set_state(lane, command ? FP_LANE_DISABLED : FP_LANE_DOWN, reason, now);
+  if (lanes_up() == 0 && no_lane_since_ns_ == 0) {
+    no_lane_since_ns_ = now;
+    event(FP_EVENT_NO_LANE, nullptr, reason, 0, now);
+  }
+  on_lane_failed(lane, reason, now);
+  host_->wake();
+}
+
+void Connection::fail_nic(uint32_t nic, fp_lane_reason reason, uint64_t now) {
+  for (Lane& lane : lanes_)
+    if (lane.up && lane.nic == nic) fail_lane(lane.index, reason, now);
+}
+
+void Connection::desired_changed(uint64_t now) {
+  for (Lane& lane : lanes_) {
+    if (wanted(lane)) {
+      if (!lane.up && lane.state == FP_LANE_DISABLED) set_state(&lane, FP_LANE_DOWN, lane.reason, now);
+      lane.last_resort = false;
+      continue;
+    }
+    if (!lane.up) {
+      if (lane.state != FP_LANE_FENCING) set_state(&lane, FP_LANE_DISABLED, FP_REASON_COMMAND, now);
+    } else if (lanes_healthy() > 0) {
+      fail_lane(lane.index, FP_REASON_COMMAND, now);
+    } else {
+      lane.last_resort = true;  // the wish waits until another lane works
+    }
+  }
+  host_->wake();
+}
+
+void Connection::flush_lane(Lane* lane, uint64_t now) {
+  if (!lane->up || !lane->transport->backlog()) return;
+  if (lane->transport->flush() == LaneStatus::kFailed) fail_lane(lane->index, FP_REASON_SOCKET_ERROR, now);
+}
+
+void Connection::progress_made(uint64_t now) { last_progress_ns_ = now; }
+
+bool Connection::state_frame(uint32_t index, const FrameHeader& header, const HeldState& body) {
+  Lane* lane = &lanes_[index];
+  lane->last_heard_ns = now_ns_;
+  switch (header.type) {
+    case FrameType::kPing: {
+      lane->pong_due = true;
+      lane->pong_stamp = header.stamp;
+      // The pinging end's wishes about lanes.
+      bool changed = false;
+      for (Lane& l : lanes_) {
+        bool disabled = (header.chunk >> l.index) & 1;
+        changed |= disabled != l.peer_disabled;
+        l.peer_disabled = disabled;
+      }
+      if (changed) host_->wake();
+      return true;
+    }
+    case FrameType::kPong:
+      return true;
+    case FrameType::kBye:
+      // First the peer's last word about chunks: it may have overtaken an earlier one on another lane.
+      if (header.length > 0 && !on_state_frame(index, header, body)) return false;
+      bye_received_ = true;
+      return true;
+    default:
+      return on_state_frame(index, header, body);
+  }
+}
+
+void Connection::drive(uint64_t now) {
+  now_ns_ = now;
+  last_driven_ns_.store(now, std::memory_order_relaxed);
+  bool progress = false;
+  for (Lane& lane : lanes_) {
+    if (!lane.up) continue;
+    if (!hot(lane, now) && elapsed(now, lane.last_polled_ns) < kColdPollNs) continue;
+    lane.last_polled_ns = now;
+    LaneStatus status = lane.transport->poll(lane.index, this);
+    if (status == LaneStatus::kIdle) continue;
+    if (status == LaneStatus::kProgress) {
+      progress = true;
+    } else if (lane.up) {
+      fail_lane(lane.index, status == LaneStatus::kFailed ? FP_REASON_SOCKET_ERROR : FP_REASON_PROTOCOL, now);
+    }
+    if (lane.up && lane.pong_due) {
+      FrameHeader pong;
+      pong.type = FrameType::kPong;
+      pong.stamp = lane.pong_stamp;
+      if (lane.transport->post_state(pong, nullptr)) lane.pong_due = false;
+    }
+  }
+  after_poll(now, progress);
+  if (!graveyard_.empty()) graveyard_.clear();
+}
+
+void Connection::tick(uint64_t now, uint64_t since_last) {
+  now_ns_ = now;
+  uint64_t driven = last_driven();
+  if (now > driven && elapsed(now, driven) > kDriveIfIdleNs) drive(now);
+  uint64_t credit = std::min(since_last, kMaxStallCredit);
+  bool publish_now = elapsed(now, last_publish_ns_) >= kPublishNs;
+  for (Lane& lane : lanes_) {
+    if (!lane.up) continue;
+    if (!host_->nic_up(lane.nic)) {
+      fail_lane(lane.index, FP_REASON_LINK_DOWN, now);
+      continue;
+    }
+    if (elapsed(now, lane.last_ping_ns) >= kPingNs) {
+      FrameHeader ping;
+      ping.type = FrameType::kPing;
+      ping.chunk = disabled_mask();
+      ping.stamp = static_cast<int64_t>(now);
+      if (lane.transport->post_state(ping, nullptr)) lane.last_ping_ns = now;
+      flush_lane(&lane, now);
+      if (!lane.up) continue;
+    }
+    PathSample sample = lane.transport->sample();
+    if (!sample.valid) continue;
+    if (sample.rtt_ns > 0) lane.rtt_ns = sample.rtt_ns;
+    if (sample.unacknowledged == 0 || sample.acknowledged != lane.last_acknowledged) {
+      lane.unacknowledged_ns = 0;
+    } else {
+      lane.unacknowledged_ns += credit;
+    }
+    lane.last_acknowledged = sample.acknowledged;
+    uint64_t limit = std::min(std::max(host_->config().stall_ns, 4 * lane.rtt_ns), kMaxStallNs);
+    if (publish_now || lane.unacknowledged_ns > lane.record->stall_ns_max) {
+      RecordChange<fp_plugin_lane> change(lane.record);
+      lane.record->rtt_ns = lane.rtt_ns;
+      lane.record->retransmits = lane.retransmits_base + sample.retransmits;
+      lane.record->ecn_marked = lane.ecn_base + sample.ecn_marked;
+      lane.record->in_flight_bytes = lane_in_flight(lane.index);
+      if (lane.unacknowledged_ns > lane.record->stall_ns_max)
+        lane.record->stall_ns_max = lane.unacknowledged_ns;
+    }
+    if (lane.unacknowledged_ns >= limit || (sample.probes >= kProbesDead && lane.unacknowledged_ns > 0))
+      fail_lane(lane.index, FP_REASON_STALL, now);
+  }
+  on_tick(now);
+  if (publish_now) publish(now);
+  graveyard_.clear();
+}
+
+void Connection::publish(uint64_t now) {
+  last_publish_ns_ = now;
+  RecordChange<fp_plugin_connection> change(record_);
+  record_->state = lost_ ? 2 : bye_received_ ? 3 : 1;
+  record_->requests = requests();
+  record_->waits_for = waits_for();
+  record_->last_progress_mono_ns = last_progress_ns_;
+  record_->oldest_request_mono_ns = oldest_request_ns();
+}
+
+void Connection::set_attributes(uint32_t operations, uint32_t algorithms, uint32_t protocols) {
+  RecordChange<fp_plugin_connection> change(record_);
+  record_->net_operations = operations;
+  record_->net_algorithms = algorithms;
+  record_->net_protocols = protocols;
+}
+
+void Connection::peer_lost(const std::string& why, uint64_t now) {
+  if (lost_) return;
+  lost_ = true;
+  lost_reason_ = describe() + ": " + why;
+  event(FP_EVENT_PEER_LOST, nullptr, FP_REASON_PEER, 0, now);
+  for (Lane& lane : lanes_) fail_lane(lane.index, FP_REASON_PEER, now);
+  publish(now);
+  host_->warn(lost_reason_);
+}
+
+void Connection::close(uint64_t now) {
+  if (closed_) return;
+  closed_ = true;
+  for (Lane& lane : lanes_) {
+    if (!lane.up) continue;
+    FrameHeader bye;
+    HeldState last;
+    bye.type = FrameType::kBye;
+    bool with_state = final_state(&last);
+    bye.length = with_state ? sizeof(last) : 0;
+    lane.transport->post_state(bye, with_state ? &last : nullptr);
+    lane.transport->flush();
+    // An orderly end only if nothing is left to say: a chunk cut in the middle must not look like the end of
+    // a stream.
+    lane.transport->close(!lane.transport->backlog());
+    lane.up = false;
+  }
+  (void)now;
+}
+
+}  // namespace fabricpulse

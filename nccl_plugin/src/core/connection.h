@@ -1,0 +1,206 @@
+// A one-way connection over several lanes: what a sender and a receiver have in common.
+//
+// Threads. NCCL's progress thread (isend, irecv, test) and the engine's keeper thread (tick, handshakes,
+// commands) both work on a connection, each with its lock held. Only the keeper opens lanes; both may fail
+// one.
+#ifndef FABRICPULSE_CORE_CONNECTION_H_
+#define FABRICPULSE_CORE_CONNECTION_H_
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/fencing.h"
+#include "core/host.h"
+#include "core/lane.h"
+#include "core/wire.h"
+
+namespace fabricpulse {
+
+constexpr uint32_t kMaxRequests = 64;  // of one connection; NCCL has at most 32 under way
+
+enum class RequestKind : uint8_t { kSend = 1, kReceive = 2 };
+enum class Direction : uint32_t { kSend = 1, kReceive = 2 };
+
+// One lane as its connection sees it: a pair of NICs, and the life that it has now, if any.
+struct Lane {
+  uint32_t index = 0;
+  uint32_t nic = 0;         // local
+  uint32_t remote_nic = 0;  // index in the peer's list
+  bool named = false;       // nic and remote_nic are known (a receiver learns them with the first hello)
+  std::unique_ptr<LaneTransport> transport;
+  bool up = false;  // transport is in use
+
+  fp_lane_state state = FP_LANE_CONNECTING;
+  fp_lane_reason reason = FP_REASON_NONE;
+  uint64_t state_since_ns = 0;
+  uint64_t down_since_ns = 0;  // when it left service; 0 while in service
+  bool disabled = false;       // lane.disable holds
+  bool peer_disabled = false;  // the peer wants it out of service
+  int32_t fixed_weight = -1;   // lane.weight; -1 automatic
+  bool last_resort = false;    // in service although it should not be: no other was left
+  bool ever_up = false;
+
+  // Stall timer: counts time without acknowledgement only as fast as the keeper really looks.
+  uint64_t unacknowledged_ns = 0;
+  uint64_t last_acknowledged = 0;
+  uint64_t retransmits_base = 0, ecn_base = 0;  // of earlier lives
+  uint64_t rtt_ns = 0;
+
+  uint64_t last_ping_ns = 0;
+  uint64_t last_heard_ns = 0;
+  bool pong_due = false;
+  int64_t pong_stamp = 0;
+
+  uint64_t last_polled_ns = 0;
+  uint64_t last_data_ns = 0;
+
+  // Flap damping: each failure adds kPenalty, which halves every kPenaltyHalfLife.
+  double penalty = 0;
+  uint64_t penalty_at_ns = 0;
+
+  fp_plugin_lane* record = nullptr;
+  uint32_t record_index = UINT32_MAX;
+  std::string peer_device;
+};
+
+class Connection : public LaneSink {
+ public:
+  Connection(Host* host, Direction direction, uint64_t id, uint32_t device, uint64_t communicator);
+  virtual ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // NCCL's threads: false when the keeper has or wants the lock; the caller says "not yet" to NCCL, which
+  // comes again.
+  bool try_enter() { return !keeper_waits_.load(std::memory_order_relaxed) && lock_.try_lock(); }
+  void leave() { lock_.unlock(); }
+  // The keeper, and whoever may wait.
+  void enter() {
+    keeper_waits_.store(true, std::memory_order_relaxed);
+    lock_.lock();
+    keeper_waits_.store(false, std::memory_order_relaxed);
+  }
+  uint64_t clock() const { return host_->now(); }
+  uint64_t id() const { return id_; }
+  Direction direction() const { return direction_; }
+  uint32_t device() const { return device_; }
+  const ProcessIdentity& peer() const { return peer_; }
+  bool peer_known() const { return peer_known_; }
+
+  // ---- with the lock held ----
+  void set_peer(const ProcessIdentity& peer, const WireNic* nics, uint32_t count);
+  std::vector<Lane>& lanes() { return lanes_; }
+  const std::vector<WireNic>& peer_nics() const { return peer_nics_; }
+  uint32_t lanes_up() const;
+  // Lanes in service that nobody wants out of service.
+  uint32_t lanes_healthy() const;
+  bool wanted(const Lane& lane) const {
+    return !lane.disabled && !lane.peer_disabled && !host_->nic_avoided(lane.nic);
+  }
+  bool wanted_here(const Lane& lane) const { return !lane.disabled && !host_->nic_avoided(lane.nic); }
+
+  // Reads and writes what can be read and written now.
+  void drive(uint64_t now);
+  // The keeper's share: timers, pings, fences that wait, telemetry. Called every few milliseconds.
+  void tick(uint64_t now, uint64_t since_last);
+  uint64_t last_driven() const { return last_driven_ns_.load(std::memory_order_relaxed); }
+  // Takes a lane out of service for good or until it is joined again; what is under way on it goes elsewhere.
+  void fail_lane(uint32_t lane, fp_lane_reason reason, uint64_t now);
+  // All lanes over this local NIC.
+  void fail_nic(uint32_t nic, fp_lane_reason reason, uint64_t now);
+  // A wish about lanes has changed (command, nic.avoid): act on it.
+  void desired_changed(uint64_t now);
+
+  // The peer is gone for good. From now on every call of NCCL on this connection is an error.
+  void peer_lost(const std::string& why, uint64_t now);
+  bool lost() const { return lost_; }
+  bool closed_by_peer() const { return bye_received_; }
+  bool broken() const { return lost_ || (bye_received_ && !complete()); }
+  const std::string& lost_reason() const { return lost_reason_; }
+  uint64_t no_lane_since() const { return no_lane_since_ns_; }
+  // How often the peer's listener was refused in a row, seen by the keeper.
+  uint32_t refusals = 0;
+  uint64_t next_probe_ns = 0;
+  bool probing = false;
+
+  // Farewell and end of all lanes.
+  void close(uint64_t now);
+  bool closed() const { return closed_; }
+
+  fp_plugin_connection* record() { return record_; }
+  uint32_t record_index() const { return record_index_; }
+  virtual fp_wait waits_for() const = 0;
+  virtual uint32_t requests() const = 0;
+  virtual uint32_t lane_epoch(uint32_t lane) const = 0;
+  virtual uint64_t lane_in_flight(uint32_t) const { return 0; }
+  void set_attributes(uint32_t operations, uint32_t algorithms, uint32_t protocols);
+  std::string describe() const;
+
+ protected:
+  // No request is under way that the peer would still have to serve.
+  virtual bool complete() const = 0;
+  virtual void after_poll(uint64_t now, bool progress) = 0;
+  virtual void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) = 0;
+  virtual void on_tick(uint64_t now) = 0;
+  virtual bool hot(const Lane& lane, uint64_t now) const = 0;
+  virtual bool on_state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) = 0;
+  virtual uint64_t oldest_request_ns() const = 0;
+  // Goes with the farewell. False: this end has none.
+  virtual bool final_state(HeldState*) const { return false; }
+
+  // Installs a transport on a lane.
+  void lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transport, uint32_t epoch, uint64_t now);
+  void set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now);
+  void event(fp_event_kind kind, const Lane* lane, fp_lane_reason reason, uint64_t value, uint64_t now);
+  void progress_made(uint64_t now);
+  void flush_lane(Lane* lane, uint64_t now);
+  uint64_t disabled_mask() const;
+  double penalty(Lane* lane, uint64_t now) const;
+  void publish(uint64_t now);
+
+  bool state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) final;
+
+  Host* const host_;
+  const Direction direction_;
+  const uint64_t id_;
+  const uint32_t device_;
+  std::mutex lock_;
+  std::atomic<bool> keeper_waits_{false};  // a progress thread that polls without a pause would keep the lock
+  std::vector<Lane> lanes_;
+  ProcessIdentity peer_;
+  bool peer_known_ = false;
+  std::vector<WireNic> peer_nics_;
+
+  bool closed_ = false, lost_ = false, bye_received_ = false;
+  std::string lost_reason_;
+  uint64_t no_lane_since_ns_ = 0;
+  uint64_t last_progress_ns_ = 0;
+  uint64_t now_ns_ = 0;  // of the drive or tick in progress
+  std::atomic<uint64_t> last_driven_ns_{0};
+  uint64_t last_publish_ns_ = 0;
+  std::vector<std::unique_ptr<LaneTransport>> graveyard_;  // closed, but perhaps still on the call stack
+  fp_plugin_connection* record_ = nullptr;
+  uint32_t record_index_ = UINT32_MAX;
+
+  static constexpr double kPenalty = 1000, kSuppress = 2500, kReuse = 1500;
+  static constexpr double kPenaltyHalfLifeNs = 4e9;
+};
+
+// Holds the lock of a connection as the keeper does.
+class Entered {
+ public:
+  explicit Entered(Connection* connection) : connection_(connection) { connection_->enter(); }
+  ~Entered() { connection_->leave(); }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+ private:
+  Connection* connection_;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CORE_CONNECTION_H_

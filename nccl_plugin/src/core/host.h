@@ -1,0 +1,43 @@
+// What a connection needs from the process around it. The engine implements it; tests implement it without
+// sockets.
+#ifndef FABRICPULSE_CORE_HOST_H_
+#define FABRICPULSE_CORE_HOST_H_
+
+#include <cstdint>
+#include <string>
+
+#include "core/config.h"
+#include "core/telemetry.h"
+
+namespace fabricpulse {
+
+// Time between two stamps of Host::now(). Threads take theirs on their own, so `since` may be a little ahead
+// of `now`.
+inline uint64_t elapsed(uint64_t now, uint64_t since) { return now > since ? now - since : 0; }
+
+class Host {
+ public:
+  virtual ~Host() = default;
+  virtual const Config& config() const = 0;
+  virtual Telemetry* telemetry() = 0;
+  // CLOCK_MONOTONIC, ns.
+  virtual uint64_t now() const = 0;
+  // The host's clock, ns.
+  virtual int64_t host_clock() const = 0;
+  // Fleet time, ns. False while the clock is not synchronised.
+  virtual bool fleet_clock(int64_t* fleet_ns) const = 0;
+  // Local NIC: is its link up, is it avoided by command.
+  virtual bool nic_up(uint32_t nic) const = 0;
+  virtual bool nic_avoided(uint32_t nic) const = 0;
+  virtual const char* nic_name(uint32_t nic) const = 0;
+  virtual uint64_t nic_bytes_per_second(uint32_t nic) const = 0;
+  // Asks for a tick() soon, from any thread.
+  virtual void wake() = 0;
+  // A line for NCCL's log.
+  virtual void warn(const std::string& text) = 0;
+  virtual void info(const std::string& text) = 0;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CORE_HOST_H_

@@ -1,0 +1,301 @@
+#include "core/receiver.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fabricpulse {
+namespace {
+
+constexpr uint32_t kTellChunks = 8;  // at the latest; earlier when there is nothing else to read
+constexpr uint64_t kHotNs = 2'000'000;
+uint8_t nowhere[1];  // target of empty payloads
+
+}  // namespace
+
+Receiver::Receiver(Host* host, uint64_t id, uint32_t device, uint64_t communicator, uint32_t lanes)
+    : Connection(host, Direction::kReceive, id, device, communicator),
+      early_data_(new uint8_t[kEagerBytes * kEagerSlots]) {
+  for (uint32_t i = 0; i < lanes && i < kMaxLanes; ++i) {
+    Lane& lane = lanes_.emplace_back();
+    lane.index = i;
+    lane.nic = device;
+    lane.state_since_ns = host->now();
+  }
+}
+
+ReceiveMessage* Receiver::receive(void* data, uint64_t capacity, uint64_t now) {
+  ReceiveMessage* message = &messages_[posted_ % kMaxRequests];
+  if (message->use != ReceiveMessage::Use::kFree) return nullptr;
+  *message = ReceiveMessage{};
+  message->use = ReceiveMessage::Use::kPosted;
+  message->owner = this;
+  message->data = static_cast<uint8_t*>(data);
+  message->capacity = capacity;
+  message->number = posted_++;
+  message->posted_ns = now;
+  if (requests_++ == 0) last_progress_ns_ = now;
+  large_ = capacity > kEagerBytes;
+  Early& early = early_[message->number % kEagerSlots];
+  if (early.whole && early.message == message->number) {
+    message->size = message->received = early.size;
+    if (early.size > capacity) {
+      message->use = ReceiveMessage::Use::kTruncated;
+      --requests_;
+    } else {
+      memcpy(message->data, early_slot(message->number), early.size);
+      finish(message);
+    }
+    early.whole = false;
+  }
+  return message;
+}
+
+void Receiver::finish(ReceiveMessage* message) {
+  message->use = ReceiveMessage::Use::kDone;
+  --requests_;
+  while (first_message_ < posted_) {
+    const ReceiveMessage& first = messages_[first_message_ % kMaxRequests];
+    if (first.number == first_message_ && first.use == ReceiveMessage::Use::kPosted) break;
+    ++first_message_;
+  }
+  RecordChange<fp_plugin_connection> change(record_);
+  record_->bytes += message->size;
+  ++record_->completed;
+}
+
+bool Receiver::test(ReceiveMessage* message, uint32_t* size, bool* truncated, uint64_t now) {
+  if (message->use == ReceiveMessage::Use::kPosted) drive(now);
+  *truncated = message->use == ReceiveMessage::Use::kTruncated;
+  if (message->use != ReceiveMessage::Use::kDone && !*truncated) return false;
+  *size = message->size;
+  message->use = ReceiveMessage::Use::kFree;
+  return true;
+}
+
+// Messages are numbered with 64 bits here and 32 on the wire; those that can arrive are near posted_.
+uint64_t Receiver::message_number(uint32_t low) const {
+  int32_t distance = static_cast<int32_t>(low - static_cast<uint32_t>(posted_));
+  return posted_ + static_cast<uint64_t>(static_cast<int64_t>(distance));
+}
+
+uint8_t* Receiver::chunk_begins(uint32_t index, const FrameHeader& header, bool* fatal) {
+  Lane& lane = lanes_[index];
+  lane.last_data_ns = lane.last_heard_ns = now_ns_;
+  switch (fencing_.begin(index, header.chunk)) {
+    case ReceiverFencing::Arrival::kTake:
+      break;
+    case ReceiverFencing::Arrival::kDiscard: {
+      RecordChange<fp_plugin_connection> change(record_);
+      ++record_->duplicate_chunks;
+      return nullptr;
+    }
+    case ReceiverFencing::Arrival::kViolation:
+      *fatal = true;
+      return nullptr;
+  }
+  uint64_t number = message_number(header.message);
+  if (number < posted_) {
+    ReceiveMessage& message = messages_[number % kMaxRequests];
+    if (message.number == number && message.use == ReceiveMessage::Use::kPosted) {
+      message.size = header.message_bytes;
+      if (message.size <= message.capacity) {
+        lands_early_[index] = false;
+        return header.length ? message.data + header.offset : nowhere;
+      }
+      // NCCL will get an error from test(); the connection is of no further use.
+      message.use = ReceiveMessage::Use::kTruncated;
+      --requests_;
+    }
+    *fatal = true;
+    return nullptr;
+  }
+  if (number >= posted_ + kEagerSlots || header.message_bytes > kEagerBytes ||
+      header.length != header.message_bytes || early_[number % kEagerSlots].whole) {
+    *fatal = true;
+    return nullptr;
+  }
+  lands_early_[index] = true;
+  return header.length ? early_slot(number) : nowhere;
+}
+
+void Receiver::chunk_ends(uint32_t index, const FrameHeader& header) {
+  Lane& lane = lanes_[index];
+  fencing_.complete(index);
+  last_lane_ = index;
+  ++untold_chunks_;
+  if (requests_ > 0 && last_progress_ns_ > 0 && elapsed(now_ns_, last_progress_ns_) > record_->stall_ns_max) {
+    RecordChange<fp_plugin_connection> change(record_);
+    record_->stall_ns_max = elapsed(now_ns_, last_progress_ns_);
+  }
+  progress_made(now_ns_);
+  {
+    RecordChange<fp_plugin_lane> change(lane.record);
+    lane.record->received_bytes += header.length;
+    ++lane.record->received_chunks;
+    lane.record->last_progress_mono_ns = now_ns_;
+    int64_t fleet_ns;
+    if ((header.flags & kFlagFleetStamp) && host_->fleet_clock(&fleet_ns)) {
+      lane.record->delay_source = FP_DELAY_FLEET;
+      delay_add(&lane.record->delay, fleet_ns - header.stamp);
+    }
+  }
+  if (lane.state == FP_LANE_SLOW_START) set_state(&lane, FP_LANE_UP, FP_REASON_NONE, now_ns_);
+  uint64_t number = message_number(header.message);
+  bool was_early = lands_early_[index];
+  if (number >= posted_) {
+    Early& early = early_[number % kEagerSlots];
+    early.whole = true;
+    early.message = number;
+    early.size = header.length;
+    return;
+  }
+  ReceiveMessage& message = messages_[number % kMaxRequests];
+  if (message.number != number || message.use != ReceiveMessage::Use::kPosted) return;
+  if (was_early) {  // the receive was posted while the message was landing in its slot
+    message.size = header.length;
+    if (message.size > message.capacity) {
+      message.use = ReceiveMessage::Use::kTruncated;
+      --requests_;
+      return;
+    }
+    memcpy(message.data, early_slot(number), message.size);
+  }
+  message.received += header.length;
+  if (message.received == message.size) finish(&message);
+}
+
+void Receiver::state(HeldState* out) const {
+  fencing_.held().write(out);
+  out->posted = posted_;
+  out->disabled = disabled_mask();
+}
+
+void Receiver::tell(uint64_t now) {
+  Lane* lane = last_lane_ < lanes_.size() && lanes_[last_lane_].up ? &lanes_[last_lane_] : nullptr;
+  for (Lane& other : lanes_)
+    if (lane == nullptr && other.up) lane = &other;
+  if (lane == nullptr) return;
+  FrameHeader header;
+  header.type = FrameType::kState;
+  header.length = sizeof(HeldState);
+  HeldState body;
+  state(&body);
+  if (!lane->transport->post_state(header, &body)) return;
+  untold_chunks_ = 0;
+  untold_posted_ = posted_;
+  told_disabled_ = body.disabled;
+  flush_lane(lane, now);
+  if (!lane->up) ++untold_chunks_;  // it went down with the lane: say it again on another
+}
+
+void Receiver::after_poll(uint64_t now, bool progress) {
+  // While chunks keep coming one word can stand for several; as soon as nothing comes, the sender may be
+  // waiting for it.
+  bool chunks = untold_chunks_ >= kTellChunks || (untold_chunks_ > 0 && !progress);
+  bool receives = untold_posted_ != posted_ &&
+                  (large_ || untold_chunks_ > 0 || posted_ - untold_posted_ >= kEagerSlots / 2);
+  if (chunks || (receives && (!progress || large_))) tell(now);
+  for (Lane& lane : lanes_) flush_lane(&lane, now);
+}
+
+bool Receiver::hot(const Lane& lane, uint64_t now) const {
+  return (requests_ > 0 && lane.index == last_lane_) || elapsed(now, lane.last_data_ns) < kHotNs ||
+         lane.transport->backlog();
+}
+
+void Receiver::send_fenced(uint32_t index, uint32_t epoch, fp_lane_reason reason, uint64_t now) {
+  FrameHeader header;
+  header.type = FrameType::kFenced;
+  header.length = sizeof(HeldState);
+  header.offset = index;
+  header.message = epoch;
+  header.message_bytes = reason;
+  HeldState body;
+  state(&body);
+  for (Lane& carrier : lanes_)
+    if (carrier.up) carrier.transport->post_state(header, &body);
+  for (Lane& carrier : lanes_) flush_lane(&carrier, now);
+}
+
+void Receiver::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
+  fencing_.close(lane->index, fencing_.epoch(lane->index));
+  ++untold_chunks_;  // what was told on that lane may be lost
+  if (!lost_ && !closed_) send_fenced(lane->index, fencing_.epoch(lane->index), reason, now);
+}
+
+bool Receiver::on_state_frame(uint32_t, const FrameHeader& header, const HeldState&) {
+  if (header.type != FrameType::kFence) return false;
+  uint32_t index = header.offset;
+  if (index >= lanes_.size()) return false;
+  uint64_t now = now_ns_;
+  Lane& lane = lanes_[index];
+  if (lane.up && fencing_.epoch(index) <= header.message) {
+    fail_lane(index, FP_REASON_PEER, now);  // answers too
+    return true;
+  }
+  fencing_.close(index, header.message);
+  send_fenced(index, header.message, FP_REASON_PEER, now);
+  return true;
+}
+
+void Receiver::on_tick(uint64_t now) {
+  for (Lane& lane : lanes_) {
+    if (!lane.named) continue;
+    bool want = wanted_here(lane);
+    if (lane.up && !want && lanes_healthy() > 0) fail_lane(lane.index, FP_REASON_COMMAND, now);
+    if (!lane.up && !wanted(lane) && lane.state != FP_LANE_DISABLED)
+      set_state(&lane, FP_LANE_DISABLED, FP_REASON_COMMAND, now);
+    if (!lane.up && wanted(lane) && lane.state == FP_LANE_DISABLED)
+      set_state(&lane, FP_LANE_DOWN, lane.reason, now);
+  }
+  if (untold_chunks_ > 0 || untold_posted_ != posted_ || told_disabled_ != disabled_mask()) tell(now);
+  for (Lane& lane : lanes_) flush_lane(&lane, now);
+}
+
+HelloStatus Receiver::hello(const Hello& hello, uint32_t nic, HeldState* held, uint64_t now) {
+  now_ns_ = now;
+  if (closed_ || lost_ || hello.lane >= lanes_.size()) {
+    state(held);
+    return HelloStatus::kUnknown;
+  }
+  Lane& lane = lanes_[hello.lane];
+  lane.nic = nic;
+  lane.remote_nic = hello.device;
+  lane.named = true;
+  bool refused = !wanted_here(lane) && !hello.last_resort;
+  bool accepted = false;
+  if (!refused) {
+    if (lane.up && hello.epoch > fencing_.epoch(hello.lane)) fail_lane(hello.lane, FP_REASON_PEER, now);
+    accepted = fencing_.hello(hello.lane, hello.epoch);
+  }
+  state(held);
+  graveyard_.clear();
+  if (refused) return HelloStatus::kDisabled;
+  return accepted ? HelloStatus::kOk : HelloStatus::kStale;
+}
+
+void Receiver::attach(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTransport> transport,
+                      uint64_t now) {
+  now_ns_ = now;
+  Lane& lane = lanes_[index];
+  if (closed_ || lost_ || !fencing_.open(index) || fencing_.epoch(index) != epoch || lane.up) {
+    transport->close(false);
+    return;
+  }
+  lane_joined(&lane, std::move(transport), epoch, now);
+  lane.last_resort = !wanted_here(lane);
+  if (lanes_up() == 1) last_lane_ = index;
+  ++untold_chunks_;
+}
+
+fp_wait Receiver::waits_for() const {
+  if (requests_ == 0) return FP_WAIT_NOTHING;
+  if (lanes_up() == 0) return FP_WAIT_LANE;
+  return messages_[first_message_ % kMaxRequests].received > 0 ? FP_WAIT_ARRIVAL : FP_WAIT_PEER_SEND;
+}
+
+uint64_t Receiver::oldest_request_ns() const {
+  return requests_ == 0 ? 0 : messages_[first_message_ % kMaxRequests].posted_ns;
+}
+
+}  // namespace fabricpulse

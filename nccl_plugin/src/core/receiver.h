@@ -1,0 +1,96 @@
+// The receiving end of a connection.
+//
+// Messages are matched in the order in which receives are posted. Chunks of a message whose receive is posted
+// go straight to the application's buffer; small messages that come earlier wait in `early_`.
+#ifndef FABRICPULSE_CORE_RECEIVER_H_
+#define FABRICPULSE_CORE_RECEIVER_H_
+
+#include <memory>
+#include <string>
+
+#include "core/connection.h"
+
+namespace fabricpulse {
+
+class Receiver;
+
+struct ReceiveMessage {
+  RequestKind kind = RequestKind::kReceive;  // first: test() sees only a pointer
+  enum class Use : uint8_t { kFree, kPosted, kDone, kTruncated };
+  Use use = Use::kFree;
+  Receiver* owner = nullptr;
+  uint8_t* data = nullptr;
+  uint64_t capacity = 0;
+  uint64_t number = 0;
+  uint32_t size = 0;      // of the message, once its first chunk is here
+  uint32_t received = 0;  // bytes
+  uint64_t posted_ns = 0;
+};
+
+class Receiver final : public Connection {
+ public:
+  Receiver(Host* host, uint64_t id, uint32_t device, uint64_t communicator, uint32_t lanes);
+
+  // ---- NCCL, with the lock held ----
+  // nullptr: no free request now.
+  ReceiveMessage* receive(void* data, uint64_t capacity, uint64_t now);
+  // True when all of the message has arrived, or the message is too large (use kTruncated until then; see
+  // truncated).
+  bool test(ReceiveMessage* message, uint32_t* size, bool* truncated, uint64_t now);
+
+  // ---- keeper, with the lock held ----
+  // A hello for one of our lanes. Fills the reply; kOk: give the transport to attach().
+  HelloStatus hello(const Hello& hello, uint32_t nic, HeldState* held, uint64_t now);
+  void attach(uint32_t lane, uint32_t epoch, std::unique_ptr<LaneTransport> transport, uint64_t now);
+
+  uint32_t requests() const override { return requests_; }
+  fp_wait waits_for() const override;
+  uint32_t lane_epoch(uint32_t lane) const override { return fencing_.epoch(lane); }
+
+  uint8_t* chunk_begins(uint32_t lane, const FrameHeader& header, bool* fatal) override;
+  void chunk_ends(uint32_t lane, const FrameHeader& header) override;
+
+ private:
+  struct Early {
+    bool whole = false;
+    uint64_t message = 0;
+    uint32_t size = 0;
+  };
+
+  bool complete() const override { return requests_ == 0; }
+  void after_poll(uint64_t now, bool progress) override;
+  void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) override;
+  void on_tick(uint64_t now) override;
+  bool hot(const Lane& lane, uint64_t now) const override;
+  bool on_state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) override;
+  uint64_t oldest_request_ns() const override;
+  bool final_state(HeldState* out) const override {
+    state(out);
+    return true;
+  }
+
+  uint64_t message_number(uint32_t low) const;
+  uint8_t* early_slot(uint64_t message) { return early_data_.get() + (message % kEagerSlots) * kEagerBytes; }
+  void finish(ReceiveMessage* message);
+  void state(HeldState* out) const;
+  void tell(uint64_t now);
+  void send_fenced(uint32_t lane, uint32_t epoch, fp_lane_reason reason, uint64_t now);
+
+  ReceiverFencing fencing_;
+  ReceiveMessage messages_[kMaxRequests];
+  uint64_t posted_ = 0;
+  uint64_t first_message_ = 0;  // oldest that has not arrived
+  uint32_t requests_ = 0;
+  std::unique_ptr<uint8_t[]> early_data_;
+  Early early_[kEagerSlots];
+  bool lands_early_[kMaxLanes] = {};  // the chunk arriving on a lane goes to its slot
+  uint32_t last_lane_ = 0;            // on which data came last
+  uint32_t untold_chunks_ = 0;        // arrived since the sender was told
+  uint64_t untold_posted_ = 0;        // value of posted_ when it was told
+  bool large_ = false;                // messages too large to come early: the sender waits for our word
+  uint64_t told_disabled_ = 0;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CORE_RECEIVER_H_

@@ -1,0 +1,501 @@
+#include "core/sender.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fabricpulse {
+namespace {
+
+constexpr uint32_t kMinChunk = 64 * 1024;
+constexpr double kChunkSeconds = 0.004;   // a chunk takes about this long on its lane
+constexpr double kWindowSeconds = 0.020;  // bytes in flight on a lane, as time
+constexpr uint64_t kMinWindow = 256 * 1024;
+constexpr uint64_t kMaxWindow = 8 * 1024 * 1024;
+constexpr uint64_t kFirstWindow = 1024 * 1024;
+constexpr uint64_t kSlowStartWindow = 128 * 1024;
+constexpr uint32_t kRateSampleBytes = 32 * 1024;  // smaller chunks measure latency, not rate
+constexpr double kSpreadSeconds = 0.002;          // a backlog shorter than this stays on the primary lane
+constexpr double kReserveSeconds = 0.008;         // lanes that share a NIC with a better lane
+constexpr uint64_t kFenceAgainNs = 20'000'000;
+constexpr uint64_t kFirstBackoffNs = 50'000'000;
+constexpr uint64_t kMaxBackoffNs = 1'000'000'000;
+constexpr uint64_t kLastResortNs =
+    20'000'000;  // without any lane for so long: lanes out of service are used too
+constexpr uint64_t kRateForgetNs = 200'000'000;
+constexpr uint64_t kHotNs = 2'000'000;
+constexpr uint64_t kWeightsNs = 200'000'000;
+
+}  // namespace
+
+Sender::Sender(Host* host, uint64_t id, uint32_t device, uint64_t communicator,
+               const std::vector<std::pair<uint32_t, uint32_t>>& lanes)
+    : Connection(host, Direction::kSend, id, device, communicator) {
+  created_ns_ = host->now();
+  for (size_t i = 0; i < lanes.size() && i < kMaxLanes; ++i) {
+    Lane& lane = lanes_.emplace_back();
+    lane.index = static_cast<uint32_t>(i);
+    lane.nic = lanes[i].first;
+    lane.remote_nic = lanes[i].second;
+    lane.named = true;
+    lane.state_since_ns = created_ns_;
+    flow_[i].window = kFirstWindow;
+    flow_[i].rate = static_cast<double>(host->nic_bytes_per_second(lane.nic));
+    flow_[i].backoff_ns = kFirstBackoffNs;
+  }
+  no_lane_since_ns_ = created_ns_;
+}
+
+SendMessage* Sender::send(const void* data, uint32_t size, uint32_t tag, uint64_t now) {
+  SendMessage* message = &messages_[next_message_ % kMaxRequests];
+  if (message->use != SendMessage::Use::kFree) return nullptr;
+  *message = SendMessage{};
+  message->use = SendMessage::Use::kPosted;
+  message->owner = this;
+  message->data = static_cast<const uint8_t*>(data);
+  message->size = size;
+  message->tag = tag;
+  message->number = next_message_++;
+  message->posted_ns = now;
+  if (requests_++ == 0) last_progress_ns_ = now;
+  now_ns_ = now;
+  pump(now);
+  return message;
+}
+
+bool Sender::test(SendMessage* message, uint32_t* size, uint64_t now) {
+  if (message->use == SendMessage::Use::kPosted) drive(now);
+  if (message->use != SendMessage::Use::kDone) return false;
+  *size = message->size;
+  message->use = SendMessage::Use::kFree;
+  return true;
+}
+
+bool Sender::sendable(const SendMessage& message) const {
+  if (message.number < posted_) return true;
+  // Early, into one of the peer's slots: free once the message that had it before is held (see Receiver).
+  if (message.size > kEagerBytes || message.number >= posted_ + kEagerSlots) return false;
+  return message.number < kEagerSlots || message.number - kEagerSlots < first_message_;
+}
+
+uint32_t Sender::chunk_bytes(const Lane& lane) const {
+  double bytes = flow_[lane.index].rate * kChunkSeconds;
+  if (bytes >= kMaxChunkBytes) return kMaxChunkBytes;
+  if (bytes <= kMinChunk) return kMinChunk;
+  return static_cast<uint32_t>(bytes) & ~4095u;
+}
+
+// The lane that will have delivered `bytes` more first; nullptr if all windows are full.
+Lane* Sender::choose(uint32_t bytes, uint64_t now) {
+  Lane* best = nullptr;
+  double best_cost = 0;
+  bool fixed = false;
+  for (const Lane& lane : lanes_) fixed |= lane.up && lane.fixed_weight >= 0;
+  bool primary_nic_up = false;
+  for (Lane& lane : lanes_) {
+    if (!lane.up) continue;
+    Flow& flow = flow_[lane.index];
+    if (lane.index == 0) primary_nic_up = true;
+    uint64_t size = std::min<uint64_t>(bytes, chunk_bytes(lane));
+    if (flow.in_flight > 0 && flow.in_flight + size > flow.window) continue;
+    if (fixed) {
+      // Shares by command; a lane without one counts as 1000 / lanes.
+      double weight =
+          lane.fixed_weight >= 0 ? lane.fixed_weight : 1000.0 / static_cast<double>(lanes_.size());
+      if (weight <= 0 && lanes_up() > 1) continue;
+      double cost = static_cast<double>(flow.weighed + size) / std::max(weight, 1e-3);
+      if (best == nullptr || cost < best_cost) best = &lane, best_cost = cost;
+      continue;
+    }
+    if (now > flow.rate_at_ns + kRateForgetNs) {
+      // An old verdict fades, so that a lane is tried again some time after it was slow.
+      double speed = static_cast<double>(host_->nic_bytes_per_second(lane.nic));
+      flow.rate = std::min(flow.rate * 1.5, speed);
+      flow.rate_at_ns = now;
+    }
+    double cost = static_cast<double>(flow.in_flight + size) / std::max(flow.rate, 1.0);
+    // NCCL has placed this connection on its NIC; others help when that takes too long.
+    if (lane.index != 0) {
+      bool shares = false;  // its NIC is used by a lower lane of this connection that is up
+      for (const Lane& other : lanes_)
+        shares |= other.up && other.index < lane.index &&
+                  (other.nic == lane.nic || other.remote_nic == lane.remote_nic);
+      if (primary_nic_up || shares) cost += shares ? kReserveSeconds : kSpreadSeconds;
+    }
+    if (best == nullptr || cost < best_cost) best = &lane, best_cost = cost;
+    if (lane.index == 0 && !host_->config().balance) return best;
+  }
+  return best;
+}
+
+bool Sender::put(uint64_t number, Lane* lane, uint64_t now) {
+  Chunk& chunk = chunks_[number % kChunkWindow];
+  SendMessage& message = messages_[chunk.message % kMaxRequests];
+  Flow& flow = flow_[lane->index];
+  FrameHeader header;
+  header.type = FrameType::kChunk;
+  header.length = chunk.length;
+  header.chunk = number;
+  header.message = static_cast<uint32_t>(chunk.message);
+  header.message_bytes = message.size;
+  header.offset = chunk.offset;
+  header.tag = message.tag;
+  if (host_->fleet_clock(&header.stamp)) header.flags |= kFlagFleetStamp;
+  if (!fencing_.assign(number, lane->index)) return false;
+  if (!lane->transport->post_chunk(header, message.data + chunk.offset)) {
+    // Never: the queue of a lane holds a whole window.
+    fail_lane(lane->index, FP_REASON_PROTOCOL, now);
+    return false;
+  }
+  flow.in_flight += chunk.length;
+  flow.weighed += chunk.length;
+  flow.sent_since += chunk.length;
+  chunk.sent_ns = now;
+  chunk.ahead = flow.in_flight;
+  RecordChange<fp_plugin_lane> change(lane->record);
+  lane->record->sent_bytes += chunk.length;
+  ++lane->record->sent_chunks;
+  if (chunk.moved) ++lane->record->resent_chunks;
+  return true;
+}
+
+void Sender::pump(uint64_t now) {
+  while (moved_count_ > 0) {
+    Chunk& chunk = chunks_[moved_[0] % kChunkWindow];
+    Lane* lane = choose(chunk.length, now);
+    if (lane == nullptr) break;
+    uint64_t number = moved_[0];
+    --moved_count_;
+    memmove(moved_, moved_ + 1, moved_count_ * sizeof(moved_[0]));
+    put(number, lane, now);
+  }
+  while (moved_count_ == 0 && cut_message_ < next_message_ && fencing_.room()) {
+    SendMessage& message = messages_[cut_message_ % kMaxRequests];
+    if (!sendable(message)) break;
+    uint32_t left = message.size - message.cut;
+    Lane* lane = choose(left, now);
+    if (lane == nullptr) break;
+    uint32_t length = std::min(left, chunk_bytes(*lane));
+    if (left - length < kMinChunk / 4 && left <= kMaxChunkBytes) length = left;  // no crumbs
+    uint64_t number = fencing_.add();
+    Chunk& chunk = chunks_[number % kChunkWindow];
+    chunk = Chunk{};
+    chunk.message = message.number;
+    chunk.offset = message.cut;
+    chunk.length = length;
+    message.cut += length;
+    if (message.cut == message.size) {
+      message.whole = true;
+      ++cut_message_;
+    }
+    put(number, lane, now);
+  }
+  for (Lane& lane : lanes_) flush_lane(&lane, now);
+}
+
+void Sender::held(uint64_t number, uint8_t lane_index, uint64_t now) {
+  Chunk& chunk = chunks_[number % kChunkWindow];
+  if (lane_index != SenderFencing::kNoLane) {
+    Lane& lane = lanes_[lane_index];
+    Flow& flow = flow_[lane_index];
+    flow.in_flight -= std::min<uint64_t>(flow.in_flight, chunk.length);
+    uint64_t took = now > chunk.sent_ns ? elapsed(now, chunk.sent_ns) : 1;
+    if (lane.up && chunk.length >= kRateSampleBytes) {
+      double rate = static_cast<double>(chunk.ahead) * 1e9 / static_cast<double>(took);
+      double speed = static_cast<double>(host_->nic_bytes_per_second(lane.nic)) * 8;
+      flow.rate += (std::min(rate, speed) - flow.rate) / 4;
+      flow.rate_at_ns = now;
+      uint64_t wanted = static_cast<uint64_t>(flow.rate * kWindowSeconds);
+      wanted = std::min(std::max(wanted, kMinWindow), kMaxWindow);
+      if (flow.slow_start) {
+        flow.window += chunk.length;  // doubles each round trip
+        if (flow.window >= wanted) {
+          flow.slow_start = false;
+          set_state(&lane, FP_LANE_UP, FP_REASON_NONE, now);
+        }
+      }
+      if (!flow.slow_start) flow.window = wanted;
+    }
+    RecordChange<fp_plugin_lane> change(lane.record);
+    lane.record->acknowledged_bytes += chunk.length;
+    lane.record->delivery_rate = static_cast<uint64_t>(flow.rate);
+    lane.record->last_progress_mono_ns = now;
+    int64_t unused;
+    if (!host_->fleet_clock(&unused)) {
+      lane.record->delay_source = FP_DELAY_HALF_RTT;
+      delay_add(&lane.record->delay, static_cast<int64_t>(took / 2));
+    }
+  } else {
+    // It waited for a new lane and turns out to be held after all.
+    for (uint32_t i = 0; i < moved_count_; ++i) {
+      if (moved_[i] != number) continue;
+      --moved_count_;
+      memmove(moved_ + i, moved_ + i + 1, (moved_count_ - i) * sizeof(moved_[0]));
+      break;
+    }
+  }
+  SendMessage& message = messages_[chunk.message % kMaxRequests];
+  message.delivered += chunk.length;
+  if (last_progress_ns_ > 0 && elapsed(now, last_progress_ns_) > record_->stall_ns_max) {
+    RecordChange<fp_plugin_connection> change(record_);
+    record_->stall_ns_max = elapsed(now, last_progress_ns_);
+  }
+  progress_made(now);
+  if (message.whole && message.delivered == message.size) {
+    message.use = SendMessage::Use::kDone;
+    --requests_;
+    while (first_message_ < next_message_) {
+      const SendMessage& first = messages_[first_message_ % kMaxRequests];
+      if (first.number == first_message_ && first.use == SendMessage::Use::kPosted) break;
+      ++first_message_;
+    }
+    RecordChange<fp_plugin_connection> change(record_);
+    record_->bytes += message.size;
+    ++record_->completed;
+  }
+}
+
+void Sender::heard(const HeldState& state) {
+  if (state.posted > posted_) posted_ = state.posted;
+  bool changed = false;
+  for (Lane& lane : lanes_) {
+    bool disabled = (state.disabled >> lane.index) & 1;
+    changed |= disabled != lane.peer_disabled;
+    lane.peer_disabled = disabled;
+  }
+  if (changed) host_->wake();
+}
+
+bool Sender::on_state_frame(uint32_t index, const FrameHeader& header, const HeldState& body) {
+  uint64_t now = now_ns_;
+  auto on_held = [&](uint64_t chunk, uint8_t lane) { held(chunk, lane, now); };
+  switch (header.type) {
+    case FrameType::kState:
+    case FrameType::kBye:
+      lanes_[index].last_data_ns = now;
+      if (!fencing_.apply(body, on_held)) return false;
+      heard(body);
+      return true;
+    case FrameType::kFenced: {
+      uint32_t l = header.offset;
+      if (l >= lanes_.size()) return false;
+      heard(body);
+      // The peer may have been first to see the fault.
+      fp_lane_reason reason = header.message_bytes == FP_REASON_COMMAND ? FP_REASON_COMMAND : FP_REASON_PEER;
+      if (lanes_[l].up && header.message >= fencing_.lane(l).epoch) fail_lane(l, reason, now);
+      uint32_t moved = 0;
+      auto on_move = [&](uint64_t chunk) {
+        chunks_[chunk % kChunkWindow].moved = true;
+        uint32_t at = moved_count_++;
+        while (at > 0 && moved_[at - 1] > chunk) moved_[at] = moved_[at - 1], --at;
+        moved_[at] = chunk;
+        ++moved;
+      };
+      if (fencing_.fenced(l, header.message, body, on_held, on_move)) {
+        Lane& lane = lanes_[l];
+        event(FP_EVENT_LANE_FENCED, &lane, lane.reason, elapsed(now, flow_[l].failed_ns), now);
+        set_state(&lane, wanted(lane) ? FP_LANE_DOWN : FP_LANE_DISABLED, lane.reason, now);
+        flow_[l].in_flight = 0;
+        if (moved > 0) {
+          event(FP_EVENT_CHUNKS_MOVED, &lane, lane.reason, moved, now);
+          RecordChange<fp_plugin_connection> change(record_);
+          ++record_->failovers;
+          record_->resent_chunks += moved;
+        }
+      }
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+void Sender::after_poll(uint64_t now, bool) { pump(now); }
+
+bool Sender::hot(const Lane& lane, uint64_t now) const {
+  return flow_[lane.index].in_flight > 0 ||
+         (requests_ > 0 && (lane.index == 0 || elapsed(now, lane.last_data_ns) < kHotNs)) ||
+         lane.transport->backlog();
+}
+
+void Sender::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
+  Flow& flow = flow_[lane->index];
+  fencing_.fail(lane->index);
+  set_state(lane, FP_LANE_FENCING, reason, now);
+  flow.failed_ns = now;
+  flow.fence_sent_ns = 0;
+  flow.next_dial_ns = now + flow.backoff_ns;
+  flow.peer_refuses = false;
+  if (reason == FP_REASON_REPATH) flow.next_dial_ns = now;
+  // Out of lanes: nobody can carry the fence, so every lane is dialled at once; the hello fences too.
+  if (lanes_up() == 0)
+    for (Flow& other : flow_) other.next_dial_ns = std::min(other.next_dial_ns, now + 1'000'000);
+  if (!lost_ && !closed_) send_fences(now, false);
+}
+
+void Sender::send_fences(uint64_t now, bool again) {
+  for (Lane& lane : lanes_) {
+    const auto& view = fencing_.lane(lane.index);
+    Flow& flow = flow_[lane.index];
+    if (view.phase != SenderFencing::Phase::kFencing) continue;
+    if (flow.fence_sent_ns != 0 && !(again && elapsed(now, flow.fence_sent_ns) >= kFenceAgainNs)) continue;
+    FrameHeader fence;
+    fence.type = FrameType::kFence;
+    fence.offset = lane.index;
+    fence.message = view.epoch;
+    fence.message_bytes = 0;
+    // On every lane: the next fault may be in one of them.
+    for (Lane& carrier : lanes_) {
+      if (!carrier.up || !carrier.transport->post_state(fence, nullptr)) continue;
+      flow.fence_sent_ns = now;
+    }
+  }
+  for (Lane& lane : lanes_) flush_lane(&lane, now);
+}
+
+void Sender::on_tick(uint64_t now) {
+  send_fences(now, true);
+  for (Lane& lane : lanes_) {
+    bool want = wanted(lane);
+    if (lane.up && !want && lanes_healthy() > 0) fail_lane(lane.index, FP_REASON_COMMAND, now);
+    if (!lane.up && lane.state != FP_LANE_FENCING && lane.ever_up) {
+      if (!want) {
+        set_state(&lane, FP_LANE_DISABLED, FP_REASON_COMMAND, now);
+      } else if (lane.state == FP_LANE_DISABLED) {
+        set_state(&lane, FP_LANE_DOWN, lane.reason, now);
+        flow_[lane.index].next_dial_ns = now;
+      }
+    }
+  }
+  pump(now);
+  if (elapsed(now, weights_at_ns_) >= kWeightsNs) {
+    weights_at_ns_ = now;
+    publish_weights();
+  }
+}
+
+void Sender::publish_weights() {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < lanes_.size(); ++i) sum += flow_[i].sent_since;
+  if (sum == 0) return;
+  for (Lane& lane : lanes_) {
+    Flow& flow = flow_[lane.index];
+    flow.weight = static_cast<uint32_t>(flow.sent_since * 1000 / sum);
+    flow.sent_since = 0;
+    if (lane.record == nullptr) continue;
+    RecordChange<fp_plugin_lane> change(lane.record);
+    lane.record->weight = flow.weight;
+  }
+}
+
+bool Sender::want_dial(uint64_t now, uint32_t* lane_out, uint32_t* epoch, bool* last_resort) {
+  if (lost_ || closed_ || bye_received_) return false;
+  bool none = lanes_up() == 0 && no_lane_since_ns_ != 0 && elapsed(now, no_lane_since_ns_) >= kLastResortNs;
+  for (Lane& lane : lanes_) {
+    Flow& flow = flow_[lane.index];
+    if (lane.up || flow.dialling || now < flow.next_dial_ns) continue;
+    if (!host_->nic_up(lane.nic)) continue;
+    bool resort = false;
+    if (!wanted(lane)) {
+      if (!none) continue;
+      resort = true;
+    }
+    double level = penalty(&lane, now);
+    if (!none && (level >= kSuppress || (lane.state == FP_LANE_DAMPED && level >= kReuse))) {
+      if (lane.state != FP_LANE_DAMPED && lane.state != FP_LANE_FENCING) {
+        set_state(&lane, FP_LANE_DAMPED, lane.reason, now);
+        event(FP_EVENT_LANE_DAMPED, &lane, lane.reason, 0, now);
+      }
+      continue;
+    }
+    flow.dialling = true;
+    *lane_out = lane.index;
+    *epoch = fencing_.take_epoch(lane.index);
+    *last_resort = resort || none;
+    return true;
+  }
+  return false;
+}
+
+void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTransport> transport,
+                     const HelloReply* reply, uint64_t now) {
+  now_ns_ = now;
+  Lane& lane = lanes_[index];
+  Flow& flow = flow_[index];
+  flow.dialling = false;
+  if (reply != nullptr) {
+    heard(reply->held);
+    if (reply->status == HelloStatus::kDisabled) lane.peer_disabled = true;
+  }
+  if (transport == nullptr) {
+    flow.next_dial_ns = now + flow.backoff_ns;
+    flow.backoff_ns = std::min(flow.backoff_ns * 2, kMaxBackoffNs);
+    return;
+  }
+  uint32_t moved = 0;
+  bool was_fencing = fencing_.lane(index).phase == SenderFencing::Phase::kFencing;
+  auto on_held = [&](uint64_t chunk, uint8_t l) { held(chunk, l, now); };
+  auto on_move = [&](uint64_t chunk) {
+    chunks_[chunk % kChunkWindow].moved = true;
+    uint32_t at = moved_count_++;
+    while (at > 0 && moved_[at - 1] > chunk) moved_[at] = moved_[at - 1], --at;
+    moved_[at] = chunk;
+    ++moved;
+  };
+  if (lost_ || closed_ || !fencing_.joined(index, epoch, reply->held, on_held, on_move)) {
+    transport->close(false);
+    flow.next_dial_ns = now + flow.backoff_ns;
+    return;
+  }
+  if (was_fencing) event(FP_EVENT_LANE_FENCED, &lane, lane.reason, elapsed(now, flow.failed_ns), now);
+  if (moved > 0) {
+    event(FP_EVENT_CHUNKS_MOVED, &lane, lane.reason, moved, now);
+    RecordChange<fp_plugin_connection> change(record_);
+    ++record_->failovers;
+    record_->resent_chunks += moved;
+  }
+  bool again = lane.ever_up;
+  flow.in_flight = 0;
+  flow.backoff_ns = kFirstBackoffNs;
+  flow.slow_start = again;
+  flow.window = again ? kSlowStartWindow : kFirstWindow;
+  flow.weighed = 0;
+  for (const Lane& other : lanes_)  // no catching up on the share of the time it was away
+    if (other.up) flow.weighed = std::max(flow.weighed, flow_[other.index].weighed);
+  if (again) flow.rate = static_cast<double>(host_->nic_bytes_per_second(lane.nic));
+  lane_joined(&lane, std::move(transport), epoch, now);
+  lane.last_resort = !wanted(lane);
+  pump(now);
+  graveyard_.clear();
+}
+
+void Sender::dial_soon(uint32_t nic, uint64_t now) {
+  for (Lane& lane : lanes_) {
+    if (lane.nic != nic || lane.up) continue;
+    Flow& flow = flow_[lane.index];
+    flow.next_dial_ns = std::min(flow.next_dial_ns, now + 5'000'000);
+    flow.backoff_ns = kFirstBackoffNs;
+  }
+}
+
+void Sender::repath(uint32_t index, uint64_t now) {
+  Lane& lane = lanes_[index];
+  if (lane.record != nullptr) {
+    RecordChange<fp_plugin_lane> change(lane.record);
+    ++lane.record->repaths;
+  }
+  event(FP_EVENT_REPATH, &lane, FP_REASON_REPATH, 0, now);
+  fail_lane(index, FP_REASON_REPATH, now);
+}
+
+fp_wait Sender::waits_for() const {
+  if (requests_ == 0) return FP_WAIT_NOTHING;
+  if (lanes_up() == 0) return FP_WAIT_LANE;
+  const SendMessage& oldest = messages_[first_message_ % kMaxRequests];
+  return oldest.cut == 0 && !sendable(oldest) ? FP_WAIT_PEER_RECEIVE : FP_WAIT_DELIVERY;
+}
+
+uint64_t Sender::oldest_request_ns() const {
+  return requests_ == 0 ? 0 : messages_[first_message_ % kMaxRequests].posted_ns;
+}
+
+}  // namespace fabricpulse

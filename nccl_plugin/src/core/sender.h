@@ -1,0 +1,132 @@
+// The sending end of a connection.
+//
+// isend() only notes the message; pump() cuts it into chunks and gives each chunk to the lane that will
+// deliver it first. A message may go once its receive is posted (the receiver says so in HeldState.posted); a
+// small one may go earlier, into memory that the receiver keeps for that. So nothing on a lane ever waits for
+// the application, and a lane that does not move is a lane in trouble.
+#ifndef FABRICPULSE_CORE_SENDER_H_
+#define FABRICPULSE_CORE_SENDER_H_
+
+#include <memory>
+#include <string>
+
+#include "core/connection.h"
+
+namespace fabricpulse {
+
+class Sender;
+
+struct SendMessage {
+  RequestKind kind = RequestKind::kSend;  // first: test() sees only a pointer
+  enum class Use : uint8_t { kFree, kPosted, kDone };
+  Use use = Use::kFree;
+  Sender* owner = nullptr;
+  const uint8_t* data = nullptr;
+  uint32_t size = 0;
+  uint32_t tag = 0;
+  uint32_t cut = 0;        // bytes that are in chunks
+  uint32_t delivered = 0;  // bytes that the peer holds
+  bool whole = false;      // all of it is in chunks
+  uint64_t number = 0;
+  uint64_t posted_ns = 0;
+};
+
+class Sender final : public Connection {
+ public:
+  // lanes: (local NIC, remote NIC) each, the primary one first.
+  Sender(Host* host, uint64_t id, uint32_t device, uint64_t communicator,
+         const std::vector<std::pair<uint32_t, uint32_t>>& lanes);
+
+  // ---- NCCL, with the lock held ----
+  // nullptr: no free request now. The buffer belongs to us until test() says done.
+  SendMessage* send(const void* data, uint32_t size, uint32_t tag, uint64_t now);
+  // True when the peer holds all of it; the request is free then.
+  bool test(SendMessage* message, uint32_t* size, uint64_t now);
+
+  // ---- keeper, with the lock held ----
+  // A lane that should be dialled now; false if there is none. The lane counts as being dialled until
+  // dialled().
+  bool want_dial(uint64_t now, uint32_t* lane, uint32_t* epoch, bool* last_resort);
+  // The outcome: a transport, or the reason why there is none.
+  void dialled(uint32_t lane, uint32_t epoch, std::unique_ptr<LaneTransport> transport,
+               const HelloReply* reply, uint64_t now);
+  // Something has changed that makes a new attempt worthwhile (link up).
+  void dial_soon(uint32_t nic, uint64_t now);
+  void repath(uint32_t lane, uint64_t now);
+  void set_weight(uint32_t lane, int32_t weight) { lanes_[lane].fixed_weight = weight; }
+
+  uint32_t requests() const override { return requests_; }
+  fp_wait waits_for() const override;
+  uint32_t lane_epoch(uint32_t lane) const override { return fencing_.lane(lane).epoch; }
+  uint64_t lane_in_flight(uint32_t lane) const override { return flow_[lane].in_flight; }
+  uint32_t lane_weight(uint32_t lane) const { return flow_[lane].weight; }
+
+  uint8_t* chunk_begins(uint32_t, const FrameHeader&, bool* fatal) override {
+    *fatal = true;  // chunks do not flow this way
+    return nullptr;
+  }
+  void chunk_ends(uint32_t, const FrameHeader&) override {}
+
+ private:
+  struct Chunk {
+    uint64_t message = 0;
+    uint32_t offset = 0;
+    uint32_t length = 0;
+    uint64_t sent_ns = 0;
+    uint64_t ahead = 0;  // bytes in flight on the lane when it was sent, itself included
+    bool moved = false;
+  };
+  struct Flow {              // of one lane
+    uint64_t in_flight = 0;  // bytes
+    double rate = 0;         // bytes per second, smoothed
+    uint64_t window = 0;     // most bytes in flight
+    bool slow_start = false;
+    uint64_t rate_at_ns = 0;
+    uint64_t sent_since = 0;  // bytes since the weights were last published
+    uint32_t weight = 0;      // share then, parts per 1000
+    uint64_t weighed = 0;     // bytes since fixed weights were set: for the share
+    // Dialling.
+    bool dialling = false;
+    uint64_t next_dial_ns = 0;
+    uint64_t backoff_ns = 0;
+    uint64_t fence_sent_ns = 0;
+    uint64_t failed_ns = 0;
+    bool peer_refuses = false;
+  };
+
+  bool complete() const override { return requests_ == 0; }
+  void after_poll(uint64_t now, bool progress) override;
+  void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) override;
+  void on_tick(uint64_t now) override;
+  bool hot(const Lane& lane, uint64_t now) const override;
+  bool on_state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) override;
+  uint64_t oldest_request_ns() const override;
+
+  void pump(uint64_t now);
+  bool sendable(const SendMessage& message) const;
+  Lane* choose(uint32_t bytes, uint64_t now);
+  uint32_t chunk_bytes(const Lane& lane) const;
+  bool put(uint64_t chunk, Lane* lane, uint64_t now);
+  void held(uint64_t chunk, uint8_t lane, uint64_t now);
+  void send_fences(uint64_t now, bool again);
+  void heard(const HeldState& state);
+  void publish_weights();
+
+  SenderFencing fencing_;
+  Chunk chunks_[kChunkWindow];
+  SendMessage messages_[kMaxRequests];
+  uint64_t next_message_ = 0;   // number of the next isend
+  uint64_t first_message_ = 0;  // oldest that is not delivered
+  uint64_t cut_message_ = 0;    // oldest that is not wholly in chunks
+  uint64_t posted_ = 0;         // receives posted at the peer
+  uint32_t requests_ = 0;
+  uint64_t moved_[kChunkWindow];  // chunks that wait for a new lane, oldest first
+  uint32_t moved_count_ = 0;
+  Flow flow_[kMaxLanes];
+  uint64_t weights_at_ns_ = 0;
+  uint64_t created_ns_ = 0;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CORE_SENDER_H_

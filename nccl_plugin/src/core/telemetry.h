@@ -1,0 +1,117 @@
+// Writer of <run>/plugin/<pid>.telemetry (layout: fabricpulse/plugin_telemetry.h).
+//
+// Records are written in place by whoever holds the lock of the object they describe. An object that finds
+// its table full, or a process without a file (no permission, telemetry off), writes to a private record: no
+// branch on the way.
+#ifndef FABRICPULSE_CORE_TELEMETRY_H_
+#define FABRICPULSE_CORE_TELEMETRY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "core/config.h"
+#include "fabricpulse/plugin_telemetry.h"
+
+namespace fabricpulse {
+
+// Odd while it lives: readers of the record wait or try again. The fence orders the odd sequence before the
+// fields.
+template <typename Record>
+class RecordChange {
+ public:
+  explicit RecordChange(Record* record) : record_(record) {
+    __atomic_store_n(&record_->sequence, record_->sequence + 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+  }
+  ~RecordChange() { __atomic_store_n(&record_->sequence, record_->sequence + 1, __ATOMIC_RELEASE); }
+  RecordChange(const RecordChange&) = delete;
+  RecordChange& operator=(const RecordChange&) = delete;
+
+ private:
+  Record* record_;
+};
+
+struct EventFields {
+  fp_event_kind kind;
+  fp_lane_reason reason = FP_REASON_NONE;
+  uint32_t connection = UINT32_MAX;
+  uint32_t lane = UINT32_MAX;
+  uint32_t device = UINT32_MAX;
+  uint32_t epoch = 0;
+  uint64_t connection_id = 0;
+  uint64_t value = 0;
+  const char* peer = "";
+  const char* peer_device = "";
+};
+
+class Telemetry {
+ public:
+  Telemetry() = default;
+  ~Telemetry() { close(); }
+  Telemetry(const Telemetry&) = delete;
+  Telemetry& operator=(const Telemetry&) = delete;
+
+  // Makes the file. Without it (no permission, no space) everything works on private memory; `complaint` says
+  // why.
+  void open(const Config& config, const std::string& version, std::string* complaint);
+  // Removes the file.
+  void close();
+  const std::string& path() const { return path_; }
+  fp_plugin_header* header() { return header_; }
+
+  fp_plugin_device* device(uint32_t index) { return index < kDevices ? &devices_[index] : &spare_device_; }
+  // A free record, or a private one if the table is full. index: UINT32_MAX for a private one.
+  fp_plugin_connection* take_connection(uint32_t* index);
+  fp_plugin_lane* take_lane(uint32_t* index);
+  // Moves the lane's totals to its pair and frees the record.
+  void drop_lane(fp_plugin_lane* record, uint32_t index);
+  void drop_connection(fp_plugin_connection* record, uint32_t index);
+  fp_plugin_collective* take_collective(uint64_t communicator, uint32_t rank, uint32_t ranks,
+                                        const char* function, const char* algorithm, const char* protocol);
+
+  void event(const EventFields& fields, int64_t host_ns, uint64_t mono_ns);
+  // Copies event `index`. False if it is gone or not there yet.
+  bool read_event(uint64_t index, fp_plugin_event* out) const;
+  uint64_t events_next() const { return __atomic_load_n(&header_->events_next, __ATOMIC_ACQUIRE); }
+
+  static constexpr uint32_t kDevices = 16, kConnections = 1024, kLanes = 4096, kPairs = 1024,
+                            kCollectives = 256, kEvents = 4096;
+
+ private:
+  void lay_out(uint8_t* base);
+  static size_t file_size();
+
+  uint8_t* map_ = nullptr;  // shared, or private memory of the same layout
+  bool shared_ = false;
+  std::string path_;
+  fp_plugin_header* header_ = nullptr;
+  fp_plugin_device* devices_ = nullptr;
+  fp_plugin_connection* connections_ = nullptr;
+  fp_plugin_lane* lanes_ = nullptr;
+  fp_plugin_pair* pairs_ = nullptr;
+  fp_plugin_collective* collectives_ = nullptr;
+  fp_plugin_event* events_ = nullptr;
+  fp_plugin_device spare_device_{};
+  std::mutex tables_;  // births and deaths
+  std::mutex event_lock_;
+  uint32_t next_connection_ = 0, next_lane_ = 0;
+};
+
+// Index of the bucket that a delay falls into, for the bounds that the header shows.
+uint32_t delay_bucket(uint64_t delay_ns);
+
+inline void delay_add(fp_delay_histogram* histogram, int64_t delay_ns) {
+  uint64_t delay = delay_ns > 0 ? static_cast<uint64_t>(delay_ns) : 0;
+  ++histogram->count;
+  histogram->sum_ns += delay;
+  ++histogram->buckets[delay_bucket(delay)];
+}
+
+// Field 22 of /proc/<pid>/stat; 0 if there is no such process.
+uint64_t process_start_ticks(uint32_t pid);
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CORE_TELEMETRY_H_

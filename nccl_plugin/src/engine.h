@@ -1,0 +1,178 @@
+// The plugin in one process: NICs, listeners, connections, and the keeper thread.
+//
+// The keeper makes and re-makes lanes, runs the timers, hears link events and commands, and moves a
+// connection's data when NCCL has not called for a while. It never holds a lock while it waits.
+#ifndef FABRICPULSE_ENGINE_H_
+#define FABRICPULSE_ENGINE_H_
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/host.h"
+#include "core/log.h"
+#include "core/receiver.h"
+#include "core/sender.h"
+#include "core/telemetry.h"
+#include "fabricpulse/clock_page.h"
+#include "fabricpulse/virtual_clock.h"
+#include "tcp/nics.h"
+
+namespace fabricpulse {
+
+class ControlServer;
+
+constexpr const char* kPluginVersion = "0.1.0";
+
+// What listen() gives NCCL to carry to the peer; at most 128 bytes. The connecting side keeps its place in
+// `cookie`.
+struct Handle {
+  uint64_t magic = 0;
+  uint64_t token[2] = {};
+  uint16_t port = 0;
+  uint8_t v4 = 0;      // addresses are 4 bytes each, otherwise 16
+  uint8_t count = 0;   // of addresses, one a NIC, in NIC order
+  uint8_t device = 0;  // the NIC that listens
+  uint8_t reserved[3] = {};
+  uint8_t addresses[64] = {};
+  uint64_t cookie = 0;
+};
+static_assert(sizeof(Handle) <= 128, "NCCL_NET_HANDLE_MAXSIZE");
+constexpr uint64_t kHandleMagic = UINT64_C(0x314c444e48505046);  // "FPPHNDL1"
+
+struct Listener {
+  uint64_t token[2] = {};
+  uint32_t device = 0;
+  uint64_t communicator = 0;
+  std::deque<std::shared_ptr<Receiver>> waiting;  // under the engine's lock
+};
+
+class Engine final : public Host {
+ public:
+  // The engine of this process, started if need be. nullptr: `error` says why.
+  static std::shared_ptr<Engine> acquire(LogFunction log, std::string* error);
+  ~Engine() override;
+
+  struct Nic : NicInfo {
+    std::atomic<bool> link_up{false};
+    std::atomic<bool> avoided{false};
+    int listen_fd = -1;
+    uint64_t link_downs = 0;
+  };
+
+  // ---- NCCL's threads ----
+  uint32_t nic_count() const { return static_cast<uint32_t>(nics_.size()); }
+  const Nic& nic(uint32_t index) const { return *nics_[index]; }
+  void add_communicator(int change);
+  void called(const char* abi);
+
+  std::shared_ptr<Listener> listen(uint32_t device, uint64_t communicator, Handle* handle);
+  void close_listener(const std::shared_ptr<Listener>& listener);
+  std::shared_ptr<Receiver> accept(const std::shared_ptr<Listener>& listener);
+  // First call with a handle starts the connection, later ones ask for it. nullptr and no error: not yet.
+  std::shared_ptr<Sender> connect(uint32_t device, uint64_t communicator, Handle* handle, std::string* error);
+  void close(const std::shared_ptr<Connection>& connection);
+
+  // ---- control socket and keeper ----
+  std::vector<std::shared_ptr<Connection>> connections();
+  Nic* find_nic(const std::string& name, uint32_t* index);
+  void set_avoided(uint32_t nic, bool avoided);
+  // How much the profiler asks of NCCL: 0 nothing, 1 collectives, 2 and proxy steps.
+  uint32_t detail() const { return detail_.load(); }
+  void set_detail(uint32_t level) { detail_.store(level); }
+
+  // ---- Host ----
+  const Config& config() const override { return config_; }
+  Telemetry* telemetry() override { return &telemetry_; }
+  uint64_t now() const override;
+  int64_t host_clock() const override { return fp_host_clock_now(virtual_clock_); }
+  bool fleet_clock(int64_t* fleet_ns) const override;
+  bool nic_up(uint32_t nic) const override { return nics_[nic]->link_up.load(std::memory_order_relaxed); }
+  bool nic_avoided(uint32_t nic) const override {
+    return nics_[nic]->avoided.load(std::memory_order_relaxed);
+  }
+  const char* nic_name(uint32_t nic) const override { return nics_[nic]->name.c_str(); }
+  uint64_t nic_bytes_per_second(uint32_t nic) const override {
+    return uint64_t{nics_[nic]->speed_mbps} * 125'000;
+  }
+  void wake() override;
+  void warn(const std::string& text) override;
+  void info(const std::string& text) override;
+
+  // For the exit handler: removes what a reader would find, touches nothing else.
+  void remove_files();
+
+ private:
+  struct Dial;      // outgoing handshake
+  struct Incoming;  // handshake of a peer
+
+  Engine(LogFunction log, const Config& config);
+  bool start(std::string* error);
+  bool open_listeners(std::string* error);
+  bool open_nic_listener(Nic* nic, uint16_t port);
+  void run();
+  void tick(uint64_t now, uint64_t since_last);
+  void watch(int fd, uint64_t tag, uint32_t events);
+  void unwatch(int fd);
+  void look_at_links(uint64_t now);
+  void refresh_clock(uint64_t now);
+  void publish(uint64_t now);
+  void accept_peers(uint32_t nic, uint64_t now);
+  void serve_incoming(uint64_t id, uint64_t now);
+  void answer(Incoming* incoming, uint64_t now);
+  void start_dials(const std::shared_ptr<Connection>& connection, uint64_t now);
+  void start_probe(const std::shared_ptr<Receiver>& receiver, uint64_t now);
+  void serve_dial(uint64_t id, uint64_t now);
+  void end_dial(uint64_t id, int error, uint64_t now);
+  void drop_late_handshakes(uint64_t now);
+  void judge_peer(const std::shared_ptr<Connection>& connection, uint64_t now);
+  int dial_socket(uint32_t nic, const uint8_t address[16], uint16_t port, int* error);
+  void fill_nics(WireNic* nics, uint32_t* count) const;
+
+  Config config_;
+  Telemetry telemetry_;
+  std::atomic<LogFunction> log_;
+  ProcessIdentity identity_;
+  uint16_t port_ = 0;
+  std::vector<std::unique_ptr<Nic>> nics_;
+  const fp_virtual_clock* virtual_clock_ = nullptr;
+
+  // The clock page as last seen by the keeper, in words so that any thread may read it while it changes.
+  static constexpr size_t kClockWords = sizeof(fp_clock_page) / 8;
+  std::atomic<uint32_t> clock_sequence_{0};
+  std::atomic<uint64_t> clock_words_[kClockWords];
+  std::atomic<bool> clock_valid_{false};
+  const fp_clock_page* clock_page_ = nullptr;
+  uint64_t clock_inode_ = 0, clock_looked_ns_ = 0;
+
+  std::mutex lock_;  // tables below; taken before the lock of a connection, never after
+  std::map<uint64_t, std::shared_ptr<Connection>> connections_;
+  struct PeerRoute {
+    uint16_t port = 0;
+    uint64_t token[2] = {};
+    std::vector<WireNic> nics;
+  };
+  std::map<uint64_t, PeerRoute> routes_;  // by connection: where the peer's process listens
+  std::vector<std::weak_ptr<Listener>> listeners_;
+  int communicators_ = 0;
+
+  int epoll_ = -1, wake_ = -1, links_ = -1;
+  std::map<uint64_t, std::unique_ptr<Dial>> dials_;         // keeper only
+  std::map<uint64_t, std::unique_ptr<Incoming>> incoming_;  // keeper only
+  uint64_t next_id_ = 1;
+  uint64_t links_looked_ns_ = 0, published_ns_ = 0;
+  std::unique_ptr<ControlServer> control_;
+  std::atomic<uint32_t> detail_{0};
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> woken_{false};
+  std::thread keeper_;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_ENGINE_H_

@@ -1,0 +1,108 @@
+"""The control socket of a running job."""
+
+import stat
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.integration.nccl_plugin.ring import Ring
+
+from fabricpulse.lab import Lab
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture(scope="module")
+def ring() -> Iterator[Ring]:
+    with Lab(hosts=2, rails=2, nic_mbit=400) as lab:
+        started = Ring(lab, 2, ["--bytes", "1M"])
+        started.wait_running()
+        yield started
+        started.stop()
+
+
+def on_rail(ring: Ring, host: str, device: str) -> list[str]:
+    return [lane["state"] for lane in ring.lanes(host) if lane["device"] == device]
+
+
+def test_the_socket_is_the_users_alone(ring: Ring) -> None:
+    (path,) = (ring.lab.host("h0").run_dir / "plugin").glob("*.sock")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_ISSOCK(path.stat().st_mode)
+
+
+def test_hello_says_who_it_is(ring: Ring) -> None:
+    answer = ring.control("h0", op="hello")
+    assert (answer["ok"], answer["protocol"], answer["host"], answer["abi"]) == (True, 1, "h0", "v12")
+
+
+def test_avoid_and_restore_a_nic(ring: Ring) -> None:
+    """All lanes over the NIC leave service on both ends, the job runs on; the same request again changes nothing; then
+    everything comes back."""
+    request = {"op": "nic.avoid", "op_id": "a-1", "generation": 10, "device": "rail0"}
+    answer = ring.control("h0", **request)
+    assert (answer["ok"], answer["result"]) == (True, "applied")
+    assert answer["changed"]
+    ring.until(lambda: set(on_rail(ring, "h0", "rail0")) == {"disabled"}, 3.0)
+    since = time.time()
+    time.sleep(0.3)
+    assert ring.bandwidth(since, time.time()) > 0
+    assert ring.control("h0", **request)["result"] == "duplicate"
+    stale = ring.control("h0", op="nic.restore", op_id="a-0", generation=9, device="rail0")
+    assert stale["error"]["code"] == "stale_generation"
+    assert ring.control("h0", op="status", op_id="a-1")["result"] == "applied"
+    assert ring.control("h0", op="nic.restore", op_id="a-2", generation=11, device="rail0")["ok"]
+    ring.until(lambda: set(on_rail(ring, "h0", "rail0")) <= {"up", "slow_start"}, 5.0)
+
+
+def test_never_the_last_healthy_lane(ring: Ring) -> None:
+    """With one rail avoided the other one cannot be, and nothing changes by asking."""
+    assert ring.control("h0", op="nic.avoid", op_id="b-1", generation=20, device="rail0")["ok"]
+    ring.until(lambda: set(on_rail(ring, "h0", "rail0")) == {"disabled"}, 3.0)
+    refused = ring.control("h0", op="nic.avoid", op_id="b-2", generation=20, device="rail1")
+    assert refused["error"]["code"] == "last_healthy_lane"
+    assert "rail1" in refused["error"]["message"]
+    assert "up" in on_rail(ring, "h0", "rail1")
+    assert ring.control("h0", op="nic.restore", op_id="b-3", generation=21, device="rail0")["ok"]
+    ring.until(lambda: set(on_rail(ring, "h0", "rail0")) <= {"up", "slow_start"}, 5.0)
+
+
+def test_disable_and_enable_a_lane(ring: Ring) -> None:
+    """One lane leaves service, its siblings stay."""
+    connection = next(c for c in ring.control("h0", op="status")["connections"] if c["direction"] == "send")
+    target = {"connection": connection["connection"], "lane": 0}
+    assert ring.control("h0", op="lane.disable", op_id="c-1", generation=1, **target)["ok"]
+
+    def state() -> str:
+        status = ring.control("h0", op="status")
+        (found,) = (c for c in status["connections"] if c["connection"] == target["connection"])
+        return str(found["lanes"][0]["state"])
+
+    ring.until(lambda: state() == "disabled", 3.0)
+    assert ring.control("h0", op="lane.enable", op_id="c-2", generation=2, **target)["ok"]
+    ring.until(lambda: state() in ("up", "slow_start"), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "code"),
+    [
+        ({"op": "fly"}, "unknown_op"),
+        ({}, "bad_request"),
+        ({"op": 7}, "bad_request"),
+        ({"op": "nic.avoid", "op_id": "d-1", "device": "rail0"}, "bad_request"),
+        ({"op": "nic.avoid", "generation": 1, "device": "rail0"}, "bad_request"),
+        ({"op": "nic.avoid", "op_id": "d-2", "generation": 99, "device": "rail9"}, "unknown_device"),
+        (
+            {"op": "lane.disable", "op_id": "d-3", "generation": 1, "connection": "zz", "lane": 0},
+            "bad_request",
+        ),
+        (
+            {"op": "lane.disable", "op_id": "d-4", "generation": 1, "connection": "0" * 16, "lane": 0},
+            "unknown_lane",
+        ),
+        ({"op": "detail", "op_id": "d-5", "generation": 1, "level": 9}, "bad_request"),
+    ],
+)
+def test_bad_requests_are_answered(ring: Ring, request_fields: dict[str, object], code: str) -> None:
+    answer = ring.control("h0", **request_fields)
+    assert (answer["ok"], answer["error"]["code"]) == (False, code)

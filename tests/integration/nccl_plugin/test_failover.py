@@ -1,0 +1,100 @@
+"""The ring keeps running, without an error and with every byte right, whatever happens to a rail."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.integration.nccl_plugin.ring import Ring
+
+from fabricpulse.lab import Lab
+from fabricpulse.lab.faults import Fault
+
+pytestmark = pytest.mark.root
+
+MAX_STALL_MS = 300
+
+
+@pytest.fixture(scope="module")
+def ring_lab() -> Iterator[Lab]:
+    with Lab(hosts=4, rails=2, nic_mbit=400) as lab:
+        yield lab
+
+
+@pytest.fixture
+def ring(ring_lab: Lab) -> Iterator[Ring]:
+    started = Ring(ring_lab, arguments=["--bytes", "2M"])
+    try:
+        started.wait_running()
+        yield started
+    finally:
+        ring_lab.heal()
+        for rank in started.ranks:
+            rank.process.kill()
+            rank.process.wait(10)
+
+
+def rail0_used(ring: Ring, host: str) -> bool:
+    """Some lane over the host's rail0 has carried bytes lately."""
+    return any(
+        lane["device"] == "rail0" and lane["state"] == "up" and lane["weight"] > 0
+        for lane in ring.lanes(host)
+    )
+
+
+FAULTS: dict[str, Callable[[Lab], Fault]] = {
+    "link_down": lambda lab: lab.host(1).nic(0).down(),
+    "admin_down": lambda lab: lab.host(1).nic(0).admin_down(),
+    "black_hole": lambda lab: lab.host(1).nic(0).black_hole(),
+    "one_way_rx": lambda lab: lab.host(1).nic(0).black_hole("rx"),
+    "one_way_tx": lambda lab: lab.host(1).nic(0).black_hole("tx"),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_dead_rail_costs_a_short_stall_and_nothing_else(ring: Ring, ring_lab: Lab, kind: str) -> None:
+    """Traffic is on the other rail within 300 ms, and back on the first within 3 s of its repair."""
+    since = time.time()
+    fault = FAULTS[kind](ring_lab)
+    time.sleep(1.0)
+    until = time.time()
+    assert ring.stall_ms(since, until) <= MAX_STALL_MS
+    assert ring.bandwidth(until - 0.5, until) > 0
+    assert all(lane["state"] != "up" for lane in ring.lanes("h1") if lane["device"] == "rail0")
+    fault.undo()
+    ring.until(lambda: rail0_used(ring, "h1"), 3.0)
+    ring.stop()
+
+
+def test_both_rails_dead_is_waited_for(ring: Ring, ring_lab: Lab) -> None:
+    """No lane at all is no error either: the ring stands still and goes on when one rail is back."""
+    first, second = ring_lab.host(1).nic(0).down(), ring_lab.host(1).nic(1).black_hole()
+    time.sleep(1.0)
+    stopped = time.time()
+    time.sleep(0.5)
+    assert ring.bandwidth(stopped, stopped + 0.4) == 0
+    first.undo()
+    restored = time.time()
+    ring.until(lambda: ring.bandwidth(restored, time.time()) > 0, 5.0)
+    second.undo()
+    ring.stop()
+
+
+def test_a_dead_peer_is_an_error_that_names_it(ring: Ring) -> None:
+    """When a rank is killed its neighbours fail within 3 s, and say who is gone."""
+    ring.ranks[2].process.kill()
+    for rank in (ring.ranks[1], ring.ranks[3]):
+        assert rank.process.wait(5) == 1
+        assert "h2 (pid" in rank.text()
+        assert "is gone" in rank.text()
+
+
+def test_a_stopped_peer_is_no_fault(ring: Ring) -> None:
+    """SIGSTOP for a second: the lanes are well, so none fails, and the ring goes on after SIGCONT."""
+    before = {lane["failovers"] for lane in ring.lanes("h1")}
+    ring.ranks[2].process.suspend()
+    time.sleep(1.0)
+    ring.ranks[2].process.resume()
+    resumed = time.time()
+    ring.until(lambda: ring.bandwidth(resumed, time.time()) > 0, 5.0)
+    assert {lane["failovers"] for lane in ring.lanes("h1")} == before == {0}
+    ring.stop()
