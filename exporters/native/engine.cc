@@ -23,7 +23,7 @@ constexpr std::size_t kPendingStamps = 1'024;  // a power of two; a tick of one 
 constexpr int kStampPatienceTicks = 50;        // after that a TX stamp is lost
 constexpr int kPacketsPerTick = 8'192;  // of one NIC; what is above waits in the kernel, then is dropped
 constexpr std::size_t kEventsKept = 4'096;
-constexpr std::size_t kTrainsPerBatch = 8;         // keeps the packets of one train close together
+constexpr std::size_t kTrainsPerBatch = 10;        // keeps the packets of one train close together
 constexpr std::int64_t kClockStep = 1'000'000;     // ns between two ticks: slewing moves 5 us in that time
 constexpr std::int64_t kTrainSettled = 1'000'000;  // ns after which a train gets no more packets, normally
 constexpr std::int64_t kPlausibleOwd = 10'000'000'000;  // ns; beyond it a clock is wrong, not a path slow
@@ -62,9 +62,9 @@ Engine::Engine(const Settings& settings)
     throw std::invalid_argument("port and the source ports after it must be in [1, 65535]");
   if ((settings.ring_capacity & (settings.ring_capacity - 1)) != 0 || settings.ring_capacity == 0)
     throw std::invalid_argument("ring capacity must be a power of two");
-  // At most one train to a peer goes out in a tick.
+  // At most one train to a peer goes out in a tick: even the longest tick must be shorter than a period.
   settings_.tick_ns =
-      std::min<std::int64_t>(settings.tick_ns, static_cast<std::int64_t>(0.5e9 / settings.rate));
+      std::min<std::int64_t>(settings.tick_ns, static_cast<std::int64_t>(0.8e9 / settings.rate));
   attended_ = AttendedClock(3 * settings_.tick_ns);
 
   // Counts up with wall time in steps of 16 ms: a restart has another epoch, and a later one.

@@ -1,9 +1,9 @@
 // The probe engine: one native thread that sends trains, takes in what arrives, and judges.
 //
-// Theory of operation. The thread wakes on an absolute, jittered schedule (a tick, 10 ms by default) and does
+// Theory of operation. The thread wakes on an absolute, jittered schedule (a tick, 16 ms by default) and does
 // all its work then: TX stamps of the last tick, packets that have arrived, verdicts, trains that are due.
 // Draining late costs nothing, because the stamps are the kernel's, and is what makes 1,500 packets a second
-// each way cheap: one wake-up and two or three system calls serve fifteen packets. The trains of a tick are
+// each way cheap: one wake-up and two or three system calls serve two dozen packets. The trains of a tick are
 // sent interleaved (all first packets, all second, all third), so that the spacing of a train comes from
 // useful work and not from spinning.
 //
@@ -53,7 +53,7 @@ struct Settings {
   double rate = 50;  // trains a second to each peer
   std::int64_t interval_ns = 1'000'000'000;
   std::int64_t grace_ns = 10'000'000'000;
-  std::int64_t tick_ns = 10'000'000;
+  std::int64_t tick_ns = 16'000'000;
   std::int64_t spacing_ns = 20'000;  // between the packets of a train, at least
   std::int64_t window_ns = 15'000'000'000;
   std::int64_t latency_ceiling_ns = 10'000'000;

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <tuple>
 
+#include "edge_text.h"
 #include "engine.h"
 
 namespace nb = nanobind;
@@ -126,6 +127,33 @@ NB_MODULE(_probe_engine, m) {
              return nb::bytes(out.data(), out.size());
            })
       .def("take_events", &Engine::take_events);
+
+  nb::class_<EdgeText>(m, "EdgeText")
+      .def(nb::init<std::vector<std::string>, std::vector<std::string>, int>(), "names"_a, "labels"_a,
+           "port"_a)
+      .def("render", [](const EdgeText& text, nb::bytes snapshot) {
+        SnapshotHeader header;
+        if (snapshot.size() < sizeof(header)) throw std::invalid_argument("not a snapshot");
+        std::memcpy(&header, snapshot.c_str(), sizeof(header));
+        const std::size_t offset = sizeof(header) + header.nics * sizeof(NicRecord);
+        if (header.edges != text.edges() || snapshot.size() != offset + header.edges * sizeof(EdgeRecord)) {
+          throw std::invalid_argument("the snapshot is of another configuration");
+        }
+        // A copy, because bytes need not be aligned for the records.
+        std::vector<EdgeRecord> edges(header.edges);
+        std::memcpy(static_cast<void*>(edges.data()), snapshot.c_str() + offset,
+                    edges.size() * sizeof(EdgeRecord));
+        std::vector<EdgeText::Block> blocks;
+        {
+          nb::gil_scoped_release release;
+          blocks = text.render(edges.data());
+        }
+        std::vector<std::tuple<nb::str, std::uint32_t>> out;
+        for (const EdgeText::Block& block : blocks) {
+          out.emplace_back(nb::str(block.text.data(), block.text.size()), block.samples);
+        }
+        return out;
+      });
 
   m.def("nic_identity", &nic_identity, "host"_a, "device"_a);
   m.def("siphash24", [](nb::bytes key, nb::bytes data) {

@@ -47,12 +47,16 @@ def format_value(value: float) -> str:
     return "+Inf" if value > 0 else "-Inf"
 
 
+# What the sample cap takes or leaves as one: number of samples, their text.
+_Group = tuple[int, Sequence[str]]
+
+
 class Exposition:
     """One scrape's answer being written."""
 
     def __init__(self, sample_cap: int = DEFAULT_SAMPLE_CAP) -> None:
         self._cap = sample_cap
-        self._families: dict[str, tuple[MetricSpec, list[list[str]]]] = {}
+        self._families: dict[str, tuple[MetricSpec, list[_Group]]] = {}
 
     def add(self, spec: MetricSpec, values: Sequence[str], value: float) -> None:
         """Adds one sample of a gauge or counter. values : label values in the order of `spec.labels`."""
@@ -60,7 +64,7 @@ class Exposition:
 
     def add_rendered(self, spec: MetricSpec, labels: str, value: float) -> None:
         """As `add`, with a label part from `render_labels` that the caller keeps between scrapes."""
-        self._group(spec).append([f"{spec.name}{labels} {format_value(value)}\n"])
+        self._group(spec).append((1, (f"{spec.name}{labels} {format_value(value)}\n",)))
 
     def add_histogram(
         self, spec: MetricSpec, values: Sequence[str], counts: Sequence[int], total: float
@@ -80,7 +84,7 @@ class Exposition:
         plain = render_labels(spec, values)
         lines.append(f"{spec.name}_sum{plain} {format_value(total)}\n")
         lines.append(f"{spec.name}_count{plain} {running}\n")
-        self._group(spec).append(lines)
+        self._group(spec).append((len(lines), lines))
 
     def add_summary(
         self,
@@ -98,25 +102,26 @@ class Exposition:
         plain = render_labels(spec, values)
         lines.append(f"{spec.name}_sum{plain} {format_value(total)}\n")
         lines.append(f"{spec.name}_count{plain} {count}\n")
-        self._group(spec).append(lines)
+        self._group(spec).append((len(lines), lines))
 
     def add_lines(self, spec: MetricSpec, lines: Iterable[str]) -> None:
         """Adds samples of a gauge or counter that the caller has rendered whole: `name{labels} value` and a newline.
 
         For families of thousands of series: the caller keeps `name{labels} ` and pays for one f-string a sample.
         """
-        self._group(spec).extend([line] for line in lines)
+        self._group(spec).extend((1, (line,)) for line in lines)
 
-    def add_groups(self, spec: MetricSpec, groups: Iterable[list[str]]) -> None:
-        """As `add_lines`, for metrics of several samples (a summary); the sample cap takes or leaves a whole group."""
-        self._group(spec).extend(groups)
+    def add_block(self, spec: MetricSpec, text: str, samples: int) -> None:
+        """Adds a family whose lines were rendered elsewhere, natively say. The sample cap takes or leaves it whole."""
+        if samples:
+            self._group(spec).append((samples, (text,)))
 
     def declare(self, specs: Iterable[MetricSpec]) -> None:
         """Fixes the place of families that may get no sample; a family without samples is not written."""
         for spec in specs:
             self._group(spec)
 
-    def _group(self, spec: MetricSpec) -> list[list[str]]:
+    def _group(self, spec: MetricSpec) -> list[_Group]:
         family = self._families.get(spec.name)
         if family is None:
             family = self._families[spec.name] = (spec, [])
@@ -130,13 +135,13 @@ class Exposition:
         dropped: dict[str, int] = {}
         for spec, groups in self._families.values():
             kept: list[str] = []
-            for lines in groups:
-                written += len(lines)
-                if len(lines) <= room:
-                    room -= len(lines)
+            for samples, lines in groups:
+                written += samples
+                if samples <= room:
+                    room -= samples
                     kept.extend(lines)
                 else:
-                    dropped[spec.name] = dropped.get(spec.name, 0) + len(lines)
+                    dropped[spec.name] = dropped.get(spec.name, 0) + samples
             if kept:
                 parts.append(_header(spec))
                 parts.extend(kept)

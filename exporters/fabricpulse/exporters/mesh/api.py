@@ -2,9 +2,16 @@
 
 from typing import Any
 
-from fabricpulse.exporters.mesh.exposition import CAUSE_NAMES, STATE_NAMES, edge_faults, summarize_paths
+from fabricpulse.exporters.mesh.exposition import CAUSE_NAMES, STATE_NAMES, edge_faults
 from fabricpulse.exporters.mesh.fleet_view import FleetView
-from fabricpulse.exporters.mesh.snapshot import DROP_REASONS, Cause, EdgeState, Snapshot, State
+from fabricpulse.exporters.mesh.snapshot import (
+    DROP_REASONS,
+    Cause,
+    EdgeState,
+    Snapshot,
+    State,
+    summarize_paths,
+)
 
 _EDGE_STATES = {State.UNKNOWN: "unknown", State.UP: "up", State.DOWN: "down"}
 

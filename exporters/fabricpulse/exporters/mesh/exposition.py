@@ -1,47 +1,43 @@
-"""The mesh exporter's /metrics: from a snapshot to text. The label part of a series is rendered once per membership."""
+"""The mesh exporter's /metrics: from a snapshot to text. The samples of edges, most of all, are rendered natively."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.core.metrics.exposition import Exposition, render_labels
+from fabricpulse.exporters import _probe_engine as native
 from fabricpulse.exporters.mesh import metrics as m
 from fabricpulse.exporters.mesh.faults import EdgeView, Fault, diagnose
 from fabricpulse.exporters.mesh.fleet_view import FleetView
-from fabricpulse.exporters.mesh.snapshot import DROP_REASONS, Cause, Distribution, EdgeState, Snapshot, State
+from fabricpulse.exporters.mesh.snapshot import (
+    DROP_REASONS,
+    Cause,
+    Distribution,
+    Snapshot,
+    State,
+    parse_snapshot,
+)
 
 STATE_NAMES = {State.UNKNOWN: "unknown", State.UP: "connected", State.DOWN: "disconnected"}
 CAUSE_NAMES = {cause: cause.name.lower() for cause in Cause}
 
 
-class PathSummary(NamedTuple):
-    """Delays over the source ports of an edge, ns. worst : index of the worst path. dead : paths that do not arrive."""
-
-    best_ns: int
-    median_ns: int
-    worst_ns: int
-    worst: int
-    dead: int
-
-
-def summarize_paths(edge: EdgeState) -> PathSummary | None:
-    """Best, median and worst source port of an edge; None before any was measured. A dead path is the worst."""
-    raw = edge.raw_paths
-    known: list[tuple[int, int]] = []
-    dead = 0
-    worst_dead = -1
-    for index in range(edge.paths):
-        if raw[4 * index + 3] == State.DOWN:
-            dead += 1
-            worst_dead = index
-        elif raw[4 * index + 2] > -(1 << 63):
-            known.append((raw[4 * index + 2], index))
-    if not known:
-        return None
-    known.sort()
-    worst_ns, worst = known[-1]
-    return PathSummary(known[0][0], known[len(known) // 2][0], worst_ns, worst_dead if dead else worst, dead)
+# In the order of enum EdgeFamily in exporters/native/edge_text.h.
+_EDGE_FAMILIES = (
+    m.EDGE_UP,
+    m.EDGE_SENT,
+    m.EDGE_RECEIVED,
+    m.EDGE_LOST,
+    m.EDGE_INBOUND,
+    m.EDGE_OUTBOUND,
+    m.EDGE_OWD,
+    m.EDGE_OWD_BOUND,
+    m.EDGE_PATH_OWD,
+    m.EDGE_WORST_PORT,
+    m.EDGE_PATHS_DOWN,
+    m.EDGE_BASELINE,
+    m.EDGE_ELEVATED,
+)
 
 
 def edge_faults(view: FleetView, snapshot: Snapshot) -> list[Fault | None]:
@@ -81,26 +77,23 @@ class MeshExposition:
 
     def __init__(self, view: FleetView, port: int) -> None:
         self._view = view
-        self._port = port
         self._nic_values = [(nic.device, nic.network) for nic in view.nics]
         self._edge_values = [(view.nics[peer.nic].device, peer.host, peer.device) for peer in view.peers]
-        self._edge_labels = [render_labels(m.EDGE_UP, values) for values in self._edge_values]
-        self._quantile_labels = {
-            quantile: [
-                render_labels(m.EDGE_OWD, values, f'quantile="{quantile}"') for values in self._edge_values
-            ]
-            for quantile in ("0.5", "0.99", "1")
-        }
-        self._path_labels = {
-            path: [render_labels(m.EDGE_PATH_OWD, (*values, path)) for values in self._edge_values]
-            for path in ("best", "median", "worst")
-        }
+        self._edge_text = native.EdgeText(
+            [spec.name for spec in _EDGE_FAMILIES],
+            [render_labels(m.EDGE_UP, values)[1:-1] for values in self._edge_values],
+            port,
+        )
 
-    def write(self, out: Exposition, snapshot: Snapshot, counters: Counters) -> None:
-        """Adds everything to `out`. NICs come first: they stay when the sample cap cuts."""
+    def write(self, out: Exposition, raw: bytes, counters: Counters) -> None:
+        """Adds everything to `out`. raw : `Engine.snapshot()`. NICs come first: they stay when the sample cap cuts.
+
+        Raises ValueError for a snapshot of another configuration.
+        """
+        snapshot = parse_snapshot(raw)
         self._write_nics(out, snapshot)
         self._write_engine(out, snapshot, counters)
-        self._write_edges(out, snapshot.edges)
+        self._write_edges(out, raw)
         for values, fault in zip(self._edge_values, edge_faults(self._view, snapshot), strict=True):
             if fault is not None:
                 out.add(m.EDGE_FAULT, (*values, fault), 1)
@@ -154,91 +147,9 @@ class MeshExposition:
             for label, count in values.items():
                 out.add(spec, (label,), count)
 
-    def _write_edges(self, out: Exposition, edges: Sequence[EdgeState]) -> None:
-        labels = self._edge_labels
-
-        def family(spec: MetricSpec, value: Callable[[EdgeState], int | None]) -> None:
-            name = spec.name
-            out.add_lines(
-                spec,
-                [
-                    f"{name}{label} {v}\n"
-                    for label, edge in zip(labels, edges, strict=True)
-                    if (v := value(edge)) is not None
-                ],
-            )
-
-        def verdict(state: int) -> int | None:
-            return None if state == State.UNKNOWN else int(state == State.UP)
-
-        family(m.EDGE_UP, lambda e: verdict(e.state))
-        family(m.EDGE_SENT, lambda e: e.sent)
-        family(m.EDGE_RECEIVED, lambda e: e.received)
-        family(m.EDGE_LOST, lambda e: e.lost)
-        family(m.EDGE_INBOUND, lambda e: verdict(e.inbound))
-        family(m.EDGE_OUTBOUND, lambda e: verdict(e.outbound))
-        self._write_owd(out, edges)
-        self._write_paths(out, edges)
-
-    def _write_owd(self, out: Exposition, edges: Sequence[EdgeState]) -> None:
-        half, most, top = (self._quantile_labels[q] for q in ("0.5", "0.99", "1"))
-        name = m.EDGE_OWD.name
-        groups = []
-        for index, (label, edge) in enumerate(zip(self._edge_labels, edges, strict=True)):
-            group = []
-            if edge.window_count:
-                group = [
-                    f"{name}{half[index]} {edge.owd_p50_ns / 1e9!r}\n",
-                    f"{name}{most[index]} {edge.owd_p99_ns / 1e9!r}\n",
-                    f"{name}{top[index]} {edge.owd_max_ns / 1e9!r}\n",
-                ]
-            group.append(f"{name}_sum{label} {edge.owd_sum_ns / 1e9!r}\n")
-            group.append(f"{name}_count{label} {edge.owd_count}\n")
-            groups.append(group)
-        out.add_groups(m.EDGE_OWD, groups)
-
-        def seconds(
-            spec: MetricSpec, value: Callable[[EdgeState], int], known: Callable[[EdgeState], bool]
-        ) -> None:
-            out.add_lines(
-                spec,
-                [
-                    f"{spec.name}{label} {value(edge) / 1e9!r}\n"
-                    for label, edge in zip(self._edge_labels, edges, strict=True)
-                    if known(edge)
-                ],
-            )
-
-        seconds(m.EDGE_OWD_BOUND, lambda e: e.owd_bound_ns, lambda e: e.window_count > 0)
-        seconds(m.EDGE_BASELINE, lambda e: e.baseline_ns, lambda e: e.latency != State.UNKNOWN)
-        out.add_lines(
-            m.EDGE_ELEVATED,
-            [
-                f"{m.EDGE_ELEVATED.name}{label} {int(edge.latency == State.DOWN)}\n"
-                for label, edge in zip(self._edge_labels, edges, strict=True)
-                if edge.latency != State.UNKNOWN
-            ],
-        )
-
-    def _write_paths(self, out: Exposition, edges: Sequence[EdgeState]) -> None:
-        best, median, worst = (self._path_labels[path] for path in ("best", "median", "worst"))
-        delays, ports, down = [], [], []
-        name = m.EDGE_PATH_OWD.name
-        for index, (label, edge) in enumerate(zip(self._edge_labels, edges, strict=True)):
-            summary = summarize_paths(edge)
-            if summary is None:
-                continue
-            delays.append(f"{name}{best[index]} {summary.best_ns / 1e9!r}\n")
-            delays.append(f"{name}{median[index]} {summary.median_ns / 1e9!r}\n")
-            delays.append(f"{name}{worst[index]} {summary.worst_ns / 1e9!r}\n")
-            ports.append(f"{m.EDGE_WORST_PORT.name}{label} {self._port + summary.worst}\n")
-        for label, edge in zip(self._edge_labels, edges, strict=True):
-            if edge.received:
-                dead = edge.raw_paths[3::4].count(State.DOWN)
-                down.append(f"{m.EDGE_PATHS_DOWN.name}{label} {dead}\n")
-        out.add_lines(m.EDGE_PATH_OWD, delays)
-        out.add_lines(m.EDGE_WORST_PORT, ports)
-        out.add_lines(m.EDGE_PATHS_DOWN, down)
+    def _write_edges(self, out: Exposition, raw: bytes) -> None:
+        for spec, (text, samples) in zip(_EDGE_FAMILIES, self._edge_text.render(raw), strict=True):
+            out.add_block(spec, text, samples)
 
 
 def _histogram(out: Exposition, spec: MetricSpec, values: Iterable[str], distribution: Distribution) -> None:

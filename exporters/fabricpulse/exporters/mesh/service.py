@@ -255,7 +255,7 @@ class MeshService:
         """The exposition."""
         out = Exposition(self.config.sample_cap)
         out.add(BUILD_INFO, self._build, 1)
-        self._exposition.write(out, self.snapshot(), self.counters)
+        self._exposition.write(out, self.engine.snapshot(), self.counters)
         return out.render() + prometheus_client.generate_latest(prometheus_client.REGISTRY)
 
     async def serve_edges(self, _: web.Request) -> web.Response:

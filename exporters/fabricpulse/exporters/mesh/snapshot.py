@@ -120,6 +120,36 @@ class EdgeState(NamedTuple):
         return PathState(expected, lost, None if owd == UNKNOWN_OWD else owd, state)
 
 
+class PathSummary(NamedTuple):
+    """Delays over the source ports of an edge, ns. worst : index of the worst path. dead : paths that do not arrive."""
+
+    best_ns: int
+    median_ns: int
+    worst_ns: int
+    worst: int
+    dead: int
+
+
+def summarize_paths(edge: EdgeState) -> PathSummary | None:
+    """Best, median and worst source port; None before any was measured. A dead path is the worst.
+
+    The same as summarize_paths of exporters/native/edge_text.cc.
+    """
+    known: list[tuple[int, int]] = []
+    dead = [index for index in range(edge.paths) if edge.raw_paths[4 * index + 3] == State.DOWN]
+    for index in range(edge.paths):
+        delay = edge.raw_paths[4 * index + 2]
+        if index not in dead and delay != UNKNOWN_OWD:
+            known.append((delay, index))
+    if not known:
+        return None
+    known.sort()
+    worst_ns, worst = known[-1]
+    return PathSummary(
+        known[0][0], known[len(known) // 2][0], worst_ns, dead[-1] if dead else worst, len(dead)
+    )
+
+
 _EDGE_FIELDS = len(EdgeState._fields) - 1
 
 
@@ -161,3 +191,26 @@ def parse_snapshot(data: bytes) -> Snapshot:
     ]
     lateness = Distribution(h[12 : 12 + _LATENESS], h[12 + _LATENESS])
     return Snapshot._make((h[0], h[3], *h[4:12], lateness, nics, edges))
+
+
+def pack_snapshot(snapshot: Snapshot) -> bytes:
+    """The inverse of parse_snapshot, for tests and tools that play a recorded engine."""
+    parts = [
+        _HEADER.pack(
+            snapshot.generation,
+            len(snapshot.nics),
+            len(snapshot.edges),
+            *snapshot[1:10],
+            *snapshot.lateness.counts,
+            snapshot.lateness.sum_ns,
+        )
+    ]
+    for nic in snapshot.nics:
+        outages, owd = nic.outages, nic.owd
+        parts.append(
+            _NIC.pack(
+                *nic[:9], *outages.counts, outages.sum_ns, *owd.counts, owd.sum_ns, *nic.drops, *nic[-2:]
+            )
+        )
+    parts += [_EDGE.pack(*edge[:_EDGE_FIELDS], *edge.raw_paths) for edge in snapshot.edges]
+    return b"".join(parts)

@@ -1,0 +1,130 @@
+#include "edge_text.h"
+
+#include <algorithm>
+#include <charconv>
+#include <climits>
+#include <stdexcept>
+#include <utility>
+
+#include "verdict.h"
+
+namespace fabricpulse {
+namespace {
+
+constexpr auto kUp = static_cast<std::uint8_t>(State::kUp);
+constexpr auto kDown = static_cast<std::uint8_t>(State::kDown);
+constexpr auto kUnknown = static_cast<std::uint8_t>(State::kUnknown);
+
+class Writer {
+ public:
+  Writer(EdgeText::Block* block, const std::string& name) : block_(*block), name_(name) {}
+
+  void sample(const std::string& labels, std::uint64_t value) {
+    begin("", labels, "");
+    char digits[24];
+    block_.text.append(digits, std::to_chars(digits, digits + sizeof(digits), value).ptr);
+    end();
+  }
+  // Nanoseconds as seconds, in the shortest form that reads back as the same number.
+  void seconds(const char* suffix, const std::string& labels, const char* extra, std::int64_t ns) {
+    begin(suffix, labels, extra);
+    char digits[40];
+    block_.text.append(digits,
+                       std::to_chars(digits, digits + sizeof(digits), static_cast<double>(ns) / 1e9).ptr);
+    end();
+  }
+  void count(const char* suffix, const std::string& labels, std::uint64_t value) {
+    begin(suffix, labels, "");
+    char digits[24];
+    block_.text.append(digits, std::to_chars(digits, digits + sizeof(digits), value).ptr);
+    end();
+  }
+
+ private:
+  void begin(const char* suffix, const std::string& labels, const char* extra) {
+    block_.text.append(name_).append(suffix).append("{").append(labels).append(extra).append("} ");
+  }
+  void end() {
+    block_.text.push_back('\n');
+    ++block_.samples;
+  }
+
+  EdgeText::Block& block_;
+  const std::string& name_;
+};
+
+}  // namespace
+
+PathSummary summarize_paths(const EdgeRecord& edge) {
+  PathSummary s;
+  std::pair<std::int64_t, int> known[kMaxPaths];
+  int count = 0, dead = -1;
+  const int paths = static_cast<int>(std::min<std::uint32_t>(edge.paths, kMaxPaths));
+  for (int i = 0; i < paths; ++i) {
+    if (edge.path[i].state == kDown) {
+      ++s.dead;
+      dead = i;
+    } else if (edge.path[i].owd_ns != INT64_MIN) {
+      known[count++] = {edge.path[i].owd_ns, i};
+    }
+  }
+  if (count == 0) return s;
+  std::sort(known, known + count);
+  s.known = true;
+  s.best_ns = known[0].first;
+  s.median_ns = known[count / 2].first;
+  s.worst_ns = known[count - 1].first;
+  s.worst = dead >= 0 ? dead : known[count - 1].second;
+  return s;
+}
+
+EdgeText::EdgeText(std::vector<std::string> names, std::vector<std::string> labels, int port)
+    : names_(std::move(names)), labels_(std::move(labels)), port_(port) {
+  if (names_.size() != kEdgeFamilies) throw std::invalid_argument("one name for each family is needed");
+}
+
+std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges) const {
+  std::vector<Block> blocks(kEdgeFamilies);
+  std::vector<Writer> to;
+  for (int f = 0; f < kEdgeFamilies; ++f) {
+    const int lines = f == kFamilyOwd ? 5 : f == kFamilyPathOwd ? 3 : 1;
+    blocks[static_cast<std::size_t>(f)].text.reserve(labels_.size() * static_cast<std::size_t>(lines) * 128);
+    to.emplace_back(&blocks[static_cast<std::size_t>(f)], names_[static_cast<std::size_t>(f)]);
+  }
+  auto verdict = [&to](EdgeFamily family, const std::string& labels, std::uint8_t state) {
+    if (state != kUnknown) to[family].sample(labels, state == kUp ? 1 : 0);
+  };
+  for (std::size_t i = 0; i < labels_.size(); ++i) {
+    const EdgeRecord& e = edges[i];
+    const std::string& l = labels_[i];
+    verdict(kFamilyUp, l, e.state);
+    verdict(kFamilyInbound, l, e.inbound);
+    verdict(kFamilyOutbound, l, e.outbound);
+    to[kFamilySent].sample(l, e.sent);
+    to[kFamilyReceived].sample(l, e.received);
+    to[kFamilyLost].sample(l, e.lost);
+    if (e.window_count > 0) {
+      to[kFamilyOwd].seconds("", l, ",quantile=\"0.5\"", e.owd_p50_ns);
+      to[kFamilyOwd].seconds("", l, ",quantile=\"0.99\"", e.owd_p99_ns);
+      to[kFamilyOwd].seconds("", l, ",quantile=\"1\"", e.owd_max_ns);
+      to[kFamilyOwdBound].seconds("", l, "", e.owd_bound_ns);
+    }
+    to[kFamilyOwd].seconds("_sum", l, "", e.owd_sum_ns);
+    to[kFamilyOwd].count("_count", l, e.owd_count);
+    const PathSummary paths = summarize_paths(e);
+    if (paths.known) {
+      to[kFamilyPathOwd].seconds("", l, ",path=\"best\"", paths.best_ns);
+      to[kFamilyPathOwd].seconds("", l, ",path=\"median\"", paths.median_ns);
+      to[kFamilyPathOwd].seconds("", l, ",path=\"worst\"", paths.worst_ns);
+      to[kFamilyWorstPort].sample(l, static_cast<std::uint64_t>(port_ + paths.worst));
+    }
+    if (e.received > 0) to[kFamilyPathsDown].sample(l, static_cast<std::uint64_t>(paths.dead));
+    if (e.latency != kUnknown) {
+      to[kFamilyBaseline].seconds("", l, "", e.baseline_ns);
+      to[kFamilyElevated].sample(l, e.latency == kDown ? 1 : 0);
+    }
+  }
+  return blocks;
+}
+
+}  // namespace fabricpulse

@@ -1,0 +1,63 @@
+// The hot part of /metrics: the samples of all edges as text, from the records of a snapshot. Pure.
+//
+// In Python a scrape of 10,000 series takes 10 ms and holds the interpreter for as long; here it takes 1 ms.
+#ifndef FABRICPULSE_EXPORTERS_EDGE_TEXT_H_
+#define FABRICPULSE_EXPORTERS_EDGE_TEXT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "snapshot.h"
+
+namespace fabricpulse {
+
+// The families in the order of EdgeText::render; the Python side gives their names in this order.
+enum EdgeFamily : int {
+  kFamilyUp = 0,
+  kFamilySent,
+  kFamilyReceived,
+  kFamilyLost,
+  kFamilyInbound,
+  kFamilyOutbound,
+  kFamilyOwd,
+  kFamilyOwdBound,
+  kFamilyPathOwd,
+  kFamilyWorstPort,
+  kFamilyPathsDown,
+  kFamilyBaseline,
+  kFamilyElevated,
+  kEdgeFamilies,
+};
+
+struct PathSummary {
+  bool known = false;
+  std::int64_t best_ns = 0, median_ns = 0, worst_ns = 0;
+  int worst = 0;  // index of the worst source port: one that is dead, or else the slowest
+  int dead = 0;
+};
+PathSummary summarize_paths(const EdgeRecord& edge);
+
+class EdgeText {
+ public:
+  // names : of the families, kEdgeFamilies of them. labels : of each edge, as
+  // `device="…",peer="…",peer_device="…"`. port : source port of path 0. Throws std::invalid_argument for
+  // another number of names.
+  EdgeText(std::vector<std::string> names, std::vector<std::string> labels, int port);
+
+  struct Block {
+    std::string text;
+    std::uint32_t samples = 0;
+  };
+  // One block for each family. `edges` holds one record for each of the labels, in the same order.
+  std::vector<Block> render(const EdgeRecord* edges) const;
+  std::size_t edges() const { return labels_.size(); }
+
+ private:
+  std::vector<std::string> names_, labels_;
+  int port_;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_EDGE_TEXT_H_

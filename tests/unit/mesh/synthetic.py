@@ -1,0 +1,100 @@
+"""Engine snapshots and fleet views made up for the tests, all values distinct and plausible."""
+
+from fabricpulse.core.fleet.membership import Nic
+from fabricpulse.exporters import _probe_engine as native
+from fabricpulse.exporters.mesh.fleet_view import FleetView, Peer
+from fabricpulse.exporters.mesh.snapshot import (
+    UNKNOWN_OWD,
+    Distribution,
+    EdgeState,
+    NicState,
+    Snapshot,
+    State,
+)
+
+OWD, OUTAGE, LATE = (
+    len(bounds) + 1
+    for bounds in (native.OWD_BUCKETS_NS, native.OUTAGE_BUCKETS_NS, native.LATENESS_BUCKETS_NS)
+)
+
+
+def nic_state(index, state=State.UP, cause=0):
+    return NicState(
+        state=state,
+        cause=cause,
+        open=True,
+        link=True,
+        open_errno=0,
+        disconnects=index,
+        reconnects=index,
+        changed_host_ns=1_700_000_000_000_000_000 + index,
+        down_ns=0,
+        outages=Distribution(tuple(range(OUTAGE)), 12_345_678_901 + index),
+        owd=Distribution(tuple(1000 + i + index for i in range(OWD)), 98_765_432_100),
+        drops=tuple(range(7)),
+        overflows=3,
+        stamps_lost=4,
+    )
+
+
+def edge_state(index, nic, state=State.UP, paths=8, latency=State.UP):
+    raw = []
+    for path in range(native.MAX_PATHS):
+        raw += [300 + path, path, 2_000 + 10 * path + index if path < paths else UNKNOWN_OWD, int(State.UP)]
+    return EdgeState(
+        slot=index,
+        nic=nic,
+        state=state,
+        inbound=state,
+        outbound=State.UP if state == State.UP else State.UNKNOWN,
+        latency=latency,
+        paths=paths,
+        sent=150_000 + index,
+        send_errors=index % 3,
+        received=149_000 + index,
+        lost=7 + index,
+        heard_age_ns=12_000_000,
+        heard_by_age_ns=30_000_000,
+        owd_count=50_000 + index,
+        owd_sum_ns=105_000_000 + index,
+        window_count=1_400,
+        peer_epoch=99,
+        owd_p50_ns=2_100 + index,
+        owd_p99_ns=3_900 + index,
+        owd_max_ns=88_000 + index,
+        owd_min_ns=1_800,
+        owd_bound_ns=140,
+        baseline_ns=2_050 + index,
+        limit_ns=26_150,
+        raw_paths=tuple(raw),
+    )
+
+
+def view_and_snapshot(nics=2, peers=3):
+    """A host with `nics` NICs of `peers` peers each, everything up."""
+    view = FleetView(
+        "h0",
+        tuple(Nic(device=f"rail{n}", address=f"10.{n}.0.1", network=f"rail{n}") for n in range(nics)),
+        tuple(
+            Peer(n, f"h{p + 1}", f"rail{n}", f"rail{n}", f"10.{n}.0.{p + 2}")
+            for n in range(nics)
+            for p in range(peers)
+        ),
+        peers + 1,
+    )
+    snapshot = Snapshot(
+        generation=1,
+        clock_status=1,
+        ticks=62_500,
+        stalls=1,
+        stalled_ns=2_000_000_000,
+        cpu_ns=14_000_000_000,
+        clock_steps=0,
+        events_dropped=0,
+        samples=1_000_000,
+        clock_bound_ns=70,
+        lateness=Distribution(tuple(range(LATE)), 5_000_000),
+        nics=[nic_state(n) for n in range(nics)],
+        edges=[edge_state(i, i // peers) for i in range(nics * peers)],
+    )
+    return view, snapshot

@@ -1,0 +1,154 @@
+"""/metrics of the mesh exporter: golden file, promtool, number of series, speed."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.unit.mesh.synthetic import edge_state, nic_state, view_and_snapshot
+
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.exporters.mesh.exposition import Counters, MeshExposition
+from fabricpulse.exporters.mesh.metrics import METRICS
+from fabricpulse.exporters.mesh.snapshot import (
+    UNKNOWN_OWD,
+    Cause,
+    State,
+    pack_snapshot,
+    parse_snapshot,
+    summarize_paths,
+)
+
+GOLDEN = Path(__file__).parents[2] / "fixtures" / "mesh" / "metrics.txt"
+
+
+def render(view, snapshot, cap=20_000):
+    out = Exposition(cap)
+    counters = Counters(
+        realtime=True,
+        membership_ok=True,
+        membership_changed_s=1_700_000_000.5,
+        pushes={"http://am:9093": 4},
+        push_failures={"http://am:9093": 0},
+        events={"nic_disconnected": 1, "nic_connected": 1},
+    )
+    MeshExposition(view, 9620).write(out, pack_snapshot(snapshot), counters)
+    return out.render()
+
+
+def troubled():
+    """Two NICs, one disconnected; an edge unknown, one elevated, one with a dead path."""
+    view, snapshot = view_and_snapshot()
+    snapshot.nics[1] = nic_state(1, State.DOWN, Cause.LINK)
+    snapshot.edges[0] = edge_state(0, 0, State.UNKNOWN, latency=State.UNKNOWN)._replace(window_count=0)
+    snapshot.edges[1] = edge_state(1, 0, latency=State.DOWN)
+    raw = list(snapshot.edges[2].raw_paths)
+    raw[4 * 5 + 3] = State.DOWN
+    snapshot.edges[2] = snapshot.edges[2]._replace(raw_paths=tuple(raw))
+    for index in (3, 4, 5):
+        snapshot.edges[index] = edge_state(index, 1, State.DOWN)
+    return view, snapshot
+
+
+def test_golden():
+    """The whole text, byte for byte. `FABRICPULSE_UPDATE_GOLDEN=1` writes it anew."""
+    text = render(*troubled()).decode()
+    if os.environ.get("FABRICPULSE_UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_promtool_finds_nothing(tools):
+    """`promtool check metrics` is content with names, help texts and types."""
+    result = subprocess.run(
+        [tools.promtool, "check", "metrics"], input=render(*troubled()), capture_output=True, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+
+
+def test_every_family_is_in_the_catalogue_and_parses():
+    """A strict parser reads it; every metric of the catalogue occurs with its type."""
+    families = {f.name: f for f in text_string_to_metric_families(render(*troubled()).decode())}
+    for spec in METRICS:
+        name = spec.name.removesuffix("_total")
+        assert families[name].type == spec.type
+        assert families[name].documentation == spec.help
+
+
+def test_unknown_is_not_down():
+    """What was not measured has no sample."""
+    text = render(*troubled()).decode()
+    unknown = 'device="rail0",peer="h1",peer_device="rail0"'
+    for name in ("fabricpulse_edge_up", "fabricpulse_edge_inbound_up", "fabricpulse_edge_latency_elevated"):
+        assert f"{name}{{{unknown}}}" not in text
+    view, snapshot = view_and_snapshot()
+    snapshot.nics[0] = nic_state(0, State.UNKNOWN, Cause.PEER_GONE)
+    text = render(view, snapshot).decode()
+    assert 'fabricpulse_nic_connected{device="rail0"' not in text
+    assert 'fabricpulse_nic_state{device="rail0",network="rail0",state="unknown"} 1' in text
+    assert 'fabricpulse_nic_disconnects_total{device="rail0",network="rail0"} 0' in text
+
+
+def test_series_of_a_full_host():
+    """8 NICs with 10 peers each: 2,000 series at most."""
+    lines = [line for line in render(*view_and_snapshot(8, 10)).splitlines() if not line.startswith(b"#")]
+    assert len(lines) <= 2_000
+
+
+def test_the_cap_cuts_edges_before_nics():
+    """A sample cap takes from what comes last and says so; NICs stay."""
+    view, snapshot = view_and_snapshot(8, 10)
+    text = render(view, snapshot, cap=700).decode()
+    assert text.count("\nfabricpulse_nic_connected{") == 8
+    assert 'fabricpulse_exporter_dropped_samples{family="fabricpulse_edge_owd_seconds"} 400' in text
+
+
+def test_ten_thousand_series_are_quick():
+    """A scrape of 10,000 series stays within some milliseconds (the gate is in bench_mesh; this one is generous)."""
+    view, snapshot = view_and_snapshot(8, 65)
+    exposition = MeshExposition(view, 9620)
+    raw = pack_snapshot(snapshot)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        out = Exposition()
+        exposition.write(out, raw, Counters())
+        text = out.render()
+        times.append(time.perf_counter() - start)
+    assert len(text.splitlines()) > 10_000
+    assert min(times) < 0.06
+
+
+@pytest.mark.parametrize("dead", [None, 3])
+def test_worst_path(dead):
+    """Best, median and worst of the source ports; a dead one is the worst, and unmeasured ones do not count."""
+    edge = edge_state(0, 0, paths=6)
+    raw = list(edge.raw_paths)
+    raw[2] = UNKNOWN_OWD
+    if dead is not None:
+        raw[4 * dead + 3] = State.DOWN
+    summary = summarize_paths(edge._replace(raw_paths=tuple(raw)))
+    assert summary is not None
+    assert summary.best_ns == 2_010
+    assert summary.worst_ns == 2_050
+    assert summary.worst == (5 if dead is None else 3)
+    assert summary.dead == (0 if dead is None else 1)
+
+
+def test_no_path_measured():
+    assert summarize_paths(edge_state(0, 0, paths=0)) is None
+
+
+def test_snapshot_round_trip():
+    _, snapshot = troubled()
+    assert parse_snapshot(pack_snapshot(snapshot)) == snapshot
+
+
+def test_a_snapshot_of_another_membership_is_refused():
+    """A scrape between two memberships never gives one edge the numbers of another."""
+    view, _ = view_and_snapshot(2, 3)
+    _, other = view_and_snapshot(2, 4)
+    with pytest.raises(ValueError, match="another configuration"):
+        MeshExposition(view, 9620).write(Exposition(), pack_snapshot(other), Counters())
