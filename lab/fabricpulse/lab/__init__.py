@@ -4,6 +4,7 @@ from fabricpulse.lab.channel import LabClosedError
 from fabricpulse.lab.fabric import Fabric
 from fabricpulse.lab.faults import Fault, Flap, LinkDown, LinkEvent, Port
 from fabricpulse.lab.lab import Lab
+from fabricpulse.lab.load import Load
 from fabricpulse.lab.node import Host, Link, Nic, Node, Spine
 from fabricpulse.lab.process import LabProcess
 
@@ -18,6 +19,7 @@ __all__ = [
     "Link",
     "LinkDown",
     "LinkEvent",
+    "Load",
     "Nic",
     "Node",
     "Port",

@@ -33,7 +33,8 @@ from fabricpulse.lab.clocks import HostClock, WanderDriver
 from fabricpulse.lab.fabric import FRONT_END, MGMT, Fabric
 from fabricpulse.lab.faults import Fault, Port, tbf
 from fabricpulse.lab.forward import Forwarder
-from fabricpulse.lab.node import Host, Link, Node, Spine
+from fabricpulse.lab.load import Load
+from fabricpulse.lab.node import Host, Link, Nic, Node, Spine
 from fabricpulse.lab.process import LabProcess, pid_of
 
 DIRECTORY_PREFIX = "fabricpulse-lab-"
@@ -214,6 +215,12 @@ class Lab:
             self.node(node)
             devices = ", ".join(name for where, name in self._ports if where == node)
             raise UserError(f"{node} has no port {device!r}; it has {devices}") from None
+
+    def nic(self, name: str) -> tuple[Host, Nic]:
+        """Host and NIC of a name such as "h0-rail1". Raises UserError."""
+        host, _, device = name.partition("-")
+        found = self.host(host)
+        return found, found.nic(device)
 
     def address(self, host: str, device: str) -> str:
         """The IPv4 address of a host's NIC, `fe0` included."""
@@ -460,6 +467,15 @@ class Lab:
         """Every fault in force, oldest first."""
         return tuple(self._faults)
 
+    def load(
+        self, source: str, destination: str, mbit: float, *, path: str | None = None, flows: int = 1
+    ) -> Load:
+        """Starts background UDP traffic from "h0-rail0" to "h1-rail1"; it ends as a fault does.
+
+        path : the spine that all flows cross ("spine0"). Raises UserError when none can.
+        """
+        return Load(self, source, destination, mbit, path, flows)
+
     def heal(self) -> None:
         """Undoes every fault, newest first."""
         for fault in reversed(self.faults):
@@ -472,8 +488,7 @@ class Lab:
 
         source, destination : "h0-rail0", … Raises UserError when there is no route.
         """
-        host, _, device = source.partition("-")
-        nic = self.host(host).nic(device)
+        _, nic = self.nic(source)
         target = self.resolve(destination)
         out = self.run(
             nic.leaf,

@@ -35,6 +35,12 @@ def refused_within(lab: Lab, seconds: float) -> bool:
     return False
 
 
+def pair_delay_floor(pair: Pair) -> float:
+    """The least of ten delays: a machine that is busy delays some packets, a queue all."""
+    with pair:
+        return min(pair.delay_s() for _ in range(10))
+
+
 def pair_over(lab: Lab, spine: str) -> Pair:
     """A pair across rails whose datagrams there go by `spine`."""
     for _ in range(64):
@@ -46,7 +52,7 @@ def pair_over(lab: Lab, spine: str) -> Pair:
 
 
 def test_a_pulled_cable_takes_the_carrier_and_all_traffic(shared_lab: Lab) -> None:
-    """The host sees it at once; the other NIC goes on; after undo traffic is back within 300 ms."""
+    """The host sees it at once; the other NIC goes on; after undo traffic is back within 800 ms."""
     nic = shared_lab.host("h0").nic("rail0")
     other = (("h0", "rail1"), ("h1", "rail1"))
     with Pair(shared_lab, *SAME_RAIL) as pair, Pair(shared_lab, *other) as rail1:
@@ -57,7 +63,7 @@ def test_a_pulled_cable_takes_the_carrier_and_all_traffic(shared_lab: Lab) -> No
             assert (pair.there(), pair.back()) == (0, 0)
             assert (rail1.there(), rail1.back()) == (100, 100)
         assert carrier(shared_lab, "h0", "rail0")
-        assert pair.until_through() < 0.3
+        assert pair.until_through() < 0.8
         assert (pair.there(), pair.back()) == (100, 100)
 
 
@@ -66,8 +72,8 @@ def test_a_nic_set_down_on_the_host_comes_back_with_its_routes(shared_lab: Lab) 
     with Pair(shared_lab, *SAME_RAIL) as pair, Pair(shared_lab, *CROSS_RAIL) as across:
         with shared_lab.host("h0").nic("rail0").admin_down():
             assert (pair.there(), across.there()) == (0, 0)
-        assert pair.until_through() < 0.3
-        assert across.until_through() < 0.3
+        assert pair.until_through() < 0.8
+        assert across.until_through() < 0.8
 
 
 def test_a_flap_is_as_often_as_asked_and_known_exactly(shared_lab: Lab) -> None:
@@ -146,7 +152,7 @@ def test_a_limit_slows_one_port_queues_and_then_drops(shared_lab: Lab) -> None:
     """50 Mbit/s with 40 ms of queue: that rate, that delay, loss beyond it; undone, all is fast again."""
     with Pair(shared_lab, *SAME_RAIL) as pair:
         with shared_lab.host("h1").nic("rail0").limit(50, queue_ms=40):
-            assert 40 < pair.rate_mbit(megabytes=0.2) < 60
+            assert 45 < pair.rate_mbit(0.2) < 55
             assert (
                 Pair.one_way(pair.a, pair.b, 200, size=8000) < 100
             )  # 250 kB fit in the queue, 1.6 MB do not
@@ -176,9 +182,9 @@ def test_the_speed_of_nics_is_no_fault(make_lab: Callable[..., Lab]) -> None:
     with Pair(lab, ("h0", "rail0"), ("h1", "rail0")) as pair:
         assert lab.faults == ()
         lab.host("h1").nic(0).limit(20)
-        assert 15 < pair.rate_mbit(0.1) < 25
+        assert 18 < pair.rate_mbit(0.1) < 22
         lab.heal()
-        assert 160 < pair.rate_mbit(0.3) < 240
+        assert 180 < pair.rate_mbit(0.3) < 220
 
 
 def test_the_source_port_chooses_the_spine(shared_lab: Lab) -> None:
@@ -212,12 +218,12 @@ def test_a_dead_spine_is_left_by_all_a_grey_one_by_nobody(shared_lab: Lab) -> No
     """Power off: leaves see it and use the other spine. Black hole: what hashes there is lost, the rest is not."""
     with pair_over(shared_lab, "spine0") as over0, pair_over(shared_lab, "spine1") as over1:
         with shared_lab.spine(0).down():
-            assert (over0.until_through() < 0.3, over0.there(), over1.there()) == (True, 100, 100)
+            assert (over0.until_through() < 0.8, over0.there(), over1.there()) == (True, 100, 100)
             assert (
                 shared_lab.path("h0-rail0", "h1-rail1", over0.source_port, over0.destination_port) == "spine1"
             )
         assert shared_lab.path("h0-rail0", "h1-rail1", over0.source_port, over0.destination_port) == "spine0"
-        assert over0.until_through() < 0.3
+        assert over0.until_through() < 0.8
         assert (over0.there(), over0.back()) == (100, 100)
         with shared_lab.spine(0).black_hole():
             assert (over0.there(), over1.there()) == (0, 100)
@@ -231,7 +237,7 @@ def test_one_congested_path_slows_only_what_crosses_it(shared_lab: Lab) -> None:
         pair_over(shared_lab, "spine1") as over1,
         shared_lab.link("leaf0", "spine0").limit(50, way="out"),
     ):
-        assert 40 < over0.rate_mbit(0.2) < 60
+        assert 45 < over0.rate_mbit(0.2) < 55
         assert over1.rate_mbit(0.2) > 200
 
 
@@ -257,8 +263,8 @@ def test_heal_undoes_everything(shared_lab: Lab) -> None:
     shared_lab.heal()
     assert shared_lab.faults == ()
     with Pair(shared_lab, *SAME_RAIL) as pair, Pair(shared_lab, *CROSS_RAIL) as across:
-        assert pair.until_through() < 0.3
-        assert across.until_through() < 0.3
+        assert pair.until_through() < 0.8
+        assert across.until_through() < 0.8
         assert (pair.there(), across.there(), across.back()) == (100, 100, 100)
 
 
@@ -276,3 +282,32 @@ def test_faults_of_a_closed_lab_are_harmless(lab: Lab) -> None:
         lab.close()
     with pytest.raises(LabClosedError):
         lab.host("h0").nic(0).down()
+
+
+def test_a_load_fills_the_path_that_was_asked_for(shared_lab: Lab) -> None:
+    """80 Mbit/s by spine1: its counter grows, spine0's does not; over a limit it makes a standing queue for others."""
+
+    def sent_bytes(spine: str) -> int:
+        return int(shared_lab.run("leaf0", ["cat", f"/sys/class/net/{spine}/statistics/tx_bytes"]).stdout)
+
+    with shared_lab.load("h0-rail0", "h1-rail1", 80, path="spine1", flows=2) as load:
+        assert len(load.source_ports) == 2
+        started, before = time.monotonic(), [sent_bytes("spine0"), sent_bytes("spine1")]
+        while sent_bytes("spine1") == before[1] and time.monotonic() - started < 5:
+            time.sleep(0.01)
+        started, before = time.monotonic(), [sent_bytes("spine0"), sent_bytes("spine1")]
+        time.sleep(1)
+        after, took = [sent_bytes("spine0"), sent_bytes("spine1")], time.monotonic() - started
+        assert after[0] - before[0] < 10_000
+        assert 30 < (after[1] - before[1]) * 8e-6 / took < 90
+        with pair_over(shared_lab, "spine1") as pair, shared_lab.link("leaf0", "spine1").limit(20, way="out"):
+            # 50 kB at 20 Mbit/s are 20 ms.
+            deadline = time.monotonic() + 5
+            while (delay := pair.delay_s()) < 0.01 and time.monotonic() < deadline:
+                pass
+            assert 0.01 < delay < 0.5
+            assert pair_delay_floor(pair_over(shared_lab, "spine0")) < 0.01
+    assert load.process.poll() is not None
+    with pytest.raises(UserError, match="share a leaf"):
+        shared_lab.load("h0-rail0", "h1-rail0", 1, path="spine0")
+    assert shared_lab.faults == ()

@@ -1,12 +1,16 @@
 """Small real traffic between nodes, to measure what a fault does."""
 
 import socket
+import struct
 import time
 from contextlib import suppress
 
 from fabricpulse.lab import Lab
 
 IP_RECVTOS = 13
+SO_TIMESTAMPNS = 35
+SO_RCVBUFFORCE = 33
+TIMESPEC = struct.Struct("qq")
 ECT0, CE = 2, 3
 
 
@@ -22,7 +26,7 @@ class Pair:
         self.b.connect(self.a.getsockname())
         for sock in (self.a, self.b):
             sock.settimeout(1.0)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+            sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 4 << 20)
         # The first packets wait for ARP; a measurement must not.
         self.one_way(self.a, self.b, 1)
         self.one_way(self.b, self.a, 1)
@@ -93,37 +97,40 @@ class Pair:
         self.a.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0)
         return found
 
-    def rate_mbit(self, megabytes: float = 2.0, size: int = 8000) -> float:
-        """The rate at which b receives a burst from a, Mbit/s, first to last datagram.
+    def rate_mbit(self, megabytes: float, size: int = 8000) -> float:
+        """The rate at which a burst from a comes out of the fabric at b, Mbit/s, by the kernel's receive stamps.
 
-        The sender offers far more than any limit under test; what the queue does not hold is lost.
+        The burst is offered at once; what the queue under test does not hold is lost.
         """
+        self.b.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         _drain(self.b)
-        self.b.settimeout(0.3)
-        first = last = 0
-        got = 0
-        end = time.monotonic() + 5
-        to_send = int(megabytes * 1e6 / size)
-        self.a.setblocking(False)
-        while time.monotonic() < end:
-            for _ in range(4):
-                if to_send:
-                    with suppress(OSError):
-                        self.a.send(b"." * size)
-                        to_send -= 1
-            try:
-                self.b.settimeout(0.0 if to_send else 0.3)
-                data = self.b.recv(65_536)
-            except BlockingIOError:
-                time.sleep(0.0005)
-                continue
-            except TimeoutError:
-                break
-            last = time.monotonic_ns()
-            first = first or last
-            got += len(data)
-        self.a.setblocking(True)
-        return (got - size) * 8e3 / (last - first)
+        for _ in range(int(megabytes * 1e6 / size)):
+            self.a.send(b"." * size)
+        stamps = []
+        self.b.settimeout(0.5)
+        with suppress(TimeoutError):
+            while True:
+                stamps.append(self._received_ns())
+        # The first packets find the bucket full and pass at line rate.
+        steady = stamps[4:]
+        return float((len(steady) - 1) * (size + 42) * 8e3 / (steady[-1] - steady[0]))
+
+    def delay_s(self) -> float:
+        """Seconds from just before a datagram is sent at a until b's kernel has it; 1 if it is lost."""
+        self.b.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        _drain(self.b)
+        self.b.settimeout(1.0)
+        sent = time.time_ns()
+        self.a.send(b"x")
+        try:
+            return (self._received_ns() - sent) / 1e9
+        except TimeoutError:
+            return 1.0
+
+    def _received_ns(self) -> int:
+        _, ancillary, _, _ = self.b.recvmsg(65_536, 64)
+        seconds, nanoseconds = TIMESPEC.unpack(ancillary[0][2])
+        return int(seconds * 10**9 + nanoseconds)
 
 
 def _drain(sock: socket.socket) -> None:

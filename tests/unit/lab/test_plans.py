@@ -6,6 +6,7 @@ import pytest
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab.faults import FlapPlan, tbf
+from fabricpulse.lab.load import CATCH_UP_S, Pacer
 
 
 def test_a_flap_plan_is_seeded() -> None:
@@ -52,3 +53,23 @@ def test_an_impossible_limit_is_refused(mbit: float, queue_ms: float) -> None:
     """One sentence."""
     with pytest.raises(UserError, match="not possible"):
         tbf("h0", mbit, queue_ms, 1500)
+
+
+def test_a_load_is_paced_to_its_rate() -> None:
+    """80 Mbit/s of 1000-byte packets are 10 per millisecond, whatever the ticks."""
+    pacer = Pacer(80, 972, 5.0)
+    assert sum(pacer.due(5.0 + tick * 0.001) for tick in range(1, 1001)) == pytest.approx(10_000, abs=1)
+    assert pacer.due(6.0) == 0
+
+
+def test_a_load_does_not_make_good_a_long_stall_in_one_burst() -> None:
+    """After ten seconds of standing still it sends what belongs to CATCH_UP_S."""
+    pacer = Pacer(80, 972, 0.0)
+    assert pacer.due(10.0) == pytest.approx(CATCH_UP_S * 10_000, abs=1)
+    assert pacer.due(10.001) == pytest.approx(10, abs=1)
+
+
+def test_a_slow_load_still_sends() -> None:
+    """One packet every eight seconds comes every eight seconds, however often it is asked."""
+    pacer = Pacer(0.001, 972, 0.0)
+    assert sum(pacer.due(tick * 0.001) for tick in range(80_001)) == pytest.approx(10, abs=1)
