@@ -193,7 +193,7 @@ def parse(body: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
 
 def bench_parity(root: Path, binary: str) -> None:
     """Every counter of node_exporter, and every gauge that ours has a name for, has the equal value."""
-    SysTree(root).gpu_host()
+    SysTree(root).gpu_host(gid_slots=255)
     with running(node_command(binary, root), NODE_PORT) as node:
         theirs = list(parse(node.scrape()))
     with running(nic_command(root), NIC_PORT, FABRICPULSE_RUN_DIR=str(root.parent / "run")) as nic:
@@ -271,13 +271,13 @@ def _kept(root: Path, way: Callable[[SysTree], None], live: bool) -> float:
         os.seteuid(65534)
     try:
         exporter = NicExporter(NicConfig(), sysfs=root)
-        healthy = _others(parse(exporter.collect()))
+        healthy = _others(parse(exporter.collect_once()))
         if not live:
             exporter.close()
         way(tree)
         if not live:
             exporter = NicExporter(NicConfig(), sysfs=root)
-        broken = _others(parse(exporter.collect()))
+        broken = _others(parse(exporter.collect_once()))
         exporter.close()
     finally:
         if as_nobody:
@@ -304,7 +304,7 @@ def _kept_by_node(root: Path, binary: str, way: Callable[[SysTree], None]) -> fl
 def bench_cost(root: Path, binary: str | None, scrapes: int) -> None:
     """CPU and time of a scrape over HTTP with gzip, as Prometheus does it; each GID table is read every 20th time,
     which is the default of 300 s at a scrape interval of 15 s."""
-    SysTree(root).gpu_host()
+    SysTree(root).gpu_host(gid_slots=255)
     pace_s = 0.03
     config = root.parent / "nic.yaml"
     config.write_text(f"gid:\n  refresh_seconds: {20 * pace_s}\n")
@@ -465,8 +465,16 @@ def inner_flaps(flaps: int) -> None:
     counted = sum(after.get(name, 0) - base[name] for name in base)
     log = [json.loads(line) for line in (Path(run) / "nic-events.jsonl").read_text().splitlines()]
     timed = sum(1 for event in log if event["event"] == "link_up" and "down_seconds" in event)
-    report(f"{begun} flaps, 2 restarts", "flaps_counted", counted, "flaps",
-           lambda v: v == begun and exact and begun >= flaps, flaps=begun, exact_on_each_link=exact, timed=timed)  # fmt: skip
+    report(
+        f"{begun} flaps, 2 restarts",
+        "flaps_counted",
+        counted,
+        "flaps",
+        lambda v: v == begun and exact and begun >= flaps,
+        flaps=begun,
+        exact_on_each_link=exact,
+        timed=timed,
+    )
 
 
 def inner_storm(flaps: int) -> None:
@@ -527,9 +535,17 @@ def inner_latency(changes: int) -> None:
     for values in (in_metric, in_log):
         values.sort()
     p99 = max(in_metric[int(changes * 0.99)], in_log[int(changes * 0.99)])
-    report(f"{changes} downs", "event_latency_ms_p99", p99, "ms", lambda v: v <= 20,
-           metric_p50=round(statistics.median(in_metric), 3), log_p50=round(statistics.median(in_log), 3),
-           metric_p99=round(in_metric[int(changes * 0.99)], 3), log_p99=round(in_log[int(changes * 0.99)], 3))  # fmt: skip
+    report(
+        f"{changes} downs",
+        "event_latency_ms_p99",
+        p99,
+        "ms",
+        lambda v: v <= 20,
+        metric_p50=round(statistics.median(in_metric), 3),
+        log_p50=round(statistics.median(in_log), 3),
+        metric_p99=round(in_metric[int(changes * 0.99)], 3),
+        log_p99=round(in_log[int(changes * 0.99)], 3),
+    )
 
 
 OVERRUNS = "fabricpulse_nic_event_overruns_total"

@@ -1,6 +1,8 @@
 """Fixtures: trees, and an exposition as a dictionary."""
 
+import asyncio
 import re
+from collections.abc import Callable
 
 import pytest
 from tests.fixtures.sys_tree import SysTree
@@ -27,17 +29,23 @@ class Samples(dict[tuple[str, tuple[tuple[str, str], ...]], float]):
                 samples[key] = float(match[3])
         return samples
 
-    def get_one(self, name: str, **labels: str) -> float | None:
-        found = [v for (n, ls), v in self.items() if n == name and labels.items() <= dict(ls).items()]
-        assert len(found) <= 1, f"{name} {labels}: {len(found)} samples"
+    def get_one(self, metric: str, /, **labels: str) -> float | None:
+        found = [v for (n, ls), v in self.items() if n == metric and labels.items() <= dict(ls).items()]
+        assert len(found) <= 1, f"{metric} {labels}: {len(found)} samples"
         return found[0] if found else None
 
-    def labels(self, name: str, **labels: str) -> list[dict[str, str]]:
-        return [dict(ls) for (n, ls) in self if n == name and labels.items() <= dict(ls).items()]
+    def labels(self, metric: str, /, **labels: str) -> list[dict[str, str]]:
+        return [dict(ls) for (n, ls) in self if n == metric and labels.items() <= dict(ls).items()]
 
     def of_device(self, device: str) -> dict[object, float]:
         """The samples that speak of one device, without those about the exporter's own work."""
         return {key: value for key, value in self.items() if ("device", device) in key[1]}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns when the condition holds; the test's time limit ends it otherwise."""
+    while not condition():  # noqa: ASYNC110 - what is waited for happens in the code under test, which has no event
+        await asyncio.sleep(0.001)
 
 
 @pytest.fixture
@@ -57,7 +65,7 @@ def scrape(tree):
         if fresh or key not in exporters:
             exporters[key] = NicExporter(config or NicConfig(), sysfs=tree.root)
             made.append(exporters[key])
-        return Samples.parse(exporters[key].collect())
+        return Samples.parse(exporters[key].collect_once())
 
     yield once
     for exporter in made:

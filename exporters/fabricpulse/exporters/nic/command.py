@@ -116,21 +116,19 @@ def command(
     if not (sysfs / "class/net").is_dir():
         raise UserError(f"{sysfs} is no sysfs: {sysfs / 'class/net'} is not a directory; set --path.sysfs")
     if context.invoked_subcommand is not None:
-        context.obj = NicExporter(config, sysfs=sysfs, procfs=procfs, boot_id=boot_id())
+        context.obj = NicExporter(config, sysfs=sysfs, boot_id=boot_id(procfs))
         return
     if output is not None and not once:
         raise UserError("--output is for --once; the daemon serves its metrics over HTTP")
     if once:
-        write_once(NicExporter(config, sysfs=sysfs, procfs=procfs, boot_id=boot_id()), output)
+        write_once(NicExporter(config, sysfs=sysfs, boot_id=boot_id(procfs)), output)
         return
     run_dir = ensure_run_dir()
     run_daemon(
         lambda life: serve(
             life,
             options,
-            NicExporter(
-                config, sysfs=sysfs, procfs=procfs, run_dir=run_dir, clock=host_clock(), boot_id=boot_id()
-            ),
+            NicExporter(config, sysfs=sysfs, run_dir=run_dir, clock=host_clock(), boot_id=boot_id(procfs)),
         )
     )
 
@@ -160,7 +158,7 @@ async def serve(life: Lifetime, options: DaemonOptions, exporter: NicExporter) -
 
 def write_once(exporter: NicExporter, output: Path | None) -> None:
     """Writes one exposition to `output` by rename, or to standard output. Raises UserError when it cannot."""
-    body = exporter.collect()
+    body = exporter.collect_once()
     exporter.close()
     if output is None:
         sys.stdout.buffer.write(body)

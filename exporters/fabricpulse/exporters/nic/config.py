@@ -1,5 +1,6 @@
 """Configuration of `fabricpulse nic`. Flags have precedence over the file, the file over these defaults."""
 
+import ipaddress
 import re
 from typing import Literal
 
@@ -57,6 +58,13 @@ class NcclSection(Section, frozen=True):
     address_family: Literal["AF_INET", "AF_INET6"] = "AF_INET"
     address_range: str = ""
     roce_version: Literal[1, 2] = 2
+
+    def validate(self) -> None:
+        if self.address_range:
+            try:
+                ipaddress.ip_network(self.address_range, strict=False)
+            except ValueError as error:
+                raise ValueError(f"address_range: {error}") from error
 
 
 class FlapSection(Section, frozen=True):

@@ -2,10 +2,12 @@
 
 import asyncio
 import ipaddress
+import os
 import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,21 +17,54 @@ from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.bonding import BondingCollector
 from fabricpulse.exporters.nic.collectors.contract import HOST, Collector, Context
+from fabricpulse.exporters.nic.collectors.dcb import DcbCollector
+from fabricpulse.exporters.nic.collectors.ethtool import EthtoolCollector
 from fabricpulse.exporters.nic.collectors.flaps import FlapCollector
 from fabricpulse.exporters.nic.collectors.gid import GidCollector
 from fabricpulse.exporters.nic.collectors.infiniband import InfinibandCollector
+from fabricpulse.exporters.nic.collectors.kernel_log import KernelLogCollector
+from fabricpulse.exporters.nic.collectors.module import ModuleCollector
 from fabricpulse.exporters.nic.collectors.netdev import NetdevCollector
 from fabricpulse.exporters.nic.collectors.pcie import PcieCollector
+from fabricpulse.exporters.nic.collectors.verbs import VerbsCollector
 from fabricpulse.exporters.nic.config import COLLECTORS, OFF_BY_DEFAULT, NicConfig
 from fabricpulse.exporters.nic.event_log import EventLog
 from fabricpulse.exporters.nic.filters import DeviceFilter
 from fabricpulse.exporters.nic.flap_service import FlapService
 from fabricpulse.exporters.nic.gid_rules import NcclRules
 from fabricpulse.exporters.nic.inventory import Inventory, Scanner
+from fabricpulse.exporters.nic.kernel.dcb import DcbSource, KernelDcb
+from fabricpulse.exporters.nic.kernel.ethtool import EthtoolSource, KernelEthtool
 from fabricpulse.exporters.nic.reader import DescriptorBudget, Faults
 from fabricpulse.exporters.nic.runner import Outcome, Runner
 
 log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where data comes from that is not in sysfs; None for a source that is not there.
+
+    ethtool, module : two, because each is used on a thread of its own when a device hangs.
+    """
+
+    ethtool: EthtoolSource | None = None
+    module: EthtoolSource | None = None
+    dcb: DcbSource | None = None
+    kmsg: Path | None = None
+    verbs: bool = False
+    link_events: bool = True
+
+
+def kernel_sources(sysfs: Path) -> Sources:
+    """The running kernel's, if `sysfs` is its own: it knows nothing of the devices of a copied tree."""
+    try:
+        is_own = os.path.samefile(sysfs, "/sys")
+    except OSError:
+        is_own = False
+    if not is_own:
+        return Sources()
+    return Sources(KernelEthtool(), KernelEthtool(), KernelDcb(), Path("/dev/kmsg"), verbs=True)
 
 
 class _InventoryCollector:
@@ -54,8 +89,8 @@ class _InventoryCollector:
 class NicExporter:
     """All collectors of one host.
 
-    sysfs, procfs : roots of the file systems. events : whether link events are followed (a one-shot run does not).
-    run_dir : where flap state and event log are kept, None for nowhere. clock : host time in seconds.
+    sysfs : root of the file system. run_dir : where flap state and event log are kept, None for nowhere. clock : host
+    time in seconds. sources : None for those of the running kernel.
     """
 
     def __init__(
@@ -63,19 +98,19 @@ class NicExporter:
         config: NicConfig,
         *,
         sysfs: Path = Path("/sys"),
-        procfs: Path = Path("/proc"),
         run_dir: Path | None = None,
         clock: Callable[[], float] = time.time,
         boot_id: str = "",
+        sources: Sources | None = None,
     ) -> None:
         self._config = config
         self._wanted = DeviceFilter(config.device.include, config.device.exclude)
         self._sysfs = str(sysfs)
-        self._procfs = str(procfs)
         self.faults = Faults()
         self._runner = Runner(config.stall_seconds)
         self._inventory = _InventoryCollector(Scanner(self._sysfs, self._wanted))
         self._lock = threading.Lock()
+        self._rescan: asyncio.Task[None] | None = None
         budget = DescriptorBudget()
         self.gid = GidCollector(
             nccl_rules(config), config.gid.refresh_seconds, config.gid.max_info, lambda: self.flaps.is_live
@@ -89,7 +124,10 @@ class NicExporter:
             boot_id,
             config.flaps.holdoff_poll_seconds,
             self._link_changed,
+            self._unknown_link,
         )
+        found = sources if sources is not None else kernel_sources(sysfs)
+        self._follows_links = found.link_events
         enabled = enabled_collectors(config)
         made: dict[str, Callable[[], Collector]] = {
             "infiniband": lambda: InfinibandCollector(
@@ -100,7 +138,24 @@ class NicExporter:
             "pcie": lambda: PcieCollector(self._sysfs, budget),
             "bonding": lambda: BondingCollector(self._sysfs),
             "flaps": lambda: FlapCollector(self.flaps),
+            "dcb": lambda: DcbCollector(found.dcb, budget),
         }
+        if found.ethtool is not None:
+            ethtool = found.ethtool
+            made["ethtool"] = lambda: EthtoolCollector(ethtool)
+        if found.module is not None:
+            module = found.module
+            made["module"] = lambda: ModuleCollector(module)
+        self._kernel_log: KernelLogCollector | None = None
+        if found.kmsg is not None and "kernel_log" in enabled:
+            kernel_log = self._kernel_log = KernelLogCollector(self.flaps, found.kmsg)
+            made["kernel_log"] = lambda: kernel_log
+        self._verbs: VerbsCollector | None = None
+        if found.verbs and "verbs" in enabled:
+            verbs = self._verbs = VerbsCollector(
+                self.flaps, lambda device: self.gid.touch(device, time.monotonic())
+            )
+            made["verbs"] = lambda: verbs
         self.collectors: list[Collector] = [
             made[name]() for name in COLLECTORS if name in enabled and name in made
         ]
@@ -114,10 +169,18 @@ class NicExporter:
         """Finds the NICs and follows link events from now on."""
         await asyncio.to_thread(self._scan)
         if any(collector.name == "flaps" for collector in self.collectors):
-            await self.flaps.start(self.inventory)
+            await self.flaps.start(self.inventory, follow=self._follows_links)
+        if self._kernel_log is not None:
+            self._kernel_log.start(self.inventory)
+        if self._verbs is not None:
+            self._verbs.start()
 
     def stop(self) -> None:
         """Keeps the state of flaps and gives everything back."""
+        if self._rescan is not None:
+            self._rescan.cancel()
+        if self._kernel_log is not None:
+            self._kernel_log.stop()
         self.flaps.stop()
         self.close()
 
@@ -129,11 +192,40 @@ class NicExporter:
 
     async def scrape(self) -> bytes:
         """One exposition. The event loop stays free for link events meanwhile."""
-        before = self.inventory
+        if not self.flaps.is_live:
+            self.flaps.poll(self.inventory.netdevs)
         body = await asyncio.to_thread(self.collect)
-        if self.inventory is not before:
-            self.flaps.use(self.inventory)
+        self._use_inventory()
         return body
+
+    def _use_inventory(self) -> None:
+        self.flaps.use(self.inventory)
+        for collector in self.collectors:
+            if isinstance(collector, InfinibandCollector):
+                self.flaps.port_states(collector.port_states())
+
+    def _unknown_link(self) -> None:
+        """A link has appeared: its labels are found without waiting for the next scrape."""
+        if self._rescan is None:
+            self._rescan = asyncio.get_running_loop().create_task(self._scan_again())
+
+    async def _scan_again(self) -> None:
+        # udev renames a new link at once; RDMA devices come a little after their netdevs.
+        await asyncio.sleep(0.1)
+        self._rescan = None
+        await asyncio.to_thread(self._locked_scan)
+        self.flaps.use(self.inventory)
+
+    def _locked_scan(self) -> None:
+        with self._lock:
+            self._scan()
+
+    def collect_once(self) -> bytes:
+        """One exposition without a daemon: flaps are what the kernel has counted."""
+        self._locked_scan()
+        self.flaps.use(self.inventory)
+        self.flaps.poll(self.inventory.netdevs, "start")
+        return self.collect()
 
     def _scan(self) -> Outcome:
         context = Context(time.monotonic(), self.inventory, self.faults)
@@ -150,9 +242,6 @@ class NicExporter:
         outcomes = [self._scan()]
         context = Context(began, self.inventory, self.faults)
         chosen = [collector for collector in self.collectors if not only or collector.name in only]
-        if self.flaps.is_live is False and any(collector.name == "flaps" for collector in chosen):
-            self.flaps.use(self.inventory)
-            self.flaps.poll(self.inventory.netdevs)
         steps = [(collector, target) for collector in chosen for target in collector.targets(context)]
         outcomes.append(self._runner.run(steps, context))
         return self._render(outcomes, chosen)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fabricpulse.core.log import get_logger
@@ -26,7 +26,8 @@ class FlapService:
     """Everything about flaps of one host. All methods are for the event loop's thread, except `snapshot`.
 
     clock : host time in seconds. state_path : where the state is kept, None for nowhere. on_change : called with the
-    name of a link that has changed or whose addresses have (the GID table may have moved).
+    name of a link that has changed or whose addresses have (the GID table may have moved). on_unknown : called when a
+    link has appeared that the inventory does not have.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class FlapService:
         boot_id: str,
         poll_s: float,
         on_change: Callable[[str], None],
+        on_unknown: Callable[[], None],
     ) -> None:
         self._sysfs = sysfs
         self._wanted = wanted
@@ -46,8 +48,10 @@ class FlapService:
         self._event_log = event_log
         self._state_path = state_path
         self._on_change = on_change
+        self._on_unknown = on_unknown
         self._netdevs: dict[str, Netdev] = {}
         self._names: dict[int, str] = {}
+        self._ports: dict[str, tuple[str, str, str]] = {}
         self._started = False
         self._save_handle: asyncio.TimerHandle | None = None
         self.events: Counter[str] = Counter({"rtnetlink": 0, "poll": 0})
@@ -58,16 +62,18 @@ class FlapService:
         )
         self._monitor = LinkMonitor(self._on_link, self._on_address, self._on_overrun, self._poll_all, poll_s)
 
-    async def start(self, inventory: Inventory) -> None:
-        """Takes in how the links are, then their events. Without netlink only polls remain, and that is logged."""
+    async def start(self, inventory: Inventory, *, follow: bool = True) -> None:
+        """Takes in how the links are, then their events; `follow` False: no events.
+
+        Without netlink only polls remain, and that is logged.
+        """
         self.use(inventory)
-        try:
-            await self._monitor.start()
-            self.is_live = True
-        except (OSError, TimeoutError) as error:
-            log.error(
-                "no link events, flaps are counted from the kernel's counts at each scrape", error=str(error)
-            )
+        if follow:
+            try:
+                await self._monitor.start()
+                self.is_live = True
+            except (OSError, TimeoutError) as error:
+                log.error("no link events: flaps are counted at each scrape", error=str(error))
         self._started = True
         self.poll(inventory.netdevs, "start")
 
@@ -112,6 +118,22 @@ class FlapService:
                 self.events["poll"] += 1
             self._take(seen)
 
+    def port_event(self, device: str, port: int, up: bool) -> None:
+        """A verbs event about a port. Counts only ports without a netdev: rtnetlink follows the others' links."""
+        name = port_link(device, port)
+        if name in self._ports:
+            self._take(Observation(name, 0, up, None, None, "event"))
+
+    def port_states(self, states: Mapping[tuple[str, int], bool]) -> None:
+        """How the ports without a netdev are now: what the verbs events have not told is counted from it."""
+        self._ports = {port_link(*key): (key[0], str(key[1]), "") for key in states}
+        for (device, port), up in states.items():
+            name = port_link(device, port)
+            known = self.tracker.links.get(name)
+            if known is None or not known.present or known.carrier != up:
+                source: Source = "poll" if known is not None and known.present else "start"
+                self._take(Observation(name, 0, up, None, None, source))
+
     def record(self, event: str, labels: tuple[str, str, str], **fields: object) -> None:
         """Writes an event of another source into the event log."""
         self._event_log.write(self._clock(), event, labels, **fields)
@@ -119,11 +141,13 @@ class FlapService:
     def labels(self, netdev: str) -> tuple[str, str, str]:
         """Label values of a link."""
         known = self._netdevs.get(netdev)
-        return known.labels if known is not None else (netdev, "1", netdev)
+        if known is not None:
+            return known.labels
+        return self._ports.get(netdev, (netdev, "1", netdev))
 
     def snapshot(self) -> dict[str, LinkState]:
         """The links that exist and are exported. Safe from any thread: the values are read, not changed."""
-        names = self._netdevs
+        names = self._netdevs.keys() | self._ports.keys()
         return {name: state for name, state in self.tracker.present().items() if name in names}
 
     def _poll_all(self) -> None:
@@ -137,8 +161,11 @@ class FlapService:
             self._names.pop(message.ifindex, None)
         else:
             self._names[message.ifindex] = name
-        if name not in self._netdevs and not self._wanted.allows_netdev(name):
-            return
+        if name not in self._netdevs:
+            if not self._wanted.allows_netdev(name):
+                return
+            if source == "event" and not message.removed:
+                self._on_unknown()
         if source == "event":
             self.events["rtnetlink"] += 1
         elif not self._started:
@@ -152,8 +179,10 @@ class FlapService:
     def _take(self, seen: Observation, **fields: object) -> None:
         now_s = self._clock()
         found = self.tracker.observe(seen, now_s)
-        for transition in found:
-            self._write(transition, fields)
+        # What the inventory does not have may be excluded by the name of its RDMA device: counted, not told.
+        if seen.link in self._netdevs or seen.link in self._ports:
+            for transition in found:
+                self._write(transition, fields)
         if found:
             self._on_change(seen.link)
             self._save_soon()
@@ -191,6 +220,11 @@ class FlapService:
             save_links(self._state_path, self.tracker.links)
         except OSError as error:
             log.error("flap state cannot be kept", file=str(self._state_path), error=str(error))
+
+
+def port_link(device: str, port: int) -> str:
+    """The tracker's name of a port without a netdev; no netdev can have it."""
+    return f"{device}/{port}"
 
 
 def _read(path: str, name: str) -> bytes | None:

@@ -78,9 +78,9 @@ def write_atomically(path: Path, content: bytes, mode: int) -> None:
         raise
 
 
-def boot_id() -> str:
-    """Changes with each boot of this kernel."""
+def boot_id(procfs: Path = Path("/proc")) -> str:
+    """Changes with each boot of this kernel; empty if it does not tell."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return (procfs / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""

@@ -66,7 +66,7 @@ LIFESPAN = _gauge(
     "milliseconds converted).",
 )
 RAW = _gauge(
-    "raw_counter",
+    "raw_value",
     "A file of counters/ or hw_counters/ under the driver's own name and in its own unit; only with --nic.raw-counters.",
     ("device", "port", "directory", "name"),
 )
@@ -411,6 +411,252 @@ NCCL_CONSISTENT = _gauge(
     "nccl_gid_index_consistent",
     "1 if all active RoCE ports of this host have a GID for NCCL and at the same index, else 0; absent without RoCE.",
     (),
+)
+
+# -- ethtool ------------------------------------------------------------------------------------------------------
+
+PRIORITY = ("device", "port", "netdev", "priority")
+
+PFC_RECEIVED = _counter(
+    "pfc_pause_frames_received",
+    "Priority flow control pause frames received: the other side stops us (ethtool rx_prioP_pause, bnxt rx_pfc_ena_frames_priP).",
+    PRIORITY,
+)
+PFC_TRANSMITTED = _counter(
+    "pfc_pause_frames_transmitted",
+    "Priority flow control pause frames transmitted: we stop the other side (ethtool tx_prioP_pause, bnxt tx_pfc_ena_frames_priP).",
+    PRIORITY,
+)
+PFC_RECEIVED_SECONDS = _counter(
+    "pfc_pause_received_seconds",
+    "Time for which a received pause has stopped sending (ethtool rx_prioP_pause_duration, microseconds converted).",
+    PRIORITY,
+)
+PFC_TRANSMITTED_SECONDS = _counter(
+    "pfc_pause_transmitted_seconds",
+    "Time for which a transmitted pause has stopped the other side (ethtool tx_prioP_pause_duration, microseconds converted).",
+    PRIORITY,
+)
+PFC_RECEIVED_TRANSITIONS = _counter(
+    "pfc_pause_received_transitions",
+    "Changes from running to paused because of received pauses (ethtool rx_prioP_pause_transition).",
+    PRIORITY,
+)
+PFC_TRANSMITTED_TRANSITIONS = _counter(
+    "pfc_pause_transmitted_transitions",
+    "Changes from running to paused of what we stop (ethtool tx_prioP_pause_transition).",
+    PRIORITY,
+)
+PRIORITY_DISCARDS = _counter(
+    "priority_discards",
+    "Packets dropped for lack of buffer space of the priority (ethtool rx_prioP_discards, rx_prioP_buf_discard).",
+    PRIORITY,
+)
+PRIORITY_CONGESTION_DISCARDS = _counter(
+    "priority_congestion_discards",
+    "Packets dropped by early detection (ethtool rx_prioP_cong_discard).",
+    PRIORITY,
+)
+PRIORITY_MARKED = _counter(
+    "priority_ecn_marked",
+    "Packets that the NIC marked because its own buffer filled (ethtool rx_prioP_marked).",
+    PRIORITY,
+)
+PRIORITY_RECEIVED_BYTES = _counter(
+    "priority_received_bytes", "Octets received per priority (ethtool rx_prioP_bytes).", PRIORITY
+)
+PRIORITY_TRANSMITTED_BYTES = _counter(
+    "priority_transmitted_bytes", "Octets transmitted per priority (ethtool tx_prioP_bytes).", PRIORITY
+)
+GLOBAL_PAUSE_RECEIVED = _counter(
+    "global_pause_frames_received",
+    "Link-level (802.3x) pause frames received (ethtool rx_pause_ctrl_phy, rx_global_pause, or pause statistics by netlink).",
+    LINK,
+)
+GLOBAL_PAUSE_TRANSMITTED = _counter(
+    "global_pause_frames_transmitted",
+    "Link-level (802.3x) pause frames transmitted (ethtool tx_pause_ctrl_phy, tx_global_pause, or pause statistics by netlink).",
+    LINK,
+)
+GLOBAL_PAUSE_RECEIVED_SECONDS = _counter(
+    "global_pause_received_seconds",
+    "Time for which link-level pause has stopped sending (ethtool rx_global_pause_duration, microseconds converted).",
+    LINK,
+)
+GLOBAL_PAUSE_TRANSMITTED_SECONDS = _counter(
+    "global_pause_transmitted_seconds",
+    "Time for which our link-level pause has stopped the other side (ethtool tx_global_pause_duration, microseconds converted).",
+    LINK,
+)
+PAUSE_STORM_WARNINGS = _counter(
+    "pause_storm_warning_events",
+    "Times the NIC paused its peer for longer than the warning threshold (ethtool tx_pause_storm_warning_events).",
+    LINK,
+)
+PAUSE_STORM_ERRORS = _counter(
+    "pause_storm_error_events",
+    "Times the NIC paused its peer for so long that it gave pause up (ethtool tx_pause_storm_error_events).",
+    LINK,
+)
+PHY_LINK_DOWN = _counter(
+    "phy_link_down_events",
+    "Link losses counted by the PHY, with those too short for the carrier (ethtool link_down_events_phy).",
+    LINK,
+)
+PHY_CORRECTED_BITS = _counter(
+    "phy_corrected_bits", "Bits corrected by FEC (ethtool rx_corrected_bits_phy).", LINK
+)
+PHY_RECEIVED_BITS = _counter(
+    "phy_received_bits",
+    "Bits received by the PHY: the denominator of a bit error ratio (ethtool rx_bits_phy).",
+    LINK,
+)
+PHY_PCS_SYMBOL_ERRORS = _counter(
+    "phy_pcs_symbol_errors",
+    "Symbols that FEC could not correct or 8b/10b errors (ethtool rx_pcs_symbol_err_phy).",
+    LINK,
+)
+PHY_SYMBOL_ERRORS = _counter(
+    "phy_symbol_errors", "Coding errors at the PHY (ethtool rx_symbol_err_phy).", LINK
+)
+PHY_CRC_ERRORS = _counter(
+    "phy_crc_errors", "Frames with a wrong CRC at the PHY (ethtool rx_crc_errors_phy).", LINK
+)
+PHY_DISCARDS = _counter(
+    "phy_discards", "Frames dropped at the PHY for lack of buffers (ethtool rx_discards_phy).", LINK
+)
+PHY_LANE_ERRORS = _counter(
+    "phy_lane_errors",
+    "Errors per physical lane before FEC (ethtool rx_err_lane_L_phy).",
+    ("device", "port", "netdev", "lane"),
+)
+FEC_CORRECTED = _counter(
+    "fec_corrected_blocks", "FEC code words corrected (ethtool FEC statistics by netlink).", LINK
+)
+FEC_UNCORRECTABLE = _counter(
+    "fec_uncorrectable_blocks", "FEC code words lost (ethtool FEC statistics by netlink).", LINK
+)
+FEC_CORRECTED_BITS = _counter(
+    "fec_corrected_bits", "Bits corrected by FEC (ethtool FEC statistics by netlink).", LINK
+)
+MODULE_HIGH_TEMPERATURE = _counter(
+    "module_high_temperature_events", "Times the module grew too hot (ethtool module_high_temp).", LINK
+)
+MODULE_UNPLUGGED = _counter(
+    "module_unplug_events", "Times the module was pulled out (ethtool module_unplug).", LINK
+)
+MODULE_BUS_STUCK = _counter(
+    "module_bus_stuck_events", "Times the module's two-wire bus was stuck (ethtool module_bus_stuck).", LINK
+)
+PCI_STALLED_READS = _gauge(
+    "pcie_outbound_stalled_reads_ratio",
+    "Share of the last second in which reads of host memory were stalled (ethtool outbound_pci_stalled_rd, percent converted).",
+    LINK,
+)
+PCI_STALLED_WRITES = _gauge(
+    "pcie_outbound_stalled_writes_ratio",
+    "Share of the last second in which writes to host memory were stalled (ethtool outbound_pci_stalled_wr, percent converted).",
+    LINK,
+)
+PCI_STALLED_READ_SECONDS = _counter(
+    "pcie_outbound_stalled_read_events",
+    "Seconds in which reads were stalled for more than 30 % (ethtool outbound_pci_stalled_rd_events).",
+    LINK,
+)
+PCI_STALLED_WRITE_SECONDS = _counter(
+    "pcie_outbound_stalled_write_events",
+    "Seconds in which writes were stalled for more than 30 % (ethtool outbound_pci_stalled_wr_events).",
+    LINK,
+)
+PCI_BUFFER_OVERFLOWS = _counter(
+    "pcie_outbound_buffer_overflows",
+    "Packets dropped because host memory was too slow (ethtool outbound_pci_buffer_overflow).",
+    LINK,
+)
+PCI_SIGNAL_RECEIVE = _counter(
+    "pcie_receive_signal_errors",
+    "Signal integrity errors towards the NIC (ethtool rx_pci_signal_integrity).",
+    LINK,
+)
+PCI_SIGNAL_TRANSMIT = _counter(
+    "pcie_transmit_signal_errors",
+    "Signal integrity errors towards the host (ethtool tx_pci_signal_integrity).",
+    LINK,
+)
+
+# -- DCB ----------------------------------------------------------------------------------------------------------
+
+PFC_ENABLED = _gauge(
+    "pfc_enabled", "1 if priority flow control is on for the priority (DCB netlink, IEEE PFC).", PRIORITY
+)
+DCB_PFC_SENT = _counter(
+    "dcb_pfc_requests",
+    "Pause frames sent per priority, as DCB counts them (DCB netlink, PFC requests).",
+    PRIORITY,
+)
+DCB_PFC_RECEIVED = _counter(
+    "dcb_pfc_indications",
+    "Pause frames received per priority, as DCB counts them (DCB netlink, PFC indications).",
+    PRIORITY,
+)
+PRIORITY_CLASS = _gauge(
+    "priority_traffic_class", "Traffic class of the priority (DCB netlink, ETS).", PRIORITY
+)
+CLASS_BANDWIDTH = _gauge(
+    "traffic_class_bandwidth_ratio",
+    "Guaranteed share of the traffic class; absent for strict priority (DCB netlink, ETS, percent converted).",
+    ("device", "port", "netdev", "traffic_class"),
+)
+DSCP_PRIORITY = _gauge(
+    "dscp_priority",
+    "Priority to which a DSCP is mapped (DCB netlink, application table).",
+    ("device", "port", "netdev", "dscp"),
+)
+TRUST_DSCP = _gauge(
+    "trust_dscp",
+    "1 if the NIC takes the priority from DSCP, 0 if from the VLAN tag (DCB netlink: a DSCP entry in the application table).",
+    LINK,
+)
+ECN_ENABLED = _gauge(
+    "ecn_enabled",
+    "1 if congestion control is on for the priority; role np answers marks, rp slows down (class/net/IF/ecn/roce_ROLE/enable/P, out-of-tree mlx5).",
+    ("device", "port", "netdev", "role", "priority"),
+)
+
+# -- module -------------------------------------------------------------------------------------------------------
+
+MODULE_INFO = _gauge(
+    "module_info",
+    "Always 1; the module in the port (EEPROM by ethtool netlink).",
+    ("device", "port", "netdev", "form", "vendor", "part_number", "serial_number"),
+)
+MODULE_TEMPERATURE = _gauge("module_temperature_celsius", "Temperature of the module (EEPROM).", LINK)
+MODULE_VOLTAGE = _gauge("module_supply_volts", "Supply voltage of the module (EEPROM).", LINK)
+MODULE_RECEIVED_POWER = _gauge(
+    "module_received_power_watts",
+    "Optical power received per lane (EEPROM, 0.1 uW converted).",
+    ("device", "port", "netdev", "lane"),
+)
+MODULE_TRANSMITTED_POWER = _gauge(
+    "module_transmitted_power_watts",
+    "Optical power sent per lane (EEPROM, 0.1 uW converted).",
+    ("device", "port", "netdev", "lane"),
+)
+MODULE_BIAS = _gauge(
+    "module_laser_bias_amperes",
+    "Laser bias current per lane (EEPROM, 2 uA converted).",
+    ("device", "port", "netdev", "lane"),
+)
+
+# -- verbs --------------------------------------------------------------------------------------------------------
+
+VERBS_OPEN = _gauge(
+    "verbs_device_open",
+    "1 if the verbs device could be opened and its asynchronous events are followed.",
+    DEVICE,
+)
+VERBS_MAX_QP = _gauge(
+    "verbs_queue_pairs_max", "Queue pairs that the device can have (ibv_query_device max_qp).", DEVICE
 )
 
 # -- flaps --------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class _Samples:
 
 def print_tables(exporter: NicExporter, console: Console | None = None) -> None:
     """Collects once and prints the RDMA ports, then the links without RDMA."""
-    samples = _Samples(exporter.collect())
+    samples = _Samples(exporter.collect_once())
     console = console or Console()
     if not console.is_terminal:
         # Piped into a file or a pager: whole rows, not what fits into 80 columns.

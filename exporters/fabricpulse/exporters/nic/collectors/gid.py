@@ -34,8 +34,7 @@ class _Table:
     read_at: float | None = None
     changes: int = 0
     moves: int = 0
-    index: int | None = None
-    nccl_gid: bytes | None = None
+    chosen: dict[tuple[bytes, str], int] = field(default_factory=dict)
     lines: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -96,17 +95,15 @@ class GidCollector:
         link_layer = clean_text(read_once(f"{path}/link_layer", device.name, context.faults) or b"")
         state = read_once(f"{path}/state", device.name, context.faults) or b""
         index = nccl_index(entries, size, link_layer, self._rules)
-        gid = entries[index].value if index is not None else None
         if table.read_at is not None:
             table.changes += sum(
                 1 for i in entries.keys() | table.entries.keys() if entries.get(i) != table.entries.get(i)
             )
-            known = table.nccl_gid
-            # Over the time when the GID was gone as well: a flap takes it away and brings it back elsewhere.
-            if gid is not None and known is not None and gid == known and index != table.index:
-                table.moves += 1
-        if gid is not None:
-            table.index, table.nccl_gid = index, gid
+        if index is not None:
+            # By GID, over the time when it was gone as well: a flap takes an address away and brings it elsewhere.
+            gid = entries[index]
+            table.moves += table.chosen.get((gid.value, gid.kind), index) != index
+            table.chosen[(gid.value, gid.kind)] = index
         table.entries, table.size, table.link_layer = entries, size, link_layer
         table.is_active = state.startswith(b"4:")
         table.read_at = context.now

@@ -164,13 +164,13 @@ class _Port:
             for spec in (m.PORT_STATE, m.PORT_UP, m.PORT_PHYSICAL_STATE, m.PORT_RATE)
         }
         self._last_state = b""
+        self.is_infiniband = False
         self._info: tuple[str, str] = ("", "")
 
     def collect(self, context: Context) -> None:
         faults, now, sink = context.faults, context.now, context.sink
         if not self._attributes.refresh(faults):
             return
-        device = self.labels[0]
         state = self._attributes.read("state", now, faults)
         self._number(m.PORT_STATE, state, "state", context)
         if state is not None and state[:1].isdigit():
@@ -184,7 +184,8 @@ class _Port:
             values = (*self.labels, self._netdev, link_layer, self._network)
             self._info = (link_layer, prefix(m.PORT_INFO, values))
         sink.line(m.PORT_INFO.name, f"{self._info[1]}1\n")
-        if link_layer == "InfiniBand":
+        self.is_infiniband = link_layer == "InfiniBand"
+        if self.is_infiniband:
             self._lids(context)
         self._partition_keys(context)
         reset_likely = state is not None and self._last_state not in (b"", state)
@@ -192,7 +193,12 @@ class _Port:
         self._counters.collect(context, without=frozenset(), reset_likely=reset_likely)
         # bnxt_re, irdma and efa have counters/ as well on some kernels: the IBTA file has precedence over a driver's.
         self._hw.collect(context, without=self._counters.families(), reset_likely=reset_likely)
-        del device
+
+    def is_up(self) -> bool | None:
+        """Whether an InfiniBand port without a netdev is active; None for other ports, whose links tell it."""
+        if not self.is_infiniband or self._netdev or not self._last_state:
+            return None
+        return self._last_state.startswith(b"4:")
 
     def _line(self, spec: MetricSpec, text: str, context: Context) -> None:
         context.sink.line(spec.name, f"{self._prefixes[spec.name]}{text}\n")
@@ -302,6 +308,16 @@ class InfinibandCollector:
         context.sink.line(m.INFO.name, info)
         for port in ports:
             port.collect(context)
+
+    def port_states(self) -> dict[tuple[str, int], bool]:
+        """(device, port) -> whether it is active, of the ports that only this collector sees."""
+        states = {}
+        for name, (_, _, ports) in self._kept.items():
+            for port in ports:
+                up = port.is_up()
+                if up is not None:
+                    states[(name, int(port.labels[1]))] = up
+        return states
 
     def close(self) -> None:
         for _, _, ports in self._kept.values():

@@ -1,0 +1,41 @@
+"""A day of scrapes and more: nothing grows."""
+
+import os
+from pathlib import Path
+
+from tests.fixtures.sys_tree import SysTree
+
+from fabricpulse.exporters.nic.config import NicConfig
+from fabricpulse.exporters.nic.exporter import NicExporter, Sources
+
+
+def test_soak(tmp_path):
+    """10,000 scrapes while files change and a device comes and goes: memory and descriptors do not grow."""
+    tree = SysTree(tmp_path / "sys")
+    tree.mlx5_roce(0, gid_slots=4)
+    tree.efa(1)
+    exporter = NicExporter(NicConfig(), sysfs=tree.root, sources=Sources(link_events=False))
+    pages = os.sysconf("SC_PAGE_SIZE") / 2**20
+    link, target = tree.root / "class/infiniband/rdmap1s0", tree.ib("rdmap1s0")
+
+    def look() -> tuple[float, int]:
+        rss = int(Path("/proc/self/statm").read_text().split()[1]) * pages
+        return rss, len(list(Path("/proc/self/fd").iterdir()))
+
+    warm = (0.0, 0)
+    for number in range(10_000):
+        if number % 100 == 50:
+            link.unlink()
+        elif number % 100 == 60:
+            tree.link(link, target)
+            path = tree.port("mlx5_0") / "counters/symbol_error"
+            path.unlink()
+            tree.write(path, number)
+        body = exporter.collect()
+        if number == 999:
+            warm = look()
+    end = look()
+    exporter.close()
+    assert b'fabricpulse_nic_symbol_errors_total{device="mlx5_0",port="1"} 9960' in body
+    assert end[0] - warm[0] < 2
+    assert end[1] == warm[1]

@@ -1,0 +1,174 @@
+"""`fabricpulse nic` as it is called: once, show, flags, mistakes; and the exposition as a whole."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.fixtures.sys_tree import SysTree
+
+from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.exporters.nic.command import command
+from fabricpulse.exporters.nic.config import COLLECTORS
+from fabricpulse.exporters.nic.filters import DeviceFilter
+from fabricpulse.exporters.nic.metrics import METRICS
+
+GOLDEN = Path(__file__).parents[2] / "fixtures/nic_metrics.txt"
+PROMTOOL = shutil.which(
+    "promtool", path=f"{os.environ['PATH']}:{Path(__file__).parents[3] / '.tools/usr/bin'}"
+)
+
+
+def invoke(tree, *arguments: str, **kwargs):
+    return CliRunner().invoke(
+        command, ["--path.sysfs", str(tree.root), *arguments], catch_exceptions=False, **kwargs
+    )
+
+
+def everything(tree: SysTree) -> None:
+    """One device of each kind."""
+    tree.mlx5_roce(0)
+    tree.mlx5_roce(8, up=False)
+    tree.mlx5_ib(9)
+    tree.bond()
+    for driver in ("bnxt", "irdma", "rxe", "hns", "efa"):
+        getattr(tree, driver)(1)
+
+
+def stable(text: str) -> str:
+    """The exposition without what differs from run to run."""
+    text = re.sub(r"(collector_duration_seconds\{.*\}) \S+", r"\1 0", text)
+    return re.sub(r"fabricpulse_build_info\{.*\}", "fabricpulse_build_info{}", text)
+
+
+def test_golden(tree):
+    """The whole exposition of one device of each kind. FABRICPULSE_UPDATE_GOLDEN=1 writes it anew, for review."""
+    everything(tree)
+    text = stable(invoke(tree, "--once").output)
+    if os.environ.get("FABRICPULSE_UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
+def test_promtool_has_no_objection(tree):
+    """`promtool check metrics` on everything that can be exported at a time."""
+    everything(tree)
+    body = invoke(tree, "--once", "--nic.raw-counters").stdout_bytes
+    done = subprocess.run([str(PROMTOOL), "check", "metrics"], input=body, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_every_sample_is_in_the_catalogue_with_its_labels(tree):
+    everything(tree)
+    labels = {spec.name: spec.labels for spec in METRICS}
+    for line in invoke(tree, "--once", "--nic.raw-counters").output.splitlines():
+        match = re.match(r"(fabricpulse_nic_\w+?)(?:_bucket|_sum|_count)?(?:\{(.*)\})? ", line)
+        if match and match[1] in labels:
+            names = [name for name in re.findall(r'(\w+)="', match[2] or "") if name != "le"]
+            assert tuple(names) == labels[match[1]], line
+
+
+def test_names_of_the_mesh_exporter_are_left_to_it():
+    names = {spec.name for spec in METRICS}
+    assert "fabricpulse_nic_connected" not in names
+    assert "fabricpulse_nic_disconnects_total" not in names
+
+
+def test_once_replaces_the_textfile_whole(tree, tmp_path):
+    """A new file is renamed over the old one: a reader never sees a half, and no temporary file stays."""
+    tree.mlx5_roce(0)
+    output = tmp_path / "out" / "nic.prom"
+    output.parent.mkdir()
+    output.write_text("old\n")
+    before = output.stat().st_ino
+    assert invoke(tree, "--once", "--output", str(output)).exit_code == 0
+    assert output.stat().st_ino != before
+    assert output.stat().st_mode & 0o777 == 0o644
+    assert "fabricpulse_nic_port_state" in output.read_text()
+    assert [path.name for path in output.parent.iterdir()] == ["nic.prom"]
+
+
+def test_once_into_a_folder_that_is_not_there(tree, tmp_path):
+    with pytest.raises(UserError, match=r"cannot write .*/none/nic.prom: No such file or directory"):
+        invoke(tree, "--once", "--output", str(tmp_path / "none/nic.prom"))
+
+
+def test_output_without_once(tree, tmp_path):
+    with pytest.raises(UserError, match="--output is for --once"):
+        invoke(tree, "--output", str(tmp_path / "x.prom"))
+
+
+def test_a_path_that_is_no_sysfs(tmp_path):
+    with pytest.raises(UserError, match="is no sysfs"):
+        CliRunner().invoke(command, ["--path.sysfs", str(tmp_path), "--once"], catch_exceptions=False)
+
+
+def test_a_bad_regular_expression():
+    with pytest.raises(ConfigError, match=r"--nic.device-exclude '\(' is not a regular expression"):
+        DeviceFilter(exclude="(")
+
+
+def test_collectors_are_switched_by_flags(tree):
+    tree.mlx5_roce(0)
+    text = invoke(tree, "--once", "--no-collector.pcie", "--no-collector.gid").output
+    assert "fabricpulse_nic_pcie" not in text
+    assert "fabricpulse_nic_gid" not in text
+    assert 'collector="infiniband"' in text
+    assert 'collector="pcie"' not in text
+
+
+def test_flags_have_precedence_over_the_file(tree, tmp_path):
+    tree.mlx5_roce(0)
+    config = tmp_path / "nic.yaml"
+    config.write_text("collectors: {pcie: false, gid: false}\ndevice: {exclude: 'mlx5_.*'}\n")
+    text = invoke(tree, "--once", "--config", str(config)).output
+    assert "mlx5_0" not in text
+    text = invoke(
+        tree, "--once", "--config", str(config), "--collector.pcie", "--nic.device-exclude", ""
+    ).output
+    assert "fabricpulse_nic_pcie_link_width_lanes" in text
+    assert "fabricpulse_nic_gid" not in text
+
+
+def test_an_unknown_collector_in_the_file(tree, tmp_path):
+    config = tmp_path / "nic.yaml"
+    config.write_text("collectors: {infinband: false}\n")
+    with pytest.raises(ConfigError, match="unknown collector 'infinband'; known: infiniband"):
+        invoke(tree, "--once", "--config", str(config))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nccl: {address_range: 10.0.0.0/99}", "address_range"),
+        ("device: {include: '('}", "device.include is not a regular expression"),
+        ("stall_seconds: 0", "stall_seconds must be above 0"),
+        ("flaps: {event_log_max_bytes: 1}", "event_log_max_bytes must be at least"),
+    ],
+)
+def test_settings_that_cannot_be(tree, tmp_path, text, message):
+    config = tmp_path / "nic.yaml"
+    config.write_text(text + "\n")
+    with pytest.raises(ConfigError, match=message):
+        invoke(tree, "--once", "--config", str(config))
+
+
+def test_show(tree):
+    """One row a port with what a person asks first, and a word about the GID index."""
+    everything(tree)
+    (tree.port("mlx5_0") / "rate").write_text("fast\n")
+    text = invoke(tree, "show").output
+    row = next(line for line in text.splitlines() if line.strip().startswith("mlx5_0/1"))
+    place = ["mlx5_0/1", "eth0np0", "active"]
+    assert row.split() == [*place, "-", "1", "3", "32", "GT/s", "x16", "0", "11:00.0", "28.41.1000", "1"]
+    assert any("mlx5_8/1" in line and "down" in line for line in text.splitlines())
+    assert "GID index for NCCL: the same on all active RoCE ports" in text
+
+
+def test_collectors_and_their_order_are_known():
+    """The configuration's names are those of the collectors."""
+    assert len(set(COLLECTORS)) == len(COLLECTORS)

@@ -1,0 +1,249 @@
+"""RDMA devices: identity, state, units, names, what is absent."""
+
+import pytest
+from tests.fixtures.sys_tree import PORT_COUNTERS, counter_value
+
+from fabricpulse.exporters.nic.config import DeviceSection, NicConfig
+
+MLX5 = {"device": "mlx5_0", "port": "1"}
+
+
+def test_state_rate_and_identity(tree, scrape):
+    tree.mlx5_roce(0)
+    tree.mlx5_roce(8, up=False)
+    got = scrape()
+    assert got.get_one("fabricpulse_nic_port_state", **MLX5) == 4
+    assert got.get_one("fabricpulse_nic_port_up", **MLX5) == 1
+    assert got.get_one("fabricpulse_nic_port_physical_state", **MLX5) == 5
+    assert got.get_one("fabricpulse_nic_port_rate_bytes_per_second", **MLX5) == 50e9
+    assert got.get_one("fabricpulse_nic_port_up", device="mlx5_8") == 0
+    assert got.get_one("fabricpulse_nic_port_physical_state", device="mlx5_8") == 3
+    (info,) = got.labels("fabricpulse_nic_info", device="mlx5_0")
+    assert info["firmware"] == "28.41.1000"
+    assert info["board"] == "MT_0000000838"
+    assert info["driver"] == "mlx5_core"
+    assert info["pci_address"] == "0000:10:00.0"
+    (port,) = got.labels("fabricpulse_nic_port_info", device="mlx5_0")
+    assert (port["netdev"], port["link_layer"]) == ("eth0np0", "Ethernet")
+
+
+def test_units(tree, scrape):
+    """Doublewords times four, Mb/s and Gb/s to bytes per second, milliseconds to seconds."""
+    tree.mlx5_roce(0)
+    tree.write(tree.port("mlx5_0") / "counters/port_rcv_data", 13_247_980_736_555)
+    tree.write(tree.port("mlx5_0") / "counters/port_xmit_data", 2**64 - 1)
+    got = scrape()
+    assert got.get_one("fabricpulse_nic_received_bytes_total", **MLX5) == 52_991_922_946_220
+    assert got.get_one("fabricpulse_nic_transmitted_bytes_total", **MLX5) == pytest.approx(4 * 2.0**64)
+    assert got.get_one("fabricpulse_nic_hw_counters_lifespan_seconds", **MLX5) == 0.01
+    assert got.get_one("fabricpulse_nic_link_speed_bytes_per_second", device="mlx5_0") == 50e9
+
+
+def test_absent_is_absent_and_not_zero(tree, scrape):
+    """A missing file, N/A, a driver that declines: no sample, and no failure."""
+    tree.mlx5_roce(0)
+    tree.mlx5_roce(8, up=False)
+    (tree.port("mlx5_0") / "counters/symbol_error").unlink()
+    tree.write(tree.port("mlx5_0") / "counters/link_downed", "N/A (no PMA)")
+    got = scrape()
+    assert got.get_one("fabricpulse_nic_symbol_errors_total", **MLX5) is None
+    assert got.get_one("fabricpulse_nic_link_downed_total", **MLX5) is None
+    # -1 is the kernel's word for "no speed".
+    assert got.get_one("fabricpulse_nic_link_speed_bytes_per_second", device="mlx5_8") is None
+    assert got.get_one("fabricpulse_nic_device_read_failures", device="mlx5_0") == 0
+
+
+def test_infiniband_ports(tree, scrape):
+    """LIDs and partition keys are InfiniBand's; a RoCE port has one key and no LID."""
+    tree.mlx5_roce(0)
+    tree.mlx5_ib(9)
+    got = scrape()
+    assert got.get_one("fabricpulse_nic_port_lid", device="mlx5_9") == 26
+    assert got.get_one("fabricpulse_nic_port_lid", device="mlx5_0") is None
+    assert got.get_one("fabricpulse_nic_pkey_entries", device="mlx5_9") == 2
+    assert got.get_one("fabricpulse_nic_pkey_first", device="mlx5_0") == 0xFFFF
+
+
+@pytest.mark.parametrize(
+    ("make", "device", "raw", "metric"),
+    [
+        ("mlx5_roce", "mlx5_1", "np_cnp_sent", "cnp_packets_sent_total"),
+        ("mlx5_roce", "mlx5_1", "req_transport_retries_exceeded", "transport_retries_exceeded_total"),
+        ("bnxt", "bnxt_re1", "tx_cnp_pkts", "cnp_packets_sent_total"),
+        ("bnxt", "bnxt_re1", "max_retry_exceeded", "transport_retries_exceeded_total"),
+        ("bnxt", "bnxt_re1", "rx_bytes", "received_bytes_total"),
+        ("irdma", "irdma1", "cnpSent", "cnp_packets_sent_total"),
+        ("rxe", "rxe1", "rdma_recv_bytes", "received_bytes_total"),
+        ("rxe", "rxe1", "retry_exceeded_err", "transport_retries_exceeded_total"),
+        ("hns", "hns_1", "tx_cnp_pkt_cnt", "cnp_packets_sent_total"),
+        ("hns", "hns_1", "tx_retry_exceed", "transport_retries_exceeded_total"),
+        ("efa", "rdmap1s0", "rx_bytes", "received_bytes_total"),
+    ],
+)
+def test_one_vocabulary(tree, scrape, make, device, raw, metric):
+    """The drivers' names for one thing come out as one metric."""
+    getattr(tree, make)(1)
+    tree.write(tree.port(device) / "hw_counters" / raw, 4711)
+    got = scrape()
+    assert got.get_one(f"fabricpulse_nic_{metric}", device=device) == 4711
+    assert got.get_one("fabricpulse_nic_device_read_failures", device=device) == 0
+
+
+def test_irdma_sums_ipv4_and_ipv6(tree, scrape):
+    tree.irdma(0)
+    tree.write(tree.port("irdma0") / "hw_counters/ip4InOctets", 1000)
+    tree.write(tree.port("irdma0") / "hw_counters/ip6InOctets", 234)
+    assert scrape().get_one("fabricpulse_nic_received_bytes_total", device="irdma0") == 1234
+
+
+def test_raw_names_are_behind_a_flag(tree, scrape):
+    """Every file of both directories under the driver's name and in its own unit, beside the vocabulary."""
+    tree.mlx5_roce(0)
+    tree.irdma(1)
+    assert scrape().labels("fabricpulse_nic_raw_value") == []
+    got = scrape(NicConfig(raw_counters=True))
+    assert len(got.labels("fabricpulse_nic_raw_value", device="mlx5_0", directory="counters")) == len(
+        PORT_COUNTERS
+    )
+    position = PORT_COUNTERS.index("port_rcv_data")
+    raw = got.get_one("fabricpulse_nic_raw_value", device="mlx5_0", name="port_rcv_data")
+    assert raw == counter_value(0, position, "port_rcv_data")
+    assert got.get_one("fabricpulse_nic_received_bytes_total", **MLX5) == 4 * raw
+    assert got.get_one("fabricpulse_nic_raw_value", device="irdma1", name="tcpInOptErrors") is not None
+    plain = scrape().get_one("fabricpulse_nic_received_bytes_total", device="irdma1")
+    assert got.get_one("fabricpulse_nic_received_bytes_total", device="irdma1") == plain
+
+
+def test_a_counter_that_wraps_at_32_bits_goes_on(tree, scrape):
+    """mlx5 queue counters: across 2^32 the exported value keeps growing; a 64-bit counter that falls was reset."""
+    tree.mlx5_roce(0)
+    path = tree.port("mlx5_0") / "hw_counters"
+    values = []
+    for raw in (2**32 - 1_000, 2**32 - 500, 700, 900):
+        tree.write(path / "rx_write_requests", raw)
+        tree.write(path / "np_cnp_sent", raw)
+        got = scrape()
+        values.append(got.get_one("fabricpulse_nic_write_requests_received_total", **MLX5))
+    assert values == [2**32 - 1_000, 2**32 - 500, 2**32 + 700, 2**32 + 900]
+    assert got.get_one("fabricpulse_nic_cnp_packets_sent_total", **MLX5) == 900
+
+
+def test_a_counter_that_a_flap_resets_falls(tree, scrape):
+    """The port went down and up and the driver began anew: the value falls, which Prometheus takes for a reset."""
+    tree.mlx5_roce(0)
+    port = tree.port("mlx5_0")
+    tree.write(port / "hw_counters/rx_write_requests", 2**32 - 10)
+    scrape()
+    tree.write(port / "state", "1: DOWN")
+    tree.write(port / "hw_counters/rx_write_requests", 5)
+    assert scrape().get_one("fabricpulse_nic_write_requests_received_total", **MLX5) == 5
+
+
+def test_devices_come_go_and_change(tree, scrape):
+    """Series of a device that is gone are gone; a new one and a reloaded one are there at the next scrape."""
+    tree.mlx5_roce(0)
+    tree.mlx5_roce(1)
+    scrape()
+    old = tree.root / "class/infiniband/mlx5_1"
+    target = old.resolve()
+    old.unlink()
+    (tree.root / "class/net/eth1np0").unlink()
+    (tree.root / "bus/pci/devices/0000:20:00.0").unlink()
+    tree.mlx5_roce(2)
+    got = scrape()
+    assert got.of_device("mlx5_1") == {}
+    assert got.get_one("fabricpulse_nic_port_state", device="mlx5_2") == 4
+    # Reloaded: new directories under the old name, with other firmware.
+    tree.link(old, target)
+    new = tree.ib("mlx5_0").rename(tree.ib("mlx5_0").with_name("old"))
+    del new
+    tree.rdma("again", 0, pci=tree.ib("mlx5_2").parents[1], fw="28.99.0", board=None, hca=None)
+    (tree.root / "class/infiniband/mlx5_0").unlink()
+    (tree.root / "class/infiniband/mlx5_0").symlink_to((tree.root / "class/infiniband/again").resolve())
+    assert scrape().labels("fabricpulse_nic_info", device="mlx5_0")[0]["firmware"] == "28.99.0"
+
+
+def test_dual_port_device(tree, scrape):
+    """Both ports, each with its own netdev by dev_port, and a port that is down beside one that is up."""
+    tree.mlx5_roce(0)
+    pci = tree.ib("mlx5_0").parents[1]
+    tree.rdma_port("mlx5_0", 40, port=2, state="1: DOWN", phys="3: Disabled")
+    tree.netdev("eth0np1", 40, pci=pci, up=False, dev_port=1)
+    tree.gids(
+        "mlx5_0", {0: ("fe80:0000:0000:0000:ba3f:d2ff:fe00:1028", "RoCE v2", "eth0np1")}, port=2, size=4
+    )
+    got = scrape()
+    assert got.get_one("fabricpulse_nic_port_up", device="mlx5_0", port="1") == 1
+    assert got.get_one("fabricpulse_nic_port_up", device="mlx5_0", port="2") == 0
+    assert got.labels("fabricpulse_nic_port_info", port="2")[0]["netdev"] == "eth0np1"
+    assert got.labels("fabricpulse_nic_carrier_changes_total", netdev="eth0np1")[0]["port"] == "2"
+
+
+def test_networks_from_the_configuration(tree, scrape):
+    """A port is put on its network by the name of the device or of the netdev."""
+    tree.mlx5_roce(0)
+    tree.mlx5_roce(1)
+    got = scrape(NicConfig(networks={"mlx5_0": "rail0", "eth1np0": "rail1"}))
+    networks = {labels["device"]: labels["network"] for labels in got.labels("fabricpulse_nic_port_info")}
+    assert networks == {"mlx5_0": "rail0", "mlx5_1": "rail1"}
+
+
+@pytest.mark.parametrize(
+    ("section", "kept"),
+    [
+        (DeviceSection(exclude="mlx5_[1-9]"), {"mlx5_0"}),
+        (DeviceSection(include="mlx5_0|mlx5_1"), {"mlx5_0", "mlx5_1"}),
+        (DeviceSection(include="eth1np0"), {"mlx5_1"}),
+        (DeviceSection(exclude="eth1np0|eth2np0"), {"mlx5_0"}),
+        (DeviceSection(include="mlx5_.*", exclude="mlx5_1"), {"mlx5_0", "mlx5_2"}),
+    ],
+)
+def test_filters_apply_before_any_read(tree, scrape, monkeypatch, section, kept):
+    """Nothing of an excluded device is opened, by either of its names: each read may cost a firmware command."""
+    import os
+
+    for index in range(3):
+        tree.mlx5_roce(index, gid_slots=4)
+    opened: list[str] = []
+    real_open = os.open
+
+    def recording_open(path, *args, **kwargs):
+        opened.append(str(path))
+        return real_open(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", recording_open)
+    got = scrape(NicConfig(device=section))
+    assert {labels["device"] for labels in got.labels("fabricpulse_nic_port_state")} == kept
+    assert opened
+    for index in range(3):
+        if f"mlx5_{index}" not in kept:
+            parts = (f"mlx5_{index}/", f"eth{index}np0/", f"0000:{0x10 + 0x10 * index:02x}:00.0/")
+            # The class of each PCI function is read to find GPUs; it is kept by the kernel, not by the device.
+            touched = [p for p in opened if any(part in p for part in parts) and not p.endswith("/class")]
+            assert touched == []
+            assert got.of_device(f"mlx5_{index}") == {}
+
+
+def test_a_counter_that_declines_is_left_alone(tree, scrape, monkeypatch):
+    """EINVAL is how firmware says no, and such a read may write to the kernel log: not asked again at once."""
+    import errno
+    import os
+
+    tree.mlx5_roce(0)
+    real_pread = os.pread
+    declined = (tree.port("mlx5_0") / "counters/symbol_error").stat().st_ino
+    asked = 0
+
+    def pread(descriptor, count, offset):
+        nonlocal asked
+        if os.fstat(descriptor).st_ino == declined:
+            asked += 1
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_pread(descriptor, count, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    for _ in range(5):
+        got = scrape()
+    assert asked == 1
+    assert got.get_one("fabricpulse_nic_symbol_errors_total", **MLX5) is None
+    assert got.get_one("fabricpulse_nic_device_read_failures", device="mlx5_0") == 0

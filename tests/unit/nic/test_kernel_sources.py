@@ -1,0 +1,504 @@
+"""ethtool, DCB, modules, the kernel log, verbs: what is read from them and what becomes of it."""
+
+import asyncio
+import errno
+import os
+import shutil
+import socket
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.nic.conftest import Samples, until
+
+from fabricpulse.exporters.nic.collectors.kernel_log import KernelLogCollector
+from fabricpulse.exporters.nic.collectors.verbs import VerbsCollector
+from fabricpulse.exporters.nic.config import DeviceSection, NicConfig
+from fabricpulse.exporters.nic.exporter import NicExporter, Sources
+from fabricpulse.exporters.nic.kernel.attributes import attribute
+from fabricpulse.exporters.nic.kernel.dcb import DcbState, KernelDcb, parse_dcb
+from fabricpulse.exporters.nic.kernel.ethtool import KernelEthtool, Statistics
+from fabricpulse.exporters.nic.kernel_log import classify, parse_record
+from fabricpulse.exporters.nic.module_eeprom import read_module
+
+ETH0 = {"netdev": "eth0np0"}
+
+
+class FakeEthtool:
+    """Statistics of one NIC under its driver's names; everything else is declined."""
+
+    def __init__(self, values, fec=None, pause=None, pages=None) -> None:
+        self.names = tuple(values)
+        self.values = list(values.values())
+        self.asked: list[str] = []
+        self._fec, self._pause, self._pages = fec, pause, pages
+
+    def _or_declined(self, value: Any) -> Any:
+        if value is None:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return value
+
+    def statistics(self, netdev: str) -> Statistics:
+        self.asked.append(netdev)
+        return Statistics(self.names, self.values)
+
+    def fec(self, netdev):
+        return self._or_declined(self._fec)
+
+    def pause(self, netdev):
+        return self._or_declined(self._pause)
+
+    def module(self, netdev, page, offset, length, address):
+        data = self._or_declined(self._pages)[(page, address)]
+        return data[offset % 128 : offset % 128 + length]
+
+    def close(self):
+        pass
+
+
+class FakeDcb:
+    def __init__(self, state) -> None:
+        self._state = state
+
+    def state(self, netdev):
+        return self._state
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def collect(tree):
+    made = []
+
+    def once(config=None, **sources):
+        exporter = NicExporter(config or NicConfig(), sysfs=tree.root, sources=Sources(**sources))
+        made.append(exporter)
+        return Samples.parse(exporter.collect_once())
+
+    yield once
+    for exporter in made:
+        exporter.close()
+
+
+def test_mlx5_statistics(tree, collect):
+    """PFC per priority, durations in seconds, PHY, lanes; the many others are left out."""
+    tree.mlx5_roce(0, gid_slots=4)
+    got = collect(
+        ethtool=FakeEthtool(
+            {
+                "rx_packets": 1,
+                "rx_prio3_pause": 11,
+                "rx_prio3_pause_duration": 2_500_000,
+                "tx_prio3_pause": 12,
+                "rx_prio3_buf_discard": 5,
+                "rx_pause_ctrl_phy": 7,
+                "tx_pause_storm_error_events": 2,
+                "link_down_events_phy": 3,
+                "rx_err_lane_2_phy": 9,
+                "rx_corrected_bits_phy": 2**63,
+                "outbound_pci_stalled_wr": 35,
+                "ch0_poll": 99,
+            },
+            fec={"corrected_blocks": 100, "uncorrectable_blocks": 4},
+            pause={"received": 70, "transmitted": 71},
+        )
+    )
+    assert got.get_one("fabricpulse_nic_pfc_pause_frames_received_total", priority="3", **ETH0) == 11
+    assert got.get_one("fabricpulse_nic_pfc_pause_received_seconds_total", priority="3", **ETH0) == 2.5
+    assert got.get_one("fabricpulse_nic_pfc_pause_frames_transmitted_total", priority="3", **ETH0) == 12
+    assert got.get_one("fabricpulse_nic_priority_discards_total", priority="3", **ETH0) == 5
+    assert got.get_one("fabricpulse_nic_pause_storm_error_events_total", **ETH0) == 2
+    assert got.get_one("fabricpulse_nic_phy_link_down_events_total", **ETH0) == 3
+    assert got.get_one("fabricpulse_nic_phy_lane_errors_total", lane="2", **ETH0) == 9
+    assert got.get_one("fabricpulse_nic_phy_corrected_bits_total", **ETH0) == 2.0**63
+    assert got.get_one("fabricpulse_nic_pcie_outbound_stalled_writes_ratio", **ETH0) == 0.35
+    assert got.get_one("fabricpulse_nic_fec_uncorrectable_blocks_total", **ETH0) == 4
+    # Global pause: the driver's own statistic has precedence, netlink gives the direction that it lacks.
+    assert got.get_one("fabricpulse_nic_global_pause_frames_received_total", **ETH0) == 7
+    assert got.get_one("fabricpulse_nic_global_pause_frames_transmitted_total", **ETH0) == 71
+    # PFC is off for the others: their files do not exist, and neither do their series.
+    assert got.labels("fabricpulse_nic_pfc_pause_frames_received_total", priority="4") == []
+
+
+def test_bnxt_statistics(tree, collect):
+    """Broadcom's names for the same things."""
+    tree.bnxt(0)
+    got = collect(
+        ethtool=FakeEthtool(
+            {"rx_pfc_ena_frames_pri3": 5, "pfc_pri3_rx_duration_us": 1_000_000, "tx_pfc_ena_frames_pri3": 6,
+             "pfc_pri3_tx_transitions": 2, "rx_pause_frames": 8}
+        )
+    )  # fmt: skip
+    link = {"netdev": "ens0f0np0"}
+    assert got.get_one("fabricpulse_nic_pfc_pause_frames_received_total", priority="3", **link) == 5
+    assert got.get_one("fabricpulse_nic_pfc_pause_received_seconds_total", priority="3", **link) == 1
+    assert got.get_one("fabricpulse_nic_pfc_pause_frames_transmitted_total", priority="3", **link) == 6
+    assert got.get_one("fabricpulse_nic_pfc_pause_transmitted_transitions_total", priority="3", **link) == 2
+    assert got.get_one("fabricpulse_nic_global_pause_frames_received_total", **link) == 8
+
+
+def test_one_netdev_without_ethtool_costs_no_other(tree, collect):
+    """A driver that fails for one link: that link's samples are missing, and it is told."""
+    tree.mlx5_roce(0, gid_slots=4)
+    tree.mlx5_roce(1, gid_slots=4)
+
+    class Failing(FakeEthtool):
+        def statistics(self, netdev):
+            if netdev == "eth0np0":
+                raise OSError(errno.EIO, "Input/output error")
+            return super().statistics(netdev)
+
+    got = collect(ethtool=Failing({"rx_prio0_pause": 4}))
+    received = got.labels("fabricpulse_nic_pfc_pause_frames_received_total")
+    assert [labels["netdev"] for labels in received] == ["eth1np0"]
+    assert got.get_one("fabricpulse_nic_device_read_failures", device="mlx5_0") == 1
+    assert got.get_one("fabricpulse_scrape_collector_success", collector="ethtool") == 0
+
+
+def test_excluded_links_are_not_asked(tree, collect):
+    tree.mlx5_roce(0, gid_slots=4)
+    tree.mlx5_roce(1, gid_slots=4)
+    source = FakeEthtool({"rx_prio0_pause": 4})
+    collect(NicConfig(device=DeviceSection(exclude="mlx5_0")), ethtool=source)
+    assert source.asked == ["eth1np0"]
+
+
+def test_ethtool_of_this_kernel():
+    """The ioctl and the netlink family on a real link: loopback has neither statistics nor FEC, and says so."""
+    source = KernelEthtool()
+    try:
+        for ask in (source.statistics, source.fec, source.pause):
+            with pytest.raises(OSError) as caught:
+                ask("lo")
+            assert caught.value.errno == errno.EOPNOTSUPP
+        with pytest.raises(OSError) as caught:
+            source.fec("no-such-link")
+        assert caught.value.errno == errno.ENODEV
+    finally:
+        source.close()
+
+
+def test_dcb_of_this_kernel():
+    source = KernelDcb()
+    try:
+        with pytest.raises(OSError) as caught:
+            source.state("lo")
+        assert caught.value.errno == errno.EOPNOTSUPP
+    finally:
+        source.close()
+
+
+def dcb_answer() -> bytes:
+    pfc = struct.pack("=BBBxH2x8Q8Q", 8, 0b1000, 0, 4096, *range(8), *range(10, 18))
+    ets = bytes([0, 8, 0]) + bytes([0, 0, 0, 50, 0, 50, 0, 0]) + bytes(8) + bytes([0, 0, 0, 2, 0, 2, 0, 0])
+    ets += bytes([0, 1, 2, 3, 4, 5, 6, 7]) + bytes(24)
+    table = attribute(1, struct.pack("=BBH", 5, 3, 26)) + attribute(1, struct.pack("=BBH", 1, 6, 0x8906))
+    ieee = attribute(1, ets) + attribute(2, pfc) + attribute(3, table)
+    return struct.pack("=BBH", 0, 21, 0) + attribute(1, b"eth0np0\0") + attribute(13, ieee)
+
+
+def test_dcb_answers():
+    """PFC on for priority 3, ETS halves, DSCP 26 to priority 3; an application entry of another kind is no DSCP."""
+    state = parse_dcb(dcb_answer())
+    assert state.pfc_enabled == (False, False, False, True, False, False, False, False)
+    assert (state.pfc_capability, state.pfc_delay) == (8, 4096)
+    assert state.indications == tuple(range(10, 18))
+    assert state.priority_to_class == tuple(range(8))
+    assert state.bandwidth_percent[3] == 50
+    assert state.is_ets == (False, False, False, True, False, True, False, False)
+    assert state.dscp_to_priority == {26: 3}
+
+
+@pytest.mark.parametrize("cut", range(0, len(dcb_answer()), 7))
+def test_dcb_answers_that_are_cut_off(cut):
+    """Half an answer gives what is whole in it, never an exception."""
+    assert isinstance(parse_dcb(dcb_answer()[:cut]), DcbState)
+
+
+def test_dcb_metrics(tree, collect):
+    tree.mlx5_roce(0, gid_slots=4)
+    for role in ("np", "rp"):
+        for priority in range(8):
+            tree.write(tree.net("eth0np0") / f"ecn/roce_{role}/enable/{priority}", int(priority == 3))
+    got = collect(dcb=FakeDcb(parse_dcb(dcb_answer())))
+    assert got.get_one("fabricpulse_nic_pfc_enabled", priority="3", **ETH0) == 1
+    assert got.get_one("fabricpulse_nic_pfc_enabled", priority="4", **ETH0) == 0
+    assert got.get_one("fabricpulse_nic_trust_dscp", **ETH0) == 1
+    assert got.get_one("fabricpulse_nic_dscp_priority", dscp="26", **ETH0) == 3
+    assert got.get_one("fabricpulse_nic_traffic_class_bandwidth_ratio", traffic_class="3", **ETH0) == 0.5
+    assert got.get_one("fabricpulse_nic_ecn_enabled", role="np", priority="3", **ETH0) == 1
+    assert got.get_one("fabricpulse_nic_ecn_enabled", role="rp", priority="0", **ETH0) == 0
+
+
+def cmis_pages() -> dict[tuple[int, int], bytes]:
+    lower, upper, first, lanes = bytearray(128), bytearray(128), bytearray(128), bytearray(128)
+    lower[0] = 0x19
+    struct.pack_into(">hH", lower, 14, 55 * 256 + 128, 33_000)
+    upper[1:17], upper[20:36], upper[38:54] = b"NVIDIA          ", b"MMA4Z00-NS      ", b"MT2318FT01234   "
+    first[32] = 0b01 << 3
+    struct.pack_into(">4H", lanes, 26, 12_000, 12_100, 12_200, 12_300)
+    struct.pack_into(">4H", lanes, 42, 4_000, 4_000, 4_000, 4_000)
+    struct.pack_into(">4H", lanes, 58, 9_000, 9_000, 0, 9_000)
+    return {
+        (0, 0x50): bytes(lower),
+        (1, 0x50): bytes(first),
+        (0x11, 0x50): bytes(lanes),
+        (99, 0x50): bytes(upper),
+    }
+
+
+def test_a_cmis_module(tree, collect):
+    """An OSFP module with four of eight lanes in use; a lane without light is 0, an unused one is absent."""
+    tree.mlx5_roce(0, gid_slots=4)
+    pages = cmis_pages()
+
+    class Module(FakeEthtool):
+        def module(self, netdev, page, offset, length, address):
+            key = (99 if page == 0 and offset >= 128 else page, address)
+            return pages[key][offset % 128 : offset % 128 + length]
+
+    config = NicConfig(collectors={"module": True})
+    got = collect(config, module=Module({}))
+    (info,) = got.labels("fabricpulse_nic_module_info", **ETH0)
+    assert (info["form"], info["vendor"], info["part_number"]) == ("OSFP", "NVIDIA", "MMA4Z00-NS")
+    assert got.get_one("fabricpulse_nic_module_temperature_celsius", **ETH0) == 55.5
+    assert got.get_one("fabricpulse_nic_module_supply_volts", **ETH0) == pytest.approx(3.3)
+    received = "fabricpulse_nic_module_received_power_watts"
+    assert got.get_one(received, lane="1", **ETH0) == pytest.approx(0.9e-3)
+    assert got.get_one(received, lane="3", **ETH0) == 0
+    assert got.get_one(received, lane="5", **ETH0) is None
+    assert got.get_one("fabricpulse_nic_module_laser_bias_amperes", lane="1", **ETH0) == pytest.approx(16e-3)
+    assert collect(module=Module({})).labels("fabricpulse_nic_module_info") == []
+
+
+def test_other_modules():
+    """QSFP28 by SFF-8636, SFP by SFF-8472, passive copper without measurements, a kind that nobody knows."""
+    qsfp = bytearray(256)
+    qsfp[0] = 0x11
+    struct.pack_into(">h2xH", qsfp, 22, -2 * 256, 32_500)
+    struct.pack_into(">4H4H4H", qsfp, 34, 1, 2, 3, 4, 10, 20, 30, 40, 100, 200, 300, 400)
+    qsfp[148:164] = b"Mellanox        "
+    module = read_module(lambda page, offset, length, address: bytes(qsfp[offset : offset + length]))
+    assert module is not None
+    assert (module.form, module.vendor, module.temperature_c) == ("QSFP28", "Mellanox", -2.0)
+    assert module.received_w == pytest.approx((1e-7, 2e-7, 3e-7, 4e-7))
+    assert module.bias_a == pytest.approx((20e-6, 40e-6, 60e-6, 80e-6))
+
+    sfp = {0x50: bytearray(128), 0x51: bytearray(128)}
+    sfp[0x50][0], sfp[0x50][92] = 0x03, 0x68
+    struct.pack_into(">hHHHH", sfp[0x51], 96, 40 * 256, 33_000, 3_000, 5_000, 4_000)
+    module = read_module(lambda page, offset, length, address: bytes(sfp[address][offset : offset + length]))
+    assert module is not None
+    assert module.temperature_c == 40.0
+    assert module.received_w[0] == pytest.approx(0.4e-3)
+
+    copper = bytearray(256)
+    copper[0], copper[2] = 0x18, 0x80
+    module = read_module(lambda page, offset, length, address: bytes(copper[offset : offset + length]))
+    assert module is not None
+    assert module.temperature_c is None
+    assert module.received_w == ()
+    assert read_module(lambda page, offset, length, address: bytes(length)) is None
+
+
+MLX5 = "mlx5_core 0000:10:00.0"
+BNXT = "bnxt_en 0000:21:00.0 ens0f0np0"
+WATCHDOG = "eth0np0 (mlx5_core): transmit queue 12 timed out"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "pci", "netdev"),
+    [
+        (f"{MLX5} eth0np0: Link down", "link_down", "0000:10:00.0", "eth0np0"),
+        (f"{MLX5} eth0np0: Link up", "link_up", "0000:10:00.0", "eth0np0"),
+        (
+            f"{MLX5}: Port module event[error]: module 0, Cable error, Bus stuck",
+            "module_error",
+            "0000:10:00.0",
+            "",
+        ),
+        (f"{MLX5}: Port module event: module 1, Cable unplugged", "module_unplugged", "0000:10:00.0", ""),
+        (
+            f"{MLX5}: Port module event[error]: module 0, High Temperature",
+            "high_temperature",
+            "0000:10:00.0",
+            "",
+        ),
+        (
+            f"{MLX5}: mlx5_cmd_fw_mon: ACCESS_REG(0x805) op_mod(0x1) failed",
+            "access_register",
+            "0000:10:00.0",
+            "",
+        ),
+        (
+            f"{MLX5}: wait_func: ACCESS_REG(0x805) timeout. Will cause a leak",
+            "command_timeout",
+            "0000:10:00.0",
+            "",
+        ),
+        (f"{MLX5}: poll_health: device's health compromised", "health", "0000:10:00.0", ""),
+        (f"{MLX5}: Detected insufficient power on the slot (27W).", "insufficient_power", "0000:10:00.0", ""),
+        (f"NETDEV WATCHDOG: {WATCHDOG}", "transmit_timeout", "", "eth0np0"),
+        (f"NETDEV WATCHDOG: CPU: 3: {WATCHDOG} 5376 ms", "transmit_timeout", "", "eth0np0"),
+        (f"{BNXT}: NIC Link is Down", "link_down", "0000:21:00.0", "ens0f0np0"),
+        (f"{BNXT}: NIC Link is Up, 400000 Mbps full duplex", "link_up", "0000:21:00.0", "ens0f0np0"),
+        ("pcieport 0000:10:01.1: AER: Corrected error received: 0000:10:00.0", "pcie", "0000:10:00.0", ""),
+        ("mlx5_0: dump_cqe:272:(pid 4711): dump error cqe", "completion_error", "", ""),
+    ],
+)
+def test_kernel_lines(text, kind, pci, netdev):
+    found = classify(text)
+    assert found is not None
+    assert (found.kind, found.pci_address, found.netdev) == (kind, pci, netdev)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "usb 1-1: link is down",
+        f"{MLX5}: firmware version: 28.41.1000",
+        "device eth0 entered promiscuous mode",
+        "",
+    ],
+)
+def test_kernel_lines_about_something_else(text):
+    assert classify(text) is None
+
+
+def test_kernel_records():
+    assert parse_record(b"4,1234,99887766,-;mlx5_core 0000:10:00.0: x\n SUBSYSTEM=pci\n") == (
+        4,
+        "mlx5_core 0000:10:00.0: x",
+    )
+    assert parse_record(b"garbage") is None
+    assert parse_record(b";;;") is None
+    assert parse_record(b"12,1,2,-;bad \xff\x00\n") == (4, "bad \N{REPLACEMENT CHARACTER}")
+
+
+async def test_kernel_log_counts_only_known_nics(tree, tmp_path):
+    """Records as /dev/kmsg gives them, one a read: counted by device and kind, and told in the event log."""
+    tree.mlx5_roce(0, gid_slots=4)
+    exporter = NicExporter(NicConfig(), sysfs=tree.root, run_dir=tmp_path, sources=Sources(link_events=False))
+    await exporter.start()
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    here.setblocking(False)
+    collector = KernelLogCollector(exporter.flaps, Path("/nowhere"))
+    collector.start(exporter.inventory)
+    asyncio.get_running_loop().add_reader(here, lambda: collector._record(here.recv(8192)))
+    try:
+        for address in ("0000:10:00.0", "0000:10:00.0", "0000:ff:00.0"):
+            there.send(
+                f"3,1,2,-;mlx5_core {address}: Port module event: module 0, Cable unplugged\n".encode()
+            )
+        there.send(b"3,1,2,-;mlx5_core 0000:10:00.0 eth0np0: Link down\n")
+        await until(lambda: exporter.flaps.events["kernel_log"] == 3)
+        exporter.collectors.append(collector)
+        got = Samples.parse(await exporter.scrape())
+    finally:
+        asyncio.get_running_loop().remove_reader(here)
+        here.close()
+        there.close()
+        exporter.stop()
+    messages = "fabricpulse_nic_kernel_messages_total"
+    assert got.get_one(messages, device="mlx5_0", kind="module_unplugged") == 2
+    assert got.get_one(messages, device="mlx5_0", kind="link_down") == 1
+    assert len(got.labels(messages)) == 2
+    assert (tmp_path / "nic-events.jsonl").read_text().count("Cable unplugged") == 2
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK | os.W_OK), reason="needs /dev/kmsg")
+async def test_the_real_kernel_log(tree):
+    """A line written to /dev/kmsg now is counted; older ones are not."""
+    tree.mlx5_roce(0, gid_slots=4)
+    line = "<4>mlx5_core 0000:10:00.0: fabricpulse test: Detected insufficient power on the PCIe slot\n"
+    Path("/dev/kmsg").write_text(line)
+    sources = Sources(kmsg=Path("/dev/kmsg"), link_events=False)
+    exporter = NicExporter(NicConfig(), sysfs=tree.root, sources=sources)
+    await exporter.start()
+    try:
+        assert Samples.parse(await exporter.scrape()).labels("fabricpulse_nic_kernel_messages_total") == []
+        Path("/dev/kmsg").write_text(line)
+        await until(lambda: exporter.flaps.events["kernel_log"] > 0)
+        got = Samples.parse(await exporter.scrape())
+    finally:
+        exporter.stop()
+    assert (
+        got.get_one("fabricpulse_nic_kernel_messages_total", device="mlx5_0", kind="insufficient_power") == 1
+    )
+
+
+@pytest.fixture(scope="module")
+def verbs_library(tmp_path_factory):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    library = tmp_path_factory.mktemp("verbs") / "libibverbs-fake.so"
+    source = Path(__file__).parents[2] / "fixtures/fake_ibverbs.c"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", library, source], check=True
+    )
+    return str(library)
+
+
+async def test_verbs_events(tree, tmp_path, verbs_library, monkeypatch):
+    """Port events by port, a flap of a port without a netdev, a device that may not be opened, one that goes."""
+    tree.mlx5_roce(0, gid_slots=4)
+    tree.mlx5_ib(9)
+    (tree.root / "class/net/ib9").unlink()
+    shutil.rmtree(tree.ib("mlx5_9").parents[1] / "net")
+    read_end, write_end = os.pipe()
+    monkeypatch.setenv("FAKE_IBVERBS_EVENTS_FD", str(read_end))
+    # The C library's environment is the process's: putenv, which os.environ does.
+    exporter = NicExporter(NicConfig(), sysfs=tree.root, run_dir=tmp_path, sources=Sources(link_events=False))
+    await exporter.start()
+    touched: list[str] = []
+    collector = VerbsCollector(exporter.flaps, touched.append, verbs_library)
+    collector.start()
+    exporter.collectors.append(collector)
+
+    async def events(*pairs: tuple[int, int]) -> None:
+        wanted = exporter.flaps.events["verbs"] + len(pairs)
+        for pair in pairs:
+            os.write(write_end, struct.pack("=ii", *pair))
+        await until(lambda: exporter.flaps.events["verbs"] == wanted)
+
+    try:
+        got = Samples.parse(await exporter.scrape())
+        assert got.get_one("fabricpulse_nic_verbs_device_open", device="mlx5_9") == 1
+        assert got.get_one("fabricpulse_nic_verbs_device_open", device="mlx5_0") == 0
+        assert got.get_one("fabricpulse_nic_verbs_queue_pairs_max", device="mlx5_9") == 131072
+        await events((10, 1), (9, 1), (10, 2), (18, 1), (8, 0), (77, 0))
+        got = Samples.parse(await exporter.scrape())
+        counted = "fabricpulse_nic_verbs_async_events_total"
+        assert got.get_one(counted, device="mlx5_9", port="1", event="port_err") == 1
+        assert got.get_one(counted, device="mlx5_9", port="2", event="port_err") == 1
+        assert got.get_one(counted, device="mlx5_9", port="", event="device_fatal") == 1
+        assert got.get_one(counted, device="mlx5_9", port="", event="other") == 1
+        downs = "fabricpulse_nic_port_down_transitions_total"
+        assert got.get_one(downs, device="mlx5_9", port="1", netdev="") == 1
+        assert (
+            got.get_one("fabricpulse_nic_port_up_transitions_total", device="mlx5_9", port="1", netdev="")
+            == 1
+        )
+        assert got.get_one(downs, device="mlx5_9", port="2") is None
+        assert touched.count("mlx5_9") == 4
+        os.close(write_end)
+        write_end = -1
+        await until(lambda: not collector._open["mlx5_9"].is_open)
+    finally:
+        if write_end >= 0:
+            os.close(write_end)
+        exporter.stop()
+    events_log = (tmp_path / "nic-events.jsonl").read_text()
+    assert "link_down" in events_log
+    assert "device_fatal" in events_log
+
+
+def test_without_libibverbs_there_are_no_targets(tree):
+    exporter = NicExporter(NicConfig(), sysfs=tree.root, sources=Sources(link_events=False))
+    collector = VerbsCollector(exporter.flaps, lambda device: None, "/nonexistent/libibverbs.so.1")
+    assert collector.targets(None) == []  # type: ignore[arg-type]
+    exporter.close()

@@ -1,0 +1,93 @@
+"""Links, bonds, PCIe, affinity."""
+
+import pytest
+
+from fabricpulse.exporters.nic.collectors.pcie import GpuPlace, nearest_gpus
+
+
+def test_an_admin_down_link_has_no_carrier_sample(tree, scrape):
+    """The kernel answers EINVAL for the carrier of a link that is administratively down: absent, and not an error."""
+    tree.mlx5_roce(0)
+    tree.write(tree.net("eth0np0") / "flags", "0x1002")
+    got = scrape()
+    assert got.get_one("fabricpulse_nic_link_admin_up", netdev="eth0np0") == 0
+    assert got.get_one("fabricpulse_nic_link_carrier", netdev="eth0np0") is None
+    assert got.get_one("fabricpulse_nic_carrier_down_changes_total", netdev="eth0np0") == 1
+
+
+def test_virtual_links_are_left_out(tree, scrape):
+    """lo, containers' veths and bridges are no NICs; a link of another name is one, PCI function or not."""
+    for index, name in enumerate(("lo", "veth12ab", "docker0", "br-0fa1", "cali123", "rail0")):
+        tree.netdev(name, index, pci=None)
+    names = {labels["netdev"] for labels in scrape().labels("fabricpulse_nic_link_mtu_bytes")}
+    assert names == {"rail0"}
+
+
+def test_a_bond_and_its_slaves(tree, scrape):
+    """The RDMA port's netdev is the bond; the slaves belong to the port, and are told apart."""
+    tree.bond()
+    tree.write(tree.net("eno2np1") / "bonding_slave/mii_status", "down")
+    tree.write(tree.net("eno2np1") / "bonding_slave/link_failure_count", 7)
+    got = scrape()
+    assert got.labels("fabricpulse_nic_port_info", device="mlx5_bond_0")[0]["netdev"] == "bond0"
+    assert got.get_one("fabricpulse_nic_bond_slaves", bond="bond0", mode="802.3ad") == 2
+    assert got.get_one("fabricpulse_nic_bond_slave_up", netdev="eno1np0") == 1
+    assert got.get_one("fabricpulse_nic_bond_slave_up", netdev="eno2np1") == 0
+    assert got.get_one("fabricpulse_nic_bond_slave_link_failures_total", netdev="eno2np1") == 7
+    devices = {
+        labels["netdev"]: labels["device"] for labels in got.labels("fabricpulse_nic_carrier_changes_total")
+    }
+    assert devices == {"bond0": "mlx5_bond_0", "eno1np0": "mlx5_bond_0", "eno2np1": "mlx5_bond_0"}
+    # A bond of BlueField-3 has no congestion-control counters: absent, not 0.
+    assert got.labels("fabricpulse_nic_cnp_packets_sent_total") == []
+
+
+def test_pcie_link_and_errors(tree, scrape):
+    """A link that trained at half its speed and width shows; errors by severity and kind, without the total line."""
+    tree.mlx5_roce(0)
+    pci = tree.ib("mlx5_0").parents[1]
+    tree.write(pci / "current_link_speed", "16.0 GT/s PCIe")
+    tree.write(pci / "current_link_width", 8)
+    got = scrape()
+    assert got.get_one("fabricpulse_nic_pcie_link_transfers_per_second", device="mlx5_0") == 16e9
+    assert got.get_one("fabricpulse_nic_pcie_link_transfers_per_second_max", device="mlx5_0") == 32e9
+    assert got.get_one("fabricpulse_nic_pcie_link_width_lanes", device="mlx5_0") == 8
+    errors = {
+        (labels["severity"], labels["error"]): got.get_one("fabricpulse_nic_pcie_aer_errors_total", **labels)
+        for labels in got.labels("fabricpulse_nic_pcie_aer_errors_total")
+    }
+    assert errors[("correctable", "RxErr")] == 2
+    assert errors[("nonfatal", "CmpltTO")] == 1
+    assert errors[("fatal", "DLP")] == 0
+    assert not any("TOTAL" in kind for _, kind in errors)
+
+
+def test_affinity(tree, scrape):
+    """The GPU behind the same switch, the NUMA node, and none for a NIC that shares nothing."""
+    tree.gpu_host(gid_slots=4)
+    got = scrape()
+    place = {labels["device"]: labels for labels in got.labels("fabricpulse_nic_affinity_info")}
+    assert place["mlx5_0"]["gpus"] == "0000:11:00.0"
+    assert place["mlx5_0"]["gpu_path"] == "same_switch"
+    assert place["mlx5_0"]["numa_node"] == "0"
+    assert place["mlx5_8"]["gpu_path"] == "same_numa"
+    assert place["mlx5_8"]["gpus"].split(",") == ["0000:61:00.0", "0000:71:00.0", "0000:81:00.0"]
+
+
+@pytest.mark.parametrize(
+    ("gpu_path", "numa", "expected"),
+    [
+        ("/sys/devices/pci0000:10/0000:10:01.1/0000:11:00.0/0000:12:01.0/0000:14:00.0", 0, "same_switch"),
+        ("/sys/devices/pci0000:10/0000:10:03.1/0000:15:00.0", 0, "same_host_bridge"),
+        ("/sys/devices/pci0000:20/0000:20:01.1/0000:21:00.0", 0, "same_numa"),
+        ("/sys/devices/pci0000:20/0000:20:01.1/0000:21:00.0", 1, "other_numa"),
+        ("/sys/devices/pci0000:20/0000:20:01.1/0000:21:00.0", -1, "other_numa"),
+    ],
+)
+def test_how_a_gpu_is_joined(gpu_path, numa, expected):
+    nic = "/sys/devices/pci0000:10/0000:10:01.1/0000:11:00.0/0000:12:00.0/0000:13:00.0"
+    assert nearest_gpus(nic, 0, [GpuPlace("0000:99:00.0", gpu_path, numa)]) == (("0000:99:00.0",), expected)
+
+
+def test_no_gpus():
+    assert nearest_gpus("/sys/devices/pci0000:10/0000:10:00.0", 0, []) == ((), "")

@@ -1,0 +1,91 @@
+"""The runner: a target that hangs or raises costs itself."""
+
+import threading
+
+import pytest
+
+from fabricpulse.exporters.nic.collectors.contract import Context
+from fabricpulse.exporters.nic.inventory import Inventory
+from fabricpulse.exporters.nic.reader import Faults
+from fabricpulse.exporters.nic.runner import Runner
+
+
+class Fake:
+    """Adds one line a target; some targets raise, some wait for `release`."""
+
+    def __init__(self, name: str, *, raising: tuple[str, ...] = (), hanging: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.raising, self.hanging = raising, hanging
+        self.release = threading.Event()
+        self.returned = threading.Event()
+        self.calls: list[str] = []
+
+    def targets(self, context: Context) -> list[str]:
+        return ["a", "b", "c"]
+
+    def collect(self, target: str, context: Context) -> None:
+        self.calls.append(target)
+        if target in self.raising:
+            raise RuntimeError("broken driver")
+        if target in self.hanging and not self.release.is_set():
+            self.release.wait(30)
+            self.returned.set()
+        context.sink.line("metric", f"{self.name}/{target}\n")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def runner():
+    made = Runner(stall_s=0.1)
+    yield made
+    made.close()
+
+
+def run(runner: Runner, *collectors: Fake) -> tuple[set[str], dict[str, bool], Faults]:
+    context = Context(0.0, Inventory(), Faults())
+    steps = [(collector, target) for collector in collectors for target in collector.targets(context)]
+    outcome = runner.run(steps, context)
+    lines = {line.strip() for sink in outcome.sinks for line in sink.lines.get("metric", [])}
+    return lines, outcome.success, context.faults
+
+
+def test_all_is_well(runner):
+    lines, success, _ = run(runner, Fake("x"), Fake("y"))
+    assert lines == {"x/a", "x/b", "x/c", "y/a", "y/b", "y/c"}
+    assert success == {"x": True, "y": True}
+
+
+def test_a_target_that_raises_costs_itself(runner):
+    lines, success, faults = run(runner, Fake("x", raising=("b",)), Fake("y"))
+    assert lines == {"x/a", "x/c", "y/a", "y/b", "y/c"}
+    assert success == {"x": False, "y": True}
+    assert faults.now["b"] == 1
+
+
+def test_a_target_that_hangs_costs_itself_and_comes_back(runner):
+    """A hung read is left behind, not tried again while it hangs, and collected again when it has returned."""
+    hanging = Fake("x", hanging=("b",))
+    lines, success, faults = run(runner, hanging, Fake("y"))
+    assert lines == {"x/a", "x/c", "y/a", "y/b", "y/c"}
+    assert success == {"x": False, "y": True}
+    assert faults.total["hung"] == 1
+    lines, success, _ = run(runner, hanging)
+    assert lines == {"x/a", "x/c"}
+    assert hanging.calls.count("b") == 1
+    hanging.release.set()
+    assert hanging.returned.wait(5)
+    for _ in range(100):
+        lines, success, _ = run(runner, hanging)
+        if success["x"]:
+            break
+    assert lines == {"x/a", "x/b", "x/c"}
+
+
+def test_several_targets_hang_at_once(runner):
+    hanging = Fake("x", hanging=("a", "b", "c"))
+    lines, success, _ = run(runner, hanging, Fake("y"))
+    assert lines == {"y/a", "y/b", "y/c"}
+    assert not success["x"]
+    hanging.release.set()
