@@ -21,7 +21,7 @@
     // host that is gone for longer is the business of FabricExporterDown.
     lastValueWindow: '2m',
 
-    // An exporter counts as down when no scrape has worked for this long.
+    // An exporter counts as down when no scrape has worked for this long: at least twice the scrape interval.
     exporterDownFor: '1m',
     // A collector that fails for this long is broken, not unlucky.
     collectorFailingFor: '10m',
