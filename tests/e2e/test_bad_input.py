@@ -1,0 +1,147 @@
+"""What a person can get wrong is answered with one sentence and a non-zero exit, never with a traceback."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+FABRICPULSE = (sys.executable, "-m", "fabricpulse.core.cli")
+DAEMONS = (
+    ("mesh",),
+    ("nic",),
+    ("qp",),
+    ("clocksync", "sidecar"),
+    ("clocksync", "coordinator"),
+    ("remediation", "receiver"),
+    ("remediation", "node"),
+)
+ROOT = Path(__file__).parents[2]
+
+
+def run(command: Sequence[str | Path], run_dir: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs it to its end, which must come by itself."""
+    return subprocess.run(
+        command,
+        env=os.environ | {"FABRICPULSE_RUN_DIR": str(run_dir)} | environment,
+        cwd=run_dir,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def the_sentence(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line that says what is wrong; fails on a traceback, on silence and on success."""
+    everything = done.stdout + done.stderr
+    assert done.returncode not in (0, None), everything
+    assert done.returncode > 0, f"ended by signal {-done.returncode}: {everything}"
+    assert "Traceback" not in everything
+    found = [line for line in done.stderr.splitlines() if re.search(r"\b[Ee]rror: ", line)]
+    assert len(found) == 1, everything
+    return found[0]
+
+
+@pytest.mark.parametrize("daemon", DAEMONS, ids=" ".join)
+def test_unknown_configuration_key(daemon: tuple[str, ...], tmp_path: Path) -> None:
+    """Every daemon refuses a key that it does not know, and names file, line and key."""
+    file = tmp_path / "config.yaml"
+    file.write_text("\nno_such_key_at_all: 1\n")
+    sentence = the_sentence(run([*FABRICPULSE, *daemon, "--config", file], tmp_path))
+    assert f"{file}:2" in sentence
+    assert "no_such_key_at_all" in sentence
+
+
+@pytest.mark.parametrize("daemon", DAEMONS, ids=" ".join)
+def test_missing_configuration_file(daemon: tuple[str, ...], tmp_path: Path) -> None:
+    """Every daemon says which file it cannot read."""
+    sentence = the_sentence(run([*FABRICPULSE, *daemon, "--config", tmp_path / "absent.yaml"], tmp_path))
+    assert "absent.yaml" in sentence
+
+
+def configuration(daemon: tuple[str, ...], folder: Path) -> list[str | Path]:
+    """Arguments with which a daemon starts without a fleet."""
+    texts = {
+        ("remediation", "receiver"): f"journal: {folder / 'receiver.db'}\n",
+        ("remediation", "node"): f"journal: {folder / 'node.db'}\n",
+        ("mesh",): f"host: h0\nmembership: {{file: {folder / 'membership.yaml'}}}\n",
+    }
+    (folder / "membership.yaml").write_text(
+        "hosts: [{name: h0, nics: [{device: lo, address: 127.0.0.1, network: rail0}]}]\n"
+    )
+    file = folder / "config.yaml"
+    file.write_text(texts.get(daemon, "{}\n"))
+    return ["--config", file]
+
+
+@pytest.mark.parametrize("daemon", DAEMONS, ids=" ".join)
+def test_port_in_use(daemon: tuple[str, ...], tmp_path: Path) -> None:
+    """Every daemon says which address is taken and how to choose another."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        arguments = [*configuration(daemon, tmp_path), "--web.listen-address", address]
+        sentence = the_sentence(run([*FABRICPULSE, *daemon, *arguments], tmp_path))
+    assert address in sentence
+    assert "in use" in sentence
+
+
+@pytest.mark.root
+@pytest.mark.prometheus
+def test_demo_port_in_use(tmp_path: Path) -> None:
+    """The demo says which of its ports is taken, and leaves nothing behind."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        sentence = the_sentence(run([*FABRICPULSE, "demo", "--headless", "--port", str(port)], tmp_path))
+    assert f":{port}" in sentence
+    assert "choose another port" in sentence
+
+
+def test_demo_result_file_that_cannot_be_written(tmp_path: Path) -> None:
+    """Said at once, not after the story."""
+    done = run([*FABRICPULSE, "demo", "--headless", "--json", tmp_path / "absent" / "x.json"], tmp_path)
+    assert "absent" in the_sentence(done)
+
+
+@pytest.mark.root
+def test_demo_without_prometheus(tmp_path: Path) -> None:
+    """Where no Prometheus is found the demo names what is missing and what to do."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to hide .tools in a mount namespace")
+    folder = ROOT / ".tools"
+    hide = f"mount -t tmpfs none {folder} && " if folder.is_dir() else ""
+    script = f'{hide}exec "$@"'
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    for tool in ("sh", "mount"):
+        (empty / tool).symlink_to(shutil.which(tool) or "/bin/sh")
+    command = [shutil.which("unshare") or "unshare", "--mount", "sh", "-c", script, "sh"]
+    done = run(
+        [*command, *FABRICPULSE, "demo", "--headless"], tmp_path, PATH=str(empty), FABRICPULSE_TOOLS=""
+    )
+    sentence = the_sentence(done)
+    assert "prometheus" in sentence
+    assert "fetch_tools.sh" in sentence
+
+
+@pytest.mark.root
+@pytest.mark.prometheus
+def test_demo_without_permission_for_namespaces(tmp_path: Path) -> None:
+    """A machine that allows no namespaces is told apart from one that lacks a program, with the remedy."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to take namespaces away")
+    # A user namespace of its own in which nobody may make another one, then without any capability.
+    script = (
+        "echo 0 > /proc/sys/user/max_user_namespaces && "
+        'exec setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all "$@"'
+    )
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh"]
+    done = run([*command, *FABRICPULSE, "demo", "--headless"], tmp_path)
+    sentence = the_sentence(done)
+    assert "namespaces" in sentence
+    assert "root" in sentence

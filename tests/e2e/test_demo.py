@@ -1,0 +1,112 @@
+"""`fabricpulse demo --headless --json`: the whole story on real daemons, and what it promises."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.lab.demo.scenarios import SCENARIOS
+from fabricpulse.lab.demo.scenarios.base import Fleet
+from fabricpulse.lab.tools import find_tools
+
+pytestmark = [pytest.mark.root, pytest.mark.prometheus]
+
+DEMO = (sys.executable, "-m", "fabricpulse.core.cli", "demo", "--headless")
+FIGURES = (
+    "detect_s", "alert_s", "action_s", "stall_ms", "errors", "corrupt_bytes",
+    "bandwidth_before", "bandwidth_during", "bandwidth_after",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _needs() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to build network namespaces")
+    try:
+        find_tools()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+def labs() -> set[str]:
+    """Namespaces' keepers that run now."""
+    return {path.name for path in Path("/tmp").glob("fabricpulse-lab-*")}  # noqa: S108 - only looked at
+
+
+@pytest.mark.timeout(240)
+def test_flap_is_seen_alerted_acted_on_and_survived(tmp_path: Path) -> None:
+    """Every step of the story is seen, in time; detection within 1 s, stall within 300 ms, nothing lost or corrupt."""
+    result_file = tmp_path / "result.json"
+    done = subprocess.run(
+        [*DEMO, "--json", result_file], capture_output=True, text=True, check=False, timeout=220
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(result_file.read_text())
+    assert list(result) == ["scenario", "steps", *FIGURES]
+    assert result["scenario"] == "flap"
+    expected = [
+        step.name
+        for phase in SCENARIOS["flap"](Fleet(("h0", "h1"), ("rail0",))).phases()
+        for step in phase.steps
+    ]
+    assert [step["name"] for step in result["steps"]] == expected
+    assert all(step["seen"] for step in result["steps"])
+    assert max(step["t_s"] for step in result["steps"]) <= 120
+    assert 0 < result["detect_s"] <= 1.0
+    assert result["detect_s"] < result["alert_s"] <= result["action_s"]
+    assert 0 < result["stall_ms"] <= 300
+    assert result["errors"] == 0
+    assert result["corrupt_bytes"] == 0
+    before, during, after = (result[f"bandwidth_{when}"] for when in ("before", "during", "after"))
+    # One of the two rails of one host is out: the ring, as slow as its slowest link, runs at about half.
+    assert 0.3 * before < during < 0.8 * before
+    assert after > 0.8 * before
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_demo_leaves_nothing_behind(signum: signal.Signals) -> None:
+    """Interrupted, terminated or killed in the middle: within seconds no process and no namespace of it is left."""
+    before = labs()
+    with subprocess.Popen(DEMO, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "PHASE" in line:
+                break
+        processes = children(demo.pid)
+        assert len(processes) > 20
+        demo.send_signal(signum)
+        started = time.monotonic()
+        code = demo.wait(15)
+    assert time.monotonic() - started < 10
+    if signum is signal.SIGKILL:
+        assert code == -signal.SIGKILL
+    else:
+        assert code == 130
+        assert labs() <= before
+    deadline = time.monotonic() + 10
+    while left := [pid for pid in processes if alive(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    """All descendants of a process."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *children(child)]
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
