@@ -28,11 +28,15 @@ class Channel:
     """Starts a keeper and talks to it. Any thread may call `request`."""
 
     def __init__(
-        self, directory: Path, on_exit: Callable[[int, int, int], None], on_end: Callable[[], None]
+        self,
+        directory: Path,
+        keep: bool,
+        on_exit: Callable[[int, int, int], None],
+        on_end: Callable[[], None],
     ) -> None:
         """Called on the channel's thread: on_exit(pid, code, at_ns) for each process that ends, on_end() when all has.
 
-        Raises UserError when this machine cannot make namespaces.
+        keep : leave the directory when the lab ends. Raises UserError when this machine cannot make namespaces.
         """
         self._on_exit = on_exit
         self._on_end = on_end
@@ -57,6 +61,7 @@ class Channel:
                         str(theirs.fileno()),
                         str(pidfd),
                         str(directory),
+                        "keep" if keep else "remove",
                     ],
                     pass_fds=(theirs.fileno(), pidfd),
                     stdin=subprocess.DEVNULL,
@@ -95,7 +100,10 @@ class Channel:
                 if isinstance(error, BrokenPipeError | ConnectionResetError):
                     raise LabClosedError(self._gone()) from error
                 raise
-        answer, attached = future.result(REQUEST_TIMEOUT_S)
+        try:
+            answer, attached = future.result(REQUEST_TIMEOUT_S)
+        except TimeoutError:
+            raise UserError(f"the lab's keeper has not answered {op} in {REQUEST_TIMEOUT_S:g} s") from None
         failure = answer.get("error")
         if failure is None:
             return answer, attached

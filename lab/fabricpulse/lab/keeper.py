@@ -20,6 +20,7 @@ import array
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import struct
@@ -448,8 +449,9 @@ def _why_no_user_namespace(error: OSError) -> str:
 
 
 def main() -> int:
-    """`python -m fabricpulse.lab.keeper CONTROL_FD PARENT_PIDFD DIRECTORY`, started by Lab.start."""
+    """`python -m fabricpulse.lab.keeper CONTROL_FD PARENT_PIDFD DIRECTORY keep|remove`, started by Lab.start."""
     control_fd, parent_pidfd, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    remove = sys.argv[4] == "remove"
     control = socket.socket(fileno=control_fd)
     for descriptor in (control_fd, parent_pidfd):
         os.set_inheritable(descriptor, False)
@@ -465,7 +467,16 @@ def main() -> int:
         _, status = os.waitpid(pid, 0)
         return os.waitstatus_to_exitcode(status) & 0x7F
     syscalls.die_with_parent(signal.SIGKILL)
-    Keeper(control, parent_pidfd, directory, user_namespace).serve()
+    try:
+        Keeper(control, parent_pidfd, directory, user_namespace).serve()
+    finally:
+        if remove:
+            # The parent does so too, unless it was killed.
+            with suppress(ProcessLookupError):
+                os.kill(
+                    -1, signal.SIGKILL
+                )  # everything in this PID namespace but this process: none writes on
+            shutil.rmtree(directory, ignore_errors=True)
     # Not sys.exit: nothing is left to flush, and everything in the lab ends with this process.
     os._exit(0)
 

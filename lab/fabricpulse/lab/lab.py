@@ -110,7 +110,7 @@ class Lab:
                 if name not in self._nodes:
                     kind = Spine if name in self.fabric.spine_names else Node
                     self._nodes[name] = kind(self, name, directory / name)
-            self._channel = Channel(directory, self._on_exit, self._on_end)
+            self._channel = Channel(directory, self.keep, self._on_exit, self._on_end)
             size = {
                 name: getattr(self.fabric, name)
                 for name in ("hosts", "rails", "spines", "pods", "mtu", "ipv6")

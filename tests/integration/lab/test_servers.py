@@ -1,5 +1,6 @@
 """Real Prometheus and Alertmanager in a lab."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -89,7 +90,8 @@ def test_the_named_directory_comes_first(
     mine = tmp_path / "prometheus-alertmanager"
     mine.write_text("#!/bin/sh\n")
     mine.chmod(0o755)
-    monkeypatch.setenv("FABRICPULSE_TOOLS", str(tmp_path))
+    before = os.environ.get("FABRICPULSE_TOOLS", "")
+    monkeypatch.setenv("FABRICPULSE_TOOLS", f"{tmp_path}{os.pathsep}{before}")
     found = find_tools()
     assert found.alertmanager == mine
     assert found.prometheus == tools.prometheus

@@ -13,6 +13,7 @@ import pytest
 
 import fabricpulse.core
 import fabricpulse.lab
+from fabricpulse.core import _atomic
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import keeper, syscalls
 
@@ -57,6 +58,9 @@ def readable_python() -> Iterator[tuple[str, dict[str, str]]]:
             for portion in package.__path__:
                 name = package.__name__.rpartition(".")[2]
                 shutil.copytree(portion, Path(directory) / "fabricpulse" / name, dirs_exist_ok=True)
+        # A native module of core lies where the build has put it.
+        native = Path(str(_atomic.__file__))
+        shutil.copy(native, Path(directory) / "fabricpulse" / "core" / native.name)
         for name in ("msgspec", "yaml"):
             shutil.copytree(Path(sysconfig.get_path("platlib")) / name, Path(directory) / name)
         subprocess.run(["chmod", "-R", "a+rX", directory], check=True)
