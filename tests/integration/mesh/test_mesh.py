@@ -3,11 +3,14 @@
 import json
 import socket
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 from tests.integration.mesh.mesh_fleet import MeshFleet, wait_for
 
 from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, OUTBOUND, ProbeRingReader
+from fabricpulse.lab.servers import start_alertmanager
 
 pytestmark = pytest.mark.root
 
@@ -46,7 +49,12 @@ def test_owd_is_the_truth(fleet):
     reader = ProbeRingReader(lab.host("h1").run_dir / "probes")
     edges = reader.edges()
     samples = []
-    wait_for(lambda: samples.extend(reader.read()) or len(samples) > 500, 10, "500 samples")
+
+    def enough():
+        samples.extend(reader.read())
+        return len(samples) > 500
+
+    wait_for(enough, 10, "500 samples")
     errors = []
     for sample in samples:
         if sample.direction != INBOUND or not sample.flags & FLEET_VALID:
@@ -243,11 +251,11 @@ def test_keys_rotate_without_a_gap(fleet):
     for turn, keys in enumerate(([old, new], [new, old], [new])):
         seen = {name: daemon.output().count("event=keys") for name, daemon in fleet.daemons.items()}
         fleet.key_file.write_text("\n".join(keys) + "\n")
-        wait_for(
-            lambda seen=seen: all(d.output().count("event=keys") > seen[n] for n, d in fleet.daemons.items()),
-            5,
-            f"turn {turn} of the rotation is read",
-        )
+
+        def read(seen=seen):
+            return all(d.output().count("event=keys") > seen[name] for name, d in fleet.daemons.items())
+
+        wait_for(read, 5, f"turn {turn} of the rotation is read")
         time.sleep(0.6)  # one refresh and one interval: what would break, would break now
         for name in fleet.daemons:
             assert set(fleet.scrape(name).values("fabricpulse_edge_up")) == {1.0}
@@ -285,3 +293,54 @@ def test_noise_and_strangers_are_counted(fleet):
         )
         with pytest.raises(TimeoutError):
             sock.recvfrom(2000)
+
+
+def test_push_is_one_alert(fleet, tools):
+    """A lost NIC is in a real Alertmanager at once, with the labels of the rule, and resolved when the NIC is back."""
+    alertmanager = start_alertmanager(
+        fleet.lab, {"route": {"receiver": "none"}, "receivers": [{"name": "none"}]}, tools=tools
+    )
+    url = f"http://{fleet.lab.resolve('mgmt')}:{alertmanager.port}"
+    fleet.config["alerting"] = {
+        "alertmanagers": [url, "http://127.0.0.1:1"],  # the second is dead: it must not delay the first
+        "labels": {"instance": "h2", "job": "fabricpulse-mesh"},
+        "resend_s": 1,
+    }
+    fleet.daemons["h2"].stop()
+    fleet.start("h2")
+    fleet.wait_green()
+    rule = yaml.safe_load((Path(__file__).parents[3] / "rules" / "alerts" / "nic.yaml").read_text())
+    rules = {r["alert"]: r for group in rule["groups"] for r in group["rules"]}["FabricNicDisconnected"]
+
+    def firing():
+        return alertmanager.alerts('alertname="FabricNicDisconnected"')
+
+    with fleet.lab.host("h2").nic("rail0").down():
+        alerts = wait_for(firing, 5, "the alert")
+        expected = {"alertname": "FabricNicDisconnected", "device": "rail0", "network": "rail0"}
+        expected |= {"instance": "h2", "job": "fabricpulse-mesh", **rules["labels"]}
+        assert [alert["labels"] for alert in alerts] == [expected]
+        assert alerts[0]["annotations"]["summary"] == rules["annotations"]["summary"]
+        assert alerts[0]["annotations"]["runbook_url"] == rules["annotations"]["runbook_url"]
+        updated = alerts[0]["updatedAt"]
+        wait_for(lambda: firing()[0]["updatedAt"] != updated, 5, "sent again while it fires")
+    wait_for(lambda: not firing(), 5, "resolved")
+    scrape = fleet.scrape("h2")
+    assert scrape.value("fabricpulse_alert_pushes_total", alertmanager=url) >= 3
+    assert scrape.value("fabricpulse_alert_push_failures_total", alertmanager="http://127.0.0.1:1") > 0
+    alertmanager.stop()
+
+
+def test_a_nic_that_vanishes_and_returns(fleet):
+    """The device is renamed away and back, as a driver reload does: the engine lives and takes it up again."""
+    host = fleet.lab.host("h1")
+    ip = ["ip", "link", "set"]
+    host.run([*ip, "rail1", "down"])
+    host.run([*ip, "rail1", "name", "gone1"])
+    wait_for(lambda: fleet.connected("h1", "rail1") == 0, 5, "disconnected")
+    edges = fleet.get("h1", "/api/v1/edges")
+    assert [nic["open"] for nic in edges["nics"] if nic["device"] == "rail1"] == [False]
+    host.run([*ip, "gone1", "name", "rail1"])
+    with host.nic("rail1").admin_down():  # undoing it restores address and routes
+        pass
+    wait_for(lambda: fleet.connected("h1", "rail1") == 1, 5, "connected again")

@@ -1,0 +1,125 @@
+"""`fabricpulse mesh` on labs of other shapes, and its life as a daemon."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from tests.integration.mesh.mesh_fleet import MeshFleet, wait_for
+
+pytestmark = pytest.mark.root
+
+CLI = ("-m", "fabricpulse.core.cli")
+
+
+def test_ipv6_and_short_interval(make_lab):
+    """Over IPv6, at 200 ms: a dead link is seen within 350 ms."""
+    lab = make_lab(hosts=3, rails=1)
+    fleet = MeshFleet(lab, {"interval_s": 0.2})
+    document = {
+        "hosts": [
+            {
+                "name": h.name,
+                "nics": [{"device": n.device, "address": n.address6, "network": n.device} for n in h.nics],
+            }
+            for h in lab.hosts
+        ]
+    }
+    fleet.membership.write_text(yaml.safe_dump(document))
+    fleet.start().wait_green()
+    with lab.host("h0").nic("rail0").down():
+        start = time.monotonic()
+        wait_for(lambda: fleet.connected("h0", "rail0") == 0, 5, "disconnected")
+        assert time.monotonic() - start < 0.35
+
+
+def test_two_hosts_when_one_dies(make_lab):
+    """Two hosts, two rails: the other host is the only witness. When it dies our NICs are unknown, not disconnected."""
+    lab = make_lab(hosts=2, rails=2)
+    fleet = MeshFleet(lab).start()
+    fleet.wait_green()
+    lab.host("h1").crash()
+    wait_for(lambda: not fleet.scrape("h0").values("fabricpulse_nic_connected"), 5, "unknown")
+    scrape = fleet.scrape("h0")
+    assert scrape.values("fabricpulse_nic_disconnects_total") == [0, 0]
+    assert len(scrape.labels("fabricpulse_nic_disconnect_cause")) == 2
+    assert {labels["cause"] for labels in scrape.labels("fabricpulse_nic_disconnect_cause")} == {"peer_gone"}
+    with lab.host("h0").nic("rail1").down():  # its own link, on the other hand, is its own
+        wait_for(lambda: fleet.connected("h0", "rail1") == 0, 5, "disconnected")
+
+
+def test_alone_is_unknown(make_lab):
+    """Nobody else has started: nothing is known of any NIC, and nothing is said."""
+    lab = make_lab(hosts=2, rails=1)
+    fleet = MeshFleet(lab, {"grace_s": 0.3})
+    fleet.start("h0")
+    wait_for(
+        lambda: (fleet.scrape("h0").value("fabricpulse_probe_lateness_seconds_count") or 0) > 60,
+        5,
+        "a second",
+    )
+    scrape = fleet.scrape("h0")
+    assert scrape.values("fabricpulse_nic_connected") == []
+    assert scrape.values("fabricpulse_nic_disconnects_total") == [0]
+
+
+def test_sigterm_ends_it_cleanly(make_lab):
+    lab = make_lab(hosts=2, rails=1)
+    fleet = MeshFleet(lab).start()
+    fleet.wait_green()
+    assert lab.http_get("h0", "http://127.0.0.1:9610/-/ready").strip() == "fabricpulse mesh is ready."
+    daemon = fleet.daemons["h0"]
+    daemon.send_signal(signal.SIGHUP)
+    daemon.wait_for_output("event=reloaded")
+    daemon.terminate()
+    assert daemon.wait(5) == 0
+    assert "Traceback" not in daemon.output()
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({}, "no membership is configured"),
+        (
+            {"membership": {"file": "/nonexistent/fleet.yaml"}},
+            "cannot read configuration /nonexistent/fleet.yaml",
+        ),
+        ({"membership": {"fil": "x"}}, "did you mean 'file'"),
+        ({"membership": {"file": "a", "url": "http://b"}}, "one of file, url and dns"),
+        ({"probe": {"interval_s": 0.1}}, "interval_s"),
+        ({"probe": {"rate": 10, "interval_s": 0.5}}, "six train periods"),
+        ({"alerting": {"alertmanagers": ["am:9093"]}}, "not an http or https URL"),
+        ({"membership": {"file": "FLEET"}, "key_file": "/nonexistent/key"}, "cannot read key file"),
+    ],
+)
+def test_bad_configuration_is_one_sentence(tmp_path, document, words):
+    """Exit code 2, one line, no traceback."""
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("hosts: []\n")
+    config = tmp_path / "mesh.yaml"
+    config.write_text(json.dumps(document).replace("FLEET", str(fleet)))
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "fabricpulse.core.cli",
+            "mesh",
+            "--config",
+            config,
+            "--web.listen-address",
+            "127.0.0.1:0",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"FABRICPULSE_RUN_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    assert result.returncode == 2
+    message = result.stderr.splitlines()[-1]
+    assert message.startswith("fabricpulse: error: ")
+    assert words in message
+    assert "Traceback" not in result.stderr

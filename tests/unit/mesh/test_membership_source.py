@@ -1,0 +1,100 @@
+"""Where the membership comes from."""
+
+import socket
+
+import pytest
+from aiohttp import web
+
+from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.exporters.mesh.config import MembershipSource
+from fabricpulse.exporters.mesh.fleet_view import view_of
+from fabricpulse.exporters.mesh.membership_source import MembershipReader
+
+FLEET = """
+hosts:
+  - {name: a, nics: [{device: r0, address: 10.0.0.1, network: n0}, {device: r1, address: "fd00::1", network: n0}]}
+  - {name: b, nics: [{device: r0, address: 10.0.0.2, network: n0}]}
+"""
+
+
+async def test_file_is_read_only_when_it_has_changed(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET)
+    reader = MembershipReader(MembershipSource(file=str(path)))
+    assert [h.name for h in (await reader.read()).hosts] == ["a", "b"]
+    assert await reader.read() is None
+    path.write_text("hosts: [")
+    with pytest.raises(ConfigError):
+        await reader.read()
+    with pytest.raises(ConfigError):  # and again: a bad file is not taken for an unchanged one
+        await reader.read()
+    path.write_text("hosts: []")
+    assert (await reader.read()).hosts == ()
+
+
+async def test_url_with_etag():
+    """The coordinator's answer is taken once; 304 means unchanged; an error names the URL."""
+    requests = []
+
+    async def serve(request):
+        requests.append(request.headers.get("If-None-Match"))
+        if len(requests) == 3:
+            return web.Response(status=500)
+        if requests[-1] == '"v1"':
+            return web.Response(status=304)
+        return web.Response(text=FLEET, headers={"ETag": '"v1"'})
+
+    app = web.Application()
+    app.router.add_get("/membership", serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/membership"
+    reader = MembershipReader(MembershipSource(url=url))
+    assert len((await reader.read()).hosts) == 2
+    assert await reader.read() is None
+    with pytest.raises(UserError, match="HTTP status 500"):
+        await reader.read()
+    await runner.cleanup()
+    with pytest.raises(UserError, match="cannot read the membership from"):
+        await reader.read()
+    assert requests == [None, '"v1"', '"v1"']
+
+
+async def test_dns(monkeypatch):
+    """Addresses of a name are the members of its network; their reverse names are the hosts."""
+    addresses = {"rail0.fleet": ["10.0.0.1", "10.0.0.2"], "rail1.fleet": ["10.1.0.1"]}
+    names = {"10.0.0.1": "gpu-1.fleet", "10.0.0.2": "gpu-2.fleet", "10.1.0.1": "gpu-1.rail1.fleet"}
+
+    def getaddrinfo(name, *_args, **_kwargs):
+        if name not in addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (a, 0)) for a in addresses[name]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getnameinfo", lambda address, _flags: (names[address[0]], "0"))
+    source = MembershipSource(
+        dns={"n0": "rail0.fleet", "n1": "rail1.fleet"}, devices={"n0": "eth1", "n1": "eth2"}
+    )
+    membership = await MembershipReader(source).read()
+    assert {h.name: [(n.device, n.address, n.network) for n in h.nics] for h in membership.hosts} == {
+        "gpu-1": [("eth1", "10.0.0.1", "n0"), ("eth2", "10.1.0.1", "n1")],
+        "gpu-2": [("eth1", "10.0.0.2", "n0")],
+    }
+    del addresses["rail1.fleet"]
+    with pytest.raises(UserError, match=r"rail1\.fleet"):
+        await MembershipReader(source).read()
+
+
+def test_no_source():
+    with pytest.raises(ConfigError, match="no membership is configured"):
+        MembershipReader(MembershipSource())
+
+
+async def test_edges_only_between_addresses_of_one_family(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET)
+    membership = await MembershipReader(MembershipSource(file=str(path))).read()
+    view = view_of(membership, "a", 10, 2)
+    assert [(p.nic, p.host, p.address) for p in view.peers] == [(0, "b", "10.0.0.2")]
+    assert view_of(membership, "stranger", 10, 2).nics == ()
