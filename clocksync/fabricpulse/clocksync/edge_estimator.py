@@ -44,7 +44,7 @@ class EstimatorParameters:
     drift_ppb: float = 250.0
     wander_ppb: float = 5.0
     rate_range_ppb: float = 5_000.0
-    stamp_noise_ns: float = 5.0
+    stamp_noise_ns: float = 2.0
 
 
 class Quality(enum.IntEnum):
@@ -79,6 +79,7 @@ class EdgeFit:
     did, as long as the clocks did not change their rates by more than drift_ppb. bound_ns : the larger of the two
     plus what stamps can hide. half_gap_ns : half of the round trip on the fastest paths seen. sigma_ns,
     rate_sigma_ppb : expected size of the error, for weights. pure : trains that passed the filter, both ways.
+    raw_offset_ns : what this window alone says, at t_ns.
     """
 
     t_ns: int
@@ -98,6 +99,7 @@ class EdgeFit:
     window_s: float
     quality: Quality
     guard_ns: float
+    raw_offset_ns: int
 
     def at(self, t_ns: int) -> float:
         """Offset extrapolated to our host time `t_ns`, ns."""
@@ -210,6 +212,7 @@ def _finish(
         window_s=2e-9 * (last - t_ref),
         quality=used[3],
         guard_ns=used[4],
+        raw_offset_ns=base + offset,
     )
 
 

@@ -116,6 +116,7 @@ class EdgeFilter:
             fit,
             t_ns=fit.t_last_ns,
             offset_ns=self.base_ns + round(self.offset_ns),
+            raw_offset_ns=fit.offset_ns + round(fit.rate_ppb * behind),
             rate_ppb=self.rate_ppb,
             above_ns=above,
             below_ns=below,

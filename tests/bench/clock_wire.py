@@ -1,0 +1,287 @@
+"""One wire, all contestants at once: two hosts of the lab, a shaped queue each way, load, and the truth."""
+
+import json
+import math
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from tests.bench.clock_peers import NtpQuery, Ptp4l, missing_tools, start_chronyd
+
+from fabricpulse.clocksync.edge_estimator import EstimatorParameters
+from fabricpulse.clocksync.edge_window import EdgeWindow
+from fabricpulse.clocksync.samples import SampleReader
+from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, FleetTime
+from fabricpulse.core.shm.mapping import LayoutError
+from fabricpulse.core.shm.probe_ring import INBOUND, OUTBOUND
+from fabricpulse.lab import Host, Lab, LabProcess
+
+ROOT = Path(__file__).parents[2]
+RATES = (16, 50, 100)
+CHRONY_POLLS = (-4, -6, 0)
+LINK_MBIT, QUEUE_MS = 200.0, 2.0
+
+
+@dataclass
+class Instance:
+    """One complete clocksync (two engines, two sidecars, a coordinator) at one probe rate."""
+
+    lab: Lab
+    rate: int
+    number: int
+    readers: dict[str, ClockPageReader] = field(default_factory=dict)
+
+    def directory(self, host: Host) -> Path:
+        return host.directory / f"run-{self.rate}"
+
+    def start(self, membership: Path) -> None:
+        mgmt_port = 29_700 + self.number
+        self.lab.popen(
+            "mgmt",
+            ["fabricpulse", "clocksync", "coordinator", "--web.listen-address", f":{mgmt_port}"],
+            name=f"coordinator-{self.rate}",
+        )
+        for host in self.lab.hosts:
+            place = self.directory(host)
+            place.mkdir()
+            environment = {"FABRICPULSE_RUN_DIR": str(place)}
+            mesh = {
+                "host": host.name,
+                "membership": {"file": str(membership)},
+                "probe": {
+                    "rate": self.rate, "port": 20_000 + 100 * self.number, "paths": 1, "sweep": 0,
+                    "peers": 1, "cross_peers": 0,
+                },
+            }  # fmt: skip
+            sidecar = {"host": host.name, "coordinators": [f"http://{self.lab.resolve('mgmt')}:{mgmt_port}"]}
+            for name, config in (("mesh", mesh), ("sidecar", sidecar)):
+                (place / f"{name}.yaml").write_text(json.dumps(config))
+            listen = ["--web.listen-address", f":{29_710 + self.number}"]
+            host.popen(
+                ["fabricpulse", "mesh", "--config", str(place / "mesh.yaml"), *listen],
+                env=environment,
+                name=f"mesh-{self.rate}",
+            )
+            listen = ["--web.listen-address", f":{29_720 + self.number}"]
+            host.popen(
+                ["fabricpulse", "clocksync", "sidecar", "--config", str(place / "sidecar.yaml"), *listen],
+                env=environment,
+                name=f"sidecar-{self.rate}",
+            )
+
+    def read(self, kernel_ns: int) -> dict[str, FleetTime] | None:
+        """Fleet time of both hosts when the kernel's clock showed `kernel_ns`; None while one has none."""
+        times = {}
+        for host in self.lab.hosts:
+            reader = self.readers.get(host.name)
+            if reader is None or reader.stale():
+                try:
+                    reader = self.readers[host.name] = ClockPageReader(self.directory(host) / "clock")
+                except (OSError, LayoutError):
+                    return None
+            page = reader.read()
+            if page.status == ClockStatus.UNKNOWN:
+                return None
+            times[host.name] = page.convert(host.clock.from_kernel(kernel_ns))
+        return times
+
+
+@dataclass
+class Measured:
+    """Errors of one contestant, ns; for ours also bounds and whether they held."""
+
+    errors: list[float] = field(default_factory=list)
+    widths: list[float] = field(default_factory=list)
+    held: list[bool] = field(default_factory=list)
+
+    def quantile(self, q: float) -> float:
+        return float(np.quantile(np.abs(self.errors), q)) if self.errors else math.nan
+
+
+class Wire:
+    """The lab with every contestant running."""
+
+    def __init__(self, lab: Lab, peers: bool) -> None:
+        self.lab = lab
+        a, b = lab.hosts
+        self.a, self.b = a, b
+        a.clock.set(offset_ns=1_234_567_890, drift_ppm=-11.3, wander_ppb=2, seed=1)
+        b.clock.set(offset_ns=-987_654_321, drift_ppm=23.7, wander_ppb=2, seed=2)
+        for host in (a, b):
+            host.nic("rail0").limit(LINK_MBIT, QUEUE_MS)
+        membership = lab.write_membership()
+        self.instances = {rate: Instance(lab, rate, k) for k, rate in enumerate(RATES)}
+        for instance in self.instances.values():
+            instance.start(membership)
+        self.queries: dict[int, NtpQuery] = {}
+        self.ptp: Ptp4l | None = None
+        if peers and not missing_tools():
+            self._start_peers()
+        self.sinks = []
+        for host in (a, b):
+            sink = lab.socket(host.name, socket.SOCK_DGRAM)
+            sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sink.bind((host.nic("rail0").address, 5001))
+            self.sinks.append(sink)
+        self.traffic = lab.directory / "burst_traffic"
+        source = ROOT / "tests" / "native" / "burst_traffic.c"
+        subprocess.run(["cc", "-O2", str(source), "-o", str(self.traffic), "-lm"], check=True)
+
+    def _start_peers(self) -> None:
+        server = self.b.nic("rail0").address
+        start_chronyd(self.b, self.lab.directory, "server", 11_230, ["local stratum 1"])
+        for k, poll in enumerate(CHRONY_POLLS):
+            port = 11_231 + k
+            line = f"server {server} port 11230 iburst minpoll {poll} maxpoll {poll} xleave"
+            start_chronyd(self.a, self.lab.directory, f"poll{poll}", port, [line])
+            self.queries[poll] = NtpQuery(self.lab, self.a.name, port)
+        self.ptp = Ptp4l(self.b, self.a, server, self.lab.directory)
+
+    def wait(self, seconds: float) -> None:
+        """Until all of ours have a fleet time. Raises TimeoutError."""
+        until = time.monotonic() + seconds
+        while any(i.read(time.time_ns()) is None for i in self.instances.values()):
+            if time.monotonic() > until:
+                raise TimeoutError("clocksync did not get a fleet time on the wire")
+            time.sleep(0.05)
+
+    @contextmanager
+    def load(self, forward: float, backward: float, hogs: int = 0) -> Iterator[None]:
+        """Load a -> b and b -> a as shares of the link, and processes that only burn CPU."""
+        running: list[LabProcess] = []
+        for share, sender, receiver in ((forward, self.a, self.b), (backward, self.b, self.a)):
+            if share > 0:
+                target = receiver.nic("rail0").address
+                command = [str(self.traffic), target, "5001", str(share * LINK_MBIT), str(len(running) + 1)]
+                running.append(sender.popen(command, name="traffic"))
+        running.extend(
+            self.lab.popen("mgmt", ["sh", "-c", "while :; do :; done"], name="hog") for _ in range(hogs)
+        )
+        try:
+            yield
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+
+    def measure(self, seconds: float) -> dict[str, Measured]:
+        """Reads every contestant twenty times a second."""
+        result: dict[str, Measured] = {}
+
+        def of(name: str) -> Measured:
+            return result.setdefault(name, Measured())
+
+        rings = {h.name: SampleReader(self.instances[50].directory(h) / "probes") for h in (self.a,)}
+        window = EdgeWindow(EstimatorParameters())
+        ptp_second: list[int] = []
+        until = time.monotonic() + seconds
+        next_second = time.monotonic() + 1
+        while time.monotonic() < until:
+            now = time.time_ns()
+            for rate, instance in self.instances.items():
+                times = instance.read(now)
+                if times is None:
+                    continue
+                first, second = times[self.a.name], times[self.b.name]
+                error = second.fleet_ns - first.fleet_ns
+                ours = of(f"clocksync {rate}/s")
+                ours.errors.append(error)
+                ours.widths.append(2.0 * max(first.bound_ns, second.bound_ns))
+                ours.held.append(abs(error) <= first.bound_ns + second.bound_ns)
+            for poll, query in self.queries.items():
+                offset = query.offset_ns()
+                if offset is not None:
+                    of(f"chronyd poll {poll}").errors.append(offset)
+            if self.ptp is not None:
+                ptp_second.extend(self.ptp.new_offsets_ns())
+            if time.monotonic() > next_second:
+                next_second += 1
+                if ptp_second:
+                    of("ptp4l").errors.append(float(np.mean(ptp_second)))
+                    ptp_second.clear()
+                window.add(rings[self.a.name].read())
+                for name, value in self._naive(window).items():
+                    of(name).errors.append(value)
+            time.sleep(max(0.0, 0.05 - (time.time_ns() - now) * 1e-9))
+        return result
+
+    def _naive(self, window: EdgeWindow) -> dict[str, float]:
+        """What the same packets say to simpler estimators over the same 4 s: four-stamp mean, minimum filter."""
+        now = self.a.clock.from_kernel(time.time_ns())
+        begin = now - 4_000_000_000
+        out = window._trains(OUTBOUND, begin, now)
+        into = window._trains(INBOUND, begin, now)
+        if not len(out) or not len(into):
+            return {}
+        truth_now = self._truth(now)
+        up = _deviation(out.tx_ns, out.rx_ns, out.valid, 1, out.t_ns, truth_now, self._rate())
+        down = _deviation(into.tx_ns, into.rx_ns, into.valid, -1, into.t_ns, truth_now, self._rate())
+        return {
+            "four-stamp mean": (up.mean() + down.mean()) / 2,
+            "minimum filter": (up.min() + down.max()) / 2,
+        }
+
+    def _truth(self, host_a_ns: int) -> tuple[int, int]:
+        """(clock b minus clock a, at which time of clock a)."""
+        kernel = host_a_ns - self.a.clock.truth(host_a_ns)
+        for _ in range(3):
+            kernel = host_a_ns - self.a.clock.truth(kernel)
+        return self.b.clock.from_kernel(kernel) - self.a.clock.from_kernel(kernel), host_a_ns
+
+    def _rate(self) -> float:
+        """Rate of b against a, ppb, as these simple estimators are given it for nothing."""
+        return (self.b.clock.drift_ppm - self.a.clock.drift_ppm) * 1e3
+
+    def close(self) -> None:
+        for query in self.queries.values():
+            query.close()
+        for sink in self.sinks:
+            sink.close()
+        if self.ptp is not None:
+            self.ptp.close()
+
+
+def _deviation(
+    tx: np.ndarray, rx: np.ndarray, valid: np.ndarray, sign: int, t: np.ndarray, truth: tuple[int, int], rate_ppb: float
+) -> np.ndarray:  # fmt: skip
+    """Per packet: measured offset minus the true one, ns. The first packet of a train counts as for NTP and PTP."""
+    offset = sign * (rx - tx) - truth[0]
+    drift = rate_ppb * 1e-9 * (t - truth[1])
+    deviation: np.ndarray = (offset - drift[:, None])[valid]
+    return deviation
+
+
+def run_wire(
+    seconds: float, report: Callable[..., None], *, peers: bool, cases: list[tuple[str, float, float, int]]
+) -> dict[str, dict[str, Measured]]:
+    """All cases on one wire; returns case -> contestant -> errors."""
+    if shutil.which("cc") is None:
+        raise SystemExit("bench_clocksync: no C compiler for the load generator")
+    results: dict[str, dict[str, Measured]] = {}
+    with ExitStack() as stack:
+        lab = stack.enter_context(Lab(hosts=2, rails=1, mtu=1500))
+        wire = Wire(lab, peers)
+        stack.callback(wire.close)
+        wire.wait(30)
+        time.sleep(8)
+        for name, forward, backward, hogs in cases:
+            with wire.load(forward, backward, hogs):
+                time.sleep(5)
+                results[name] = wire.measure(seconds)
+            for contestant, measured in results[name].items():
+                report(
+                    name,
+                    contestant,
+                    p50=round(measured.quantile(0.5), 1),
+                    p95=round(measured.quantile(0.95), 1),
+                    p99=round(measured.quantile(0.99), 1),
+                    worst=round(measured.quantile(1.0), 1),
+                    count=len(measured.errors),
+                )
+    return results
