@@ -19,6 +19,8 @@ mkdir -p "$passed"
 mapfile -t headers < <(git ls-files '*.h')
 common=$({ clang-tidy --version && cat .clang-tidy "${headers[@]}"; } | sha256sum | cut -c1-16)
 
+find "$passed" -type f ! -name "$common-*" -delete
+
 check() {
   local file=$1 mark
   mark=$passed/$common-$(sha256sum <"$file" | cut -c1-16)

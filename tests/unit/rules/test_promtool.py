@@ -85,8 +85,11 @@ def test_unit(promtool: str, path: Path) -> None:
         ("pipeline", "jobSelector", ""),
     ],
 )
-def test_mutant_is_caught(promtool: str, tmp_path: Path, group: str, setting: str, value: object) -> None:
+def test_mutant_is_caught(tmp_path: Path, group: str, setting: str, value: object) -> None:
     """A rule with another threshold, window or duration fails its tests: they do test it."""
+    promtool = PROMTOOLS[0]
+    if promtool is None:
+        pytest.skip("promtool is not installed; scripts/fetch_tools.sh gets it")
     write(tmp_path, rendered_files(compile_mixin(settings={setting: value})))
     test = tmp_path / "tests" / f"{group}.yaml"
     test.parent.mkdir()
