@@ -136,7 +136,7 @@ class SqliteStore:
             for field, (table, kind) in _COLLECTIONS.items():
                 rows = connection.execute(sa.select(table.c.key, table.c.document))
                 values[field] = {key: msgspec.json.decode(document, type=kind) for key, document in rows}
-            single = dict(connection.execute(sa.select(meta.c.key, meta.c.value)).tuples().all())
+            single = dict(connection.execute(sa.select(meta.c.key, meta.c.value)).all())
             values["epoch"] = int(single.get("epoch", "0"))
             values["pause"] = msgspec.json.decode(single.get("pause", "null"), type=Pause | None)
             values["recent"] = msgspec.json.decode(
