@@ -167,3 +167,50 @@ def test_a_deleted_link_vanishes_from_the_exposition(namespace, tmp_path):
         assert exporter.value(DOWNS) >= before
     finally:
         exporter.stop()
+
+
+def test_a_storm_that_overruns_the_socket_is_counted_exactly(namespace, tmp_path):
+    """The exporter stands still while the link flaps thousands of times: messages are lost, flaps are not."""
+    exporter = Exporter(tmp_path)
+    flaps = 15_000
+    try:
+        base = exporter.value(DOWNS)
+        exporter.process.send_signal(signal.SIGSTOP)
+        script = (
+            "from tests.bench.bench_nic import Links\n"
+            "links = Links()\n"
+            f"for _ in range({flaps}): links.set('vethpeer0', False); links.set('vethpeer0', True)\n"
+        )
+        root = Path(__file__).parents[3]
+        subprocess.run(["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", script], check=True, cwd=root)
+        exporter.process.send_signal(signal.SIGCONT)
+        until(lambda: exporter.value(DOWNS) == base + flaps, 20)
+        overruns = 'fabricpulse_nic_event_overruns_total{source="rtnetlink"} '
+        line = next(line for line in exporter.scrape().splitlines() if line.startswith(overruns))
+        assert int(line.removeprefix(overruns)) >= 1
+    finally:
+        exporter.process.send_signal(signal.SIGCONT)
+        exporter.stop()
+
+
+def test_a_reload_takes_the_new_configuration_and_keeps_the_counts(namespace, tmp_path):
+    """SIGHUP: the new filter holds, a bad file is refused, and no flap is lost over either."""
+    config = tmp_path / "nic.yaml"
+    config.write_text("collectors: {pcie: true}\n")
+    exporter = Exporter(tmp_path, "--config", str(config))
+    try:
+        ip("link", "set", "vethpeer0", "down")
+        ip("link", "set", "vethpeer0", "up")
+        until(lambda: exporter.value("fabricpulse_nic_flap_duration_seconds_count") == 1)
+        before = exporter.value(DOWNS)
+        config.write_text("collectors: {pcie: false}\n")
+        exporter.process.send_signal(signal.SIGHUP)
+        until(lambda: 'collector="pcie"' not in exporter.scrape())
+        config.write_text("colectors: {}\n")
+        exporter.process.send_signal(signal.SIGHUP)
+        ip("link", "set", "vethpeer0", "down")
+        until(lambda: exporter.value(DOWNS) == before + 1)
+        assert exporter.value("fabricpulse_nic_flap_duration_seconds_count") == 1
+        assert 'collector="pcie"' not in exporter.scrape()
+    finally:
+        assert exporter.stop() == 0

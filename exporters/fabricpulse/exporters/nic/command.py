@@ -124,13 +124,15 @@ def command(
         write_once(NicExporter(config, sysfs=sysfs, boot_id=boot_id(procfs)), output)
         return
     run_dir = ensure_run_dir()
-    run_daemon(
-        lambda life: serve(
-            life,
-            options,
-            NicExporter(config, sysfs=sysfs, run_dir=run_dir, clock=host_clock(), boot_id=boot_id(procfs)),
-        )
-    )
+    clock, boot = host_clock(), boot_id(procfs)
+
+    def load() -> NicConfig:
+        return merge(load_config(options.config, NicConfig), flags)
+
+    def make(config: NicConfig) -> NicExporter:
+        return NicExporter(config, sysfs=sysfs, run_dir=run_dir, clock=clock, boot_id=boot)
+
+    run_daemon(lambda life: serve(life, options, load, make))
 
 
 @command.command("show")
@@ -143,9 +145,28 @@ def show(exporter: NicExporter) -> None:
     exporter.close()
 
 
-async def serve(life: Lifetime, options: DaemonOptions, exporter: NicExporter) -> None:
-    """Runs the daemon until it is told to stop."""
-    server = WebServer("fabricpulse nic", life, exporter.scrape, web_config=options.web_config)
+async def serve(
+    life: Lifetime,
+    options: DaemonOptions,
+    load: Callable[[], NicConfig],
+    make: Callable[[NicConfig], NicExporter],
+) -> None:
+    """Runs the daemon until it is told to stop; SIGHUP reads the configuration again, a bad one is refused."""
+    exporter = make(load())
+
+    async def scrape() -> bytes:
+        return await exporter.scrape()
+
+    async def reload() -> None:
+        nonlocal exporter
+        config = load()
+        # Flaps in between are not lost: the state goes through the file, and the kernel counts on.
+        exporter.stop()
+        exporter = make(config)
+        await exporter.start()
+
+    server = WebServer("fabricpulse nic", life, scrape, web_config=options.web_config)
+    life.on_reload(reload)
     await exporter.start()
     try:
         await server.start(options.listen)

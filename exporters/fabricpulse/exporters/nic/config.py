@@ -15,12 +15,15 @@ COLLECTORS = (
     "flaps",
     "ethtool",
     "dcb",
+    "resources",
+    "queue_pairs",
     "module",
     "kernel_log",
     "verbs",
 )
-# Reading a module's EEPROM goes over a slow two-wire bus and needs CAP_NET_ADMIN: on request.
-OFF_BY_DEFAULT = frozenset({"module"})
+# On request: reading a module's EEPROM goes over a slow two-wire bus and needs CAP_NET_ADMIN; a host in use has tens of
+# thousands of queue pairs to go through.
+OFF_BY_DEFAULT = frozenset({"module", "queue_pairs"})
 
 
 class DeviceSection(Section, frozen=True):

@@ -26,6 +26,7 @@ from fabricpulse.exporters.nic.collectors.kernel_log import KernelLogCollector
 from fabricpulse.exporters.nic.collectors.module import ModuleCollector
 from fabricpulse.exporters.nic.collectors.netdev import NetdevCollector
 from fabricpulse.exporters.nic.collectors.pcie import PcieCollector
+from fabricpulse.exporters.nic.collectors.resources import QueuePairsCollector, ResourcesCollector
 from fabricpulse.exporters.nic.collectors.verbs import VerbsCollector
 from fabricpulse.exporters.nic.config import COLLECTORS, OFF_BY_DEFAULT, NicConfig
 from fabricpulse.exporters.nic.event_log import EventLog
@@ -35,6 +36,7 @@ from fabricpulse.exporters.nic.gid_rules import NcclRules
 from fabricpulse.exporters.nic.inventory import Inventory, Scanner
 from fabricpulse.exporters.nic.kernel.dcb import DcbSource, KernelDcb
 from fabricpulse.exporters.nic.kernel.ethtool import EthtoolSource, KernelEthtool
+from fabricpulse.exporters.nic.kernel.rdma import KernelRdma, RdmaSource
 from fabricpulse.exporters.nic.reader import DescriptorBudget, Faults
 from fabricpulse.exporters.nic.runner import Outcome, Runner
 
@@ -45,12 +47,15 @@ log = get_logger(__name__)
 class Sources:
     """Where data comes from that is not in sysfs; None for a source that is not there.
 
-    ethtool, module : two, because each is used on a thread of its own when a device hangs.
+    Two of a kind (ethtool and module, rdma and queue_pairs): each collector has its own, because one that hangs goes on
+    with its socket on a thread of its own.
     """
 
     ethtool: EthtoolSource | None = None
     module: EthtoolSource | None = None
     dcb: DcbSource | None = None
+    rdma: RdmaSource | None = None
+    queue_pairs: RdmaSource | None = None
     kmsg: Path | None = None
     verbs: bool = False
     link_events: bool = True
@@ -64,7 +69,15 @@ def kernel_sources(sysfs: Path) -> Sources:
         is_own = False
     if not is_own:
         return Sources()
-    return Sources(KernelEthtool(), KernelEthtool(), KernelDcb(), Path("/dev/kmsg"), verbs=True)
+    return Sources(
+        KernelEthtool(),
+        KernelEthtool(),
+        KernelDcb(),
+        KernelRdma(),
+        KernelRdma(),
+        Path("/dev/kmsg"),
+        verbs=True,
+    )
 
 
 class _InventoryCollector:
@@ -146,6 +159,12 @@ class NicExporter:
         if found.module is not None:
             module = found.module
             made["module"] = lambda: ModuleCollector(module)
+        if found.rdma is not None:
+            rdma = found.rdma
+            made["resources"] = lambda: ResourcesCollector(rdma)
+        if found.queue_pairs is not None:
+            queue_pairs = found.queue_pairs
+            made["queue_pairs"] = lambda: QueuePairsCollector(queue_pairs)
         self._kernel_log: KernelLogCollector | None = None
         if found.kmsg is not None and "kernel_log" in enabled:
             kernel_log = self._kernel_log = KernelLogCollector(self.flaps, found.kmsg)
@@ -185,10 +204,11 @@ class NicExporter:
         self.close()
 
     def close(self) -> None:
-        """Gives descriptors and threads back."""
-        for collector in self.collectors:
-            collector.close()
-        self._runner.close()
+        """Gives descriptors and threads back, after a scrape that is under way."""
+        with self._lock:
+            for collector in self.collectors:
+                collector.close()
+            self._runner.close()
 
     async def scrape(self) -> bytes:
         """One exposition. The event loop stays free for link events meanwhile."""

@@ -659,6 +659,31 @@ VERBS_MAX_QP = _gauge(
     "verbs_queue_pairs_max", "Queue pairs that the device can have (ibv_query_device max_qp).", DEVICE
 )
 
+# -- RDMA netlink -------------------------------------------------------------------------------------------------
+
+RESOURCES = _gauge(
+    "rdma_resources",
+    "RDMA resources that exist on the device, by kind: qp, cq, mr, pd, cm_id, ctx, srq (RDMA netlink).",
+    ("device", "resource"),
+)
+QP_COUNT = _gauge(
+    "queue_pairs",
+    "Queue pairs on the device by type and state (RDMA netlink; collector queue_pairs).",
+    ("device", "qp_type", "state"),
+)
+CC_MARKED_RECEIVED = _counter(
+    "cc_marked_packets_received",
+    "RoCE packets received with the congestion mark (optional counter cc_rx_ce_pkts, RDMA netlink).",
+)
+CC_CNP_RECEIVED = _counter(
+    "cc_cnp_packets_received",
+    "Congestion notification packets received (optional counter cc_rx_cnp_pkts, RDMA netlink).",
+)
+CC_CNP_SENT = _counter(
+    "cc_cnp_packets_sent",
+    "Congestion notification packets sent (optional counter cc_tx_cnp_pkts, RDMA netlink).",
+)
+
 # -- flaps --------------------------------------------------------------------------------------------------------
 
 DOWN_TRANSITIONS = _counter(

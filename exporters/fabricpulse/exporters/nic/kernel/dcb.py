@@ -51,7 +51,7 @@ class DcbSource(Protocol):
 
 
 class KernelDcb:
-    """The kernel's DCB. Not for several threads at a time."""
+    """The kernel's DCB."""
 
     def __init__(self) -> None:
         self._netlink = NetlinkClient(NETLINK_ROUTE)

@@ -58,7 +58,7 @@ class EthtoolSource(Protocol):
 
 @dataclass
 class KernelEthtool:
-    """The kernel's ethtool. Not for several threads at a time."""
+    """The kernel's ethtool."""
 
     _socket: socket.socket | None = None
     _netlink: NetlinkClient = field(default_factory=lambda: NetlinkClient(NETLINK_GENERIC))
@@ -76,7 +76,7 @@ class KernelEthtool:
         self._ioctl(netdev, buffer)
         length = struct.unpack_from("=I", buffer, 4)[0]
         if length != count:
-            del self._names[netdev]
+            self._names.pop(netdev, None)
             raise OSError(errno.EAGAIN, "the list of statistics has changed")
         return Statistics(known[1], struct.unpack_from(f"={count}Q", buffer, 8))
 

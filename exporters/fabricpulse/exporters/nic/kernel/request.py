@@ -4,45 +4,64 @@ import errno
 import os
 import socket
 import struct
+import threading
 
 from fabricpulse.exporters.nic.kernel.attributes import HEADER, attribute, attributes, message
 
-NETLINK_ROUTE, NETLINK_GENERIC = 0, 16
-_REQUEST, _ACK = 1, 4
+NETLINK_ROUTE, NETLINK_GENERIC, NETLINK_RDMA = 0, 16, 20
+_REQUEST, _ACK, _DUMP = 1, 4, 0x300
 _ERROR, _DONE = 2, 3
 _SOL_NETLINK, _NETLINK_EXT_ACK = 270, 11
 _GENL_CTRL, _CTRL_GETFAMILY = 0x10, 3
 _CTRL_FAMILY_ID, _CTRL_FAMILY_NAME = 1, 2
 _TIMEOUT_S = 2.0
 
+_Socket = socket.socket
+
+
+class _ThreadState(threading.local):
+    socket: _Socket | None = None
+    sequence: int = 0
+
 
 class NetlinkClient:
-    """A socket opened at the first request and kept. Not for several threads at a time."""
+    """A socket a thread, opened at its first request and kept: a thread that hangs in a request disturbs no other."""
 
     def __init__(self, protocol: int) -> None:
         self._protocol = protocol
-        self._socket: socket.socket | None = None
-        self._sequence = 0
+        self._own = _ThreadState()
+        self._sockets: list[socket.socket] = []
         self._families: dict[str, int] = {}
 
     def ask(self, kind: int, body: bytes) -> bytes:
         """The body of the answer's first message. Raises OSError with what the kernel says."""
-        sock = self._socket
-        if sock is None:
-            sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, self._protocol)
-            sock.settimeout(_TIMEOUT_S)
-            sock.bind((0, 0))
-            self._socket = sock
-        self._sequence += 1
+        bodies = self._exchange(kind, _REQUEST | _ACK, body)
+        return bodies[0] if bodies else b""
+
+    def dump(self, kind: int, body: bytes) -> list[bytes]:
+        """The bodies of all messages of a dump. Raises OSError with what the kernel says."""
+        return self._exchange(kind, _REQUEST | _DUMP, body)
+
+    def _exchange(self, kind: int, flags: int, body: bytes) -> list[bytes]:
+        own = self._own
+        if own.socket is None:
+            own.socket = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, self._protocol
+            )
+            self._sockets.append(own.socket)
+            own.socket.settimeout(_TIMEOUT_S)
+            own.socket.bind((0, 0))
+        own.sequence += 1
         try:
-            sock.send(message(kind, _REQUEST | _ACK, self._sequence, body))
-            return self._answer(sock)
+            own.socket.send(message(kind, flags, own.sequence, body))
+            return self._answer(own.socket, own.sequence)
         except TimeoutError as error:
-            self.close()
+            # Its answer may come after all, and must not be taken for the next one's: hence the sequence numbers.
             raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from error
 
-    def _answer(self, sock: socket.socket) -> bytes:
-        answer = b""
+    @staticmethod
+    def _answer(sock: socket.socket, wanted: int) -> list[bytes]:
+        bodies: list[bytes] = []
         while True:
             data = sock.recv(1 << 17)
             offset = 0
@@ -52,16 +71,16 @@ class NetlinkClient:
                     break
                 body = data[offset + HEADER.size : offset + length]
                 offset += (length + 3) & ~3
-                if sequence != self._sequence:
+                if sequence != wanted:
                     continue
                 if kind == _ERROR:
                     code = -struct.unpack_from("=i", body)[0]
                     if code:
                         raise OSError(code, os.strerror(code))
-                    return answer
+                    return bodies
                 if kind == _DONE:
-                    return answer
-                answer = answer or body
+                    return bodies
+                bodies.append(body)
 
     def ask_generic(self, family: str, command: int, body: bytes, version: int = 1) -> bytes:
         """As `ask`, of a generic netlink family; the answer without the generic header. Raises OSError."""
@@ -73,6 +92,8 @@ class NetlinkClient:
         return self.ask(self._families[family], struct.pack("=BBH", command, version, 0) + body)[4:]
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        """Closes the sockets of all threads."""
+        for sock in self._sockets:
+            sock.close()
+        self._sockets.clear()
+        self._own = _ThreadState()
