@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.lab import Lab
+from fabricpulse.lab import Lab, LabUnavailableError
 from fabricpulse.lab.tools import Tools, find_tools
 
 
@@ -15,7 +15,7 @@ def _start(lab: Lab) -> Lab:
     """Starts a lab, or skips the test with the reason; in CI a lab that cannot start is a failure."""
     try:
         return lab.start()
-    except UserError as error:
+    except LabUnavailableError as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))

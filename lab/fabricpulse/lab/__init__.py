@@ -1,6 +1,6 @@
 """A GPU fleet on one machine: `from fabricpulse.lab import Lab`. See lab/README.md."""
 
-from fabricpulse.lab.channel import LabClosedError
+from fabricpulse.lab.channel import LabClosedError, LabUnavailableError
 from fabricpulse.lab.fabric import Fabric
 from fabricpulse.lab.faults import Fault, Flap, LinkDown, LinkEvent, Port
 from fabricpulse.lab.lab import Lab
@@ -16,6 +16,7 @@ __all__ = [
     "Lab",
     "LabClosedError",
     "LabProcess",
+    "LabUnavailableError",
     "Link",
     "LinkDown",
     "LinkEvent",

@@ -24,6 +24,10 @@ class LabClosedError(UserError):
     """The lab is gone: closed, or its keeper was killed."""
 
 
+class LabUnavailableError(LabClosedError):
+    """This machine, or this user, cannot have a lab; the message says what is missing."""
+
+
 class Channel:
     """Starts a keeper and talks to it. Any thread may call `request`."""
 
@@ -43,7 +47,7 @@ class Channel:
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Answer]] = {}
         self._next_id = 0
-        self._fatal: str | None = None
+        self._fatal: LabClosedError | None = None
         self._closed = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
@@ -88,7 +92,7 @@ class Channel:
         future: Future[Answer] = Future()
         with self._lock:
             if self._closed:
-                raise LabClosedError(self._gone())
+                raise self._gone()
             self._next_id += 1
             number = self._next_id
             self._waiting[number] = future
@@ -98,7 +102,7 @@ class Channel:
             except OSError as error:
                 del self._waiting[number]
                 if isinstance(error, BrokenPipeError | ConnectionResetError):
-                    raise LabClosedError(self._gone()) from error
+                    raise self._gone() from error
                 raise
         try:
             answer, attached = future.result(REQUEST_TIMEOUT_S)
@@ -128,8 +132,13 @@ class Channel:
             self._thread.join(10)
         self._socket.close()
 
-    def _gone(self) -> str:
-        return self._fatal or "the lab is closed"
+    def _gone(self) -> LabClosedError:
+        # A new one for each caller: a traceback belongs to one thread.
+        return (
+            LabClosedError("the lab is closed")
+            if self._fatal is None
+            else type(self._fatal)(*self._fatal.args)
+        )
 
     def _read(self) -> None:
         while True:
@@ -143,18 +152,18 @@ class Channel:
             if message.get("event") == "exit":
                 self._on_exit(message["pid"], message["code"], message["at_ns"])
             elif message.get("event") == "fatal":
-                self._fatal = message["error"]
+                self._fatal = LabUnavailableError(message["error"])
             else:
                 with self._lock:
                     future = self._waiting.pop(message["id"])
                 future.set_result((message, descriptors))
         with self._lock:
             if not self._closed and self._fatal is None:
-                self._fatal = (
+                self._fatal = LabClosedError(
                     "the lab's keeper has ended unexpectedly; its log is keeper.log in the lab's directory"
                 )
             self._closed = True
             waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
-            future.set_exception(LabClosedError(self._gone()))
+            future.set_exception(self._gone())
         self._on_end()

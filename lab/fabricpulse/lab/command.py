@@ -79,7 +79,7 @@ def run(node: str, argv: tuple[str, ...], **size: Any) -> None:
 
 @command.command(name="list")
 def list_labs() -> None:
-    """List the labs of this machine that one may enter."""
+    """List the labs of this machine that one may enter: one's own, or all as root."""
     for directory, description in _running():
         click.echo(f"{directory}  started by {description['parent_pid']}: {' '.join(description['nodes'])}")
 
@@ -147,6 +147,8 @@ def _running() -> list[tuple[Path, dict[str, Any]]]:
     for base in dict.fromkeys((tempfile.gettempdir(), "/tmp")):  # noqa: S108 - where Lab makes its directories
         for path in sorted(Path(base).glob(f"{DIRECTORY_PREFIX}*/lab.json")):
             with suppress(OSError, ValueError):
+                if os.geteuid() not in (0, path.stat().st_uid):
+                    continue
                 description = json.loads(path.read_text())
                 if _is_keeper(description, path.parent):
                     found.append((path.parent, description))

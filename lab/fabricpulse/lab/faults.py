@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab.channel import LabClosedError
+from fabricpulse.lab.fabric import BRIDGE
 
 if TYPE_CHECKING:
     from fabricpulse.lab.lab import Lab
@@ -206,6 +207,22 @@ class Port:
     def limit(self, mbit: float, queue_ms: float = 20.0) -> Fault:
         """Sends at most `mbit` Mbit/s out of this port; at most `queue_ms` of traffic waits, the rest is dropped."""
         return self._lab._shape(self, mbit, queue_ms)
+
+    def mtu(self, size: int) -> Fault:
+        """Takes no frame of more than `size` bytes (IP header included) from its cable, and says nothing about it."""
+        usual = self._lab._mtu(self)
+        if not 68 <= size <= usual:
+            raise UserError(f"an MTU of {size} at {self} is no fault: choose 68 to {usual}")
+
+        def change(value: int) -> None:
+            lines = [f"link set dev {self.device} mtu {value}"]
+            if self._lab._is_bridge_port(self):
+                # A bridge lowers its own MTU to that of its ports, which would be another fault.
+                lines.append(f"link set dev {BRIDGE} mtu {usual}")
+            self._lab._batch(self.node, "ip", lines)
+
+        change(size)
+        return Fault(self._lab, f"mtu {size} {self}", lambda: change(usual))
 
     def _filter(self, what: str, way: Way, rules: list[str]) -> Fault:
         table = f"fabricpulse_{self._lab._number()}"

@@ -28,7 +28,7 @@ from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.fleet.membership import Nic as MemberNic
 from fabricpulse.core.run_dir import RUN_DIR_ENV
 from fabricpulse.core.shm.virtual_clock import ENV as CLOCK_ENV
-from fabricpulse.lab.channel import Channel, LabClosedError
+from fabricpulse.lab.channel import Channel, LabClosedError, LabUnavailableError
 from fabricpulse.lab.clocks import HostClock, WanderDriver
 from fabricpulse.lab.fabric import FRONT_END, MGMT, Fabric
 from fabricpulse.lab.faults import Fault, Port, tbf
@@ -93,7 +93,7 @@ class Lab:
     # Life
 
     def start(self) -> Self:
-        """Builds the lab. Raises UserError saying what this machine lacks."""
+        """Builds the lab. Raises LabUnavailableError, a UserError, saying what this machine lacks."""
         if self._channel is not None:
             raise UserError("this lab has been started already")
         _require_tools()
@@ -519,10 +519,17 @@ class Lab:
     def _number(self) -> int:
         return next(self._numbers)
 
+    def _mtu(self, port: Port) -> int:
+        return 1500 if FRONT_END in (port.node, port.peer[0]) else self.fabric.mtu
+
+    def _is_bridge_port(self, port: Port) -> bool:
+        return port.node == FRONT_END or (
+            port.node in self.fabric.leaf_names and port.peer[0] in self.fabric.host_names
+        )
+
     def _shape(self, port: Port, mbit: float, queue_ms: float) -> Fault:
         """Limits a port; several limits of one port stack, and the newest holds."""
-        mtu = 1500 if port.device == "fe0" or port.node == FRONT_END else self.fabric.mtu
-        line = tbf(port.device, mbit, queue_ms, mtu)
+        line = tbf(port.device, mbit, queue_ms, self._mtu(port))
         number = self._number()
         stack = self._shapes.setdefault((port.node, port.device), [])
         self._batch(port.node, "tc", [line])
@@ -602,9 +609,9 @@ def _require_tools() -> None:
     search = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
     missing = [tool for tool in ("ip", "tc", "nft") if shutil.which(tool, path=search) is None]
     if missing:
-        raise UserError(
+        raise LabUnavailableError(
             f"the lab needs {' and '.join(missing)}, not found on PATH: install iproute2 and nftables "
             "(Debian: apt-get install iproute2 nftables)"
         )
     if sys.platform != "linux":
-        raise UserError("the lab is made of Linux network namespaces and cannot run on this system")
+        raise LabUnavailableError("the lab is made of Linux network namespaces and cannot run on this system")

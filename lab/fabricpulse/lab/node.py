@@ -108,6 +108,10 @@ class Nic:
         """Marks ECN-capable packets CE."""
         return self.switch_port.ecn_mark(percent, _AT_SWITCH[way], match)
 
+    def mtu(self, size: int) -> Fault:
+        """The switch drops larger frames from the host without a word: the MTU that someone forgot."""
+        return self.switch_port.mtu(size)
+
     def limit(self, mbit: float, queue_ms: float = 20.0, way: NicWay = "rx") -> Fault:
         """Limits the rate, with a queue. `rx` queues in the switch; `tx` queues in the host's own qdisc."""
         ports = {
@@ -168,6 +172,24 @@ class Host(Node):
             process.kill()
         for process in dying:
             process.wait(10)
+
+    def power_off(self) -> Fault:
+        """The host dies: its processes are killed, every switch sees its cables go. `undo` powers the NICs, no more."""
+        self.crash()
+        ports = [nic.switch_port for nic in (*self.nics, self.front_end_nic)]
+        return together(self._lab, f"power off {self.name}", [port.down() for port in ports])
+
+    def freeze(self) -> Fault:
+        """Every process of the host stands still, as in a kernel or hypervisor stall; the network stack answers on."""
+        frozen = self.processes()
+        for process in frozen:
+            process.suspend()
+
+        def undo() -> None:
+            for process in frozen:
+                process.resume()
+
+        return Fault(self._lab, f"freeze {self.name}", undo)
 
 
 class Link:

@@ -128,7 +128,7 @@ def nic_routes(fabric: Fabric, host: str, device: str) -> list[str]:
 def uplink_routes(fabric: Fabric, node: str, device: str) -> list[str]:
     """`ip -batch` lines with the routes of a leaf or spine that `device` carries; for after it was set down."""
     if node in fabric.leaf_names:
-        return _leaf_routes(fabric, node)
+        return _leaf_routes(fabric, node) if device in fabric.spine_names else []
     return [line for line in _spine_routes(fabric, node) if f" dev {device}" in line]
 
 

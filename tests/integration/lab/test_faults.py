@@ -251,6 +251,71 @@ def test_a_dead_front_end_leaves_the_rails(shared_lab: Lab) -> None:
         assert refused_within(shared_lab, 2)
 
 
+def test_a_forgotten_mtu_drops_large_frames_only(shared_lab: Lab) -> None:
+    """A switch port at 1500 between hosts at 9000: small packets pass, large ones vanish; other hosts are spared."""
+
+    def large(pair: Pair) -> tuple[int, int]:
+        return Pair.one_way(pair.a, pair.b, 20, size=8000), Pair.one_way(pair.b, pair.a, 20, size=8000)
+
+    other = (("h2", "rail0"), ("h3", "rail1"))
+    with Pair(shared_lab, *CROSS_RAIL) as pair, Pair(shared_lab, *other) as spared:
+        assert large(pair) == (20, 20)
+        with shared_lab.host("h0").nic("rail0").mtu(1500):
+            assert pair.there() == 100
+            assert large(pair)[0] == 0
+            assert large(spared) == (20, 20)
+        assert large(pair) == (20, 20)
+    with pytest.raises(UserError, match="no fault"):
+        shared_lab.host("h0").nic("rail0").mtu(9001)
+
+
+def test_a_host_without_power_is_gone_from_every_network(lab: Lab) -> None:
+    """Processes killed, no NIC of it answers; powered again, its NICs do."""
+    process = lab.popen("h1", ["sleep", "1000"])
+    with Pair(lab, *SAME_RAIL) as pair, Pair(lab, ("h0", "rail1"), ("h1", "rail1")) as rail1:
+        with lab.host("h1").power_off():
+            assert process.poll() == -9
+            assert (pair.there(), rail1.there()) == (0, 0)
+            assert [carrier(lab, "h1", device) for device in ("rail0", "rail1", "fe0")] == [False] * 3
+        assert pair.until_through() < 0.8
+        assert rail1.until_through() < 0.8
+
+
+def test_a_frozen_host_stands_still_and_goes_on(shared_lab: Lab) -> None:
+    """Its programs say nothing while frozen, its kernel still answers, and afterwards they go on."""
+    ticker = shared_lab.popen("h0", ["sh", "-c", "while :; do echo tick; sleep 0.01; done"], name="ticker")
+    with ticker:
+        ticker.wait_for_output("tick")
+        with shared_lab.host("h0").freeze(), Pair(shared_lab, *SAME_RAIL) as pair:
+            before = ticker.output()
+            assert pair.there() == 100
+            assert ticker.output() == before
+        deadline = time.monotonic() + 5
+        while ticker.output() == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert ticker.output() != before
+
+
+def test_ipv6_comes_back_after_every_kind_of_outage(shared_lab: Lab) -> None:
+    """Addresses and routes of IPv6 survive a pulled cable, a NIC set down on the host, and a dead spine."""
+    h0 = shared_lab.host("h0")
+    with Pair(shared_lab, *CROSS_RAIL, version=6) as pair:
+        for fault in (
+            h0.nic(0).down,
+            h0.nic(0).admin_down,
+            shared_lab.spine(0).down,
+            shared_lab.spine(1).down,
+        ):
+            broken = fault()
+            pair.there(5)
+            broken.undo()
+            assert pair.until_through() < 2, broken
+            assert (pair.there(), pair.back()) == (100, 100), broken
+        for spine in shared_lab.spines:
+            with spine.down():
+                assert pair.until_through() < 2, spine
+
+
 def test_heal_undoes_everything(shared_lab: Lab) -> None:
     """Whatever is in force, in whatever order it came."""
     h0 = shared_lab.host("h0")

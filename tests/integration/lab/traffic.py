@@ -17,11 +17,15 @@ ECT0, CE = 2, 3
 class Pair:
     """A datagram socket on each of two NICs, joined: `a` sends to `b` and back."""
 
-    def __init__(self, lab: Lab, a: tuple[str, str], b: tuple[str, str], source_port: int = 0) -> None:
-        self.a = lab.socket(a[0], socket.SOCK_DGRAM)
-        self.b = lab.socket(b[0], socket.SOCK_DGRAM)
-        self.a.bind((lab.address(*a), source_port))
-        self.b.bind((lab.address(*b), 0))
+    def __init__(self, lab: Lab, a: tuple[str, str], b: tuple[str, str], version: int = 4) -> None:
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        ends = []
+        for host, device in (a, b):
+            nic = lab.host(host).nic(device)
+            sock = lab.socket(host, socket.SOCK_DGRAM, family)
+            sock.bind((nic.address if version == 4 else nic.address6, 0))
+            ends.append(sock)
+        self.a, self.b = ends
         self.a.connect(self.b.getsockname())
         self.b.connect(self.a.getsockname())
         for sock in (self.a, self.b):
