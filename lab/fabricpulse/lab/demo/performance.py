@@ -158,9 +158,9 @@ def set_clocks(lab: Lab) -> None:
 def _watches(lab: Lab, stack: Stack, session: aiohttp.ClientSession) -> list[Watch]:
     truth = FleetTruth({host.name: (host.run_dir / "clock", host.clock.path) for host in lab.hosts})
     watches: list[Watch] = [
-        PrometheusWatch(session, "Prometheus", stack.daemon(PROMETHEUS).url, 0.25),
-        AlertmanagerWatch(session, "Alertmanager", stack.daemon(ALERTMANAGER).url, 0.25),
-        RemediationWatch(session, "remediation receiver", stack.daemon(RECEIVER).url, 0.25),
+        PrometheusWatch(session, "Prometheus", stack.daemon(PROMETHEUS).url, 0.1),
+        AlertmanagerWatch(session, "Alertmanager", stack.daemon(ALERTMANAGER).url, 0.1),
+        RemediationWatch(session, "remediation receiver", stack.daemon(RECEIVER).url, 0.1),
     ]
     for host in lab.fabric.host_names:
         watches += [
