@@ -1,6 +1,7 @@
 """`fabricpulse remediation`: receiver, node agent, and what people ask of the receiver."""
 
 import getpass
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,6 +15,7 @@ from fabricpulse.core.daemon import run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.remediation.tables import actions_table, journal_table, status_tables
+from fabricpulse.remediation.token_file import TokenFile
 
 _URL = click.option(
     "--url",
@@ -78,16 +80,40 @@ def actions(url: str, token_file: Path | None) -> None:
 @_URL
 @_TOKEN
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Lines at most.")
-@click.option("--after", default=0, type=click.IntRange(0), help="Only lines with a higher number.")
+@click.option(
+    "--after", type=click.IntRange(0), help="Only lines with a higher number. [default: the newest]"
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def journal(url: str, token_file: Path | None, limit: int, after: int, as_json: bool) -> None:
-    """Show the journal: every delivery's consequence, with its reason."""
-    lines = _client(url, token_file)(f"/api/v1/events?after={after}&limit={limit}")
+@click.option("--verify", is_flag=True, help="Check the hash chain instead; exit code 1 if it is broken.")
+def journal(
+    url: str, token_file: Path | None, limit: int, after: int | None, as_json: bool, verify: bool
+) -> None:
+    """Show the journal: every decision and what became of it, with its reason."""
+    call = _client(url, token_file)
+    if verify:
+        found = call("/api/v1/verify")
+        if not found["intact"]:
+            raise UserError(f"the journal is broken: {found['reason']}")
+        click.echo(f"the journal is intact: {found['length']} lines, head {found['head']}")
+        return
+    lines = call(f"/api/v1/events?limit={limit}&{'last=1' if after is None else f'after={after}'}")
     if as_json:
         for line in lines:
             click.echo(msgspec.json.encode(line).decode())
     else:
         journal_table(lines)
+
+
+@command.command()
+@_URL
+@_TOKEN
+@click.option("--deliveries", is_flag=True, help="Also the webhook bodies as they came (kept for 7 days).")
+def export(url: str, token_file: Path | None, deliveries: bool) -> None:
+    """Write the whole journal to standard output, one JSON object a line."""
+    path = "/api/v1/export" + ("?deliveries=1" if deliveries else "")
+    with _open(url, path, token_file) as answer:
+        while block := answer.read(1 << 16):
+            sys.stdout.buffer.write(block)
 
 
 @command.command()
@@ -123,29 +149,36 @@ def release(url: str, token_file: Path | None, host: str, device: str) -> None:
 
 
 def _client(url: str, token_file: Path | None) -> Any:
+    def call(path: str, message: dict[str, Any] | None = None) -> Any:
+        with _open(url, path, token_file, message) as answer:
+            text = answer.read()
+            kind = answer.headers.get_content_type()
+        if kind != "application/json":
+            return text.decode("utf-8", "replace")
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise UserError(f"what answers at {url} is no receiver: {error}") from error
+
+    return call
+
+
+def _open(url: str, path: str, token_file: Path | None, message: dict[str, Any] | None = None) -> Any:
     if not url.startswith(("http://", "https://")):
         raise UserError(f"--url {url!r} is not an http(s) URL")
     headers = {"Content-Type": "application/json"}
     if token_file is not None:
-        try:
-            headers["Authorization"] = f"Bearer {token_file.read_text(encoding='utf-8').strip()}"
-        except OSError as error:
-            raise UserError(f"cannot read {token_file}: {error.strerror}") from error
-
-    def call(path: str, message: dict[str, Any] | None = None) -> Any:
-        body = None if message is None else msgspec.json.encode(message)
-        request = urllib.request.Request(url.rstrip("/") + path, data=body, headers=headers)  # noqa: S310 - checked above
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-                text = answer.read()
-                kind = answer.headers.get_content_type()
-        except urllib.error.HTTPError as error:
+        headers |= TokenFile(str(token_file)).header
+    body = None if message is None else msgspec.json.encode(message)
+    request = urllib.request.Request(url.rstrip("/") + path, data=body, headers=headers)  # noqa: S310 - checked above
+    try:
+        return urllib.request.urlopen(request, timeout=10)  # noqa: S310
+    except urllib.error.HTTPError as error:
+        with error:
             detail = error.read(500).decode("utf-8", "replace").strip()
-            raise UserError(f"the receiver at {url} refused: {detail or error.reason}") from error
-        except (urllib.error.URLError, TimeoutError) as error:
-            raise UserError(
-                f"cannot reach the receiver at {url}: {getattr(error, 'reason', error)}; start it or give another --url"
-            ) from error
-        return msgspec.json.decode(text) if kind == "application/json" else text.decode()
-
-    return call
+        raise UserError(f"the receiver at {url} refused: {detail or error.reason}") from error
+    except (urllib.error.URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise UserError(
+            f"cannot reach the receiver at {url}: {reason}; start it or give another --url"
+        ) from error

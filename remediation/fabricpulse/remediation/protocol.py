@@ -1,13 +1,15 @@
 """What receiver and node agent say to each other, as JSON over HTTP.
 
 The agent asks (`GET /api/v1/agents/<host>/desired?version=…&wait=…`, a long poll) and reports
-(`POST /api/v1/agents/<host>/report`); a GPU host listens for nobody. The answer is the whole desired state of the
-host, not a list of commands: after a partition the newest state counts, not the queue that has gathered.
+(`POST /api/v1/agents/<host>/report`); a GPU host listens for nobody. The answer is the whole desired state of the host,
+not a list of commands: after a partition the newest state counts, not the queue that has gathered.
 """
 
 from typing import Literal
 
 import msgspec
+
+Traffic = Literal["", "moved", "idle", "stalled"]
 
 
 class DesiredNic(msgspec.Struct, frozen=True):
@@ -21,7 +23,8 @@ class DesiredNic(msgspec.Struct, frozen=True):
 
 
 class DesiredState(msgspec.Struct, frozen=True):
-    """All NICs about which anything was ever decided. epoch : starts of the receiver; agents refuse an older one."""
+    """All NICs about which anything was ever decided. epoch : grows with each start of the receiver; agents refuse an
+    older one than they have seen. version : changes when anything else does."""
 
     epoch: int
     version: str
@@ -31,20 +34,32 @@ class DesiredState(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """What became of an operation on this host.
 
-    verified : every process that has the plugin shows the desired state in its status. processes : how many there are.
+    outcome : `applied` when every process that has the plugin shows the desired state in its status; `refused` when a
+    process, or the agent's own guard, said no; `failed` when a process did not follow in time. processes : how many
+    followed. traffic : what the jobs' other lanes did afterwards, "" while not known: `moved` bytes, were `idle` (no
+    request under way), or `stalled` (requests under way, no byte moved).
     """
 
     op_id: str
     outcome: Literal["applied", "refused", "failed"]
-    verified: bool = False
     processes: int = 0
     message: str = ""
+    traffic: Traffic = ""
+
+
+class HeldNic(msgspec.Struct, frozen=True):
+    """What the agent was last told of a NIC."""
+
+    desired: Literal["in_service", "avoid"]
+    generation: int
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A sign of life. devices : NICs that jobs use -> usable; connected : the mesh's word, where it is asked."""
+    """A sign of life. devices : NICs that jobs use -> usable; connected : the mesh's word on NICs, where it is asked;
+    held : the agent's journal."""
 
     processes: int = 0
     devices: dict[str, bool] = {}
     connected: dict[str, bool] = {}
+    held: dict[str, HeldNic] = {}
     results: list[Result] = []

@@ -1,297 +1,377 @@
-"""The reconciler in a hostile world: lost, late and repeated messages, dead agents, refusing plugins."""
+"""From alerts to decisions, with time and agents driven by hand."""
 
-import msgspec
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+import pytest
+from tests.unit.remediation.world import START, World, alert, config
 
-from fabricpulse.remediation.receiver.config import GuardConfig, HoldConfig, ReceiverConfig, RuleConfig
-from fabricpulse.remediation.receiver.model import AgentState, State, Target
-from fabricpulse.remediation.receiver.payload import Alert
-from fabricpulse.remediation.receiver.reconciler import Reconciler, Step
+from fabricpulse.remediation.receiver.model import Held, Target
 
-HOSTS = ("h0", "h1", "h2")
-DEVICES = ("rail0", "rail1", "rail2")
-CONFIG = ReceiverConfig(
-    rules=(RuleConfig(alert="FabricNicFlapping", mode="auto"),),
-    hold=HoldConfig(initial_s=30, cap_s=300, jitter=0, sticky_count=4, sticky_window_s=3600),
-    guards=GuardConfig(
-        cooldown_s=20, max_attempts=50, breaker_hosts=2, min_fraction_in_service=0.3, shared_cause_count=3
-    ),
-)
+SPECIAL = "rules: [{{alert: FabricNicFlapping, mode: auto}}]\nhold: {{initial_s: 10, jitter: 0}}\n{}"
 
 
-def alert(
-    host: str, device: str, firing: bool, starts_at: float = 0.0, name: str = "FabricNicFlapping"
-) -> Alert:
-    labels = {"alertname": name, "instance": f"{host}:9610", "device": device}
-    return Alert(firing, f"{name}/{host}/{device}", starts_at, labels)
+def failed_over(world: World) -> World:
+    world.deliver(alert())
+    world.settle()
+    assert world.phase() == "avoided"
+    return world
 
 
-class World(RuleBasedStateMachine):
-    """Each rule is something that the world may do to the receiver; the invariants are what it may never do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reconciler = Reconciler(CONFIG)
-        self.now = 1_790_000_000.0
-        self.state = self.reconciler.on_start(State(), self.now).state
-        self.generations: dict[str, int] = {}
-        self.quiet_since: dict[str, float] = {}
-        self.hands: set[str] = set()
-
-    @initialize()
-    def agents_join(self) -> None:
-        for host in HOSTS:
-            self.report(host, set())
-
-    def take(self, step: Step) -> None:
-        before, self.state = self.state, step.state
-        for op_id in self.state.actions.keys() - before.actions.keys():
-            self.check_new(before, op_id)
-        # The journal explains every change of a desired state.
-        for key, target in self.state.targets.items():
-            old = before.targets.get(key)
-            if old is None or old.generation != target.generation:
-                assert any(entry.subject == key for entry in step.transitions)
-        # Deciding again on the same knowledge decides nothing.
-        again = self.reconciler.on_tick(self.state, self.now)
-        assert again.state.actions == self.state.actions
-
-    def check_new(self, before: State, op_id: str) -> None:
-        action = self.state.actions[op_id]
-        key = action.target.key
-        assert action.generation > self.generations.get(key, 0)
-        self.generations[key] = action.generation
-        rolled_back = action.reason.startswith("rolled back")
-        assert self.state.pause is None or rolled_back or key in self.hands, (
-            "a paused receiver decided something"
-        )
-        if action.action == "nic.avoid":
-            assert "failover" not in before.breakers
-        elif not rolled_back and key not in self.hands:
-            target = before.targets[key]
-            assert key in self.quiet_since, "failback while the alert was firing"
-            assert self.now - self.quiet_since[key] >= target.hold_s - 1e-6, (
-                "failback before the hold was over"
-            )
-
-    @rule(
-        host=st.sampled_from(HOSTS),
-        device=st.sampled_from(DEVICES),
-        age=st.floats(0, 1000),
-        times=st.integers(1, 3),
+def test_first_firing_takes_the_nic_out_at_once():
+    """Failover is never damped: the first firing alert is an action, before any time has passed."""
+    world = World()
+    world.deliver(alert())
+    (action,) = world.pending()
+    assert (action.action, action.target, action.alert) == (
+        "nic.avoid",
+        Target("h0", "rail0"),
+        "FabricNicFlapping",
     )
-    def fires(self, host: str, device: str, age: float, times: int) -> None:
-        self.quiet_since.pop(f"{host}/{device}", None)
-        for _ in range(times):
-            self.take(
-                self.reconciler.on_alerts(self.state, [alert(host, device, True, self.now - age)], self.now)
-            )
+    assert action.received_at == action.created_at == START
+    world.settle()
+    assert world.phase() == "avoided"
 
-    @rule(host=st.sampled_from(HOSTS), device=st.sampled_from(DEVICES))
-    def resolves(self, host: str, device: str) -> None:
-        known = self.state.episodes.get(f"FabricNicFlapping/{host}/{device}")
-        if known is not None and known.status == "firing":
-            self.quiet_since[f"{host}/{device}"] = self.now
-        self.take(self.reconciler.on_alerts(self.state, [alert(host, device, False)], self.now))
 
-    @rule(seconds=st.sampled_from([0.1, 1.0, 7.0, 31.0, 130.0, 700.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-        self.take(self.reconciler.on_tick(self.state, self.now))
+def test_a_repeated_notification_decides_nothing():
+    """Alertmanager delivers at least once: the hundredth copy changes nothing."""
+    world = failed_over(World())
+    for _ in range(100):
+        world.deliver(alert())
+        world.tick(1)
+    assert len(world.state.actions) == 1
 
-    @rule(
-        host=st.sampled_from(HOSTS),
-        outcome=st.sampled_from(["applied", "applied", "applied", "refused", "failed"]),
+
+def test_resolved_only_starts_the_hold():
+    """`resolved` is permission to wait, not to act; quiet for the hold brings the NIC back."""
+    world = failed_over(World())
+    world.deliver(alert(firing=False))
+    world.tick(9.9)
+    assert world.pending() == []
+    world.tick(0.2)
+    (action,) = world.pending()
+    assert action.action == "nic.restore"
+    world.settle()
+    assert world.phase() == "in_service"
+    avoid = next(a for a in world.state.actions.values() if a.action == "nic.avoid")
+    assert avoid.restored_at == world.now
+
+
+def test_firing_during_the_hold_starts_it_again_from_zero():
+    """Nine quiet seconds before a new flap count for nothing."""
+    world = failed_over(World())
+    world.deliver(alert(firing=False))
+    world.tick(9)
+    world.deliver(alert(starts_at=START + 9))
+    world.tick(5)
+    world.deliver(alert(firing=False, starts_at=START + 9))
+    world.tick(9)
+    assert world.pending() == []
+    world.tick(1.1)
+    assert [a.action for a in world.pending()] == ["nic.restore"]
+
+
+def test_two_alerts_about_one_nic_hold_it_until_both_are_quiet():
+    """The NIC returns when the last of its episodes has ended, not the first."""
+    both = config(
+        "rules: [{alert: A, mode: auto}, {alert: B, mode: auto}]\nhold: {initial_s: 10, jitter: 0}\n"
     )
-    def agent_carries_out(self, host: str, outcome: str) -> None:
-        for action in list(self.state.actions.values()):
-            if action.target.host == host and action.outcome == "pending":
-                self.take(self.reconciler.on_sent(self.state, action.op_id, self.now))
-                verified = outcome == "applied"
-                self.take(
-                    self.reconciler.on_result(
-                        self.state, action.op_id, outcome, verified, 2, "because", self.now
-                    )
-                )
-
-    @rule(host=st.sampled_from(HOSTS), down=st.sets(st.sampled_from(DEVICES)))
-    def report(self, host: str, down: set[str]) -> None:
-        devices = {
-            d: d not in down
-            and (
-                f"{host}/{d}" not in self.state.targets
-                or self.state.targets[f"{host}/{d}"].desired == "in_service"
-            )
-            for d in DEVICES
-        }
-        agent = AgentState(host=host, seen_at=0, devices=devices, processes=2)
-        self.take(self.reconciler.on_agent(self.state, agent, self.now))
-
-    @rule()
-    def truth_knows_nothing(self) -> None:
-        for key in {e.target.key for e in self.state.episodes.values() if e.status == "firing"}:
-            episode = next(
-                e for e in self.state.episodes.values() if e.target.key == key and e.status == "firing"
-            )
-            if self.now - episode.last_seen > CONFIG.expire_s:
-                self.quiet_since[key] = self.now
-        self.take(self.reconciler.on_truth(self.state, [], self.now, complete=True))
-
-    @precondition(lambda self: self.state.pause is None)
-    @rule()
-    def pause(self) -> None:
-        self.take(self.reconciler.on_pause(self.state, "test", "me", self.now))
-
-    @rule()
-    def resume(self) -> None:
-        self.take(self.reconciler.on_resume(self.state, "me", self.now))
-
-    @rule(host=st.sampled_from(HOSTS), device=st.sampled_from(DEVICES))
-    def release(self, host: str, device: str) -> None:
-        self.hands.add(f"{host}/{device}")
-        self.take(self.reconciler.on_release(self.state, Target(host, device), "me", self.now))
-        self.hands.discard(f"{host}/{device}")
-
-    @rule()
-    def restarts(self) -> None:
-        document = msgspec.json.encode(self.state)
-        self.state = msgspec.json.decode(document, type=State)
-        epoch = self.state.epoch
-        self.take(self.reconciler.on_start(self.state, self.now))
-        assert self.state.epoch == epoch + 1
-
-    @invariant()
-    def a_rail_stays(self) -> None:
-        for host in HOSTS:
-            out = [d for d in DEVICES if self.is_out(f"{host}/{d}")]
-            assert len(out) < len(DEVICES), f"{host} has no NIC in service"
-
-    @invariant()
-    def one_at_a_time(self) -> None:
-        for host in HOSTS:
-            going = [
-                a
-                for a in self.state.actions.values()
-                if a.outcome == "pending" and a.target.host == host and a.action == "nic.avoid"
-            ]
-            assert len(going) <= 1
-
-    def is_out(self, key: str) -> bool:
-        target = self.state.targets.get(key)
-        return target is not None and target.desired == "avoid"
+    world = World(both)
+    world.deliver(alert(name="A"), alert(name="B"))
+    world.settle()
+    world.deliver(alert(name="A", firing=False))
+    world.tick(60)
+    assert world.phase() == "avoided"
+    world.deliver(alert(name="B", firing=False))
+    world.tick(10.1)
+    assert [a.action for a in world.pending()] == ["nic.restore"]
 
 
-World.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
-TestWorld = World.TestCase
+def test_hold_doubles_and_the_third_time_is_a_persons():
+    """Each failover within the window doubles the hold; the third within two hours waits for a person."""
+    world = World(config(SPECIAL.format("guards: {cooldown_s: 0, max_attempts: 9}\n")))
+    for expected in (10, 20):
+        world.deliver(alert(starts_at=world.now))
+        world.settle()
+        world.deliver(alert(firing=False, starts_at=world.now))
+        world.tick(0)
+        world.tick(expected - 0.5)
+        assert world.pending() == []
+        world.tick(0.6)
+        assert [a.action for a in world.settle()] == ["nic.restore"]
+    world.deliver(alert(starts_at=world.now))
+    world.settle()
+    world.deliver(alert(firing=False, starts_at=world.now))
+    world.tick(40.1)
+    assert world.phase() == "manual"
+    world.tick(100_000)
+    assert world.pending() == []
+    world.apply(world.mind.on_release(world.state, Target("h0", "rail0"), "ada", world.now))
+    assert [a.reason for a in world.settle()] == ["released by ada"]
+    assert world.phase() == "in_service"
 
 
-def start() -> tuple[Reconciler, State, float]:
-    reconciler = Reconciler(CONFIG)
-    now = 1_790_000_000.0
-    state = reconciler.on_start(State(), now).state
-    for host in HOSTS:
-        agent = AgentState(host=host, seen_at=now, devices=dict.fromkeys(DEVICES, True), processes=1)
-        state = reconciler.on_agent(state, agent, now).state
-    return reconciler, state, now
-
-
-def test_a_firing_alert_takes_the_nic_out_and_quiet_puts_it_back():
-    """The whole circle: fires, avoided, resolved, held, restored, in service."""
-    reconciler, state, now = start()
-    state = reconciler.on_alerts(state, [alert("h0", "rail1", True)], now).state
-    (avoid,) = state.actions.values()
-    assert (avoid.action, avoid.target) == ("nic.avoid", Target("h0", "rail1"))
-    state = reconciler.on_result(state, avoid.op_id, "applied", True, 1, "", now + 0.1).state
-    state = reconciler.on_alerts(state, [alert("h0", "rail1", False)], now + 10).state
-    report = {host: AgentState(host=host, seen_at=0, devices=dict.fromkeys(DEVICES, True)) for host in HOSTS}
-    for second in range(11, 45):
-        for agent in report.values():
-            state = reconciler.on_agent(state, agent, now + second).state
-    restore = next(a for a in state.actions.values() if a.action == "nic.restore")
-    assert 40 <= restore.created_at - now <= 41
-    state = reconciler.on_result(state, restore.op_id, "applied", True, 1, "", now + 46).state
-    assert state.targets["h0/rail1"].phase == "in_service"
-
-
-def test_other_alerts_and_unusable_labels_name_no_target():
-    """Only alerts with a rule, and labels that can be a host and a device, are acted on."""
-    reconciler, state, now = start()
-    odd = [
-        alert("h0", "rail0", True, name="SomethingElse"),
-        Alert(True, "a", 0, {"alertname": "FabricNicFlapping", "instance": "h0"}),
-        Alert(True, "b", 0, {"alertname": "FabricNicFlapping", "device": "rail0"}),
-        Alert(True, "c", 0, {"alertname": "FabricNicFlapping", "instance": "../h0", "device": "rail0"}),
-    ]
-    step = reconciler.on_alerts(state, odd, now)
-    assert not step.state.episodes
-    assert not step.state.actions
-
-
-def test_dry_run_decides_once_and_changes_nothing():
-    """A rule in dry run journals what it would do, once per episode, and leaves the NIC in service."""
-    reconciler = Reconciler(ReceiverConfig())
-    _, state, now = start()
+@pytest.mark.parametrize("mode", ["observe", "dry_run"])
+def test_without_auto_nothing_is_changed(mode):
+    """`observe` keeps the episode; `dry_run` also says what it would do, once an episode."""
+    world = World(config(f"rules: [{{alert: FabricNicFlapping, mode: {mode}}}]"))
     for _ in range(3):
-        state = reconciler.on_alerts(state, [alert("h0", "rail0", True)], now).state
-    (action,) = state.actions.values()
-    assert action.dry_run
-    state = reconciler.on_result(state, action.op_id, "applied", False, 1, "dry run", now).state
-    assert state.actions[action.op_id].outcome == "dry_run"
-    assert state.targets["h0/rail0"].desired == "in_service"
+        world.deliver(alert())
+        world.settle()
+        world.tick(1)
+    assert world.state.episodes
+    assert world.phase() in ("unknown", "in_service")
+    outcomes = [(a.dry_run, a.outcome) for a in world.state.actions.values()]
+    assert outcomes == ([] if mode == "observe" else [(True, "dry_run")])
 
 
-def test_a_refusal_is_rolled_back_and_cools_down():
-    """A process that refuses leaves the host in the one known state, and it is not tried again at once."""
-    reconciler, state, now = start()
-    state = reconciler.on_alerts(state, [alert("h0", "rail0", True)], now).state
-    (avoid,) = state.actions.values()
-    state = reconciler.on_result(state, avoid.op_id, "refused", False, 1, "last healthy lane", now).state
-    assert state.actions[avoid.op_id].outcome == "refused"
-    restore = state.actions[state.targets["h0/rail0"].op_id]
-    assert (restore.action, restore.outcome) == ("nic.restore", "pending")
-    state = reconciler.on_result(state, restore.op_id, "applied", True, 1, "", now + 1).state
-    state = reconciler.on_tick(state, now + 2).state
-    assert state.targets["h0/rail0"].blocked == "cooldown"
+def test_dry_run_is_what_a_rule_does_unless_told_otherwise():
+    """Acting has to be asked for."""
+    world = World(config("rules: [{alert: FabricNicFlapping}]"))
+    world.deliver(alert())
+    assert [a.dry_run for a in world.pending()] == [True]
 
 
-def test_one_rail_on_many_hosts_is_a_switch_not_a_nic():
-    """Alerts of one rail on as many hosts as the limit within a minute take nothing more out of service."""
-    reconciler, state, now = start()
-    alerts = [alert(host, "rail0", True) for host in HOSTS]
-    state = reconciler.on_alerts(state, alerts, now).state
-    assert not state.actions
-    assert {t.blocked for t in state.targets.values()} == {"shared_cause"}
+@pytest.mark.parametrize("outcome", ["refused", "failed"])
+def test_what_did_not_work_is_rolled_back(outcome):
+    """A refusal or a failure by some process brings all of them back to the one known state."""
+    world = World()
+    world.deliver(alert())
+    world.settle(outcome, "pid 7: no")
+    (action,) = world.pending()
+    assert action.action == "nic.restore"
+    assert action.reason == "rolled back: pid 7: no"
+    world.settle()
+    assert world.phase() == "in_service"
+    world.tick(1)
+    assert world.pending() == []
+    assert world.blocked() == "cooldown"
 
 
-def test_nothing_is_done_about_a_host_whose_agent_is_silent():
-    """Without a recent report the receiver does not know what a job uses, and holds still."""
-    reconciler, state, now = start()
-    state = reconciler.on_alerts(state, [alert("h0", "rail0", True)], now + 60).state
-    assert not state.actions
+def test_jobs_that_stand_still_afterwards_get_their_nic_back():
+    """Verified against traffic: an action that made things worse is undone, and counted as rolled back."""
+    world = World()
+    world.deliver(alert())
+    (action,) = world.settle()
+    world.result(action, traffic="stalled", processes=1)
+    assert world.state.actions[action.op_id].outcome == "rolled_back"
+    assert [a.action for a in world.pending()] == ["nic.restore"]
 
 
-def test_failed_over_too_often_waits_for_a_person():
-    """After the sticky count the NIC stays out of service until it is released by hand."""
-    config = msgspec.structs.replace(CONFIG, hold=HoldConfig(initial_s=1, cap_s=1, jitter=0, sticky_count=2))
-    reconciler = Reconciler(config)
-    _, state, now = start()
-    for _ in range(2):
-        now += 60
-        for host in HOSTS:
-            agent = AgentState(host=host, seen_at=now, devices=dict.fromkeys(DEVICES, True))
-            state = reconciler.on_agent(state, agent, now).state
-        state = reconciler.on_alerts(state, [alert("h0", "rail0", True, now)], now).state
-        state = reconciler.on_result(
-            state, state.targets["h0/rail0"].op_id, "applied", True, 1, "", now
-        ).state
-        state = reconciler.on_alerts(state, [alert("h0", "rail0", False, now)], now).state
-        state = reconciler.on_tick(state, now + 2).state
-        if state.targets["h0/rail0"].phase == "restoring":
-            state = reconciler.on_result(
-                state, state.targets["h0/rail0"].op_id, "applied", True, 1, "", now + 2
-            ).state
-    assert state.targets["h0/rail0"].phase == "manual"
-    state = reconciler.on_release(state, Target("h0", "rail0"), "somebody", now + 5).state
-    assert state.targets["h0/rail0"].desired == "in_service"
+def test_traffic_that_moves_changes_nothing():
+    """The good verdict is written down, and that is all."""
+    world = World()
+    world.deliver(alert())
+    (action,) = world.settle()
+    world.result(action, traffic="moved", processes=1)
+    assert world.state.actions[action.op_id].traffic == "moved"
+    assert world.pending() == []
+
+
+def test_suspect_firing_waits_for_the_word_of_all_alertmanagers():
+    """A stale `firing` after `resolved`, from one that was cut off, does not stop the hold; a true one does."""
+    world = failed_over(World(config(SPECIAL.format("alertmanagers: [http://a, http://b]\n"))))
+    world.deliver(alert(firing=False))
+    assert world.deliver(alert()) is True
+    assert world.state.episodes[alert().fingerprint].status == "resolved"
+    world.truth([alert()], [])
+    assert world.state.episodes[alert().fingerprint].status == "resolved"
+    world.truth([alert()], [alert()])
+    assert world.state.episodes[alert().fingerprint].status == "firing"
+    assert "episode_refired" in world.events()
+
+
+def test_truth_brings_what_no_notification_brought():
+    """An alert that the webhook never carried (lost, truncated) is found by asking."""
+    world = World(config(SPECIAL.format("alertmanagers: [http://a]\n")))
+    world.truth([alert()])
+    assert [a.action for a in world.pending()] == ["nic.avoid"]
+
+
+def test_silenced_alerts_begin_nothing_and_do_not_end_what_they_began():
+    """A silence is for people: it neither takes a NIC out nor brings it back."""
+    world = World(config(SPECIAL.format("alertmanagers: [http://a]\n")))
+    world.truth([alert(suppressed=True)])
+    assert world.pending() == []
+    world.truth([alert()])
+    world.settle()
+    for _ in range(20):
+        world.tick(60)
+        world.truth([alert(suppressed=True)])
+    assert world.phase() == "avoided"
+    assert world.state.episodes[alert().fingerprint].status == "firing"
+
+
+def test_vanished_is_not_healthy():
+    """An alert that no Alertmanager knows any more, without `resolved`, needs a probe's word before the NIC returns."""
+    world = failed_over(World(config(SPECIAL.format("alertmanagers: [http://a]\n"))))
+    for _ in range(6):
+        world.tick(60)
+        world.truth([])
+    assert "episode_expired" in world.events()
+    world.tick(20)
+    world.truth([])
+    assert world.blocked() == "unproven"
+    world.report(connected={"rail0": True})
+    world.apply(world.mind.on_tick(world.state, world.now))
+    assert [a.action for a in world.pending()] == ["nic.restore"]
+
+
+def test_probes_that_do_not_get_through_restart_the_hold():
+    """The mesh's word counts: a NIC that is cut off is not quiet."""
+    world = failed_over(World())
+    world.deliver(alert(firing=False))
+    for _ in range(10):
+        world.now += 2
+        world.report(connected={"rail0": False})
+        world.apply(world.mind.on_tick(world.state, world.now))
+    assert world.pending() == []
+    assert world.events().count("hold_restarted") == 1
+    world.now += 9
+    world.report(connected={"rail0": True})
+    world.apply(world.mind.on_tick(world.state, world.now))
+    assert world.pending() == []
+    world.tick(1.5)
+    assert [a.action for a in world.pending()] == ["nic.restore"]
+
+
+def test_dead_alerting_brings_nothing_back():
+    """When the alert that always fires is gone, silence means nothing."""
+    world = failed_over(World(config(SPECIAL.format("alertmanagers: [http://a]\n"))))
+    watchdog = alert(name="FabricWatchdog")
+    world.truth([alert(), watchdog])
+    world.deliver(alert(firing=False))
+    world.tick(5)
+    world.truth([])
+    world.tick(6)
+    assert world.blocked() == "alerting_dead"
+    world.truth([watchdog])
+    assert [a.action for a in world.pending()] == ["nic.restore"]
+
+
+def test_silent_alertmanagers_freeze():
+    """Fail static: with nobody to ask, nothing returns and nothing leaves."""
+    world = failed_over(World(config(SPECIAL.format("alertmanagers: [http://a]\n"))))
+    world.truth([alert()])
+    for _ in range(4):
+        world.tick(60)
+        world.truth(None)
+    world.deliver(alert(firing=False))
+    world.tick(1000)
+    assert world.blocked() == "alertmanager_lost"
+    assert world.phase() == "avoided"
+    world.truth([])
+    assert [a.action for a in world.pending()] == ["nic.restore"]
+
+
+def test_an_action_that_nobody_fetches_expires_and_is_undone():
+    """Old decisions are not carried out late."""
+    world = World()
+    world.deliver(alert())
+    (action,) = world.pending()
+    world.deliver(alert(firing=False))
+    world.tick(121)
+    assert world.state.actions[action.op_id].outcome == "expired"
+    assert [a.action for a in world.pending()] == ["nic.restore"]
+
+
+def test_silence_after_sending_is_unknown_not_failure():
+    """What may have been done is neither sent again by guess nor forgotten; the agent's late word settles it."""
+    world = World()
+    world.deliver(alert())
+    (action,) = world.pending()
+    world.apply(world.mind.on_sent(world.state, [action.op_id], world.now))
+    world.tick(61)
+    assert world.state.actions[action.op_id].outcome == "unknown"
+    assert world.pending() == []
+    world.result(action, processes=2)
+    assert world.state.actions[action.op_id].outcome == "succeeded"
+    assert world.phase() == "avoided"
+
+
+def test_an_agent_speaks_only_for_its_own_host():
+    """A result about another host's NIC changes nothing."""
+    world = World()
+    world.deliver(alert())
+    (action,) = world.pending()
+    before = world.state
+    from fabricpulse.remediation.protocol import Result
+
+    step = world.mind.on_result(world.state, "h1", Result(action.op_id, "applied"), world.now)
+    assert step.state == before
+
+
+def test_restart_offers_the_same_operation_again():
+    """The op_id, the idempotency key, survives; the epoch rises."""
+    world = World()
+    world.deliver(alert())
+    (action,) = world.pending()
+    epoch = world.state.epoch
+    world.apply(world.mind.on_start(world.state, world.now + 1))
+    world.now += 1
+    world.report()
+    assert world.state.epoch > epoch
+    assert world.pending() == [action]
+    world.settle()
+    assert world.phase() == "avoided"
+
+
+def test_a_lost_journal_learns_from_the_agents():
+    """What jobs live with is the truth: a NIC held out by an agent is taken over, held, and brought back."""
+    world = World()
+    generation = int(world.now * 1000) + 5_000_000
+    world.report(["h0"], held={"rail0": Held("avoid", generation)})
+    assert world.phase() == "avoided"
+    world.tick(0)
+    world.tick(10.1)
+    (action,) = world.pending()
+    assert action.action == "nic.restore"
+    assert action.generation > generation
+
+
+def test_generations_rise_with_each_decision():
+    """Also when two decisions fall into one millisecond."""
+    world = World()
+    world.deliver(alert())
+    world.settle("refused")
+    first, second = world.state.actions.values()
+    assert second.generation > first.generation
+
+
+def test_a_return_that_failed_does_not_forbid_to_leave_again():
+    """A NIC that could not be put back everywhere and fires again is taken out."""
+    world = failed_over(World(config(SPECIAL.format("guards: {cooldown_s: 0}\n"))))
+    world.deliver(alert(firing=False))
+    world.tick(0)
+    world.tick(10.1)
+    world.settle("failed", "pid 9: silent")
+    assert world.phase() == "restoring"
+    world.deliver(alert(starts_at=world.now))
+    assert [a.action for a in world.pending()] == ["nic.avoid"]
+
+
+@pytest.mark.parametrize(
+    ("instance", "device", "reason"),
+    [
+        ("", "rail0", "label instance is missing"),
+        ("h0:9610", "", "label device is missing"),
+        ("h0/../h1:9610", "rail0", "not the name"),
+        ("h0:9610", "rail0/x", "not the name"),
+        ("h0:9610", "rail\n0", "not the name"),
+    ],
+)
+def test_labels_that_name_no_nic_give_no_target(instance, device, reason):
+    """An alert without a usable target is an error with a reason, never "all"."""
+    from fabricpulse.remediation.receiver.payload import Alert
+
+    labels = {"alertname": "FabricNicFlapping", "instance": instance, "device": device}
+    target = World().mind.knowledge.target_of(Alert(True, "f", START, labels))
+    assert isinstance(target, str)
+    assert reason in target
+
+
+def test_membership_bounds_the_targets():
+    """A label that names a NIC outside the fleet's inventory is turned away."""
+    from fabricpulse.remediation.receiver.reconciler import Reconciler
+
+    mind = Reconciler(config(), {"h0": frozenset({"rail0"})})
+    assert mind.knowledge.target_of(alert()) == Target("h0", "rail0")
+    assert isinstance(mind.knowledge.target_of(alert("h9")), str)
+    assert isinstance(mind.knowledge.target_of(alert("h0", "rail9")), str)

@@ -1,12 +1,12 @@
 """The node agent: asks the receiver what shall be, and sees that it is.
 
-Two loops. One asks and reports; one looks after the jobs: whatever the journal says must hold in every process that
-has the plugin, also in one that started a moment ago, also while the receiver is away.
+Three loops. One asks, one reports; the third looks after the jobs: whatever the journal says must hold in every process
+that has the plugin, also in one that started a moment ago, also while the receiver is away.
 """
 
 import asyncio
 import ssl
-from contextlib import suppress
+import time
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
@@ -23,34 +23,47 @@ from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import plugin_dir
 from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.server import WebServer
-from fabricpulse.remediation import metrics
+from fabricpulse.remediation import failpoints, metrics
 from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.journal import NodeJournal
 from fabricpulse.remediation.node.mesh import connected_nics
-from fabricpulse.remediation.node.plugins import Plugins, Survey
-from fabricpulse.remediation.protocol import DesiredNic, DesiredState, Report, Result
+from fabricpulse.remediation.node.plugins import CALL_RESULTS, Plugins
+from fabricpulse.remediation.node.survey import Survey, verdict
+from fabricpulse.remediation.protocol import DesiredNic, DesiredState, HeldNic, Report, Result, Traffic
+from fabricpulse.remediation.token_file import TokenFile
 
 log = get_logger(__name__)
 
 _POLL_WAIT_S = 20
 _RETRY_S = 1.0
+_TRAFFIC_POLL_S = 0.25
 
 
 class NodeAgent:
     """One agent; `run` is its life."""
 
     def __init__(self, config: NodeConfig, life: Lifetime) -> None:
+        """Raises UserError when the journal, the token or a certificate cannot be used."""
         self._config = config
         self._life = life
+        self._token = TokenFile(config.token_file)
+        self._tls = _client_tls(config)
         self._journal = NodeJournal(Path(config.journal))
         self._plugins = Plugins(plugin_dir(), config.call_timeout_s, config.verify_timeout_s)
         self._desired = self._journal.desired()
         self._epoch = self._journal.epoch()
         self._version = ""
         self._survey = Survey()
-        self._settled: set[str] = set()
-        self._results: dict[str, Result] = {}
+        self._surveyed_at = 0.0
+        self._seen: dict[str, tuple[int, int]] = {}
+        # What was last found out about each operation; said again until the receiver has heard it.
+        self._found: dict[str, Result] = {}
+        self._unsaid: dict[str, Result] = {}
         self._dry_runs: dict[str, DesiredNic] = {}
+        self._connected_nics: dict[str, bool] = {}
+        self._warned: set[str] = set()
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._in_plugins = asyncio.Lock()
         self._report_now = asyncio.Event()
         self._look_now = asyncio.Event()
         self._connected = False
@@ -61,26 +74,26 @@ class NodeAgent:
             "fabricpulse remediation node agent", self._life, self._metrics, web_config=options.web_config
         )
         await server.start(options.listen)
-        connector = aiohttp.TCPConnector(ssl=_client_tls(self._config))
-        async with aiohttp.ClientSession(connector=connector, headers=_token_header(self._config)) as session:
-            tasks = [
-                asyncio.create_task(work)
-                for work in (
-                    self._ask_forever(session),
-                    self._report_forever(session),
-                    self._look_after_forever(),
-                )
+        connector = aiohttp.TCPConnector(ssl=self._tls)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            work = [
+                asyncio.create_task(self._ask_forever(session)),
+                asyncio.create_task(self._report_forever(session)),
+                asyncio.create_task(self._look_after_forever()),
             ]
+            if self._config.mesh_url:
+                work.append(asyncio.create_task(self._ask_mesh_forever(session)))
             self._life.ready()
             stop = asyncio.create_task(self._life.stopped())
-            await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (stop, *tasks):
+            done, _ = await asyncio.wait({stop, *work}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (stop, *work, *self._watching.values()):
                 task.cancel()
-            for task in tasks:
-                with suppress(asyncio.CancelledError):
-                    await task
+            await asyncio.gather(stop, *work, *self._watching.values(), return_exceptions=True)
         await server.stop()
+        self._plugins.close()
         self._journal.close()
+        for task in done - {stop}:  # a loop that ends by itself is a defect: do not sit there deaf
+            task.result()
 
     # --- asking and reporting ------------------------------------------------------------------------------------
 
@@ -92,86 +105,97 @@ class NodeAgent:
             try:
                 params = {"version": self._version, "wait": str(_POLL_WAIT_S)}
                 timeout = aiohttp.ClientTimeout(total=_POLL_WAIT_S + 10, connect=3)
-                async with session.get(self._url("desired"), params=params, timeout=timeout) as answer:
+                async with session.get(
+                    self._url("desired"), params=params, timeout=timeout, headers=self._token.header
+                ) as answer:
                     if answer.status != 200:
-                        raise _RefusedError(f"HTTP {answer.status}")
+                        raise _RefusedError(f"HTTP {answer.status} {(await answer.text())[:100].strip()}")
                     desired = msgspec.json.decode(await answer.read(), type=DesiredState)
             except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError, _RefusedError) as error:
                 self._set_connected(False, str(error) or type(error).__name__)
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._set_connected(True)
-            self._accept(desired)
+            if self._accept(desired):
+                self._look_now.set()
+            else:
+                await asyncio.sleep(_RETRY_S)
 
     def _set_connected(self, connected: bool, why: str = "") -> None:
-        if connected != self._connected:
-            if connected:
-                log.info("receiver reached", url=self._config.receiver)
-            else:
-                log.warning(
-                    "receiver not reached, NICs stay as they are", url=self._config.receiver, reason=why
-                )
+        if connected and not self._connected:
+            log.info("receiver reached", url=self._config.receiver)
+        elif self._connected and not connected:
+            log.warning("receiver not reached, NICs stay as they are", url=self._config.receiver, reason=why)
         self._connected = connected
 
-    def _accept(self, desired: DesiredState) -> None:
+    def _accept(self, desired: DesiredState) -> bool:
+        """Takes over what shall be, journal first. False for a receiver out of the past."""
         if desired.epoch < self._epoch:
             log.error(
                 "receiver has an older epoch than one seen before, ignored",
                 epoch=desired.epoch,
                 seen=self._epoch,
             )
-            return
+            return False
         new = [
             nic
             for nic in desired.nics
             if not nic.dry_run
             and (nic.device not in self._desired or nic.generation > self._desired[nic.device].generation)
         ]
+        failpoints.reach("agent.before_journal")
         if new or desired.epoch > self._epoch:
             self._journal.accept(desired.epoch, new)
+        failpoints.reach("agent.after_journal")
         if desired.epoch > self._epoch:
             # A receiver that has started anew may have missed our last words.
-            self._settled.clear()
-        self._epoch = desired.epoch
-        self._version = desired.version
+            self._unsaid |= self._found
+            self._report_now.set()
+        self._epoch, self._version = desired.epoch, desired.version
         for nic in new:
-            log.info(
-                "desired state",
-                device=nic.device,
-                desired=nic.desired,
-                generation=nic.generation,
-                op_id=nic.op_id,
-            )
+            log.info("desired state", **msgspec.structs.asdict(nic))
             self._desired[nic.device] = nic
         self._dry_runs = {nic.op_id: nic for nic in desired.nics if nic.dry_run}
-        self._look_now.set()
+        current = {nic.op_id for nic in self._desired.values()} | self._dry_runs.keys()
+        self._found = {op_id: result for op_id, result in self._found.items() if op_id in current}
+        return True
 
     async def _report_forever(self, session: aiohttp.ClientSession) -> None:
         while True:
             self._report_now.clear()
-            results = list(self._results.values())
-            connected: dict[str, bool] = {}
-            if self._config.mesh_url:
-                connected = await connected_nics(session, self._config.mesh_url)
+            results = dict(self._unsaid)
             report = Report(
-                processes=self._survey.processes,
-                devices=self._survey.devices,
-                connected=connected,
-                results=results,
+                processes=len(self._survey.processes),
+                devices=self._survey.devices(),
+                connected=self._connected_nics,
+                held={d: HeldNic(nic.desired, nic.generation) for d, nic in self._desired.items()},
+                results=list(results.values()),
             )
-            try:
-                timeout = aiohttp.ClientTimeout(total=10, connect=3)
-                async with session.post(
-                    self._url("report"), data=msgspec.json.encode(report), timeout=timeout
-                ) as answer:
-                    sent = answer.status == 200
-            except (aiohttp.ClientError, TimeoutError, OSError):
-                sent = False
+            sent = await self._send(session, report)
             if sent:
-                for result in results:
-                    if self._results.get(result.op_id) == result:
-                        del self._results[result.op_id]
-            await wait_at_most(self._report_now, self._config.report_interval_s if sent else _RETRY_S)
+                for op_id, result in results.items():
+                    if self._unsaid.get(op_id) == result:
+                        del self._unsaid[op_id]
+            wait_s = self._config.report_interval_s if sent else _RETRY_S
+            await wait_at_most(self._report_now, wait_s)
+
+    async def _send(self, session: aiohttp.ClientSession, report: Report) -> bool:
+        timeout = aiohttp.ClientTimeout(total=10, connect=3)
+        try:
+            async with session.post(
+                self._url("report"),
+                data=msgspec.json.encode(report),
+                timeout=timeout,
+                headers=self._token.header,
+            ) as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
+    async def _ask_mesh_forever(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            self._connected_nics = await connected_nics(session, self._config.mesh_url)
+            await asyncio.sleep(self._config.report_interval_s)
 
     # --- the jobs ------------------------------------------------------------------------------------------------
 
@@ -182,47 +206,108 @@ class NodeAgent:
             await wait_at_most(self._look_now, self._config.scan_interval_s)
 
     async def _look_after(self) -> None:
-        for op_id, nic in self._dry_runs.items():
-            if op_id not in self._settled:
-                self._tell(await asyncio.to_thread(self._plugins.check, nic))
-                self._settled.add(op_id)
-        for nic in list(self._desired.values()):
-            if nic.op_id not in self._settled:
-                result = await asyncio.to_thread(self._plugins.apply, nic)
-                log.info("applied" if result.verified else result.outcome, **msgspec.structs.asdict(result))
-                self._settled.add(nic.op_id)
-                self._tell(result)
-        self._survey = await asyncio.to_thread(self._plugins.survey)
-        for nic in list(self._desired.values()):
-            # A process that started after the decision, or lost it.
-            wanted = nic.desired == "avoid"
-            strays = [
-                p for p, avoided in self._survey.sockets.items() if avoided.get(nic.device, wanted) != wanted
-            ]
-            if strays and self._desired.get(nic.device) == nic:
-                result = await asyncio.to_thread(self._plugins.apply, nic)
-                if result.outcome != "applied":
-                    log.warning("a process does not follow", **msgspec.structs.asdict(result))
+        waiting = [nic for nic in self._desired.values() if nic.op_id not in self._found]
+        dry_runs = [nic for nic in self._dry_runs.values() if nic.op_id not in self._found]
+        present = await asyncio.to_thread(self._plugins.present)
+        idle = time.monotonic() - self._surveyed_at < self._config.report_interval_s
+        if present == self._seen and idle and not waiting and not dry_runs:
+            return
+        async with self._in_plugins:
+            self._survey = await asyncio.to_thread(self._plugins.survey)
+            self._seen, self._surveyed_at = present, time.monotonic()
+            for nic in dry_runs:
+                self._tell(self._check(nic))
+            for nic in waiting:
+                self._tell(await self._carry_out(nic))
+            if waiting:
+                self._survey = await asyncio.to_thread(self._plugins.survey)
+            strays = [nic for nic in self._desired.values() if self._survey.strays(nic)]
+            for nic in strays:
+                self._tell(await self._correct(nic))
+            if strays:
+                self._survey = await asyncio.to_thread(self._plugins.survey)
+
+    def _refusal(self, nic: DesiredNic) -> str:
+        """Why this host does not take the NIC out, or "". The receiver has checked as well, on older knowledge."""
+        if nic.desired != "avoid":
+            return ""
+        if self._config.pause_file and Path(self._config.pause_file).exists():
+            return f"paused on this host by {self._config.pause_file}"
+        stranded = self._survey.would_strand(nic.device)
+        return f"pid {stranded} would have no usable NIC left" if stranded else ""
+
+    def _check(self, nic: DesiredNic) -> Result:
+        """The dry run: what carrying out would come to, with nothing changed."""
+        refusal = self._refusal(nic)
+        count = len(self._survey.processes)
+        if refusal:
+            return Result(nic.op_id, "refused", count, refusal)
+        return Result(nic.op_id, "applied", count, "dry run: nothing was changed")
+
+    async def _carry_out(self, nic: DesiredNic) -> Result:
+        if (refusal := self._refusal(nic)) and self._survey.strays(nic):
+            return Result(nic.op_id, "refused", 0, refusal)
+        result = await asyncio.to_thread(self._plugins.apply, nic)
+        if result.outcome == "applied" and nic.desired == "avoid" and result.processes:
+            task = asyncio.create_task(self._watch_traffic(nic, result))
+            self._watching[nic.device] = task
+        return result
+
+    async def _correct(self, nic: DesiredNic) -> Result:
+        """A process that started after the decision, was away when it was carried out, or was set by somebody else."""
+        known = self._found.get(nic.op_id)
+        if known is not None and known.outcome == "refused":
+            return known  # the receiver will take it back
+        result = await asyncio.to_thread(self._plugins.apply, nic, self._survey.strays(nic))
+        if result.outcome == "applied":
+            log.info("process brought in line", device=nic.device, desired=nic.desired, op_id=nic.op_id)
+            keep = known is not None and known.outcome == "applied"
+            return known if keep and known is not None else result
+        if nic.op_id not in self._warned:
+            self._warned = {nic.op_id}
+            log.warning("a process does not follow", **msgspec.structs.asdict(result))
+        # A straggler does not undo what the others have done; it is asked again and again.
+        return known if known is not None else result
+
+    async def _watch_traffic(self, nic: DesiredNic, result: Result) -> None:
+        """After a NIC went: do the jobs still move? Tells the receiver, which undoes what made things worse."""
+        deadline = time.monotonic() + self._config.traffic_timeout_s
+        found: Traffic = "idle"
+        async with self._in_plugins:
+            before = await asyncio.to_thread(self._plugins.survey)
+        while time.monotonic() < deadline:
+            await asyncio.sleep(_TRAFFIC_POLL_S)
+            async with self._in_plugins:
+                after = await asyncio.to_thread(self._plugins.survey)
+            if self._desired.get(nic.device) != nic:
+                return
+            found = verdict(before, after, nic.device)
+            if found == "moved":
+                break
+        message = {
+            "moved": "jobs go on over the other NICs",
+            "idle": "jobs had nothing to send",
+            "stalled": f"no byte moved within {self._config.traffic_timeout_s:g} s",
+        }[found]
+        self._tell(msgspec.structs.replace(result, traffic=found, message=message))
 
     def _tell(self, result: Result) -> None:
-        self._results[result.op_id] = result
+        if self._found.get(result.op_id) == result:
+            return
+        self._found[result.op_id] = result
+        self._unsaid[result.op_id] = result
         self._report_now.set()
+        log.info("result", **msgspec.structs.asdict(result))
 
     async def _metrics(self) -> bytes:
         out = Exposition()
         out.add(BUILD_INFO, (version("fabricpulse"), "remediation-node", python_version()), 1)
         out.add(metrics.AGENT_CONNECTED, (), int(self._connected))
-        out.add(metrics.AGENT_PROCESSES, (), self._survey.processes)
+        out.add(metrics.AGENT_PROCESSES, (), len(self._survey.processes))
+        out.add(metrics.AGENT_STRAYS, (), sum(len(self._survey.strays(n)) for n in self._desired.values()))
         for device, nic in sorted(self._desired.items()):
             out.add(metrics.AGENT_AVOIDED, (device,), int(nic.desired == "avoid"))
-        for result in (
-            "applied",
-            "duplicate",
-            "error",
-            "last_healthy_lane",
-            "stale_generation",
-            "unknown_device",
-        ):
+        for result in CALL_RESULTS:
             out.add(metrics.AGENT_CALLS, (result,), self._plugins.calls[result])
         return out.render()
 
@@ -238,16 +323,6 @@ def _client_tls(config: NodeConfig) -> ssl.SSLContext | bool:
         context = ssl.create_default_context(cafile=config.ca_file or None)
         if config.cert_file:
             context.load_cert_chain(config.cert_file, config.key_file)
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:  # ssl.SSLError is one
         raise UserError(f"cannot load ca_file, cert_file or key_file: {error}") from error
     return context
-
-
-def _token_header(config: NodeConfig) -> dict[str, str]:
-    if not config.token_file:
-        return {}
-    try:
-        token = Path(config.token_file).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise UserError(f"cannot read token_file {config.token_file}: {error.strerror}") from error
-    return {"Authorization": f"Bearer {token}"}

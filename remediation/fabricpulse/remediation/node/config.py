@@ -12,34 +12,37 @@ class NodeConfig(Section, frozen=True):
     """`fabricpulse remediation node --config FILE`.
 
     receiver : base URL of the receiver. host : this host's name, as alerts carry it; the system's host name if empty.
-    journal : SQLite file of what was asked for and applied. mesh_url : /metrics of this host's mesh exporter; with it
-    the receiver hears whether probes get through before a NIC goes back into service. ca_file, cert_file, key_file :
-    for an https receiver.
+    journal : SQLite file of what was asked for. token_file : bearer token to show; read again when it changes. ca_file,
+    cert_file, key_file : for an https receiver. mesh_url : /metrics of this host's mesh exporter; with it the receiver
+    hears whether probes get through before a NIC goes back into service. pause_file : while this file exists, no NIC of
+    this host is taken out; empty: not looked at. scan_interval_s : how often the agent looks for new processes.
+    report_interval_s : sign of life to the receiver. call_timeout_s : for one answer of a process. verify_timeout_s :
+    until the processes must show the desired state. traffic_timeout_s : how long the jobs' other lanes are watched
+    after a NIC was taken out.
     """
 
     receiver: str = "http://localhost:9615"
     host: str = ""
     journal: str = "/var/lib/fabricpulse/remediation-node.db"
-    # File with the bearer token that the receiver asks for.
     token_file: str = ""
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
     mesh_url: str = ""
-    # How often it looks for jobs that have come or gone.
+    pause_file: str = ""
     scan_interval_s: Annotated[float, Meta(ge=0.05, le=60)] = 0.5
-    # How often it reports to the receiver when nothing has happened.
     report_interval_s: Annotated[float, Meta(ge=0.2, le=60)] = 2
-    # How long a job may take to answer on its control socket.
     call_timeout_s: Annotated[float, Meta(ge=0.1, le=30)] = 2
-    # How long a job may take until its telemetry shows what it has promised.
     verify_timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 2
+    traffic_timeout_s: Annotated[float, Meta(ge=0.5, le=300)] = 5
 
     def validate(self) -> None:
         if not self.receiver.startswith(("http://", "https://")):
             raise ValueError(f"receiver: {self.receiver!r} is not an http(s) URL")
         if bool(self.cert_file) != bool(self.key_file):
             raise ValueError("cert_file and key_file are needed together")
+        if self.mesh_url and not self.mesh_url.startswith(("http://", "https://")):
+            raise ValueError(f"mesh_url: {self.mesh_url!r} is not an http(s) URL")
 
     @property
     def host_name(self) -> str:

@@ -1,65 +1,75 @@
-"""The receiver: HTTP in front of the engine."""
+"""The receiver: the life of the daemon, and the webhook."""
 
 import asyncio
-import hmac
+import hashlib
 import time
-from collections import defaultdict
+import zlib
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from platform import python_version
-from typing import Any
 
 import aiohttp
-import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.fleet.membership import load_membership
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.metrics.common import BUILD_INFO
-from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.server import WebServer
-from fabricpulse.remediation import metrics
-from fabricpulse.remediation.protocol import DesiredNic, DesiredState, Report
+from fabricpulse.remediation.receiver.agents import AgentRoutes
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.guards import REASONS
-from fabricpulse.remediation.receiver.model import AgentState, State, Target
-from fabricpulse.remediation.receiver.payload import Alert, PayloadError, parse_notification
-from fabricpulse.remediation.receiver.reconciler import Reconciler, Step, Transition
-from fabricpulse.remediation.receiver.service import Engine
+from fabricpulse.remediation.receiver.door import Door
+from fabricpulse.remediation.receiver.exposition import Ingest, expose
+from fabricpulse.remediation.receiver.model import State
+from fabricpulse.remediation.receiver.payload import (
+    Alert,
+    DeadLetter,
+    Notification,
+    PayloadError,
+    parse_notification,
+)
+from fabricpulse.remediation.receiver.people import PeopleRoutes
+from fabricpulse.remediation.receiver.reconciler import Reconciler, Step
+from fabricpulse.remediation.receiver.service import Engine, SteadyClock
 from fabricpulse.remediation.receiver.sqlite_store import SqliteStore
-from fabricpulse.remediation.receiver.store import StoreError
+from fabricpulse.remediation.receiver.store import Delivery, StoreError
 from fabricpulse.remediation.receiver.truth import pull_active
+from fabricpulse.remediation.token_file import TokenFile
 
 log = get_logger(__name__)
 
 MAX_BODY = 64 << 20
-MAX_WAIT_S = 30.0
 STALE_HEARTBEAT_S = 10.0
-_OUTCOMES = ("succeeded", "refused", "failed", "superseded", "dry_run")
+# Bodies being worked on; more are answered 503, and Alertmanager sends them again.
+_MAX_BYTES_AT_ONCE = 256 << 20
+_MAX_AT_ONCE = 512
+# Below this a body is parsed in less time than handing it to a thread takes.
+_INLINE_BYTES = 32 << 10
+_RETRY_PULL_S = 5.0
 
 
 class Receiver:
     """One receiver; `run` is its life."""
 
     def __init__(self, config: ReceiverConfig, life: Lifetime) -> None:
+        """Raises UserError when the journal, the token or the membership file cannot be used."""
         self._config = config
         self._life = life
-        self._token = _read_token(config.token_file)
-        self._reconciler = Reconciler(config)
+        self._door = Door(TokenFile(config.token_file))
+        nics = _nics(config.membership)
+        self._reconciler = Reconciler(config, nics)
         self._store = SqliteStore(Path(config.journal))
-        self._engine = Engine(self._store, self._reconciler.on_tick)
-        self._engine.on_commit(self._wake_agents)
-        self._changed: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._clock = SteadyClock(self._store.last_commit_at())
+        self._engine = Engine(self._store, self._reconciler.on_tick, self._clock)
+        self._agents = AgentRoutes(config, self._engine, self._reconciler, life, set(nics))
+        self._people = PeopleRoutes(config, self._engine, self._reconciler, self._store)
+        self._engine.on_commit(self._agents.wake)
         self._pull = asyncio.Event()
-        self._truth_at: float | None = None
-        self._deliveries: dict[int, int] = {200: 0, 400: 0, 503: 0}
-        self._dead_letters = 0
+        self._ingest = Ingest()
+        self._bytes_at_once = 0
+        self._at_once = 0
 
     async def run(self, options: DaemonOptions) -> None:
         """Serves until told to stop."""
@@ -69,6 +79,8 @@ class Receiver:
             self._metrics,
             web_config=options.web_config,
             landing_links=[
+                ("/api/v1/status", "Status"),
+                ("/api/v1/targets", "NICs"),
                 ("/api/v1/actions", "Actions"),
                 ("/api/v1/episodes", "Episodes"),
                 ("/api/v1/events", "Journal"),
@@ -76,306 +88,153 @@ class Receiver:
             max_body=MAX_BODY,
             not_ready=self._stalled,
         )
-        self._add_routes(server)
+        server.app.middlewares.append(self._door.middleware)
+        server.router.add_post("/api/v1/alertmanager", self._webhook)
+        self._agents.add(server.router)
+        self._people.add(server.router)
+        if not (self._config.token_file or options.web_config) and any(
+            rule.mode == "auto" for rule in self._config.rules
+        ):
+            log.warning(
+                "rules act, and anybody who reaches the port can trigger them; set token_file or --web.config.file"
+            )
         try:
             await self._engine.start(self._reconciler.on_start)
         except StoreError as error:
             raise UserError(str(error)) from error
-        await server.start(options.listen)
-        engine = asyncio.create_task(self._engine.run())
+        try:
+            await server.start(options.listen)
+        except UserError:
+            self._store.close()
+            raise
         async with aiohttp.ClientSession() as session:
-            puller = asyncio.create_task(self._pull_forever(session))
-            watch = asyncio.create_task(self._life.stopped())
+            work = [
+                asyncio.create_task(self._engine.run()),
+                asyncio.create_task(self._pull_forever(session)),
+            ]
+            stop = asyncio.create_task(self._life.stopped())
             self._life.ready()
             try:
-                # An engine that ends by itself is a defect; the daemon ends with it rather than sit there deaf.
-                await asyncio.wait({engine, watch}, return_when=asyncio.FIRST_COMPLETED)
+                # Work that ends by itself is a defect; the daemon ends with it rather than sit there deaf.
+                done, _ = await asyncio.wait({*work, stop}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (puller, watch, engine):
+                self._agents.wake_all()
+                for task in (*work, stop):
                     task.cancel()
                 await server.stop()
-                with suppress(asyncio.CancelledError):
-                    await engine
+                await asyncio.gather(*work, stop, return_exceptions=True)
                 self._store.close()
+            for task in done - {stop}:
+                task.result()
 
     def _stalled(self) -> str:
         age = time.monotonic() - self._engine.heartbeat
-        return f"the reconciler has not come round for {age:.0f} s" if age > STALE_HEARTBEAT_S else ""
+        return f"nothing was decided or written for {age:.0f} s" if age > STALE_HEARTBEAT_S else ""
 
-    # --- routes --------------------------------------------------------------------------------------------------
-
-    def _add_routes(self, server: WebServer) -> None:
-        server.app.middlewares.append(self._authorise)
-        add = server.router
-        add.add_post("/api/v1/alertmanager", self._webhook)
-        add.add_get("/api/v1/agents/{host}/desired", self._desired)
-        add.add_post("/api/v1/agents/{host}/report", self._report)
-        add.add_get("/api/v1/episodes", self._episodes)
-        add.add_get("/api/v1/targets", self._targets)
-        add.add_get("/api/v1/actions", self._actions)
-        add.add_get("/api/v1/events", self._events)
-        add.add_get("/api/v1/status", self._status)
-        add.add_post("/api/v1/pause", self._pause)
-        add.add_post("/api/v1/resume", self._resume)
-        add.add_post("/api/v1/release", self._release)
-
-    @web.middleware
-    async def _authorise(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._token and request.path.startswith("/api/"):
-            scheme, _, value = request.headers.get("Authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(value.encode(), self._token.encode()):
-                return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Bearer"})
-        try:
-            return await handler(request)
-        except StoreError:
-            # Ours, not the sender's: 5xx makes Alertmanager and the agents try again. The text stays constant, since
-            # Alertmanager writes it to its log.
-            return web.Response(status=503, text="journal unavailable, try again\n")
+    # --- the webhook ---------------------------------------------------------------------------------------------
 
     async def _webhook(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        now = time.time()
-        try:
-            notification = await asyncio.to_thread(parse_notification, body)
-        except PayloadError as error:
-            self._deliveries[400] += 1
-            log.error("webhook body refused", reason=str(error), bytes=len(body), start=repr(body[:80]))
-            return web.Response(status=400, text="not an Alertmanager webhook, version 4\n")
-        suspect = [a for a in notification.alerts if Reconciler.is_suspect(self._engine.state, a)]
-        believed = (
-            [a for a in notification.alerts if a not in suspect]
-            if self._config.alertmanagers
-            else notification.alerts
-        )
+        """200 when the body and what follows from it are durable; 400 when it is no webhook; 503 for our own faults.
 
-        def change(state: State, at: float) -> Step:
-            return self._reconciler.on_alerts(state, believed, at)
-
+        Never 429 or any other 4xx for a fault of ours: Alertmanager drops what is answered so.
+        """
+        size = request.content_length or 0
+        if self._at_once >= _MAX_AT_ONCE or self._bytes_at_once + size > _MAX_BYTES_AT_ONCE:
+            return self._answer(503, "busy, try again\n")
+        self._at_once += 1
+        self._bytes_at_once += size
         try:
-            await self._engine.submit(change, (now, notification.digest, body), notification.dead_letters)
-        except StoreError:
-            self._deliveries[503] += 1
-            raise
-        self._deliveries[200] += 1
-        self._dead_letters += len(notification.dead_letters)
-        if notification.truncated or (suspect and self._config.alertmanagers):
+            return await self._receive(await request.read())
+        except web.HTTPRequestEntityTooLarge:
+            # It will not get smaller. What it would have said, the Alertmanagers are asked.
+            self._ingest.deliveries[413] += 1
             self._pull.set()
-        return web.Response(text="journaled\n")
+            raise
+        except StoreError as error:
+            log.error("delivery not accepted", reason=str(error))
+            return self._answer(503, "journal unavailable, try again\n")
+        finally:
+            self._at_once -= 1
+            self._bytes_at_once -= size
 
-    async def _desired(self, request: web.Request) -> web.Response:
-        """Long poll: answers at once when the desired state of the host is not the one of `version`."""
-        host = request.match_info["host"]
-        after = request.query.get("version", "")
-        wait_s = min(MAX_WAIT_S, _number(request.query.get("wait", "0")))
-        deadline = time.monotonic() + wait_s
-        while True:
-            event = self._changed[host]
-            event.clear()
-            desired = self._desired_of(host)
-            left = deadline - time.monotonic()
-            if desired.version != after or left <= 0 or not self._life.is_ready:
-                break
-            await wait_at_most(event, min(left, 5.0))
-        for nic in desired.nics:
-            action = self._engine.state.actions.get(nic.op_id)
-            if action is not None and action.outcome == "pending" and not action.sent_at:
-                await self._engine.submit(partial(self._on_sent, nic.op_id))
-        return _json(desired)
-
-    def _on_sent(self, op_id: str, state: State, at: float) -> Step:
-        return self._reconciler.on_sent(state, op_id, at)
-
-    def _on_truth(self, active: list[Alert], complete: bool, state: State, at: float) -> Step:
-        return self._reconciler.on_truth(state, active, at, complete)
-
-    def _desired_of(self, host: str) -> DesiredState:
-        state = self._engine.state
-        nics = []
-        for target in state.targets.values():
-            action = state.actions.get(target.op_id)
-            if target.target.host != host or action is None or action.outcome == "dry_run":
-                continue
-            nics.append(
-                DesiredNic(
-                    device=target.target.device,
-                    desired=action.desired,
-                    generation=action.generation,
-                    op_id=action.op_id,
-                    dry_run=action.dry_run,
-                )
-            )
-        nics.sort(key=lambda nic: nic.device)
-        stamp = ",".join(f"{nic.op_id}:{int(nic.dry_run)}" for nic in nics)
-        return DesiredState(epoch=state.epoch, version=f"{state.epoch};{stamp}", nics=nics)
-
-    async def _report(self, request: web.Request) -> web.Response:
-        host = request.match_info["host"]
+    async def _receive(self, body: bytes) -> web.Response:
+        received_at = self._clock()
+        begun = time.monotonic()
         try:
-            report = msgspec.json.decode(await request.read(), type=Report)
-        except msgspec.DecodeError as error:
-            return web.Response(status=400, text=f"not a report: {error}\n")
+            if len(body) <= _INLINE_BYTES:
+                notification, delivery = _read_body(body, received_at)
+            else:
+                notification, delivery = await asyncio.to_thread(_read_body, body, received_at)
+        except PayloadError as error:
+            return await self._refuse(body, str(error))
+        dead = notification.dead_letters + self._without_target(notification)
+        suspect = False
 
-        def change(state: State, at: float) -> Step:
-            agent = AgentState(
-                host=host,
-                seen_at=at,
-                devices=report.devices,
-                connected=report.connected,
-                processes=report.processes,
-            )
-            step = self._reconciler.on_agent(state, agent, at)
-            for result in report.results:
-                after = self._reconciler.on_result(
-                    step.state,
-                    result.op_id,
-                    result.outcome,
-                    result.verified,
-                    result.processes,
-                    result.message,
-                    at,
-                )
-                step = Step(after.state, step.transitions + after.transitions)
+        def change(state: State, now: float) -> Step:
+            nonlocal suspect
+            step, suspect = self._reconciler.on_alerts(state, notification.alerts, now)
             return step
 
-        await self._engine.submit(change)
-        return web.Response(text="noted\n")
+        await self._engine.submit(change, delivery, dead)
+        self._ingest.alerts += len(notification.alerts)
+        self._ingest.dead_letters += len(dead)
+        self._ingest.seconds.observe(time.monotonic() - begun)
+        if notification.truncated or suspect:
+            self._pull.set()
+        return self._answer(200, "journaled\n")
 
-    async def _wake_agents(self, transitions: list[Transition]) -> None:
-        for entry in transitions:
-            self._changed[entry.subject.partition("/")[0]].set()
+    async def _refuse(self, body: bytes, reason: str) -> web.Response:
+        digest = hashlib.sha256(body).hexdigest()
+        log.error("body is not a webhook", reason=reason, bytes=len(body), sha256=digest)
+        letter = DeadLetter(body[:4096], f"not a webhook, sha256 {digest}: {reason}"[:4096])
+        await self._engine.submit(lambda state, _: Step(state), dead_letters=(letter,))
+        return self._answer(400, "not an Alertmanager webhook, version 4\n")
 
-    async def _episodes(self, _: web.Request) -> web.Response:
-        return _json(sorted(self._engine.state.episodes.values(), key=lambda e: e.first_seen))
+    def _without_target(self, notification: Notification) -> tuple[DeadLetter, ...]:
+        letters = []
+        for alert in notification.alerts:
+            target = self._reconciler.knowledge.target_of(alert)
+            if isinstance(target, str):
+                letters.append(DeadLetter(repr(alert.labels)[:4096].encode(), target))
+        return tuple(letters)
 
-    async def _targets(self, _: web.Request) -> web.Response:
-        return _json(sorted(self._engine.state.targets.values(), key=lambda t: t.target))
-
-    async def _actions(self, _: web.Request) -> web.Response:
-        return _json(sorted(self._engine.state.actions.values(), key=lambda a: (a.created_at, a.generation)))
-
-    async def _events(self, request: web.Request) -> web.Response:
-        after = int(_number(request.query.get("after", "0")))
-        limit = min(10_000, int(_number(request.query.get("limit", "1000"))))
-        return _json(await asyncio.to_thread(self._store.transitions, after, limit))
-
-    async def _status(self, _: web.Request) -> web.Response:
-        state = self._engine.state
-        return _json(
-            {
-                "version": version("fabricpulse"),
-                "epoch": state.epoch,
-                "pause": state.pause,
-                "breakers": list(state.breakers.values()),
-                "agents": sorted(state.agents.values(), key=lambda a: a.host),
-                "rules": self._config.rules,
-                "heartbeat_age_s": time.monotonic() - self._engine.heartbeat,
-            }
-        )
-
-    async def _pause(self, request: web.Request) -> web.Response:
-        asked = await _object(request)
-        reason, owner = str(asked.get("reason") or ""), str(asked.get("owner") or "unknown")
-        if not reason:
-            return web.Response(status=400, text="say why: reason is empty\n")
-        duration = _number(str(asked.get("duration_s") or 0))
-        await self._engine.submit(lambda s, at: self._reconciler.on_pause(s, reason, owner, at, duration))
-        return web.Response(text="paused\n")
-
-    async def _resume(self, request: web.Request) -> web.Response:
-        owner = str((await _object(request)).get("owner") or "unknown")
-        await self._engine.submit(lambda s, at: self._reconciler.on_resume(s, owner, at))
-        return web.Response(text="resumed\n")
-
-    async def _release(self, request: web.Request) -> web.Response:
-        asked = await _object(request)
-        target = Target(str(asked.get("host") or ""), str(asked.get("device") or ""))
-        if target.key not in self._engine.state.targets:
-            return web.Response(status=404, text=f"nothing is known of {target.key}\n")
-        owner = str(asked.get("owner") or "unknown")
-        await self._engine.submit(lambda s, at: self._reconciler.on_release(s, target, owner, at))
-        return web.Response(text="released\n")
+    def _answer(self, status: int, text: str) -> web.Response:
+        self._ingest.deliveries[status] += 1
+        return web.Response(status=status, text=text)
 
     # --- the truth -----------------------------------------------------------------------------------------------
 
     async def _pull_forever(self, session: aiohttp.ClientSession) -> None:
-        if not self._config.alertmanagers:
-            return
         while True:
             self._pull.clear()
-            active, complete = await pull_active(session, self._config.alertmanagers)
-            if active or complete:
-                with suppress(StoreError):
-                    await self._engine.submit(partial(self._on_truth, active, complete))
-                    if complete:
-                        self._truth_at = time.monotonic()
-            wait_s = (
-                self._config.reconcile_interval_s if complete else min(5.0, self._config.reconcile_interval_s)
-            )
-            await wait_at_most(self._pull, wait_s)
+            complete = True
+            if self._config.alertmanagers:
+                answers = await pull_active(session, self._config.alertmanagers)
+                complete = None not in answers
+                with suppress(StoreError):  # the engine has logged it
+                    await self._engine.submit(partial(self._on_truth, answers))
+            interval = self._config.reconcile_interval_s
+            await wait_at_most(self._pull, interval if complete else min(_RETRY_PULL_S, interval))
+            await asyncio.sleep(0.2)  # a storm of suspect alerts asks a few times a second, not for each
 
-    # --- metrics -------------------------------------------------------------------------------------------------
+    def _on_truth(self, answers: list[tuple[Alert, ...] | None], state: State, now: float) -> Step:
+        return self._reconciler.on_truth(state, answers, now)
 
     async def _metrics(self) -> bytes:
-        state, counts, now = self._engine.state, self._engine.counts, time.time()
-        out = Exposition()
-        out.add(BUILD_INFO, (version("fabricpulse"), "remediation-receiver", python_version()), 1)
-        for action in ("nic.avoid", "nic.restore"):
-            for outcome in _OUTCOMES:
-                out.add(metrics.ACTIONS, (action, outcome), counts["action", action, outcome])
-        for reason in REASONS:
-            out.add(metrics.BLOCKED, (reason,), counts["blocked", reason])
-        for code, count in sorted(self._deliveries.items()):
-            out.add(metrics.DELIVERIES, (str(code),), count)
-        out.add(metrics.DEAD_LETTERS, (), self._dead_letters)
-        for status in ("firing", "resolved", "expired"):
-            out.add(metrics.EPISODES, (status,), sum(e.status == status for e in state.episodes.values()))
-        out.add(metrics.TARGETS_OUT, (), sum(t.desired == "avoid" for t in state.targets.values()))
-        pending = [a for a in state.actions.values() if a.outcome == "pending"]
-        out.add(metrics.PENDING, (), len(pending))
-        out.add(metrics.OLDEST_PENDING, (), max((now - a.created_at for a in pending), default=0.0))
-        alive = sum(now - a.seen_at <= self._config.guards.agent_timeout_s for a in state.agents.values())
-        out.add(metrics.AGENTS, ("alive",), alive)
-        out.add(metrics.AGENTS, ("lost",), len(state.agents) - alive)
-        out.add(metrics.PAUSED, (), int(state.pause is not None))
-        for direction in ("failover", "failback"):
-            out.add(metrics.BREAKER, (direction,), int(direction in state.breakers))
-        out.add(metrics.HEARTBEAT, (), time.monotonic() - self._engine.heartbeat)
-        out.add(metrics.TRUTH_AGE, (), -1 if self._truth_at is None else time.monotonic() - self._truth_at)
-        out.add(metrics.JOURNAL_LINES, (), counts["transitions",])
-        return out.render()
+        return expose(self._config, self._engine, self._clock, self._store, self._ingest)
 
 
-def _read_token(path: str) -> str:
-    if not path:
-        return ""
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise UserError(f"cannot read token_file {path}: {error.strerror}") from error
-    if not token:
-        raise UserError(f"token_file {path} is empty; put the bearer token in it")
-    return token
+def _read_body(body: bytes, received_at: float) -> tuple[Notification, Delivery]:
+    notification = parse_notification(body)
+    if len(body) <= _INLINE_BYTES:
+        return notification, Delivery(received_at, notification.digest, body)
+    return notification, Delivery(received_at, notification.digest, zlib.compress(body, 1), deflated=True)
 
 
-def _json(value: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
-
-
-async def _object(request: web.Request) -> dict[str, Any]:
-    try:
-        asked = msgspec.json.decode(await request.read() or b"{}")
-    except msgspec.DecodeError as error:
-        raise web.HTTPBadRequest(text=f"not JSON: {error}\n") from error
-    if not isinstance(asked, dict):
-        raise web.HTTPBadRequest(text="not a JSON object\n")
-    return asked
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise web.HTTPBadRequest(text=f"{text[:40]!r} is not a number\n") from error
-    if not 0 <= value < 1e12:
-        raise web.HTTPBadRequest(text=f"{text[:40]!r} is out of range\n")
-    return value
+def _nics(membership: str) -> dict[str, frozenset[str]]:
+    if not membership:
+        return {}
+    return {
+        host.name: frozenset(nic.device for nic in host.nics)
+        for host in load_membership(Path(membership)).hosts
+    }

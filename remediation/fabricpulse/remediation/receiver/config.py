@@ -1,5 +1,6 @@
 """Configuration of the receiver."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -8,32 +9,16 @@ from fabricpulse.core.config import Section
 
 Seconds = Annotated[float, Meta(ge=0)]
 Mode = Literal["observe", "dry_run", "auto"]
-
-
-class RuleConfig(Section, frozen=True):
-    """What to do about one alert.
-
-    mode : `observe` writes the episode down and stops there; `dry_run` decides and journals, the agent checks and
-    changes nothing; `auto` acts. The labels that name the target must be ones that Prometheus sets (scrape
-    configuration, exporter of that very host), never ones that a job can choose.
-    """
-
-    # Name of the alert.
-    alert: Annotated[str, Meta(min_length=1)]
-    # What to do about it.
-    action: Literal["nic.avoid"] = "nic.avoid"
-    mode: Mode = "dry_run"
-    # Label that names the host.
-    host_label: str = "instance"
-    # Label that names the NIC.
-    device_label: str = "device"
+MODES = ("observe", "dry_run", "auto")
 
 
 class HoldConfig(Section, frozen=True):
     """How long a NIC must have been quiet before it goes back into service.
 
-    The first hold is `initial_s`; each further failover of the NIC within `window_s` multiplies it by `factor`, up to
-    `cap_s`. After `sticky_count` failovers within `sticky_window_s` only a person puts the NIC back.
+    initial_s : the first hold. factor : each further failover of the NIC within `window_s` multiplies the hold by it.
+    cap_s : the hold grows no further. window_s : how long a failover counts. jitter : the hold varies by this fraction,
+    so that NICs which left together do not return together. sticky_count : after so many failovers within
+    `sticky_window_s` only a person puts the NIC back. sticky_window_s : see sticky_count.
     """
 
     initial_s: Seconds = 600
@@ -49,57 +34,88 @@ class HoldConfig(Section, frozen=True):
             raise ValueError("cap_s must not be below initial_s")
 
 
-class GuardConfig(Section, frozen=True):
-    """Limits on what may be done at once. Defaults suit a fleet; a small one trips the absolute bounds last."""
+class RuleConfig(Section, frozen=True):
+    """What to do about one alert.
 
-    # NICs that a host keeps in service whatever happens.
+    alert : its name. action : what is done to the NIC. mode : `observe` writes the episode down and stops there;
+    `dry_run` decides and journals, the agent checks and changes nothing; `auto` acts. host_label, device_label : the
+    labels that name the target; they must be ones that Prometheus sets (scrape configuration, exporter of that very
+    host), never ones that a job can choose. hold : instead of the hold of the whole file.
+    """
+
+    alert: Annotated[str, Meta(min_length=1)]
+    action: Literal["nic.avoid"] = "nic.avoid"
+    mode: str = "dry_run"
+    host_label: Annotated[str, Meta(min_length=1)] = "instance"
+    device_label: Annotated[str, Meta(min_length=1)] = "device"
+    hold: HoldConfig | None = None
+
+    def validate(self) -> None:
+        if self.mode == "approve":
+            raise ValueError(
+                "mode 'approve' is not offered; use dry_run, read `fabricpulse remediation actions`, then use auto"
+            )
+        if self.mode not in MODES:
+            raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
+
+
+class GuardConfig(Section, frozen=True):
+    """Limits on what may be done at once.
+
+    min_nics_in_service : NICs of a host that stay in service whatever happens. min_fraction_in_service : of a host's
+    NICs; one of two or more may always leave. cooldown_s : between two failovers of one NIC. max_attempts : failovers
+    of one NIC within `attempts_window_s`; refused ones do not count. attempts_window_s : see max_attempts.
+    actions_per_minute : rate of failovers, and of failbacks, fleet-wide. burst : how many at once. max_in_flight :
+    actions under way fleet-wide; one a host. breaker_window_s, breaker_hosts, breaker_fraction : when more hosts than
+    both bounds would be acted on within the window, the breaker of that direction trips until a person resumes.
+    shared_cause_window_s, shared_cause_count, shared_cause_fraction : when the same rail of so many hosts begins to
+    fire within the window, the cause is not a NIC, and none is taken out. agent_timeout_s : after this silence an agent
+    is lost. lost_agents_fraction : when more agents than this are lost, nothing is decided. intent_ttl_s : a
+    decision that no agent has fetched by then is dropped. result_timeout_s : an action of which no agent
+    has said by then what became of it counts as unknown.
+    """
+
     min_nics_in_service: Annotated[int, Meta(ge=1)] = 1
-    # Share of its NICs that a host keeps in service.
-    min_fraction_in_service: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    # Seconds after a change of a NIC before it may be taken out of service again.
+    min_fraction_in_service: Annotated[float, Meta(ge=0, le=1)] = 0.75
     cooldown_s: Seconds = 300
-    # A NIC is taken out of service at most so often within attempts_window_s.
     max_attempts: Annotated[int, Meta(ge=1)] = 3
-    # See max_attempts.
     attempts_window_s: Seconds = 21_600
-    # Actions in the whole fleet within a minute; the larger of this and burst holds.
     actions_per_minute: Annotated[float, Meta(gt=0)] = 10
-    # See actions_per_minute.
     burst: Annotated[int, Meta(ge=1)] = 10
-    # Actions on more hosts than both limits below within this many seconds stop all further ones.
+    max_in_flight: Annotated[int, Meta(ge=1)] = 5
     breaker_window_s: Seconds = 300
-    # The first limit, in hosts.
     breaker_hosts: Annotated[int, Meta(ge=1)] = 3
-    # The second limit, as a share of the hosts.
     breaker_fraction: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    # An alert on the same rail of shared_cause_count hosts within this many seconds is a switch, not a NIC.
     shared_cause_window_s: Seconds = 60
-    # See shared_cause_window_s.
     shared_cause_count: Annotated[int, Meta(ge=2)] = 4
-    # A node agent that has not been heard of for this long is lost.
-    agent_timeout_s: Seconds = 15
-    # With a larger share of agents lost nothing is done: the trouble is on our side.
+    shared_cause_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    agent_timeout_s: Annotated[float, Meta(gt=0)] = 15
     lost_agents_fraction: Annotated[float, Meta(gt=0, le=1)] = 0.3
-    # A decision that could not be delivered within this time is given up.
-    intent_ttl_s: Seconds = 120
+    intent_ttl_s: Annotated[float, Meta(gt=0)] = 120
+    result_timeout_s: Annotated[float, Meta(gt=0)] = 60
 
 
 class ReceiverConfig(Section, frozen=True):
     """`fabricpulse remediation receiver --config FILE`.
 
     journal : SQLite file, on a local disk. alertmanagers : base URLs, asked for the truth at start, every
-    `reconcile_interval_s` and when a notification was truncated or suspect. token_file : a bearer token that
-    Alertmanager, agents and people must show.
+    `reconcile_interval_s` and when a notification was truncated or suspect. reconcile_interval_s : seconds. expire_s :
+    a firing alert that no Alertmanager has held for so long has expired. watchdog : an alert that always fires; once it
+    has been seen, its absence means that alerting is dead, and nothing goes back into service. Empty: not looked at.
+    token_file : a bearer token that Alertmanager, agents and people must show; read again when it changes. membership :
+    file of the fleet's hosts and NICs; with it, an alert or an agent that names any other is turned away.
+    agent_certificates : an agent must show a client certificate whose SAN is its host's name. rules : by alert. hold :
+    the quiet time before a NIC returns. guards : limits.
     """
 
     journal: str = "/var/lib/fabricpulse/remediation.db"
     alertmanagers: tuple[str, ...] = ()
-    # How often the Alertmanagers are asked what fires.
     reconcile_interval_s: Annotated[float, Meta(gt=0)] = 60
-    # An alert of which nothing has been heard for this long, and that no Alertmanager knows, has ended.
     expire_s: Seconds = 300
+    watchdog: str = "FabricWatchdog"
     token_file: str = ""
-    # What to do about which alert; each alert once.
+    membership: str = ""
+    agent_certificates: bool = False
     rules: tuple[RuleConfig, ...] = (RuleConfig(alert="FabricNicFlapping"),)
     hold: HoldConfig = HoldConfig()
     guards: GuardConfig = GuardConfig()
@@ -111,3 +127,15 @@ class ReceiverConfig(Section, frozen=True):
         for url in self.alertmanagers:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"alertmanagers: {url!r} is not an http(s) URL")
+        if not Path(self.journal).name:
+            raise ValueError("journal is not the name of a file")
+
+    @property
+    def truth_timeout_s(self) -> float:
+        """After this long without a word of the Alertmanagers the receiver holds still."""
+        return max(3 * self.reconcile_interval_s, 30.0)
+
+    def hold_of(self, alert: str) -> HoldConfig:
+        """The hold that counts for a NIC taken out because of `alert`."""
+        rule = next((rule for rule in self.rules if rule.alert == alert), None)
+        return rule.hold if rule is not None and rule.hold is not None else self.hold

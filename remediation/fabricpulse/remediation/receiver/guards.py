@@ -1,128 +1,199 @@
-"""The guard rails: may this action be taken now? A pure function of state and time.
+"""The guard rails: may this action be taken now? Pure: made from one state at one moment.
 
 Each guard answers with a reason of a small closed set, which is also the label of
-`fabricpulse_remediation_blocked_total`.
+`fabricpulse_remediation_blocked_total`. What they all need to know of the whole fleet is gathered once, so that the
+question costs the same for the first target and for the ten-thousandth.
 """
 
-from fabricpulse.remediation.receiver.config import GuardConfig
-from fabricpulse.remediation.receiver.model import Breaker, State, Target, TargetState
+from collections import defaultdict
+
+from fabricpulse.remediation.receiver.config import GuardConfig, ReceiverConfig
+from fabricpulse.remediation.receiver.model import (
+    Bucket,
+    Direction,
+    Episode,
+    State,
+    Target,
+    TargetState,
+)
 
 REASONS = (
     "paused",
     "breaker",
     "frozen",
+    "alertmanager_lost",
+    "alerting_dead",
     "agent_lost",
     "last_nic",
     "capacity",
     "cooldown",
     "attempts",
     "in_flight",
+    "budget",
     "rate",
     "shared_cause",
     "manual",
+    "unproven",
 )
+# They come and go by themselves within seconds: going from one to another is not worth a line in the journal.
+PASSING = frozenset({"in_flight", "budget", "rate"})
 
 
-def check_failover(config: GuardConfig, state: State, target: Target, now: float) -> str:
-    """The reason that forbids taking `target` out of service, or "" if nothing does."""
-    current = state.targets.get(target.key) or TargetState(target=target)
-    if reason := _common(config, state, target, now, "failover"):
-        return reason
-    if current.attempts and now - current.changed_at < config.cooldown_s:
-        return "cooldown"
-    if sum(1 for when in current.attempts if now - when <= config.attempts_window_s) >= config.max_attempts:
-        return "attempts"
-    if _shared_cause(config, state, target, now):
-        return "shared_cause"
-    return _capacity(config, state, target)
+class Guards:
+    """The guards, for one state at one moment; `took` keeps them true while actions are decided one after another."""
 
+    def __init__(
+        self, config: ReceiverConfig, nics: dict[str, frozenset[str]], state: State, now: float
+    ) -> None:
+        """nics : the devices of each host, where a membership file names them."""
+        self._config = config
+        self._limits = config.guards
+        self._nics = nics
+        self._state = state
+        self._now = now
+        self._busy_hosts: set[str] = set()
+        self._in_flight = 0
+        for action in state.actions.values():
+            if action.outcome == "pending" and not action.dry_run:
+                self._busy_hosts.add(action.target.host)
+                self._in_flight += 1
+        self._out: defaultdict[str, set[str]] = defaultdict(set)
+        for target in state.targets.values():
+            if target.desired == "avoid" or target.phase in ("restoring", "manual"):
+                self._out[target.target.host].add(target.target.device)
+        self._young: defaultdict[str, set[str]] = defaultdict(set)
+        for episode in state.episodes.values():
+            if episode.status == "firing" and now - episode.first_seen <= self._limits.shared_cause_window_s:
+                self._young[_cause(episode)].add(episode.target.host)
+        lost = sum(1 for agent in state.agents.values() if now - agent.seen_at > self._limits.agent_timeout_s)
+        # When many agents are gone at once, it is the receiver that is cut off: hold still.
+        self._frozen = len(state.agents) > 2 and lost / len(state.agents) > self._limits.lost_agents_fraction
+        self._hosts: dict[str, set[str]] = {
+            direction: {
+                key.partition("/")[0]
+                for when, past, key in state.recent
+                if past == direction and now - when <= self._limits.breaker_window_s
+            }
+            for direction in ("failover", "failback")
+        }
+        self._tokens = {
+            d: bucket_level(self._limits, state.buckets.get(d), now) for d in ("failover", "failback")
+        }
 
-def check_failback(config: GuardConfig, state: State, target: Target, now: float) -> str:
-    """The reason that forbids putting `target` back into service, or ""."""
-    current = state.targets[target.key]
-    if current.phase == "manual":
-        return "manual"
-    return _common(config, state, target, now, "failback")
+    def failover(self, current: TargetState, episode: Episode) -> str:
+        """The reason that forbids taking the target out of service, or "" if nothing does."""
+        if reason := self._standing("failover", current.target.host):
+            return reason
+        if self._config.alertmanagers and self._now - self._state.contact_at > self._config.truth_timeout_s:
+            return "alertmanager_lost"
+        limits = self._limits
+        if current.phase == "manual":
+            return "manual"
+        if self._now - current.changed_at < limits.cooldown_s:
+            return "cooldown"
+        recent = sum(1 for when in current.attempts if self._now - when <= limits.attempts_window_s)
+        if recent >= limits.max_attempts:
+            return "attempts"
+        if self._shared_cause(episode):
+            return "shared_cause"
+        return self._capacity(current.target) or self._room("failover", current.target.host)
 
+    def failback(self, current: TargetState) -> str:
+        """The reason that forbids putting the target back into service, or ""."""
+        if current.phase == "manual":
+            return "manual"
+        if reason := self._standing("failback", current.target.host):
+            return reason
+        if self._config.alertmanagers and self._now - self._state.truth_at > self._config.truth_timeout_s:
+            return "alertmanager_lost"
+        if self._config.watchdog and self._state.watchdog == "lost":
+            return "alerting_dead"
+        connected = self._state.agents[current.target.host].connected.get(current.target.device)
+        if current.needs_probe and not connected:
+            return "unproven"
+        return self._room("failback", current.target.host)
 
-def check_breaker(config: GuardConfig, state: State, direction: str, now: float) -> str:
-    """Why the breaker of `direction` must trip now, or "".
+    def breaker(self, direction: Direction, host: str) -> str:
+        """Why an action on `host` must trip the breaker instead, or "".
 
-    It trips on more hosts than both the absolute and the relative bound allow within the window: in a small fleet a
-    fraction alone would trip at the first host, in a large one a count alone would trip at noise.
-    """
-    hosts = {
-        key.partition("/")[0]
-        for when, past, key in state.recent
-        if past == direction and now - when <= config.breaker_window_s
-    }
-    limit = max(config.breaker_hosts, config.breaker_fraction * len(state.agents))
-    if len(hosts) > limit:
-        return (
-            f"{direction} on {len(hosts)} hosts within {config.breaker_window_s:.0f} s, {limit:.0f} allowed"
+        It trips on more hosts than both the absolute and the relative bound allow within the window: in a small fleet
+        a fraction alone would trip at the first host, in a large one a count alone would trip at noise.
+        """
+        hosts = self._hosts[direction] | {host}
+        limit = max(self._limits.breaker_hosts, int(self._limits.breaker_fraction * len(self._state.agents)))
+        if len(hosts) <= limit:
+            return ""
+        window = f"{self._limits.breaker_window_s:.0f} s"
+        return f"{direction} would touch {len(hosts)} hosts within {window}, {limit} allowed"
+
+    def took(self, direction: Direction, target: Target) -> Bucket:
+        """Counts an action that has been decided; returns the bucket that it has been taken from."""
+        self._busy_hosts.add(target.host)
+        self._in_flight += 1
+        self._hosts[direction].add(target.host)
+        if direction == "failover":
+            self._out[target.host].add(target.device)
+        self._tokens[direction] -= 1
+        return Bucket(self._tokens[direction], self._now)
+
+    def _standing(self, direction: Direction, host: str) -> str:
+        pause = self._state.pause
+        if pause is not None and (pause.until == 0 or self._now < pause.until):
+            return "paused"
+        if direction in self._state.breakers:
+            return "breaker"
+        if self._frozen:
+            return "frozen"
+        agent = self._state.agents.get(host)
+        if agent is None or self._now - agent.seen_at > self._limits.agent_timeout_s:
+            return "agent_lost"
+        return ""
+
+    def _room(self, direction: Direction, host: str) -> str:
+        if host in self._busy_hosts:
+            return "in_flight"
+        if self._in_flight >= self._limits.max_in_flight:
+            return "budget"
+        return "rate" if self._tokens[direction] < 1 else ""
+
+    def _shared_cause(self, episode: Episode) -> bool:
+        """Many hosts at once on one rail: a switch, not a NIC; moving every host's traffic would not mend it."""
+        limit = max(
+            self._limits.shared_cause_count, self._limits.shared_cause_fraction * len(self._state.agents)
         )
-    return ""
+        return len(self._young[_cause(episode)]) >= limit
+
+    def _capacity(self, target: Target) -> str:
+        """Never the last NIC, and never below the fraction; checked again by the agent and by the plugin."""
+        agent = self._state.agents[target.host]
+        known = agent.devices.keys() | agent.connected.keys() | self._nics.get(target.host, frozenset())
+        known |= {target.device}
+        out = self._out[target.host]
+        remaining = [
+            device
+            for device in known
+            if device != target.device
+            and device not in out
+            and agent.devices.get(device, True)
+            and agent.connected.get(device, True)
+        ]
+        if len(known) == 1 and not agent.processes:
+            return ""  # no job there, no other NIC known: nothing to lose, and the plugin guards the jobs that come
+        if not remaining:
+            return "last_nic"
+        if len(remaining) < self._limits.min_nics_in_service:
+            return "capacity"
+        may_be_out = max(1, int(len(known) * (1 - self._limits.min_fraction_in_service)))
+        return "capacity" if len(known) - len(remaining) > may_be_out else ""
 
 
-def tripped(state: State, direction: str) -> Breaker | None:
-    """The breaker of `direction` if it is tripped."""
-    return state.breakers.get(direction)
+def bucket_level(limits: GuardConfig, bucket: Bucket | None, now: float) -> float:
+    """Tokens in a bucket at `now`; one that was never used is full."""
+    if bucket is None:
+        return float(limits.burst)
+    refill = max(0.0, now - bucket.at) * limits.actions_per_minute / 60
+    return min(float(limits.burst), bucket.tokens + refill)
 
 
-def _common(config: GuardConfig, state: State, target: Target, now: float, direction: str) -> str:
-    if state.pause is not None and (state.pause.until == 0 or now < state.pause.until):
-        return "paused"
-    if direction in state.breakers:
-        return "breaker"
-    lost = [agent for agent in state.agents.values() if now - agent.seen_at > config.agent_timeout_s]
-    # When many agents are gone at once, it is the receiver that is cut off: hold still.
-    if len(state.agents) > 2 and len(lost) / len(state.agents) > config.lost_agents_fraction:
-        return "frozen"
-    agent = state.agents.get(target.host)
-    if agent is None or now - agent.seen_at > config.agent_timeout_s:
-        return "agent_lost"
-    if any(
-        action.outcome == "pending" and action.target.host == target.host and not action.dry_run
-        for action in state.actions.values()
-    ):
-        return "in_flight"
-    recent = sum(1 for when, _, _ in state.recent if now - when <= 60)
-    if recent >= max(config.burst, config.actions_per_minute):
-        return "rate"
-    return ""
-
-
-def _shared_cause(config: GuardConfig, state: State, target: Target, now: float) -> bool:
-    """Many hosts at once on one rail: a switch, not a NIC; moving every host's traffic would not mend it."""
-    hosts = {
-        episode.target.host
-        for episode in state.episodes.values()
-        if episode.status == "firing"
-        and episode.target.device == target.device
-        and now - episode.first_seen <= config.shared_cause_window_s
-    }
-    return len(hosts) >= config.shared_cause_count
-
-
-def _capacity(config: GuardConfig, state: State, target: Target) -> str:
-    """Never the last NIC, and never below the fraction; checked again by the agent and by the plugin."""
-    devices = state.agents[target.host].devices
-    if not devices:
-        return ""  # no job there: nothing to lose, and the agent applies it to jobs that come
-    remaining = [
-        device
-        for device, usable in devices.items()
-        if device != target.device and usable and not _is_avoided(state, Target(target.host, device))
-    ]
-    if not remaining:
-        return "last_nic"
-    if len(remaining) < config.min_nics_in_service:
-        return "capacity"
-    if len(remaining) / len(devices.keys() | {target.device}) < config.min_fraction_in_service:
-        return "capacity"
-    return ""
-
-
-def _is_avoided(state: State, target: Target) -> bool:
-    current = state.targets.get(target.key)
-    return current is not None and current.desired == "avoid"
+def _cause(episode: Episode) -> str:
+    return episode.network or episode.target.device

@@ -1,4 +1,7 @@
-"""What the receiver knows: episodes of alerts, targets, agents. Immutable values; the reconciler replaces them."""
+"""What the receiver knows: episodes of alerts, targets, agents. Immutable values; the reconciler replaces them.
+
+All times are seconds since 1970 on the receiver's clock, 0 for "not yet".
+"""
 
 from typing import Literal
 
@@ -6,9 +9,31 @@ import msgspec
 
 Desired = Literal["in_service", "avoid"]
 Phase = Literal["in_service", "avoiding", "avoided", "restoring", "manual"]
+ActionName = Literal["nic.avoid", "nic.restore"]
+Direction = Literal["failover", "failback"]
+# pending -> succeeded | refused | failed | expired | unknown | superseded | dry_run; succeeded -> rolled_back;
+# failed, expired or unknown -> succeeded, when the agent says so after all.
 Outcome = Literal[
-    "pending", "applied", "succeeded", "failed", "refused", "rolled_back", "superseded", "dry_run"
+    "pending",
+    "succeeded",
+    "refused",
+    "failed",
+    "expired",
+    "unknown",
+    "superseded",
+    "dry_run",
+    "rolled_back",
 ]
+OUTCOMES: tuple[Outcome, ...] = (
+    "succeeded",
+    "refused",
+    "failed",
+    "expired",
+    "unknown",
+    "superseded",
+    "dry_run",
+    "rolled_back",
+)
 
 
 class Target(msgspec.Struct, frozen=True, order=True):
@@ -24,15 +49,16 @@ class Target(msgspec.Struct, frozen=True, order=True):
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
-    """One alert from its first `firing` to its end; key: fingerprint. Times in seconds since 1970, our clock.
+    """One alert from its first `firing` to its end; key: fingerprint.
 
-    starts_at is the sender's and may move to earlier within an episode. `expired` is an episode of which no
+    starts_at is the sender's, and may move to earlier within an episode. `expired` is an episode of which no
     Alertmanager knows any more though it never said `resolved`: not known to be healthy.
     """
 
     fingerprint: str
     alert: str
     target: Target
+    network: str = ""
     starts_at: float
     first_seen: float
     last_seen: float
@@ -43,48 +69,73 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
 class Action(msgspec.Struct, frozen=True, kw_only=True):
     """One decision about a target. op_id is the idempotency key all the way to the plugin.
 
-    sent_at, applied_at, verified_at : seconds since 1970 on the receiver's clock, 0 while not reached.
+    received_at : when the alert behind it came in. created_at : decided. sent_at : handed to the agent. applied_at :
+    every process did it. verified_at : every process shows it. restored_at : of a `nic.avoid`, when the NIC was back.
+    traffic : what the agent saw afterwards on the job's other lanes.
     """
 
     op_id: str
     target: Target
-    action: Literal["nic.avoid", "nic.restore"]
+    action: ActionName
     desired: Desired
     generation: int
     reason: str
+    alert: str = ""
+    received_at: float = 0.0
     created_at: float
     dry_run: bool = False
     sent_at: float = 0.0
     applied_at: float = 0.0
     verified_at: float = 0.0
+    restored_at: float = 0.0
     outcome: Outcome = "pending"
     message: str = ""
     processes: int = 0
+    traffic: str = ""
 
 
 class TargetState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a target stands. generation rises with each decision; quiet_since is 0 while an episode fires."""
+    """Where a target stands.
+
+    generation rises with each decision. quiet_since : start of the hold, 0 while an episode fires. alert : what it was
+    taken out for. needs_probe : its alert vanished without `resolved`; only a probe can say that it is healthy.
+    """
 
     target: Target
     desired: Desired = "in_service"
     phase: Phase = "in_service"
     generation: int = 0
     op_id: str = ""
+    avoid_op_id: str = ""
+    alert: str = ""
     quiet_since: float = 0.0
     hold_s: float = 0.0
     changed_at: float = 0.0
     failovers: tuple[float, ...] = ()
     attempts: tuple[float, ...] = ()
+    needs_probe: bool = False
     blocked: str = ""
 
 
+class Held(msgspec.Struct, frozen=True):
+    """What an agent's journal holds of one NIC."""
+
+    desired: Desired
+    generation: int
+
+
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent said last. devices : NICs that its jobs use -> usable (link up, not avoided)."""
+    """What an agent said last.
+
+    devices : NICs that its jobs use -> usable (link up, not avoided). connected : the mesh's word on NICs, where it is
+    asked. held : NICs about which the agent was ever told something.
+    """
 
     host: str
     seen_at: float
     devices: dict[str, bool] = {}
     connected: dict[str, bool] = {}
+    held: dict[str, Held] = {}
     processes: int = 0
 
 
@@ -100,13 +151,26 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     """A tripped breaker stays tripped until a person resets it."""
 
-    direction: Literal["failover", "failback"]
+    direction: Direction
     tripped_at: float
     reason: str
 
 
+class Bucket(msgspec.Struct, frozen=True):
+    """A token bucket at one moment."""
+
+    tokens: float
+    at: float
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything; one value. epoch counts the starts of the receiver (fencing: agents refuse an older one)."""
+    """Everything; one value.
+
+    epoch : grows with each start of the receiver (fencing: agents refuse an older one). truth_at : when all
+    Alertmanagers last said what is active. contact_at : when any of them last said anything. watchdog : whether the
+    alert that always fires was ever seen, and whether it is there. recent : (when, direction, target key) of the last
+    actions.
+    """
 
     epoch: int = 0
     episodes: dict[str, Episode] = {}
@@ -114,5 +178,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     actions: dict[str, Action] = {}
     agents: dict[str, AgentState] = {}
     breakers: dict[str, Breaker] = {}
+    buckets: dict[str, Bucket] = {}
     pause: Pause | None = None
-    recent: tuple[tuple[float, str, str], ...] = ()  # (when, direction, target key) of the last actions
+    recent: tuple[tuple[float, str, str], ...] = ()
+    truth_at: float = 0.0
+    contact_at: float = 0.0
+    watchdog: Literal["unknown", "seen", "lost"] = "unknown"

@@ -36,12 +36,13 @@ class _Alert(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True)
 class Alert:
-    """One alert of a notification. starts_at : seconds since 1970, as the sender's clock has it."""
+    """One alert. starts_at : seconds since 1970, as the sender's clock has it. suppressed : silenced or inhibited."""
 
     firing: bool
     fingerprint: str
     starts_at: float
     labels: dict[str, str]
+    suppressed: bool = False
 
     @property
     def name(self) -> str:
@@ -80,7 +81,7 @@ def parse_notification(body: bytes) -> Notification:
     for raw in envelope.alerts:
         try:
             alerts.append(_alert(bytes(raw)))
-        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
             dead.append(DeadLetter(bytes(raw)[:_MAX_TEXT], str(error)))
     return Notification(
         hashlib.sha256(body).hexdigest(), tuple(alerts), tuple(dead), max(0, envelope.truncated_alerts)

@@ -1,30 +1,41 @@
 """Where the receiver keeps what must survive it: the Store protocol, and what goes through it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fabricpulse.remediation.receiver.model import State
 from fabricpulse.remediation.receiver.payload import DeadLetter
-from fabricpulse.remediation.receiver.reconciler import Transition
+from fabricpulse.remediation.receiver.step import Transition
 
 
 class StoreError(Exception):
     """The journal cannot take it now (disk full, file gone): the sender must try again later."""
 
 
+@dataclass(frozen=True)
+class Delivery:
+    """A webhook body as it came. body : deflated (zlib) when `deflated`."""
+
+    received_at: float
+    sha256: str
+    body: bytes
+    deflated: bool = False
+
+
 @dataclass
 class Batch:
-    """One commit: all of it or nothing. deliveries : (received_at, sha256, body). state : the state afterwards."""
+    """One commit: all of it or nothing. state : the state afterwards."""
 
     state: State
     at: float
-    deliveries: list[tuple[float, str, bytes]] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
 
 
 class Store(Protocol):
-    """A journal. The methods block; the receiver calls them off its event loop, `commit` from one thread only."""
+    """A journal. The methods block; `commit` and `prune` are called from one thread at a time, the rest from any."""
 
     def load(self) -> State:
         """The state of the last commit, or an empty one."""
@@ -32,8 +43,20 @@ class Store(Protocol):
     def commit(self, batch: Batch) -> None:
         """Makes `batch` durable before it returns. Raises StoreError, and then nothing of it is kept."""
 
+    def last_commit_at(self) -> float:
+        """When the newest line of the journal was written, 0 for an empty one."""
+
     def transitions(self, after: int, limit: int) -> list[dict[str, Any]]:
         """Lines of the journal with an id above `after`, oldest first."""
+
+    def deliveries(self, after: int, limit: int) -> Iterator[tuple[int, Delivery]]:
+        """Raw deliveries with an id above `after`, oldest first, bodies inflated."""
+
+    def dead_letters(self, limit: int) -> list[dict[str, Any]]:
+        """The newest dead letters."""
+
+    def head(self) -> tuple[int, str]:
+        """Length and last hash of the journal; whoever notes them elsewhere can tell a journal that was rewritten."""
 
     def verify(self) -> int:
         """Checks the hash chain of the journal; returns its length. Raises StoreError at the first broken link."""

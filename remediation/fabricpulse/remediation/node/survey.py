@@ -1,0 +1,93 @@
+"""What the jobs of a host look like, and what that means for a NIC. Pure: works on the answers of control sockets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fabricpulse.remediation.protocol import DesiredNic, Traffic
+
+Status = Mapping[str, Any]
+# A connection that waits for these has a request under way that only our lanes hold up.
+_WAITS_FOR_US = frozenset({"lane", "delivery"})
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A NIC as one process sees it."""
+
+    link_up: bool
+    avoided: bool
+
+
+def nics_of(status: Status) -> dict[str, Nic]:
+    """The NICs that a process uses, from its `status`; entries that make no sense are left out."""
+    found = {}
+    devices = status.get("devices")
+    for entry in devices if isinstance(devices, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("device"), str):
+            found[entry["device"]] = Nic(entry.get("link") != "down", entry.get("avoided") is True)
+    return found
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All processes that answered, by name (the pid)."""
+
+    processes: Mapping[str, Status] = field(default_factory=dict)
+
+    def devices(self) -> dict[str, bool]:
+        """NIC -> whether any process could use it now."""
+        usable: dict[str, bool] = {}
+        for status in self.processes.values():
+            for device, nic in nics_of(status).items():
+                usable[device] = usable.get(device, False) or (nic.link_up and not nic.avoided)
+        return usable
+
+    def strays(self, nic: DesiredNic) -> list[str]:
+        """Processes that use the NIC and do not show its desired state."""
+        wanted = nic.desired == "avoid"
+        return [
+            name
+            for name, status in self.processes.items()
+            if (seen := nics_of(status).get(nic.device)) is not None and seen.avoided != wanted
+        ]
+
+    def would_strand(self, device: str) -> str:
+        """A process that would be left without any usable NIC if `device` went, or ""."""
+        for name, status in self.processes.items():
+            nics = nics_of(status)
+            others = [nic for other, nic in nics.items() if other != device]
+            if device in nics and not any(nic.link_up and not nic.avoided for nic in others):
+                return name
+        return ""
+
+
+def bytes_elsewhere(status: Status, device: str) -> int:
+    """Bytes that one process' lanes over other NICs have carried since their start, both directions."""
+    total = 0
+    for connection in _dicts(status.get("connections")):
+        for lane in _dicts(connection.get("lanes")):
+            if lane.get("device") != device:
+                total += _count(lane.get("sent_bytes")) + _count(lane.get("received_bytes"))
+    return total
+
+
+def verdict(before: Survey, after: Survey, device: str) -> Traffic:
+    """What the other lanes did between two surveys: moved bytes, had nothing to do, or should have and did not."""
+    for name, status in after.processes.items():
+        earlier = before.processes.get(name)
+        if earlier is not None and bytes_elsewhere(status, device) > bytes_elsewhere(earlier, device):
+            return "moved"
+    for status in after.processes.values():
+        for connection in _dicts(status.get("connections")):
+            if _count(connection.get("requests")) and connection.get("waits_for") in _WAITS_FOR_US:
+                return "stalled"
+    return "idle"
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,145 @@
+"""The receiver's side of the node agents: the long poll for the desired state, and the reports."""
+
+import asyncio
+import time
+
+import msgspec
+from aiohttp import web
+
+from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.remediation.protocol import DesiredNic, DesiredState, Report
+from fabricpulse.remediation.receiver.answers import json_answer, number
+from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.model import AgentState, Held, State
+from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.service import Engine
+from fabricpulse.remediation.receiver.step import Step, Transition
+
+MAX_WAIT_S = 30.0
+
+
+class AgentRoutes:
+    """`GET …/desired` and `POST …/report`. hosts : those that may ask; empty for any."""
+
+    def __init__(
+        self,
+        config: ReceiverConfig,
+        engine: Engine,
+        reconciler: Reconciler,
+        life: Lifetime,
+        hosts: set[str],
+    ) -> None:
+        self._config = config
+        self._engine = engine
+        self._reconciler = reconciler
+        self._life = life
+        self._hosts = hosts
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+
+    def add(self, router: web.UrlDispatcher) -> None:
+        """Adds the routes."""
+        router.add_get("/api/v1/agents/{host}/desired", self._desired)
+        router.add_post("/api/v1/agents/{host}/report", self._report)
+
+    def wake(self, transitions: list[Transition]) -> None:
+        """Answers the agents of the hosts that `transitions` are about."""
+        for host in {entry.subject.partition("/")[0] for entry in transitions}:
+            for event in self._waiting.get(host, ()):
+                event.set()
+
+    def wake_all(self) -> None:
+        """Answers everybody: the receiver stops."""
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
+
+    def _host(self, request: web.Request) -> str:
+        host = request.match_info["host"]
+        if self._hosts and host not in self._hosts:
+            raise web.HTTPNotFound(text="membership does not have this host\n")
+        if self._config.agent_certificates:
+            certificate = request.get_extra_info("peercert") or {}
+            if ("DNS", host) not in certificate.get("subjectAltName", ()):
+                raise web.HTTPForbidden(text="the client certificate is not this host's\n")
+        return host
+
+    async def _desired(self, request: web.Request) -> web.Response:
+        """Long poll: answers at once when the desired state of the host is not the one of `version`."""
+        host = self._host(request)
+        after = request.query.get("version", "")
+        deadline = time.monotonic() + min(MAX_WAIT_S, number(request.query.get("wait", "0"), "wait"))
+        event = asyncio.Event()
+        self._waiting.setdefault(host, set()).add(event)
+        try:
+            while True:
+                event.clear()
+                desired = self._desired_of(host)
+                left = deadline - time.monotonic()
+                if desired.version != after or left <= 0 or not self._life.is_ready:
+                    break
+                await wait_at_most(event, left)
+        finally:
+            self._waiting[host].discard(event)
+            if not self._waiting[host]:
+                del self._waiting[host]
+        actions = self._engine.state.actions
+        op_ids = [nic.op_id for nic in desired.nics]
+        new = [
+            op
+            for op in op_ids
+            if op in actions and actions[op].outcome == "pending" and not actions[op].sent_at
+        ]
+        if new:  # in the journal before it is on the wire
+            await self._engine.submit(lambda state, now: self._reconciler.on_sent(state, new, now))
+        return json_answer(desired)
+
+    def _desired_of(self, host: str) -> DesiredState:
+        state = self._engine.state
+        nics = []
+        for target in state.targets.values():
+            if target.target.host != host:
+                continue
+            action = state.actions.get(target.op_id)
+            if action is None or action.outcome == "dry_run":
+                continue
+            nics.append(
+                DesiredNic(
+                    device=target.target.device,
+                    desired=action.desired,
+                    generation=action.generation,
+                    op_id=action.op_id,
+                    dry_run=action.dry_run,
+                )
+            )
+        nics.sort(key=lambda nic: nic.device)
+        stamp = ",".join(nic.op_id for nic in nics)
+        return DesiredState(epoch=state.epoch, version=f"{state.epoch};{stamp}", nics=nics)
+
+    async def _report(self, request: web.Request) -> web.Response:
+        host = self._host(request)
+        try:
+            report = msgspec.json.decode(await request.read(), type=Report)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise web.HTTPBadRequest(text="not a report\n") from error
+
+        def change(state: State, now: float) -> Step:
+            held = {device: Held(nic.desired, nic.generation) for device, nic in report.held.items()}
+            agent = AgentState(
+                host=host,
+                seen_at=now,
+                devices=report.devices,
+                connected=report.connected,
+                held=held,
+                processes=report.processes,
+            )
+            step = self._reconciler.on_agent(state, agent, now)
+            lines = step.transitions
+            for result in report.results:
+                step = self._reconciler.on_result(step.state, host, result, now)
+                lines += step.transitions
+            step.transitions = lines
+            return step
+
+        await self._engine.submit(change)
+        return web.Response(text="noted\n")

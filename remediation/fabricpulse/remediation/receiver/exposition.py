@@ -1,0 +1,78 @@
+"""The receiver's metrics."""
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from importlib.metadata import version
+from platform import python_version
+
+from fabricpulse.core.metrics.common import BUILD_INFO
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.remediation import metrics
+from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.guards import REASONS, bucket_level
+from fabricpulse.remediation.receiver.model import OUTCOMES
+from fabricpulse.remediation.receiver.service import Engine, SteadyClock
+from fabricpulse.remediation.receiver.store import Store
+
+
+class Histogram:
+    """Counts of observations, by the buckets of INGEST_SECONDS."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(metrics.INGEST_SECONDS.buckets) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Adds one."""
+        self.counts[bisect_left(metrics.INGEST_SECONDS.buckets, seconds)] += 1
+        self.total += seconds
+
+
+class Ingest:
+    """What the webhook has seen since the start."""
+
+    def __init__(self) -> None:
+        self.deliveries: Counter[int] = Counter({200: 0, 400: 0, 413: 0, 503: 0})
+        self.alerts = 0
+        self.dead_letters = 0
+        self.seconds = Histogram()
+
+
+def expose(config: ReceiverConfig, engine: Engine, clock: SteadyClock, store: Store, ingest: Ingest) -> bytes:
+    """One scrape's answer."""
+    state, counts, now = engine.state, engine.counts, clock()
+    out = Exposition()
+    out.add(BUILD_INFO, (version("fabricpulse"), "remediation-receiver", python_version()), 1)
+    for action in metrics.ACTION_NAMES:
+        for outcome in OUTCOMES:
+            out.add(metrics.ACTIONS, (action, outcome), counts["action", action, outcome])
+    for reason in REASONS:
+        out.add(metrics.BLOCKED, (reason,), counts["blocked", reason])
+    for code, count in sorted(ingest.deliveries.items()):
+        out.add(metrics.DELIVERIES, (str(code),), count)
+    out.add(metrics.ALERTS, (), ingest.alerts)
+    out.add(metrics.DEAD_LETTERS, (), ingest.dead_letters)
+    out.add_histogram(metrics.INGEST_SECONDS, (), ingest.seconds.counts, ingest.seconds.total)
+    for status in ("firing", "resolved", "expired"):
+        out.add(metrics.EPISODES, (status,), sum(e.status == status for e in state.episodes.values()))
+    out.add(metrics.TARGETS_OUT, (), sum(t.desired == "avoid" for t in state.targets.values()))
+    out.add(metrics.MANUAL, (), sum(t.phase == "manual" for t in state.targets.values()))
+    pending = [a for a in state.actions.values() if a.outcome == "pending"]
+    out.add(metrics.PENDING, (), len(pending))
+    out.add(metrics.OLDEST_PENDING, (), max((now - a.created_at for a in pending), default=0.0))
+    for direction in ("failover", "failback"):
+        level = bucket_level(config.guards, state.buckets.get(direction), now)
+        out.add(metrics.BUDGET, (direction,), level)
+        out.add(metrics.BREAKER, (direction,), int(direction in state.breakers))
+    alive = sum(now - a.seen_at <= config.guards.agent_timeout_s for a in state.agents.values())
+    out.add(metrics.AGENTS, ("alive",), alive)
+    out.add(metrics.AGENTS, ("lost",), len(state.agents) - alive)
+    out.add(metrics.PAUSED, (), int(state.pause is not None))
+    out.add(metrics.HEARTBEAT, (), time.monotonic() - engine.heartbeat)
+    out.add(metrics.TRUTH_AGE, (), now - state.truth_at if state.truth_at else -1)
+    out.add(metrics.CLOCK_STEP, (), clock.behind_wall())
+    out.add(metrics.COMMIT_SECONDS, (), engine.commit_seconds[0])
+    out.add(metrics.JOURNAL_LINES, (), counts["transitions",])
+    out.add(metrics.JOURNAL_LENGTH, (), store.head()[0])
+    return out.render()

@@ -1,0 +1,154 @@
+"""What people, the command line and dashboards ask of the receiver."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from fabricpulse.remediation.receiver.answers import json_answer, json_object, number
+from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.model import Target
+from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.service import Engine
+from fabricpulse.remediation.receiver.store import Delivery, Store, StoreError
+
+_EXPORT_PAGE = 1000
+
+
+class PeopleRoutes:
+    """Looking at everything, and pause, resume, release."""
+
+    def __init__(self, config: ReceiverConfig, engine: Engine, reconciler: Reconciler, store: Store) -> None:
+        self._config = config
+        self._engine = engine
+        self._reconciler = reconciler
+        self._store = store
+
+    def add(self, router: web.UrlDispatcher) -> None:
+        """Adds the routes."""
+        router.add_get("/api/v1/status", self._status)
+        router.add_get("/api/v1/episodes", self._episodes)
+        router.add_get("/api/v1/targets", self._targets)
+        router.add_get("/api/v1/actions", self._actions)
+        router.add_get("/api/v1/events", self._events)
+        router.add_get("/api/v1/dead_letters", self._dead_letters)
+        router.add_get("/api/v1/export", self._export)
+        router.add_get("/api/v1/verify", self._verify)
+        router.add_post("/api/v1/pause", self._pause)
+        router.add_post("/api/v1/resume", self._resume)
+        router.add_post("/api/v1/release", self._release)
+
+    async def _status(self, _: web.Request) -> web.Response:
+        state = self._engine.state
+        length, digest = self._store.head()
+        return json_answer(
+            {
+                "version": version("fabricpulse"),
+                "now": self._engine.clock(),
+                "epoch": state.epoch,
+                "pause": state.pause,
+                "breakers": list(state.breakers.values()),
+                "watchdog": state.watchdog,
+                "truth_at": state.truth_at,
+                "agents": sorted(state.agents.values(), key=lambda a: a.host),
+                "rules": self._config.rules,
+                "journal": {"length": length, "head": digest},
+                "heartbeat_age_s": time.monotonic() - self._engine.heartbeat,
+            }
+        )
+
+    async def _episodes(self, _: web.Request) -> web.Response:
+        return json_answer(sorted(self._engine.state.episodes.values(), key=lambda e: e.first_seen))
+
+    async def _targets(self, _: web.Request) -> web.Response:
+        return json_answer(sorted(self._engine.state.targets.values(), key=lambda t: t.target))
+
+    async def _actions(self, _: web.Request) -> web.Response:
+        return json_answer(
+            sorted(self._engine.state.actions.values(), key=lambda a: (a.created_at, a.generation))
+        )
+
+    async def _events(self, request: web.Request) -> web.Response:
+        limit = min(10_000, int(number(request.query.get("limit", "1000"), "limit")))
+        if "last" in request.query:
+            after = max(0, self._store.head()[0] - limit)
+        else:
+            after = int(number(request.query.get("after", "0"), "after"))
+        return json_answer(await asyncio.to_thread(self._store.transitions, after, limit))
+
+    async def _dead_letters(self, _: web.Request) -> web.Response:
+        return json_answer(await asyncio.to_thread(self._store.dead_letters, 100))
+
+    async def _export(self, request: web.Request) -> web.StreamResponse:
+        """The journal as one JSON object a line; with `deliveries`, the raw webhook bodies as well."""
+        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await answer.prepare(request)
+        after = 0
+        while lines := await asyncio.to_thread(self._store.transitions, after, _EXPORT_PAGE):
+            after = lines[-1]["id"]
+            await answer.write(_ndjson({"kind": "transition", **line} for line in lines))
+        if "deliveries" in request.query:
+            after = 0
+            while page := await asyncio.to_thread(self._page, after):
+                after = page[-1][0]
+                await answer.write(
+                    _ndjson(
+                        {
+                            "kind": "delivery",
+                            "id": number_,
+                            "received_at": delivery.received_at,
+                            "sha256": delivery.sha256,
+                            "body": delivery.body.decode("utf-8", "backslashreplace"),
+                        }
+                        for number_, delivery in page
+                    )
+                )
+        await answer.write_eof()
+        return answer
+
+    def _page(self, after: int) -> list[tuple[int, Delivery]]:
+        return list(self._store.deliveries(after, 20))
+
+    async def _verify(self, _: web.Request) -> web.Response:
+        try:
+            length = await asyncio.to_thread(self._store.verify)
+        except StoreError as error:
+            return json_answer({"intact": False, "reason": str(error)})
+        return json_answer({"intact": True, "length": length, "head": self._store.head()[1]})
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        asked = await json_object(request)
+        reason, owner = _text(asked, "reason"), _text(asked, "owner") or "unknown"
+        if not reason:
+            raise web.HTTPBadRequest(text="say why: reason is empty\n")
+        duration = number(str(asked.get("duration_s") or 0), "duration_s")
+        await self._engine.submit(lambda s, at: self._reconciler.on_pause(s, reason, owner, at, duration))
+        return web.Response(text="paused\n")
+
+    async def _resume(self, request: web.Request) -> web.Response:
+        owner = _text(await json_object(request), "owner") or "unknown"
+        await self._engine.submit(lambda s, at: self._reconciler.on_resume(s, owner, at))
+        return web.Response(text="resumed\n")
+
+    async def _release(self, request: web.Request) -> web.Response:
+        asked = await json_object(request)
+        target = Target(_text(asked, "host"), _text(asked, "device"))
+        current = self._engine.state.targets.get(target.key)
+        if current is None or current.desired == "in_service":
+            raise web.HTTPNotFound(text=f"{target.key} is not out of service\n")
+        owner = _text(asked, "owner") or "unknown"
+        await self._engine.submit(lambda s, at: self._reconciler.on_release(s, target, owner, at))
+        return web.Response(text="released\n")
+
+
+def _text(asked: dict[str, Any], key: str) -> str:
+    value = asked.get(key)
+    return value[:500] if isinstance(value, str) else ""
+
+
+def _ndjson(lines: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
