@@ -103,7 +103,7 @@ class Remediation(RuleBasedStateMachine):
         action = data.draw(st.sampled_from(sorted(self.world.state.actions.values(), key=lambda a: a.op_id)))
         if outcome == "applied" and action.op_id not in self.done:
             return  # an agent does not claim what it has not done
-        traffic = "stalled" if stalled else ""
+        traffic: Any = "stalled" if stalled else ""
         word = Result(action.op_id, outcome, 1, traffic=traffic)
         world = self.world
         self._watch(

@@ -67,8 +67,8 @@ class World:
                 for t in self.state.targets.values()
                 if t.target.host == host and t.phase in ("avoided", "manual")
             }
-            devices = {device: device not in out for device in self.devices}
-            agent = AgentState(host=host, seen_at=self.now, **({"devices": devices, "processes": 1} | fields))
+            told: dict[str, Any] = {"devices": {d: d not in out for d in self.devices}, "processes": 1}
+            agent = AgentState(host=host, seen_at=self.now, **(told | fields))
             self.apply(self.mind.on_agent(self.state, agent, self.now))
 
     def deliver(self, *alerts: Alert) -> bool:
