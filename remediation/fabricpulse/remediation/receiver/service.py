@@ -90,7 +90,8 @@ class Engine:
         done = asyncio.get_running_loop().create_future()
         await self._queue.put(_Event(change, done, delivery, dead_letters))
         try:
-            await asyncio.wait_for(done, ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                await done
         except TimeoutError as error:
             raise StoreError(f"the journal takes longer than {ANSWER_S:.0f} s") from error
 

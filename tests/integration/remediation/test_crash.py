@@ -1,0 +1,125 @@
+"""kill -9 at the worst moments: no accepted alert is lost, and no operation has two effects."""
+
+import random
+import threading
+import time
+
+import pytest
+from tests.fixtures.remediation_stack import Stack, alert, kill, wait_until, webhook
+
+RECEIVER = ["receiver.before_commit", "receiver.in_commit", "receiver.after_commit"]
+AGENT = ["agent.before_journal", "agent.after_journal", "agent.before_apply", "agent.after_apply"]
+
+
+def start_all(stack: Stack) -> None:
+    stack.start_plugin()
+    stack.start_agent()
+    stack.start_receiver()
+    stack.wait_receiver()
+    stack.wait_agent()
+
+
+def deliver(stack: Stack, body: dict[str, object]) -> None:
+    """As Alertmanager does: again and again until it is accepted."""
+
+    def accepted() -> bool:
+        return stack.post(body)[0] == 200
+
+    wait_until(accepted, "delivery accepted", 30)
+
+
+def once_each(stack: Stack) -> None:
+    """Every operation had at most one effect in the one process."""
+    ops = [op_id for op_id, _, _ in stack.effects()]
+    assert len(ops) == len(set(ops)), ops
+
+
+@pytest.mark.parametrize("failpoint", RECEIVER)
+def test_receiver_dies_around_a_commit(stack, failpoint):
+    """Killed before, in and after a commit, the receiver goes on where its journal ends."""
+    stack.start_plugin()
+    stack.start_agent()
+    stack.start_receiver(FABRICPULSE_FAILPOINT=f"{failpoint}:3")
+
+    def again() -> None:
+        while stack.receiver is not None and stack.receiver.wait() == -9:
+            stack.start_receiver()
+
+    keeper = threading.Thread(target=again, daemon=True)
+    keeper.start()
+    deliver(stack, webhook(alert()))
+    wait_until(lambda: [op for _, op, _ in stack.effects()] == ["nic.avoid"], "NIC avoided", 30)
+    stack.wait_receiver()
+    stack.wait_phase("avoided")
+    deliver(stack, webhook(alert(status="resolved")))
+    wait_until(lambda: [op for _, op, _ in stack.effects()] == ["nic.avoid", "nic.restore"], "restored", 30)
+    assert stack.get("/api/v1/verify")["intact"] is True
+    assert any(process.returncode == -9 for process in stack.processes), "the failpoint was never reached"
+    once_each(stack)
+
+
+@pytest.mark.parametrize("failpoint", AGENT)
+def test_agent_dies_around_an_operation(stack, failpoint):
+    """Killed before or after its journal or the control socket, the agent carries out what was asked, once."""
+    stack.start_plugin()
+    stack.start_receiver()
+    stack.wait_receiver()
+    visit = 2 if "journal" in failpoint else 1
+    stack.start_agent(FABRICPULSE_FAILPOINT=f"{failpoint}:{visit}")
+    stack.wait_agent()
+    deliver(stack, webhook(alert()))
+    assert stack.agents["h0"].wait(20) == -9
+    stack.start_agent()
+    stack.wait_phase("avoided")
+    deliver(stack, webhook(alert(status="resolved")))
+    stack.wait_phase("in_service")
+    assert [op for _, op, _ in stack.effects()] == ["nic.avoid", "nic.restore"]
+    once_each(stack)
+
+
+def test_kills_at_random_moments(stack):
+    """A flapping NIC, receiver and agent killed again and again: what was accepted counts, nothing twice."""
+    start_all(stack)
+    chance = random.Random(20261121)
+    stop = threading.Event()
+    accepted = []
+
+    def flap() -> None:
+        turn = 0
+        while not stop.is_set():
+            status = "firing" if turn % 2 == 0 else "resolved"
+            start = f"2026-11-21T06:{turn // 2 % 60:02d}:00Z"
+            try:
+                if stack.post(webhook(alert(status=status, starts_at=start)))[0] == 200:
+                    accepted.append((status, start))
+                    turn += 1
+            except OSError:
+                pass
+            stop.wait(chance.uniform(0.05, 1.3))
+
+    sender = threading.Thread(target=flap)
+    sender.start()
+    try:
+        for _ in range(6):
+            so_far = len(accepted)
+            wait_until(lambda so_far=so_far: len(accepted) > so_far, "a delivery accepted", 30)
+            time.sleep(chance.uniform(0, 0.5))
+            if chance.random() < 0.5:
+                kill(stack.receiver)
+                stack.start_receiver()
+            else:
+                kill(stack.agents["h0"])
+                stack.start_agent()
+    finally:
+        stop.set()
+        sender.join()
+    stack.wait_receiver()
+    stack.wait_agent()
+    deliver(stack, webhook(alert(status="resolved", starts_at="2026-11-21T06:59:00Z")))
+    deliver(stack, webhook(alert(status="resolved", starts_at=accepted[-1][1])))
+    wait_until(lambda: stack.phase() in ("", "in_service"), "all is well", 30)
+    once_each(stack)
+    kinds = [op for _, op, _ in stack.effects()]
+    assert kinds == ["nic.avoid", "nic.restore"] * (len(kinds) // 2)
+    assert stack.get("/api/v1/verify")["intact"] is True
+    assert len(accepted) >= 6
