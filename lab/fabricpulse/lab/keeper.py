@@ -242,7 +242,10 @@ class Keeper:
             syscalls.mount(
                 "tmpfs", _SHARED_MEMORY, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=1777"
             )
-            syscalls.mount(str(self._directory / "hosts"), Path("/etc/hosts"), None, syscalls.MS_BIND)
+            try:
+                syscalls.mount(str(self._directory / "hosts"), Path("/etc/hosts"), None, syscalls.MS_BIND)
+            except FileNotFoundError:  # a bare chroot or container; nothing of ours resolves names
+                self._warnings.append(f"no /etc/hosts to cover: names like h0 mean nothing in {node}")
             inside = Path("/run/fabricpulse")
             inside.mkdir(exist_ok=True)
             syscalls.mount(str(place / "run"), inside, None, syscalls.MS_BIND)
