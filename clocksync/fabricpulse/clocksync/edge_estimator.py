@@ -226,7 +226,7 @@ def _choose_points(upper: _Cloud, lower: _Cloud, rate_ppb: float, parameters: Es
     fewest = min(parameters.fewest_pure, len(upper.y) // 2, len(lower.y) // 2)
     if smaller < max(fewest, parameters.fewest_points):
         return upper, lower, pure, Quality.UNFILTERED, guard
-    wide = guard >= parameters.guard_ns[1] or smaller < parameters.minimum_trains
+    wide = guard >= parameters.guard_ns[1] or smaller < 2 * parameters.minimum_trains
     return (
         _select(upper, keep_u),
         _select(lower, keep_l),

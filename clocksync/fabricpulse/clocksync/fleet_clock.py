@@ -45,7 +45,7 @@ class FleetClockParameters:
     holds when we die.
     """
 
-    slew_time_ns: int = _NS
+    slew_time_ns: int = _NS // 2
     lead_ns: int = 50_000_000
     max_slew_ppm: float = 500.0
     drift_ppb: int = 250
@@ -65,7 +65,6 @@ class FleetClock:
     target: ClockLine
     last: Instant
     corrected_host_ns: int = 0
-    slew_end_host_ns: int = 0
     host_per_raw: float | None = None  # rate of the host clock minus that of the raw clock, as a ratio
     _anchor: Instant | None = None  # where the measurement of host_per_raw began
 
@@ -84,7 +83,8 @@ class FleetClock:
         host_age = now.host_ns - old.current.ref_host_ns
         raw_age = now.raw_ns - old.ref_mono_raw_ns
         # 500 ppm is as fast as the kernel slews; more is a step, and a negative age another boot.
-        if raw_age < 0 or abs(host_age - raw_age) > 500e-6 * raw_age + parameters.step_ns:
+        unexplained = abs(host_age - raw_age)
+        if raw_age < -parameters.lead_ns or unexplained > 500e-6 * abs(raw_age) + parameters.step_ns:
             return cls(parameters, page, zero, now)
         time = old.convert(now.host_ns)
         line = ClockLine(now.host_ns, time.fleet_ns, old.current.rate_ppt)
@@ -94,7 +94,8 @@ class FleetClock:
             current=line,
             previous=old.current,
             bound_ref_host_ns=now.host_ns,
-            bound_ns=time.bound_ns,
+            # A slew, or a small step, while nobody looked: it cannot be told from the usual rate of the host clock.
+            bound_ns=time.bound_ns + unexplained,
             drift_ppb=parameters.holdover_drift_ppb,
             valid_until_host_ns=now.host_ns + parameters.validity_ns,
             ref_mono_raw_ns=now.raw_ns,
@@ -141,8 +142,7 @@ class FleetClock:
         self.last = now
         if not self.known:
             return self.page
-        if now.host_ns >= self.slew_end_host_ns:
-            self._slew(now)
+        self._slew(now)
         page = self.page
         if (
             page.status != ClockStatus.HOLDOVER
@@ -172,8 +172,7 @@ class FleetClock:
         begin = now.host_ns + self.parameters.lead_ns
         old = self.page.current
         if old.ref_host_ns > now.host_ns:
-            # The last line has not begun, and a page holds no third: it is replaced soon, when it has.
-            self.slew_end_host_ns = old.ref_host_ns
+            # The last line has not begun, and a page holds no third: the next tick replaces it.
             return
         here = old.at(begin)
         ahead = self.target.at(begin) - here
@@ -183,7 +182,6 @@ class FleetClock:
         if line.rate_ppt != old.rate_ppt:
             raw_ns = now.raw_ns + self.parameters.lead_ns
             self.page = replace(self.page, current=line, previous=old, ref_mono_raw_ns=raw_ns)
-        self.slew_end_host_ns = begin + self.parameters.slew_time_ns
 
     def _watch_host_clock(self, now: Instant) -> None:
         raw = now.raw_ns - self.last.raw_ns
@@ -224,7 +222,6 @@ class FleetClock:
             self.target.ref_host_ns + shift, self.target.ref_fleet_ns, self.target.rate_ppt
         )
         self.corrected_host_ns += shift
-        self.slew_end_host_ns = now.host_ns + self.parameters.slew_time_ns
         self.page = replace(
             self.page,
             status=ClockStatus.DISRUPTED,

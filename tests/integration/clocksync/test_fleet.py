@@ -66,7 +66,7 @@ class Daemons:
             process.terminate()
         for process in self.running.values():
             try:
-                assert process.wait(5) == 0
+                assert process.wait(20) == 0
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -157,11 +157,11 @@ def test_fleet_agrees_survives_kills_and_never_runs_backward(fleet: SyntheticFle
     assert abs(metrics['fabricpulse_clock_frequency_ratio{clock="fleet"}'] - 1) < 200e-6
 
     daemons.kill("h2")
-    watch(1, 2_000)
+    watch(1, 5_000)
     daemons.sidecar("h2")
     daemons.kill("coordinator")
-    # Alone they ask their neighbours, and stay together.
-    watch(6, 2_000)
+    # Alone they ask their neighbours, and stay together; the one that has just started is not as good at once.
+    watch(6, 10_000)
     assert all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED)
     daemons.coordinator()
     wait_for(

@@ -86,9 +86,11 @@ def test_clockbound_client_sees_what_the_page_says(tmp_path: Path) -> None:
     ).stdout
     status, bound, drift, marker, earliest, latest = (int(word) for word in out.split())
     assert (status, bound, drift, marker) == (1, 1_002_000, 20_251, 3)
-    after = time.time_ns()
-    assert earliest < host + 1_000_000 and after + 1_000_000 < latest + (after - host)
-    assert 2 * 1_002_000 <= latest - earliest <= 2 * (1_002_000 + 20_251)
+    real, half = (earliest + latest) // 2, (latest - earliest) // 2
+    assert host <= real <= time.time_ns()
+    # The bound grows with the age of the segment, which is at least that of a coarse tick.
+    age_s = (time.time_ns() - host) * 1e-9
+    assert 1_002_000 <= half <= 1_002_000 + 20_251 * (age_s + 0.02)
 
 
 @pytest.mark.parametrize(

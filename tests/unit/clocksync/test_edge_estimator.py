@@ -1,0 +1,144 @@
+"""Random truth through random queues: what the estimator says is within the bound that it gives, always."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.bench.clock_simulator import Clock, Edge, Queue, loaded_path
+
+from fabricpulse.clocksync.edge_estimator import EstimatorParameters, Quality, Trains, fit_edge
+from fabricpulse.clocksync.edge_filter import EdgeFilter
+
+PARAMETERS = EstimatorParameters()
+S = 10**9
+
+
+def make_edge(
+    seed: int, load: tuple[float, float], *, rate: float = 50.0, loss: float = 0.0, skew_ns: float = 0.0
+) -> tuple[np.random.Generator, Edge, Clock, Clock]:
+    """Two clocks up to 5 s and 200 ppm apart; the forward path is longer by skew_ns."""
+    rng = np.random.default_rng(seed)
+    clocks = [
+        Clock(
+            rng,
+            40,
+            offset_ns=1_700_000_000 * S + int(rng.integers(-5 * S, 5 * S)),
+            rate_ppb=float(rng.uniform(-100_000, 100_000)),
+            wander_ppb=2.0,
+        )
+        for _ in range(2)
+    ]
+    library: dict[float, list[Queue]] = {}
+    base = float(rng.uniform(200, 5_000))
+    forward = loaded_path(rng, load[0], library, seconds=0.25, base_ns=base + skew_ns)
+    backward = loaded_path(rng, load[1], library, seconds=0.25, base_ns=base)
+    return rng, Edge(clocks[0], clocks[1], forward, backward, rate, loss), clocks[0], clocks[1]
+
+
+def join(parts: list[Trains]) -> Trains:
+    """Trains of several seconds as one."""
+    fields = ("t_ns", "tx_ns", "rx_ns", "valid")
+    return Trains(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    loads=st.tuples(st.sampled_from([0.0, 0.3, 0.6, 0.9]), st.sampled_from([0.0, 0.3, 0.6, 0.9])),
+    rate=st.sampled_from([5.0, 16.0, 50.0]),
+    loss=st.sampled_from([0.0, 0.1, 0.5]),
+    skew_ns=st.sampled_from([0.0, 400.0, 4_000.0]),
+)
+def test_offset_and_rate_are_within_the_bound(
+    seed: int, loads: tuple[float, float], rate: float, loss: float, skew_ns: float
+) -> None:
+    """At every step, from the first: offset within its bound, rate within what causality leaves it."""
+    rng, edge, a, b = make_edge(seed, loads, rate=rate, loss=loss, skew_ns=skew_ns)
+    edge_filter = EdgeFilter(PARAMETERS)
+    out: list[Trains] = []
+    into: list[Trains] = []
+    for second in range(1, 8):
+        o, i = edge.window(rng, second, second + 1)
+        out, into = [*out[-3:], o], [*into[-3:], i]
+        outbound, inbound = join(out), join(into)
+        if not len(outbound) or not len(inbound):
+            continue
+        fit = fit_edge(outbound, inbound, PARAMETERS, edge_filter.prior(int(outbound.t_ns.max())))
+        if fit is None:
+            continue
+        filtered = edge_filter.update(fit, 1.0)
+        for result in (fit, filtered):
+            error = result.at(result.t_last_ns) - edge.truth_ns(result.t_last_ns, second + 1.0)
+            assert abs(error) <= result.bound_ns, (second, error, result)
+        true_rate = b.rate_ppb(second) - a.rate_ppb(second)
+        assert fit.rate_low_ppb - 50 <= true_rate <= fit.rate_high_ppb + 50
+
+
+@pytest.mark.parametrize(
+    ("load", "limit_ns"),
+    [((0.0, 0.0), 25), ((0.4, 0.4), 25), ((0.8, 0.2), 60)],
+    ids=["idle", "40/40", "80/20"],
+)
+def test_error_under_load(load: tuple[float, float], limit_ns: float) -> None:
+    """50 trains a second, 4 s windows: what asymmetric queues of 25 to 400 us leave is tens of ns."""
+    errors = []
+    for seed in range(6):
+        rng, edge, _, _ = make_edge(seed, load)
+        edge_filter = EdgeFilter(PARAMETERS)
+        out: list[Trains] = []
+        into: list[Trains] = []
+        for second in range(1, 12):
+            o, i = edge.window(rng, second, second + 1)
+            out, into = [*out[-3:], o], [*into[-3:], i]
+            fit = fit_edge(join(out), join(into), PARAMETERS, edge_filter.prior(int(o.t_ns[-1])))
+            assert fit is not None
+            fit = edge_filter.update(fit, 1.0)
+            if second > 5:
+                errors.append(abs(fit.at(fit.t_last_ns) - edge.truth_ns(fit.t_last_ns, second + 1.0)))
+    assert np.quantile(errors, 0.95) <= limit_ns
+
+
+def test_it_says_what_the_fit_rests_on() -> None:
+    """Many pure pairs: coded. Few trains: wide. No pairs at all: unfiltered. A handful: minimum, with a prior only."""
+    rng, edge, _, _ = make_edge(3, (0.0, 0.0))
+    out, into = edge.window(rng, 1, 5)
+    full = fit_edge(out, into, PARAMETERS)
+    assert full is not None
+    assert full.quality == Quality.CODED
+    few = [Trains(t.t_ns[:40], t.tx_ns[:40], t.rx_ns[:40], t.valid[:40]) for t in (out, into)]
+    fit = fit_edge(few[0], few[1], PARAMETERS)
+    assert fit is not None
+    assert fit.quality == Quality.WIDE
+    no_pairs = [
+        Trains(t.t_ns, t.tx_ns, t.rx_ns, t.valid & np.array([True, True, False])) for t in (out, into)
+    ]
+    fit = fit_edge(no_pairs[0], no_pairs[1], PARAMETERS)
+    assert fit is not None
+    assert fit.quality == Quality.UNFILTERED
+    handful = [Trains(t.t_ns[:1], t.tx_ns[:1], t.rx_ns[:1], t.valid[:1]) for t in (out, into)]
+    assert fit_edge(handful[0], handful[1], PARAMETERS) is None
+    edge_filter = EdgeFilter(PARAMETERS)
+    edge_filter.update(full, 1.0)
+    fit = fit_edge(handful[0], handful[1], PARAMETERS, edge_filter.prior(int(out.t_ns[-1])))
+    assert fit is not None
+    assert fit.quality == Quality.MINIMUM
+
+
+def test_one_direction_alone_says_nothing() -> None:
+    """Without a packet back there is no offset, and none is made up."""
+    rng, edge, _, _ = make_edge(4, (0.0, 0.0))
+    out, into = edge.window(rng, 1, 3)
+    deaf = Trains(into.t_ns, into.tx_ns, into.rx_ns, np.zeros_like(into.valid))
+    assert fit_edge(out, deaf, PARAMETERS) is None
+
+
+def test_late_transmit_stamps_do_not_pull_the_line() -> None:
+    """2 % of transmit stamps late by up to 100 ns: the error stays below 40 ns and within the bound."""
+    for seed in range(5):
+        rng, edge, _, _ = make_edge(seed, (0.0, 0.0))
+        edge.forward.late_stamp = edge.backward.late_stamp = 0.02
+        out, into = edge.window(rng, 1, 5)
+        fit = fit_edge(out, into, PARAMETERS)
+        assert fit is not None
+        error = abs(fit.at(fit.t_last_ns) - edge.truth_ns(fit.t_last_ns, 5.0))
+        assert error <= min(40.0, fit.bound_ns)

@@ -1,0 +1,156 @@
+"""Fleet time on one host: continuous, never backward, slew-limited, bounded; whatever corrections and clocks do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters, Instant
+from fabricpulse.core.shm.clock_page import ClockStatus
+
+PARAMETERS = FleetClockParameters()
+S = 10**9
+MS = 10**6
+
+
+def at(t_s: float, *, rate_ppb: float = 20_000.0, offset_ns: int = 5 * S, step_ns: int = 0) -> Instant:
+    """The host's clocks at true time t: 20 ppm fast, 5 s ahead, stepped by step_ns."""
+    raw = round(t_s * S + t_s * rate_ppb)
+    return Instant(raw + offset_ns + step_ns, raw)
+
+
+def truth(t_s: float, host: Instant, bound_ns: int = 2_000, error_ns: int = 0) -> Correction:
+    """The correction that makes fleet time the true time, off by error_ns."""
+    return Correction(host.host_ns, round(t_s * S) - host.host_ns + error_ns, -20_000.0, bound_ns)
+
+
+def synced(until_s: float = 5.0) -> FleetClock:
+    """A clock that has had perfect corrections each second."""
+    clock = FleetClock.start(PARAMETERS, at(0))
+    for t in np.arange(0.25, until_s + 0.01, 0.25):
+        clock.tick(at(t))
+        if t % 1 == 0:
+            clock.correct(at(t), truth(t, at(t)))
+    return clock
+
+
+def test_unknown_until_the_first_correction() -> None:
+    """Without a correction there is no fleet time, however long it takes."""
+    clock = FleetClock.start(PARAMETERS, at(0))
+    assert clock.tick(at(100)).status == ClockStatus.UNKNOWN
+    page = clock.correct(at(101), truth(101, at(101)))
+    assert page.status == ClockStatus.SYNCHRONIZED
+    assert abs(page.convert(at(101).host_ns).fleet_ns - 101 * S) <= 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    errors=st.lists(st.integers(-3 * MS, 3 * MS), min_size=5, max_size=30),
+    gaps=st.lists(st.sampled_from([0.001, 0.02, 0.06, 0.3, 1.0, 2.7, 9.0]), min_size=5, max_size=30),
+)
+def test_never_backward_never_faster_than_the_limit(errors: list[int], gaps: list[float]) -> None:
+    """Corrections that contradict each other by milliseconds, at any time: fleet time is monotonic and slew-limited."""
+    clock = synced()
+    t = 5.0
+    last_t, last = t, clock.page.convert(at(t).host_ns).fleet_ns
+    for error, gap in zip(errors, gaps, strict=False):
+        for part in np.linspace(0, gap, 8)[1:]:
+            clock.tick(at(t + part))
+            shown = clock.page.convert(at(t + part).host_ns).fleet_ns
+            true_gap = (t + part - last_t) * S
+            limit = true_gap * (PARAMETERS.max_slew_ppm * 1e-6 + 1e-6) + 2
+            assert shown >= last
+            assert abs(shown - last - true_gap) <= limit
+            last_t, last = t + part, shown
+        t += gap
+        clock.correct(at(t), truth(t, at(t), error_ns=error))
+        assert abs(clock.page.convert(at(t).host_ns).fleet_ns - last) <= 2
+
+
+def test_bound_holds_what_is_left_to_slew() -> None:
+    """A correction of 1 ms is slewed over 2 s at 500 ppm; meanwhile the bound says how far it still is."""
+    clock = synced()
+    clock.correct(at(5.1), truth(5.1, at(5.1), error_ns=MS))
+    for t in np.arange(5.1, 9.0, 0.25):
+        clock.tick(at(t))
+        fleet = clock.page.convert(at(t).host_ns)
+        assert abs(fleet.fleet_ns - (t * S + MS)) <= fleet.bound_ns
+    assert abs(clock.page.convert(at(9).host_ns).fleet_ns - (9 * S + MS)) < 1_000
+
+
+def test_holdover_grows_the_bound_and_a_correction_ends_it() -> None:
+    """Four seconds without a correction: HOLDOVER, and the bound grows at the holdover drift."""
+    clock = synced()
+    assert clock.tick(at(8.9)).status == ClockStatus.SYNCHRONIZED
+    page = clock.tick(at(9.5))
+    assert page.status == ClockStatus.HOLDOVER
+    before = page.convert(at(10).host_ns).bound_ns
+    for t in np.arange(10, 70.1, 0.25):
+        page = clock.tick(at(t))
+    grown = page.convert(at(70).host_ns).bound_ns - before
+    assert grown == pytest.approx(60 * PARAMETERS.holdover_drift_ppb, rel=0.01)
+    assert clock.correct(at(71), truth(71, at(71))).status == ClockStatus.SYNCHRONIZED
+    assert clock.page.convert(at(71).host_ns).bound_ns < 3_000
+
+
+@pytest.mark.parametrize("step_ns", [MS, -MS, 3_600 * S, -3_600 * S])
+def test_a_step_of_the_host_clock_does_not_move_fleet_time(step_ns: int) -> None:
+    """Fleet time goes on within its bound across the step, with status DISRUPTED until the next correction."""
+    clock = synced()
+    page = clock.tick(at(5.25, step_ns=step_ns))
+    assert page.status == ClockStatus.DISRUPTED
+    assert page.disruptions == 1
+    for t in (5.25, 5.5, 7.0):
+        clock.tick(at(t, step_ns=step_ns))
+        fleet = clock.page.convert(at(t, step_ns=step_ns).host_ns)
+        assert abs(fleet.fleet_ns - t * S) <= fleet.bound_ns
+        assert abs(fleet.fleet_ns - t * S) < 2_000
+    now = at(7.1, step_ns=step_ns)
+    page = clock.correct(now, truth(7.1, now))
+    assert page.status == ClockStatus.SYNCHRONIZED
+
+
+def test_a_restarted_sidecar_goes_on_where_the_old_one_was() -> None:
+    """The page of a sidecar that died 3 s ago is taken over: HOLDOVER at once, no jump, bound still holding."""
+    old = synced().page
+    clock = FleetClock.start(PARAMETERS, at(8), old)
+    assert clock.page.status == ClockStatus.HOLDOVER
+    fleet = clock.page.convert(at(8).host_ns)
+    assert abs(fleet.fleet_ns - 8 * S) <= fleet.bound_ns < 100_000
+    # A step of 1 ms meanwhile looks like a host clock that is a little fast; then the bound has to hold it.
+    stepped = at(8, step_ns=MS)
+    fleet_stepped = FleetClock.start(PARAMETERS, stepped, old).page.convert(stepped.host_ns)
+    assert abs(fleet_stepped.fleet_ns - 8 * S) <= fleet_stepped.bound_ns
+    assert fleet.fleet_ns == old.convert(at(8).host_ns).fleet_ns
+
+
+@pytest.mark.parametrize(
+    ("what", "now"),
+    [
+        ("expired", at(60)),
+        ("stepped meanwhile", at(8, step_ns=10 * MS)),
+        ("another boot", Instant(at(8).host_ns, 1_000)),
+    ],
+)
+def test_a_page_that_cannot_be_trusted_is_not_taken_over(what: str, now: Instant) -> None:
+    """An old, stepped or foreign page means starting from nothing."""
+    assert FleetClock.start(PARAMETERS, now, synced().page).page.status == ClockStatus.UNKNOWN, what
+
+
+def test_the_page_dies_with_its_writer() -> None:
+    """Ten seconds after the last tick a reader sees UNKNOWN."""
+    page = synced().page
+    assert page.convert(at(14).host_ns).status == ClockStatus.SYNCHRONIZED
+    assert page.convert(at(16).host_ns).status == ClockStatus.UNKNOWN
+
+
+def test_somebody_slewing_the_host_clock_widens_the_bound() -> None:
+    """The host clock is slewed by 100 ppm under us: until the next correction the bound holds what that does."""
+    clock = synced()
+    for t in np.arange(5.25, 6.1, 0.25):
+        slewed = replace(at(t), host_ns=at(t).host_ns + round((t - 5.0) * 100_000))
+        clock.tick(slewed)
+        fleet = clock.page.convert(slewed.host_ns)
+        assert abs(fleet.fleet_ns - t * S) <= fleet.bound_ns

@@ -1,0 +1,126 @@
+"""A simulated fleet, with the daemons' own estimator, solve and clock, in which things go wrong."""
+
+import pytest
+from tests.bench.clock_fleet import SimFleet
+
+from fabricpulse.clocksync.fleet import Fleet
+from fabricpulse.core.shm.clock_page import ClockStatus
+
+
+@pytest.fixture
+def fleet() -> SimFleet:
+    """Twelve hosts that have been running for 6 s."""
+    made = SimFleet(12, 8, loads=((0.0, 0.0), (0.4, 0.1)), seconds=60)
+    made.run(6)
+    return made
+
+
+def suspects(fleet: SimFleet) -> list[str]:
+    """Who the coordinator names."""
+    assert fleet.coordinator is not None
+    return [member.name for member in fleet.coordinator.members.values() if member.suspect]
+
+
+def check(fleet: SimFleet, steps: int, hosts: list[int] | None = None, limit_ns: float = 200) -> None:
+    """Steps on; all bounds hold, `hosts` agree, time never runs backward."""
+    for _ in range(steps):
+        fleet.step()
+        assert fleet.violations(hosts) == 0
+        assert abs(fleet.errors(hosts)).max() < limit_ns
+    assert fleet.backward_jumps == 0
+
+
+def test_a_quiet_fleet_names_nobody(fleet: SimFleet) -> None:
+    """Nothing wrong: everybody synchronized within 100 ns, no suspect, no misfit edge."""
+    check(fleet, 6, limit_ns=100)
+    assert set(fleet.statuses()) == {ClockStatus.SYNCHRONIZED}
+    assert suspects(fleet) == []
+
+
+def test_a_fifth_of_the_hosts_is_killed(fleet: SimFleet) -> None:
+    """The rest goes on without a jump."""
+    for i in (1, 5, 9):
+        fleet.hosts[i].alive = False
+    check(fleet, 12, [i for i in range(12) if i not in (1, 5, 9)])
+
+
+def test_the_coordinator_is_killed_and_another_takes_over(fleet: SimFleet) -> None:
+    """Without it: holdover with bounds that hold. The new one knows nothing, and the timeline goes on all the same."""
+    before = [fleet.times()[i].fleet_ns - round(fleet.t * 1e9) for i in range(12)]  # type: ignore[union-attr]
+    fleet.coordinator = None
+    check(fleet, 6, limit_ns=1_000)
+    assert set(fleet.statuses()) == {ClockStatus.HOLDOVER}
+    fleet.coordinator = Fleet()
+    check(fleet, 4, limit_ns=1_000)
+    assert set(fleet.statuses()) == {ClockStatus.SYNCHRONIZED}
+    after = [fleet.times()[i].fleet_ns - round(fleet.t * 1e9) for i in range(12)]  # type: ignore[union-attr]
+    # Free fleet time runs at the rate of the median crystal, up to 50 ppm from the truth, and does not jump.
+    rate_ppb = max(abs(a - b) for a, b in zip(after, before, strict=True)) / 10
+    assert rate_ppb < 50_000
+
+
+def test_a_partition_and_its_healing(fleet: SimFleet) -> None:
+    """Each half agrees within itself, and both again after the healing, without a backward jump."""
+    half = set(range(6))
+    cut = [edge for edge in fleet.edges if (edge.a in half) != (edge.b in half)]
+    for edge in cut:
+        edge.up = False
+    for _ in range(12):
+        fleet.step()
+        assert abs(fleet.errors(sorted(half))).max() < 200
+        assert abs(fleet.errors([i for i in range(12) if i not in half])).max() < 200
+        assert fleet.violations() == 0
+    for edge in cut:
+        edge.up = True
+    for _ in range(6):
+        fleet.step()
+        assert fleet.violations() == 0
+    check(fleet, 3)
+
+
+def test_a_step_of_one_clock_is_its_own_affair(fleet: SimFleet) -> None:
+    """1 ms: the others move by less than 100 ns, the host is back within 6 s, and nobody is called a liar."""
+    fleet.hosts[3].clock.steps.append((fleet.t + 0.4, 1_000_000))
+    others = [i for i in range(12) if i != 3]
+    for second in range(8):
+        fleet.step()
+        assert abs(fleet.errors(others)).max() < 100
+        assert fleet.violations() == 0
+        if second >= 5:
+            assert abs(fleet.errors()[3]) < 1_000
+    assert set(fleet.statuses()) == {ClockStatus.SYNCHRONIZED}
+    assert suspects(fleet) == []
+
+
+def test_a_liar_is_named_and_harms_nobody(fleet: SimFleet) -> None:
+    """Its stamps are suddenly 1 ms off and drift, though its clock is not: named; the others keep their bounds."""
+    begin = fleet.t + 0.5
+    fleet.hosts[7].lie_ns = lambda t: 1e6 + (t - begin) * 2_000 if t >= begin else 0.0
+    others = [i for i in range(12) if i != 7]
+    for _ in range(8):
+        fleet.step()
+        assert abs(fleet.errors(others)).max() < 100
+        assert fleet.violations(others) == 0
+    assert suspects(fleet) == ["h00007"]
+
+
+def test_one_asymmetric_path_is_seen_and_bounded(fleet: SimFleet) -> None:
+    """5 us more one way on one edge: that edge does not fit, nobody leaves their bound or is moved by 300 ns."""
+    fleet.edges[4].forward.base_ns += 5_000
+    for _ in range(10):
+        fleet.step()
+        assert fleet.violations() == 0
+        assert abs(fleet.errors()).max() < 300
+    assert fleet.coordinator is not None
+    edge = fleet.edges[4]
+    names = {(host, e.peer) for host, e, _ in fleet.coordinator.misfit_edges}
+    assert (fleet.hosts[edge.a].name, fleet.hosts[edge.b].name) in names
+
+
+def test_a_host_whose_receive_path_is_slow_stays_within_its_bound(fleet: SimFleet) -> None:
+    """3 us later on every edge looks like an offset of 1.5 us to everyone; only the bound can hold it, and does."""
+    fleet.hosts[2].rx_late_ns = 3_000
+    for _ in range(8):
+        fleet.step()
+        assert fleet.violations() == 0
+    assert fleet.backward_jumps == 0
