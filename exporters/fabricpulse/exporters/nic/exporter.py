@@ -117,6 +117,7 @@ class NicExporter:
         sources: Sources | None = None,
     ) -> None:
         self._config = config
+        self._build = (version("fabricpulse"), "nic", platform.python_version())
         self._wanted = DeviceFilter(config.device.include, config.device.exclude)
         self._sysfs = str(sysfs)
         self.faults = Faults()
@@ -274,7 +275,7 @@ class NicExporter:
                 for family, more in sink.lines.items():
                     # A copy: a thread that was given up may still be writing.
                     lines.setdefault(family, []).extend(more[:])
-        exposition.add(BUILD_INFO, (version("fabricpulse"), "nic", platform.python_version()), 1)
+        exposition.add(BUILD_INFO, self._build, 1)
         names = ["inventory", *(collector.name for collector in chosen)]
         durations: dict[str, float] = {}
         success: dict[str, bool] = {}
@@ -294,7 +295,7 @@ class NicExporter:
         for spec in m.METRICS:
             found = lines.get(spec.name)
             if found:
-                exposition.add_lines(spec, found)
+                exposition.add_block(spec, "".join(found), len(found))
         return exposition.render()
 
     def _link_changed(self, link: str) -> None:

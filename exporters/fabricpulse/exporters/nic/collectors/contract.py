@@ -16,6 +16,22 @@ from fabricpulse.exporters.nic.reader import Faults
 HOST = ""
 
 
+# Beginnings of lines by metric and label values: the same few thousand come back with every scrape. Emptied when full,
+# because values of labels may come and go for as long as the exporter runs.
+_KEPT: dict[tuple[str, tuple[str, ...]], str] = {}
+_KEPT_MAX = 16_384
+
+
+def _kept_prefix(spec: MetricSpec, values: tuple[str, ...]) -> str:
+    key = (spec.name, values)
+    found = _KEPT.get(key)
+    if found is None:
+        if len(_KEPT) >= _KEPT_MAX:
+            _KEPT.clear()
+        found = _KEPT[key] = prefix(spec, values)
+    return found
+
+
 class Sink:
     """Where samples of one scrape go, as rendered lines grouped by metric."""
 
@@ -25,7 +41,7 @@ class Sink:
 
     def add(self, spec: MetricSpec, values: Sequence[str], value: float) -> None:
         """One sample; label values in the order of `spec.labels`."""
-        self.line(spec.name, f"{spec.name}{render_labels(spec, values)} {format_value(value)}\n")
+        self.line(spec.name, f"{_kept_prefix(spec, tuple(values))}{format_value(value)}\n")
 
     def line(self, family: str, line: str) -> None:
         """One sample that is already a line of the exposition."""
