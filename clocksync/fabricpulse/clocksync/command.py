@@ -1,5 +1,9 @@
 """`fabricpulse clocksync`."""
 
+import json
+import time
+from pathlib import Path
+
 import click
 
 from fabricpulse.core.daemon import Lifetime, run_daemon
@@ -33,3 +37,37 @@ def coordinator(options: DaemonOptions) -> None:
         await Coordinator(options, life).run()
 
     run_daemon(main)
+
+
+@command.command()
+@click.option(
+    "--url",
+    default="http://127.0.0.1:9613",
+    show_default=True,
+    help="A sidecar, or a coordinator (port 9614).",
+)
+@click.option("--json", "as_json", is_flag=True, help="The document as it is.")
+@click.option("--watch", type=float, default=0.0, help="Print again every so many seconds.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Error and bound over time, to a .svg or .png file."
+)
+def status(url: str, as_json: bool, watch: float, plot: Path | None) -> None:
+    """Show the clock of a host (its sidecar) or of the fleet (its coordinator)."""
+    import msgspec
+    from rich.console import Console
+
+    from fabricpulse.clocksync.plot import HistoryPoint, write_plot
+    from fabricpulse.clocksync.status import HISTORY_PATH, STATUS_PATH, fetch, print_status
+
+    while True:
+        document = fetch(url, STATUS_PATH)
+        if as_json:
+            click.echo(json.dumps(document, indent=2))
+        else:
+            print_status(document, Console())
+        if plot is not None:
+            points = msgspec.convert(fetch(url, HISTORY_PATH), list[HistoryPoint])
+            write_plot(plot, document["host"], points)
+        if watch <= 0:
+            return
+        time.sleep(watch)

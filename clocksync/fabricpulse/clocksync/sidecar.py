@@ -8,6 +8,7 @@ pure modules.
 import asyncio
 import os
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,6 +64,8 @@ _TICK_S = 0.25
 # Samples that are already in the ring when we start are used: a restart then costs no window.
 _BACKLOG = 1 << 14
 _WORST_EDGES = 5
+# Steps that `clocksync status --plot` can look back: an hour.
+_HISTORY = 3600
 # Seconds without an answer from any coordinator after which neighbours are asked.
 _ALONE_S = 2.0
 
@@ -122,6 +125,7 @@ class Sidecar:
         self._count = _Counters()
         self._fit_s = 0.0
         self._started_s = time.monotonic()
+        self._history: deque[tuple[float, int, int, float, str]] = deque(maxlen=_HISTORY)
         self._synced_since_s: float | None = None
         self.server = WebServer(
             "fabricpulse clocksync sidecar",
@@ -132,6 +136,7 @@ class Sidecar:
         )
         self.server.router.add_get(LINE_PATH, self._serve_line)
         self.server.router.add_get("/api/v1/clocksync/status", self._status)
+        self.server.router.add_get("/api/v1/clocksync/history", self._serve_history)
         life.on_reload(self._reload)
 
     # Settings
@@ -234,6 +239,8 @@ class Sidecar:
             self._take_reply(reply)
         elif time.monotonic() - self._answered_s > _ALONE_S:
             await self._ask_neighbours(session)
+        if self._fleet_clock.page.status == ClockStatus.HOLDOVER:
+            self._remember(self._clock.now_ns(), 0)
         if self._fleet_clock.page.status == ClockStatus.SYNCHRONIZED:
             self._feed_refclocks()
             if self._synced_since_s is None:
@@ -425,7 +432,18 @@ class Sidecar:
             e.fit for e in self._edges.values()
         ):
             return
-        self._writer.write(self._fleet_clock.correct(now, correction))
+        known = self._fleet_clock.known
+        shown = self._fleet_clock.page.convert(now.host_ns).fleet_ns
+        page = self._fleet_clock.correct(now, correction)
+        self._writer.write(page)
+        error_ns = shown - self._fleet_clock.target.at(now.host_ns) if known else 0
+        self._remember(now.host_ns, error_ns)
+
+    def _remember(self, host_ns: int, error_ns: int) -> None:
+        page = self._fleet_clock.page
+        bound_ns = page.convert(host_ns).bound_ns
+        point = (time.monotonic(), error_ns, bound_ns, page.current.rate_ppt * 1e-3, page.status.name.lower())
+        self._history.append(point)
 
     # Without a coordinator
 
@@ -553,6 +571,15 @@ class Sidecar:
                 "disruptions": page.disruptions,
                 "edges": edges,
             }
+        )
+
+    async def _serve_history(self, _: web.Request) -> web.Response:
+        now = time.monotonic()
+        return web.json_response(
+            [
+                {"age_s": now - at, "error_ns": error, "bound_ns": bound, "rate_ppb": rate, "status": status}
+                for at, error, bound, rate, status in self._history
+            ]
         )
 
     async def _metrics(self) -> bytes:

@@ -1,0 +1,89 @@
+"""What people see: the table, the plot, and one sentence when there is nothing to see."""
+
+from io import StringIO
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from fabricpulse.clocksync.command import command
+from fabricpulse.clocksync.plot import HistoryPoint, svg, write_plot
+from fabricpulse.clocksync.status import duration, print_status
+from fabricpulse.core.errors import UserError
+
+EDGE = {
+    "device": "rail0", "peer": "h1", "peer_device": "rail0", "offset_ns": 3_328_574_784, "rate_ppb": 34_849.8,
+    "half_gap_ns": 1660.7, "bound_ns": 1862.6, "pure": 272, "trains": 357, "quality": "coded",
+    "residual_ns": 14_000, "fits": False,
+}  # fmt: skip
+HOST = {
+    "host": "h0", "status": "synchronized", "bound_ns": 2_050, "offset_ns": 533_251_217, "rate_ppb": -25_946.7,
+    "coordinator_up": True, "suspect": "", "edges": [EDGE],
+}  # fmt: skip
+
+
+def text_of(document: dict[str, object]) -> str:
+    out = StringIO()
+    print_status(document, Console(file=out, width=160))
+    return out.getvalue()
+
+
+def test_the_table_of_a_host_says_status_bound_and_worst_edge() -> None:
+    """Status, bound and every edge with its residual are on the screen."""
+    text = text_of(HOST)
+    for word in ("h0", "synchronized", "2.05 µs", "533 ms", "h1 rail0", "272/357", "coded", "14 µs"):
+        assert word in text
+
+
+def test_the_table_of_the_fleet_names_suspects_and_misfits() -> None:
+    """A liar and a bad edge are named with their numbers."""
+    member = {
+        "host": "h7", "age_s": 0.3, "bound_ns": None, "correction_ns": 5, "rate_ppb": None, "edges": 3,
+        "misfit_edges": 3, "suspect": "its stamps jumped though its clock did not",
+    }  # fmt: skip
+    misfit = {"host": "h7", "device": "rail0", "peer": "h1", "peer_device": "rail1", "residual_ns": 2_500}
+    text = text_of({"members": [member], "residual_p50_ns": 12.0, "misfit_edges": [misfit]})
+    for word in ("h7", "its stamps jumped", "h1 rail1", "2.5 µs", "12 ns"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("ns", "expected"), [(None, "-"), (0, "0 ns"), (-31.4, "-31.4 ns"), (2_050, "2.05 µs"), (1.5e9, "1.5 s")]
+)
+def test_duration(ns: float | None, expected: str) -> None:
+    """Three digits and a unit."""
+    assert duration(ns) == expected
+
+
+def test_the_plot_is_svg_with_every_point(tmp_path: Path) -> None:
+    """Well-formed, one vertex a point, a band for each status; a name with markup does no harm."""
+    points = [
+        HistoryPoint(100.0 - k, k - 50, 2_000, 1.0, "holdover" if k > 80 else "synchronized")
+        for k in range(100)
+    ]
+    root = ElementTree.fromstring(svg("<h&0>", points))  # noqa: S314 - our own text
+    lines = root.findall("{http://www.w3.org/2000/svg}polyline")
+    assert len(lines[0].attrib["points"].split()) == 100
+    assert "holdover" in ElementTree.tostring(root, encoding="unicode")
+    write_plot(tmp_path / "a.svg", "h0", points)
+    assert (tmp_path / "a.svg").read_text().startswith("<svg")
+
+
+def test_a_plot_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    """Wrong ending, no history, no directory."""
+    point = HistoryPoint(1.0, 0.0, 1.0, 0.0, "synchronized")
+    with pytest.raises(UserError, match=r"\.svg or \.png"):
+        write_plot(tmp_path / "a.pdf", "h0", [point])
+    with pytest.raises(UserError, match="no history"):
+        write_plot(tmp_path / "a.svg", "h0", [])
+    with pytest.raises(UserError, match="cannot write"):
+        write_plot(tmp_path / "none" / "a.svg", "h0", [point])
+
+
+def test_an_unreachable_daemon_is_one_sentence() -> None:
+    """Nothing listens there: the URL and what to check, no traceback."""
+    result = CliRunner().invoke(command, ["status", "--url", "http://127.0.0.1:9"])
+    assert isinstance(result.exception, UserError)
+    assert "127.0.0.1:9" in str(result.exception)
