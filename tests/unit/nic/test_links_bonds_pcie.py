@@ -1,5 +1,8 @@
 """Links, bonds, PCIe, affinity."""
 
+import errno
+import os
+
 import pytest
 
 from fabricpulse.exporters.nic.collectors.pcie import GpuPlace, nearest_gpus
@@ -13,6 +16,24 @@ def test_an_admin_down_link_has_no_carrier_sample(tree, scrape):
     assert got.get_one("fabricpulse_nic_link_admin_up", netdev="eth0np0") == 0
     assert got.get_one("fabricpulse_nic_link_carrier", netdev="eth0np0") is None
     assert got.get_one("fabricpulse_nic_carrier_down_changes_total", netdev="eth0np0") == 1
+
+
+def test_a_carrier_that_declined_is_back_at_the_next_scrape(tree, scrape, monkeypatch):
+    """The link goes down and up around one read (EINVAL): unlike a counter's, its next value is not waited for."""
+    tree.mlx5_roce(0)
+    scrape()
+    real_pread = os.pread
+    carrier = (tree.net("eth0np0") / "carrier").stat().st_ino
+
+    def pread(descriptor, count, offset):
+        if os.fstat(descriptor).st_ino == carrier:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_pread(descriptor, count, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", pread)
+        assert scrape().get_one("fabricpulse_nic_link_carrier", netdev="eth0np0") is None
+    assert scrape().get_one("fabricpulse_nic_link_carrier", netdev="eth0np0") == 1
 
 
 def test_virtual_links_are_left_out(tree, scrape):

@@ -100,9 +100,9 @@ def _descriptors_to_keep() -> int:
 class KeptFile:
     """One file of a KeptDirectory."""
 
-    __slots__ = ("_budget", "_fault", "_fd", "_kept", "_pause", "_retry_at", "name", "path")
+    __slots__ = ("_budget", "_fd", "_kept", "_pause", "_pauses", "_retry_at", "name", "path")
 
-    def __init__(self, path: str, name: str, budget: DescriptorBudget) -> None:
+    def __init__(self, path: str, name: str, budget: DescriptorBudget, *, pauses: bool = True) -> None:
         self.path = path
         self.name = name
         self._budget = budget
@@ -110,7 +110,7 @@ class KeptFile:
         self._kept = False
         self._pause = 0.0
         self._retry_at = 0.0
-        self._fault = ""
+        self._pauses = pauses
 
     def read(self, now: float, device: str, faults: Faults) -> bytes | None:
         """The value without the white space around it, or None. now : monotonic seconds."""
@@ -153,8 +153,9 @@ class KeptFile:
         if error.errno in _GONE:
             return
         if error.errno in _DECLINED:
-            self._pause = min(DECLINED_PAUSE_MAX_S, 2 * self._pause or DECLINED_PAUSE_S)
-            self._retry_at = now + self._pause
+            if self._pauses:
+                self._pause = min(DECLINED_PAUSE_MAX_S, 2 * self._pause or DECLINED_PAUSE_S)
+                self._retry_at = now + self._pause
             return
         faults.add(device, self.path, reason_of(error))
 
@@ -170,13 +171,21 @@ class KeptFile:
 class KeptDirectory:
     """The plain files of one directory, listed and opened once.
 
-    generation : grows each time the directory has been listed anew; who keeps anything per file compares it.
+    generation : grows each time the directory has been listed anew; who keeps anything per file compares it. pauses :
+    whether a file that declines is left alone for a while; not where that depends on the state of the link.
     """
 
     def __init__(
-        self, path: str, device: str, budget: DescriptorBudget, wanted: frozenset[str] | None = None
+        self,
+        path: str,
+        device: str,
+        budget: DescriptorBudget,
+        wanted: frozenset[str] | None = None,
+        *,
+        pauses: bool = True,
     ) -> None:
         self.path = path
+        self._pauses = pauses
         self.device = device
         self.generation = 0
         self.files: dict[str, KeptFile] = {}
@@ -200,7 +209,10 @@ class KeptDirectory:
             return False
         if self._wanted is not None:
             names = [name for name in names if name in self._wanted]
-        self.files = {name: KeptFile(f"{self.path}/{name}", name, self._budget) for name in sorted(names)}
+        self.files = {
+            name: KeptFile(f"{self.path}/{name}", name, self._budget, pauses=self._pauses)
+            for name in sorted(names)
+        }
         self._identity = identity
         self.generation += 1
         return True

@@ -30,7 +30,8 @@ _IFF_UP = 1
 class _Link:
     def __init__(self, netdev: Netdev, budget: DescriptorBudget) -> None:
         self.device = netdev.device
-        self.attributes = KeptDirectory(netdev.path, netdev.device, budget, _ATTRIBUTES)
+        # carrier and speed decline while the link is administratively down.
+        self.attributes = KeptDirectory(netdev.path, netdev.device, budget, _ATTRIBUTES, pauses=False)
         self.statistics = KeptDirectory(
             f"{netdev.path}/statistics", netdev.device, budget, frozenset(_STATISTICS)
         )
