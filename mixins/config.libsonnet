@@ -34,7 +34,7 @@
 
     // A lane that stays out of service. Above the remediation's hold-down, so that a planned pause does not alert.
     laneDownFor: '10m',
-    // Failovers of one NIC of one job within the window: the plugin survives them, each costs a stall.
+    // Failovers of one NIC of one job within the window, per lane: the plugin survives them, each costs a stall.
     laneFailoverThreshold: 5,
     laneFailoverWindow: '10m',
 

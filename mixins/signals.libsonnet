@@ -22,6 +22,9 @@ function(config, matchers='') {
   ],
   clockSynchronized:: $.last('fabricpulse_clock_synchronized'),
   clockBound:: $.last('fabricpulse_clock_error_bound_seconds'),
+  // A NIC that fails once fails all its lanes: what counts is how often a lane failed on average.
+  laneFailoversPerLane(window)::
+    '%s / sum without (state) (%s)' % [$.laneFailovers(window), $.last('fabricpulse_lanes')],
   laneFailovers(window):: 'increase(%s[%s])' % [$.series('fabricpulse_lane_failovers_total'), window],
 
   // Quantile of a histogram, with the labels in `without` (may be empty) summed away.

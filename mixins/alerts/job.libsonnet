@@ -22,7 +22,7 @@ local signals = import '../signals.libsonnet';
           'FabricLaneFailovers',
           'warning',
           'plugin',
-          '%s >= %d' % [s.laneFailovers(config.laneFailoverWindow), config.laneFailoverThreshold],
+          '%s >= %d' % [s.laneFailoversPerLane(config.laneFailoverWindow), config.laneFailoverThreshold],
           'A job moves its traffic between NICs again and again.',
           'Traffic of workload {{ $labels.workload }} on {{ $labels.instance }} was moved away from NIC {{ $labels.device }} {{ $value | printf "%.0f" }} times within ' + config.laneFailoverWindow + '.'
         ),
