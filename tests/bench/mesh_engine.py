@@ -1,52 +1,58 @@
-"""One probe engine without the exporter around it, for bench_mesh: `python -m tests.bench.mesh_engine FILE`.
+"""Probe engines without the exporter around them, for bench_mesh: `python -m tests.bench.mesh_engine FILE`.
 
-FILE is JSON: host, nics, edges, seconds, settings. After a warm-up it measures for `seconds`, prints one JSON object on
-standard output and ends.
+FILE is JSON: a list of plans (host, nics, edges, settings), one engine each, and how long they run. Prints one JSON
+object a plan at the end.
 """
 
 import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from fabricpulse.exporters import _probe_engine as native
-from fabricpulse.exporters.mesh.snapshot import parse_snapshot
+from fabricpulse.exporters.mesh.snapshot import Snapshot, parse_snapshot
 
 
-def main() -> None:
-    """Runs the engine that the file describes."""
-    plan = json.loads(Path(sys.argv[1]).read_text())
+def start(plan: dict[str, Any]) -> native.Engine:
+    """One engine as the plan says."""
     settings = native.Settings()
     settings.host = plan["host"]
-    for name, value in plan.get("settings", {}).items():
+    for name, value in plan["settings"].items():
         setattr(settings, name, value)
     engine = native.Engine(settings)
     engine.set_keys([bytes(16)])
     engine.configure([tuple(nic) for nic in plan["nics"]], [tuple(edge) for edge in plan["edges"]])
     engine.start()
-    time.sleep(plan.get("warmup", 2))
-    first, start = parse_snapshot(engine.snapshot()), time.monotonic()
-    time.sleep(plan["seconds"])
-    last, end = parse_snapshot(engine.snapshot()), time.monotonic()
-    engine.stop()
-    elapsed = end - start
+    return engine
+
+
+def result(first: Snapshot, last: Snapshot, elapsed: float) -> dict[str, Any]:
+    """What happened between two snapshots."""
     sent = sum(e.sent for e in last.edges) - sum(e.sent for e in first.edges)
     received = sum(e.received for e in last.edges) - sum(e.received for e in first.edges)
-    print(
-        json.dumps(
-            {
-                "cpu_percent": 100 * (last.cpu_ns - first.cpu_ns) / 1e9 / elapsed,
-                "sent_per_s": sent / elapsed,
-                "received_per_s": received / elapsed,
-                "stamps_lost": sum(n.stamps_lost for n in last.nics),
-                "overflows": sum(n.overflows for n in last.nics),
-                "lateness": [b - a for a, b in zip(first.lateness.counts, last.lateness.counts, strict=True)],
-                "up": sum(e.state == 1 for e in last.edges),
-                "ticks_per_s": (last.ticks - first.ticks) / elapsed,
-            }
-        ),
-        flush=True,
-    )
+    return {
+        "cpu_percent": 100 * (last.cpu_ns - first.cpu_ns) / 1e9 / elapsed,
+        "sent_per_s": sent / elapsed,
+        "received_per_s": received / elapsed,
+        "stamps_lost": sum(n.stamps_lost for n in last.nics),
+        "overflows": sum(n.overflows for n in last.nics),
+        "up": sum(e.state == 1 for e in last.edges),
+    }
+
+
+def main() -> None:
+    """Runs the engines that the file describes."""
+    document = json.loads(Path(sys.argv[1]).read_text())
+    engines = [start(plan) for plan in document["plans"]]
+    time.sleep(document["warmup"])
+    before, began = [parse_snapshot(engine.snapshot()) for engine in engines], time.monotonic()
+    time.sleep(document["seconds"])
+    after, ended = [parse_snapshot(engine.snapshot()) for engine in engines], time.monotonic()
+    for engine in engines:
+        engine.stop()
+    for first, last in zip(before, after, strict=True):
+        print(json.dumps(result(first, last, ended - began)), flush=True)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ class MeshFleet:
         self.key_file.write_text("0123456789abcdef0123456789abcdef\n")
         self.probe = {"interval_s": 0.5, **(probe or {})}
         self.config = config
+        self.without_key = False
         self.daemons: dict[str, LabProcess] = {}
         self._pages: dict[str, ClockPageWriter] = {}
 
@@ -75,6 +76,8 @@ class MeshFleet:
             "event_log": {"path": str(self.lab.host(name).directory / "events.jsonl")},
             **self.config,
         }
+        if self.without_key:
+            del document["key_file"]
         path = self.lab.host(name).directory / "mesh.yaml"
         path.write_text(yaml.safe_dump(document))
         return self.lab.popen(
@@ -86,7 +89,9 @@ class MeshFleet:
     def true_clock(self, bound_ns: int = 10) -> None:
         """Gives every host the perfect clock page: fleet time is the kernel's time."""
         for host in self.lab.hosts:
-            writer = self._pages.setdefault(host.name, ClockPageWriter(host.run_dir / "clock"))
+            if host.name not in self._pages:
+                self._pages[host.name] = ClockPageWriter(host.run_dir / "clock")
+            writer = self._pages[host.name]
             now = time.time_ns()
             host_ns = host.clock.from_kernel(now)
             # fleet = kernel: the inverse of host = kernel * (1 + rate)
