@@ -66,6 +66,9 @@ Engine::Engine(const Settings& settings)
   settings_.tick_ns =
       std::min<std::int64_t>(settings.tick_ns, static_cast<std::int64_t>(0.8e9 / settings.rate));
   attended_ = AttendedClock(3 * settings_.tick_ns);
+  // The edges of a NIC are heard for the last time within one period, and judged within one tick.
+  edge_interval_ =
+      settings_.interval_ns + 2 * settings_.tick_ns + static_cast<std::int64_t>(1e9 / settings_.rate);
 
   // Counts up with wall time in steps of 16 ms: a restart has another epoch, and a later one.
   epoch_ = static_cast<std::uint32_t>(clock_ns(CLOCK_REALTIME) / 16'000'000);
@@ -698,22 +701,6 @@ NicEvidence Engine::evidence_of(const Nic& nic) const {
 void Engine::judge(std::int64_t now) {
   const std::int64_t attended = attended_.now();
   const std::int64_t host_ns = fp_virtual_clock_apply(virtual_clock_, tick_real_);
-  for (const std::uint32_t slot : order_) {
-    Edge& edge = *edges_[slot];
-    const EdgeStates states = judge_edge(edge.presence, attended, settings_.interval_ns);
-    if (states.edge != edge.states.edge && edge.states.edge != State::kUnknown) {
-      Event event{};
-      event.kind = states.edge == State::kUp ? EventKind::kEdgeUp : EventKind::kEdgeDown;
-      event.inbound = static_cast<std::uint8_t>(states.inbound);
-      event.outbound = static_cast<std::uint8_t>(states.outbound);
-      event.device = edge.device;
-      event.network = nics_[edge.nic].spec.network;
-      event.peer = edge.spec.peer;
-      event.peer_device = edge.spec.peer_device;
-      emit(event);
-    }
-    edge.states = states;
-  }
   for (Nic& nic : nics_) {
     NicEvidence e = evidence_of(nic);
     if (e.edges > 0 && !recent(e.both, attended, settings_.interval_ns / 2)) {
@@ -745,6 +732,23 @@ void Engine::judge(std::int64_t now) {
       nic.down_since = 0;
     }
     emit(event);
+  }
+  // After the NICs, and a little later than they: an edge that falls silent with its NIC is the NIC's fault.
+  for (const std::uint32_t slot : order_) {
+    Edge& edge = *edges_[slot];
+    const EdgeStates states = judge_edge(edge.presence, attended, edge_interval_);
+    if (states.edge != edge.states.edge && edge.states.edge != State::kUnknown) {
+      Event event{};
+      event.kind = states.edge == State::kUp ? EventKind::kEdgeUp : EventKind::kEdgeDown;
+      event.inbound = static_cast<std::uint8_t>(states.inbound);
+      event.outbound = static_cast<std::uint8_t>(states.outbound);
+      event.device = edge.device;
+      event.network = nics_[edge.nic].spec.network;
+      event.peer = edge.spec.peer;
+      event.peer_device = edge.spec.peer_device;
+      emit(event);
+    }
+    edge.states = states;
   }
 }
 

@@ -264,6 +264,7 @@ class Engine {
   std::int64_t next_clock_look_ = 0;
 
   AttendedClock attended_;
+  std::int64_t edge_interval_ = 0;
   std::int64_t next_rotation_ = 0;
   std::int64_t realtime_offset_ = 0;  // CLOCK_REALTIME - CLOCK_MONOTONIC
   std::int64_t tick_mono_ = 0, tick_real_ = 0;

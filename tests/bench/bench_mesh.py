@@ -316,10 +316,11 @@ def bench_alert(faults: int) -> None:
         config = {"route": {"receiver": "none"}, "receivers": [{"name": "none"}]}
         alertmanager = start_alertmanager(lab, config, tools=tools)
         url = f"http://{lab.resolve('mgmt')}:{alertmanager.port}"
-        fleet = MeshFleet(
-            lab, {"interval_s": 0.2}, alerting={"alertmanagers": [url], "labels": {"job": "mesh"}}
-        )
-        fleet.start()
+        fleet = MeshFleet(lab, {"interval_s": 0.2})
+        for host in lab.hosts:
+            labels = {"job": "mesh", "instance": host.name}
+            fleet.config["alerting"] = {"alertmanagers": [url], "labels": labels}
+            fleet.start(host.name)
         fleet.wait_green(30)
         times: list[float] = []
 
@@ -330,10 +331,10 @@ def bench_alert(faults: int) -> None:
         def quiet(host: str, device: str) -> bool:
             return fleet.connected(host, device) == 1 and not firing(host, device)
 
-        for host, nic in each_nic_in_turn(fleet, faults, 4):
-            wait_for(partial(quiet, host, nic.device), 10, "connected, and no alert")
+        for name, nic in each_nic_in_turn(fleet, faults, 4):
+            wait_for(partial(quiet, name, nic.device), 10, "connected, and no alert")
             with nic.down() as fault:
-                wait_for(partial(firing, host, nic.device), 10, "the alert")
+                wait_for(partial(firing, name, nic.device), 10, "the alert")
                 times.append((time.time_ns() - fault.event.before_ns) / 1e6)
         report(
             f"link down to Alertmanager, interval 0.2 s, {faults} faults",
