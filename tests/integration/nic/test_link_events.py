@@ -44,7 +44,7 @@ class Exporter:
         self.socket = run_dir / "ready"
         notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         notify.bind(str(self.socket))
-        notify.settimeout(20)
+        notify.settimeout(60)
         environment = os.environ | {"FABRICPULSE_RUN_DIR": str(run_dir), "NOTIFY_SOCKET": str(self.socket)}
         command = [
             sys.executable,
@@ -86,10 +86,10 @@ class Exporter:
 
     def stop(self, how: int = signal.SIGTERM) -> int:
         self.process.send_signal(how)
-        return self.process.wait(10)
+        return self.process.wait(30)
 
 
-def until(check, seconds: float = 5.0) -> None:
+def until(check, seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < end, "did not come true in time"
@@ -149,8 +149,39 @@ def test_the_event_log_tells_each_change(namespace, tmp_path):
         "rail0",
         "rtnetlink",
     )
-    assert 0 < up["down_seconds"] < 5
+    assert 0 < up["down_seconds"] < 30
     assert down["ts"] < up["ts"]
+
+
+def test_changes_that_others_ask_for_are_told(namespace, tmp_path):
+    """`ip link set rail0 down`: the message carries the number of ip's request, and is an event all the same."""
+    exporter = Exporter(tmp_path)
+    log = tmp_path / "nic-events.jsonl"
+    try:
+        ip("link", "set", "rail0", "down")
+        until(lambda: log.exists() and "link_down" in log.read_text())
+        ip("link", "add", "rail1", "type", "veth", "peer", "name", "vethpeer1")
+        until(lambda: DOWNS + '{device="rail1"' in exporter.scrape())
+    finally:
+        exporter.stop()
+    down = next(e for e in map(json.loads, log.read_text().splitlines()) if e["event"] == "link_down")
+    assert down["admin_up"] is False
+
+
+def test_a_link_that_leaves_a_bridge_is_not_gone(namespace, tmp_path):
+    """The bridge's own message that a port was deleted is not about the link."""
+    ip("link", "add", "br-test", "type", "bridge")
+    ip("link", "set", "rail0", "master", "br-test")
+    exporter = Exporter(tmp_path)
+    try:
+        before = exporter.value(DOWNS)
+        ip("link", "set", "rail0", "nomaster")
+        ip("link", "set", "vethpeer0", "down")
+        until(lambda: exporter.value(DOWNS) == before + 1)
+        log = (tmp_path / "nic-events.jsonl").read_text()
+    finally:
+        exporter.stop()
+    assert "link_removed" not in log
 
 
 def test_a_deleted_link_vanishes_from_the_exposition(namespace, tmp_path):
@@ -184,7 +215,7 @@ def test_a_storm_that_overruns_the_socket_is_counted_exactly(namespace, tmp_path
         root = Path(__file__).parents[3]
         subprocess.run(["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", script], check=True, cwd=root)
         exporter.process.send_signal(signal.SIGCONT)
-        until(lambda: exporter.value(DOWNS) == base + flaps, 20)
+        until(lambda: exporter.value(DOWNS) == base + flaps)
         overruns = 'fabricpulse_nic_event_overruns_total{source="rtnetlink"} '
         line = next(line for line in exporter.scrape().splitlines() if line.startswith(overruns))
         assert int(line.removeprefix(overruns)) >= 1

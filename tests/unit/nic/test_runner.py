@@ -38,7 +38,7 @@ class Fake:
 
 @pytest.fixture
 def runner():
-    made = Runner(stall_s=0.1)
+    made = Runner(stall_s=1.0)
     yield made
     made.close()
 

@@ -103,7 +103,8 @@ class FlapTracker:
 
     def present(self) -> dict[str, LinkState]:
         """The links that exist now."""
-        return {name: state for name, state in self.links.items() if state.present}
+        # A list first: a scrape reads this on another thread, while a link may appear.
+        return {name: state for name, state in list(self.links.items()) if state.present}
 
     def observe(self, seen: Observation, now_s: float) -> list[Transition]:
         """Takes one observation in; returns what it tells, oldest first."""

@@ -1,5 +1,6 @@
 """rtnetlink link messages as bytes: requests, and what a message tells of a link (linux/rtnetlink.h, if_link.h)."""
 
+import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,17 @@ _U32 = struct.Struct("=I")
 
 
 @dataclass(frozen=True)
+class Request:
+    """What a message answers: port and sequence number of the asking socket.
+
+    A notification has those of whoever caused the change, or zeros.
+    """
+
+    port: int
+    sequence: int
+
+
+@dataclass(frozen=True)
 class LinkMessage:
     """A link. removed : it is being deleted. up_count, down_count : None on kernels before 4.16."""
 
@@ -31,7 +43,7 @@ class LinkMessage:
     up_count: int | None
     down_count: int | None
     removed: bool
-    sequence: int
+    answers: Request
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,7 @@ class Control:
     """End of a dump, or its failure. error : negative errno, 0 for a good end. interrupted : the table changed under
     the dump, which must be repeated."""
 
-    sequence: int
+    answers: Request
     error: int
     interrupted: bool
     done: bool
@@ -65,27 +77,29 @@ def parse(data: bytes) -> Iterator[Message]:
     """The messages of one datagram; what is cut off or of another type is left out."""
     offset, end = 0, len(data)
     while end - offset >= _HEADER.size:
-        length, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
+        length, kind, flags, sequence, port = _HEADER.unpack_from(data, offset)
+        answers = Request(port, sequence)
         if length < _HEADER.size or offset + length > end:
             return
         body = offset + _HEADER.size
         if kind in (RTM_NEWLINK, RTM_DELLINK):
-            if length >= _HEADER.size + _IFINFO.size:
-                yield _link(data, body, offset + length, kind == RTM_DELLINK, sequence)
+            # A bridge tells of its ports with messages of its own family: the link that left a bridge still exists.
+            if length >= _HEADER.size + _IFINFO.size and data[body] == socket.AF_UNSPEC:
+                yield _link(data, body, offset + length, kind == RTM_DELLINK, answers)
             if flags & NLM_F_DUMP_INTR:
-                yield Control(sequence, 0, interrupted=True, done=False)
+                yield Control(answers, 0, interrupted=True, done=False)
         elif kind in (RTM_NEWADDR, RTM_DELADDR):
             if length >= _HEADER.size + _IFADDR.size:
                 yield AddressMessage(_IFADDR.unpack_from(data, body)[4])
         elif kind == NLMSG_DONE:
-            yield Control(sequence, 0, bool(flags & NLM_F_DUMP_INTR), done=True)
+            yield Control(answers, 0, bool(flags & NLM_F_DUMP_INTR), done=True)
         elif kind == NLMSG_ERROR and length >= _HEADER.size + 4:
             error = struct.unpack_from("=i", data, body)[0]
-            yield Control(sequence, error, interrupted=False, done=True)
+            yield Control(answers, error, interrupted=False, done=True)
         offset += (length + 3) & ~3
 
 
-def _link(data: bytes, body: int, end: int, removed: bool, sequence: int) -> LinkMessage:
+def _link(data: bytes, body: int, end: int, removed: bool, answers: Request) -> LinkMessage:
     _, _, ifindex, flags, _ = _IFINFO.unpack_from(data, body)
     name = ""
     carrier: bool | None = None
@@ -107,4 +121,4 @@ def _link(data: bytes, body: int, end: int, removed: bool, sequence: int) -> Lin
         offset += (length + 3) & ~3
     if carrier is None:
         carrier = bool(flags & IFF_LOWER_UP)
-    return LinkMessage(name, ifindex, bool(flags & IFF_UP), carrier, up_count, down_count, removed, sequence)
+    return LinkMessage(name, ifindex, bool(flags & IFF_UP), carrier, up_count, down_count, removed, answers)

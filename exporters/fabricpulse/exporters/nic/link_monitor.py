@@ -54,7 +54,7 @@ class LinkMonitor:
         self._poll_s = poll_s
         self._receive_buffer = receive_buffer
         self._socket: socket.socket | None = None
-        self._sequence = 0
+        self._asked = wire.Request(0, 0)
         self._dumping = False
         self._dump_again = False
         self._first_dump: asyncio.Future[None] | None = None
@@ -93,9 +93,9 @@ class LinkMonitor:
             return
         if self._socket is None:
             return
-        self._sequence += 1
+        self._asked = wire.Request(self._socket.getsockname()[0], self._asked.sequence + 1)
         try:
-            self._socket.send(wire.link_dump_request(self._sequence))
+            self._socket.send(wire.link_dump_request(self._asked.sequence))
             self._dumping = True
         except OSError as error:
             log.error("cannot ask the kernel for all links", error=str(error))
@@ -125,15 +125,14 @@ class LinkMonitor:
 
     def _take(self, message: wire.Message) -> None:
         if isinstance(message, wire.LinkMessage):
-            if message.sequence:
-                if message.sequence == self._sequence:
-                    self._on_link(message, "resync")
-            else:
+            if message.answers == self._asked:
+                self._on_link(message, "resync")
+            elif message.answers.port != self._asked.port:
                 self._on_link(message, "event")
                 self._begin_holdoff()
         elif isinstance(message, wire.AddressMessage):
             self._on_address(message.ifindex)
-        elif message.sequence == self._sequence:
+        elif message.answers == self._asked:
             if message.interrupted:
                 self._dump_again = True
             if message.done:
