@@ -171,9 +171,15 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
       case kRounds:
         options->rounds = number;
         break;
-      case kSeconds:
-        options->seconds = atof(optarg);
+      case kSeconds: {
+        char* end = nullptr;
+        options->seconds = strtod(optarg, &end);
+        if (end == optarg || *end != '\0' || !(options->seconds >= 0)) {
+          *message = std::string("fabricpulse-ring: --seconds ") + optarg + " is not a number of seconds\n";
+          return false;
+        }
         break;
+      }
       case kForever:
         options->rounds = 0;
         break;
