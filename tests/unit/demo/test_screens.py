@@ -16,9 +16,10 @@ from fabricpulse.lab.demo.view import View, sparkline
 
 
 def drawn(view: View, width: int, height: int) -> str:
-    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
+    text = io.StringIO()
+    console = Console(file=text, width=width, height=height, force_terminal=False)
     console.print(view)
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    return text.getvalue()
 
 
 @pytest.mark.parametrize(("width", "height"), [(200, 60), (120, 40), (80, 24), (30, 8)])
