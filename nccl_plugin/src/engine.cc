@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "collectives.h"
 #include "control/server.h"
 #include "tcp/tcp_lane.h"
 
@@ -94,6 +95,7 @@ std::shared_ptr<Engine> Engine::acquire(LogFunction log, std::string* error) {
 }
 
 Engine::Engine(LogFunction log, const Config& config) : config_(config), log_(log) {
+  detail_ = config_.detail;
   random_bytes(identity_.id, sizeof(identity_.id));
   identity_.pid = static_cast<uint32_t>(getpid());
   identity_.rank = config_.rank;
@@ -481,6 +483,23 @@ Engine::Nic* Engine::find_nic(const std::string& name, uint32_t* index) {
     return nics_[i].get();
   }
   return nullptr;
+}
+
+void Engine::set_detail(uint32_t level) {
+  detail_.store(level);
+  std::lock_guard<std::mutex> lock(profilers_lock_);
+  for (Profiler* profiler : profilers_) profiler->set_level(level);
+}
+
+void Engine::add_profiler(Profiler* profiler) {
+  std::lock_guard<std::mutex> lock(profilers_lock_);
+  profilers_.push_back(profiler);
+  profiler->set_level(detail_.load());
+}
+
+void Engine::remove_profiler(Profiler* profiler) {
+  std::lock_guard<std::mutex> lock(profilers_lock_);
+  profilers_.erase(std::remove(profilers_.begin(), profilers_.end(), profiler), profilers_.end());
 }
 
 void Engine::set_avoided(uint32_t nic, bool avoided) {

@@ -26,6 +26,7 @@
 namespace fabricpulse {
 
 class ControlServer;
+class Profiler;
 
 constexpr const char* kPluginVersion = "0.1.0";
 
@@ -84,7 +85,9 @@ class Engine final : public Host {
   void set_avoided(uint32_t nic, bool avoided);
   // How much the profiler asks of NCCL: 0 nothing, 1 collectives, 2 and proxy steps.
   uint32_t detail() const { return detail_.load(); }
-  void set_detail(uint32_t level) { detail_.store(level); }
+  void set_detail(uint32_t level);
+  void add_profiler(Profiler* profiler);
+  void remove_profiler(Profiler* profiler);
 
   // ---- Host ----
   const Config& config() const override { return config_; }
@@ -168,6 +171,8 @@ class Engine final : public Host {
   uint64_t links_looked_ns_ = 0, published_ns_ = 0;
   std::unique_ptr<ControlServer> control_;
   std::atomic<uint32_t> detail_{0};
+  std::mutex profilers_lock_;
+  std::vector<Profiler*> profilers_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> woken_{false};
   std::thread keeper_;

@@ -69,6 +69,9 @@ Config Config::from_environment(std::string* complaint) {
   value = 1;
   number("FABRICPULSE_TELEMETRY", 0, 1, 1, &value, complaint);
   config.telemetry = value != 0;
+  value = 0;
+  number("FABRICPULSE_DETAIL", 0, 2, 1, &value, complaint);
+  config.detail = static_cast<uint32_t>(value);
   number("FABRICPULSE_STALL_MS", 20, 10'000, 1'000'000, &config.stall_ns, complaint);
   number("FABRICPULSE_PEER_TIMEOUT_S", 1, 86'400, 1'000'000'000, &config.peer_timeout_ns, complaint);
   return config;

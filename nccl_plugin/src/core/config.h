@@ -17,6 +17,7 @@ struct Config {
   uint32_t rank = UINT32_MAX;        // FABRICPULSE_RANK, else the launcher's
   uint32_t max_lanes = 8;            // FABRICPULSE_MAX_LANES: of one connection
   bool balance = true;               // FABRICPULSE_BALANCE: spread a backlog over all lanes
+  uint32_t detail = 0;               // FABRICPULSE_DETAIL: 0 to 2, see `detail` of the control protocol
   bool telemetry = true;             // FABRICPULSE_TELEMETRY
   uint64_t stall_ns = 80'000'000;    // FABRICPULSE_STALL_MS: least stall timer
   uint64_t peer_timeout_ns =

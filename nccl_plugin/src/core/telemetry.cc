@@ -57,7 +57,7 @@ class TablesChange {
  public:
   explicit TablesChange(fp_plugin_header* header) : header_(header) {
     __atomic_store_n(&header_->tables_sequence, header_->tables_sequence + 1, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_RELEASE);
+    fence_release();
   }
   ~TablesChange() {
     __atomic_store_n(&header_->tables_sequence, header_->tables_sequence + 1, __ATOMIC_RELEASE);
@@ -305,7 +305,7 @@ void Telemetry::event(const EventFields& fields, int64_t host_ns, uint64_t mono_
   uint64_t index = header_->events_next;
   fp_plugin_event* slot = &events_[index % kEvents];
   __atomic_store_n(&slot->commit, 2 * index + 1, __ATOMIC_RELAXED);
-  __atomic_thread_fence(__ATOMIC_RELEASE);
+  fence_release();
   slot->host_ns = host_ns;
   slot->mono_ns = mono_ns;
   slot->kind = fields.kind;
@@ -326,7 +326,7 @@ bool Telemetry::read_event(uint64_t index, fp_plugin_event* out) const {
   const fp_plugin_event* slot = &events_[index % kEvents];
   if (__atomic_load_n(&slot->commit, __ATOMIC_ACQUIRE) != 2 * index + 2) return false;
   memcpy(out, slot, sizeof(*out));
-  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  fence_acquire();
   return __atomic_load_n(&slot->commit, __ATOMIC_RELAXED) == 2 * index + 2;
 }
 

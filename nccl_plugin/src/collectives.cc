@@ -1,0 +1,155 @@
+#include "collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "abi/profiler.h"
+
+namespace fabricpulse {
+
+uint32_t type_bytes(const char* type) {
+  struct Size {
+    const char* name;
+    uint32_t bytes;
+  };
+  static constexpr Size kSizes[] = {{"Int8", 1},    {"Uint8", 1},      {"Int32", 4},     {"Uint32", 4},
+                                    {"Int64", 8},   {"Uint64", 8},     {"Float16", 2},   {"Float32", 4},
+                                    {"Float64", 8}, {"Bfloat16", 2},   {"BFloat16", 2},  {"Half", 2},
+                                    {"Double", 8},  {"Float8e4m3", 1}, {"Float8e5m2", 1}};
+  if (type == nullptr) return 1;
+  if (strncmp(type, "nccl", 4) == 0) type += 4;
+  for (const Size& size : kSizes)
+    if (strcmp(type, size.name) == 0) return size.bytes;
+  return 1;
+}
+
+Profiler::Profiler(std::shared_ptr<Engine> engine, uint64_t communicator, uint32_t ranks, uint32_t rank,
+                   int* mask)
+    : engine_(std::move(engine)),
+      communicator_(communicator),
+      ranks_(ranks),
+      rank_(rank),
+      mask_(mask),
+      pool_(new Event[kPool]) {
+  for (uint32_t i = 0; i < kPool; ++i) {
+    pool_[i].next_free = free_;
+    free_ = &pool_[i];
+  }
+  engine_->add_profiler(this);
+}
+
+Profiler::~Profiler() {
+  engine_->remove_profiler(this);
+  set_level(0);
+}
+
+void Profiler::set_level(uint32_t level) {
+  int wanted = 0;
+  if (level >= 1)
+    wanted |= abi::kEventCollective | abi::kEventP2p | abi::kEventKernelChannel | abi::kEventProxyOp;
+  if (level >= 2) wanted |= abi::kEventProxyStep;
+  __atomic_store_n(mask_, wanted, __ATOMIC_RELAXED);
+}
+
+Profiler::Event* Profiler::take(Kind kind) {
+  Event* event = free_;
+  if (event == nullptr) return nullptr;
+  free_ = event->next_free;
+  *event = Event{};
+  event->kind = kind;
+  event->owner = this;
+  event->open = 1;
+  return event;
+}
+
+Profiler::Event* Profiler::operation(const char* function, const char* algorithm, const char* protocol,
+                                     uint64_t bytes) {
+  fp_plugin_collective* record =
+      engine_->telemetry()->take_collective(communicator_, rank_, ranks_, function ? function : "",
+                                            algorithm ? algorithm : "", protocol ? protocol : "");
+  if (record == nullptr) return nullptr;
+  std::lock_guard<std::mutex> guard(lock_);
+  Event* event = take(Kind::kOperation);
+  if (event == nullptr) return nullptr;
+  event->record = record;
+  event->bytes = bytes;
+  event->started_ns = engine_->now();
+  RecordChange<fp_plugin_collective> change(record);
+  ++record->in_progress;
+  return event;
+}
+
+Profiler::Event* Profiler::child(Event* parent, Kind kind) {
+  std::lock_guard<std::mutex> guard(lock_);
+  if (parent == nullptr || parent->open == 0) return nullptr;
+  Event* event = take(kind);
+  if (event == nullptr) return nullptr;
+  event->parent = parent;
+  event->started_ns = engine_->now();
+  ++parent->open;
+  for (Event* up = parent; up != nullptr; up = up->parent)
+    if (up->kind == Kind::kOperation && up->first_ns == 0) up->first_ns = event->started_ns;
+  return event;
+}
+
+void Profiler::stop(Event* event) {
+  uint64_t now = engine_->now();
+  std::lock_guard<std::mutex> guard(lock_);
+  if (event->open == 0) return;
+  if (event->waiting_since_ns != 0) {
+    uint64_t waited = elapsed(now, event->waiting_since_ns);
+    event->waiting_since_ns = 0;
+    for (Event* up = event->parent; up != nullptr; up = up->parent) {
+      if (up->record == nullptr) continue;
+      RecordChange<fp_plugin_collective> change(up->record);
+      up->record->proxy_wait_ns += waited;
+    }
+  }
+  release(event, now);
+}
+
+void Profiler::step_waits(Event* event, bool waits) {
+  uint64_t now = engine_->now();
+  std::lock_guard<std::mutex> guard(lock_);
+  if (waits) {
+    event->waiting_since_ns = now;
+    return;
+  }
+  if (event->waiting_since_ns == 0) return;
+  uint64_t waited = elapsed(now, event->waiting_since_ns);
+  event->waiting_since_ns = 0;
+  for (Event* up = event->parent; up != nullptr; up = up->parent) {
+    if (up->record == nullptr) continue;
+    RecordChange<fp_plugin_collective> change(up->record);
+    up->record->proxy_wait_ns += waited;
+  }
+}
+
+// One of the event's parts has ended; with the last one the event itself.
+void Profiler::release(Event* event, uint64_t now) {
+  while (event != nullptr) {
+    event->last_ns = std::max(event->last_ns, now);
+    if (--event->open > 0) return;
+    if (event->record != nullptr) {
+      uint64_t from = event->first_ns != 0 ? event->first_ns : event->started_ns;
+      uint64_t took = std::max<uint64_t>(elapsed(event->last_ns, from), 1);
+      fp_plugin_collective* record = event->record;
+      RecordChange<fp_plugin_collective> change(record);
+      ++record->operations;
+      --record->in_progress;
+      record->bytes += event->bytes;
+      record->busy_ns += took;
+      record->last_bandwidth =
+          static_cast<uint64_t>(static_cast<double>(event->bytes) * 1e9 / static_cast<double>(took));
+      record->last_end_mono_ns = now;
+    }
+    Event* parent = event->parent;
+    event->next_free = free_;
+    event->parent = nullptr;
+    event->record = nullptr;
+    free_ = event;
+    event = parent;
+  }
+}
+
+}  // namespace fabricpulse

@@ -1,0 +1,68 @@
+// What NCCL tells of its collectives, summed up for the telemetry.
+//
+// A collective's event ends when it is enqueued; it has run when the last of its children (kernel channels,
+// proxy operations) has ended. So an event object lives until itself and all children have ended, and its
+// duration is from the first child's start to the last child's end. Objects come from a fixed pool; when it
+// is empty events are not followed, and counted.
+#ifndef FABRICPULSE_COLLECTIVES_H_
+#define FABRICPULSE_COLLECTIVES_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+
+namespace fabricpulse {
+
+class Profiler {
+ public:
+  enum class Kind : uint8_t { kOperation, kChild, kStep };
+
+  struct Event {
+    Kind kind = Kind::kOperation;
+    Profiler* owner = nullptr;
+    Event* parent = nullptr;
+    Event* next_free = nullptr;
+    fp_plugin_collective* record = nullptr;  // kOperation
+    uint64_t bytes = 0;
+    uint64_t started_ns = 0, first_ns = 0, last_ns = 0;
+    uint64_t waiting_since_ns = 0;  // kStep: in the network's hands
+    uint32_t open = 0;              // itself and its children that have not ended
+  };
+
+  // mask: NCCL's live activation mask of this communicator; follows the control socket's `detail`.
+  Profiler(std::shared_ptr<Engine> engine, uint64_t communicator, uint32_t ranks, uint32_t rank, int* mask);
+  ~Profiler();
+
+  // nullptr: not followed.
+  Event* operation(const char* function, const char* algorithm, const char* protocol, uint64_t bytes);
+  Event* child(Event* parent, Kind kind);
+  void stop(Event* event);
+  void step_waits(Event* event, bool waits);
+  bool owns(const Event* event) const { return event >= pool_.get() && event < pool_.get() + kPool; }
+  void set_level(uint32_t level);
+
+ private:
+  static constexpr uint32_t kPool = 8192;
+  Event* take(Kind kind);
+  void release(Event* event, uint64_t now);
+
+  std::shared_ptr<Engine> engine_;
+  const uint64_t communicator_;
+  const uint32_t ranks_, rank_;
+  int* mask_;
+  std::mutex lock_;
+  std::unique_ptr<Event[]> pool_;
+  Event* free_ = nullptr;
+};
+
+// Bytes of an element of a NCCL type by its name ("ncclFloat32"); 1 for names unknown.
+uint32_t type_bytes(const char* type);
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_COLLECTIVES_H_

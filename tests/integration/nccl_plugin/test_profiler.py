@@ -1,0 +1,70 @@
+"""The profiler symbols, driven as NCCL drives them (tests/native/plugin_profiler_host.cc)."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fabricpulse.core.control_socket import ControlClient
+from fabricpulse.core.shm.plugin_telemetry import PluginTelemetryReader, Table, text
+from fabricpulse.nccl_plugin.locate import library
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    program = tmp_path_factory.mktemp("profiler") / "host"
+    source = ROOT / "tests/native/plugin_profiler_host.cc"
+    include = f"-I{ROOT}/nccl_plugin/src"
+    subprocess.run(
+        [compiler, "-std=c++17", "-O1", include, str(source), "-o", str(program), "-ldl"], check=True
+    )
+    return program
+
+
+@pytest.mark.parametrize("version", ["v4", "v5", "v6", "v7"])
+def test_collectives_are_counted(host: Path, tmp_path: Path, version: str) -> None:
+    """Each all-reduce counts once, with its bytes, and lasts until its last child has ended; detail follows the control
+    socket at once, and everything is gone when the job is."""
+    process = subprocess.Popen(
+        [host, library(), version, "5", "20"],
+        env={"FABRICPULSE_RUN_DIR": str(tmp_path), "FABRICPULSE_DETAIL": "2", "FABRICPULSE_NICS": "*"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        first = process.stdout.readline()
+        if not first and process.wait() == 3:
+            pytest.skip("this machine has no NIC that is up")
+        mask = int(first.split()[1])
+        assert mask == 2 | 4 | 8 | 16 | 64
+        assert process.stdout.readline() == "played\n"
+        (path,) = (tmp_path / "plugin").glob("*.telemetry")
+        reader = PluginTelemetryReader(path)
+        snapshot = reader.read()
+        records = snapshot.tables[Table.COLLECTIVES]
+        (record,) = records
+        assert (text(record["function"]), text(record["algorithm"])) == ("AllReduce", "RING")
+        assert (int(record["operations"]), int(record["bytes"])) == (5, 5 << 20)
+        assert (int(record["rank"]), int(record["ranks"]), int(record["communicator"])) == (1, 2, 77)
+        assert int(record["in_progress"]) == 0
+        assert np.uint64(5_000_000) <= record["busy_ns"] < np.uint64(2_000_000_000)
+        assert np.uint64(5_000_000) <= record["proxy_wait_ns"] <= record["busy_ns"]
+        reader.close()
+        (socket,) = (tmp_path / "plugin").glob("*.sock")
+        with ControlClient(socket) as client:
+            answer = client.call({"op": "detail", "op_id": "x", "generation": 1, "level": 0})
+            assert answer["ok"]
+            assert client.call({"op": "status"})["detail"] == 0
+    finally:
+        process.terminate()
+        process.wait(10)
+        process.stdout.close()

@@ -1,0 +1,496 @@
+// Walks through every interleaving of the fencing state machines: lanes that carry chunks and words in order,
+// lose them in one direction or both, are failed by either end at any moment (rightly or not), and are
+// dialled again.
+//
+// Holds in every state reached:
+//  - a chunk is never written while it is held, nor by two lanes at once;
+//  - neither end ever sees a violation of the protocol or a duplicate;
+//  - the sender takes a chunk for delivered only if the receiver holds it, and once;
+//  - where nothing more can happen, everything is delivered (no hang).
+//
+// Usage: plugin_fencing_explore LANES CHUNKS FAULTS; prints the number of states. Exit 1 with the trace of a
+// violation.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "core/fencing.h"
+
+using namespace fabricpulse;
+
+namespace {
+
+uint32_t lanes = 2, chunks = 3, faults = 2;
+
+struct Word {
+  enum Kind : uint8_t { kChunk, kFence, kState, kFenced } kind;
+  uint8_t lane = 0;    // kFence(d)
+  uint32_t epoch = 0;  // kFence(d)
+  uint64_t chunk = 0;
+  HeldState held;
+};
+
+// One life of a lane, as the network has it.
+struct Life {
+  uint32_t epoch = 0;
+  bool sender_open = false, receiver_open = false;
+  bool cut_forward = false, cut_back = false;
+  bool writing = false;  // a chunk has begun to arrive
+  std::vector<Word> forward, back;
+};
+
+struct Dial {
+  bool hello_under_way = false, reply_under_way = false;
+  uint32_t epoch = 0;
+  HeldState held;
+};
+
+struct Model {
+  SenderFencing sender;
+  ReceiverFencing receiver;
+  std::vector<Life> lives[2];  // by lane: those of which something is left
+  Dial dials[2];
+  uint8_t faults_left = 0;
+  uint8_t delivered[8] = {};  // on_held calls by chunk
+  bool told = true;           // the receiver has told its newest state
+  std::string violation;
+};
+
+void put(std::string* out, uint64_t value) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void put_held(std::string* out, const HeldState& held) {
+  put(out, held.base);
+  put(out, held.bitmap[0]);
+}
+
+// The state as bytes, with the lanes in the given order.
+void digest_in_order(const Model& m, const uint32_t* order, std::string* out) {
+  out->clear();
+  auto place = [&](uint32_t l) -> uint64_t {
+    for (uint32_t i = 0; i < lanes; ++i)
+      if (order[i] == l) return i;
+    return 0xff;
+  };
+  put(out, m.sender.base() | m.sender.next() << 16 | uint64_t{m.faults_left} << 32 | uint64_t{m.told} << 40);
+  for (uint64_t c = 0; c < m.sender.next(); ++c)
+    put(out, place(m.sender.lane_of(c)) | uint64_t{m.sender.acknowledged(c)} << 8 |
+                 uint64_t{m.delivered[c]} << 16 | uint64_t{m.receiver.held().contains(c)} << 24);
+  for (uint32_t i = 0; i < lanes; ++i) {
+    uint32_t l = order[i];
+    const auto& view = m.sender.lane(l);
+    put(out, static_cast<uint64_t>(view.phase) | uint64_t{view.epoch} << 8 | uint64_t{view.next_epoch} << 24);
+    put(out, uint64_t{m.receiver.open(l)} | uint64_t{m.receiver.epoch(l)} << 8 |
+                 uint64_t{m.receiver.closed_epoch(l)} << 24);
+    const Dial& d = m.dials[l];
+    put(out, uint64_t{d.hello_under_way} | uint64_t{d.reply_under_way} << 1 | uint64_t{d.epoch} << 8);
+    if (d.reply_under_way) put_held(out, d.held);
+    for (const Life& life : m.lives[l]) {
+      put(out, life.epoch | uint64_t{life.sender_open} << 32 | uint64_t{life.receiver_open} << 33 |
+                   uint64_t{life.cut_forward} << 34 | uint64_t{life.cut_back} << 35 |
+                   uint64_t{life.writing} << 36 | uint64_t{life.forward.size()} << 40 |
+                   uint64_t{life.back.size()} << 48);
+      for (const auto* queue : {&life.forward, &life.back})
+        for (const Word& w : *queue) {
+          uint64_t about = w.kind == Word::kFence || w.kind == Word::kFenced ? place(w.lane) : 0;
+          put(out, uint64_t{w.kind} | about << 8 | uint64_t{w.epoch} << 16 | w.chunk << 40);
+          if (w.kind == Word::kState || w.kind == Word::kFenced) put_held(out, w.held);
+        }
+    }
+    out->push_back('|');
+  }
+}
+
+// 128 bits of it; that two of 10^8 states share them has a chance below 10^-22. Lanes are alike, so a state
+// and its mirror image are one.
+struct Key {
+  uint64_t low, high;
+  bool operator==(const Key& other) const { return low == other.low && high == other.high; }
+};
+struct KeyHash {
+  size_t operator()(const Key& key) const { return key.low; }
+};
+
+Key digest(const Model& m) {
+  static std::string text, mirror;
+  constexpr uint32_t kForward[] = {0, 1}, kMirror[] = {1, 0};
+  digest_in_order(m, kForward, &text);
+  if (lanes == 2) {
+    digest_in_order(m, kMirror, &mirror);
+    if (mirror < text) text.swap(mirror);
+  }
+  uint64_t low = UINT64_C(0x9e3779b97f4a7c15), high = UINT64_C(0xc2b2ae3d27d4eb4f);
+  for (size_t i = 0; i < text.size(); i += 8) {
+    uint64_t word = 0;
+    memcpy(&word, text.data() + i, std::min<size_t>(8, text.size() - i));
+    low = (low ^ word) * UINT64_C(0xff51afd7ed558ccd);
+    low ^= low >> 32;
+    high = (high + word) * UINT64_C(0xc4ceb9fe1a85ec53);
+    high ^= high >> 29;
+  }
+  return {low, high};
+}
+
+Life* current(Model* m, uint32_t l, uint32_t epoch) {
+  for (Life& life : m->lives[l])
+    if (life.epoch == epoch) return &life;
+  return nullptr;
+}
+
+auto on_held(Model* m) {
+  return [m](uint64_t chunk, uint8_t) {
+    if (++m->delivered[chunk] > 1) m->violation = "a chunk was delivered twice";
+    if (!m->receiver.held().contains(chunk))
+      m->violation = "a chunk was taken for delivered that is not held";
+  };
+}
+auto on_move() {
+  return [](uint64_t) {};
+}
+
+HeldState held_now(const Model& m) {
+  HeldState held;
+  m.receiver.held().write(&held);
+  return held;
+}
+
+void send_back(Model* m, uint32_t l, const Word& word) {
+  Life* life = current(m, l, m->receiver.epoch(l));
+  if (life != nullptr && life->receiver_open && !life->cut_back) life->back.push_back(word);
+}
+
+void say_fenced(Model* m, uint32_t lane, uint32_t epoch) {
+  Word word{Word::kFenced, static_cast<uint8_t>(lane), epoch, 0, held_now(*m)};
+  for (uint32_t l = 0; l < lanes; ++l)
+    if (m->receiver.open(l)) send_back(m, l, word);
+  m->told = false;
+}
+
+// The receiver closes a life of a lane, for whatever reason.
+void receiver_close(Model* m, uint32_t l, uint32_t epoch) {
+  uint32_t open_epoch = m->receiver.epoch(l);
+  if (m->receiver.close(l, epoch)) {
+    Life* life = current(m, l, open_epoch);
+    if (life != nullptr) {
+      life->receiver_open = false;
+      life->forward.clear();
+      life->writing = false;
+    }
+  }
+}
+
+void say_fence(Model* m, uint32_t lane) {
+  Word word{Word::kFence, static_cast<uint8_t>(lane), m->sender.lane(lane).epoch, 0, {}};
+  for (uint32_t l = 0; l < lanes; ++l) {
+    if (m->sender.lane(l).phase != SenderFencing::Phase::kUp) continue;
+    Life* life = current(m, l, m->sender.lane(l).epoch);
+    if (life != nullptr && life->sender_open && !life->cut_forward) life->forward.push_back(word);
+  }
+}
+
+void sender_fail(Model* m, uint32_t l) {
+  Life* life = current(m, l, m->sender.lane(l).epoch);
+  if (!m->sender.fail(l)) return;
+  if (life != nullptr) {
+    life->sender_open = false;
+    life->back.clear();
+    // What is under way forward may still arrive: that is what the fence is for.
+  }
+  say_fence(m, l);
+}
+
+void forget_dead_lives(Model* m) {
+  for (uint32_t l = 0; l < lanes; ++l) {
+    auto& all = m->lives[l];
+    for (size_t i = 0; i < all.size();) {
+      bool dead = !all[i].sender_open && !all[i].receiver_open;
+      if (dead) {
+        all.erase(all.begin() + static_cast<long>(i));
+      } else {
+        ++i;
+      }
+    }
+  }
+}
+
+bool word_under_way(const Model& m, Word::Kind kind, uint32_t lane) {
+  for (uint32_t l = 0; l < lanes; ++l)
+    for (const Life& life : m.lives[l])
+      for (const auto* queue : {&life.forward, &life.back})
+        for (const Word& w : *queue)
+          if (w.kind == kind && w.lane == lane) return true;
+  return false;
+}
+
+bool state_under_way(const Model& m, uint32_t l) {
+  for (const Life& life : m.lives[l])
+    for (const Word& w : life.back)
+      if (w.kind == Word::kState) return true;
+  return false;
+}
+
+struct Step {
+  std::string name;
+  Model after;
+};
+
+void successors(const Model& from, std::vector<Step>* out) {
+  out->clear();
+  auto step = [&](const std::string& name, auto&& change) {
+    Step s{name, from};
+    change(&s.after);
+    forget_dead_lives(&s.after);
+    out->push_back(std::move(s));
+  };
+  auto label = [](const char* text, uint64_t a, uint64_t b = 0) {
+    return std::string(text) + " " + std::to_string(a) + " " + std::to_string(b);
+  };
+  // The sender puts the first chunk that is on no lane on any lane that is up.
+  for (uint64_t c = from.sender.base(); c < chunks; ++c) {
+    if (c < from.sender.next() &&
+        (from.sender.acknowledged(c) || from.sender.lane_of(c) != SenderFencing::kNoLane))
+      continue;
+    for (uint32_t l = 0; l < lanes; ++l) {
+      if (from.sender.lane(l).phase != SenderFencing::Phase::kUp) continue;
+      step(label("send chunk", c, l), [&](Model* m) {
+        if (c == m->sender.next()) m->sender.add();
+        if (!m->sender.assign(c, l)) m->violation = "the sender's own rule refuses an assignment";
+        Life* life = current(m, l, m->sender.lane(l).epoch);
+        if (life != nullptr && !life->cut_forward) life->forward.push_back({Word::kChunk, 0, 0, c, {}});
+      });
+    }
+    break;
+  }
+  bool everything = from.sender.base() == chunks;
+  for (uint32_t l = 0; l < lanes; ++l) {
+    for (const Life& life : from.lives[l]) {
+      uint32_t epoch = life.epoch;
+      if (life.receiver_open && !life.forward.empty()) {
+        const Word word = life.forward.front();
+        if (word.kind == Word::kChunk && !life.writing) {
+          step(label("chunk begins", word.chunk, l), [&](Model* m) {
+            Life* now = current(m, l, epoch);
+            switch (m->receiver.begin(l, word.chunk)) {
+              case ReceiverFencing::Arrival::kTake:
+                now->writing = true;
+                break;
+              case ReceiverFencing::Arrival::kDiscard:
+                m->violation = "a chunk arrived that is held";
+                break;
+              case ReceiverFencing::Arrival::kViolation:
+                m->violation = "a chunk arrived against the protocol";
+                break;
+            }
+          });
+        } else if (word.kind == Word::kChunk) {
+          step(label("chunk ends", word.chunk, l), [&](Model* m) {
+            Life* now = current(m, l, epoch);
+            now->writing = false;
+            now->forward.erase(now->forward.begin());
+            m->receiver.complete(l);
+            m->told = false;
+          });
+        } else {
+          step(label("fence arrives", word.lane, l), [&](Model* m) {
+            Life* now = current(m, l, epoch);
+            now->forward.erase(now->forward.begin());
+            receiver_close(m, word.lane, word.epoch);
+            say_fenced(m, word.lane, word.epoch);
+          });
+        }
+      }
+      if (life.sender_open && !life.back.empty()) {
+        const Word word = life.back.front();
+        step(label("word arrives", word.kind, l), [&](Model* m) {
+          Life* now = current(m, l, epoch);
+          now->back.erase(now->back.begin());
+          if (word.kind == Word::kState) {
+            if (!m->sender.apply(word.held, on_held(m)))
+              m->violation = "the sender refuses the receiver's word";
+          } else {
+            const auto& view = m->sender.lane(word.lane);
+            if (view.phase == SenderFencing::Phase::kUp && word.epoch >= view.epoch)
+              sender_fail(m, word.lane);
+            m->sender.fenced(word.lane, word.epoch, word.held, on_held(m), on_move());
+          }
+        });
+      }
+      // Verdicts: free where the life is really broken (or the other end has gone), otherwise they cost a
+      // fault.
+      bool broken = life.cut_forward || life.cut_back || !life.sender_open || !life.receiver_open;
+      bool in_use =
+          from.sender.lane(l).epoch == epoch && from.sender.lane(l).phase == SenderFencing::Phase::kUp;
+      if (in_use && life.sender_open && (broken || from.faults_left > 0) && !(everything && !broken))
+        step(label("sender fails", l, epoch), [&](Model* m) {
+          if (!broken) --m->faults_left;
+          sender_fail(m, l);
+        });
+      if (life.receiver_open && (broken || from.faults_left > 0) && !(everything && !broken))
+        step(label("receiver fails", l, epoch), [&](Model* m) {
+          if (!broken) --m->faults_left;
+          receiver_close(m, l, epoch);
+          if (Life* now = current(m, l, epoch)) now->receiver_open = false;
+          say_fenced(m, l, epoch);
+        });
+      if (from.faults_left > 0 && !everything) {
+        for (int how = 1; how <= 3; ++how) {
+          bool forward = (how & 1) && !life.cut_forward, back = (how & 2) && !life.cut_back;
+          if (!forward && !back) continue;
+          step(label("cut", l, static_cast<uint64_t>(how)), [&](Model* m) {
+            --m->faults_left;
+            Life* now = current(m, l, epoch);
+            if (forward) {
+              now->cut_forward = true;
+              // A chunk that has begun stays half there; the rest is lost.
+              now->forward.clear();
+            }
+            if (back) {
+              now->cut_back = true;
+              now->back.clear();
+            }
+          });
+        }
+      }
+    }
+    const Dial& dial = from.dials[l];
+    const auto& view = from.sender.lane(l);
+    if (!dial.hello_under_way && !dial.reply_under_way && view.phase != SenderFencing::Phase::kUp &&
+        !everything)
+      step(label("dial", l), [&](Model* m) {
+        m->dials[l].hello_under_way = true;
+        m->dials[l].epoch = m->sender.take_epoch(l);
+      });
+    if (dial.hello_under_way) {
+      step(label("hello arrives", l, dial.epoch), [&](Model* m) {
+        Dial& d = m->dials[l];
+        d.hello_under_way = false;
+        receiver_close(m, l, d.epoch - 1);
+        if (m->receiver.hello(l, d.epoch)) {
+          d.reply_under_way = true;
+          d.held = held_now(*m);
+          Life life;
+          life.epoch = d.epoch;
+          life.receiver_open = true;
+          life.sender_open = true;  // the socket is there; the sender will use it once it has the reply
+          m->lives[l].push_back(life);
+          m->told = false;
+        }
+      });
+      if (from.faults_left > 0)
+        step(label("hello lost", l), [&](Model* m) {
+          --m->faults_left;
+          m->dials[l].hello_under_way = false;
+        });
+    }
+    if (dial.reply_under_way) {
+      step(label("reply arrives", l, dial.epoch), [&](Model* m) {
+        Dial& d = m->dials[l];
+        d.reply_under_way = false;
+        if (!m->sender.joined(l, d.epoch, d.held, on_held(m), on_move()))
+          if (Life* now = current(m, l, d.epoch)) now->sender_open = false, now->back.clear();
+      });
+      if (from.faults_left > 0)
+        step(label("reply lost", l), [&](Model* m) {
+          --m->faults_left;
+          m->dials[l].reply_under_way = false;
+          if (Life* now = current(m, l, m->dials[l].epoch)) now->sender_open = false, now->back.clear();
+        });
+    }
+    // The fence is said again while it has no answer.
+    bool carrier = false;
+    for (uint32_t other = 0; other < lanes; ++other) {
+      const Life* life = current(const_cast<Model*>(&from), other, from.sender.lane(other).epoch);
+      carrier |= from.sender.lane(other).phase == SenderFencing::Phase::kUp && life != nullptr &&
+                 !life->cut_forward && !life->cut_back && life->receiver_open;
+    }
+    if (view.phase == SenderFencing::Phase::kFencing && carrier && !word_under_way(from, Word::kFence, l) &&
+        !word_under_way(from, Word::kFenced, l) && !everything)
+      step(label("fence again", l), [&](Model* m) { say_fence(m, l); });
+  }
+  if (!from.told)
+    for (uint32_t l = 0; l < lanes; ++l)
+      // Words are repeated freely; one under way at a time says all there is to say, and keeps the number of
+      // states down.
+      if (from.receiver.open(l) && !state_under_way(from, l))
+        step(label("tell", l), [&](Model* m) {
+          m->told = true;
+          send_back(m, l, {Word::kState, 0, 0, 0, held_now(*m)});
+        });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 4) {
+    lanes = static_cast<uint32_t>(atoi(argv[1]));
+    chunks = static_cast<uint32_t>(atoi(argv[2]));
+    faults = static_cast<uint32_t>(atoi(argv[3]));
+  }
+  if (lanes < 1 || lanes > 2 || chunks > 8) return 2;
+  Model start;
+  start.faults_left = static_cast<uint8_t>(faults);
+  // All lanes are up; how they come up is the same as how they come back.
+  for (uint32_t l = 0; l < lanes; ++l) {
+    uint32_t epoch = start.sender.take_epoch(l);
+    start.receiver.hello(l, epoch);
+    start.sender.joined(l, epoch, held_now(start), on_held(&start), on_move());
+    Life life;
+    life.epoch = epoch;
+    life.sender_open = life.receiver_open = true;
+    start.lives[l].push_back(life);
+  }
+  // Depth first: the path to a state is the stack, and only keys are kept of what was seen.
+  struct Frame {
+    std::vector<Step> next;
+    size_t at = 0;
+  };
+  std::unordered_set<Key, KeyHash> known;
+  std::vector<Frame> stack;
+  uint64_t transitions = 0, ends = 0;
+  auto trace = [&] {
+    for (const Frame& frame : stack)
+      if (frame.at > 0) fprintf(stderr, "  %s\n", frame.next[frame.at - 1].name.c_str());
+  };
+  auto enter = [&](const Model& model) {
+    stack.emplace_back();
+    successors(model, &stack.back().next);
+    bool done = model.sender.base() == chunks;
+    ends += done;
+    if (!stack.back().next.empty() || done) return true;
+    fprintf(stderr, "hang: nothing can happen, %llu of %u chunks delivered\n",
+            static_cast<unsigned long long>(model.sender.base()), chunks);
+    return false;
+  };
+  known.insert(digest(start));
+  bool fine = enter(start);
+  while (fine && !stack.empty()) {
+    Frame& frame = stack.back();
+    if (frame.at == frame.next.size()) {
+      stack.pop_back();
+      continue;
+    }
+    Model model = std::move(frame.next[frame.at++].after);
+    ++transitions;
+    if (!model.violation.empty()) {
+      fprintf(stderr, "violation: %s\n", model.violation.c_str());
+      fine = false;
+    } else if (known.insert(digest(model)).second) {
+      fine = enter(model);
+    }
+  }
+  if (!fine) {
+    trace();
+    return 1;
+  }
+  printf(
+      "{\"lanes\": %u, \"chunks\": %u, \"faults\": %u, \"states\": %zu, \"transitions\": %llu, "
+      "\"delivered\": %llu}\n",
+      lanes, chunks, faults, known.size(), static_cast<unsigned long long>(transitions),
+      static_cast<unsigned long long>(ends));
+  return ends > 0 ? 0 : 1;
+}

@@ -1,0 +1,99 @@
+// Plays the part of NCCL towards the profiler: one communicator, `count` all-reduces of 1 MiB with one kernel
+// channel and one proxy operation with one step each. Usage: plugin_profiler_host LIBRARY VERSION COUNT
+// [HOLD_SECONDS]
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "abi/profiler.h"
+
+using namespace fabricpulse::abi;
+
+namespace {
+
+void log_line(int, unsigned long, const char*, int, const char* format, ...) {
+  fprintf(stderr, "%s\n", format);
+}
+
+template <typename Table, typename D, bool kV4>
+int play(void* symbol, int count, int hold) {
+  auto* table = static_cast<Table*>(symbol);
+  void* context = nullptr;
+  int mask = -1;
+  Result result;
+  if constexpr (kV4) {
+    result = table->init(&context, &mask, "world", 77, 1, 2, 1, log_line);
+  } else {
+    result = table->init(&context, 77, &mask, "world", 1, 2, 1, log_line);
+  }
+  if (result != kSuccess) return 3;
+  printf("mask %d\n", mask);
+  fflush(stdout);
+  for (int i = 0; i < count; ++i) {
+    D d{};
+    void *coll = nullptr, *kernel = nullptr, *proxy = nullptr, *step = nullptr;
+    d.type = static_cast<decltype(d.type)>(kEventCollective);
+    d.rank = 1;
+    d.collective.function = "AllReduce";
+    d.collective.count = 1 << 18;
+    d.collective.type = "ncclFloat32";
+    d.collective.algorithm = "RING";
+    d.collective.protocol = "SIMPLE";
+    table->start_event(context, &coll, &d);
+    if (coll == nullptr) return 4;
+    D k{};
+    k.type = static_cast<decltype(k.type)>(kEventKernelChannel);
+    k.parent = coll;
+    table->start_event(context, &kernel, &k);
+    D p{};
+    p.type = static_cast<decltype(p.type)>(kEventProxyOp);
+    p.parent = coll;
+    p.proxy_op.pid = getpid();
+    table->start_event(context, &proxy, &p);
+    D s{};
+    s.type = static_cast<decltype(s.type)>(kEventProxyStep);
+    s.parent = proxy;
+    table->start_event(context, &step, &s);
+    table->stop_event(coll);  // enqueued; runs on
+    table->record_state(step, kStepSendWait, nullptr);
+    usleep(1000);
+    table->stop_event(step);
+    table->stop_event(proxy);
+    table->stop_event(kernel);
+    // An operation of another process' proxy must not be taken for ours.
+    D other{};
+    other.type = static_cast<decltype(other.type)>(kEventProxyOp);
+    other.parent = reinterpret_cast<void*>(0x10);
+    other.proxy_op.pid = getpid() + 1;
+    void* foreign = reinterpret_cast<void*>(0x1);
+    table->start_event(context, &foreign, &other);
+    if (foreign != nullptr) return 5;
+  }
+  printf("played\n");
+  fflush(stdout);
+  sleep(static_cast<unsigned>(hold));
+  printf("mask %d\n", mask);
+  return table->finalize(context) == kSuccess && mask == 0 ? 0 : 6;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) return 2;
+  void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    fprintf(stderr, "%s\n", dlerror());
+    return 2;
+  }
+  char name[64];
+  snprintf(name, sizeof(name), "ncclProfiler_%s", argv[2]);
+  void* symbol = dlsym(library, name);
+  if (symbol == nullptr) return 2;
+  int count = atoi(argv[3]), hold = argc > 4 ? atoi(argv[4]) : 0;
+  if (strcmp(argv[2], "v4") == 0) return play<ProfilerV4, DescriptorV4, true>(symbol, count, hold);
+  if (strcmp(argv[2], "v7") == 0)
+    return play<ProfilerV5<DescriptorV7>, DescriptorV7, false>(symbol, count, hold);
+  return play<ProfilerV5<DescriptorV5>, DescriptorV5, false>(symbol, count, hold);
+}
