@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.lab.keeper import MESSAGE_MAX, receive
+from fabricpulse.lab.wire import MESSAGE_MAX, receive
 
 REQUEST_TIMEOUT_S = 60.0
 

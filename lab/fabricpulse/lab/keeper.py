@@ -16,7 +16,6 @@ One request or reply is one message of JSON on a SOCK_SEQPACKET socket; descript
 served one after the other, in order; the exit of a process is an event without a request.
 """
 
-import array
 import json
 import os
 import selectors
@@ -37,9 +36,8 @@ from typing import Any, NoReturn
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import syscalls, wiring
 from fabricpulse.lab.fabric import Fabric
+from fabricpulse.lab.wire import receive
 
-MESSAGE_MAX = 1 << 20
-_DESCRIPTORS_MAX = 8
 CARRIER_TIMEOUT_S = 10.0
 NETNS_DIR = Path("/run/netns")
 
@@ -340,18 +338,6 @@ class Keeper:
             ):  # it has failed already, and says why on its output
                 process.stdin.write("\n".join(lines) + "\n")
         return process
-
-
-def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """One message and its descriptors, none of which a later exec inherits (socket.recv_fds ignores its flags)."""
-    numbers = array.array("i")
-    data, ancillary, _, _ = sock.recvmsg(
-        MESSAGE_MAX, socket.CMSG_SPACE(_DESCRIPTORS_MAX * numbers.itemsize), socket.MSG_CMSG_CLOEXEC
-    )
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
-    return data, list(numbers)
 
 
 def _flags(descriptor: int, device: str) -> int:

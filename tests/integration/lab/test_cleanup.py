@@ -175,6 +175,14 @@ def test_a_directory_that_holds_a_lab_is_refused_and_left_alone(lab: Lab) -> Non
     assert lab.run("h0", ["hostname"]).stdout == "h0\n"
 
 
+def test_a_keeper_under_strict_warnings_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PYTHONWARNINGS=error of the caller does not break the lab, and the keeper's log is empty."""
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    with Lab(hosts=1, rails=1) as lab:
+        assert lab.run("h0", ["hostname"]).stdout == "h0\n"
+        assert (lab.directory / "keeper.log").read_text() == ""
+
+
 def test_two_labs_with_equal_addresses_do_not_meet(lab: Lab) -> None:
     """Side by side: each sees only its own network, processes and names."""
     with Lab() as other:
