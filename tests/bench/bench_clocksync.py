@@ -162,11 +162,11 @@ def bench_fleet(seconds: float) -> None:
         watch = FleetWatch(lab)
         report("8 hosts", "converge_s", round(watch.until_below(1_000, began, 30), 2), "s", lambda v: v <= 6)
         time.sleep(8)
-        cpu = [_cpu_s(p.pid) for p in sidecars]
+        cpu = [_cpu_s(lab, p.pid) for p in sidecars]
         at = time.monotonic()
         watch.run(seconds)
         spent = [
-            (_cpu_s(p.pid) - before) / (time.monotonic() - at) * 100
+            (_cpu_s(lab, p.pid) - before) / (time.monotonic() - at) * 100
             for p, before in zip(sidecars, cpu, strict=True)
         ]
         report(
@@ -177,8 +177,8 @@ def bench_fleet(seconds: float) -> None:
             lambda v: v <= 1.5,
             edges=watch.edge_count(),
         )
-        report("8 hosts", "sidecar_rss_mb", round(max(_status_mb(p.pid, "VmRSS") for p in sidecars), 1), "MB")
-        report("8 hosts", "coordinator_rss_mb", round(_status_mb(coordinator.pid, "VmRSS"), 1), "MB")
+        report("8 hosts", "sidecar_rss_mb", round(max(_lab_rss_mb(lab, p.pid) for p in sidecars), 1), "MB")
+        report("8 hosts", "coordinator_rss_mb", round(_lab_rss_mb(lab, coordinator.pid), 1), "MB")
         edge = watch.edge_error()
         node = float(np.sqrt(np.mean(np.square(watch.node_errors))))
         report("8 hosts", "node_err_ns_rms", round(node, 1), "ns", edge_err_ns_rms=round(edge, 1))
@@ -313,15 +313,19 @@ class FleetWatch:
         return result
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+def _cpu_s(lab: Lab, pid: int) -> float:
+    """CPU time of a process of the lab, which has process numbers of its own."""
+    fields = lab.mgmt.run(["cat", f"/proc/{pid}/stat"]).stdout.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _status_mb(pid: int, field: str) -> float:
+def _lab_rss_mb(lab: Lab, pid: int) -> float:
+    return _field_mb(lab.mgmt.run(["cat", f"/proc/{pid}/status"]).stdout, "VmRSS")
+
+
+def _field_mb(status: str, field: str) -> float:
     """VmRSS, or VmHWM for its peak; not getrusage, whose peak a child inherits from its parent."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(field)) / 1024
 
 
 # Costs
@@ -420,7 +424,7 @@ def solve_child() -> None:
     row = {
         "warm_s": round(statistics.median(runs), 3),
         "cold_s": round(cold_s, 3),
-        "rss_mb": round(_status_mb(os.getpid(), "VmHWM"), 1),
+        "rss_mb": round(_field_mb(Path("/proc/self/status").read_text(), "VmHWM"), 1),
         "gain": round(20 / float(np.sqrt(np.mean(np.square(error)))), 2),
     }
     print(json.dumps(row))

@@ -145,8 +145,9 @@ class SimFleet:
         if self.coordinator is not None:
             for i, host in enumerate(self.hosts):
                 if host.alive:
-                    self.coordinator.report(self._report(i, host), end)
-            self.coordinator.step(end)
+                    # On the network, and in queues of the coordinator: nobody knows how long.
+                    self.coordinator.report(self._report(i, host), end + float(self.rng.exponential(0.005)))
+            self.coordinator.step(end + 0.05)
             for host in self.hosts:
                 member = self.coordinator.members.get(host.name)
                 if host.alive and member is not None and member.line is not None:
@@ -173,8 +174,7 @@ class SimFleet:
 
     def _correct(self, host: SimHost, line: Line) -> None:
         if host.fleet_clock is not None:
-            # The reply takes a millisecond.
-            now = host.instant(self.t + 0.001)
+            now = host.instant(self.t + 0.06)
             correction = Correction(line.ref_host_ns, line.correction_ns, line.rate_ppt * 1e-3, line.bound_ns)
             host.fleet_clock.correct(now, correction)
 

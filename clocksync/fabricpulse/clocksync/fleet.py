@@ -98,22 +98,34 @@ class Fleet:
         )
 
     def step(self, now_s: float) -> Solution | None:
-        """Solves with what is there. Each member's `line` then holds at `ref_host_ns`, its host time at
-        `now_s`.
-        """
+        """Solves with what is there. Each member's `line` then holds at `ref_host_ns`, about its host time now."""
         self.expire(now_s)
         members = [
             m for m in self.members.values() if m.report is not None and now_s - m.received_s <= self.stale_s
         ]
         index = {member.name: k for k, member in enumerate(members)}
-        edges, names = _edges(members, index, now_s)
-        hosts, host_now = _hosts(members, now_s, self.parameters)
         self.solves += 1
         for member in members:
             member.last_solve = self.solves
+        lines = [member.report.line if member.report is not None else None for member in members]
+        host_now = _simultaneous(members, lines, now_s)
+        edges, names = _edges(members, index, host_now)
         if not len(edges.i):
             return None
+        hosts = _hosts(members, host_now, self.parameters)
         solution = solve(hosts, edges, index.get(self.root), self.parameters)
+        if not hosts.known.all():
+            # Newcomers were only placed by when their report came in; now it is known what their clocks show.
+            lines = [
+                line
+                if line is not None or not solution.reached[k]
+                else _provisional(solution, k, host_now[k])
+                for k, line in enumerate(lines)
+            ]
+            host_now = _simultaneous(members, lines, now_s)
+            edges, names = _edges(members, index, host_now)
+            hosts = _hosts(members, host_now, self.parameters)
+            solution = solve(hosts, edges, index.get(self.root), self.parameters)
         self.root = members[solution.root].name
         self._deliver(members, hosts, host_now, solution, now_s)
         self._judge(members, names, edges, solution)
@@ -183,19 +195,52 @@ class Fleet:
                 member.suspect_until_s = member.received_s + _SUSPECT_S
 
 
-def _edges(members: list[Member], index: dict[str, int], now_s: float) -> tuple[Edges, list[tuple[int, int]]]:
+def _simultaneous(members: list[Member], lines: list[Line | None], now_s: float) -> list[int]:
+    """What each host's clock shows at one moment, ns.
+
+    A report says what the host's clock showed when it left; how long it took to get here is not known, and at 100 ppm
+    of difference 10 ms of it would cost 1 us. So the moment is one of fleet time, which every host with a line can
+    name exactly; `now_s` only says about which.
+    """
+    arrived = []
+    fleet: list[int | None] = []
+    for member, line in zip(members, lines, strict=True):
+        if member.report is None:
+            raise ValueError(f"{member.name} has not reported")
+        here = member.report.host_ns + round((now_s - member.received_s) * 1e9)
+        arrived.append(here)
+        fleet.append(None if line is None else here + _correction_at(line, here))
+    kept = sorted(value for value in fleet if value is not None)
+    if not kept:
+        return arrived
+    moment = kept[len(kept) // 2]
+    return [
+        here if shown is None else here + (moment - shown) for here, shown in zip(arrived, fleet, strict=True)
+    ]
+
+
+def _correction_at(line: Line, host_ns: int) -> int:
+    return line.correction_ns + (host_ns - line.ref_host_ns) * line.rate_ppt // 10**12
+
+
+def _provisional(solution: Solution, k: int, host_ns: int) -> Line:
+    return Line(host_ns, int(solution.correction_ns[k]), round(float(solution.rate_ppb[k]) * 1000), 0)
+
+
+def _edges(
+    members: list[Member], index: dict[str, int], host_now: list[int]
+) -> tuple[Edges, list[tuple[int, int]]]:
     rows: list[tuple[int, int, int, float, float, float, float, float, float]] = []
     names: list[tuple[int, int]] = []
     for k, member in enumerate(members):
         report, info = member.report, member.info
         if report is None or info is None or info.generation != report.generation:
             continue
-        waited = now_s - member.received_s
         for edge in report.edges:
             peer = index.get(info.edges[edge.edge].peer) if edge.edge < len(info.edges) else None
             if peer is None or peer == k:
                 continue
-            age = (report.host_ns - edge.t_ns) * 1e-9 + waited
+            age = (host_now[k] - edge.t_ns) * 1e-9
             rows.append(
                 (
                     k, peer, edge.offset_ns, edge.rate_ppt * 1e-3, max(edge.sigma_ns, 1),
@@ -216,8 +261,8 @@ def _edges(members: list[Member], index: dict[str, int], now_s: float) -> tuple[
     )
 
 
-def _hosts(members: list[Member], now_s: float, parameters: SolveParameters) -> tuple[Hosts, list[int]]:
-    """The hosts at `now_s`, and what the clock of each shows then."""
+def _hosts(members: list[Member], host_now: list[int], parameters: SolveParameters) -> Hosts:
+    """What the hosts know of themselves when their clocks show `host_now`."""
     n = len(members)
     correction = np.zeros(n, np.int64)
     rate = np.zeros(n)
@@ -225,20 +270,16 @@ def _hosts(members: list[Member], now_s: float, parameters: SolveParameters) -> 
     bound = np.full(n, np.inf)
     anchor = np.full(n, np.nan)
     anchor_bound = np.full(n, np.inf)
-    host_now = []
     for k, member in enumerate(members):
         report = member.report
         if report is None:
             raise ValueError(f"{member.name} has not reported")
-        waited_ns = round((now_s - member.received_s) * 1e9)
-        here = report.host_ns + waited_ns
-        host_now.append(here)
         if report.line is not None:
-            elapsed = here - report.line.ref_host_ns
-            correction[k] = report.line.correction_ns + elapsed * report.line.rate_ppt // 10**12
+            correction[k] = _correction_at(report.line, host_now[k])
             rate[k] = report.line.rate_ppt * 1e-3
             known[k] = True
-            bound[k] = report.line.bound_ns + parameters.drift_ppb * abs(elapsed) * 1e-9
+            elapsed = abs(host_now[k] - report.line.ref_host_ns)
+            bound[k] = report.line.bound_ns + parameters.drift_ppb * elapsed * 1e-9
         if report.anchor is not None:
             anchor[k], anchor_bound[k] = report.anchor
-    return Hosts(correction, rate, known, bound, anchor, anchor_bound), host_now
+    return Hosts(correction, rate, known, bound, anchor, anchor_bound)
