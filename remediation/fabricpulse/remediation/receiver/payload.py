@@ -14,6 +14,8 @@ import msgspec
 VERSION = "4"
 _MAX_LABELS = 256
 _MAX_TEXT = 4096
+# ValueError: text that is not UTF-8, which msgspec leaves as it comes. OverflowError: a moment before the year 1.
+_UNREADABLE = (msgspec.DecodeError, RecursionError, ValueError, OverflowError)
 
 
 class PayloadError(Exception):
@@ -72,7 +74,7 @@ def parse_notification(body: bytes) -> Notification:
     """Decodes a webhook body. Raises PayloadError when it is not one at all."""
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise PayloadError(f"not an Alertmanager webhook: {error}") from error
     if envelope.version != VERSION:
         raise PayloadError(f"webhook version {envelope.version[:20]!r}, expected {VERSION!r}")
@@ -81,7 +83,7 @@ def parse_notification(body: bytes) -> Notification:
     for raw in envelope.alerts:
         try:
             alerts.append(_alert(bytes(raw)))
-        except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
+        except _UNREADABLE as error:
             dead.append(DeadLetter(bytes(raw)[:_MAX_TEXT], str(error)))
     return Notification(
         hashlib.sha256(body).hexdigest(), tuple(alerts), tuple(dead), max(0, envelope.truncated_alerts)
@@ -92,16 +94,17 @@ def parse_pulled(body: bytes) -> tuple[Alert, ...]:
     """Decodes the answer of Alertmanager's `GET /api/v2/alerts`: what is active there now. Raises PayloadError."""
     try:
         raws = msgspec.json.decode(body, type=list[msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise PayloadError(f"not a list of alerts: {error}") from error
     alerts = []
     for raw in raws:
         try:
             pulled = msgspec.json.decode(raw, type=_Pulled)
-        except (msgspec.DecodeError, RecursionError):
+            starts_at = _seconds(pulled.starts_at)
+        except _UNREADABLE:
             continue  # another receiver's alert with labels that mean nothing to us
-        if pulled.status.state == "active":
-            alerts.append(Alert(True, pulled.fingerprint, _seconds(pulled.starts_at), pulled.labels))
+        suppressed = pulled.status.state != "active"
+        alerts.append(Alert(True, pulled.fingerprint, starts_at, pulled.labels, suppressed))
     return tuple(alerts)
 
 

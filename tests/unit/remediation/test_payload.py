@@ -1,0 +1,135 @@
+"""The webhook body: what is read, what is dead-lettered, what is refused, and nothing that breaks."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fixtures.remediation_stack import alert, webhook
+
+from fabricpulse.remediation.receiver.payload import PayloadError, parse_notification, parse_pulled
+
+
+def body(*alerts, **fields) -> bytes:
+    return json.dumps(webhook(*alerts, **fields)).encode()
+
+
+def test_a_notification():
+    """Labels, fingerprint, nanosecond start, status; what later versions add is passed over."""
+    more = alert(status="resolved") | {"fingerprint": "other", "something_new": {"a": [1]}}
+    found = parse_notification(
+        body(alert(), more, notification_reason="new", routeLabels={}, truncatedAlerts=3)
+    )
+    first, second = found.alerts
+    assert (first.firing, first.name, first.starts_at) == (True, "FabricNicFlapping", 1795240800.123457)
+    assert (second.firing, second.fingerprint) == (False, "other")
+    assert (found.truncated, found.dead_letters) == (3, ())
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"labels": {"alertname": 7}},
+        {"labels": None},
+        {"status": "pending"},
+        {"startsAt": "yesterday"},
+        {"fingerprint": ""},
+        {"fingerprint": "x" * 65},
+        {"labels": {f"l{i}": "x" for i in range(300)}},
+        {"labels": {"alertname": "x" * 5000}},
+    ],
+)
+def test_one_bad_alert_does_not_cost_the_others(broken):
+    """It is kept aside with a reason, and the rest of its group counts."""
+    found = parse_notification(body(alert(), alert() | broken, alert(device="rail1")))
+    assert [a.labels["device"] for a in found.alerts] == ["rail0", "rail1"]
+    (letter,) = found.dead_letters
+    assert letter.reason
+    assert len(letter.body) <= 4096
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff\xfe",
+        b'{"version": "3", "alerts": []}',
+        b'{"version": 4, "alerts": []}',
+        b'{"version": "4"}',
+        b'{"version": "4", "alerts": {}}',
+        b'{"version": "4", "alerts": NaN}',
+        b"[" * 100_000,
+        b'{"version": "4", "alerts": [' + b"[" * 100_000,
+        b'{"version": "4", "alerts": [], "truncatedAlerts": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_what_is_no_webhook_is_refused(text):
+    """PayloadError, and nothing else: the only case that is answered 400."""
+    with pytest.raises(PayloadError):
+        parse_notification(text)
+
+
+def test_fuzzed_bodies_never_break_the_parser():
+    """20,000 mutants of a good body: each is read, partly dead-lettered, or refused."""
+    chance = random.Random(7)
+    seed = body(alert(), alert(device="rail1", status="resolved"))
+    splices = [b"null", b"[", b"{", b'"', b"\\ud800", b"1e999", b"-0", b"\x00", b"\xc3", b"true", b"9" * 400]
+    for _ in range(20_000):
+        mutant = bytearray(seed)
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(mutant))
+            kind = chance.randrange(4)
+            if kind == 0:
+                mutant[at] = chance.randrange(256)
+            elif kind == 1:
+                del mutant[at : at + chance.randint(1, 30)]
+            elif kind == 2:
+                mutant[at:at] = chance.choice(splices)
+            else:
+                mutant[at:at] = mutant[at : at + chance.randint(1, 60)]
+            if not mutant:
+                break
+        try:
+            found = parse_notification(bytes(mutant))
+        except PayloadError:
+            continue
+        for one in found.alerts:
+            assert all(isinstance(k, str) and isinstance(v, str) for k, v in one.labels.items())
+            json.dumps(one.labels).encode()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=20,
+    )
+)
+def test_any_json_in_the_place_of_an_alert(value):
+    """An alert may be anything at all."""
+    try:
+        text = json.dumps(webhook(value), allow_nan=False).encode()
+    except ValueError:
+        return  # no JSON
+    found = parse_notification(text)
+    assert len(found.alerts) + len(found.dead_letters) == 1
+
+
+def test_pulled_alerts():
+    """`GET /api/v2/alerts`: active and suppressed ones; what cannot be read is another's."""
+    one = {
+        "labels": alert()["labels"],
+        "fingerprint": "f",
+        "startsAt": "2026-11-21T06:00:00.000Z",
+        "status": {"state": "active", "silencedBy": [], "inhibitedBy": []},
+    }
+    silenced = one | {"fingerprint": "s", "status": {"state": "suppressed"}}
+    found = parse_pulled(json.dumps([one, silenced, {"labels": 3}, 7]).encode())
+    assert [(a.fingerprint, a.suppressed) for a in found] == [("f", False), ("s", True)]
+    with pytest.raises(PayloadError):
+        parse_pulled(b"<html>")
