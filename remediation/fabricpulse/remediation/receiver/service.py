@@ -28,6 +28,8 @@ RETENTION_S = 7 * 86_400
 _PRUNE_EVERY_S = 3_600
 # A sender gets its answer within this time: an Alertmanager of a pair sends again from the other after 15 s.
 ANSWER_S = 8.0
+# Lines of one commit that are logged as well: a storm fills the journal, not the log.
+_LOGGED_AT_ONCE = 100
 
 
 class SteadyClock:
@@ -171,6 +173,7 @@ class Engine:
 
     def _count(self, transitions: list[Transition]) -> None:
         self.counts["transitions",] += len(transitions)
+        logged = 0
         for entry in transitions:
             op_id = entry.detail.get("op_id")
             action = self.state.actions.get(op_id) if op_id else None
@@ -178,8 +181,13 @@ class Engine:
                 self.counts["blocked", entry.detail["reason"]] += 1
             elif action is not None and entry.event in OUTCOMES:
                 self.counts["action", action.action, entry.event] += 1
+            if logged == _LOGGED_AT_ONCE:
+                continue
+            logged += 1
             fields = {"what" if key == "event" else key: value for key, value in entry.detail.items()}
             log.info(entry.event, subject=entry.subject, **fields)
+        if len(transitions) > logged:
+            log.info("more lines are in the journal only", lines=len(transitions) - logged)
 
     async def _prune(self) -> None:
         try:

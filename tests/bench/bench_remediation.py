@@ -1,0 +1,182 @@
+"""What the receiver takes: deliveries a second on a real disk, one huge body, and how long until a process has acted.
+
+Each case runs the daemon as it is installed, over HTTP, with synchronous=FULL. Gates are the goals of the design; one
+that is missed ends with exit code 1.
+"""
+
+import argparse
+import concurrent.futures
+import http.client
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.fixtures.remediation_stack import Stack, alert, kill, wait_until, webhook
+
+_FAILED: list[str] = []
+
+
+def report(
+    case: str, metric: str, value: float, unit: str, limit: float | None = None, *, at_least: bool = False
+) -> None:
+    """Prints one line, and notes a gate that was missed."""
+    line: dict[str, Any] = {
+        "bench": "remediation", "case": case, "metric": metric, "value": round(value, 6), "unit": unit,
+    }  # fmt: skip
+    if limit is not None:
+        line["gate"] = limit
+        if (value < limit) if at_least else (value > limit):
+            _FAILED.append(f"{case} {metric}")
+    print(json.dumps(line), flush=True)
+
+
+def sender(port: int, body: bytes, end: float) -> list[float]:
+    """One connection that posts until `end`; the seconds of each accepted delivery."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    took = []
+    while time.monotonic() < end:
+        begun = time.monotonic()
+        connection.request("POST", "/api/v1/alertmanager", body)
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 200, answer.status
+        took.append(time.monotonic() - begun)
+    connection.close()
+    return took
+
+
+def alerts(count: int) -> list[dict[str, Any]]:
+    """Alerts of different NICs."""
+    return [alert(f"host{i // 8:05d}", f"rail{i % 8}") for i in range(count)]
+
+
+def throughput(stack: Stack, seconds: float, connections: int) -> None:
+    """Deliveries of one and of ten alerts, from several connections at once; every one accepted is in the journal."""
+    for size in (1, 10):
+        body = json.dumps(webhook(*alerts(size))).encode()
+        before = stack.metric('fabricpulse_remediation_deliveries_total{code="200"}')
+        begun = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(connections) as pool:
+            futures = [
+                pool.submit(sender, stack.receiver_port, body, begun + seconds) for _ in range(connections)
+            ]
+            took = sorted(t for future in futures for t in future.result())
+        span = time.monotonic() - begun
+        counted = stack.metric('fabricpulse_remediation_deliveries_total{code="200"}') - before
+        case = f"{size} alerts, {connections} connections"
+        report(case, "deliveries", len(took) / span, "1/s", 1000 if size == 10 else None, at_least=True)
+        report(case, "p50", took[len(took) // 2], "s")
+        report(case, "p99", took[int(len(took) * 0.99)], "s", 0.25)
+        report(case, "accepted_not_counted", abs(counted - len(took)), "1", 0)
+
+
+def storm(stack: Stack) -> None:
+    """One body of 10,000 alerts, and of 50,000."""
+    for count, limit in ((10_000, 2.0), (50_000, 10.0)):
+        body = json.dumps(webhook(*alerts(count))).encode()
+        begun = time.monotonic()
+        status, text = stack.post(body)
+        took = time.monotonic() - begun
+        assert status == 200, text
+        report(f"{count} alerts in one body ({len(body) / 1e6:.1f} MB)", "accepted_after", took, "s", limit)
+        report(f"{count} alerts in one body ({len(body) / 1e6:.1f} MB)", "alerts", count / took, "1/s")
+    begun = time.monotonic()
+    stack.get("/api/v1/status")
+    report("after the storm", "status_answer", time.monotonic() - begun, "s", 1.0)
+
+
+def latency(stack: Stack, rounds: int) -> None:
+    """From the webhook to the changed state in the process, and to the receiver's knowledge that it is so."""
+    acted, verified = [], []
+    for turn in range(rounds):
+        start = f"2026-11-21T06:{turn // 60:02d}:{turn % 60:02d}Z"
+        count = len(stack.effects())
+        begun = time.monotonic()
+        stack.post(webhook(alert(starts_at=start)))
+        wait_until(lambda count=count: len(stack.effects()) > count, "acted", 10)
+        acted.append(time.monotonic() - begun)
+        stack.wait_phase("avoided")
+        action = [a for a in stack.actions() if a["action"] == "nic.avoid"][-1]
+        verified.append(action["verified_at"] - action["received_at"])
+        stack.post(webhook(alert(status="resolved", starts_at=start)))
+        stack.wait_phase("in_service")
+    report("one alert", "webhook_to_process_p50", sorted(acted)[rounds // 2], "s")
+    report("one alert", "webhook_to_process_max", max(acted), "s", 0.5)
+    report("one alert", "webhook_to_verified_max", max(verified), "s", 2.0)
+
+
+def crash_loop(stack: Stack, rounds: int) -> None:
+    """kill -9 of the receiver again and again: what was accepted and is not journaled, and how long it is away."""
+    body = json.dumps(webhook(alert("nobody"))).encode()
+    accepted, back = 0, []
+    for _ in range(rounds):
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            accepted += stack.post(body)[0] == 200
+        kill(stack.receiver)
+        begun = time.monotonic()
+        stack.start_receiver()
+        wait_until(lambda: stack.post(body)[0] == 200, "accepts again", 30)
+        accepted += 1
+        back.append(time.monotonic() - begun)
+    exported = stack.folder / "export"
+    exported.write_text(_get(stack, "/api/v1/export?deliveries=1"))
+    journaled = sum('"kind":"delivery"' in line for line in exported.read_text().splitlines())
+    report(f"{rounds} kills", "accepted", accepted, "1")
+    report(f"{rounds} kills", "accepted_and_lost", max(0, accepted - journaled), "1", 0)
+    report(f"{rounds} kills", "back_after_max", max(back), "s")
+    report(
+        f"{rounds} kills",
+        "journal_intact",
+        float(stack.get("/api/v1/verify")["intact"]),
+        "1",
+        1,
+        at_least=True,
+    )
+
+
+def _get(stack: Stack, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", stack.receiver_port, timeout=60)
+    connection.request("GET", path)
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
+
+
+def main() -> None:
+    """`make bench NAME=remediation ARGS="--seconds 10"`."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each throughput case")
+    parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=10, help="of the latency case")
+    parser.add_argument("--kills", type=int, default=10, help="of the crash case")
+    options = parser.parse_args()
+    cases = {
+        "throughput": lambda stack: throughput(stack, options.seconds, options.connections),
+        "storm": storm,
+        "latency": lambda stack: latency(stack, options.rounds),
+        "crash": lambda stack: crash_loop(stack, options.kills),
+    }
+    for name, case in cases.items():
+        with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as folder:
+            stack = Stack(Path(folder))
+            try:
+                quiet = {"hold": {"initial_s": 0.2, "cap_s": 16, "jitter": 0, "sticky_count": 1000}}
+                stack.start_receiver(quiet if name == "latency" else None)
+                stack.start_plugin()
+                stack.start_agent()
+                stack.wait_receiver()
+                stack.wait_agent()
+                case(stack)
+            finally:
+                stack.close()
+    if _FAILED:
+        print(f"gates missed: {', '.join(_FAILED)}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
