@@ -4,7 +4,7 @@ from fabricpulse.core.metrics.catalogue import MetricSpec
 
 _PAIR = ("workload", "device", "peer", "peer_device")
 # One-way delays in a GPU fabric lie between microseconds and, in a full queue, some ten milliseconds.
-DELAY_BUCKETS_S = (5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 1e-1)
+DELAY_BUCKETS_S = (5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1)
 
 SENT_BYTES = MetricSpec(
     "fabricpulse_qp_sent_bytes_total",
