@@ -72,11 +72,11 @@ int main(int argc, char** argv) {
   // The service thread owns the life of the connections and, in between, hands over to the progress thread.
   std::thread service([&] {
     try {
-      Rendezvous rendezvous(options.rank, options.size, options.rendezvous, 60);
+      Rendezvous rendezvous(options.rank, options.size, options.rendezvous, options.connect_seconds);
       auto net = load_net(options.plugin, options.abi, options.seed);
       Ring ring(options, net.get(), &rendezvous, &counters);
       ring.connect(&stop);
-      rendezvous.barrier(60);
+      rendezvous.barrier(options.connect_seconds);
       {
         std::lock_guard<std::mutex> guard(lock);
         connected = true;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace fabricpulse::ring {
@@ -29,6 +30,7 @@ constexpr const char* kUsage =
     "  --seconds S          stop after S seconds\n"
     "  --forever            until SIGTERM (default)\n"
     "  --interval-ms MS     time between lines of output (default 1000)\n"
+    "  --connect-seconds S  how long to wait for the other ranks at the start (default 60)\n"
     "  --compute-ms MS      pause between rounds, as a training step has (default 0)\n"
     "  --json               one JSON object a line on standard output\n"
     "  --busy               never give up the processor while waiting\n"
@@ -103,6 +105,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
     kJson,
     kBusy,
     kSeed,
+    kConnect,
     kHelp
   };
   static const option kLong[] = {{"rank", 1, nullptr, kRank},
@@ -122,6 +125,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
                                  {"json", 0, nullptr, kJson},
                                  {"busy", 0, nullptr, kBusy},
                                  {"seed", 1, nullptr, kSeed},
+                                 {"connect-seconds", 1, nullptr, kConnect},
                                  {"help", 0, nullptr, kHelp},
                                  {nullptr, 0, nullptr, 0}};
   *status = 2;
@@ -198,6 +202,9 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
       case kSeed:
         options->seed = number;
         break;
+      case kConnect:
+        options->connect_seconds = static_cast<int>(std::min<uint64_t>(number, 86'400));
+        break;
       case kHelp:
         *message = kUsage;
         *status = 0;
@@ -220,6 +227,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
   if (options->depth < 1 || options->depth > 32) return complain("--depth must be 1 to 32");
   if (options->slice < 4 || options->slice > (1u << 30)) return complain("--slice must be 4 bytes to 1G");
   if (options->interval_ms < 10) return complain("--interval-ms must be 10 or more");
+  if (options->connect_seconds < 1) return complain("--connect-seconds must be 1 or more");
   if (options->bytes < 4) return complain("--bytes must be 4 or more");
   if (options->plugin.empty()) options->plugin = default_plugin();
   return true;

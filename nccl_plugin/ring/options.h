@@ -18,6 +18,7 @@ struct Options {
   uint64_t rounds = 0;  // 0: until SIGTERM
   double seconds = 0;   // 0: no limit
   uint32_t interval_ms = 1000;
+  int connect_seconds = 60;
   uint32_t compute_ms = 0;  // pause between rounds, as a training step has
   bool json = false, busy = false;
   uint64_t seed = 1;

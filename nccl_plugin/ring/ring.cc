@@ -30,8 +30,6 @@ void raise_to(std::atomic<uint64_t>* value, uint64_t candidate) {
   }
 }
 
-constexpr int kConnectSeconds = 60;
-
 }  // namespace
 
 Ring::Ring(const Options& options, Net* net, Rendezvous* rendezvous, Counters* counters)
@@ -60,7 +58,7 @@ void Ring::connect(std::atomic<bool>* stop) {
     listeners[c] = net_->listen(static_cast<int>(c) % devices, handles.data() + kHandle * c);
   auto all = rendezvous_->all_gather(handles);
   std::vector<uint8_t> theirs = all[next];
-  uint64_t deadline = now_ns() + uint64_t{kConnectSeconds} * 1'000'000'000;
+  uint64_t deadline = now_ns() + static_cast<uint64_t>(options_.connect_seconds) * 1'000'000'000;
   for (uint32_t left = options_.channels * 2; left > 0;) {
     left = 0;
     for (uint32_t c = 0; c < options_.channels; ++c) {
@@ -74,7 +72,7 @@ void Ring::connect(std::atomic<bool>* stop) {
     if (stop->load() || now_ns() > deadline)
       throw std::runtime_error("connecting: " + std::to_string(left) + " of " +
                                std::to_string(options_.channels * 2) + " connections were not made within " +
-                               std::to_string(kConnectSeconds) + " s");
+                               std::to_string(options_.connect_seconds) + " s");
     usleep(1000);
   }
   for (uint32_t c = 0; c < options_.channels; ++c) {

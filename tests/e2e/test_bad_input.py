@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fabricpulse.nccl_plugin import locate
+
 FABRICPULSE = (sys.executable, "-m", "fabricpulse.core.cli")
 DAEMONS = (
     ("mesh",),
@@ -145,3 +147,30 @@ def test_demo_without_permission_for_namespaces(tmp_path: Path) -> None:
     sentence = the_sentence(done)
     assert "namespaces" in sentence
     assert "root" in sentence
+
+
+def test_unreachable_peers(tmp_path: Path) -> None:
+    """A rank whose peers do not come says which address it waited at, and for how long it has tried."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ring_command = [
+        locate.ring(),
+        "--size",
+        "2",
+        "--rendezvous",
+        f"127.0.0.1:{port}",
+        "--connect-seconds",
+        "1",
+    ]
+    for rank, words in (("0", "1 of 1 ranks did not come within 1 s"), ("1", "rank 0 does not answer")):
+        done = run([*ring_command, "--rank", rank], tmp_path)
+        assert done.returncode == 1
+        (sentence,) = done.stderr.splitlines()
+        assert words in sentence
+        assert f"127.0.0.1:{port}" in sentence
+
+
+def test_a_job_that_is_not_there(tmp_path: Path) -> None:
+    """Talking to a job that does not exist names where it was looked for."""
+    done = run([*FABRICPULSE, "plugin", "ctl", "4711", "status"], tmp_path)
+    assert str(tmp_path) in the_sentence(done)

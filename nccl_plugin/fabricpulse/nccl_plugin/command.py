@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 import time
 from typing import Any
@@ -53,7 +54,7 @@ def env(nccl_version: str | None, profiler_only: bool, check_only: bool) -> None
         click.echo(f"NCCL will load {library()}: {', '.join(parts)}")
         return
     for setting in wanted.settings:
-        click.echo(f"export {setting.name}={setting.value}  # {setting.reason}")
+        click.echo(f"export {setting.name}={shlex.quote(setting.value)}  # {setting.reason}")
 
 
 @command.command()
