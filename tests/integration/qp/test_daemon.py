@@ -46,7 +46,7 @@ class Exporter:
         self.log = folder / "log"
         file = folder / "qp.yaml"
         file.write_text(config)
-        command = [*(sys.executable, "-m", "fabricpulse.core.cli", "qp"), "--config", file]
+        command = [sys.executable, "-m", "fabricpulse.core.cli", "qp", "--config", str(file)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--web.listen-address", "127.0.0.1:0"],
@@ -218,7 +218,7 @@ async def test_promtool_finds_nothing_wrong(exporter: Exporter) -> None:
     file.put(Table.COLLECTIVES, 0, state=1, function=b"AllReduce", operations=1, bytes=8, busy_ns=4)
     done = await asyncio.to_thread(
         subprocess.run,
-        [promtool, "check", "metrics"],
+        [str(promtool), "check", "metrics"],
         input=await exporter.text(),
         text=True,
         capture_output=True,

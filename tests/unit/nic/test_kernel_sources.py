@@ -586,5 +586,5 @@ async def test_verbs_events(tree, tmp_path, verbs_library, monkeypatch):
 def test_without_libibverbs_there_are_no_targets(tree):
     exporter = NicExporter(NicConfig(), sysfs=tree.root, sources=Sources(link_events=False))
     collector = VerbsCollector(exporter.flaps, lambda device: None, "/nonexistent/libibverbs.so.1")
-    assert collector.targets(None) == []  # type: ignore[arg-type]
+    assert collector.targets(None) == []
     exporter.close()
