@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def latency(stack: Stack, rounds: int) -> None:
         count = len(stack.effects())
         begun = time.monotonic()
         stack.post(webhook(alert(starts_at=start)))
-        wait_until(lambda count=count: len(stack.effects()) > count, "acted", 10)
+        wait_until(partial(_more_effects, stack, count), "acted", 10)
         acted.append(time.monotonic() - begun)
         stack.wait_phase("avoided")
         action = [a for a in stack.actions() if a["action"] == "nic.avoid"][-1]
@@ -106,6 +107,10 @@ def latency(stack: Stack, rounds: int) -> None:
     report("one alert", "webhook_to_process_p50", sorted(acted)[rounds // 2], "s")
     report("one alert", "webhook_to_process_max", max(acted), "s", 0.5)
     report("one alert", "webhook_to_verified_max", max(verified), "s", 2.0)
+
+
+def _more_effects(stack: Stack, than: int) -> bool:
+    return len(stack.effects()) > than
 
 
 def crash_loop(stack: Stack, rounds: int) -> None:

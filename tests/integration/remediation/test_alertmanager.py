@@ -170,25 +170,22 @@ def test_alertmanager_retries_5xx_and_drops_4xx(stack, make_alertmanager):
     assert {body["version"] for body in handler.bodies} == {"4"}
 
 
-def test_the_example_route_is_valid(tmp_path):
+def test_the_example_route_is_valid():
     """deploy/alertmanager.yml loads in the Alertmanager that is here (amtool)."""
     import subprocess
 
     amtool = find_tool("amtool")
     if amtool is None:
         pytest.skip("no amtool on this machine")
-    example = Path(__file__).parents[3] / "remediation" / "deploy" / "alertmanager.yml"
-    (tmp_path / "token").write_text("secret")
-    text = example.read_text().replace("/etc/alertmanager/fabricpulse.token", str(tmp_path / "token"))
-    (tmp_path / "am.yml").write_text(text)
+    example = Path(__file__).parents[3] / "deploy" / "alertmanager.yml"
     done = subprocess.run(
-        [str(amtool), "check-config", str(tmp_path / "am.yml")], capture_output=True, text=True, check=False
+        [str(amtool), "check-config", str(example)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     routed = subprocess.run(
-        [str(amtool), "config", "routes", "test", f"--config.file={tmp_path / 'am.yml'}", "remediate=nccl"],
+        [str(amtool), "config", "routes", "test", f"--config.file={example}", "remediate=nccl"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert routed.stdout.strip() == "fabric-remediation,on-call"
+    assert routed.stdout.strip() == "remediation,on-call"
