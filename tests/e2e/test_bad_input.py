@@ -153,7 +153,7 @@ def test_unreachable_peers(tmp_path: Path) -> None:
     """A rank whose peers do not come says which address it waited at, and for how long it has tried."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    ring_command = [
+    ring_command: list[str | Path] = [
         locate.ring(),
         "--size",
         "2",
@@ -163,7 +163,7 @@ def test_unreachable_peers(tmp_path: Path) -> None:
         "1",
     ]
     for rank, words in (("0", "1 of 1 ranks did not come within 1 s"), ("1", "rank 0 does not answer")):
-        done = run([*ring_command, "--rank", rank], tmp_path)
+        done = run([*ring_command, *("--rank", rank)], tmp_path)
         assert done.returncode == 1
         (sentence,) = done.stderr.splitlines()
         assert words in sentence
