@@ -10,7 +10,7 @@ echo "wheel-test: building"
 CMAKE_GENERATOR=Ninja PATH="$BIN:$PATH" "$BIN/pip" wheel --quiet --no-build-isolation --no-deps --wheel-dir "$work/dist" .
 "$BIN/python" -m venv "$work/venv"
 echo "wheel-test: installing"
-"$work/venv/bin/pip" install --quiet "$work"/dist/*.whl pytest pytest-asyncio pytest-timeout
+"$work/venv/bin/pip" install --quiet "$work"/dist/*.whl pytest
 cp -r tests/wheel "$work/tests"
 cd "$work"
 "$work/venv/bin/python" -Im pytest -c /dev/null --rootdir "$work/tests" "$work/tests"
