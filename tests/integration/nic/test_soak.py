@@ -5,10 +5,13 @@ from pathlib import Path
 
 from tests.fixtures.sys_tree import SysTree
 
+import pytest
+
 from fabricpulse.exporters.nic.config import NicConfig
 from fabricpulse.exporters.nic.exporter import NicExporter, Sources
 
 
+@pytest.mark.timeout(600)  # seconds on an idle machine, minutes on one that is not
 def test_soak(tmp_path):
     """10,000 scrapes while files change and a device comes and goes: memory and descriptors do not grow."""
     tree = SysTree(tmp_path / "sys")

@@ -89,3 +89,31 @@ def test_several_targets_hang_at_once(runner):
     assert lines == {"y/a", "y/b", "y/c"}
     assert not success["x"]
     hanging.release.set()
+
+
+async def test_on_an_event_loop_and_with_a_plan(runner):
+    """The steps that follow are made when the first is done; when the first hangs they are made all the same."""
+    first, rest = Fake("inventory"), Fake("x")
+    for hanging in (False, True):
+        first.hanging = ("a",) if hanging else ()
+        context = Context(0.0, Inventory(), Faults())
+        outcome = await runner.run_async([(first, "a")], context, lambda: [(rest, "b"), (rest, "c")])
+        lines = {line.strip() for sink in outcome.sinks for line in sink.lines.get("metric", [])}
+        assert lines == ({"x/b", "x/c"} if hanging else {"inventory/a", "x/b", "x/c"})
+        assert outcome.success == {"inventory": not hanging, "x": True}
+    first.release.set()
+
+
+def test_closing_waits_for_the_worker(runner):
+    """What collectors hold is given back on the worker, after what it is at: never under a read."""
+    order: list[str] = []
+
+    class Slow(Fake):
+        def collect(self, target: str, context: Context) -> None:
+            order.append(target)
+
+    slow = Slow("x")
+    context = Context(0.0, Inventory(), Faults())
+    runner.run([(slow, "a"), (slow, "b")], context)
+    runner.close(lambda: order.append("closed"))
+    assert order == ["a", "b", "closed"]

@@ -4,9 +4,8 @@ import asyncio
 import ipaddress
 import os
 import platform
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -38,7 +37,7 @@ from fabricpulse.exporters.nic.kernel.dcb import DcbSource, KernelDcb
 from fabricpulse.exporters.nic.kernel.ethtool import EthtoolSource, KernelEthtool
 from fabricpulse.exporters.nic.kernel.rdma import KernelRdma, RdmaSource
 from fabricpulse.exporters.nic.reader import DescriptorBudget, Faults
-from fabricpulse.exporters.nic.runner import Outcome, Runner
+from fabricpulse.exporters.nic.runner import Outcome, Plan, Runner, Step
 
 log = get_logger(__name__)
 
@@ -123,7 +122,7 @@ class NicExporter:
         self.faults = Faults()
         self._runner = Runner(config.stall_seconds)
         self._inventory = _InventoryCollector(Scanner(self._sysfs, self._wanted))
-        self._lock = threading.Lock()
+        self._one_at_a_time = asyncio.Lock()
         self._rescan: asyncio.Task[None] | None = None
         budget = DescriptorBudget()
         self.gid = GidCollector(
@@ -187,7 +186,7 @@ class NicExporter:
 
     async def start(self) -> None:
         """Finds the NICs and follows link events from now on."""
-        await asyncio.to_thread(self._scan)
+        await self._scan()
         if any(collector.name == "flaps" for collector in self.collectors):
             await self.flaps.start(self.inventory, follow=self._follows_links)
         if self._kernel_log is not None:
@@ -206,24 +205,55 @@ class NicExporter:
 
     def close(self) -> None:
         """Gives descriptors and threads back, after a scrape that is under way."""
-        with self._lock:
+
+        def clean_up() -> None:
             for collector in self.collectors:
                 collector.close()
-            self._runner.close()
+
+        self._runner.close(clean_up)
 
     async def scrape(self) -> bytes:
         """One exposition. The event loop stays free for link events meanwhile."""
-        if not self.flaps.is_live:
-            self.flaps.poll(self.inventory.netdevs)
-        body = await asyncio.to_thread(self.collect)
-        self._use_inventory()
-        return body
-
-    def _use_inventory(self) -> None:
+        async with self._one_at_a_time:
+            if not self.flaps.is_live:
+                self.flaps.poll(self.inventory.netdevs)
+            outcome = await self._runner.run_async(*self._begin())
+            body = self._render(outcome)
         self.flaps.use(self.inventory)
         for collector in self.collectors:
             if isinstance(collector, InfinibandCollector):
                 self.flaps.port_states(collector.port_states())
+        return body
+
+    def collect(self) -> bytes:
+        """One exposition, from the calling thread; not while an event loop scrapes."""
+        return self._render(self._runner.run(*self._begin()))
+
+    def collect_once(self) -> bytes:
+        """One exposition without a daemon: flaps are what the kernel has counted."""
+        context = Context(time.monotonic(), self.inventory, self.faults)
+        self._runner.run([(self._inventory, HOST)], context)
+        self.flaps.use(self.inventory)
+        self.flaps.poll(self.inventory.netdevs, "start")
+        return self.collect()
+
+    def _begin(self) -> tuple[list[Step], Context, Plan]:
+        """What the runner needs: the inventory first, the collectors' targets when it is known."""
+        self.faults.begin()
+        context = Context(time.monotonic(), self.inventory, self.faults)
+
+        def plan() -> list[Step]:
+            context.inventory = self.inventory
+            return [
+                (collector, target) for collector in self.collectors for target in collector.targets(context)
+            ]
+
+        return [(self._inventory, HOST)], context, plan
+
+    async def _scan(self) -> None:
+        async with self._one_at_a_time:
+            context = Context(time.monotonic(), self.inventory, self.faults)
+            await self._runner.run_async([(self._inventory, HOST)], context)
 
     def _unknown_link(self) -> None:
         """A link has appeared: its labels are found without waiting for the next scrape."""
@@ -234,63 +264,28 @@ class NicExporter:
         # udev renames a new link at once; RDMA devices come a little after their netdevs.
         await asyncio.sleep(0.1)
         self._rescan = None
-        await asyncio.to_thread(self._locked_scan)
+        await self._scan()
         self.flaps.use(self.inventory)
 
-    def _locked_scan(self) -> None:
-        with self._lock:
-            self._scan()
-
-    def collect_once(self) -> bytes:
-        """One exposition without a daemon: flaps are what the kernel has counted."""
-        self._locked_scan()
-        self.flaps.use(self.inventory)
-        self.flaps.poll(self.inventory.netdevs, "start")
-        return self.collect()
-
-    def _scan(self) -> Outcome:
-        context = Context(time.monotonic(), self.inventory, self.faults)
-        return self._runner.run([(self._inventory, HOST)], context)
-
-    def collect(self, only: Iterable[str] = ()) -> bytes:
-        """One exposition, from the calling thread; `only` names collectors, none for all."""
-        with self._lock:
-            return self._collect(set(only))
-
-    def _collect(self, only: set[str]) -> bytes:
-        self.faults.begin()
-        began = time.monotonic()
-        outcomes = [self._scan()]
-        context = Context(began, self.inventory, self.faults)
-        chosen = [collector for collector in self.collectors if not only or collector.name in only]
-        steps = [(collector, target) for collector in chosen for target in collector.targets(context)]
-        outcomes.append(self._runner.run(steps, context))
-        return self._render(outcomes, chosen)
-
-    def _render(self, outcomes: Sequence[Outcome], chosen: Sequence[Collector]) -> bytes:
+    def _render(self, outcome: Outcome) -> bytes:
         exposition = Exposition(self._config.sample_cap)
         lines: dict[str, list[str]] = {}
-        for outcome in outcomes:
-            for sink in outcome.sinks:
-                for family, more in sink.lines.items():
-                    # A copy: a thread that was given up may still be writing.
-                    lines.setdefault(family, []).extend(more[:])
+        for sink in outcome.sinks:
+            # Copies: a thread that was given up may still be writing.
+            for family, more in list(sink.lines.items()):
+                lines.setdefault(family, []).extend(more[:])
         exposition.add(BUILD_INFO, self._build, 1)
-        names = ["inventory", *(collector.name for collector in chosen)]
-        durations: dict[str, float] = {}
-        success: dict[str, bool] = {}
-        for outcome in outcomes:
-            durations.update(outcome.duration_s)
-            success.update(outcome.success)
+        names = ["inventory", *(collector.name for collector in self.collectors)]
         for name in names:
-            exposition.add(COLLECTOR_DURATION, (name,), round(durations.get(name, 0.0), 6))
+            exposition.add(COLLECTOR_DURATION, (name,), round(outcome.duration_s.get(name, 0.0), 6))
         for name in names:
-            exposition.add(COLLECTOR_SUCCESS, (name,), int(success.get(name, True)))
+            exposition.add(COLLECTOR_SUCCESS, (name,), int(outcome.success.get(name, True)))
+        faulty = self.faults.now.copy()
         inventory = self.inventory
         devices = {device.name for device in inventory.rdma} | {netdev.device for netdev in inventory.netdevs}
-        for device in sorted(devices | {name for name in self.faults.now if name}):
-            exposition.add(m.DEVICE_FAILURES, (device,), self.faults.now[device])
-        for reason, count in sorted(self.faults.total.items()) or [("none", 0)]:
+        for device in sorted(devices | {name for name in faulty if name}):
+            exposition.add(m.DEVICE_FAILURES, (device,), faulty[device])
+        for reason, count in sorted(self.faults.total.copy().items()) or [("none", 0)]:
             exposition.add(m.READ_FAILURES, (reason,), count)
         for spec in m.METRICS:
             found = lines.get(spec.name)

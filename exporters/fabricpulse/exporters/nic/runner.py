@@ -5,11 +5,14 @@ collected on a worker thread that the caller watches: when one target takes long
 to itself, a new one goes on with the next target, and the stuck target is not tried again before its thread is back.
 """
 
+import asyncio
 import queue
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.exporters.nic.collectors.contract import Collector, Context, Sink
@@ -29,61 +32,91 @@ class Outcome:
     failed_targets: list[tuple[str, str]] = field(default_factory=list)
 
 
-class _Job:
-    """A list of steps on its way. The worker writes, the watcher reads; `position` only grows."""
+Plan = Callable[[], Sequence[Step]]
 
-    def __init__(self, steps: Sequence[Step], context: Context) -> None:
-        self.steps = steps
+
+class _Job:
+    """A list of steps on its way. The worker writes, the watcher reads; `position` only grows.
+
+    plan : makes the steps that follow the first one, on the worker. stuck : steps that are not to be tried.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        context: Context,
+        plan: Plan | None,
+        stuck: frozenset[tuple[str, str]],
+        wake: Callable[[], None],
+    ) -> None:
+        self.steps = list(steps)
         self.context = context
+        self.plan = plan
         self.position = 0
         self.began = time.monotonic()
         self.abandoned = False
         self.done = threading.Event()
         self.durations: list[tuple[str, float]] = []
         self.failures: list[tuple[Step, str]] = []
+        self._stuck = stuck
+        self._wake = wake
 
     def run(self) -> None:
-        steps, context, faults = self.steps, self.context, self.context.faults
-        for position, (collector, target) in enumerate(steps):
+        while self.position < len(self.steps):
             self.began = time.monotonic()
-            self.position = position
-            before = faults.now.total()
-            try:
-                collector.collect(target, context)
-            except Exception as error:  # one target must not cost another, whatever its driver does
-                faults.add(target, collector.name, "error")
-                self.failures.append(((collector, target), f"{type(error).__name__}: {error}"))
-            else:
-                if faults.now.total() != before:
-                    self.failures.append(((collector, target), ""))
+            self._step(*self.steps[self.position])
             if self.abandoned:
                 return
-            self.durations.append((collector.name, time.monotonic() - self.began))
+            if self.plan is not None:
+                self._extend(self.plan)
+            self.position += 1
         self.done.set()
+        self._wake()
+
+    def _step(self, collector: Collector, target: str) -> None:
+        faults = self.context.faults
+        if (collector.name, target) in self._stuck:
+            faults.add(target, collector.name, "hung")
+            self.failures.append(((collector, target), "does not answer"))
+            return
+        before = faults.now.total()
+        try:
+            collector.collect(target, self.context)
+        except Exception as error:  # one target must not cost another, whatever its driver does
+            faults.add(target, collector.name, "error")
+            self.failures.append(((collector, target), f"{type(error).__name__}: {error}"))
+        else:
+            if faults.now.total() != before:
+                self.failures.append(((collector, target), ""))
+        self.durations.append((collector.name, time.monotonic() - self.began))
+
+    def _extend(self, plan: Plan) -> None:
+        self.plan = None
+        self.steps.extend(plan())
 
 
 class _Worker(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="nic-collect", daemon=True)
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.idle = threading.Event()
         self.start()
 
     def run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job.run()
+        while (work := self._work.get()) is not None:
+            work()
             self.idle.set()
 
-    def submit(self, job: _Job) -> None:
+    def submit(self, work: Callable[[], None]) -> None:
         self.idle.clear()
-        self._jobs.put(job)
+        self._work.put(work)
 
     def end(self) -> None:
-        self._jobs.put(None)
+        self._work.put(None)
 
 
 class Runner:
-    """stall_s : how long one target may take. Call `run` from one thread at a time."""
+    """stall_s : how long one target may take. One run at a time."""
 
     def __init__(self, stall_s: float = 2.0) -> None:
         self._stall_s = stall_s
@@ -91,43 +124,73 @@ class Runner:
         self._stuck: dict[tuple[str, str], _Worker] = {}
         self._told: dict[tuple[str, str], str] = {}
 
-    def run(self, steps: Sequence[Step], context: Context) -> Outcome:
-        """Runs the steps in order; blocks until each is done or given up."""
+    def run(self, steps: Sequence[Step], context: Context, plan: Plan | None = None) -> Outcome:
+        """Runs the steps, then those that `plan` makes after the first; blocks until each is done or given up."""
+        drive = self._drive(steps, context, plan, lambda: None)
+        try:
+            while True:
+                job, left_s = next(drive)
+                job.done.wait(left_s)
+        except StopIteration as end:
+            return cast(Outcome, end.value)
+
+    async def run_async(self, steps: Sequence[Step], context: Context, plan: Plan | None = None) -> Outcome:
+        """As `run`, on an event loop, which stays free meanwhile."""
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+
+        def wake() -> None:
+            # The loop may be closed by the time a job of a cancelled scrape ends.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(woken.set)
+
+        drive = self._drive(steps, context, plan, wake)
+        try:
+            while True:
+                _, left_s = next(drive)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await woken.wait()
+                woken.clear()
+        except StopIteration as end:
+            return cast(Outcome, end.value)
+
+    def _drive(
+        self, steps: Sequence[Step], context: Context, plan: Plan | None, wake: Callable[[], None]
+    ) -> Generator[tuple[_Job, float], None, Outcome]:
+        """Yields a job and for how long at most to wait until it wakes."""
         outcome = Outcome(sinks=[context.sink])
-        for collector, _ in steps:
-            outcome.duration_s.setdefault(collector.name, 0.0)
-            outcome.success.setdefault(collector.name, True)
-        left = self._without_stuck(steps, context, outcome)
+        self._take_back()
+        left = list(steps)
         while left:
-            job = _Job(left, context)
-            self._worker.submit(job)
+            job = _Job(left, context, plan, frozenset(self._stuck), wake)
+            self._worker.submit(job.run)
             left = []
-            while not job.done.wait(max(0.001, job.began + self._stall_s - time.monotonic())):
+            while not job.done.is_set():
+                left_s = job.began + self._stall_s - time.monotonic()
+                if left_s > 0:
+                    yield job, left_s
+                    continue
                 position = job.position
-                if time.monotonic() - job.began >= self._stall_s:
-                    job.abandoned = True
-                    left = self._give_up(job, position, outcome)
-                    context = Context(context.now, context.inventory, context.faults)
-                    outcome.sinks.append(context.sink)
-                    break
+                if time.monotonic() - job.began < self._stall_s:
+                    continue
+                job.abandoned = True
+                left = self._give_up(job, position, outcome)
+                if job.plan is not None:
+                    left = [*left, *job.plan()]
+                context = replace(context, sink=Sink())
+                outcome.sinks.append(context.sink)
+                break
+            plan = None
             self._account(job, outcome)
         return outcome
 
-    def _without_stuck(self, steps: Sequence[Step], context: Context, outcome: Outcome) -> list[Step]:
+    def _take_back(self) -> None:
         for key, worker in list(self._stuck.items()):
             if worker.idle.is_set():
                 worker.end()
                 del self._stuck[key]
                 log.info("device answers again", collector=key[0], target=key[1])
-        kept = []
-        for collector, target in steps:
-            if (collector.name, target) in self._stuck:
-                outcome.success[collector.name] = False
-                outcome.failed_targets.append((collector.name, target))
-                context.faults.add(target, collector.name, "hung")
-            else:
-                kept.append((collector, target))
-        return kept
 
     def _give_up(self, job: _Job, position: int, outcome: Outcome) -> list[Step]:
         collector, target = job.steps[position]
@@ -135,14 +198,16 @@ class Runner:
         self._stuck[(collector.name, target)] = self._worker
         self._worker = _Worker()
         outcome.success[collector.name] = False
-        outcome.duration_s[collector.name] += self._stall_s
+        outcome.duration_s[collector.name] = outcome.duration_s.get(collector.name, 0.0) + self._stall_s
         outcome.failed_targets.append((collector.name, target))
         job.context.faults.add(target, collector.name, "hung")
-        return list(job.steps[position + 1 :])
+        return job.steps[position + 1 :]
 
     def _account(self, job: _Job, outcome: Outcome) -> None:
+        for collector, _ in job.steps:
+            outcome.success.setdefault(collector.name, True)
         for name, seconds in job.durations:
-            outcome.duration_s[name] += seconds
+            outcome.duration_s[name] = outcome.duration_s.get(name, 0.0) + seconds
         failing: dict[tuple[str, str], str] = {}
         for (collector, target), message in job.failures:
             outcome.success[collector.name] = False
@@ -162,5 +227,14 @@ class Runner:
                 self._told[key] = message
                 log.warning("device cannot be read in full", collector=key[0], target=key[1], error=message)
 
-    def close(self) -> None:
+    def close(self, clean_up: Callable[[], None] = lambda: None) -> None:
+        """Runs `clean_up` after what the worker is at, and ends it. A target that hangs is not waited for."""
+        cleaned = threading.Event()
+
+        def last() -> None:
+            clean_up()
+            cleaned.set()
+
+        self._worker.submit(last)
         self._worker.end()
+        cleaned.wait(self._stall_s)
