@@ -55,24 +55,25 @@ class Channel:
         self._socket = ours
         pidfd = os.pidfd_open(os.getpid())
         try:
-            with (directory / "keeper.log").open("ab") as log:
-                self._process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-P",
-                        "-m",
-                        "fabricpulse.lab.keeper",
-                        str(theirs.fileno()),
-                        str(pidfd),
-                        str(directory),
-                        "keep" if keep else "remove",
-                    ],
-                    pass_fds=(theirs.fileno(), pidfd),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,  # Ctrl-C is for the parent, which then ends the lab in order
-                )
+            # Held open: what the keeper wrote last is asked for when its directory is gone already.
+            self._log = (directory / "keeper.log").open("a+b")
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "fabricpulse.lab.keeper",
+                    str(theirs.fileno()),
+                    str(pidfd),
+                    str(directory),
+                    "keep" if keep else "remove",
+                ],
+                pass_fds=(theirs.fileno(), pidfd),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,  # Ctrl-C is for the parent, which then ends the lab in order
+            )
         finally:
             theirs.close()
             os.close(pidfd)
@@ -131,6 +132,7 @@ class Channel:
         if threading.current_thread() is not self._thread:
             self._thread.join(10)
         self._socket.close()
+        self._log.close()
 
     def _gone(self) -> LabClosedError:
         # A new one for each caller: a traceback belongs to one thread.
@@ -139,6 +141,11 @@ class Channel:
             if self._fatal is None
             else type(self._fatal)(*self._fatal.args)
         )
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it was killed"
 
     def _read(self) -> None:
         while True:
@@ -159,9 +166,7 @@ class Channel:
                 future.set_result((message, descriptors))
         with self._lock:
             if not self._closed and self._fatal is None:
-                self._fatal = LabClosedError(
-                    "the lab's keeper has ended unexpectedly; its log is keeper.log in the lab's directory"
-                )
+                self._fatal = LabClosedError(f"the lab's keeper has ended unexpectedly: {self._last_words()}")
             self._closed = True
             waiting, self._waiting = self._waiting, {}
         for future in waiting.values():

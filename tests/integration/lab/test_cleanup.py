@@ -137,7 +137,7 @@ def test_kill_of_the_keeper_ends_everything_and_is_reported() -> None:
         process = lab.popen("h0", ["sleep", "1000"])
         os.kill(lab.keeper_pid, signal.SIGKILL)
         assert wait_gone([process.outer_pid]) == []
-        with pytest.raises(LabClosedError, match="keeper"):
+        with pytest.raises(LabClosedError, match="keeper has ended unexpectedly: it was killed"):
             lab.run("h0", ["true"])
         assert process.wait(5) == -signal.SIGKILL
 
