@@ -1,14 +1,19 @@
 """In continuous integration a test that is skipped has failed: what was not run was not shown to work.
 
 Elsewhere a test may skip with a reason (no root, no Prometheus). With CI=true each skip is a failure that gives the
-reason, unless the reason begins with "hardware:", for what only machines with that hardware can show.
+reason, unless the reason begins with "hardware:", for what only machines with that device or kernel can show.
 """
 
 import os
+import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
+
+# As in an activated environment: tests find its cmake, ninja and fabricpulse before the system's.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 

@@ -43,7 +43,7 @@ def test_collectives_are_counted(host: Path, tmp_path: Path, version: str) -> No
     try:
         first = process.stdout.readline()
         if not first and process.wait() == 3:
-            pytest.skip("this machine has no NIC that is up")
+            pytest.skip("hardware: this machine has no NIC that is up")
         mask = int(first.split()[1])
         assert mask == 2 | 4 | 8 | 16 | 64
         assert process.stdout.readline() == "played\n"

@@ -495,7 +495,7 @@ async def test_kernel_log_counts_only_known_nics(tree, tmp_path):
     assert (tmp_path / "nic-events.jsonl").read_text().count("Cable unplugged") == 2
 
 
-@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK | os.W_OK), reason="needs /dev/kmsg")
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK | os.W_OK), reason="hardware: no /dev/kmsg")
 async def test_the_real_kernel_log(tree):
     """A line written to /dev/kmsg now is counted; older ones are not."""
     tree.mlx5_roce(0, gid_slots=4)
