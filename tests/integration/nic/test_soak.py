@@ -3,9 +3,8 @@
 import os
 from pathlib import Path
 
-from tests.fixtures.sys_tree import SysTree
-
 import pytest
+from tests.fixtures.sys_tree import SysTree
 
 from fabricpulse.exporters.nic.config import NicConfig
 from fabricpulse.exporters.nic.exporter import NicExporter, Sources
