@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "engine.h"
 
@@ -190,7 +191,10 @@ std::string ControlServer::answer(const char* text, size_t size, bool may_look, 
   std::string id = op_id ? op_id->text : "";
   if (!may_look) return error(id, {"denied", "only the job's user and root may talk to this socket"});
   if (op->text == "hello") return hello();
-  if (op->text == "status") return request.count("op_id") ? status_of(id) : status();
+  if (op->text == "status") {
+    const JsonValue* connections = find(request, "connections", JsonValue::Kind::kBool);
+    return request.count("op_id") ? status_of(id) : status(connections == nullptr || connections->boolean);
+  }
   if (op->text == "events") return events(request);
   if (std::none_of(std::begin(kOps), std::end(kOps), [&](const char* known) { return op->text == known; }))
     return error(id,
@@ -213,7 +217,7 @@ std::string ControlServer::hello() {
   return out.text();
 }
 
-std::string ControlServer::status() {
+std::string ControlServer::status(bool with_connections) {
   fp_plugin_header* header = engine_->telemetry()->header();
   uint64_t now = engine_->now();
   JsonWriter out;
@@ -221,12 +225,15 @@ std::string ControlServer::status() {
   out.field("workload", header->workload).field("generation", header->generation);
   out.field("detail", uint64_t{engine_->detail()});
   uint32_t lanes[kMaxNics] = {}, up[kMaxNics] = {};
+  uint64_t sent[kMaxNics] = {}, received[kMaxNics] = {}, waiting = 0;
   JsonWriter list;
   list.open('[');
   for (auto& connection : engine_->connections()) {
     Entered entered(connection.get());
     const ProcessIdentity& peer = connection->peer();
     bool send = connection->direction() == Direction::kSend;
+    std::string_view waits_for = wait_name(connection->waits_for());
+    waiting += connection->requests() > 0 && (waits_for == "lane" || waits_for == "delivery");
     list.open('{').field("connection", hex(connection->id())).field("direction", send ? "send" : "receive");
     list.field("peer", peer.host).field("peer_pid", uint64_t{peer.pid});
     rank_field(&list, "peer_rank", peer.rank);
@@ -242,6 +249,8 @@ std::string ControlServer::status() {
       up[lane.nic] += lane.up;
       static const fp_plugin_lane kNothing{};
       const fp_plugin_lane& r = lane.record ? *lane.record : kNothing;
+      sent[lane.nic] += r.sent_bytes;
+      received[lane.nic] += r.received_bytes;
       const char* wanted = lane.disabled                    ? "disabled"
                            : engine_->nic_avoided(lane.nic) ? "avoided"
                                                             : "enabled";
@@ -266,9 +275,13 @@ std::string ControlServer::status() {
     const Engine::Nic& nic = engine_->nic(i);
     out.open('{').field("device", nic.name).field("link", nic.link_up.load() ? "up" : "down");
     out.field("avoided", nic.avoided.load()).field("speed_mbps", uint64_t{nic.speed_mbps});
-    out.field("lanes", uint64_t{lanes[i]}).field("lanes_up", uint64_t{up[i]}).close('}');
+    out.field("lanes", uint64_t{lanes[i]}).field("lanes_up", uint64_t{up[i]});
+    out.field("sent_bytes", sent[i]).field("received_bytes", received[i]).close('}');
   }
-  out.close(']').key("connections").raw(list.text()).close('}');
+  out.close(']').field("waiting", waiting);
+  // A job of many peers has more lanes than one message holds; whoever steers NICs asks without them.
+  if (with_connections) out.key("connections").raw(list.text());
+  out.close('}');
   return out.text();
 }
 

@@ -54,7 +54,7 @@ class ControlServer {
   void accept_client(const std::function<void(int fd, uint64_t id)>& watch);
   void drop(uint64_t id);
   std::string hello();
-  std::string status();
+  std::string status(bool with_connections);
   std::string status_of(const std::string& op_id);
   std::string events(const JsonObject& request);
   std::string change(const std::string& op, const JsonObject& request);

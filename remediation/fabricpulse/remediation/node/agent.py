@@ -221,7 +221,10 @@ class NodeAgent:
                 self._tell(await self._carry_out(nic))
             if waiting:
                 self._survey = await asyncio.to_thread(self._plugins.survey)
-            strays = [nic for nic in self._desired.values() if self._survey.strays(nic)]
+            # Only what has been carried out once: what was accepted meanwhile has its guard and its watch before it.
+            strays = [
+                nic for nic in self._desired.values() if nic.op_id in self._found and self._survey.strays(nic)
+            ]
             for nic in strays:
                 self._tell(await self._correct(nic))
             if strays:

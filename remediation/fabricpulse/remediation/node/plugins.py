@@ -17,6 +17,8 @@ from fabricpulse.remediation.protocol import DesiredNic, Result
 
 _POLL_S = 0.02
 _AT_ONCE = 16
+# Without its connections: those of a large job do not fit into one message.
+_STATUS = {"op": "status", "connections": False}
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Plugins:
 
     def survey(self) -> Survey:
         """Asks every process for its state; one that does not answer is left out: its socket outlives a killed one."""
-        answers = self._ask_all(self.present(), {"op": "status"})
+        answers = self._ask_all(self.present(), _STATUS)
         return Survey({name: answer for name, answer in answers.items() if isinstance(answer, dict)})
 
     def apply(self, nic: DesiredNic, names: Iterable[str] | None = None) -> Result:
@@ -120,7 +122,7 @@ class Plugins:
         wanted = nic.desired == "avoid"
         missing = list(names)
         while True:
-            answers = self._ask_all(missing, {"op": "status"})
+            answers = self._ask_all(missing, _STATUS)
             still = []
             for name, answer in answers.items():
                 if isinstance(answer, ControlError):

@@ -1,4 +1,4 @@
-"""What the jobs of a host look like, and what that means for a NIC. Pure: works on the answers of control sockets."""
+"""What the jobs of a host look like, and what that means for a NIC. Pure: works on answers of control sockets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,8 +7,6 @@ from typing import Any
 from fabricpulse.remediation.protocol import DesiredNic, Traffic
 
 Status = Mapping[str, Any]
-# A connection that waits for these has a request under way that only our lanes hold up.
-_WAITS_FOR_US = frozenset({"lane", "delivery"})
 
 
 @dataclass(frozen=True)
@@ -64,25 +62,23 @@ class Survey:
 
 def bytes_elsewhere(status: Status, device: str) -> int:
     """Bytes that one process' lanes over other NICs have carried since their start, both directions."""
-    total = 0
-    for connection in _dicts(status.get("connections")):
-        for lane in _dicts(connection.get("lanes")):
-            if lane.get("device") != device:
-                total += _count(lane.get("sent_bytes")) + _count(lane.get("received_bytes"))
-    return total
+    return sum(
+        _count(entry.get("sent_bytes")) + _count(entry.get("received_bytes"))
+        for entry in _dicts(status.get("devices"))
+        if entry.get("device") != device
+    )
 
 
 def verdict(before: Survey, after: Survey, device: str) -> Traffic:
-    """What the other lanes did between two surveys: moved bytes, had nothing to do, or should have and did not."""
+    """What the other lanes did between two surveys: moved bytes, had nothing to do, or should have and did not.
+
+    `waiting` counts connections with requests that only our lanes hold up; who waits for its peer does not count.
+    """
     for name, status in after.processes.items():
         earlier = before.processes.get(name)
         if earlier is not None and bytes_elsewhere(status, device) > bytes_elsewhere(earlier, device):
             return "moved"
-    for status in after.processes.values():
-        for connection in _dicts(status.get("connections")):
-            if _count(connection.get("requests")) and connection.get("waits_for") in _WAITS_FOR_US:
-                return "stalled"
-    return "idle"
+    return "stalled" if any(_count(status.get("waiting")) for status in after.processes.values()) else "idle"
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:

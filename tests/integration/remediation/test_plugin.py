@@ -1,0 +1,79 @@
+"""The loop against the plugin itself, in a ring job that carries data."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.fixtures.remediation_stack import Stack, alert, wait_until, webhook
+from tests.integration.nccl_plugin.ring import Ring
+
+from fabricpulse.lab import Lab
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def ring() -> Iterator[Ring]:
+    with Lab(hosts=2, rails=2, nic_mbit=400) as lab:
+        started = Ring(lab, 2, ["--bytes", "1M"])
+        started.wait_running()
+        yield started
+        started.stop()
+
+
+def states(ring: Ring, device: str) -> set[str]:
+    return {lane["state"] for lane in ring.lanes("h0") if lane["device"] == device}
+
+
+def blocked(stack: Stack, device: str) -> list[str]:
+    return [t["blocked"] for t in stack.get("/api/v1/targets") if t["target"]["device"] == device]
+
+
+def test_a_running_job_leaves_a_nic_and_comes_back(ring, stack: Stack):
+    """Out within a second, data still moving over the other rail, back after the hold; nothing is asked twice."""
+    stack.start_receiver()
+    stack.start_agent(run_dir=ring.lab.host("h0").run_dir)
+    stack.wait_receiver()
+    stack.wait_agent()
+    (agent,) = stack.get("/api/v1/status")["agents"]
+    assert agent["devices"] == {"rail0": True, "rail1": True}
+    stack.post(webhook(alert()))
+    stack.wait_phase("avoided")
+    (action,) = stack.actions()
+    assert (action["outcome"], action["processes"]) == ("succeeded", 1)
+    assert action["verified_at"] - action["received_at"] < 1.0
+    ring.until(lambda: states(ring, "rail0") == {"disabled"}, 3.0)
+    wait_until(lambda: stack.actions()[0]["traffic"] == "moved", "the job moves data over the other rail", 10)
+    since = time.time()
+    time.sleep(0.3)  # the ring prints what it moved in this time
+    assert ring.bandwidth(since, time.time()) > 0
+    # The other rail is the last one now: the guard says no before anybody is asked.
+    stack.post(webhook(alert(device="rail1")))
+    wait_until(lambda: blocked(stack, "rail1") == ["last_nic"], "the last NIC stays", 5)
+    stack.post(webhook(alert(device="rail1", status="resolved")))
+    stack.post(webhook(alert(status="resolved")))
+    stack.wait_phase("in_service")
+    ring.until(lambda: states(ring, "rail0") <= {"up", "slow_start"}, 5.0)
+    assert len(stack.actions()) == 2
+
+
+def test_the_short_status_has_no_connections(ring):
+    """What the agent asks for stays small: sums by device, and how many connections wait for our lanes."""
+    short = ring.control("h0", op="status", connections=False)
+    assert "connections" not in short
+    assert isinstance(short["waiting"], int)
+    ring.until(
+        lambda: all(
+            d["sent_bytes"] > 0 for d in ring.control("h0", op="status", connections=False)["devices"]
+        ),
+        5.0,
+    )
+    full = ring.control("h0", op="status")
+    for device in short["devices"]:
+        lanes = [
+            lane["sent_bytes"]
+            for connection in full["connections"]
+            for lane in connection["lanes"]
+            if lane["device"] == device["device"]
+        ]
+        assert 0 <= device["sent_bytes"] <= sum(lanes)
