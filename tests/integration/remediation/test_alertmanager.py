@@ -52,7 +52,7 @@ def test_fire_repeat_resolve(stack, make_alertmanager):
     begun = time.monotonic()
     am.fire(starts_s=start)
     wait_until(stack.effects, "NIC avoided", 10)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 5
     for _ in range(5):
         am.fire(starts_s=start)
     stack.wait_phase("avoided")
