@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.separating_line import WIDEST_RATE_PPB, SeparatingLine, feasible_rates, separate
+from fabricpulse.clocksync.separating_line import SeparatingLine, feasible_rates, separate
 
 # The bound trusts a rate to so many of its standard deviations.
 _RATE_SIGMAS = 6.0
@@ -226,7 +226,7 @@ def _choose_points(upper: _Cloud, lower: _Cloud, rate_ppb: float, parameters: Es
     fewest = min(parameters.fewest_pure, len(upper.y) // 2, len(lower.y) // 2)
     if smaller < max(fewest, parameters.fewest_points):
         return upper, lower, pure, Quality.UNFILTERED, guard
-    wide = guard >= parameters.guard_ns[1] or smaller < 2 * parameters.minimum_trains
+    wide = guard >= parameters.guard_ns[1] or smaller < parameters.minimum_trains
     return (
         _select(upper, keep_u),
         _select(lower, keep_l),
@@ -291,7 +291,7 @@ def _rate_limits(
     prior: RatePrior | None,
 ) -> tuple[float, float]:
     """Lowest and highest rate that causality allows, by this window and by those before it."""
-    low, high = feasible_rates(upper.t, upper.y, lower.t, lower.y, line.rate_ppb, WIDEST_RATE_PPB)
+    low, high = feasible_rates(upper.t, upper.y, lower.t, lower.y, line.rate_ppb)
     if prior is not None:
         before_low, before_high = prior.low_ppb - parameters.drift_ppb, prior.high_ppb + parameters.drift_ppb
         # Limits that exclude each other tell of a clock whose rate was changed: then only what is new counts.

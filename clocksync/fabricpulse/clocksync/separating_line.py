@@ -25,7 +25,7 @@ _TOLERANCE_NS = 0.01
 _MAX_STEPS = 60
 # Widest relative rate of two clocks that is looked for, ppb: crystals stay within +-100 ppm each, slewing
 # adds 500 ppm.
-WIDEST_RATE_PPB = 2_000_000.0
+WIDEST_RATE_PPB = 1_200_000.0
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ def separate(
     steps = 2
     # The derivative falls with the slope; it must be positive on the left and negative on the right.
     while not clamp and (left.derivative < 0 or right.derivative > 0) and rate_range_ppb < WIDEST_RATE_PPB:
-        rate_range_ppb *= 8
+        rate_range_ppb = min(8 * rate_range_ppb, WIDEST_RATE_PPB)
         if left.derivative < 0:
-            left = tangent(rate_ppb - rate_range_ppb)
+            left = tangent(max(rate_ppb - rate_range_ppb, -WIDEST_RATE_PPB))
         if right.derivative > 0:
-            right = tangent(rate_ppb + rate_range_ppb)
+            right = tangent(min(rate_ppb + rate_range_ppb, WIDEST_RATE_PPB))
         steps += 1
     best = max(left, right, key=lambda t: t.gap)
     while steps < _MAX_STEPS and left.derivative > 0 > right.derivative:
@@ -125,12 +125,12 @@ def separate(
 
 
 def feasible_rates(
-    upper_t: Floats, upper: Floats, lower_t: Floats, lower: Floats, inside_ppb: float, widest_ppb: float
+    upper_t: Floats, upper: Floats, lower_t: Floats, lower: Floats, inside_ppb: float
 ) -> tuple[float, float]:
     """The slopes of all lines that pass below every upper and above every lower point: (lowest, highest), ppb.
 
     inside_ppb : a slope near which to begin. Where no line passes at all (late stamps made the clouds overlap), the
-    slopes of those that come closest. The answer lies within inside_ppb +- widest_ppb.
+    slopes of those that come closest. The answer lies within +- WIDEST_RATE_PPB, whatever inside_ppb is.
     """
 
     def gap(slope: float) -> tuple[float, float]:
@@ -142,7 +142,7 @@ def feasible_rates(
     allowance = min(here, 0.0) - 1e-6
     ends = []
     for side in (-1.0, 1.0):
-        slope = inside_ppb + side * widest_ppb
+        slope = side * WIDEST_RATE_PPB
         # From outside, Newton's method on a concave function walks to its zero and never over it.
         for _ in range(_MAX_STEPS):
             value, derivative = gap(slope)

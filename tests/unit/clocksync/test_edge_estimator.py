@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.bench.clock_simulator import Clock, Edge, Queue, loaded_path
 
@@ -49,6 +49,7 @@ def join(parts: list[Trains]) -> Trains:
     loss=st.sampled_from([0.0, 0.1, 0.5]),
     skew_ns=st.sampled_from([0.0, 400.0, 4_000.0]),
 )
+@example(seed=4_294_967_294, loads=(0.6, 0.9), rate=5.0, loss=0.1, skew_ns=0.0)  # a slope of 2,500 ppm fitted best
 def test_offset_and_rate_are_within_the_bound(
     seed: int, loads: tuple[float, float], rate: float, loss: float, skew_ns: float
 ) -> None:
@@ -105,7 +106,7 @@ def test_it_says_what_the_fit_rests_on() -> None:
     full = fit_edge(out, into, PARAMETERS)
     assert full is not None
     assert full.quality == Quality.CODED
-    few = [Trains(t.t_ns[:40], t.tx_ns[:40], t.rx_ns[:40], t.valid[:40]) for t in (out, into)]
+    few = [Trains(t.t_ns[:20], t.tx_ns[:20], t.rx_ns[:20], t.valid[:20]) for t in (out, into)]
     fit = fit_edge(few[0], few[1], PARAMETERS)
     assert fit is not None
     assert fit.quality == Quality.WIDE
