@@ -164,7 +164,11 @@ def test_fleet_agrees_survives_kills_and_never_runs_backward(fleet: SyntheticFle
     watch(6, 10_000)
     assert all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED)
     daemons.coordinator()
-    wait_for(
-        lambda: all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED), 10, "synchronized with the new coordinator"
-    )
+    for host in HOSTS:
+        wait_for(
+            lambda port=daemons.ports[host]: daemons.metrics(port)["fabricpulse_clock_coordinator_up"] == 1,  # type: ignore[misc]
+            20,
+            f"{host} reports to the new coordinator",
+        )
+    assert all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED)
     watch(2, 2_000)

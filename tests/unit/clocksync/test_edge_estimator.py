@@ -49,7 +49,9 @@ def join(parts: list[Trains]) -> Trains:
     loss=st.sampled_from([0.0, 0.1, 0.5]),
     skew_ns=st.sampled_from([0.0, 400.0, 4_000.0]),
 )
-@example(seed=4_294_967_294, loads=(0.6, 0.9), rate=5.0, loss=0.1, skew_ns=0.0)  # a slope of 2,500 ppm fitted best
+@example(
+    seed=4_294_967_294, loads=(0.6, 0.9), rate=5.0, loss=0.1, skew_ns=0.0
+)  # a slope of 2,500 ppm fitted best
 def test_offset_and_rate_are_within_the_bound(
     seed: int, loads: tuple[float, float], rate: float, loss: float, skew_ns: float
 ) -> None:
