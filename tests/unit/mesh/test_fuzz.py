@@ -21,7 +21,7 @@ def has_libfuzzer():
 def fuzzer(tmp_path_factory):
     """The harness, compiled: with libFuzzer, or with a small mutator of its own where there is only g++."""
     binary = tmp_path_factory.mktemp("fuzz") / "probe_fuzz"
-    kind = ("clang++", "-fsanitize=fuzzer,address,undefined")
+    kind: tuple[str, ...] = ("clang++", "-fsanitize=fuzzer,address,undefined")
     if not has_libfuzzer():
         kind = ("g++", "-fsanitize=address,undefined", "-DSTANDALONE")
     subprocess.run(

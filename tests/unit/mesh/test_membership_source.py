@@ -17,11 +17,18 @@ hosts:
 """
 
 
+async def hosts_of(reader):
+    """The hosts that the reader reads; it must read something."""
+    membership = await reader.read()
+    assert membership is not None
+    return membership.hosts
+
+
 async def test_file_is_read_only_when_it_has_changed(tmp_path):
     path = tmp_path / "fleet.yaml"
     path.write_text(FLEET)
     reader = MembershipReader(MembershipSource(file=str(path)))
-    assert [h.name for h in (await reader.read()).hosts] == ["a", "b"]
+    assert [h.name for h in await hosts_of(reader)] == ["a", "b"]
     assert await reader.read() is None
     path.write_text("hosts: [")
     with pytest.raises(ConfigError):
@@ -29,7 +36,7 @@ async def test_file_is_read_only_when_it_has_changed(tmp_path):
     with pytest.raises(ConfigError):  # and again: a bad file is not taken for an unchanged one
         await reader.read()
     path.write_text("hosts: []")
-    assert (await reader.read()).hosts == ()
+    assert await hosts_of(reader) == ()
 
 
 async def test_url_with_etag():
@@ -51,7 +58,7 @@ async def test_url_with_etag():
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/membership"
     reader = MembershipReader(MembershipSource(url=url))
-    assert len((await reader.read()).hosts) == 2
+    assert len(await hosts_of(reader)) == 2
     assert await reader.read() is None
     with pytest.raises(UserError, match="HTTP status 500"):
         await reader.read()
@@ -76,8 +83,8 @@ async def test_dns(monkeypatch):
     source = MembershipSource(
         dns={"n0": "rail0.fleet", "n1": "rail1.fleet"}, devices={"n0": "eth1", "n1": "eth2"}
     )
-    membership = await MembershipReader(source).read()
-    assert {h.name: [(n.device, n.address, n.network) for n in h.nics] for h in membership.hosts} == {
+    hosts = await hosts_of(MembershipReader(source))
+    assert {h.name: [(n.device, n.address, n.network) for n in h.nics] for h in hosts} == {
         "gpu-1": [("eth1", "10.0.0.1", "n0"), ("eth2", "10.1.0.1", "n1")],
         "gpu-2": [("eth1", "10.0.0.2", "n0")],
     }
@@ -95,6 +102,7 @@ async def test_edges_only_between_addresses_of_one_family(tmp_path):
     path = tmp_path / "fleet.yaml"
     path.write_text(FLEET)
     membership = await MembershipReader(MembershipSource(file=str(path))).read()
+    assert membership is not None
     view = view_of(membership, "a", 10, 2)
     assert [(p.nic, p.host, p.address) for p in view.peers] == [(0, "b", "10.0.0.2")]
     assert view_of(membership, "stranger", 10, 2).nics == ()

@@ -42,21 +42,22 @@ _EDGE_FAMILIES = (
 
 def edge_faults(view: FleetView, snapshot: Snapshot) -> list[Fault | None]:
     """The fault of each edge of the snapshot."""
-    views = []
-    for peer, edge in zip(view.peers, snapshot.edges, strict=True):
-        dead = sum(1 for index in range(edge.paths) if edge.raw_paths[4 * index + 3] == State.DOWN)
-        views.append(
-            EdgeView(
-                view.nics[peer.nic].device,
-                peer.host,
-                peer.device,
-                edge.state,
-                edge.inbound,
-                edge.outbound,
-                snapshot.nics[peer.nic].state,
-                dead,
-            )
+    dead = [edge.raw_paths[3 : 4 * edge.paths : 4].count(State.DOWN) for edge in snapshot.edges]
+    if not any(dead) and not any(edge.state == State.DOWN for edge in snapshot.edges):
+        return [None] * len(snapshot.edges)  # nearly every scrape of a fleet's life
+    views = [
+        EdgeView(
+            view.nics[peer.nic].device,
+            peer.host,
+            peer.device,
+            edge.state,
+            edge.inbound,
+            edge.outbound,
+            snapshot.nics[peer.nic].state,
+            paths,
         )
+        for peer, edge, paths in zip(view.peers, snapshot.edges, dead, strict=True)
+    ]
     return diagnose(views)
 
 
