@@ -40,13 +40,7 @@ def test_receiver_dies_around_a_commit(stack, failpoint):
     stack.start_plugin()
     stack.start_agent()
     stack.start_receiver(FABRICPULSE_FAILPOINT=f"{failpoint}:3")
-
-    def again() -> None:
-        while stack.receiver is not None and stack.receiver.wait() == -9:
-            stack.start_receiver()
-
-    keeper = threading.Thread(target=again, daemon=True)
-    keeper.start()
+    stack.keep_receiver()
     deliver(stack, webhook(alert()))
     wait_until(lambda: [op for _, op, _ in stack.effects()] == ["nic.avoid"], "NIC avoided", 30)
     stack.wait_receiver()
