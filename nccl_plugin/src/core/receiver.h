@@ -27,7 +27,7 @@ struct ReceiveMessage {
   uint64_t posted_ns = 0;
 };
 
-class Receiver final : public Connection {
+class Receiver final : public Connection, public std::enable_shared_from_this<Receiver> {
  public:
   Receiver(Host* host, uint64_t id, uint32_t device, uint64_t communicator, uint32_t lanes);
 
@@ -37,6 +37,12 @@ class Receiver final : public Connection {
   // True when all of the message has arrived, or the message is too large (use kTruncated until then; see
   // truncated).
   bool test(ReceiveMessage* message, uint32_t* size, bool* truncated, uint64_t now);
+
+  // The sender waits for our word about what has arrived or has been posted.
+  bool owes() const { return untold_chunks_ > 0 || (large_ && untold_posted_ != posted_); }
+  void settle(uint64_t now) {
+    if (owes() && !closed_) tell(now);
+  }
 
   // ---- keeper, with the lock held ----
   // A hello for one of our lanes. Fills the reply; kOk: give the transport to attach().

@@ -8,14 +8,15 @@ namespace {
 
 constexpr uint32_t kMinChunk = 64 * 1024;
 constexpr double kChunkSeconds = 0.004;   // a chunk takes about this long on its lane
-constexpr double kWindowSeconds = 0.020;  // bytes in flight on a lane, as time
+constexpr double kWindowSeconds = 0.050;  // bytes in flight on a lane, as time
 constexpr uint64_t kMinWindow = 256 * 1024;
 constexpr uint64_t kMaxWindow = 8 * 1024 * 1024;
-constexpr uint64_t kFirstWindow = 1024 * 1024;
+constexpr uint64_t kFirstWindow = 512 * 1024;
+constexpr double kFirstRate = 64e6;  // until measured; little is at stake on a path that may be slow
 constexpr uint64_t kSlowStartWindow = 128 * 1024;
 constexpr uint32_t kRateSampleBytes = 32 * 1024;  // smaller chunks measure latency, not rate
 constexpr double kSpreadSeconds = 0.002;          // a backlog shorter than this stays on the primary lane
-constexpr double kReserveSeconds = 0.008;         // lanes that share a NIC with a better lane
+constexpr double kReserveSeconds = 0.100;         // lanes that share a NIC with a better lane
 constexpr uint64_t kFenceAgainNs = 20'000'000;
 constexpr uint64_t kFirstBackoffNs = 50'000'000;
 constexpr uint64_t kMaxBackoffNs = 1'000'000'000;
@@ -39,7 +40,7 @@ Sender::Sender(Host* host, uint64_t id, uint32_t device, uint64_t communicator,
     lane.named = true;
     lane.state_since_ns = created_ns_;
     flow_[i].window = kFirstWindow;
-    flow_[i].rate = static_cast<double>(host->nic_bytes_per_second(lane.nic));
+    flow_[i].rate = std::min(static_cast<double>(host->nic_bytes_per_second(lane.nic)), kFirstRate);
     flow_[i].backoff_ns = kFirstBackoffNs;
   }
   no_lane_since_ns_ = created_ns_;
@@ -107,9 +108,16 @@ Lane* Sender::choose(uint32_t bytes, uint64_t now) {
       continue;
     }
     if (now > flow.rate_at_ns + kRateForgetNs) {
-      // An old verdict fades, so that a lane is tried again some time after it was slow.
-      double speed = static_cast<double>(host_->nic_bytes_per_second(lane.nic));
-      flow.rate = std::min(flow.rate * 1.5, speed);
+      // An old verdict fades, so that a lane is tried again some time after it was slow: up to what the best
+      // sibling does, and with little at stake.
+      double best_sibling = 0;
+      for (const Lane& other : lanes_)
+        if (other.up && other.index != lane.index)
+          best_sibling = std::max(best_sibling, flow_[other.index].rate);
+      double ceiling =
+          best_sibling > 0 ? best_sibling : static_cast<double>(host_->nic_bytes_per_second(lane.nic));
+      flow.rate = std::max(flow.rate, std::min(flow.rate * 1.5, ceiling));
+      flow.window = std::min(flow.window, kMinWindow);
       flow.rate_at_ns = now;
     }
     double cost = static_cast<double>(flow.in_flight + size) / std::max(flow.rate, 1.0);
@@ -461,7 +469,6 @@ void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTranspo
   flow.weighed = 0;
   for (const Lane& other : lanes_)  // no catching up on the share of the time it was away
     if (other.up) flow.weighed = std::max(flow.weighed, flow_[other.index].weighed);
-  if (again) flow.rate = static_cast<double>(host_->nic_bytes_per_second(lane.nic));
   lane_joined(&lane, std::move(transport), epoch, now);
   lane.last_resort = !wanted(lane);
   pump(now);
