@@ -44,6 +44,7 @@ def test_random_faults(ring_lab: Lab, seed: int) -> None:
     survive(ring_lab, seed, 40, "fabricpulse-ring", {})
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_random_faults_under_a_sanitizer(ring_lab: Lab, sanitizer: str, tmp_path: Path) -> None:
     """The sanitizer finds nothing while lanes die and come back."""
