@@ -36,7 +36,7 @@ from typing import Any, NoReturn
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import syscalls, wiring
 from fabricpulse.lab.fabric import Fabric
-from fabricpulse.lab.wire import receive
+from fabricpulse.lab.wire import MESSAGE_MAX, receive
 
 CARRIER_TIMEOUT_S = 10.0
 NETNS_DIR = Path("/run/netns")
@@ -448,6 +448,12 @@ def main() -> int:
         user_namespace = _unshare_all()
     except UserError as error:
         control.send(json.dumps({"event": "fatal", "error": str(error)}).encode())
+        # A socket closed with a request unread resets the connection, and the parent would never see why.
+        control.shutdown(socket.SHUT_WR)
+        control.settimeout(10)
+        with suppress(OSError):
+            while control.recv(MESSAGE_MAX):
+                pass
         return 1
     pid = os.fork()
     if pid != 0:

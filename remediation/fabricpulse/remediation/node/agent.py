@@ -70,6 +70,12 @@ class NodeAgent:
 
     async def run(self, options: DaemonOptions) -> None:
         """Works until told to stop. What it has applied stays applied."""
+        try:
+            await self._work(options)
+        finally:
+            self._journal.close()
+
+    async def _work(self, options: DaemonOptions) -> None:
         server = WebServer(
             "fabricpulse remediation node agent", self._life, self._metrics, web_config=options.web_config
         )
@@ -91,7 +97,6 @@ class NodeAgent:
             await asyncio.gather(stop, *work, *self._watching.values(), return_exceptions=True)
         await server.stop()
         self._plugins.close()
-        self._journal.close()
         for task in done - {stop}:  # a loop that ends by itself is a defect: do not sit there deaf
             task.result()
 

@@ -73,6 +73,12 @@ class Receiver:
 
     async def run(self, options: DaemonOptions) -> None:
         """Serves until told to stop."""
+        try:
+            await self._serve(options)
+        finally:
+            self._store.close()
+
+    async def _serve(self, options: DaemonOptions) -> None:
         server = WebServer(
             "fabricpulse remediation receiver",
             self._life,
@@ -102,11 +108,7 @@ class Receiver:
             await self._engine.start(self._reconciler.on_start)
         except StoreError as error:
             raise UserError(str(error)) from error
-        try:
-            await server.start(options.listen)
-        except UserError:
-            self._store.close()
-            raise
+        await server.start(options.listen)
         async with aiohttp.ClientSession() as session:
             work = [
                 asyncio.create_task(self._engine.run()),
@@ -123,7 +125,6 @@ class Receiver:
                     task.cancel()
                 await server.stop()
                 await asyncio.gather(*work, stop, return_exceptions=True)
-                self._store.close()
             for task in done - {stop}:
                 task.result()
 
