@@ -35,7 +35,18 @@ class Tools:
 
 
 def find_tools(directory: Path | None = None) -> Tools:
-    """All four programs; with `directory`, only from there. Raises UserError that names the missing ones."""
+    """All four programs; with `directory`, only from there.
+
+    Raises UserError that names the missing ones, or a folder of FABRICPULSE_TOOLS that holds none of them: whoever
+    names a release means that one, and another found on PATH would pass for it unseen.
+    """
+    if directory is None:
+        for named in _named_folders():
+            if not any(find_tool(name, named) for name in _NAMES):
+                raise UserError(
+                    f"{TOOLS_ENV} names {named}, which holds none of {', '.join(_NAMES)}: correct it, or unset it to "
+                    "use those on PATH or in .tools/usr/bin"
+                )
     found = {name: find_tool(name, directory) for name in _NAMES}
     missing = [name for name, path in found.items() if path is None]
     if missing:
@@ -72,14 +83,19 @@ def find_tool(name: str, directory: Path | None = None) -> Path | None:
 
 def search_path() -> list[Path]:
     """Where programs are looked for, in order."""
-    entries = [
-        *os.environ.get(TOOLS_ENV, "").split(os.pathsep),
-        *os.environ.get("PATH", "").split(os.pathsep),
-    ]
+    entries = [*_named_folders(), *_folders("PATH")]
     checkout = checkout_root()
     if checkout is not None:
-        entries.append(str(checkout / ".tools" / "usr" / "bin"))
-    return [Path(entry) for entry in entries if entry]
+        entries.append(checkout / ".tools" / "usr" / "bin")
+    return entries
+
+
+def _named_folders() -> list[Path]:
+    return _folders(TOOLS_ENV)
+
+
+def _folders(variable: str) -> list[Path]:
+    return [Path(entry) for entry in os.environ.get(variable, "").split(os.pathsep) if entry]
 
 
 def checkout_root() -> Path | None:

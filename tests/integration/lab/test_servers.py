@@ -95,3 +95,14 @@ def test_the_named_directory_comes_first(
     found = find_tools()
     assert found.alertmanager == mine
     assert found.prometheus == tools.prometheus
+
+
+def test_a_named_directory_without_the_programs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that was asked for and is not there is not replaced by another in silence."""
+    monkeypatch.setenv("FABRICPULSE_TOOLS", str(tmp_path))
+    with pytest.raises(
+        UserError, match=rf"^FABRICPULSE_TOOLS names {tmp_path}, which holds none of prometheus"
+    ):
+        find_tools()
