@@ -19,13 +19,14 @@
 #include "core/receiver.h"
 #include "core/sender.h"
 #include "core/telemetry.h"
-#include "fabricpulse/clock_page.h"
 #include "fabricpulse/virtual_clock.h"
+#include "fleet_time.h"
 #include "tcp/nics.h"
 
 namespace fabricpulse {
 
 class ControlServer;
+class Handshakes;
 class Profiler;
 
 constexpr const char* kPluginVersion = "0.1.0";
@@ -52,6 +53,16 @@ struct Listener {
   uint64_t communicator = 0;
   std::deque<std::shared_ptr<Receiver>> waiting;  // under the engine's lock
 };
+
+// Where the peer's process of a connection listens.
+struct PeerRoute {
+  uint16_t port = 0;
+  uint64_t token[2] = {};
+  std::vector<WireNic> nics;
+};
+
+// What a descriptor of the keeper's is.
+enum class Watched : uint8_t { kWake = 1, kLinks, kListener, kIncoming, kDial, kControl };
 
 class Engine final : public Host {
  public:
@@ -89,12 +100,23 @@ class Engine final : public Host {
   void add_profiler(Profiler* profiler);
   void remove_profiler(Profiler* profiler);
 
+  // ---- handshakes (keeper) ----
+  const ProcessIdentity& identity() const { return identity_; }
+  uint16_t port() const { return port_; }
+  void fill_nics(WireNic* nics, uint32_t* count) const;
+  bool find_route(uint64_t connection, PeerRoute* route);
+  bool knows(uint64_t connection);
+  // The receiving end that a hello is for, made if its listener is here; nullptr: not ours.
+  std::shared_ptr<Receiver> receiver_for(const Hello& hello);
+  void watch(int fd, Watched kind, uint64_t id, uint32_t events);
+  void unwatch(int fd);
+
   // ---- Host ----
   const Config& config() const override { return config_; }
   Telemetry* telemetry() override { return &telemetry_; }
   uint64_t now() const override;
   int64_t host_clock() const override { return fp_host_clock_now(virtual_clock_); }
-  bool fleet_clock(int64_t* fleet_ns) const override;
+  bool fleet_clock(int64_t* fleet_ns) const override { return fleet_time_.read(host_clock(), fleet_ns); }
   bool nic_up(uint32_t nic) const override { return nics_[nic]->link_up.load(std::memory_order_relaxed); }
   bool nic_avoided(uint32_t nic) const override {
     return nics_[nic]->avoided.load(std::memory_order_relaxed);
@@ -111,31 +133,14 @@ class Engine final : public Host {
   void remove_files();
 
  private:
-  struct Dial;      // outgoing handshake
-  struct Incoming;  // handshake of a peer
-
   Engine(LogFunction log, const Config& config);
   bool start(std::string* error);
   bool open_listeners(std::string* error);
   bool open_nic_listener(Nic* nic, uint16_t port);
   void run();
   void tick(uint64_t now, uint64_t since_last);
-  void watch(int fd, uint64_t tag, uint32_t events);
-  void unwatch(int fd);
   void look_at_links(uint64_t now);
-  void refresh_clock(uint64_t now);
   void publish(uint64_t now);
-  void accept_peers(uint32_t nic, uint64_t now);
-  void serve_incoming(uint64_t id, uint64_t now);
-  void answer(Incoming* incoming, uint64_t now);
-  void start_dials(const std::shared_ptr<Connection>& connection, uint64_t now);
-  void start_probe(const std::shared_ptr<Receiver>& receiver, uint64_t now);
-  void serve_dial(uint64_t id, uint64_t now);
-  void end_dial(uint64_t id, int error, uint64_t now);
-  void drop_late_handshakes(uint64_t now);
-  void judge_peer(const std::shared_ptr<Connection>& connection, uint64_t now);
-  int dial_socket(uint32_t nic, const uint8_t address[16], uint16_t port, int* error);
-  void fill_nics(WireNic* nics, uint32_t* count) const;
 
   Config config_;
   Telemetry telemetry_;
@@ -145,29 +150,16 @@ class Engine final : public Host {
   std::vector<std::unique_ptr<Nic>> nics_;
   const fp_virtual_clock* virtual_clock_ = nullptr;
 
-  // The clock page as last seen by the keeper, in words so that any thread may read it while it changes.
-  static constexpr size_t kClockWords = sizeof(fp_clock_page) / 8;
-  std::atomic<uint32_t> clock_sequence_{0};
-  std::atomic<uint64_t> clock_words_[kClockWords];
-  std::atomic<bool> clock_valid_{false};
-  const fp_clock_page* clock_page_ = nullptr;
-  uint64_t clock_inode_ = 0, clock_looked_ns_ = 0;
+  FleetTime fleet_time_;
 
   std::mutex lock_;  // tables below; taken before the lock of a connection, never after
   std::map<uint64_t, std::shared_ptr<Connection>> connections_;
-  struct PeerRoute {
-    uint16_t port = 0;
-    uint64_t token[2] = {};
-    std::vector<WireNic> nics;
-  };
   std::map<uint64_t, PeerRoute> routes_;  // by connection: where the peer's process listens
   std::vector<std::weak_ptr<Listener>> listeners_;
   int communicators_ = 0;
 
   int epoll_ = -1, wake_ = -1, links_ = -1;
-  std::map<uint64_t, std::unique_ptr<Dial>> dials_;         // keeper only
-  std::map<uint64_t, std::unique_ptr<Incoming>> incoming_;  // keeper only
-  uint64_t next_id_ = 1;
+  std::unique_ptr<Handshakes> handshakes_;  // keeper only
   uint64_t links_looked_ns_ = 0, published_ns_ = 0;
   std::unique_ptr<ControlServer> control_;
   std::atomic<uint32_t> detail_{0};

@@ -1,0 +1,41 @@
+// Fleet time from the clock page of this host, for chunk stamps.
+#ifndef FABRICPULSE_FLEET_TIME_H_
+#define FABRICPULSE_FLEET_TIME_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "fabricpulse/clock_page.h"
+
+namespace fabricpulse {
+
+class FleetTime {
+ public:
+  explicit FleetTime(const std::string& run_dir);
+  ~FleetTime();
+  FleetTime(const FleetTime&) = delete;
+  FleetTime& operator=(const FleetTime&) = delete;
+
+  // Keeper thread: looks at the page. Returns enum fp_clock_status.
+  uint32_t refresh(uint64_t now, int64_t host_ns);
+  // Any thread: fleet time at `host_ns` of the host's clock. False while the clock is not synchronised.
+  bool read(int64_t host_ns, int64_t* fleet_ns) const;
+
+ private:
+  void look();
+  void unmap();
+
+  const std::string path_;
+  // The page as last seen by refresh(), in words so that any thread may read it while it changes.
+  static constexpr size_t kWords = sizeof(fp_clock_page) / 8;
+  std::atomic<uint32_t> sequence_{0};
+  std::atomic<uint64_t> words_[kWords];
+  std::atomic<bool> valid_{false};
+  const fp_clock_page* page_ = nullptr;
+  uint64_t inode_ = 0, looked_ns_ = 0;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_FLEET_TIME_H_
