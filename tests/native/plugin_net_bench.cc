@@ -2,11 +2,28 @@
 // this project's plugin and, in the same way, for the transports inside libnccl (which export no symbol:
 // their place is given).
 //
+// Why the comparison is fair. NCCL's progress thread decides when a transport gets to work, and transports
+// differ in which call they work in: NCCL's sockets move bytes only when a request is tested, this plugin
+// also when one is posted. So the calls are made in the order of NCCL's proxy (sendProxyProgress,
+// recvProxyProgress and ncclProxyProgress of 2.29), for both nets by the same code:
+//   * one thread a side, sender and receiver in processes of their own; nothing waits for readiness;
+//   * a pass over a send posts at most one isend, if fewer than NCCL_STEPS are under way, and is over then;
+//     otherwise it tests the oldest request, and only that one;
+//   * a pass over a receive posts at most one irecv, if fewer than NCCL_STEPS are under way, and is over
+//   then;
+//     otherwise it tests the oldest. Receives are posted before the first send starts;
+//   * a pass without progress, and every eighth one with, ends with sched_yield.
+// As a GPU would, the sender writes every cache line of a message before isend and the receiver reads and
+// checks every line after test; no DMA does that here, so the time it takes is taken off the processor time
+// (not off the throughput). Testing younger requests too is no choice: NCCL's sockets read the next message's
+// head for whichever request is tested.
+//
 // Usage: plugin_net_bench ROLE HOST:PORT MODE BYTES SECONDS LIBRARY TABLE [STUB]
 //   ROLE   receive (listens at HOST:PORT) or send       MODE   bandwidth or latency
 //   TABLE  name of an exported symbol, or 0xOFFSET of the table in the library
 //   STUB   0xOFFSET of cudaGetDevice in the library: replaced by one that answers device 0
-// Prints one JSON line.
+// NET_BENCH_PROFILER=LIBRARY in the environment: the events of NCCL's proxy go to that library's profiler
+// too. Prints one JSON line.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -28,6 +45,7 @@
 #include <vector>
 
 #include "abi/net.h"
+#include "abi/profiler.h"
 
 using namespace fabricpulse::abi;
 
@@ -120,28 +138,194 @@ const NetV12* table_of(const char* library, const char* table, const char* stub)
 struct End {
   const NetV12* net = nullptr;
   void *send = nullptr, *recv = nullptr, *send_memory = nullptr, *recv_memory = nullptr;
-  std::vector<uint8_t> send_data, recv_data;
+  std::vector<uint64_t> send_data, recv_data;
 };
 
-void* start_send(End* end, size_t bytes, int slot) {
-  void* request = nullptr;
-  check(end->net->isend(end->send, end->send_data.data() + bytes * static_cast<size_t>(slot), bytes, 0,
-                        end->send_memory, nullptr, &request),
-        "isend");
-  return request;
+// The profiler events that NCCL's proxy has for one direction: an all-reduce of kSteps messages, its kernel
+// channel, its proxy operation, and a proxy step a message; each only if the profiler's mask asks for it.
+class Events {
+ public:
+  using Table = ProfilerV5<DescriptorV5>;
+  static constexpr uint64_t kSteps = 16;
+
+  explicit Events(bool sends) : sends_(sends) {
+    const char* library = getenv("NET_BENCH_PROFILER");
+    if (library == nullptr) return;
+    void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    table_ = handle ? static_cast<const Table*>(dlsym(handle, "ncclProfiler_v5")) : nullptr;
+    if (table_ == nullptr) exit(2);
+    check(table_->init(&context_, 1, &mask_, "bench", 2, 2, sends ? 0 : 1, log_line), "profiler init");
+  }
+
+  void posted(uint64_t number, size_t bytes) {
+    if (table_ == nullptr) return;
+    if (number % kSteps == 0) begin(bytes);
+    void*& step = steps_[number % kDepth];
+    step = nullptr;
+    if ((mask_ & kEventProxyStep) == 0 || op_ == nullptr) return;
+    step = start(kEventProxyStep, op_);
+    for (int state : {8, static_cast<int>(kStepSendPeerWait), static_cast<int>(kStepSendWait)})
+      if (sends_ || state == kStepSendWait) record(step, sends_ ? state : static_cast<int>(kStepRecvWait));
+  }
+
+  void completed(uint64_t number) {
+    if (table_ == nullptr) return;
+    void* step = steps_[number % kDepth];
+    if (step != nullptr) {
+      if (!sends_) record(step, kStepRecvGpuWait);
+      check(table_->stop_event(step), "stopEvent");
+    }
+    if (number % kSteps == kSteps - 1) end();
+  }
+
+ private:
+  void begin(size_t bytes) {
+    if ((mask_ & kEventCollective) == 0) return;
+    DescriptorV5 d{};
+    d.type = kEventCollective;
+    d.collective.function = "AllReduce";
+    d.collective.count = bytes * kSteps;
+    d.collective.type = "ncclInt8";
+    d.collective.algorithm = "RING";
+    d.collective.protocol = "SIMPLE";
+    check(table_->start_event(context_, &collective_, &d), "startEvent");
+    kernel_ = start(kEventKernelChannel, collective_);
+    op_ = start(kEventProxyOp, collective_);
+    if (collective_ != nullptr) check(table_->stop_event(collective_), "stopEvent");
+  }
+  void end() {
+    for (void** event : {&op_, &kernel_}) {
+      if (*event != nullptr) check(table_->stop_event(*event), "stopEvent");
+      *event = nullptr;
+    }
+    collective_ = nullptr;
+  }
+  void* start(uint64_t type, void* parent) {
+    if ((static_cast<uint64_t>(mask_) & type) == 0 || parent == nullptr) return nullptr;
+    DescriptorV5 d{};
+    d.type = type;
+    d.parent = parent;
+    if (type == kEventProxyOp) d.proxy_op.pid = getpid();
+    void* event = nullptr;
+    check(table_->start_event(context_, &event, &d), "startEvent");
+    return event;
+  }
+  void record(void* event, int state) {
+    if (event != nullptr) check(table_->record_state(event, state, nullptr), "recordEventState");
+  }
+
+  const bool sends_;
+  const Table* table_ = nullptr;
+  void *context_ = nullptr, *collective_ = nullptr, *kernel_ = nullptr, *op_ = nullptr;
+  void* steps_[kDepth] = {};
+  int mask_ = 0;
+};
+
+constexpr size_t kLineWords = 8;  // of 8 bytes, in a cache line
+
+// What the receiver expects in each line of message `number`; the first word tells also whether it is the
+// last.
+uint64_t line_word(uint64_t number, size_t at) {
+  return ((number + 1) * UINT64_C(0x9e3779b97f4a7c15) + at) << 1;
 }
-void* start_recv(End* end, size_t bytes, int slot) {
-  void* request = nullptr;
-  void* data = end->recv_data.data() + bytes * static_cast<size_t>(slot);
-  int tag = 0;
-  check(end->net->irecv(end->recv, 1, &data, &bytes, &tag, &end->recv_memory, nullptr, &request), "irecv");
-  return request;
-}
-bool done(End* end, void* request) {
-  int finished = 0, size = 0;
-  check(end->net->test(request, &finished, &size), "test");
-  return finished != 0;
-}
+
+// One direction of one connection as an op of NCCL's proxy.
+class Op {
+ public:
+  Op(End* end, bool sends, size_t bytes, Events* events)
+      : end_(end), events_(events), sends_(sends), bytes_(bytes), words_((bytes + 7) / 8) {}
+
+  // One pass; true if something has moved. A send may start message `allowed` - 1 at most.
+  bool pass(uint64_t allowed, bool last) {
+    if (posted_ < done_ + kDepth && posted_ < allowed && post(last)) return true;
+    if (posted_ == done_) return false;
+    int finished = 0, size = 0;
+    check(end_->net->test(requests_[done_ % kDepth], &finished, &size), "test");
+    if (finished != 0) complete();
+    return finished != 0;
+  }
+
+  uint64_t posted() const { return posted_; }
+  uint64_t done() const { return done_; }
+  bool saw_last() const { return saw_last_; }  // the receiver has it
+  bool sent_last() const { return sent_last_ && filled_ == posted_; }
+  uint64_t wrong() const { return wrong_; }
+  double touched_s() const { return touched_s_; }
+
+ private:
+  uint64_t* slot(uint64_t number) {
+    auto& data = sends_ ? end_->send_data : end_->recv_data;
+    return data.data() + (number % kDepth) * words_;
+  }
+
+  bool post(bool last) {
+    void* request = nullptr;
+    if (sends_) {
+      if (filled_ == posted_) {
+        fill(posted_, last);
+        ++filled_;
+        sent_last_ = last;
+      }
+      check(end_->net->isend(end_->send, slot(posted_), bytes_, 0, end_->send_memory, nullptr, &request),
+            "isend");
+    } else {
+      void* data = slot(posted_);
+      int tag = 0;
+      check(end_->net->irecv(end_->recv, 1, &data, &bytes_, &tag, &end_->recv_memory, nullptr, &request),
+            "irecv");
+    }
+    if (request == nullptr) return false;
+    requests_[posted_ % kDepth] = request;
+    if (events_ != nullptr) events_->posted(posted_, bytes_);
+    ++posted_;
+    return true;
+  }
+
+  void fill(uint64_t number, bool last) {
+    double start = now_s();
+    uint64_t* data = slot(number);
+    for (size_t at = 0; at < words_; at += kLineWords) data[at] = line_word(number, at);
+    data[0] |= last ? 1 : 0;
+    touched_s_ += now_s() - start;
+  }
+
+  void complete() {
+    if (events_ != nullptr) events_->completed(done_);
+    if (!sends_) {
+      double start = now_s();
+      const uint64_t* data = slot(done_);
+      uint64_t differs = (data[0] ^ line_word(done_, 0)) & ~UINT64_C(1);
+      for (size_t at = kLineWords; at < words_; at += kLineWords) differs |= data[at] ^ line_word(done_, at);
+      wrong_ += differs != 0;
+      saw_last_ = (data[0] & 1) != 0;
+      touched_s_ += now_s() - start;
+    }
+    ++done_;
+  }
+
+  End* end_;
+  Events* events_;
+  const bool sends_;
+  size_t bytes_;
+  const size_t words_;
+  void* requests_[kDepth] = {};
+  uint64_t posted_ = 0, done_ = 0, filled_ = 0, wrong_ = 0;
+  bool saw_last_ = false, sent_last_ = false;
+  double touched_s_ = 0;
+};
+
+// ncclProxyProgress: gives way when idle, and now and then when not.
+class Turn {
+ public:
+  void end(bool moved) {
+    if (moved && ++passes_ < 8) return;
+    passes_ = 0;
+    sched_yield();
+  }
+
+ private:
+  int passes_ = 0;
+};
 
 }  // namespace
 
@@ -149,6 +333,7 @@ int main(int argc, char** argv) {
   if (argc < 8) return 2;
   bool receives = strcmp(argv[1], "receive") == 0, latency = strcmp(argv[3], "latency") == 0;
   size_t bytes = strtoull(argv[4], nullptr, 10);
+  if (bytes < 8) return 2;
   double seconds = atof(argv[5]);
   int peer = meet(receives, argv[2]);
   int on = 1;
@@ -172,84 +357,67 @@ int main(int argc, char** argv) {
     if (end.recv == nullptr) check(end.net->accept(listener, &end.recv, &unused), "accept");
     if (now_s() - start > 20) return 1;
   }
-  end.send_data.assign(std::max<size_t>(bytes, 1) * kDepth, 7);
-  end.recv_data.assign(std::max<size_t>(bytes, 1) * kDepth, 0);
-  check(end.net->reg_mr(end.send, end.send_data.data(), end.send_data.size(), kPointerHost, &end.send_memory),
+  size_t words = (bytes + 7) / 8;
+  end.send_data.assign(words * kDepth, 7);
+  end.recv_data.assign(words * kDepth, 0);
+  check(end.net->reg_mr(end.send, end.send_data.data(), end.send_data.size() * 8, kPointerHost,
+                        &end.send_memory),
         "regMr");
-  check(end.net->reg_mr(end.recv, end.recv_data.data(), end.recv_data.size(), kPointerHost, &end.recv_memory),
+  check(end.net->reg_mr(end.recv, end.recv_data.data(), end.recv_data.size() * 8, kPointerHost,
+                        &end.recv_memory),
         "regMr");
+  Events events(!receives);
+  Op out(&end, true, bytes, receives ? nullptr : &events);
+  Op in(&end, false, bytes, receives ? &events : nullptr);
   char word = 0;
+  // The receiver has posted before the sender starts.
+  if (latency || receives)
+    while (in.posted() < kDepth) in.pass(UINT64_MAX, false);
   swap_bytes(peer, "x", &word, 1);
 
   double start = now_s(), cpu = cpu_s();
-  uint64_t count = 0;
   std::vector<double> rounds;
+  Turn turn;
   if (latency) {
-    // The sender's first byte says whether another round follows.
-    for (bool more = true; more; ++count) {
-      // As NCCL's progress thread: whatever is under way is asked about in turn (some transports send only
-      // then).
-      auto wait_both = [&](void* in, void* out, double* in_at) {
-        bool in_done = in == nullptr, out_done = out == nullptr;
-        while (!in_done || !out_done) {
-          if (!out_done) out_done = done(&end, out);
-          if (!in_done && done(&end, in)) {
-            in_done = true;
-            if (in_at != nullptr) *in_at = now_s();
-          }
+    uint64_t round = 0;
+    bool more = true;
+    while (more) {
+      double before = now_s();
+      if (!receives) more = before - start < seconds;
+      // The one side sends first, the other answers with what it was told: go on, or that was the last.
+      auto until = [&](Op* op, uint64_t count, uint64_t may_send) {
+        while (op->done() < count) {
+          bool moved = out.pass(may_send, !more);
+          moved |= in.pass(UINT64_MAX, false);
+          turn.end(moved);
         }
       };
-      void *in = nullptr, *out = nullptr;
-      while (in == nullptr) in = start_recv(&end, bytes, 0);
-      double before = now_s(), arrived = 0;
       if (!receives) {
-        more = before - start < seconds;
-        end.send_data[0] = more ? 1 : 2;
-        while (out == nullptr) out = start_send(&end, bytes, 0);
-        wait_both(in, out, &arrived);
-        rounds.push_back((arrived - before) / 2);
+        until(&in, round + 1, round + 1);
+        rounds.push_back((now_s() - before) / 2);
       } else {
-        wait_both(in, nullptr, nullptr);
-        more = end.recv_data[0] == 1;
-        while (out == nullptr) out = start_send(&end, bytes, 0);
-        wait_both(nullptr, out, nullptr);
-      }
-    }
-  } else {
-    std::vector<void*> requests(kDepth, nullptr);
-    uint64_t posted = 0;
-    bool last_posted = false;
-    while (true) {
-      bool idle = true;
-      while (!last_posted && posted - count < kDepth) {
-        int slot = static_cast<int>(posted % kDepth);
-        if (!receives) {
-          bool last = now_s() - start >= seconds;
-          end.send_data[bytes * static_cast<size_t>(slot)] = last ? 2 : 1;
-          void* request = start_send(&end, bytes, slot);
-          if (request == nullptr) break;
-          requests[static_cast<size_t>(slot)] = request;
-          last_posted = last;
+        until(&in, round + 1, round);
+        more = !in.saw_last();
+        if (more) {
+          // The answer leaves now; that it has left is seen while the next round is waited for.
+          while (out.posted() < round + 1) turn.end(out.pass(round + 1, false));
         } else {
-          void* request = start_recv(&end, bytes, slot);
-          if (request == nullptr) break;
-          requests[static_cast<size_t>(slot)] = request;
+          until(&out, round + 1, round + 1);
         }
-        ++posted;
-        idle = false;
       }
-      if (count < posted && done(&end, requests[count % kDepth])) {
-        bool last =
-            receives ? end.recv_data[bytes * (count % kDepth)] == 2 : last_posted && count + 1 == posted;
-        ++count;
-        idle = false;
-        if (last) break;
-      }
-      if (idle) sched_yield();  // as NCCL's progress thread
+      ++round;
     }
+    while (out.done() < out.posted()) turn.end(out.pass(out.posted(), false));
+  } else if (receives) {
+    while (!in.saw_last()) turn.end(in.pass(UINT64_MAX, false));
+  } else {
+    while (!out.sent_last() || out.done() < out.posted())
+      turn.end(out.pass(out.sent_last() ? out.posted() : UINT64_MAX, now_s() - start >= seconds));
   }
   double took = now_s() - start;
-  double used = cpu_s() - cpu;
+  double touched = in.touched_s() + out.touched_s();
+  double used = cpu_s() - cpu - touched;
+  uint64_t count = latency || receives ? in.done() : out.done();
   double gigabytes = static_cast<double>(count) * static_cast<double>(bytes) / 1e9;
   double p50 = 0;
   if (!rounds.empty()) {
@@ -257,12 +425,13 @@ int main(int argc, char** argv) {
     p50 = rounds[rounds.size() / 2];
   }
   printf(
-      "{\"role\": \"%s\", \"messages\": %llu, \"seconds\": %.6f, \"gb_per_s\": %.6f, \"cpu_s_per_gb\": %.6f, "
-      "\"half_round_trip_us\": %.3f}\n",
-      argv[1], static_cast<unsigned long long>(count), took, gigabytes / took,
-      gigabytes > 0 ? used / gigabytes : 0, p50 * 1e6);
+      "{\"role\": \"%s\", \"messages\": %llu, \"wrong\": %llu, \"seconds\": %.6f, \"gb_per_s\": %.6f, "
+      "\"cpu_s_per_gb\": %.6f, \"touch_s_per_gb\": %.6f, \"half_round_trip_us\": %.3f}\n",
+      argv[1], static_cast<unsigned long long>(count), static_cast<unsigned long long>(in.wrong()), took,
+      gigabytes / took, gigabytes > 0 ? used / gigabytes : 0, gigabytes > 0 ? touched / gigabytes : 0,
+      p50 * 1e6);
   fflush(stdout);
   swap_bytes(peer, "y", &word, 1);
   // Receives that were posted ahead are given up with the process.
-  _exit(0);
+  _exit(in.wrong() == 0 ? 0 : 1);
 }

@@ -1,0 +1,104 @@
+"""The nets that the bench of the NCCL plugin measures, all by the same program (tests/native/plugin_net_bench.cc)."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.lab import Lab
+from fabricpulse.nccl_plugin.locate import library
+
+ROOT = Path(__file__).parents[2]
+PEERS = ROOT / "build/peers/nccl"
+PORT = 7100
+
+
+@dataclass
+class Net:
+    """What the measuring program needs to reach one implementation of the v12 interface."""
+
+    arguments: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def our_net(**env: str) -> Net:
+    """The plugin as it is installed, with more environment for one case."""
+    return Net([str(library()), "ncclNetPlugin_v12"], {"FABRICPULSE_NICS": "rail*", **env})
+
+
+def nccl_library() -> Path | None:
+    """The released NCCL, put into build/peers on first use; None, with the reason on standard error, if it cannot be
+    had."""
+    found = list(PEERS.glob("nvidia/nccl/lib/libnccl.so.2"))
+    if not found:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(PEERS)]
+        done = subprocess.run([*pip, "nvidia-nccl-cu13"], capture_output=True, text=True, check=False)
+        found = list(PEERS.glob("nvidia/nccl/lib/libnccl.so.2"))
+        if not found:
+            print(f"no peer: {done.stderr.strip()[-300:]}", file=sys.stderr)
+            return None
+    return found[0]
+
+
+def nccl_sockets() -> dict[str, Net]:
+    """NCCL's own socket transport in the settings that come near its best on a small machine.
+
+    Without threads, as NCCL chooses on NICs of most vendors (the progress thread moves the bytes), and with one thread
+    and one socket. More of them were two to four times slower on two processors.
+    """
+    found = nccl_library()
+    if found is None:
+        return {}
+    symbols = subprocess.run(["nm", str(found)], capture_output=True, text=True, check=False).stdout
+    places = {
+        parts[2]: f"0x{parts[0]}"
+        for parts in (line.split() for line in symbols.splitlines())
+        if len(parts) == 3 and parts[2] in ("ncclNetSocket", "cudaGetDevice")
+    }
+    if len(places) != 2:
+        print("no peer: this release of NCCL keeps its symbols to itself", file=sys.stderr)
+        return {}
+    arguments = [str(found), places["ncclNetSocket"], places["cudaGetDevice"]]
+    env = {"NCCL_SOCKET_IFNAME": "rail0"}
+    one_thread = {"NCCL_SOCKET_NTHREADS": "1", "NCCL_NSOCKS_PERTHREAD": "1"}
+    return {"nccl_socket": Net(arguments, env), "nccl_socket_thread": Net(arguments, {**env, **one_thread})}
+
+
+def build_program(directory: Path) -> Path:
+    """Compiles the measuring program."""
+    program = directory / "net-bench"
+    source = ROOT / "tests/native/plugin_net_bench.cc"
+    compiler = shutil.which("c++") or "c++"
+    include = f"-I{ROOT}/nccl_plugin/src"
+    subprocess.run(
+        [compiler, "-std=c++17", "-O2", include, str(source), "-o", str(program), "-ldl"], check=True
+    )
+    return program
+
+
+def measure(
+    lab: Lab, program: Path, net: Net, mode: str, size: int, seconds: float
+) -> dict[str, dict[str, Any]]:
+    """One run between two hosts: what the sender and the receiver have measured. Fails if a byte was wrong."""
+    receiver, sender = lab.host(0), lab.host(1)
+    results: dict[str, dict[str, Any]] = {}
+    running = []
+    for role, host in (("receive", receiver), ("send", sender)):
+        output = (lab.directory / f"net-bench-{role}").open("w+")
+        address = f"{receiver.front_end}:{PORT}"
+        argv = [str(program), role, address, mode, str(size), str(seconds), *net.arguments]
+        process = host.popen(argv, env=net.env, stdout=output, stderr=subprocess.STDOUT)
+        running.append((role, process, output))
+    for role, process, output in running:
+        code = process.wait(seconds + 60)
+        output.seek(0)
+        said = output.read()
+        output.close()
+        if code != 0:
+            raise UserError(f"{process.describe()} ended with {code}: {said.strip()[-500:]}")
+        results[role] = json.loads([line for line in said.splitlines() if line.startswith("{")][-1])
+    return results
