@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build and the lab need, or with the argument "lint" those of the checks; without
-# root it says what is missing.
+# Installs the Debian packages that the build and the lab need, with the argument "lint" those of the checks, with "bench"
+# the peers that the benchmarks run beside ours; without root it says what is missing.
 set -euo pipefail
 
 declare -A package_of
 if [[ ${1:-} == lint ]]; then
   package_of=([clang-format]=clang-format [clang-tidy]=clang-tidy [shellcheck]=shellcheck [jsonnetfmt]=jsonnet)
+elif [[ ${1:-} == bench ]]; then
+  package_of=([chronyd]=chrony [chronyc]=chrony [ptp4l]=linuxptp)
 else
   package_of=(
     [g++]=g++ [make]=make [ip]=iproute2 [tc]=iproute2 [nft]=nftables

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from tests.bench.clock_fleet import SimFleet
+from tests.bench.clock_peers import missing_tools
 from tests.bench.clock_simulator import Clock, Edge, loaded_path
 from tests.bench.clock_wire import Measured, run_wire
 
@@ -521,6 +522,12 @@ def main() -> int:
         return 0
     report("machine", "load_average", round(os.getloadavg()[0], 2), "processes", cpus=os.cpu_count())
     parts = arguments.only.split(",")
+    if missing_tools() and {"wire", "chrony"} & set(parts):
+        tools = " and ".join(missing_tools())
+        print(
+            f"bench_clocksync: {tools} not installed, their rows will miss; scripts/system_packages.sh bench installs them",
+            file=sys.stderr,
+        )
     if "cost" in parts:
         bench_cost()
     if "simulate" in parts:

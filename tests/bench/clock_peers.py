@@ -23,7 +23,9 @@ _NTP_EPOCH = 2_208_988_800
 def missing_tools() -> list[str]:
     """Programs that are needed and not there."""
     return [
-        tool for tool in ("chronyd", "ptp4l") if shutil.which(tool, path="/usr/sbin:/usr/bin:/sbin") is None
+        tool
+        for tool in ("chronyd", "chronyc", "ptp4l")
+        if shutil.which(tool, path="/usr/sbin:/usr/bin:/sbin") is None
     ]
 
 
