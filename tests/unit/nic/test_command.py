@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,26 @@ def test_once_into_a_folder_that_is_not_there(tree, tmp_path):
         invoke(tree, "--once", "--output", str(tmp_path / "none/nic.prom"))
 
 
+def test_once_into_a_full_device(tree):
+    """An error of one sentence, as for a file."""
+    command_line = [
+        sys.executable,
+        "-m",
+        "fabricpulse.core.cli",
+        "nic",
+        "--path.sysfs",
+        str(tree.root),
+        "--once",
+    ]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command_line, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith(
+        "fabricpulse: error: cannot write to standard output: No space left"
+    )
+    assert b"Traceback" not in done.stderr
+
+
 def test_output_without_once(tree, tmp_path):
     with pytest.raises(UserError, match="--output is for --once"):
         invoke(tree, "--output", str(tmp_path / "x.prom"))
@@ -146,7 +167,12 @@ def test_an_unknown_collector_in_the_file(tree, tmp_path):
     [
         ("nccl: {address_range: 10.0.0.0/99}", "address_range"),
         ("device: {include: '('}", "device.include is not a regular expression"),
-        ("stall_seconds: 0", "stall_seconds must be above 0"),
+        ("nccl: {address_range: 10.0.0.1}", "has no prefix length"),
+        ("nccl: {address_range: 'fd00::/8'}", "is not of address_family AF_INET"),
+        ("stall_seconds: 0", "stall_seconds must be a number above 0"),
+        ("stall_seconds: .nan", "stall_seconds must be a number above 0"),
+        ("gid: {refresh_seconds: .inf}", "refresh_seconds must be a number"),
+        ("sample_cap: 0", "sample_cap must be at least 1"),
         ("flaps: {event_log_max_bytes: 1}", "event_log_max_bytes must be at least"),
     ],
 )

@@ -43,6 +43,17 @@ USUAL = table((0, LOCAL, V1), (1, LOCAL, V2), (2, IPV4, V1), (3, IPV4, V2))
             NcclRules(address_range=ipaddress.ip_network("192.168.0.0/16")),
             4,
         ),
+        # A range of the other family is ignored.
+        (USUAL, NcclRules(address_range=ipaddress.ip_network("fd00::/8")), 3),
+        # IPv6 wanted and IPv4 first: NCCL leaves it for the first entry of the other family, even an empty one.
+        (table((0, IPV4, V1), (1, IPV4, V2)), NcclRules(address_family="AF_INET6"), None),
+        (table((0, IPV4, V1), (1, LOCAL, V1), (2, GLOBAL, V2)), NcclRules(address_family="AF_INET6"), 2),
+        (table((0, IPV4, V1), (5, GLOBAL, V2)), NcclRules(address_family="AF_INET6"), 5),
+        (
+            table((0, LOCAL, V1), (1, GLOBAL, V2)),
+            NcclRules(address_family="AF_INET6", address_range=ipaddress.ip_network("fe80::/16")),
+            0,
+        ),
         # No IPv4 at all: the first entry stays.
         (table((0, LOCAL, V1), (1, LOCAL, V2)), NcclRules(), 0),
     ],

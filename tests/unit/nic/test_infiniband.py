@@ -1,9 +1,21 @@
 """RDMA devices: identity, state, units, names, what is absent."""
 
 import pytest
-from tests.fixtures.sys_tree import PORT_COUNTERS, counter_value
+from tests.fixtures.sys_tree import (
+    BNXT_HW,
+    EFA_HW,
+    HNS_HW,
+    IRDMA_GEN3_HW,
+    IRDMA_HW,
+    MLX5_CC,
+    MLX5_HW,
+    PORT_COUNTERS,
+    RXE_HW,
+    counter_value,
+)
 
 from fabricpulse.exporters.nic.config import DeviceSection, NicConfig
+from fabricpulse.exporters.nic.rdma_vocabulary import HW_COUNTERS
 
 MLX5 = {"device": "mlx5_0", "port": "1"}
 
@@ -73,11 +85,15 @@ def test_infiniband_ports(tree, scrape):
         ("bnxt", "bnxt_re1", "max_retry_exceeded", "transport_retries_exceeded_total"),
         ("bnxt", "bnxt_re1", "rx_bytes", "received_bytes_total"),
         ("irdma", "irdma1", "cnpSent", "cnp_packets_sent_total"),
-        ("rxe", "rxe1", "rdma_recv_bytes", "received_bytes_total"),
+        ("bnxt", "bnxt_re1", "rx_write_req", "write_requests_received_total"),
+        ("bnxt", "bnxt_re1", "oos_drop_count", "out_of_sequence_packets_received_total"),
+        ("irdma", "irdma1", "iwInRdmaReads", "read_requests_received_total"),
+        ("rxe", "rxe1", "rdma_sends", "send_requests_sent_total"),
         ("rxe", "rxe1", "retry_exceeded_err", "transport_retries_exceeded_total"),
-        ("hns", "hns_1", "tx_cnp_pkt_cnt", "cnp_packets_sent_total"),
-        ("hns", "hns_1", "tx_retry_exceed", "transport_retries_exceeded_total"),
+        ("hns", "hns_1", "tx_cnp_pkt", "cnp_packets_sent_total"),
+        ("hns", "hns_1", "rx_pkt", "received_packets_total"),
         ("efa", "rdmap1s0", "rx_bytes", "received_bytes_total"),
+        ("efa", "rdmap1s0", "unresponsive_remote_events", "unresponsive_remote_events_total"),
     ],
 )
 def test_one_vocabulary(tree, scrape, make, device, raw, metric):
@@ -94,6 +110,51 @@ def test_irdma_sums_ipv4_and_ipv6(tree, scrape):
     tree.write(tree.port("irdma0") / "hw_counters/ip4InOctets", 1000)
     tree.write(tree.port("irdma0") / "hw_counters/ip6InOctets", 234)
     assert scrape().get_one("fabricpulse_nic_received_bytes_total", device="irdma0") == 1234
+
+
+def test_irdma_of_the_third_generation(tree, scrape):
+    """Other names for the same things, some of them with spaces."""
+    tree.irdma(1, IRDMA_GEN3_HW)
+    for number, name in enumerate(IRDMA_GEN3_HW):
+        tree.write(tree.port("irdma1") / "hw_counters" / name, 100 + number)
+    got = scrape(NicConfig(raw_counters=True))
+    for name, metric in (
+        ("RNR received", "rnr_nak_packets_received_total"),
+        ("RTO", "ack_timeouts_total"),
+        ("InRdmaWrites", "write_requests_received_total"),
+        ("RetransSegs", "retransmits_total"),
+    ):
+        value = 100 + IRDMA_GEN3_HW.index(name)
+        assert got.get_one(f"fabricpulse_nic_{metric}", device="irdma1") == value
+        assert got.get_one("fabricpulse_nic_raw_value", device="irdma1", name=name) == value
+
+
+def test_names_of_a_representor(tree, scrape):
+    """In switchdev mode mlx5 puts `vport_` before the names of its queue counters; they wrap as the others do."""
+    tree.mlx5_roce(1)
+    folder = tree.port("mlx5_1") / "hw_counters"
+    (folder / "out_of_buffer").unlink()
+    tree.write(folder / "vport_out_of_buffer", (1 << 32) - 5)
+    scrape()
+    tree.write(folder / "vport_out_of_buffer", 5)
+    got = scrape()
+    assert got.get_one("fabricpulse_nic_out_of_buffer_drops_total", device="mlx5_1") == (1 << 32) + 5
+
+
+@pytest.mark.parametrize(
+    ("family", "fixture"),
+    [
+        ("mlx5", MLX5_HW + MLX5_CC),
+        ("bnxt_re", BNXT_HW),
+        ("irdma", IRDMA_HW + IRDMA_GEN3_HW),
+        ("rxe", RXE_HW),
+        ("hns", HNS_HW),
+        ("efa", EFA_HW),
+    ],
+)
+def test_the_vocabulary_has_no_name_that_a_driver_does_not_write(family, fixture):
+    """The fixtures hold the drivers' lists; a name beyond them would never match a file."""
+    assert {name for name in HW_COUNTERS[family] if not name.startswith("vport_")} <= set(fixture)
 
 
 def test_raw_names_are_behind_a_flag(tree, scrape):

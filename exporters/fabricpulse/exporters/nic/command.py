@@ -182,7 +182,16 @@ def write_once(exporter: NicExporter, output: Path | None) -> None:
     body = exporter.collect_once()
     exporter.close()
     if output is None:
-        sys.stdout.buffer.write(body)
+        try:
+            sys.stdout.buffer.write(body)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # Whoever reads has seen enough; click ends with its own code for this.
+            raise
+        except OSError as error:
+            raise UserError(
+                f"cannot write to standard output: {error.strerror}; free space or use --output"
+            ) from error
         return
     try:
         write_atomically(output, body, mode=0o644)

@@ -1,6 +1,7 @@
 """Configuration of `fabricpulse nic`. Flags have precedence over the file, the file over these defaults."""
 
 import ipaddress
+import math
 import re
 from typing import Literal
 
@@ -44,8 +45,8 @@ class GidSection(Section, frozen=True):
     max_info: int = 64
 
     def validate(self) -> None:
-        if self.refresh_seconds < 0:
-            raise ValueError("refresh_seconds must not be negative")
+        if not 0 <= self.refresh_seconds < math.inf:
+            raise ValueError("refresh_seconds must be a number that is not negative")
         if self.max_info < 0:
             raise ValueError("max_info must not be negative")
 
@@ -63,11 +64,22 @@ class NcclSection(Section, frozen=True):
     roce_version: Literal[1, 2] = 2
 
     def validate(self) -> None:
-        if self.address_range:
-            try:
-                ipaddress.ip_network(self.address_range, strict=False)
-            except ValueError as error:
-                raise ValueError(f"address_range: {error}") from error
+        if not self.address_range:
+            return
+        try:
+            network = ipaddress.ip_network(self.address_range, strict=False)
+        except ValueError as error:
+            raise ValueError(f"address_range: {error}") from error
+        if "/" not in self.address_range:
+            raise ValueError(
+                f"address_range {self.address_range!r} has no prefix length, so NCCL ignores it;"
+                f" write {network} or leave it out"
+            )
+        if (network.version == 6) != (self.address_family == "AF_INET6"):
+            raise ValueError(
+                f"address_range {self.address_range!r} is not of address_family {self.address_family},"
+                " so NCCL ignores it; set address_family to match or leave the range out"
+            )
 
 
 class FlapSection(Section, frozen=True):
@@ -111,5 +123,7 @@ class NicConfig(Section, frozen=True):
                 re.compile(getattr(self.device, key))
             except re.error as error:
                 raise ValueError(f"device.{key} is not a regular expression: {error}") from error
-        if self.stall_seconds <= 0:
-            raise ValueError("stall_seconds must be above 0")
+        if not 0 < self.stall_seconds < math.inf:
+            raise ValueError("stall_seconds must be a number above 0")
+        if self.sample_cap < 1:
+            raise ValueError("sample_cap must be at least 1")

@@ -13,7 +13,6 @@ from pathlib import Path
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.common import BUILD_INFO, COLLECTOR_DURATION, COLLECTOR_SUCCESS
 from fabricpulse.core.metrics.exposition import Exposition
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.bonding import BondingCollector
 from fabricpulse.exporters.nic.collectors.contract import HOST, Collector, Context
 from fabricpulse.exporters.nic.collectors.dcb import DcbCollector
@@ -36,6 +35,7 @@ from fabricpulse.exporters.nic.inventory import Inventory, Scanner
 from fabricpulse.exporters.nic.kernel.dcb import DcbSource, KernelDcb
 from fabricpulse.exporters.nic.kernel.ethtool import EthtoolSource, KernelEthtool
 from fabricpulse.exporters.nic.kernel.rdma import KernelRdma, RdmaSource
+from fabricpulse.exporters.nic.metrics import METRICS, scrape
 from fabricpulse.exporters.nic.reader import DescriptorBudget, Faults
 from fabricpulse.exporters.nic.runner import Outcome, Plan, Runner, Step
 
@@ -284,10 +284,10 @@ class NicExporter:
         inventory = self.inventory
         devices = {device.name for device in inventory.rdma} | {netdev.device for netdev in inventory.netdevs}
         for device in sorted(devices | {name for name in faulty if name}):
-            exposition.add(m.DEVICE_FAILURES, (device,), faulty[device])
+            exposition.add(scrape.DEVICE_FAILURES, (device,), faulty[device])
         for reason, count in sorted(self.faults.total.copy().items()) or [("none", 0)]:
-            exposition.add(m.READ_FAILURES, (reason,), count)
-        for spec in m.METRICS:
+            exposition.add(scrape.READ_FAILURES, (reason,), count)
+        for spec in METRICS:
             found = lines.get(spec.name)
             if found:
                 exposition.add_block(spec, "".join(found), len(found))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.event_log import EventLog
 from fabricpulse.exporters.nic.filters import DeviceFilter
 from fabricpulse.exporters.nic.flap_store import load_links, save_links
@@ -15,6 +14,7 @@ from fabricpulse.exporters.nic.flap_tracker import FlapTracker, LinkState, Obser
 from fabricpulse.exporters.nic.inventory import Inventory, Netdev
 from fabricpulse.exporters.nic.link_messages import LinkMessage
 from fabricpulse.exporters.nic.link_monitor import LinkMonitor
+from fabricpulse.exporters.nic.metrics import flaps as m
 
 log = get_logger(__name__)
 

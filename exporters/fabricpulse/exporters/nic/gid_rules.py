@@ -1,9 +1,16 @@
 """GIDs, and which of them NCCL uses.
 
-Pure. NCCL's choice (net_ib, since 2.21): an index set by NCCL_IB_GID_INDEX is taken as it is; otherwise entries are
-gone through in order and the kept one is replaced by a better one: of the wanted address family (NCCL_IB_ADDR_FAMILY)
-and range (NCCL_IB_ADDR_RANGE), and of the wanted RoCE version (NCCL_IB_ROCE_VERSION_NUM). InfiniBand ports use index
-0, or 1 if that GID is routable (carries a FLID).
+Pure. NCCL's choice is that of `ncclIbGetGidIndex` in NCCL 2.30.7 (src/transport/net_ib/connect.cc; the same since the
+search came with 2.21): on RoCE an index set by NCCL_IB_GID_INDEX is taken as it is; otherwise the search begins with
+entry 0, goes through all others in order and moves to an entry
+
+* of the wanted address family (NCCL_IB_ADDR_FAMILY) and range (NCCL_IB_ADDR_RANGE) if the kept one is of the other
+  family: then neither the RoCE version nor whether the entry is link-local or even empty is looked at;
+* or else of that family and range, valid, of the wanted RoCE version (NCCL_IB_ROCE_VERSION_NUM), if the kept one is of
+  another version or not valid.
+
+A range of the other family, or without a prefix length, is ignored by NCCL. InfiniBand ports use index 0, or index 1
+(NCCL_IB_ROUTABLE_FLID_GID_INDEX, whose default this is) if the GID there carries a FLID.
 """
 
 import ipaddress
@@ -91,9 +98,12 @@ def nccl_index(table: Mapping[int, Gid], size: int, link_layer: str, rules: Nccl
         index = rules.gid_index
     else:
         index = 0
-        # Empty entries never replace the kept one, so only the others are gone through.
-        for candidate in sorted(number for number in table if 0 < number < size):
-            if _is_better(table.get(index, EMPTY), table[candidate], rules):
+        # An empty entry counts as IPv6, so only a search for IPv6 can end at one; otherwise they are left out.
+        searched = range(size) if rules.address_family == "AF_INET6" else sorted(table)
+        for candidate in searched:
+            if 0 < candidate < size and _is_better(
+                table.get(index, EMPTY), table.get(candidate, EMPTY), rules
+            ):
                 index = candidate
     return index if index in table else None
 
@@ -101,7 +111,7 @@ def nccl_index(table: Mapping[int, Gid], size: int, link_layer: str, rules: Nccl
 def _is_better(kept: Gid, candidate: Gid, rules: NcclRules) -> bool:
     wants_ipv4 = rules.address_family == "AF_INET"
     fits = candidate.is_ipv4 == wants_ipv4
-    in_range = _in_range(candidate, rules.address_range)
+    in_range = _in_range(candidate, rules.address_range, wants_ipv4=wants_ipv4)
     if candidate.is_ipv4 != kept.is_ipv4 and fits and in_range:
         return True
     if not fits or not in_range or not candidate.is_valid:
@@ -111,12 +121,11 @@ def _is_better(kept: Gid, candidate: Gid, rules: NcclRules) -> bool:
     )
 
 
-def _in_range(gid: Gid, network: IPNetwork | None) -> bool:
-    if network is None:
+def _in_range(gid: Gid, network: IPNetwork | None, *, wants_ipv4: bool) -> bool:
+    if network is None or (network.version == 4) != wants_ipv4:
         return True
-    if network.version == 4:
-        return gid.is_ipv4 and ipaddress.IPv4Address(gid.value[12:]) in network
-    return ipaddress.IPv6Address(gid.value) in network
+    # NCCL compares the last four bytes for IPv4, whatever is before them; the family is asked for apart.
+    return ipaddress.ip_address(gid.value[12:] if wants_ipv4 else gid.value) in network
 
 
 def roce_v2_index(table: Mapping[int, Gid]) -> int | None:

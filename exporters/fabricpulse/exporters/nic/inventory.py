@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 
 from fabricpulse.exporters.nic.filters import DeviceFilter
+from fabricpulse.exporters.nic.rdma_vocabulary import family
 from fabricpulse.exporters.nic.reader import Faults, clean_text, read_once, reason_of
-from fabricpulse.exporters.nic.vocabulary import family
 
 _PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 

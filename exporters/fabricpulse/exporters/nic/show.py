@@ -8,8 +8,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.exporter import NicExporter
+from fabricpulse.exporters.nic.metrics import gid, infiniband, pcie, scrape
+from fabricpulse.exporters.nic.metrics import netdev as link
 
 _STATES = {1: "down", 2: "init", 3: "armed", 4: "active", 5: "active deferred"}
 _PATHS = {"same_host_bridge": "host bridge", "same_numa": "NUMA node", "other_numa": "[red]other NUMA[/]"}
@@ -51,7 +52,7 @@ def print_tables(exporter: NicExporter, console: Console | None = None) -> None:
     plain = [netdev.name for netdev in netdevs if netdev.device == netdev.name]
     if plain:
         console.print(_links(samples, plain))
-    consistent = samples.value(m.NCCL_CONSISTENT.name)
+    consistent = samples.value(gid.NCCL_CONSISTENT.name)
     if consistent is not None:
         words = "the same" if consistent else "[bold red]not the same[/]"
         console.print(
@@ -76,19 +77,19 @@ def _ports(samples: _Samples) -> Table:
         "bad",
     ):
         table.add_column(column, justify="right" if column in numeric else "left", no_wrap=True)
-    for labels, _ in samples.of(m.PORT_INFO.name):
+    for labels, _ in samples.of(infiniband.PORT_INFO.name):
         device, port = labels["device"], labels["port"]
         key = {"device": device, "port": port}
-        info = next((found for found, _ in samples.of(m.INFO.name, device=device)), {})
-        affinity = next((found for found, _ in samples.of(m.AFFINITY.name, device=device)), {})
-        failures = samples.value(m.DEVICE_FAILURES.name, device=device) or 0
+        info = next((found for found, _ in samples.of(infiniband.INFO.name, device=device)), {})
+        affinity = next((found for found, _ in samples.of(pcie.AFFINITY.name, device=device)), {})
+        failures = samples.value(scrape.DEVICE_FAILURES.name, device=device) or 0
         table.add_row(
             f"{device}/{port}",
             labels["netdev"] or "-",
-            _state(samples.value(m.PORT_STATE.name, **key)),
-            _number(samples.value(m.PORT_RATE.name, **key), 8e-9),
+            _state(samples.value(infiniband.PORT_STATE.name, **key)),
+            _number(samples.value(infiniband.PORT_RATE.name, **key), 8e-9),
             _number(_downs(samples, labels["netdev"], key)),
-            _number(samples.value(m.NCCL_INDEX.name, **key)),
+            _number(samples.value(gid.NCCL_INDEX.name, **key)),
             _pcie(samples, device),
             affinity.get("numa_node", "-"),
             _gpus(affinity),
@@ -111,21 +112,21 @@ def _links(samples: _Samples, names: list[str]) -> Table:
     for column in ("netdev", "carrier", "Gb/s", "MTU", "flaps"):
         table.add_column(column, justify="left" if column in ("netdev", "carrier") else "right")
     for name in names:
-        carrier = samples.value(m.LINK_CARRIER.name, netdev=name)
+        carrier = samples.value(link.LINK_CARRIER.name, netdev=name)
         table.add_row(
             name,
             "-" if carrier is None else ("[green]up[/]" if carrier else "[red]down[/]"),
-            _number(samples.value(m.LINK_SPEED.name, netdev=name), 8e-9),
-            _number(samples.value(m.LINK_MTU.name, netdev=name)),
-            _number(samples.value(m.CARRIER_DOWN.name, netdev=name)),
+            _number(samples.value(link.LINK_SPEED.name, netdev=name), 8e-9),
+            _number(samples.value(link.LINK_MTU.name, netdev=name)),
+            _number(samples.value(link.CARRIER_DOWN.name, netdev=name)),
         )
     return table
 
 
 def _downs(samples: _Samples, netdev: str, key: dict[str, str]) -> float | None:
     if netdev:
-        return samples.value(m.CARRIER_DOWN.name, netdev=netdev)
-    return samples.value(m.LINK_DOWNED.name, **key)
+        return samples.value(link.CARRIER_DOWN.name, netdev=netdev)
+    return samples.value(infiniband.LINK_DOWNED.name, **key)
 
 
 def _state(state: float | None) -> str:
@@ -140,12 +141,12 @@ def _number(value: float | None, scale: float = 1) -> str:
 
 
 def _pcie(samples: _Samples, device: str) -> str:
-    speed = samples.value(m.PCIE_SPEED.name, device=device)
-    width = samples.value(m.PCIE_WIDTH.name, device=device)
+    speed = samples.value(pcie.PCIE_SPEED.name, device=device)
+    width = samples.value(pcie.PCIE_WIDTH.name, device=device)
     if speed is None or width is None:
         return "-"
     text = f"{speed / 1e9:g} GT/s x{width:.0f}"
-    worse = (samples.value(m.PCIE_SPEED_MAX.name, device=device) or 0) > speed or (
-        samples.value(m.PCIE_WIDTH_MAX.name, device=device) or 0
+    worse = (samples.value(pcie.PCIE_SPEED_MAX.name, device=device) or 0) > speed or (
+        samples.value(pcie.PCIE_WIDTH_MAX.name, device=device) or 0
     ) > width
     return f"[red]{text}[/]" if worse else text

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import Context
 from fabricpulse.exporters.nic.inventory import Netdev
+from fabricpulse.exporters.nic.metrics import bonding as m
 from fabricpulse.exporters.nic.reader import clean_text, parse_unsigned, read_once
 
 

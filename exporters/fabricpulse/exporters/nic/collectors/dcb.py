@@ -4,11 +4,11 @@ import errno
 from collections.abc import Sequence
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import Context, prefix
 from fabricpulse.exporters.nic.collectors.ethtool import DECLINED, DECLINED_PAUSE_S
 from fabricpulse.exporters.nic.inventory import Netdev
 from fabricpulse.exporters.nic.kernel.dcb import DcbSource, DcbState
+from fabricpulse.exporters.nic.metrics import dcb as m
 from fabricpulse.exporters.nic.reader import DescriptorBudget, KeptDirectory
 
 # Configuration changes by hand: it is asked for every minute, counters among it are as old at most.

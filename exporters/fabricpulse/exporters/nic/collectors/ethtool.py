@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.core.metrics.exposition import format_value
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import Context, prefix
+from fabricpulse.exporters.nic.ethtool_vocabulary import statistic
 from fabricpulse.exporters.nic.inventory import Netdev
 from fabricpulse.exporters.nic.kernel.ethtool import EthtoolSource
-from fabricpulse.exporters.nic.vocabulary import statistic
+from fabricpulse.exporters.nic.metrics import ethtool as m
 
 # What drivers answer that have no such statistics, or a link that has just gone.
 DECLINED = {

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from fabricpulse.core.metrics.exposition import format_value, render_labels
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import HOST, Context
 from fabricpulse.exporters.nic.flap_service import FlapService
+from fabricpulse.exporters.nic.metrics import flaps as m
 
 
 class FlapCollector:

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import HOST, Context, prefix
 from fabricpulse.exporters.nic.gid_rules import Gid, NcclRules, nccl_index, parse_gid, roce_v2_index
 from fabricpulse.exporters.nic.inventory import RdmaDevice
+from fabricpulse.exporters.nic.metrics import gid as m
 from fabricpulse.exporters.nic.reader import clean_text, read_once, reason_of
 
 _EMPTY = b"0000:0000:0000:0000:0000:0000:0000:0000\n"

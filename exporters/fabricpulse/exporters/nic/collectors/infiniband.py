@@ -4,9 +4,10 @@ import re
 from collections.abc import Sequence
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import Context, prefix
 from fabricpulse.exporters.nic.inventory import RdmaDevice
+from fabricpulse.exporters.nic.metrics import infiniband as m
+from fabricpulse.exporters.nic.rdma_vocabulary import HW_COUNTERS, PORT_COUNTERS, Mapped
 from fabricpulse.exporters.nic.reader import (
     NOT_AVAILABLE,
     DescriptorBudget,
@@ -14,7 +15,6 @@ from fabricpulse.exporters.nic.reader import (
     KeptFile,
     parse_unsigned,
 )
-from fabricpulse.exporters.nic.vocabulary import HW_COUNTERS, PORT_COUNTERS, Mapped
 from fabricpulse.exporters.nic.widening import Widened
 
 _PORT_FILES = frozenset({"state", "phys_state", "rate", "link_layer", "lid", "sm_lid"})

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import HOST, Context
 from fabricpulse.exporters.nic.flap_service import FlapService
 from fabricpulse.exporters.nic.inventory import Inventory
 from fabricpulse.exporters.nic.kernel.kmsg import KmsgReader
 from fabricpulse.exporters.nic.kernel_log import KernelMessage, classify, parse_record
+from fabricpulse.exporters.nic.metrics import kernel_log as m
 
 log = get_logger(__name__)
 

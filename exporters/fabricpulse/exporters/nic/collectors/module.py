@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import Context, prefix
 from fabricpulse.exporters.nic.collectors.ethtool import DECLINED, DECLINED_PAUSE_S
 from fabricpulse.exporters.nic.inventory import Netdev
 from fabricpulse.exporters.nic.kernel.ethtool import EthtoolSource
+from fabricpulse.exporters.nic.metrics import module as m
 from fabricpulse.exporters.nic.module_eeprom import Module, read_module
 
 # Temperatures move in minutes, and five pages take tens of milliseconds on the bus.

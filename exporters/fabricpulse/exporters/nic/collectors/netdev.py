@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import Context, prefix
 from fabricpulse.exporters.nic.inventory import Netdev
+from fabricpulse.exporters.nic.metrics import netdev as m
 from fabricpulse.exporters.nic.reader import DescriptorBudget, KeptDirectory
 
 _COUNTERS: dict[str, MetricSpec] = {

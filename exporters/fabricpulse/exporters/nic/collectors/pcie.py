@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import Context, prefix
+from fabricpulse.exporters.nic.metrics import pcie as m
 from fabricpulse.exporters.nic.reader import DescriptorBudget, KeptDirectory, clean_text, read_once
 
 _AER = {"aer_dev_correctable": "correctable", "aer_dev_nonfatal": "nonfatal", "aer_dev_fatal": "fatal"}

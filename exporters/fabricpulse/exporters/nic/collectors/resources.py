@@ -7,11 +7,11 @@ which a host in use has tens of thousands.
 import errno
 from collections.abc import Sequence
 
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import Context
 from fabricpulse.exporters.nic.collectors.ethtool import DECLINED, DECLINED_PAUSE_S
 from fabricpulse.exporters.nic.inventory import RdmaDevice
 from fabricpulse.exporters.nic.kernel.rdma import RdmaSource
+from fabricpulse.exporters.nic.metrics import resources as m
 
 _OPTIONAL = {
     "cc_rx_ce_pkts": m.CC_MARKED_RECEIVED,

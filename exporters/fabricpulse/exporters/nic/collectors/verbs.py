@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.exporters.nic import metrics as m
 from fabricpulse.exporters.nic.collectors.contract import Context
 from fabricpulse.exporters.nic.flap_service import FlapService
 from fabricpulse.exporters.nic.inventory import RdmaDevice
 from fabricpulse.exporters.nic.kernel.verbs import Verbs, VerbsDevice
+from fabricpulse.exporters.nic.metrics import verbs as m
 
 log = get_logger(__name__)
 
