@@ -28,7 +28,7 @@ from fabricpulse.exporters.nic.kernel.rdma import (
     parse_resources,
 )
 from fabricpulse.exporters.nic.kernel_log import classify, parse_record
-from fabricpulse.exporters.nic.module_eeprom import read_module
+from fabricpulse.exporters.nic.module_eeprom import Flags, read_module
 
 ETH0 = {"netdev": "eth0np0"}
 
@@ -325,6 +325,9 @@ def cmis_pages() -> dict[tuple[int, int], bytes]:
     struct.pack_into(">hH", lower, 14, 55 * 256 + 128, 33_000)
     upper[1:17], upper[20:36], upper[38:54] = b"NVIDIA          ", b"MMA4Z00-NS      ", b"MT2318FT01234   "
     first[32] = 0b01 << 3
+    # Tx fault, Tx LOS; Rx LOS and LOL are implemented, Tx LOL is not.
+    first[29], first[30] = 0b011, 0b110
+    lanes[19], lanes[20], lanes[7], lanes[9] = 0b0000_0100, 0b0000_0100, 0b0100_0000, 0xFF
     struct.pack_into(">4H", lanes, 26, 12_000, 12_100, 12_200, 12_300)
     struct.pack_into(">4H", lanes, 42, 4_000, 4_000, 4_000, 4_000)
     struct.pack_into(">4H", lanes, 58, 9_000, 9_000, 0, 9_000)
@@ -357,6 +360,15 @@ def test_a_cmis_module(tree, collect):
     assert got.get_one(received, lane="3", **ETH0) == 0
     assert got.get_one(received, lane="5", **ETH0) is None
     assert got.get_one("fabricpulse_nic_module_laser_bias_amperes", lane="1", **ETH0) == pytest.approx(16e-3)
+    flag = "fabricpulse_nic_module_"
+    assert [got.get_one(f"{flag}receive_loss_of_signal", lane=str(lane), **ETH0) for lane in range(1, 9)] == [
+        0, 0, 1, 0, None, None, None, None,
+    ]  # fmt: skip
+    assert got.get_one(f"{flag}receive_loss_of_lock", lane="3", **ETH0) == 1
+    assert got.get_one(f"{flag}transmit_loss_of_signal", lane="1", **ETH0) == 0
+    # A lane without any light or current that reports a fault is not silent.
+    assert got.get_one(f"{flag}transmit_fault", lane="7", **ETH0) == 1
+    assert got.labels(f"{flag}transmit_loss_of_lock") == []
     assert collect(module=Module({})).labels("fabricpulse_nic_module_info") == []
 
 
@@ -367,19 +379,29 @@ def test_other_modules():
     struct.pack_into(">h2xH", qsfp, 22, -2 * 256, 32_500)
     struct.pack_into(">4H4H4H", qsfp, 34, 1, 2, 3, 4, 10, 20, 30, 40, 100, 200, 300, 400)
     qsfp[148:164] = b"Mellanox        "
+    # Flags of lanes 2 (Rx LOS), 4 (Tx LOS), 1 (Tx fault), 3 (Rx LOL); Tx LOL is not implemented.
+    qsfp[3], qsfp[4], qsfp[5], qsfp[194], qsfp[195] = 0b1000_0010, 0b0001, 0b1111_0100, 0x10, 0b1010
     module = read_module(lambda page, offset, length, address: bytes(qsfp[offset : offset + length]))
     assert module is not None
     assert (module.form, module.vendor, module.temperature_c) == ("QSFP28", "Mellanox", -2.0)
     assert module.received_w == pytest.approx((1e-7, 2e-7, 3e-7, 4e-7))
     assert module.bias_a == pytest.approx((20e-6, 40e-6, 60e-6, 80e-6))
+    assert module.flags == Flags(
+        receive_loss=(False, True, False, False),
+        transmit_loss=(False, False, False, True),
+        receive_unlocked=(False, False, True, False),
+        transmit_fault=(True, False, False, False),
+    )
 
     sfp = {0x50: bytearray(128), 0x51: bytearray(128)}
     sfp[0x50][0], sfp[0x50][92] = 0x03, 0x68
+    sfp[0x50][93], sfp[0x51][110] = 0x10, 0b110
     struct.pack_into(">hHHHH", sfp[0x51], 96, 40 * 256, 33_000, 3_000, 5_000, 4_000)
     module = read_module(lambda page, offset, length, address: bytes(sfp[address][offset : offset + length]))
     assert module is not None
     assert module.temperature_c == 40.0
     assert module.received_w[0] == pytest.approx(0.4e-3)
+    assert module.flags == Flags(receive_loss=(True,))
 
     copper = bytearray(256)
     copper[0], copper[2] = 0x18, 0x80
@@ -556,6 +578,11 @@ async def test_verbs_events(tree, tmp_path, verbs_library, monkeypatch):
         assert got.get_one("fabricpulse_nic_verbs_device_open", device="mlx5_9") == 1
         assert got.get_one("fabricpulse_nic_verbs_device_open", device="mlx5_0") == 0
         assert got.get_one("fabricpulse_nic_verbs_queue_pairs_max", device="mlx5_9") == 131072
+        port = {"device": "mlx5_9", "port": "1"}
+        assert got.get_one("fabricpulse_nic_verbs_active_mtu_bytes", **port) == 2048
+        assert got.get_one("fabricpulse_nic_verbs_partition_key_violations_total", **port) == 10
+        assert got.get_one("fabricpulse_nic_verbs_queue_key_violations_total", **port) == 20
+        assert got.get_one("fabricpulse_nic_verbs_active_mtu_bytes", device="mlx5_0") is None
         await events((10, 1), (9, 1), (10, 2), (18, 1), (8, 0), (77, 0))
         got = Samples.parse(await exporter.scrape())
         counted = "fabricpulse_nic_verbs_async_events_total"

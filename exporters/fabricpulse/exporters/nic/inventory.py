@@ -62,10 +62,14 @@ class Netdev:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The NICs of this host at one moment, each list in order of name."""
+    """The NICs of this host at one moment, each list in order of name.
+
+    unwanted_pci : PCI functions of NICs that the filter leaves out; no file of theirs is opened.
+    """
 
     rdma: tuple[RdmaDevice, ...] = ()
     netdevs: tuple[Netdev, ...] = ()
+    unwanted_pci: frozenset[str] = frozenset()
 
     def netdev(self, name: str) -> Netdev | None:
         return next((netdev for netdev in self.netdevs if netdev.name == name), None)
@@ -91,6 +95,7 @@ class Scanner:
         """The NICs now. A device that cannot be looked at is left out and counted in `faults`."""
         rdma_dir, net_dir = f"{self.sysfs}/class/infiniband", f"{self.sysfs}/class/net"
         excluded_pci: set[str] = set()
+        unwanted_pci: set[str] = set()
         rdma: list[RdmaDevice] = []
         names = _list(rdma_dir)
         for name in names:
@@ -101,6 +106,7 @@ class Scanner:
                 _list(f"{self.sysfs}/bus/pci/devices/{address}/net") if address and self.wanted.is_set else []
             )
             if not self.wanted.allows(name, *beside):
+                unwanted_pci.add(address)
                 if address and not self.wanted.include:
                     excluded_pci.add(address)
                 continue
@@ -109,8 +115,9 @@ class Scanner:
                 rdma.append(device)
         for gone in self._rdma.keys() - {device.name for device in rdma}:
             del self._rdma[gone]
-        netdevs = self._scan_netdevs(net_dir, tuple(rdma), excluded_pci, faults)
-        found = Inventory(tuple(rdma), netdevs)
+        netdevs = self._scan_netdevs(net_dir, tuple(rdma), excluded_pci, unwanted_pci, faults)
+        wanted_pci = {device.pci_address for device in rdma} | {netdev.pci_address for netdev in netdevs}
+        found = Inventory(tuple(rdma), netdevs, frozenset(unwanted_pci - wanted_pci - {""}))
         if found != self._last:
             self._last = found
         return self._last
@@ -165,8 +172,14 @@ class Scanner:
         )
 
     def _scan_netdevs(
-        self, net_dir: str, rdma: tuple[RdmaDevice, ...], excluded_pci: set[str], faults: Faults
+        self,
+        net_dir: str,
+        rdma: tuple[RdmaDevice, ...],
+        excluded_pci: set[str],
+        unwanted_pci: set[str],
+        faults: Faults,
     ) -> tuple[Netdev, ...]:
+        """As `scan`. unwanted_pci : grows by the functions of netdevs that the filter leaves out."""
         by_pci = {device.pci_address: device for device in rdma if device.pci_address}
         by_netdev = {netdev: (device, port) for device in rdma for port, netdev in device.netdevs}
         found: list[Netdev] = []
@@ -183,6 +196,7 @@ class Scanner:
                 continue
             device = by_netdev.get(name) or ((by_pci[address], 0) if address in by_pci else None)
             if not self.wanted.allows_netdev(name, device[0].name if device else ""):
+                unwanted_pci.add(address)
                 continue
             netdev = self._netdev(name, path, address, device, by_netdev, faults)
             if netdev is not None:

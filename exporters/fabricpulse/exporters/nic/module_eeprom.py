@@ -1,6 +1,8 @@
 """Optical modules: what their EEPROM tells. Pure.
 
 Memory maps: CMIS 5.0 (QSFP-DD, OSFP, QSFP112), SFF-8636 (QSFP, QSFP28), SFF-8472 (SFP).
+
+Flags of CMIS and SFF-8636 are latched: a module holds what happened since they were last read, by whomever.
 """
 
 import struct
@@ -14,6 +16,21 @@ _SFP = {0x03: "SFP"}
 _SFF_8636 = {0x0C: "QSFP", 0x0D: "QSFP+", 0x11: "QSFP28"}
 _CMIS = {0x18: "QSFP-DD", 0x19: "OSFP", 0x1B: "DSFP", 0x1E: "QSFP-CMIS", 0x1F: "SFP-DD"}
 _MAIN, _DIAGNOSTICS = 0x50, 0x51
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What the module complains of, per lane; empty where the module does not say that it can tell.
+
+    receive_loss, transmit_loss : loss of signal, of light and from the NIC. receive_unlocked, transmit_unlocked : loss
+    of lock of the clock recovery. transmit_fault : of the laser or its driver.
+    """
+
+    receive_loss: tuple[bool, ...] = ()
+    transmit_loss: tuple[bool, ...] = ()
+    receive_unlocked: tuple[bool, ...] = ()
+    transmit_unlocked: tuple[bool, ...] = ()
+    transmit_fault: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -32,6 +49,7 @@ class Module:
     received_w: tuple[float | None, ...] = ()
     transmitted_w: tuple[float | None, ...] = ()
     bias_a: tuple[float | None, ...] = ()
+    flags: Flags = Flags()
 
 
 def read_module(read: ReadEeprom) -> Module | None:
@@ -55,11 +73,22 @@ def _cmis(form: str, lower: bytes, read: ReadEeprom) -> Module:
         return Module(form, *names)
     temperature, supply = struct.unpack_from(">hH", lower, 14)
     lanes = read(0x11, 128, 128, _MAIN)
-    multiplier = (1, 2, 4, 1)[read(0x01, 128, 128, _MAIN)[32] >> 3 & 3]
+    advertised = read(0x01, 128, 128, _MAIN)
+    multiplier = (1, 2, 4, 1)[advertised[32] >> 3 & 3]
     transmitted = struct.unpack_from(">8H", lanes, 26)
     bias = struct.unpack_from(">8H", lanes, 42)
     received = struct.unpack_from(">8H", lanes, 58)
-    return _measured(form, names, temperature, supply, received, transmitted, [b * multiplier for b in bias])
+    # Page 01h bytes 157 and 158 tell which of the flags in page 11h the module has.
+    transmit, receive = advertised[29], advertised[30]
+    flags = Flags(
+        receive_loss=_bits(lanes[19], 8, supported=receive & 2),
+        transmit_loss=_bits(lanes[8], 8, supported=transmit & 2),
+        receive_unlocked=_bits(lanes[20], 8, supported=receive & 4),
+        transmit_unlocked=_bits(lanes[9], 8, supported=transmit & 4),
+        transmit_fault=_bits(lanes[7], 8, supported=transmit & 1),
+    )
+    scaled_bias = [value * multiplier for value in bias]
+    return _measured(form, names, temperature, supply, received, transmitted, scaled_bias, flags)
 
 
 def _sff_8636(form: str, lower: bytes, read: ReadEeprom) -> Module:
@@ -69,7 +98,16 @@ def _sff_8636(form: str, lower: bytes, read: ReadEeprom) -> Module:
     received = struct.unpack_from(">4H", lower, 34)
     bias = struct.unpack_from(">4H", lower, 42)
     transmitted = struct.unpack_from(">4H", lower, 50)
-    return _measured(form, names, temperature, supply, received, transmitted, list(bias))
+    # Bytes 3 to 5 are flags. Loss of light is in every module; bytes 194 and 195 tell which others are.
+    lock, options = upper[66], upper[67]
+    flags = Flags(
+        receive_loss=_bits(lower[3], 4),
+        transmit_loss=_bits(lower[3] >> 4, 4, supported=options & 2),
+        receive_unlocked=_bits(lower[5], 4, supported=lock & 0x10),
+        transmit_unlocked=_bits(lower[5] >> 4, 4, supported=lock & 0x20),
+        transmit_fault=_bits(lower[4], 4, supported=options & 8),
+    )
+    return _measured(form, names, temperature, supply, received, transmitted, list(bias), flags)
 
 
 def _sfp(form: str, lower: bytes, read: ReadEeprom) -> Module:
@@ -77,10 +115,14 @@ def _sfp(form: str, lower: bytes, read: ReadEeprom) -> Module:
     # Byte 92, bit 6: digital diagnostics are there.
     if not lower[92] & 0x40:
         return Module(form, *names)
-    temperature, supply, bias, transmitted, received = struct.unpack_from(
-        ">hHHHH", read(0, 0, 128, _DIAGNOSTICS), 96
+    diagnostics = read(0, 0, 128, _DIAGNOSTICS)
+    temperature, supply, bias, transmitted, received = struct.unpack_from(">hHHHH", diagnostics, 96)
+    # Byte 93 tells which of the states in byte 110 are there; these are not latched.
+    flags = Flags(
+        receive_loss=_bits(diagnostics[110] >> 1, 1, supported=lower[93] & 0x10),
+        transmit_fault=_bits(diagnostics[110] >> 2, 1, supported=lower[93] & 0x20),
     )
-    return _measured(form, names, temperature, supply, (received,), (transmitted,), [bias])
+    return _measured(form, names, temperature, supply, (received,), (transmitted,), [bias], flags)
 
 
 def _measured(
@@ -91,6 +133,7 @@ def _measured(
     received: tuple[int, ...],
     transmitted: tuple[int, ...],
     bias: list[int],
+    flags: Flags,
 ) -> Module:
     """Units of the maps: 1/256 degree, 100 uV, 0.1 uW, 2 uA. A module that measures nothing (copper) shows zeros."""
     if not temperature and not supply:
@@ -108,7 +151,12 @@ def _measured(
         scaled(received, 1e-7),
         scaled(transmitted, 1e-7),
         scaled(bias, 2e-6),
+        flags,
     )
+
+
+def _bits(byte: int, lanes: int, *, supported: int = 1) -> tuple[bool, ...]:
+    return tuple(bool(byte >> lane & 1) for lane in range(lanes)) if supported else ()
 
 
 def _text(raw: bytes) -> str:

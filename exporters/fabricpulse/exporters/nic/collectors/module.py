@@ -88,4 +88,17 @@ def lines_of(module: Module, labels: tuple[str, str, str]) -> list[tuple[str, st
         for lane, value in enumerate(values, 1):
             if value is not None:
                 add(spec, (str(lane),), value)
+    used = [value is not None for value in module.received_w]
+    for spec, states in (
+        (m.MODULE_RECEIVE_LOSS, module.flags.receive_loss),
+        (m.MODULE_TRANSMIT_LOSS, module.flags.transmit_loss),
+        (m.MODULE_RECEIVE_UNLOCKED, module.flags.receive_unlocked),
+        (m.MODULE_TRANSMIT_UNLOCKED, module.flags.transmit_unlocked),
+        (m.MODULE_TRANSMIT_FAULT, module.flags.transmit_fault),
+    ):
+        # No states at all where the module does not have the flag.
+        for lane, (state, is_used) in enumerate(zip(states, used, strict=False), 1):
+            # A lane that is dead in all measurements is told of by its flags alone.
+            if is_used or state:
+                add(spec, (str(lane),), int(state))
     return lines

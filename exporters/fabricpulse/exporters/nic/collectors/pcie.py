@@ -85,7 +85,7 @@ class PcieCollector:
         self._budget = budget
         self._functions: dict[str, _Function] = {}
         self._gpus: tuple[GpuPlace, ...] = ()
-        self._gpus_identity: tuple[int, int] | None = None
+        self._gpus_identity: tuple[int, int, frozenset[str]] | None = None
 
     def targets(self, context: Context) -> Sequence[str]:
         wanted: dict[str, tuple[str, str]] = {}
@@ -166,7 +166,7 @@ class PcieCollector:
         folder = f"{self._sysfs}/bus/pci/devices"
         try:
             status = os.stat(folder)
-            identity = (status.st_ino, status.st_mtime_ns)
+            identity = (status.st_ino, status.st_mtime_ns, context.inventory.unwanted_pci)
             if identity == self._gpus_identity:
                 return
             addresses = sorted(os.listdir(folder))
@@ -174,6 +174,8 @@ class PcieCollector:
             return
         found = []
         for address in addresses:
+            if address in context.inventory.unwanted_pci:
+                continue
             path = f"{folder}/{address}"
             klass = read_once(f"{path}/class", address, context.faults) or b""
             if not klass.startswith(_GPU_CLASSES):

@@ -8,13 +8,15 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.exporters.nic.collectors.contract import Context
 from fabricpulse.exporters.nic.flap_service import FlapService
 from fabricpulse.exporters.nic.inventory import RdmaDevice
-from fabricpulse.exporters.nic.kernel.verbs import Verbs, VerbsDevice
+from fabricpulse.exporters.nic.kernel.verbs import PortAttributes, Verbs, VerbsDevice
 from fabricpulse.exporters.nic.metrics import verbs as m
 
 log = get_logger(__name__)
 
 # A device that could not be opened is tried again after this many seconds.
 RETRY_S = 60.0
+# Ports are queried this often, and after each event of the device: it is a firmware command.
+PORT_REFRESH_S = 60.0
 
 
 class VerbsCollector:
@@ -31,6 +33,8 @@ class VerbsCollector:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: dict[str, VerbsDevice] = {}
         self._max_qp: dict[str, int] = {}
+        self._ports: dict[str, list[tuple[int, PortAttributes]]] = {}
+        self._ports_next_at: dict[str, float] = {}
         self._retry_at: dict[str, float] = {}
         self._devices: dict[str, RdmaDevice] = {}
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -53,6 +57,7 @@ class VerbsCollector:
             name for name, device in self._open.items() if name not in self._devices or not device.is_open
         ]:
             del self._open[gone]
+            self._ports_next_at.pop(gone, None)
         for gone in [name for name in self._retry_at if name not in self._devices]:
             del self._retry_at[gone]
         return list(self._devices)
@@ -63,9 +68,27 @@ class VerbsCollector:
         context.sink.add(m.VERBS_OPEN, (target,), int(target in self._open))
         if target in self._open:
             context.sink.add(m.VERBS_MAX_QP, (target,), self._max_qp[target])
+            self._query_ports(target, context)
         for (device, port, event), count in sorted(self._counts.copy().items()):
             if device == target:
                 context.sink.add(m.ASYNC_EVENTS, (device, port, event), count)
+
+    def _query_ports(self, target: str, context: Context) -> None:
+        if context.now >= self._ports_next_at.get(target, 0.0):
+            self._ports_next_at[target] = context.now + PORT_REFRESH_S
+            self._ports[target] = []
+            for number in self._devices[target].ports:
+                try:
+                    self._ports[target].append((number, self._open[target].port(number)))
+                except OSError as error:
+                    log.debug("a port cannot be queried", device=target, port=number, error=str(error))
+                    context.faults.add(target, f"ibv_query_port {number}", "verbs")
+        for number, attributes in self._ports[target]:
+            labels = (target, str(number))
+            if attributes.active_mtu:
+                context.sink.add(m.VERBS_MTU, labels, attributes.active_mtu)
+            context.sink.add(m.VERBS_BAD_PKEYS, labels, attributes.bad_pkeys)
+            context.sink.add(m.VERBS_BAD_QKEYS, labels, attributes.bad_qkeys)
 
     def _try_open(self, target: str, context: Context) -> None:
         if self._verbs is None:
@@ -89,6 +112,7 @@ class VerbsCollector:
         number = str(port) if port else ""
         self._counts[(device, number, event)] += 1
         self._service.events["verbs"] += 1
+        self._ports_next_at.pop(device, None)
         known = self._devices.get(device)
         netdev = known.netdev(port) if known is not None else ""
         self._service.record("verbs_event", (device, number, netdev), kind=event, source="verbs")

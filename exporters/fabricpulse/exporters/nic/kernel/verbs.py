@@ -1,6 +1,6 @@
 """Asynchronous events of verbs devices, from the system's libibverbs.
 
-Called through ctypes, not pyverbs: what is needed are six functions and two structures that have not changed since
+Called through ctypes, not pyverbs: what is needed are nine functions and four structures that have not changed since
 libibverbs 1.0, and pyverbs is a package of the system's Python that a virtual environment does not see.
 """
 
@@ -10,6 +10,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from fabricpulse.core.log import get_logger
 
@@ -28,8 +29,26 @@ PORT_EVENTS = frozenset(
 # offsetof(struct ibv_device_attr, max_qp); the structure is 232 bytes.
 _MAX_QP_OFFSET, _DEVICE_ATTR_BYTES = 108, 1024
 
+# struct ibv_port_attr as of libibverbs 1.0, which ibv_query_port fills to this day: active_mtu (enum ibv_mtu), and the
+# counts of keys that did not fit.
+_PORT_ATTR_BYTES = 1024
+_ACTIVE_MTU_OFFSET, _BAD_PKEY_OFFSET, _BAD_QKEY_OFFSET = 8, 24, 28
+
 # (device, event name, port or 0). Called on a thread of its own.
 OnEvent = Callable[[str, str, int], None]
+
+
+@dataclass(frozen=True)
+class PortAttributes:
+    """What ibv_query_port tells and sysfs does not.
+
+    active_mtu : RDMA's path MTU in octets, 0 if unknown. bad_pkeys, bad_qkeys : packets whose partition or queue key
+    did not fit; 16 bits wide in InfiniBand's PortInfo, where they stop at the end.
+    """
+
+    active_mtu: int
+    bad_pkeys: int
+    bad_qkeys: int
 
 
 class _AsyncEvent(ctypes.Structure):
@@ -52,6 +71,7 @@ class Verbs:
             ("ibv_open_device", ctypes.c_void_p, (ctypes.c_void_p,)),
             ("ibv_close_device", ctypes.c_int, (ctypes.c_void_p,)),
             ("ibv_query_device", ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
+            ("ibv_query_port", ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint8, ctypes.c_void_p)),
             ("ibv_get_async_event", ctypes.c_int, (ctypes.c_void_p, ctypes.POINTER(_AsyncEvent))),
             ("ibv_ack_async_event", None, (ctypes.POINTER(_AsyncEvent),)),
         ):
@@ -96,6 +116,17 @@ class VerbsDevice:
         if number:
             raise OSError(number, f"verbs device {self.name} cannot be queried: {os.strerror(number)}")
         return int(struct.unpack_from("=i", buffer, _MAX_QP_OFFSET)[0])
+
+    def port(self, number: int) -> PortAttributes:
+        """ibv_query_port; asks the firmware on most devices. Raises OSError."""
+        buffer = ctypes.create_string_buffer(_PORT_ATTR_BYTES)
+        error = self._lib.ibv_query_port(self._context, number, buffer)
+        if error:
+            raise OSError(error, f"port {number} of {self.name} cannot be queried: {os.strerror(error)}")
+        mtu = struct.unpack_from("=i", buffer, _ACTIVE_MTU_OFFSET)[0]
+        bad_pkeys = struct.unpack_from("=I", buffer, _BAD_PKEY_OFFSET)[0]
+        bad_qkeys = struct.unpack_from("=I", buffer, _BAD_QKEY_OFFSET)[0]
+        return PortAttributes(128 << mtu if 1 <= mtu <= 5 else 0, bad_pkeys, bad_qkeys)
 
     def follow(self, on_event: OnEvent) -> None:
         """Starts the thread. A daemon: nothing wakes it while it waits for an event, so it ends with the process."""
