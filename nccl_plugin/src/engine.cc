@@ -261,6 +261,19 @@ std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, 
             is_mapped_v4(nics_[nic]->address) == is_mapped_v4(peer[peer_nic].address))
           lanes.emplace_back(nic, peer_nic);
       }
+    // A NIC with fewer lanes than `paths` has some over the same pair with other source ports: where the
+    // fabric has several ways, they have a sibling to compare with and to go to.
+    size_t pairs = lanes.size();
+    for (size_t k = 0; k < pairs && lanes.size() < config_.max_lanes; ++k) {
+      auto over = [&](uint32_t nic) {
+        return static_cast<uint32_t>(
+            std::count_if(lanes.begin(), lanes.end(), [nic](const auto& l) { return l.first == nic; }));
+      };
+      while (over(lanes[k].first) < config_.paths && lanes.size() < config_.max_lanes) {
+        auto pair = lanes[k];
+        lanes.push_back(pair);
+      }
+    }
     if (lanes.empty()) {
       *error = "no NIC of this host has an address of the same family as the peer's";
       return nullptr;

@@ -131,10 +131,11 @@ void Handshakes::answer(Incoming* incoming, uint64_t now) {
   receiver->attach(hello.lane, hello.epoch, make_tcp_lane(incoming->fd), now);
 }
 
-int Handshakes::dial_socket(uint32_t nic, const uint8_t address[16], uint16_t port, int* error) {
+int Handshakes::dial_socket(uint32_t nic, const uint8_t address[16], uint16_t port, uint16_t source_port,
+                            int* error) {
   sockaddr_storage to, from;
   socklen_t to_size = to_sockaddr(address, port, &to);
-  socklen_t from_size = to_sockaddr(engine_->nic(nic).address, 0, &from);
+  socklen_t from_size = to_sockaddr(engine_->nic(nic).address, source_port, &from);
   int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) {
     *error = errno;
@@ -144,6 +145,9 @@ int Handshakes::dial_socket(uint32_t nic, const uint8_t address[16], uint16_t po
   (void)!setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name.c_str(), static_cast<socklen_t>(name.size() + 1));
   int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  // Without a wish the port is chosen at connect(), so that a busy host does not run out of them.
+  int late = source_port == 0;
+  (void)!setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof(late));
   if (bind(fd, reinterpret_cast<sockaddr*>(&from), from_size) != 0 ||
       (::connect(fd, reinterpret_cast<sockaddr*>(&to), to_size) != 0 && errno != EINPROGRESS)) {
     *error = errno;
@@ -159,32 +163,32 @@ void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint
   PeerRoute route;
   if (!engine_->find_route(connection->id(), &route)) return;
   for (uint32_t n = 0; n < kMaxLanes; ++n) {
-    uint32_t lane = 0, epoch = 0, nic = 0, remote = 0, lanes = 0;
-    bool last_resort = false;
+    DialPlan plan;
+    uint32_t nic = 0, remote = 0, lanes = 0;
     {
       Entered entered(sender);
-      if (!sender->want_dial(now, &lane, &epoch, &last_resort)) return;
-      nic = sender->lanes()[lane].nic;
-      remote = sender->lanes()[lane].remote_nic;
+      if (!sender->want_dial(now, &plan)) return;
+      nic = sender->lanes()[plan.lane].nic;
+      remote = sender->lanes()[plan.lane].remote_nic;
       lanes = static_cast<uint32_t>(sender->lanes().size());
     }
     int error = 0;
-    int fd = dial_socket(nic, route.nics[remote].address, route.port, &error);
+    int fd = dial_socket(nic, route.nics[remote].address, route.port, plan.source_port, &error);
     uint64_t id = next_id_++;
     auto dial = std::make_unique<Dial>();
     dial->connection = connection;
-    dial->lane = lane;
-    dial->epoch = epoch;
+    dial->lane = plan.lane;
+    dial->epoch = plan.epoch;
     dial->fd = fd;
     dial->deadline_ns = now + kHandshakeNs;
     Hello& hello = dial->hello;
-    hello.last_resort = last_resort;
+    hello.flags = plan.flags;
     hello.listen_port = engine_->port();
     memcpy(hello.token, route.token, sizeof(hello.token));
     hello.connection = connection->id();
-    hello.lane = lane;
+    hello.lane = plan.lane;
     hello.lanes = lanes;
-    hello.epoch = epoch;
+    hello.epoch = plan.epoch;
     hello.primary_device = connection->device();
     hello.process = engine_->identity();
     hello.device = nic;
@@ -219,7 +223,7 @@ void Handshakes::start_probe(const std::shared_ptr<Receiver>& receiver, uint64_t
   dial->hello.process = engine_->identity();
   engine_->fill_nics(dial->hello.nics, &dial->hello.nic_count);
   int error = 0;
-  int fd = dial->fd = dial_socket(nic, route.nics[remote].address, route.port, &error);
+  int fd = dial->fd = dial_socket(nic, route.nics[remote].address, route.port, 0, &error);
   dials_[id] = std::move(dial);
   if (fd < 0) {
     end_dial(id, error, now);

@@ -42,7 +42,7 @@ class Handshakes {
   void answer(Incoming* incoming, uint64_t now);
   void start_probe(const std::shared_ptr<Receiver>& receiver, uint64_t now);
   void end_dial(uint64_t id, int error, uint64_t now);
-  int dial_socket(uint32_t nic, const uint8_t address[16], uint16_t port, int* error);
+  int dial_socket(uint32_t nic, const uint8_t address[16], uint16_t port, uint16_t source_port, int* error);
 
   Engine* const engine_;
   std::map<uint64_t, std::unique_ptr<Dial>> dials_;

@@ -148,7 +148,7 @@ def _operands(
 
 
 # Arguments that are numbers or null; all others are text, also a connection whose 16 digits are decimal.
-_NUMBERS = ("lane", "weight", "level", "since")
+_NUMBERS = ("lane", "weight", "level", "since", "entropy")
 
 
 def _argument(text: str) -> tuple[str, Any]:

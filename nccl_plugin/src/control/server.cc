@@ -260,6 +260,7 @@ std::string ControlServer::status(bool with_connections) {
           .field("state", state_name(lane.state));
       list.field("reason", reason_name(lane.reason))
           .field("epoch", uint64_t{connection->lane_epoch(lane.index)});
+      list.field("queue_pair", r.queue_pair).field("entropy", uint64_t{r.entropy});
       list.field("weight", uint64_t{r.weight})
           .field("since_ms", elapsed(now, lane.state_since_ns) / 1'000'000);
       list.field("in_flight_bytes", connection->lane_in_flight(lane.index)).field("sent_bytes", r.sent_bytes);
@@ -514,7 +515,7 @@ bool ControlServer::change_lane(const std::string& op, const JsonObject& request
   Lane& lane = connection->lanes()[static_cast<size_t>(index)];
   bool last = lane.up && connection->wanted(lane) && connection->lanes_healthy() == 1;
   bool sends = connection->direction() == Direction::kSend;
-  if (op == "lane.disable" || op == "lane.repath") {
+  if (op == "lane.disable") {
     if (last) {
       *failure = {"last_healthy_lane", "lane " + std::to_string(index) + " stays in service: " +
                                            connection->describe() + " has no other healthy lane"};
@@ -529,7 +530,16 @@ bool ControlServer::change_lane(const std::string& op, const JsonObject& request
     lane.disabled = op == "lane.disable";
     connection->desired_changed(now);
   } else if (op == "lane.repath") {
-    static_cast<Sender*>(connection.get())->repath(static_cast<uint32_t>(index), now);
+    auto entropy = request.find("entropy");
+    bool any = entropy == request.end() || entropy->second.kind == JsonValue::Kind::kNull;
+    if (!any && (entropy->second.kind != JsonValue::Kind::kInteger || entropy->second.integer < 1024 ||
+                 entropy->second.integer > 65535)) {
+      *failure = {"bad_request", "lane.repath takes \"entropy\", a source port from 1024 to 65535, or null"};
+      return false;
+    }
+    static_cast<Sender*>(connection.get())
+        ->repath(static_cast<uint32_t>(index), any ? 0 : static_cast<uint16_t>(entropy->second.integer), true,
+                 now);
   } else {
     auto weight = request.find("weight");
     bool automatic = weight != request.end() && weight->second.kind == JsonValue::Kind::kNull;

@@ -67,6 +67,12 @@ Config Config::from_environment(std::string* complaint) {
   number("FABRICPULSE_BALANCE", 0, 1, 1, &value, complaint);
   config.balance = value != 0;
   value = 1;
+  number("FABRICPULSE_REPATH", 0, 1, 1, &value, complaint);
+  config.repath = value != 0;
+  value = config.paths;
+  number("FABRICPULSE_PATHS", 1, 16, 1, &value, complaint);
+  config.paths = static_cast<uint32_t>(value);
+  value = 1;
   number("FABRICPULSE_TELEMETRY", 0, 1, 1, &value, complaint);
   config.telemetry = value != 0;
   value = 0;

@@ -17,9 +17,11 @@ struct Config {
   uint32_t rank = UINT32_MAX;        // FABRICPULSE_RANK, else the launcher's
   uint32_t max_lanes = 8;            // FABRICPULSE_MAX_LANES: of one connection
   bool balance = true;               // FABRICPULSE_BALANCE: spread a backlog over all lanes
-  uint32_t detail = 0;               // FABRICPULSE_DETAIL: 0 to 2, see `detail` of the control protocol
-  bool telemetry = true;             // FABRICPULSE_TELEMETRY
-  uint64_t stall_ns = 80'000'000;    // FABRICPULSE_STALL_MS: least stall timer
+  bool repath = true;                // FABRICPULSE_REPATH: new paths for lanes that stay bad
+  uint32_t paths = 2;     // FABRICPULSE_PATHS: least lanes over a NIC, by other source ports if need be
+  uint32_t detail = 0;    // FABRICPULSE_DETAIL: 0 to 2, see `detail` of the control protocol
+  bool telemetry = true;  // FABRICPULSE_TELEMETRY
+  uint64_t stall_ns = 80'000'000;  // FABRICPULSE_STALL_MS: least stall timer
   uint64_t peer_timeout_ns =
       300'000'000'000;  // FABRICPULSE_PEER_TIMEOUT_S: no lane at all for so long = peer lost
 

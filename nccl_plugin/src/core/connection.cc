@@ -167,6 +167,9 @@ double Connection::penalty(Lane* lane, uint64_t now) const {
 void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) {
   Lane* lane = &lanes_[index];
   if (!lane->up) return;
+  // The receiver has closed the old life for the new one before its word about that was here.
+  if (lane->replacing && (reason == FP_REASON_SOCKET_ERROR || reason == FP_REASON_PEER))
+    reason = FP_REASON_REPATH;
   lane->up = false;
   if (lane->transport) {
     PathSample last = lane->transport->sample();
@@ -197,7 +200,7 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
   set_state(lane, command ? FP_LANE_DISABLED : FP_LANE_DOWN, reason, now);
   if (lanes_up() == 0 && no_lane_since_ns_ == 0) {
     no_lane_since_ns_ = now;
-    event(FP_EVENT_NO_LANE, nullptr, reason, 0, now);
+    if (reason != FP_REASON_REPATH) event(FP_EVENT_NO_LANE, nullptr, reason, 0, now);
   }
   on_lane_failed(lane, reason, now);
   host_->wake();
@@ -312,6 +315,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     PathSample sample = lane.transport->sample();
     if (!sample.valid) continue;
     if (sample.rtt_ns > 0) lane.rtt_ns = sample.rtt_ns;
+    lane.troubles = sample.retransmits + sample.ecn_marked;
     if (sample.unacknowledged == 0 || sample.acknowledged != lane.last_acknowledged) {
       lane.unacknowledged_ns = 0;
     } else {

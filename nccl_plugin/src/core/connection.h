@@ -42,12 +42,14 @@ struct Lane {
   int32_t fixed_weight = -1;   // lane.weight; -1 automatic
   bool last_resort = false;    // in service although it should not be: no other was left
   bool ever_up = false;
+  bool replacing = false;  // sender: a life on another path is being dialled while this one works
 
   // Stall timer: counts time without acknowledgement only as fast as the keeper really looks.
   uint64_t unacknowledged_ns = 0;
   uint64_t last_acknowledged = 0;
   uint64_t retransmits_base = 0, ecn_base = 0;  // of earlier lives
   uint64_t rtt_ns = 0;
+  uint64_t troubles = 0;  // segments sent again and marked ones of this life, as last sampled
 
   uint64_t last_ping_ns = 0;
   uint64_t last_heard_ns = 0;

@@ -262,10 +262,11 @@ HelloStatus Receiver::hello(const Hello& hello, uint32_t nic, HeldState* held, u
   lane.nic = nic;
   lane.remote_nic = hello.device;
   lane.named = true;
-  bool refused = !wanted_here(lane) && !hello.last_resort;
+  bool refused = !wanted_here(lane) && !(hello.flags & kHelloLastResort);
   bool accepted = false;
   if (!refused) {
-    if (lane.up && hello.epoch > fencing_.epoch(hello.lane)) fail_lane(hello.lane, FP_REASON_PEER, now);
+    if (lane.up && hello.epoch > fencing_.epoch(hello.lane))
+      fail_lane(hello.lane, hello.flags & kHelloRepath ? FP_REASON_REPATH : FP_REASON_PEER, now);
     accepted = fencing_.hello(hello.lane, hello.epoch);
   }
   state(held);

@@ -25,6 +25,8 @@ constexpr uint64_t kLastResortNs =
 constexpr uint64_t kRateForgetNs = 200'000'000;
 constexpr uint64_t kHotNs = 2'000'000;
 constexpr uint64_t kWeightsNs = 200'000'000;
+constexpr uint64_t kDrainNs =
+    300'000'000;  // a lane that gets another path takes nothing new for so long at most
 
 }  // namespace
 
@@ -96,6 +98,7 @@ Lane* Sender::choose(uint32_t bytes, uint64_t now) {
     if (!lane.up) continue;
     Flow& flow = flow_[lane.index];
     if (lane.index == 0) primary_nic_up = true;
+    if (draining(lane, now)) continue;
     uint64_t size = std::min<uint64_t>(bytes, chunk_bytes(lane));
     if (flow.in_flight > 0 && flow.in_flight + size > flow.window) continue;
     if (fixed) {
@@ -135,6 +138,15 @@ Lane* Sender::choose(uint32_t bytes, uint64_t now) {
   return best;
 }
 
+// What is in flight on a lane is sent again when it gets another path: let it arrive first, while siblings
+// take the rest.
+bool Sender::draining(const Lane& lane, uint64_t now) const {
+  const Flow& flow = flow_[lane.index];
+  bool moves = lane.replacing ? !flow.moved_by_command : flow.repath && !flow.by_command;
+  return moves && lane.up && lanes_up() > 1 && flow.in_flight > 0 &&
+         elapsed(now, flow.repath_since_ns) < kDrainNs;
+}
+
 bool Sender::put(uint64_t number, Lane* lane, uint64_t now) {
   Chunk& chunk = chunks_[number % kChunkWindow];
   SendMessage& message = messages_[chunk.message % kMaxRequests];
@@ -167,9 +179,11 @@ bool Sender::put(uint64_t number, Lane* lane, uint64_t now) {
 }
 
 void Sender::pump(uint64_t now) {
+  full_ = false;
   while (moved_count_ > 0) {
     Chunk& chunk = chunks_[moved_[0] % kChunkWindow];
     Lane* lane = choose(chunk.length, now);
+    if (lane == nullptr) full_ = true;
     if (lane == nullptr) break;
     uint64_t number = moved_[0];
     --moved_count_;
@@ -181,6 +195,7 @@ void Sender::pump(uint64_t now) {
     if (!sendable(message)) break;
     uint32_t left = message.size - message.cut;
     Lane* lane = choose(left, now);
+    if (lane == nullptr) full_ = true;
     if (lane == nullptr) break;
     uint32_t length = std::min(left, chunk_bytes(*lane));
     if (left - length < kMinChunk / 4 && left <= kMaxChunkBytes) length = left;  // no crumbs
@@ -206,6 +221,7 @@ void Sender::held(uint64_t number, uint8_t lane_index, uint64_t now) {
     Lane& lane = lanes_[lane_index];
     Flow& flow = flow_[lane_index];
     flow.in_flight -= std::min<uint64_t>(flow.in_flight, chunk.length);
+    flow.delivered += chunk.length;
     uint64_t took = now > chunk.sent_ns ? elapsed(now, chunk.sent_ns) : 1;
     if (lane.up && chunk.length >= kRateSampleBytes) {
       double rate = static_cast<double>(chunk.ahead) * 1e9 / static_cast<double>(took);
@@ -332,8 +348,8 @@ void Sender::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
   flow.failed_ns = now;
   flow.fence_sent_ns = 0;
   flow.next_dial_ns = now + flow.backoff_ns;
-  flow.peer_refuses = false;
   if (reason == FP_REASON_REPATH) flow.next_dial_ns = now;
+  if (reason != FP_REASON_REPATH) flow.repath = false;
   // Out of lanes: nobody can carry the fence, so every lane is dialled at once; the hello fences too.
   if (lanes_up() == 0)
     for (Flow& other : flow_) other.next_dial_ns = std::min(other.next_dial_ns, now + 1'000'000);
@@ -375,10 +391,31 @@ void Sender::on_tick(uint64_t now) {
     }
   }
   pump(now);
+  judge_paths(now);
   if (elapsed(now, weights_at_ns_) >= kWeightsNs) {
     weights_at_ns_ = now;
     publish_weights();
   }
+}
+
+void Sender::judge_paths(uint64_t now) {
+  if (!host_->config().repath || lost_ || closed_) return;
+  bool moving = false;
+  for (const Lane& lane : lanes_) {
+    const Flow& flow = flow_[lane.index];
+    moving |= flow.repath || lane.replacing;
+    RepathJudge::Sample sample;
+    sample.up = lane.up;
+    sample.movable = lane.up && wanted(lane) && !flow.slow_start && lane.fixed_weight < 0;
+    sample.busy = flow.in_flight > 0;
+    sample.delivered = flow.delivered;
+    sample.speed = host_->nic_bytes_per_second(lane.nic);
+    sample.troubles = lane.troubles;
+    sample.rtt_ns = lane.rtt_ns;
+    paths_.sample(lane.index, sample, now);
+  }
+  uint32_t chosen = paths_.verdict(static_cast<uint32_t>(lanes_.size()), full_, now);
+  if (chosen != RepathJudge::kNobody && !moving) repath(chosen, 0, false, now);  // one at a time
 }
 
 void Sender::publish_weights() {
@@ -395,12 +432,23 @@ void Sender::publish_weights() {
   }
 }
 
-bool Sender::want_dial(uint64_t now, uint32_t* lane_out, uint32_t* epoch, bool* last_resort) {
+bool Sender::want_dial(uint64_t now, DialPlan* plan) {
   if (lost_ || closed_ || bye_received_) return false;
   bool none = lanes_up() == 0 && no_lane_since_ns_ != 0 && elapsed(now, no_lane_since_ns_) >= kLastResortNs;
   for (Lane& lane : lanes_) {
     Flow& flow = flow_[lane.index];
-    if (lane.up || flow.dialling || now < flow.next_dial_ns) continue;
+    if (flow.dialling) continue;
+    if (lane.up) {
+      if (!flow.repath || draining(lane, now)) continue;
+      flow.dialling = lane.replacing = true;
+      flow.repath = false;  // a wish that comes from now on is for the life after the next
+      flow.moved_by_command = flow.by_command;
+      *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, kHelloRepath};
+      flow.source_port = 0;
+      if (!wanted(lane)) plan->flags |= kHelloLastResort;
+      return true;
+    }
+    if (now < flow.next_dial_ns) continue;
     if (!host_->nic_up(lane.nic)) continue;
     bool resort = false;
     if (!wanted(lane)) {
@@ -416,9 +464,9 @@ bool Sender::want_dial(uint64_t now, uint32_t* lane_out, uint32_t* epoch, bool* 
       continue;
     }
     flow.dialling = true;
-    *lane_out = lane.index;
-    *epoch = fencing_.take_epoch(lane.index);
-    *last_resort = resort || none;
+    uint8_t flags = resort || none ? kHelloLastResort : 0;
+    *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, flags};
+    flow.source_port = 0;  // if that port cannot be had, another one is better than none
     return true;
   }
   return false;
@@ -434,11 +482,16 @@ void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTranspo
     heard(reply->held);
     if (reply->status == HelloStatus::kDisabled) lane.peer_disabled = true;
   }
+  bool replacing = lane.replacing;
+  lane.replacing = false;
+  if (transport == nullptr && lane.up) return;  // the old path stays
   if (transport == nullptr) {
     flow.next_dial_ns = now + flow.backoff_ns;
     flow.backoff_ns = std::min(flow.backoff_ns * 2, kMaxBackoffNs);
     return;
   }
+  // The new life is accepted, so the old one is closed at the peer: end it here too.
+  if (replacing && lane.up && !lost_ && !closed_) fail_lane(index, FP_REASON_REPATH, now);
   uint32_t moved = 0;
   bool was_fencing = fencing_.lane(index).phase == SenderFencing::Phase::kFencing;
   auto on_held = [&](uint64_t chunk, uint8_t l) { held(chunk, l, now); };
@@ -454,11 +507,12 @@ void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTranspo
     flow.next_dial_ns = now + flow.backoff_ns;
     return;
   }
-  if (was_fencing) event(FP_EVENT_LANE_FENCED, &lane, lane.reason, elapsed(now, flow.failed_ns), now);
+  if (was_fencing && !replacing)
+    event(FP_EVENT_LANE_FENCED, &lane, lane.reason, elapsed(now, flow.failed_ns), now);
   if (moved > 0) {
     event(FP_EVENT_CHUNKS_MOVED, &lane, lane.reason, moved, now);
     RecordChange<fp_plugin_connection> change(record_);
-    ++record_->failovers;
+    record_->failovers += !replacing;
     record_->resent_chunks += moved;
   }
   bool again = lane.ever_up;
@@ -471,6 +525,18 @@ void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTranspo
     if (other.up) flow.weighed = std::max(flow.weighed, flow_[other.index].weighed);
   lane_joined(&lane, std::move(transport), epoch, now);
   lane.last_resort = !wanted(lane);
+  if (replacing) {
+    {
+      RecordChange<fp_plugin_lane> change(lane.record);
+      ++lane.record->repaths;
+    }
+    event(FP_EVENT_REPATH, &lane, flow.moved_by_command ? FP_REASON_COMMAND : FP_REASON_REPATH,
+          lane.transport->entropy(), now);
+    for (const Lane& other : lanes_)  // the old path's rate says nothing about this one
+      if (other.up) flow.rate = std::max(flow.rate, flow_[other.index].rate);
+    flow.rate_at_ns = now;
+    paths_.moved(index, now);
+  }
   pump(now);
   graveyard_.clear();
 }
@@ -484,14 +550,18 @@ void Sender::dial_soon(uint32_t nic, uint64_t now) {
   }
 }
 
-void Sender::repath(uint32_t index, uint64_t now) {
+void Sender::repath(uint32_t index, uint16_t source_port, bool command, uint64_t now) {
   Lane& lane = lanes_[index];
-  if (lane.record != nullptr) {
-    RecordChange<fp_plugin_lane> change(lane.record);
-    ++lane.record->repaths;
+  Flow& flow = flow_[index];
+  flow.source_port = source_port;
+  if (!lane.up) {  // the next life will have another path anyway
+    flow.next_dial_ns = std::min(flow.next_dial_ns, now);
+  } else {
+    flow.repath = true;
+    flow.by_command = command;
+    flow.repath_since_ns = now;
   }
-  event(FP_EVENT_REPATH, &lane, FP_REASON_REPATH, 0, now);
-  fail_lane(index, FP_REASON_REPATH, now);
+  host_->wake();
 }
 
 fp_wait Sender::waits_for() const {

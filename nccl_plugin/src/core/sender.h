@@ -11,10 +11,19 @@
 #include <string>
 
 #include "core/connection.h"
+#include "core/repath.h"
 
 namespace fabricpulse {
 
 class Sender;
+
+// What the keeper is to dial for a sender.
+struct DialPlan {
+  uint32_t lane = 0;
+  uint32_t epoch = 0;
+  uint16_t source_port = 0;  // 0: the kernel's choice
+  uint8_t flags = 0;         // HelloFlags
+};
 
 struct SendMessage {
   RequestKind kind = RequestKind::kSend;  // first: test() sees only a pointer
@@ -46,13 +55,15 @@ class Sender final : public Connection {
   // ---- keeper, with the lock held ----
   // A lane that should be dialled now; false if there is none. The lane counts as being dialled until
   // dialled().
-  bool want_dial(uint64_t now, uint32_t* lane, uint32_t* epoch, bool* last_resort);
+  bool want_dial(uint64_t now, DialPlan* plan);
   // The outcome: a transport, or the reason why there is none.
   void dialled(uint32_t lane, uint32_t epoch, std::unique_ptr<LaneTransport> transport,
                const HelloReply* reply, uint64_t now);
   // Something has changed that makes a new attempt worthwhile (link up).
   void dial_soon(uint32_t nic, uint64_t now);
-  void repath(uint32_t lane, uint64_t now);
+  // Gives the lane another path: another source port, the kernel's choice if 0. The new life is made before
+  // the old one ends, so that it costs little and a lane that cannot have another path keeps its old one.
+  void repath(uint32_t lane, uint16_t source_port, bool command, uint64_t now);
   void set_weight(uint32_t lane, int32_t weight) { lanes_[lane].fixed_weight = weight; }
 
   uint32_t requests() const override { return requests_; }
@@ -91,7 +102,13 @@ class Sender final : public Connection {
     uint64_t backoff_ns = 0;
     uint64_t fence_sent_ns = 0;
     uint64_t failed_ns = 0;
-    bool peer_refuses = false;
+    // A new path.
+    bool repath = false;            // wanted
+    bool by_command = false;        // by lane.repath, not by the judge
+    bool moved_by_command = false;  // the move that is under way
+    uint16_t source_port = 0;       // wanted; 0: any
+    uint64_t repath_since_ns = 0;
+    uint64_t delivered = 0;  // bytes, cumulative
   };
 
   bool complete() const override { return requests_ == 0; }
@@ -103,6 +120,8 @@ class Sender final : public Connection {
   uint64_t oldest_request_ns() const override;
 
   void pump(uint64_t now);
+  void judge_paths(uint64_t now);
+  bool draining(const Lane& lane, uint64_t now) const;
   bool sendable(const SendMessage& message) const;
   Lane* choose(uint32_t bytes, uint64_t now);
   uint32_t chunk_bytes(const Lane& lane) const;
@@ -123,6 +142,8 @@ class Sender final : public Connection {
   uint64_t moved_[kChunkWindow];  // chunks that wait for a new lane, oldest first
   uint32_t moved_count_ = 0;
   Flow flow_[kMaxLanes];
+  RepathJudge paths_;
+  bool full_ = false;  // more to send than the lanes take
   uint64_t weights_at_ns_ = 0;
   uint64_t created_ns_ = 0;
 };

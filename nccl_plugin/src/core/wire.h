@@ -101,6 +101,11 @@ enum class HelloStatus : uint8_t {
   kVersion = 4,
 };
 
+enum HelloFlags : uint8_t {
+  kHelloLastResort = 1,  // no other lane is left: accept it even if it is disabled
+  kHelloRepath = 2,      // the older life of the lane works; this one is to take its place on another path
+};
+
 constexpr uint64_t kHelloMagic = UINT64_C(0x314f4c4c48505046);  // "FPPHLLO1"
 
 struct WireNic {
@@ -119,7 +124,7 @@ struct Hello {
   uint64_t magic = kHelloMagic;
   uint32_t version = kWireVersion;
   HelloKind kind = HelloKind::kLane;
-  uint8_t last_resort = 0;   // no other lane is left: accept it even if it is disabled
+  uint8_t flags = 0;         // HelloFlags
   uint16_t listen_port = 0;  // of the sender's process, for probes back
   uint64_t token[2] = {};    // of the listener (kLane) or of the process (kProbe)
   uint64_t connection = 0;

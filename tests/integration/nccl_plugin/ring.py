@@ -40,7 +40,7 @@ class Rank:
 
 
 class Ring:
-    """fabricpulse-ring on the first hosts of a lab, one rank a host."""
+    """fabricpulse-ring on some hosts of a lab (default: the first ones), one rank a host."""
 
     def __init__(
         self,
@@ -49,17 +49,19 @@ class Ring:
         arguments: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         program: Path | str = "fabricpulse-ring",
+        hosts: Sequence[str] | None = None,
+        port: int = RENDEZVOUS_PORT,
     ) -> None:
         self.lab = lab
         self.ranks: list[Rank] = []
         for number in range(size):
-            host = lab.host(number)
+            host = lab.host(hosts[number] if hosts else number)
             output = host.directory / "log" / f"ring-{number}.out"
             with output.open("w") as stream:
                 process = host.popen(
                     [
                         *(str(program), "--rank", str(number), "--size", str(size), "--json"),
-                        *("--rendezvous", f"{lab.host(0).front_end}:{RENDEZVOUS_PORT}"),
+                        *("--rendezvous", f"{lab.host(hosts[0] if hosts else 0).front_end}:{port}"),
                         *("--interval-ms", str(INTERVAL_MS), *arguments),
                     ],
                     env={"FABRICPULSE_NICS": "rail*", "FABRICPULSE_HOST": host.name, **(env or {})},

@@ -1,0 +1,44 @@
+// Plays a script to the judge of paths (nccl_plugin/src/core/repath.h); tests/unit/nccl_plugin/test_repath.py
+// writes it. One command a line on standard input:
+//   s <lane> <up> <movable> <busy> <delivered> <speed> <troubles> <rtt_ns> <now_ns>
+//   v <lanes> <waiting> <now_ns>     prints the verdict: a lane, or -1
+//   m <lane> <now_ns>                the lane has its new path
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "core/repath.h"
+
+int main() {
+  fabricpulse::RepathJudge judge;
+  std::string command;
+  while (std::cin >> command) {
+    if (command == "s") {
+      uint32_t lane;
+      uint64_t now;
+      fabricpulse::RepathJudge::Sample sample;
+      std::cin >> lane >> sample.up >> sample.movable >> sample.busy >> sample.delivered >> sample.speed >>
+          sample.troubles >> sample.rtt_ns >> now;
+      if (!std::cin || lane >= fabricpulse::kMaxLanes) return 2;
+      judge.sample(lane, sample, now);
+    } else if (command == "v") {
+      uint32_t lanes;
+      bool waiting;
+      uint64_t now;
+      std::cin >> lanes >> waiting >> now;
+      if (!std::cin) return 2;
+      uint32_t verdict = judge.verdict(lanes, waiting, now);
+      printf("%d\n", verdict == fabricpulse::RepathJudge::kNobody ? -1 : static_cast<int>(verdict));
+    } else if (command == "m") {
+      uint32_t lane;
+      uint64_t now;
+      std::cin >> lane >> now;
+      if (!std::cin || lane >= fabricpulse::kMaxLanes) return 2;
+      judge.moved(lane, now);
+    } else {
+      return 2;
+    }
+    fflush(stdout);
+  }
+  return 0;
+}

@@ -1,0 +1,181 @@
+"""When a lane gets another path (nccl_plugin/src/core/repath.h), played in simulated time."""
+
+import itertools
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TICK_MS = 10
+SPEED = 25_000_000  # bytes per second of every NIC
+
+
+@dataclass
+class Lane:
+    """What a lane does in this moment: its share of the NIC's speed, whether its path has a queue."""
+
+    share: float = 1.0
+    queue: bool = False
+    busy: bool = True
+    up: bool = True
+    movable: bool = True
+    lossy: bool = False
+
+
+class Judge:
+    """The judge, with lanes that do what they are told."""
+
+    def __init__(self, program: Path, *lanes: Lane) -> None:
+        self.lanes = list(lanes)
+        self.waiting = False
+        self.now_ms = 1000
+        self.delivered = [0.0] * len(lanes)
+        self.troubles = [0] * len(lanes)
+        self.verdicts: list[tuple[int, int]] = []  # (ms, lane)
+        self.on_move: Callable[[int], None] = lambda _lane: None
+        self.process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def say(self, *words: object) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(
+            " ".join(str(int(w)) if isinstance(w, bool) else str(w) for w in words) + "\n"
+        )
+
+    def run(self, milliseconds: int) -> list[tuple[int, int]]:
+        """Lets time pass; each verdict is carried out at once. The verdicts of this span."""
+        before = len(self.verdicts)
+        assert self.process.stdout
+        for _ in range(milliseconds // TICK_MS):
+            self.now_ms += TICK_MS
+            now = self.now_ms * 1_000_000
+            for index, lane in enumerate(self.lanes):
+                if lane.busy and lane.up:
+                    self.delivered[index] += lane.share * SPEED * TICK_MS / 1000
+                    self.troubles[index] += lane.lossy
+                rtt = 20_000_000 if lane.queue else 100_000
+                self.say(
+                    *("s", index, lane.up, lane.movable, lane.busy),
+                    *(int(self.delivered[index]), SPEED, self.troubles[index], rtt, now),
+                )
+            self.say("v", len(self.lanes), self.waiting, now)
+            verdict = int(self.process.stdout.readline())
+            if verdict >= 0:
+                self.verdicts.append((self.now_ms, verdict))
+                self.say("m", verdict, now)
+                self.on_move(verdict)
+        return self.verdicts[before:]
+
+    def close(self) -> None:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.close()
+        assert self.process.wait(10) == 0
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    out = tmp_path_factory.mktemp("repath") / "repath"
+    source = ROOT / "tests/native/plugin_repath.cc"
+    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
+    include = f"-I{ROOT}/nccl_plugin/src"
+    subprocess.run([compiler, *flags, include, "-o", out, source], check=True)
+    return out
+
+
+@pytest.fixture
+def judge(program: Path) -> Iterator[Callable[..., Judge]]:
+    made: list[Judge] = []
+
+    def make(*lanes: Lane) -> Judge:
+        made.append(Judge(program, *lanes))
+        made[-1].run(300)  # round trips without a queue are known
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_a_lane_that_stays_bad_beside_a_good_one_moves(judge: Callable[..., Judge]) -> None:
+    """Within half a second, and only that lane."""
+    it = judge(Lane(), Lane())
+    it.lanes[0] = Lane(share=0.4, queue=True)
+    it.on_move = lambda lane: it.lanes.__setitem__(lane, Lane())  # its new path is free
+    moves = it.run(5000)
+    assert [lane for _, lane in moves] == [0]
+    assert moves[0][0] - 1300 <= 500
+
+
+@pytest.mark.parametrize(
+    "lane",
+    [
+        Lane(share=0.4),  # slow, but nothing waits in the network: the application does
+        Lane(share=0.7, queue=True, lossy=True),  # not much worse
+        Lane(share=0.1, queue=True, busy=False),  # hardly used
+        Lane(share=0.1, queue=True, movable=False),  # by command where it is
+        Lane(share=0.1, queue=True, up=False),
+    ],
+    ids=["no queue", "good enough", "idle", "fixed", "down"],
+)
+def test_a_lane_that_is_not_bad_stays(judge: Callable[..., Judge], lane: Lane) -> None:
+    it = judge(Lane(), Lane())
+    it.lanes[0] = lane
+    assert it.run(10_000) == []
+
+
+def test_a_short_trouble_moves_nothing(judge: Callable[..., Judge]) -> None:
+    """Two bad windows, then a good one, again and again."""
+    it = judge(Lane(), Lane())
+    for _ in range(20):
+        it.lanes[0] = Lane(share=0.3, queue=True)
+        it.run(200)
+        it.lanes[0] = Lane()
+        it.run(200)
+    assert it.verdicts == []
+
+
+def test_a_path_that_is_no_better_is_left_ever_more_seldom(judge: Callable[..., Judge]) -> None:
+    """The NIC itself is slow: pauses between two moves double, up to about a minute."""
+    it = judge(Lane(), Lane())
+    it.lanes[0] = Lane(share=0.2, queue=True, lossy=True)
+    moves = [at for at, lane in it.run(300_000) if lane == 0]
+    pauses = [b - a for a, b in itertools.pairwise(moves)]
+    assert 6 <= len(moves) <= 14
+    assert all(b >= a for a, b in itertools.pairwise(pauses))
+    assert 60_000 <= pauses[-1] <= 70_000
+
+
+def test_all_in_one_queue_search_for_another_way(judge: Callable[..., Judge]) -> None:
+    """No sibling is well, so the one with the least to lose moves first."""
+    it = judge(Lane(), Lane())
+    it.lanes[:] = [Lane(share=0.5, queue=True), Lane(share=0.45, queue=True)]
+    it.waiting = True
+    it.on_move = lambda _lane: it.lanes.__setitem__(slice(None), [Lane(), Lane()])  # now each has its own way
+    moves = it.run(3000)
+    assert [lane for _, lane in moves] == [1]
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_no_search_where_nothing_waits_or_nobody_suffers(judge: Callable[..., Judge], waiting: bool) -> None:
+    it = judge(Lane(), Lane())
+    it.lanes[:] = [Lane(queue=not waiting), Lane(queue=not waiting)]
+    it.waiting = waiting
+    assert it.run(20_000) == []
+
+
+def test_a_single_lane_stays(judge: Callable[..., Judge]) -> None:
+    """There is nothing to compare it with."""
+    it = judge(Lane())
+    it.lanes[0] = Lane(share=0.1, queue=True, lossy=True)
+    it.waiting = True
+    assert it.run(20_000) == []
