@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -119,6 +120,13 @@ std::vector<std::uint32_t> Engine::configure(const std::vector<NicSpec>& nics,
 
   std::lock_guard<PriorityMutex> lock(mutex_);
   ++generation_;
+  auto heard_now = [this](const Nic& nic) {
+    return std::any_of(nic.edges.begin(), nic.edges.end(), [this](const auto& id_and_slot) {
+      const Presence& presence = edges_[id_and_slot.second]->presence;
+      return recent(presence.both(settings_.interval_ns), attended_.now(), settings_.interval_ns);
+    });
+  };
+  std::vector<bool> was_heard(nics.size(), false);
   std::vector<Nic> next(nics.size());
   for (std::size_t i = 0; i < nics.size(); ++i) {
     Nic* old = nullptr;
@@ -135,6 +143,7 @@ std::vector<std::uint32_t> Engine::configure(const std::vector<NicSpec>& nics,
       next[i].verdict = NicVerdict(settings_.interval_ns, settings_.grace_ns, attended_.now());
     }
     next[i].spec = nics[i];
+    was_heard[i] = heard_now(next[i]);
     next[i].edges.clear();
   }
   nics_ = std::move(next);
@@ -195,8 +204,13 @@ std::vector<std::uint32_t> Engine::configure(const std::vector<NicSpec>& nics,
     edge.spec = edges[i];
     edge.to = addresses[i];
     edge.peer_id = nic_identity(edges[i].peer, edges[i].peer_device);
+    edge.peer_host = nic_identity(edges[i].peer, "");
     nics_[edge.nic].edges[edge.peer_id] = slots[i];
     order_.push_back(slots[i]);
+  }
+  for (std::size_t i = 0; i < nics_.size(); ++i) {
+    // Silence of peers that have only just been chosen is none: they read the membership at their own pace.
+    if (was_heard[i] && !heard_now(nics_[i])) nics_[i].verdict.restart(attended_.now());
   }
   return slots;
 }
@@ -501,6 +515,7 @@ void Engine::take_packet(std::uint32_t nic_index, const Received& received) {
     const std::int64_t ago = static_cast<std::int64_t>(packet.heard_ago_us) * 1'000;
     edge.presence.heard_by(std::max<std::int64_t>(at - ago, 0));
     edge.heard_by_mono = std::max(edge.heard_by_mono, edge.heard_mono - ago);
+    nic.verdict.exchanged(edge.presence.both(settings_.interval_ns));
   }
   edge.peer_paths = packet.paths;
   edge.peer_sweep = packet.sweep;
@@ -666,36 +681,60 @@ void Engine::rotate_windows(std::int64_t now) {
 }
 
 NicEvidence Engine::evidence_of(const Nic& nic) const {
+  const std::int64_t now = attended_.now();
+  const std::int64_t interval = settings_.interval_ns;
   NicEvidence e;
   e.edges = static_cast<int>(nic.edges.size());
   e.link_down = !nic.link || !nic.open;
-  const std::string* host = nullptr;
-  bool one_host = true;
   for (const auto& [id, slot] : nic.edges) {
-    const Edge& edge = *edges_[slot];
-    e.heard = std::max(e.heard, edge.presence.heard_at);
-    e.both = std::max(e.both, edge.presence.both(settings_.interval_ns));
-    if (host == nullptr) host = &edge.spec.peer;
-    one_host = one_host && *host == edge.spec.peer;
+    const Presence& presence = edges_[slot]->presence;
+    e.heard = std::max(e.heard, presence.heard_at);
+    e.both = std::max(e.both, presence.both(interval));
+    e.heard_by = std::max(e.heard_by, presence.heard_by_at);
   }
   for (const Nic& other : nics_) {
     if (&other != &nic && other.verdict.state() == State::kUp) e.others_connected = true;
   }
-  if (host == nullptr || !one_host || recent(e.both, attended_.now(), settings_.interval_ns / 2)) return e;
-  // Does any other NIC of ours hear that host? Half an interval: its NICs do not fall silent in the same
-  // instant.
-  bool asked = false, heard = false;
-  for (const Nic& other : nics_) {
-    if (&other == &nic) continue;
-    for (const auto& [id, slot] : other.edges) {
-      const Edge& edge = *edges_[slot];
-      if (edge.spec.peer != *host || edge.presence.heard_at == kNeverHeard) continue;
-      asked = true;
-      heard = heard || recent(edge.presence.heard_at, attended_.now(), settings_.interval_ns / 2);
-    }
+  if (e.edges == 0 || recent(e.both, now, interval / 2)) return e;
+  std::vector<Witness> own, others;
+  for (const std::uint32_t slot : order_) {
+    const Edge& edge = *edges_[slot];
+    (&nics_[edge.nic] == &nic ? own : others)
+        .push_back({edge.peer_host, edge.presence.heard_at, edge.presence.both(interval)});
   }
-  e.sole_witness_gone = asked && !heard;
+  e.sole_witness_gone =
+      sole_witness_gone(own.data(), own.size(), others.data(), others.size(), now, interval);
   return e;
+}
+
+// Counts a lost NIC and tells of it. seen : it was connected before.
+void Engine::disconnected(Nic& nic, bool seen, std::int64_t now) {
+  const std::int64_t lost_at = nic.verdict.lost_at();
+  const std::int64_t silent = lost_at == kNeverHeard ? 0 : attended_.now() - lost_at;
+  nic.down_since = now - silent;
+  nic.down_counted = seen;
+  if (seen) ++nic.record.disconnects;
+  emit_nic(nic, EventKind::kNicDisconnected, silent);
+}
+
+void Engine::connected(Nic& nic, std::int64_t now) {
+  const std::int64_t outage = now - nic.down_since;
+  if (nic.down_counted) {
+    ++nic.record.reconnects;
+    nic.record.outages.add(kOutageBuckets, outage);
+  }
+  nic.down_since = 0;
+  emit_nic(nic, EventKind::kNicConnected, outage);
+}
+
+void Engine::emit_nic(const Nic& nic, EventKind kind, std::int64_t duration) {
+  Event event{};
+  event.kind = kind;
+  event.device = nic.spec.device;
+  event.network = nic.spec.network;
+  event.cause = static_cast<std::uint8_t>(nic.verdict.cause());
+  event.duration_ns = duration;
+  emit(std::move(event));
 }
 
 void Engine::judge(std::int64_t now) {
@@ -711,33 +750,28 @@ void Engine::judge(std::int64_t now) {
     const bool seen = nic.verdict.seen();
     const NicEvent what = nic.verdict.step(e, attended);
     if (nic.verdict.state() != before) nic.record.changed_host_ns = host_ns;
-    if (what == NicEvent::kNothing) continue;
-    Event event{};
-    event.device = nic.spec.device;
-    event.network = nic.spec.network;
-    event.cause = static_cast<std::uint8_t>(nic.verdict.cause());
-    if (what == NicEvent::kDisconnected) {
-      event.kind = EventKind::kNicDisconnected;
-      event.duration_ns = e.both == kNeverHeard ? 0 : attended - e.both;
-      nic.down_since = now - event.duration_ns;
-      nic.down_counted = seen;
-      if (seen) ++nic.record.disconnects;
-    } else {
-      event.kind = EventKind::kNicConnected;
-      event.duration_ns = now - nic.down_since;
-      if (nic.down_counted) {
-        ++nic.record.reconnects;
-        nic.record.outages.add(kOutageBuckets, event.duration_ns);
-      }
-      nic.down_since = 0;
+    switch (what) {
+      case NicEvent::kNothing:
+        break;
+      case NicEvent::kDisconnected:
+        disconnected(nic, seen, now);
+        break;
+      case NicEvent::kConnected:
+        connected(nic, now);
+        break;
+      case NicEvent::kInterrupted:
+        nic.record.changed_host_ns = host_ns;
+        disconnected(nic, seen, now);
+        connected(nic, now);
+        break;
     }
-    emit(event);
   }
   // After the NICs, and a little later than they: an edge that falls silent with its NIC is the NIC's fault.
   for (const std::uint32_t slot : order_) {
     Edge& edge = *edges_[slot];
-    const EdgeStates states = judge_edge(edge.presence, attended, edge_interval_);
-    if (states.edge != edge.states.edge && edge.states.edge != State::kUnknown) {
+    const State before = edge.verdict.states().edge;
+    const EdgeStates& states = edge.verdict.step(edge.presence, attended, edge_interval_);
+    if (states.edge != before && before != State::kUnknown) {
       Event event{};
       event.kind = states.edge == State::kUp ? EventKind::kEdgeUp : EventKind::kEdgeDown;
       event.inbound = static_cast<std::uint8_t>(states.inbound);
@@ -748,7 +782,6 @@ void Engine::judge(std::int64_t now) {
       event.peer_device = edge.spec.peer_device;
       emit(event);
     }
-    edge.states = states;
   }
 }
 
@@ -951,9 +984,9 @@ std::string Engine::snapshot() {
       EdgeRecord record{};
       record.slot = order_[i];
       record.nic = edge.nic;
-      record.state = static_cast<std::uint8_t>(edge.states.edge);
-      record.inbound = static_cast<std::uint8_t>(edge.states.inbound);
-      record.outbound = static_cast<std::uint8_t>(edge.states.outbound);
+      record.state = static_cast<std::uint8_t>(edge.verdict.states().edge);
+      record.inbound = static_cast<std::uint8_t>(edge.verdict.states().inbound);
+      record.outbound = static_cast<std::uint8_t>(edge.verdict.states().outbound);
       record.latency = static_cast<std::uint8_t>(edge.latency.state());
       record.paths = edge.peer_paths;
       record.sent = edge.sent;

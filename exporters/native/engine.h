@@ -163,10 +163,11 @@ class Engine {
     std::string device;
     EdgeSpec spec;
     std::uint64_t peer_id = 0;
-    SocketAddress to{};  // port set
+    std::uint64_t peer_host = 0;  // identity of its host
+    SocketAddress to{};           // port set
     Session session;
     Presence presence;
-    EdgeStates states;
+    EdgeVerdict verdict;
     std::int64_t heard_mono = 0, heard_by_mono = 0;  // for people; verdicts use `presence`
     std::int64_t next_due = 0;
     std::int64_t period_start = 0;
@@ -234,6 +235,9 @@ class Engine {
   void take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet);
   void judge(std::int64_t now);
   NicEvidence evidence_of(const Nic& nic) const;
+  void disconnected(Nic& nic, bool seen, std::int64_t now);
+  void connected(Nic& nic, std::int64_t now);
+  void emit_nic(const Nic& nic, EventKind kind, std::int64_t duration);
   void send_due(std::int64_t now);
   void send_trains(const std::uint32_t* slots, std::size_t count);
   void fill_packet(Edge& edge, Packet* packet, int position, std::int64_t now_mono);

@@ -1,10 +1,12 @@
 // fabricpulse.exporters._probe_engine: the engine for Python, and its pure parts for the tests.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 #include <tuple>
@@ -183,26 +185,51 @@ NB_MODULE(_probe_engine, m) {
         return std::make_tuple(static_cast<int>(s.edge), static_cast<int>(s.inbound),
                                static_cast<int>(s.outbound));
       });
+  nb::class_<EdgeVerdict>(m, "EdgeVerdict")
+      .def(nb::init<>())
+      .def("step",
+           [](EdgeVerdict& verdict, const Presence& presence, std::int64_t now, std::int64_t interval) {
+             return static_cast<int>(verdict.step(presence, now, interval).edge);
+           });
   nb::class_<NicVerdict>(m, "NicVerdict")
       .def(nb::init<std::int64_t, std::int64_t, std::int64_t>(), "interval_ns"_a, "grace_ns"_a, "now"_a)
       .def(
           "step",
           [](NicVerdict& verdict, std::int64_t now, int edges, std::int64_t heard, std::int64_t both,
-             bool link_down, bool sole_witness_gone, bool others_connected) {
+             bool link_down, bool sole_witness_gone, bool others_connected,
+             std::optional<std::int64_t> heard_by) {
             NicEvidence e;
             e.edges = edges;
             e.heard = heard;
             e.both = both;
+            e.heard_by = heard_by.value_or(both);
             e.link_down = link_down;
             e.sole_witness_gone = sole_witness_gone;
             e.others_connected = others_connected;
             return static_cast<int>(verdict.step(e, now));
           },
           "now"_a, "edges"_a, "heard"_a, "both"_a, "link_down"_a = false, "sole_witness_gone"_a = false,
-          "others_connected"_a = false)
+          "others_connected"_a = false, "heard_by"_a = nb::none())
+      .def("exchanged", &NicVerdict::exchanged, "both"_a)
+      .def("restart", &NicVerdict::restart, "now"_a)
+      .def_prop_ro("lost_at", &NicVerdict::lost_at)
       .def_prop_ro("state", [](const NicVerdict& v) { return static_cast<int>(v.state()); })
       .def_prop_ro("cause", [](const NicVerdict& v) { return static_cast<int>(v.cause()); })
       .def_prop_ro("seen", &NicVerdict::seen);
+  using WitnessTuple = std::tuple<std::uint64_t, std::int64_t, std::int64_t>;
+  m.def(
+      "sole_witness_gone",
+      [](const std::vector<WitnessTuple>& own, const std::vector<WitnessTuple>& others, std::int64_t now,
+         std::int64_t interval) {
+        auto witnesses = [](const std::vector<WitnessTuple>& from) {
+          std::vector<Witness> made;
+          for (const auto& [host, heard, both] : from) made.push_back({host, heard, both});
+          return made;
+        };
+        const std::vector<Witness> a = witnesses(own), b = witnesses(others);
+        return sole_witness_gone(a.data(), a.size(), b.data(), b.size(), now, interval);
+      },
+      "own"_a, "others"_a, "now"_a, "interval"_a);
   nb::class_<PathVerdict>(m, "PathVerdict")
       .def(nb::init<>())
       .def("heard", &PathVerdict::heard)

@@ -85,6 +85,28 @@ inline EdgeStates judge_edge(const Presence& p, std::int64_t now, std::int64_t i
   return s;
 }
 
+// An edge that is down comes up only by a report that the peer has heard us since. Reports from before the
+// silence, which the first packets after it may still carry, would take the edge up and, as they get too old,
+// down again: two outages told where there was one.
+class EdgeVerdict {
+ public:
+  const EdgeStates& step(const Presence& p, std::int64_t now, std::int64_t interval) {
+    EdgeStates next = judge_edge(p, now, interval);
+    if (states_.edge == State::kDown && next.edge == State::kUp && p.heard_by_at < proof_from_) {
+      next.edge = State::kDown;
+    } else if (states_.edge != State::kDown && next.edge == State::kDown) {
+      proof_from_ = p.both(interval) + interval;
+    }
+    states_ = next;
+    return states_;
+  }
+  const EdgeStates& states() const { return states_; }
+
+ private:
+  EdgeStates states_;
+  std::int64_t proof_from_ = kNeverHeard;
+};
+
 enum class NicCause : std::uint8_t {
   kNone = 0,
   kSilent = 1,     // carrier is there (or cannot be told), no peer answers
@@ -94,18 +116,50 @@ enum class NicCause : std::uint8_t {
   kPeerGone = 5,   // unknown: the only host that could bear witness is silent on our other NICs too
 };
 
-// What one NIC can know at one moment.
-struct NicEvidence {
-  int edges = 0;                     // edges that it probes
-  std::int64_t heard = kNeverHeard;  // latest Presence::heard_at of its edges
-  std::int64_t both = kNeverHeard;   // latest Presence::both() of its edges
-  bool link_down = false;
-  bool sole_witness_gone =
-      false;  // all its edges lead to one host, which other NICs of ours do not hear either
-  bool others_connected = false;  // another NIC of this host is connected
+// An edge as a witness of its NIC.
+struct Witness {
+  std::uint64_t host = 0;            // identity of the peer's host
+  std::int64_t heard = kNeverHeard;  // Presence::heard_at
+  std::int64_t both = kNeverHeard;   // Presence::both()
 };
 
-enum class NicEvent : std::uint8_t { kNothing = 0, kDisconnected = 1, kConnected = 2 };
+// Whether the silence on a NIC is rather that of its last peer: all that were still heard when it began
+// belong to one host, and our other NICs, where they had heard that host, do not hear it either. Peers that
+// had died before say nothing. Half an interval is enough for the others: the NICs of a host do not fall
+// silent in the same instant.
+inline bool sole_witness_gone(const Witness* own, std::size_t own_count, const Witness* others,
+                              std::size_t others_count, std::int64_t now, std::int64_t interval) {
+  std::int64_t last = kNeverHeard;
+  for (std::size_t i = 0; i < own_count; ++i) last = std::max(last, own[i].both);
+  if (last == kNeverHeard) return false;
+  const Witness* sole = nullptr;
+  for (std::size_t i = 0; i < own_count; ++i) {
+    if (own[i].both == kNeverHeard || last - own[i].both >= interval) continue;
+    if (sole != nullptr && sole->host != own[i].host) return false;
+    sole = &own[i];
+  }
+  bool asked = false;
+  for (std::size_t i = 0; i < others_count; ++i) {
+    if (others[i].host != sole->host || others[i].heard == kNeverHeard) continue;
+    if (recent(others[i].heard, now, interval / 2)) return false;
+    asked = true;
+  }
+  return asked;
+}
+
+// What one NIC can know at one moment.
+struct NicEvidence {
+  int edges = 0;                        // edges that it probes
+  std::int64_t heard = kNeverHeard;     // latest Presence::heard_at of its edges
+  std::int64_t both = kNeverHeard;      // latest Presence::both() of its edges
+  std::int64_t heard_by = kNeverHeard;  // latest Presence::heard_by_at of its edges
+  bool link_down = false;
+  bool sole_witness_gone = false;  // the function above
+  bool others_connected = false;   // another NIC of this host is connected
+};
+
+// kInterrupted: disconnected and connected again since the last step.
+enum class NicEvent : std::uint8_t { kNothing = 0, kDisconnected = 1, kConnected = 2, kInterrupted = 3 };
 
 class NicVerdict {
  public:
@@ -113,15 +167,49 @@ class NicVerdict {
   NicVerdict(std::int64_t interval, std::int64_t grace, std::int64_t now)
       : interval_(interval), grace_(grace), started_(now) {}
 
+  // A packet of any edge has shown that both directions worked at `both`. Called for each packet, so that a
+  // silence longer than the interval counts even if it ended just before the step that would have seen it.
+  void exchanged(std::int64_t both) {
+    if (both <= exchanged_) return;
+    if (exchanged_ != kNeverHeard && both - std::max(exchanged_, excused_) >= interval_) {
+      silent_from_ = exchanged_;
+    }
+    exchanged_ = both;
+  }
+
+  // The peers that could bear witness were taken out of the membership: the new ones get the grace of a
+  // start.
+  void restart(std::int64_t now) {
+    started_ = now;
+    exchanged_ = silent_from_ = lost_at_ = kNeverHeard;
+    if (state_ == State::kUp) state_ = State::kUnknown;
+  }
+
   // Must be called at each turn of the engine, after the packets of the turn were taken in.
   NicEvent step(const NicEvidence& e, std::int64_t now) {
-    if (e.edges > 0 && recent(e.both, now, interval_)) {
-      const bool was_down = state_ == State::kDown;
-      state_ = State::kUp;
-      cause_ = NicCause::kNone;
-      seen_ = true;
-      return was_down ? NicEvent::kConnected : NicEvent::kNothing;
+    const bool interrupted = state_ == State::kUp && silent_from_ != kNeverHeard;
+    if (interrupted) lost_at_ = silent_from_;
+    silent_from_ = kNeverHeard;
+    // What was heard before a restart was heard from others.
+    const bool known = e.both != kNeverHeard && e.both >= started_;
+    if (e.edges > 0 && known && recent(e.both, now, interval_)) {
+      const State before = state_;
+      // After a silence only a report proves anything that says that a peer has heard us since: see
+      // EdgeVerdict.
+      const bool proven = lost_at_ == kNeverHeard || e.heard_by >= lost_at_ + interval_;
+      if ((before == State::kUp && !interrupted) || proven) {
+        state_ = State::kUp;
+        cause_ = NicCause::kNone;
+        seen_ = true;
+        if (interrupted) return NicEvent::kInterrupted;
+        return before == State::kDown ? NicEvent::kConnected : NicEvent::kNothing;
+      }
+      if (!interrupted) return NicEvent::kNothing;
+      state_ = State::kDown;
+      cause_ = NicCause::kOneWay;
+      return NicEvent::kDisconnected;
     }
+    if (state_ == State::kUp) lost_at_ = known ? e.both : kNeverHeard;
     if (state_ == State::kDown) {
       // What has been measured as down stays down until something is heard; only the reason may become
       // clearer.
@@ -129,24 +217,28 @@ class NicVerdict {
       return NicEvent::kNothing;
     }
     if (e.edges == 0) {
-      state_ = State::kUnknown;
+      restart(now);
       cause_ = NicCause::kNone;
       return NicEvent::kNothing;
     }
     NicCause cause = NicCause::kSilent;
-    if (e.both == kNeverHeard) {
+    if (!known) {
       // A port that was never seen up is no fault by itself: only when its link is down or the rest of the
       // host works.
       if (now - started_ < grace_ || !(e.link_down || e.others_connected)) return NicEvent::kNothing;
       cause = e.link_down ? NicCause::kLink : NicCause::kNeverSeen;
     } else if (e.link_down) {
       cause = NicCause::kLink;
-    } else if (recent(e.heard, now, interval_)) {
-      cause = NicCause::kOneWay;
-    } else if (e.sole_witness_gone) {
+    } else if (e.sole_witness_gone && !recent(e.heard, now, interval_)) {
       state_ = State::kUnknown;
       cause_ = NicCause::kPeerGone;
+      excused_ = now;
       return NicEvent::kNothing;
+    } else if (recent(excused_, now, interval_)) {
+      // The witness is back on another NIC: it may take as long as any silence to be back on this one.
+      return NicEvent::kNothing;
+    } else if (recent(e.heard, now, interval_)) {
+      cause = NicCause::kOneWay;
     }
     state_ = State::kDown;
     cause_ = cause;
@@ -157,11 +249,17 @@ class NicVerdict {
   NicCause cause() const { return cause_; }
   // A disconnect is counted only for a NIC that was connected before.
   bool seen() const { return seen_; }
+  // The last sign of a peer before the NIC was lost, kNeverHeard if there was none.
+  std::int64_t lost_at() const { return lost_at_; }
 
  private:
   std::int64_t interval_ = 1'000'000'000;
   std::int64_t grace_ = 10'000'000'000;
   std::int64_t started_ = 0;
+  std::int64_t exchanged_ = kNeverHeard;    // latest exchanged()
+  std::int64_t silent_from_ = kNeverHeard;  // begin of a long silence that has ended since the last step
+  std::int64_t lost_at_ = kNeverHeard;      // lost_at()
+  std::int64_t excused_ = kNeverHeard;      // until then the silence was the peer's
   State state_ = State::kUnknown;
   NicCause cause_ = NicCause::kNone;
   bool seen_ = false;
