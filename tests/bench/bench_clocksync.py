@@ -525,7 +525,8 @@ def main() -> int:
     if missing_tools() and {"wire", "chrony"} & set(parts):
         tools = " and ".join(missing_tools())
         print(
-            f"bench_clocksync: {tools} not installed, their rows will miss; scripts/system_packages.sh bench installs them",
+            f"bench_clocksync: {tools} not installed, their rows will miss; "
+            "scripts/system_packages.sh bench installs them",
             file=sys.stderr,
         )
     if "cost" in parts:

@@ -4,6 +4,7 @@ Nothing here is a model of clocksync: `EdgeWindow`, `Fleet` and `FleetClock` are
 the same messages. Only clocks, queues and the passing of time are simulated.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from fabricpulse.clocksync.edge_window import EdgeWindow
 from fabricpulse.clocksync.fleet import Fleet
 from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters, Instant
 from fabricpulse.clocksync.samples import SAMPLE_DTYPE, Samples
-from fabricpulse.clocksync.wire import PROTOCOL, EdgeName, EdgeReport, HostInfo, Line, StepReport
+from fabricpulse.clocksync.wire import PROTOCOL, EdgeName, EdgeReport, HostInfo, Line, StepReport, pack_edges
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
 
@@ -201,10 +202,11 @@ class SimFleet:
             raise ValueError(f"{host.name} has no clock yet")
         now = host.instant(self.t).host_ns
         clock = host.fleet_clock
-        reports = tuple(
+        reports = pack_edges(
             EdgeReport(
-                number, fit.t_ns, fit.t_last_ns - fit.t_ns, fit.offset_ns, round(fit.rate_ppb * 1000),
-                round(fit.sigma_ns), round(fit.rate_sigma_ppb * 1000), round(fit.bound_ns), int(fit.quality),
+                fit.t_ns, fit.offset_ns, round(fit.rate_ppb * 1000), (fit.t_last_ns - fit.t_ns) // 1000,
+                round(fit.sigma_ns), round(fit.rate_sigma_ppb * 1000), math.ceil(fit.bound_ns), number,
+                int(fit.quality),
             )
             for number, edge in enumerate(self.owned[i])
             if (fit := edge.fit) is not None

@@ -17,10 +17,11 @@ _NS = 10**9
 
 
 class ChronySock:
-    """Sends samples to chronyd's SOCK refclock. sent, failed : counters."""
+    """Sends samples to chronyd's SOCK refclock. sent, failed : counters. reason : of the last failure."""
 
     def __init__(self, path: Path) -> None:
-        self._path = str(path)
+        self.path = str(path)
+        self.reason = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)
         self.sent = self.failed = 0
@@ -31,9 +32,10 @@ class ChronySock:
         # The time of the sample has microseconds only; the offset is meant at that time, and hardly changes in 1 us.
         sample = SOCK_SAMPLE.pack(seconds, ns // 1000, offset_ns * 1e-9, 0, 0, 0, SOCK_MAGIC)
         try:
-            self._socket.sendto(sample, self._path)
-        except OSError:
+            self._socket.sendto(sample, self.path)
+        except OSError as error:
             self.failed += 1
+            self.reason = error.strerror or str(error)
         else:
             self.sent += 1
 
@@ -82,10 +84,11 @@ class NtpShm:
         self._time.mode = 1
         self._time.precision = -24
         self._time.samples = 3
-        self.sent = 0
+        self.path, self.reason = f"unit {unit}", ""
+        self.sent = self.failed = 0
 
     def feed(self, kernel_ns: int, offset_ns: int, bound_ns: int) -> None:
-        """Publishes a sample. bound_ns : its precision is taken from it."""
+        """Publishes a sample. bound_ns : not part of the protocol."""
         t = self._time
         t.valid = 0
         t.count += 1

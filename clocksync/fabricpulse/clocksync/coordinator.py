@@ -1,7 +1,7 @@
 """`fabricpulse clocksync coordinator`: HTTP around `fleet.Fleet`.
 
-A report waits for the solve that uses it and takes its result home in the reply. A solve starts when all
-members have reported, or `step_s` after the first that waits.
+A report waits for the solve that uses it and takes its result home in the reply. A solve starts when all members that
+were in the last one have reported, or half of `step_s` after the last that did, or `step_s` after the first that waits.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from fabricpulse.clocksync import metrics
 from fabricpulse.clocksync.config import CoordinatorConfig
 from fabricpulse.clocksync.fleet import Fleet, Member
 from fabricpulse.clocksync.graph_solve import SolveParameters
-from fabricpulse.clocksync.wire import PROTOCOL, STEP_PATH, StepReply, report_decoder
+from fabricpulse.clocksync.wire import EDGE, PROTOCOL, STEP_PATH, StepReply, report_decoder
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_membership
@@ -28,6 +28,8 @@ from fabricpulse.core.web.server import WebServer
 log = get_logger(__name__)
 
 _reply_encoder = msgspec.msgpack.Encoder()
+# How long reports are gathered at least.
+_GATHER_S = 0.02
 # Exporters that http_sd may list, by the name asked for.
 SD_PORTS = {"mesh": 9610, "nic": 9611, "qp": 9612, "clocksync": 9613}
 
@@ -45,7 +47,8 @@ class Coordinator:
         )
         self._static = self._load_membership()
         self._arrived = asyncio.Event()
-        self._solved = asyncio.Condition()
+        # One event a solve: a thousand waiters wake at once, without a lock that they queue for.
+        self._solved = asyncio.Event()
         self._solve_s = 0.0
         self._failures = 0
         self._edges = 0
@@ -82,23 +85,12 @@ class Coordinator:
         self._life.ready()
         await self._life.stopped()
         solver.cancel()
-        async with self._solved:
-            self._solved.notify_all()
+        self._solved.set()
         await self.server.stop()
 
     async def _solve_forever(self) -> None:
         while True:
-            self._arrived.clear()
-            await self._arrived.wait()
-            deadline = time.monotonic() + self._config.step_s
-            while (
-                self.fleet.waiting() < len(self.fleet.members) and (left := deadline - time.monotonic()) > 0
-            ):
-                # A member that has died would hold up all; half the step is enough for those that live.
-                left = min(left, 0.5 * self._config.step_s)
-                self._arrived.clear()
-                if not await wait_at_most(self._arrived, left):
-                    break
+            await self._gather()
             began = time.monotonic()
             try:
                 solution = self.fleet.step(began)
@@ -108,8 +100,23 @@ class Coordinator:
                 self._failures += 1
                 log.exception("solve failed")
             self._solve_s = time.monotonic() - began
-            async with self._solved:
-                self._solved.notify_all()
+            solved, self._solved = self._solved, asyncio.Event()
+            solved.set()
+
+    async def _gather(self) -> None:
+        """Returns when it is time to solve."""
+        while not self.fleet.waiting:
+            self._arrived.clear()
+            await self._arrived.wait()
+        first = time.monotonic()
+        deadline = first + self._config.step_s
+        # Newcomers come one by one, and nobody is expected yet: solves for each of them may take half of our time.
+        await asyncio.sleep(max(_GATHER_S, self._solve_s))
+        while self.fleet.missing and (left := deadline - time.monotonic()) > 0:
+            # One that has died would hold up all; half the step is enough for those that live.
+            self._arrived.clear()
+            if not await wait_at_most(self._arrived, min(left, 0.5 * self._config.step_s)):
+                break
 
     async def _step(self, request: web.Request) -> web.Response:
         try:
@@ -120,11 +127,13 @@ class Coordinator:
             return web.Response(
                 status=400, text=f"protocol {report.protocol}, this coordinator speaks {PROTOCOL}\n"
             )
-        member = self.fleet.report(report, time.monotonic())
-        seen = self.fleet.solves
+        try:
+            member = self.fleet.report(report, time.monotonic())
+        except ValueError as error:
+            return web.Response(status=400, text=f"not a step report: {error}\n")
+        solved = self._solved
         self._arrived.set()
-        async with self._solved:
-            await self._solved.wait_for(lambda: self.fleet.solves > seen or not self._life.is_ready)
+        await solved.wait()
         return web.Response(
             body=_reply_encoder.encode(self._reply(member)), content_type="application/msgpack"
         )
@@ -196,8 +205,9 @@ class Coordinator:
                 "bound_ns": m.line.bound_ns if m.line is not None else None,
                 "correction_ns": m.line.correction_ns if m.line is not None else None,
                 "rate_ppb": m.line.rate_ppt * 1e-3 if m.line is not None else None,
-                "edges": len(m.report.edges) if m.report is not None else 0,
-                "misfit_edges": sum(not verdict.fits for verdict in m.verdicts),
+                "edges": len(m.info.edges) if m.info is not None else 0,
+                "reported_edges": len(m.report.edges) // EDGE.size if m.report is not None else 0,
+                "misfit_edges": m.misfits,
                 "suspect": m.suspect,
             }
             for m in sorted(fleet.members.values(), key=lambda m: m.name)
@@ -233,7 +243,7 @@ class Coordinator:
         out.add(metrics.SOLVE_FAILURES, (), self._failures)
         out.add(metrics.SOLVE_EDGES, (), self._edges)
         out.add(metrics.RESIDUAL, (), fleet.residual_p50_ns * 1e-9)
-        out.add(metrics.MISFITS, (), len(fleet.misfit_edges))
+        out.add(metrics.MISFITS, (), fleet.misfits)
         for member in fleet.members.values():
             if member.suspect:
                 out.add(metrics.SUSPECTS, (member.name,), 1)

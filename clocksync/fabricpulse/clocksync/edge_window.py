@@ -62,6 +62,17 @@ class EdgeWindow:
         self.fit = None
         self.filter.clear()
 
+    def idle(self, now_ns: int) -> None:
+        """Keeps the trains of the window that ends at our host time `now_ns`, without a fit: the other end fits."""
+        begin = max(now_ns - self.window_ns, self._not_before_ns)
+        for direction, chunks in self._chunks.items():  # oldest first
+            own = "tx_ns" if direction == OUTBOUND else "rx_ns"
+            while chunks and chunks[0][own].max() < begin:
+                chunks.pop(0)
+        if self.fit is not None:
+            self.fit = None
+            self.filter.clear()
+
     def advance(self, now_ns: int) -> EdgeFit | None:
         """Fits the trains of the window that ends at our host time `now_ns`; None when there is nothing to say."""
         begin = max(now_ns - self.window_ns, self._not_before_ns)

@@ -44,7 +44,7 @@ SLEW = MetricSpec(
 EDGES = MetricSpec(
     "fabricpulse_clock_edges",
     "gauge",
-    "Edges with a fit in the last step, by what it rests on.",
+    "Edges by what their fit in the last step rests on; peer: the other end fits it; none: nobody can.",
     ("quality",),
 )
 EDGE_RESIDUAL = MetricSpec(
@@ -86,6 +86,12 @@ OUTPUT_SAMPLES = MetricSpec(
     "Samples of fleet time given to other daemons of this host.",
     ("output",),
 )
+OUTPUT_FAILURES = MetricSpec(
+    "fabricpulse_clock_output_failures_total",
+    "counter",
+    "Samples of fleet time that a daemon of this host did not take: it is not running, or not set up for them.",
+    ("output",),
+)
 
 MEMBERS = MetricSpec("fabricpulse_clocksync_members", "gauge", "Hosts with a lease.")
 UNREACHED = MetricSpec(
@@ -110,6 +116,6 @@ SUSPECTS = MetricSpec(
 METRICS = (
     *(BOUND, OFFSET, FREQUENCY, SYNCHRONIZED, STATUS, DISRUPTIONS, SLEW),
     *(EDGES, EDGE_RESIDUAL, EDGE_STEPS, ROUTE_CHANGES, SAMPLES, SAMPLES_LOST, COORDINATOR_UP, REPORT_ERRORS),
-    *(SUSPECT, FIT_SECONDS, OUTPUT_SAMPLES),
+    *(SUSPECT, FIT_SECONDS, OUTPUT_SAMPLES, OUTPUT_FAILURES),
     *(MEMBERS, UNREACHED, SOLVES, SOLVE_SECONDS, SOLVE_FAILURES, SOLVE_EDGES, RESIDUAL, MISFITS, SUSPECTS),
 )

@@ -1,0 +1,125 @@
+"""Fleet time without a coordinator: what to ask of the neighbours, and what their answers mean for this host.
+
+The coordinator names the neighbours' addresses while it is there; they are kept on disk, so that a sidecar that starts
+while it is away finds them. Without either, the membership file and the configured port say where they are.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from fabricpulse.clocksync.averaging import NeighbourView, average
+from fabricpulse.clocksync.edge_estimator import EdgeFit
+from fabricpulse.clocksync.fleet_clock import Correction
+from fabricpulse.clocksync.wire import LINE_PATH, EdgeName, Line, LineReply, line_decoder
+from fabricpulse.core.fleet.membership import Membership
+from fabricpulse.core.log import get_logger
+
+log = get_logger(__name__)
+
+_TIMEOUT = aiohttp.ClientTimeout(total=0.5)
+
+
+class NeighbourBook:
+    """host -> URL of its sidecar, as the coordinator last said; kept in the file `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self.urls = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        except (OSError, msgspec.MsgspecError):
+            self.urls = {}
+
+    def learn(self, urls: dict[str, str]) -> None:
+        """Takes what the coordinator says."""
+        self.urls = urls
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            temporary.write_bytes(msgspec.json.encode(urls))
+            temporary.replace(self._path)
+        except OSError as error:
+            log.warning("cannot remember the neighbours", path=str(self._path), reason=error.strerror)
+
+    def urls_of(
+        self, edges: Iterable[EdgeName], membership: Membership, port: int, *, tls: bool
+    ) -> dict[str, str]:
+        """Where the sidecars at the other ends of `edges` answer. port, tls : of those that only the membership
+        knows.
+        """
+        urls = {}
+        for edge in edges:
+            if edge.peer in self.urls:
+                urls[edge.peer] = self.urls[edge.peer]
+                continue
+            host = membership.host(edge.peer)
+            nic = next((n for n in host.nics if n.device == edge.peer_device), None) if host else None
+            if nic is not None and edge.peer not in urls:
+                address = f"[{nic.address}]" if ":" in nic.address else nic.address
+                urls[edge.peer] = f"{'https' if tls else 'http'}://{address}:{port}"
+        return urls
+
+
+async def ask_lines(session: aiohttp.ClientSession, urls: Mapping[str, str]) -> dict[str, LineReply]:
+    """The answers of the neighbours that answer; asked all at once."""
+    replies = await asyncio.gather(*(_ask_line(session, url) for url in urls.values()))
+    return {peer: reply for peer, reply in zip(urls, replies, strict=True) if reply is not None}
+
+
+async def _ask_line(session: aiohttp.ClientSession, url: str) -> LineReply | None:
+    try:
+        async with session.get(url + LINE_PATH, timeout=_TIMEOUT) as response:
+            if response.status != 200:
+                return None
+            return line_decoder.decode(await response.read())
+    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError):
+        return None
+
+
+def consensus(
+    host: str,
+    own: Line | None,
+    fits: Iterable[tuple[str, EdgeFit]],
+    lines: Mapping[str, LineReply],
+    now_ns: int,
+    drift_ppb: float,
+) -> Correction | None:
+    """One round of averaging on `host`, whose clock shows `now_ns`. own : its line. fits : (peer, fit). Pure.
+
+    Where nobody has a fleet time, the host with the lowest name makes its own clock the beginning of it.
+    """
+    fits = list(fits)
+    if own is None and not any(reply.line is not None for reply in lines.values()):
+        peers = {peer for peer, _ in fits}
+        if not lines or not peers or host > min(peers):
+            return None
+        log.info("no coordinator and no fleet time anywhere: this host's clock begins it")
+        return Correction(now_ns, 0, 0.0, 0)
+    views = []
+    for peer, fit in fits:
+        reply = lines.get(peer)
+        if reply is None or reply.line is None:
+            continue
+        offset = fit.at(now_ns)
+        # c_us - c_peer = offset; the peer's line is brought to our moment by the peer's own clock.
+        elapsed = now_ns + round(offset) - reply.line.ref_host_ns
+        peer_correction = reply.line.correction_ns + elapsed * reply.line.rate_ppt // 10**12
+        age_s = (now_ns - fit.t_last_ns) * 1e-9
+        views.append(
+            NeighbourView(
+                peer_correction + offset,
+                reply.line.rate_ppt * 1e-3 + fit.rate_ppb,
+                fit.sigma_ns,
+                reply.line.bound_ns + fit.bound_ns + drift_ppb * age_s + drift_ppb * abs(elapsed) * 1e-9,
+            )
+        )
+    return average(
+        now_ns,
+        own.correction_ns if own is not None else None,
+        own.rate_ppt * 1e-3 if own is not None else 0.0,
+        own.bound_ns if own is not None else float("inf"),
+        views,
+    )

@@ -1,0 +1,71 @@
+"""Who else on this host gets fleet time: a ClockBound segment, chronyd. The host clock is never steered from here."""
+
+import time
+from pathlib import Path
+
+from fabricpulse.clocksync.chrony_refclock import ChronySock, NtpShm
+from fabricpulse.clocksync.clockbound import ClockBoundWriter
+from fabricpulse.clocksync.config import OutputsConfig
+from fabricpulse.clocksync.host_clock import HostClock
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.run_dir import clock_page_path
+from fabricpulse.core.shm.clock_page import ClockPage
+
+log = get_logger(__name__)
+
+
+class Outputs:
+    """The outputs that are switched on. refclocks : by the name that metrics give them."""
+
+    def __init__(self, config: OutputsConfig) -> None:
+        """Raises UserError for one that cannot be had."""
+        self.clockbound: ClockBoundWriter | None = None
+        self.refclocks: dict[str, ChronySock | NtpShm] = {}
+        self._missing: set[str] = set()
+        if config.clockbound != "off":
+            path = Path(config.clockbound) if config.clockbound else clock_page_path().with_name("clockbound")
+            try:
+                self.clockbound = ClockBoundWriter(path)
+            except OSError as error:
+                raise UserError(
+                    f"outputs.clockbound: cannot write {path}: {error.strerror}; choose another file, or off"
+                ) from error
+        if config.chrony_sock:
+            self.refclocks["chrony_sock"] = ChronySock(Path(config.chrony_sock))
+        if config.ntp_shm_unit >= 0:
+            try:
+                self.refclocks["ntp_shm"] = NtpShm(config.ntp_shm_unit)
+            except OSError as error:
+                raise UserError(
+                    f"outputs.ntp_shm_unit: cannot use unit {config.ntp_shm_unit}: {error.strerror}; choose another, "
+                    "or see who owns it with ipcs -m"
+                ) from error
+
+    def publish(self, page: ClockPage, clock: HostClock) -> None:
+        """Restates the ClockBound segment."""
+        if self.clockbound is not None:
+            self.clockbound.publish(page, clock.now_ns())
+
+    def feed(self, page: ClockPage, clock: HostClock) -> None:
+        """Gives reference clocks a sample. To be called only while synchronised: in holdover chronyd then falls back
+        to its other sources.
+        """
+        if not self.refclocks:
+            return
+        kernel_ns = time.time_ns()
+        host_ns = clock.from_kernel(kernel_ns)
+        fleet = page.convert(host_ns)
+        for name, refclock in self.refclocks.items():
+            failed = refclock.failed
+            refclock.feed(kernel_ns, fleet.fleet_ns - host_ns, fleet.bound_ns)
+            if refclock.failed == failed:
+                self._missing.discard(name)
+            elif name not in self._missing:
+                self._missing.add(name)
+                log.warning(
+                    "chronyd does not take samples: is it running, with this refclock SOCK?",
+                    output=name,
+                    path=refclock.path,
+                    reason=refclock.reason,
+                )

@@ -1,0 +1,177 @@
+"""The edges of this host: from the probe ring to fits, reports and verdicts."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters
+from fabricpulse.clocksync.edge_share import is_ours
+from fabricpulse.clocksync.edge_window import EdgeWindow
+from fabricpulse.clocksync.samples import SampleReader
+from fabricpulse.clocksync.wire import EdgeName, EdgeReport, EdgeVerdict
+from fabricpulse.core.log import get_logger
+
+log = get_logger(__name__)
+
+# Samples that are already in the ring when we start are used: a restart then costs no window.
+_BACKLOG = 1 << 14
+
+
+@dataclass
+class HostEdge:
+    """One edge. ours : this end reports it (edge_share); the other end's fit is as good."""
+
+    name: EdgeName
+    generation: int
+    ours: bool
+    window: EdgeWindow
+    fit: EdgeFit | None = None
+    verdict: EdgeVerdict | None = None
+
+
+class HostEdges:
+    """Follows the probe ring at `path`, and a new one when the engine starts anew.
+
+    samples, lost : counters. generation : counts changes of the edges. host : as the ring says, "" before.
+    """
+
+    def __init__(self, path: Path, parameters: EstimatorParameters, host: str = "") -> None:
+        """host : this host's name, if it is not to be what the ring says."""
+        self._path = path
+        self._parameters = parameters
+        self._name = host
+        self._ring: SampleReader | None = None
+        self._edges_sequence = -1
+        self._by_index: dict[int, HostEdge] = {}
+        self._retired_steps = self._retired_route_changes = 0
+        self.samples = self.lost = 0
+        self.generation = 0
+
+    def __iter__(self) -> Iterator[HostEdge]:
+        return iter(self._by_index.values())
+
+    def __len__(self) -> int:
+        return len(self._by_index)
+
+    @property
+    def host(self) -> str:
+        """The host's name: as configured, else as the ring says."""
+        return self._name or (self._ring.host if self._ring is not None else "")
+
+    @property
+    def steps(self) -> int:
+        """Clock steps that edges have seen."""
+        return self._retired_steps + sum(e.window.steps for e in self._by_index.values())
+
+    @property
+    def route_changes(self) -> int:
+        """Changes of route that edges have seen."""
+        return self._retired_route_changes + sum(e.window.route_changes for e in self._by_index.values())
+
+    def read(self) -> None:
+        """Takes what is new in the ring. Raises LayoutError, TimeoutError (an engine that died while writing)."""
+        if self._ring is not None and self._ring.stale():
+            self._ring.close()
+            self._ring = None
+        if self._ring is None:
+            try:
+                self._ring = SampleReader(self._path, backlog=_BACKLOG)
+            except FileNotFoundError:
+                return
+            self._edges_sequence = -1
+            self._replace({})
+            log.info("reading probe samples", host=self._ring.host, epoch=self._ring.epoch)
+        ring = self._ring
+        if ring.edges_sequence != self._edges_sequence:
+            self._edges_sequence = ring.edges_sequence
+            self._take_table(ring)
+        lost = ring.lost
+        samples = ring.read()
+        self.samples += len(samples)
+        self.lost += ring.lost - lost
+        for index, edge in self._by_index.items():
+            mine = samples[samples["edge"] == index]
+            if len(mine):
+                edge.window.add(mine)
+
+    @property
+    def engine_seen(self) -> bool:
+        """True while there is a ring to read."""
+        return self._ring is not None
+
+    def _take_table(self, ring: SampleReader) -> None:
+        edges = {}
+        for index, entry in ring.edges().items():
+            known = self._by_index.get(index)
+            if known is not None and known.generation == entry.generation:
+                edges[index] = known
+                continue
+            name = EdgeName(entry.device, entry.peer, entry.peer_device)
+            ours = is_ours(self.host, name)
+            edges[index] = HostEdge(name, entry.generation, ours, EdgeWindow(self._parameters))
+        self._replace(edges)
+
+    def _replace(self, edges: dict[int, HostEdge]) -> None:
+        kept = {id(edge) for edge in edges.values()}
+        for edge in self._by_index.values():
+            if id(edge) not in kept:
+                self._retired_steps += edge.window.steps
+                self._retired_route_changes += edge.window.route_changes
+        self._by_index = edges
+        self.generation += 1
+
+    def fit(self, now_ns: int, window_ns: int, *, everything: bool) -> None:
+        """Fits the edges that are ours, or all, over the last `window_ns` before host time `now_ns`."""
+        for edge in self._by_index.values():
+            edge.window.window_ns = window_ns
+            if everything or edge.ours:
+                edge.fit = edge.window.advance(now_ns)
+            else:
+                edge.window.idle(now_ns)
+                edge.fit = None
+
+    def clear(self) -> None:
+        """Forgets all samples: this host's clock has been stepped."""
+        for edge in self._by_index.values():
+            edge.window.clear()
+            edge.fit = None
+
+    def set_parameters(self, parameters: EstimatorParameters) -> None:
+        """After a reload."""
+        self._parameters = parameters
+        for edge in self._by_index.values():
+            edge.window.parameters = parameters
+
+    def names(self) -> tuple[EdgeName, ...]:
+        """All edges, in the order that reports count them."""
+        return tuple(edge.name for edge in self._by_index.values())
+
+    def fits(self) -> list[EdgeFit]:
+        """The fits of the last step."""
+        return [edge.fit for edge in self._by_index.values() if edge.fit is not None]
+
+    def reports(self) -> list[EdgeReport]:
+        """The fits of the last step, for the wire."""
+        return [
+            EdgeReport(
+                t_ns=fit.t_ns,
+                offset_ns=fit.offset_ns,
+                rate_ppt=round(fit.rate_ppb * 1000),
+                last_after_us=(fit.t_last_ns - fit.t_ns) // 1000,
+                sigma_ns=round(fit.sigma_ns),
+                rate_sigma_ppt=round(fit.rate_sigma_ppb * 1000),
+                bound_ns=math.ceil(fit.bound_ns),
+                edge=number,
+                quality=int(fit.quality),
+            )
+            for number, edge in enumerate(self._by_index.values())
+            if (fit := edge.fit) is not None
+        ]
+
+    def take_verdicts(self, verdicts: list[EdgeVerdict]) -> None:
+        """What the coordinator says of the edges that were reported."""
+        edges = list(self._by_index.values())
+        for verdict in verdicts:
+            if verdict.edge < len(edges):
+                edges[verdict.edge].verdict = verdict

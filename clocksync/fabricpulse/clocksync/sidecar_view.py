@@ -1,0 +1,177 @@
+"""What the sidecar shows: the status document, the history, the metrics."""
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from fabricpulse.clocksync import metrics
+from fabricpulse.clocksync.coordinator_client import CoordinatorClient
+from fabricpulse.clocksync.edge_estimator import Quality
+from fabricpulse.clocksync.fleet_clock import FleetClock
+from fabricpulse.clocksync.outputs import Outputs
+from fabricpulse.clocksync.sidecar_edges import HostEdge, HostEdges
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.shm.clock_page import ClockStatus
+
+_WORST_EDGES = 5
+# Steps that `clocksync status --plot` can look back: an hour.
+_HISTORY = 3600
+
+
+@dataclass(frozen=True)
+class _Point:
+    at_s: float
+    error_ns: int
+    bound_ns: int
+    rate_ppb: float
+    status: str
+
+
+@dataclass
+class SidecarHistory:
+    """The last hour of steps."""
+
+    _points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+
+    def add(self, clock: FleetClock, host_ns: int, error_ns: int) -> None:
+        """Remembers a step. error_ns : what was shown minus what the fresh correction asks for."""
+        page = clock.page
+        bound_ns = page.convert(host_ns).bound_ns
+        rate_ppb = page.current.rate_ppt * 1e-3
+        self._points.append(_Point(time.monotonic(), error_ns, bound_ns, rate_ppb, page.status.name.lower()))
+
+    def document(self) -> list[dict[str, Any]]:
+        """As `fabricpulse.clocksync.plot.HistoryPoint`s, oldest first."""
+        now = time.monotonic()
+        return [
+            {
+                "age_s": now - p.at_s,
+                "error_ns": p.error_ns,
+                "bound_ns": p.bound_ns,
+                "rate_ppb": p.rate_ppb,
+                "status": p.status,
+            }
+            for p in self._points
+        ]
+
+
+@dataclass(frozen=True)
+class SidecarView:
+    """What there is to see at host time `now_ns`. root, suspect : as the coordinator last said."""
+
+    host: str
+    now_ns: int
+    clock: FleetClock
+    edges: HostEdges
+    coordinator: CoordinatorClient
+    outputs: Outputs
+    root: str
+    suspect: str
+    fit_s: float
+
+    def status(self) -> dict[str, Any]:
+        """The document of `/api/v1/clocksync/status`."""
+        page, known = self.clock.page, self.clock.known
+        fleet = page.convert(self.now_ns)
+        return {
+            "host": self.host,
+            "status": page.status.name.lower(),
+            "why": self._why(),
+            "host_ns": self.now_ns,
+            "fleet_ns": fleet.fleet_ns if known else None,
+            "bound_ns": fleet.bound_ns if known else None,
+            "offset_ns": fleet.fleet_ns - self.now_ns if known else None,
+            "rate_ppb": page.current.rate_ppt * 1e-3,
+            "coordinator_up": self.coordinator.up,
+            "root": self.root,
+            "suspect": self.suspect,
+            "disruptions": page.disruptions,
+            "edges": [_edge_document(edge) for edge in self.edges],
+        }
+
+    def _why(self) -> str:
+        """Why fleet time is not synchronised, "" when it is: the first thing to look at."""
+        if self.clock.page.status == ClockStatus.SYNCHRONIZED:
+            return ""
+        if not self.edges.engine_seen:
+            return "no probe samples: is fabricpulse mesh running on this host, with the same FABRICPULSE_RUN_DIR?"
+        if not len(self.edges):
+            return "the mesh has no edges: is this host in its membership, and any other?"
+        if not self.edges.fits():
+            return (
+                "no edge has samples of both directions: do the peers run, and do their NICs reach this host?"
+            )
+        if not self.coordinator.up:
+            return "no coordinator answers, and no neighbour has a fleet time"
+        return "the coordinator knows no edge that ties this host to the fleet: do the peers' sidecars report to it?"
+
+    def metrics(self) -> bytes:
+        """The exposition."""
+        out = Exposition()
+        page, known = self.clock.page, self.clock.known
+        time_now = page.convert(self.now_ns)
+        fleet = ("fleet",)
+        out.add(metrics.BOUND, fleet, time_now.bound_ns * 1e-9 if known else float("inf"))
+        if known:
+            out.add(metrics.OFFSET, fleet, (time_now.fleet_ns - self.now_ns) * 1e-9)
+            out.add(metrics.FREQUENCY, fleet, 1.0 + page.current.rate_ppt * 1e-12)
+            slew = self.clock.target.at(self.now_ns) - page.current.at(self.now_ns)
+            out.add(metrics.SLEW, fleet, slew * 1e-9)
+        out.add(metrics.SYNCHRONIZED, fleet, int(page.status == ClockStatus.SYNCHRONIZED))
+        for status in ClockStatus:
+            out.add(metrics.STATUS, ("fleet", status.name.lower()), int(page.status == status))
+        out.add(metrics.DISRUPTIONS, fleet, page.disruptions)
+        self._add_edges(out)
+        out.add(metrics.EDGE_STEPS, (), self.edges.steps)
+        out.add(metrics.ROUTE_CHANGES, (), self.edges.route_changes)
+        out.add(metrics.SAMPLES, (), self.edges.samples)
+        out.add(metrics.SAMPLES_LOST, (), self.edges.lost)
+        out.add(metrics.COORDINATOR_UP, (), int(self.coordinator.up))
+        for reason, count in self.coordinator.errors.items():
+            out.add(metrics.REPORT_ERRORS, (reason,), count)
+        out.add(metrics.SUSPECT, (), int(bool(self.suspect)))
+        out.add(metrics.FIT_SECONDS, (), self.fit_s)
+        for output, refclock in self.outputs.refclocks.items():
+            out.add(metrics.OUTPUT_SAMPLES, (output,), refclock.sent)
+            out.add(metrics.OUTPUT_FAILURES, (output,), refclock.failed)
+        return out.render()
+
+    def _add_edges(self, out: Exposition) -> None:
+        qualities = [_quality(edge) for edge in self.edges]
+        for quality in (*(q.name.lower() for q in Quality), "peer", "none"):
+            out.add(metrics.EDGES, (quality,), qualities.count(quality))
+        judged = [(edge, edge.verdict) for edge in self.edges if edge.fit and edge.verdict]
+        judged.sort(key=lambda pair: -abs(pair[1].residual_ns))
+        for edge, verdict in judged[:_WORST_EDGES]:
+            name = (edge.name.device, edge.name.peer, edge.name.peer_device)
+            out.add(metrics.EDGE_RESIDUAL, name, verdict.residual_ns * 1e-9)
+
+
+def _quality(edge: HostEdge) -> str:
+    """What the fit rests on; "peer" where the other end fits the edge."""
+    if edge.fit is not None:
+        return edge.fit.quality.name.lower()
+    return "none" if edge.ours else "peer"
+
+
+def _edge_document(edge: HostEdge) -> dict[str, Any]:
+    fit = edge.fit
+    verdict = edge.verdict if fit is not None else None
+    return {
+        "device": edge.name.device,
+        "peer": edge.name.peer,
+        "peer_device": edge.name.peer_device,
+        "t_ns": fit.t_ns if fit else None,
+        "offset_ns": fit.offset_ns if fit else None,
+        "raw_offset_ns": fit.raw_offset_ns if fit else None,
+        "rate_ppb": fit.rate_ppb if fit else None,
+        "half_gap_ns": fit.half_gap_ns if fit else None,
+        "bound_ns": fit.bound_ns if fit else None,
+        "sigma_ns": fit.sigma_ns if fit else None,
+        "pure": fit.pure if fit else 0,
+        "trains": fit.trains if fit else 0,
+        "quality": _quality(edge),
+        "residual_ns": verdict.residual_ns if verdict else None,
+        "fits": verdict.fits if verdict else None,
+    }

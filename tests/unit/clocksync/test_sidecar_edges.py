@@ -1,0 +1,95 @@
+"""The edges of a host: who fits which, and what is kept of those that the other end fits."""
+
+from pathlib import Path
+
+import pytest
+from tests.integration.clocksync.synthetic_fleet import RingWriter
+
+from fabricpulse.clocksync.edge_estimator import EstimatorParameters
+from fabricpulse.clocksync.sidecar_edges import HostEdges
+from fabricpulse.clocksync.wire import EdgeVerdict
+from fabricpulse.core.shm.probe_ring import INBOUND, OUTBOUND
+
+NS = 10**9
+T0 = 1_700_000_000 * NS
+PEERS = [f"h{k}" for k in range(1, 7)]
+
+
+class Probes:
+    """A ring with six edges whose peers' clocks are 300 ns ahead."""
+
+    def __init__(self, path: Path) -> None:
+        self.ring = RingWriter(path, "h0", [("rail0", peer, "rail0") for peer in PEERS])
+
+    def write(self, begin_s: float, end_s: float) -> int:
+        """50 trains a second each way on every edge; returns the host's clock at the end."""
+        for k in range(round((end_s - begin_s) * 50)):
+            at = T0 + round((begin_s + k / 50) * NS)
+            for edge in range(len(PEERS)):
+                tx = [at + p * 20_000 for p in range(3)]
+                self.ring.write(edge, k, OUTBOUND, tx, [t + 1_800 + (k + p) % 7 for p, t in enumerate(tx)])
+                back = [t + 300 for t in tx]
+                self.ring.write(edge, k, INBOUND, back, [t + 1_500 + k % 5 for t in tx])
+        return T0 + round(end_s * NS)
+
+
+@pytest.fixture
+def probes(tmp_path: Path) -> Probes:
+    return Probes(tmp_path / "probes")
+
+
+def test_half_of_the_edges_are_left_to_their_other_ends(probes: Probes, tmp_path: Path) -> None:
+    """Only ours are reported, all when all are wanted, at once, with the offset that is there."""
+    edges = HostEdges(tmp_path / "probes", EstimatorParameters())
+    edges.read()
+    ours = {number for number, edge in enumerate(edges) if edge.ours}
+    assert 0 < len(ours) < len(PEERS)
+    now = probes.write(0, 4)
+    edges.read()
+    edges.fit(now, 4 * NS, everything=False)
+    assert {report.edge for report in edges.reports()} == ours
+    edges.fit(now, 4 * NS, everything=True)
+    reports = edges.reports()
+    assert {report.edge for report in reports} == set(range(len(PEERS)))
+    assert all(abs(report.offset_ns - 300) < 10 for report in reports)
+
+
+def test_a_window_that_is_not_fitted_does_not_grow(probes: Probes, tmp_path: Path) -> None:
+    """Minutes of trains of somebody else's edges: only the last seconds are kept, and they are enough at once."""
+    edges = HostEdges(tmp_path / "probes", EstimatorParameters())
+    for second in range(40):
+        now = probes.write(second, second + 1)
+        edges.read()
+        edges.fit(now, 4 * NS, everything=False)
+    for edge in edges:
+        if not edge.ours:
+            kept = sum(len(chunk) for chunks in edge.window._chunks.values() for chunk in chunks)
+            assert 2 * 4 * 50 <= kept <= 2 * 6 * 50
+    edges.fit(now, 4 * NS, everything=True)
+    assert len(edges.fits()) == len(PEERS)
+
+
+def test_verdicts_find_their_edges_and_one_too_many_is_ignored(probes: Probes, tmp_path: Path) -> None:
+    """The coordinator may still speak of an edge that has just gone."""
+    edges = HostEdges(tmp_path / "probes", EstimatorParameters())
+    edges.read()
+    edges.take_verdicts([EdgeVerdict(-5, 2, fits=True), EdgeVerdict(9, 60, fits=False)])
+    assert [edge.verdict.residual_ns if edge.verdict else None for edge in edges][:4] == [
+        None,
+        None,
+        -5,
+        None,
+    ]
+
+
+def test_no_engine_is_no_error(tmp_path: Path) -> None:
+    """The sidecar may start first; the edges come when the ring does."""
+    edges = HostEdges(tmp_path / "probes", EstimatorParameters())
+    edges.read()
+    assert not edges.engine_seen
+    assert len(edges) == 0
+    Probes(tmp_path / "probes")
+    edges.read()
+    assert edges.engine_seen
+    assert len(edges) == len(PEERS)
+    assert edges.host == "h0"
