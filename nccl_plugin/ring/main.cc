@@ -15,6 +15,7 @@
 #include "options.h"
 #include "rendezvous.h"
 #include "ring.h"
+#include "stream.h"
 
 namespace {
 
@@ -74,8 +75,13 @@ int main(int argc, char** argv) {
     try {
       Rendezvous rendezvous(options.rank, options.size, options.rendezvous, options.connect_seconds);
       auto net = load_net(options.plugin, options.abi, options.seed);
-      Ring ring(options, net.get(), &rendezvous, &counters);
-      ring.connect(&stop);
+      std::unique_ptr<Workload> workload;
+      if (options.stream) {
+        workload = std::make_unique<Stream>(options, net.get(), &rendezvous, &counters);
+      } else {
+        workload = std::make_unique<Ring>(options, net.get(), &rendezvous, &counters);
+      }
+      workload->connect(&stop);
       rendezvous.barrier(options.connect_seconds);
       {
         std::lock_guard<std::mutex> guard(lock);
@@ -85,7 +91,7 @@ int main(int argc, char** argv) {
       std::string error;
       std::thread progress([&] {
         try {
-          ring.run(&stop);
+          workload->run(&stop);
         } catch (const std::exception& caught) {
           error = caught.what();
         }
@@ -95,10 +101,10 @@ int main(int argc, char** argv) {
         ++counters.errors;
         std::lock_guard<std::mutex> guard(lock);
         failure = error;
-      } else {
+      } else if (options.abort_ms == 0) {
         rendezvous.barrier(10);
       }
-      ring.close();
+      workload->close();
       net->finalize();
     } catch (const std::exception& caught) {
       ++counters.errors;
@@ -149,14 +155,16 @@ int main(int argc, char** argv) {
     printf(
         "{\"type\":\"summary\",\"rank\":%u,\"size\":%u,\"rounds\":%llu,\"bytes\":%llu,\"seconds\":%.3f,"
         "\"bus_bytes_per_second\":%.0f,\"stall_ms_max\":%.3f,\"corrupt_bytes\":%llu,\"errors\":%llu,"
-        "\"error\":%s,"
+        "\"error\":%s,\"double_or_lost\":%s,"
         "\"cpu_seconds\":%.3f,\"abi\":%s}\n",
         options.rank, options.size, static_cast<unsigned long long>(counters.rounds.load()),
         static_cast<unsigned long long>(counters.bytes.load()), seconds, rate,
         static_cast<double>(counters.stall_ns_max.load()) * 1e-6,
         static_cast<unsigned long long>(counters.corrupt_bytes.load()),
         static_cast<unsigned long long>(counters.errors.load()),
-        failure.empty() ? "null" : json_text(failure).c_str(), cpu_seconds(), json_text(options.abi).c_str());
+        failure.empty() ? "null" : json_text(failure).c_str(),
+        options.stream ? std::to_string(counters.double_or_lost.load()).c_str() : "null", cpu_seconds(),
+        json_text(options.abi).c_str());
   } else {
     printf(
         "rank %u: %llu rounds, %.1f MB/s bus bandwidth, longest gap %.1f ms, %llu corrupt bytes, %llu "
@@ -167,5 +175,5 @@ int main(int argc, char** argv) {
         static_cast<unsigned long long>(counters.errors.load()));
   }
   if (!failure.empty()) fprintf(stderr, "fabricpulse-ring: rank %u: %s\n", options.rank, failure.c_str());
-  return counters.errors == 0 && counters.corrupt_bytes == 0 ? 0 : 1;
+  return counters.errors == 0 && counters.corrupt_bytes == 0 && counters.double_or_lost == 0 ? 0 : 1;
 }

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kUsage =
     "Usage: fabricpulse-ring --rank R --size N --rendezvous HOST:PORT [options]\n"
     "\n"
-    "A verified ring all-reduce over N processes that drives a NCCL net plugin as NCCL does.\n"
+    "A verified ring all-reduce (or stream) over N processes that drives a NCCL net plugin as NCCL does.\n"
     "\n"
     "  --rank R             number of this process, 0 to N-1\n"
     "  --size N             number of processes, 2 or more\n"
@@ -32,6 +32,11 @@ constexpr const char* kUsage =
     "  --interval-ms MS     time between lines of output (default 1000)\n"
     "  --connect-seconds S  how long to wait for the other ranks at the start (default 60)\n"
     "  --compute-ms MS      pause between rounds, as a training step has (default 0)\n"
+    "  --stream MIN-MAX     numbered messages of MIN to MAX bytes to the next rank instead of the "
+    "all-reduce;\n"
+    "                       --rounds counts messages of a channel\n"
+    "  --order ORDER        of connect and accept: turns, one-by-one or backwards (default turns)\n"
+    "  --abort-ms MS        close all connections after MS, whatever is under way (with --stream)\n"
     "  --json               one JSON object a line on standard output\n"
     "  --busy               never give up the processor while waiting\n"
     "  --seed S             of the random content (default 1)\n"
@@ -106,6 +111,9 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
     kBusy,
     kSeed,
     kConnect,
+    kStream,
+    kOrder,
+    kAbort,
     kHelp
   };
   static const option kLong[] = {{"rank", 1, nullptr, kRank},
@@ -126,6 +134,9 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
                                  {"busy", 0, nullptr, kBusy},
                                  {"seed", 1, nullptr, kSeed},
                                  {"connect-seconds", 1, nullptr, kConnect},
+                                 {"stream", 1, nullptr, kStream},
+                                 {"order", 1, nullptr, kOrder},
+                                 {"abort-ms", 1, nullptr, kAbort},
                                  {"help", 0, nullptr, kHelp},
                                  {nullptr, 0, nullptr, 0}};
   *status = 2;
@@ -137,7 +148,8 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
     if (which == -1) break;
     uint64_t number = 0;
     bool numeric = which != kRendezvous && which != kPlugin && which != kAbi && which != kForever &&
-                   which != kJson && which != kBusy && which != kHelp && which != '?' && which != kSeconds;
+                   which != kJson && which != kBusy && which != kHelp && which != '?' && which != kSeconds &&
+                   which != kStream && which != kOrder;
     if (numeric && !parse_size(optarg, &number)) {
       *message =
           std::string("fabricpulse-ring: --") + kLong[index].name + " " + optarg + " is not a number\n";
@@ -205,6 +217,35 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
       case kConnect:
         options->connect_seconds = static_cast<int>(std::min<uint64_t>(number, 86'400));
         break;
+      case kStream: {
+        std::string range = optarg;
+        size_t dash = range.find('-');
+        options->stream = dash != std::string::npos &&
+                          parse_size(range.substr(0, dash).c_str(), &options->least) &&
+                          parse_size(range.substr(dash + 1).c_str(), &options->most) &&
+                          options->least <= options->most && options->most <= (1u << 30);
+        if (!options->stream) {
+          *message = std::string("fabricpulse-ring: --stream ") + optarg + " is not MIN-MAX of at most 1G\n";
+          return false;
+        }
+        break;
+      }
+      case kOrder:
+        if (strcmp(optarg, "turns") == 0) {
+          options->order = Order::kInTurn;
+        } else if (strcmp(optarg, "one-by-one") == 0) {
+          options->order = Order::kOneByOne;
+        } else if (strcmp(optarg, "backwards") == 0) {
+          options->order = Order::kBackwards;
+        } else {
+          *message =
+              std::string("fabricpulse-ring: --order ") + optarg + ": turns, one-by-one or backwards\n";
+          return false;
+        }
+        break;
+      case kAbort:
+        options->abort_ms = static_cast<uint32_t>(number);
+        break;
       case kHelp:
         *message = kUsage;
         *status = 0;
@@ -228,6 +269,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
   if (options->slice < 4 || options->slice > (1u << 30)) return complain("--slice must be 4 bytes to 1G");
   if (options->interval_ms < 10) return complain("--interval-ms must be 10 or more");
   if (options->connect_seconds < 1) return complain("--connect-seconds must be 1 or more");
+  if (options->abort_ms > 0 && !options->stream) return complain("--abort-ms needs --stream");
   if (options->bytes < 4) return complain("--bytes must be 4 or more");
   if (options->plugin.empty()) options->plugin = default_plugin();
   return true;

@@ -7,6 +7,12 @@
 
 namespace fabricpulse::ring {
 
+enum class Order {
+  kInTurn,    // connect and accept are asked for by turns
+  kOneByOne,  // rank 0 connects all, then accepts; the others accept all, then connect
+  kBackwards  // the same, and accepts start with the last listener
+};
+
 struct Options {
   std::string plugin;  // path of the library
   std::string abi = "v12";
@@ -20,6 +26,10 @@ struct Options {
   uint32_t interval_ms = 1000;
   int connect_seconds = 60;
   uint32_t compute_ms = 0;  // pause between rounds, as a training step has
+  Order order = Order::kInTurn;
+  bool stream = false;                 // numbered messages instead of the all-reduce
+  uint64_t least = 0, most = 1 << 20;  // bytes of a message of the stream
+  uint32_t abort_ms = 0;               // close everything then, whatever is under way; 0: never
   bool json = false, busy = false;
   uint64_t seed = 1;
 };

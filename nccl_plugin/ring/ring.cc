@@ -1,7 +1,6 @@
 #include "ring.h"
 
 #include <sched.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,29 +8,6 @@
 #include <stdexcept>
 
 namespace fabricpulse::ring {
-namespace {
-
-uint64_t now_ns() {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(ts.tv_nsec);
-}
-
-uint64_t mix(uint64_t x) {  // splitmix64
-  x += UINT64_C(0x9e3779b97f4a7c15);
-  x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-  x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-  return x ^ (x >> 31);
-}
-
-void raise_to(std::atomic<uint64_t>* value, uint64_t candidate) {
-  uint64_t seen = value->load();
-  while (candidate > seen && !value->compare_exchange_weak(seen, candidate)) {
-  }
-}
-
-}  // namespace
-
 Ring::Ring(const Options& options, Net* net, Rendezvous* rendezvous, Counters* counters)
     : options_(options), net_(net), rendezvous_(rendezvous), counters_(counters) {
   size_t elements = std::max<size_t>(options_.bytes / 4, 1);
@@ -50,56 +26,26 @@ Ring::Ring(const Options& options, Net* net, Rendezvous* rendezvous, Counters* c
 }
 
 void Ring::connect(std::atomic<bool>* stop) {
-  int devices = net_->devices();
-  uint32_t next = (options_.rank + 1) % options_.size;
-  std::vector<uint8_t> handles(kHandle * options_.channels);
-  std::vector<void*> listeners(options_.channels);
-  for (uint32_t c = 0; c < options_.channels; ++c)
-    listeners[c] = net_->listen(static_cast<int>(c) % devices, handles.data() + kHandle * c);
-  auto all = rendezvous_->all_gather(handles);
-  std::vector<uint8_t> theirs = all[next];
-  uint64_t deadline = now_ns() + static_cast<uint64_t>(options_.connect_seconds) * 1'000'000'000;
-  for (uint32_t left = options_.channels * 2; left > 0;) {
-    left = 0;
-    for (uint32_t c = 0; c < options_.channels; ++c) {
-      Channel& channel = channels_[c];
-      if (channel.send_comm == nullptr)
-        channel.send_comm = net_->connect(static_cast<int>(c) % devices, theirs.data() + kHandle * c);
-      if (channel.recv_comm == nullptr) channel.recv_comm = net_->accept(listeners[c]);
-      left += (channel.send_comm == nullptr) + (channel.recv_comm == nullptr);
-    }
-    if (left == 0) break;
-    if (stop->load() || now_ns() > deadline)
-      throw std::runtime_error("connecting: " + std::to_string(left) + " of " +
-                               std::to_string(options_.channels * 2) + " connections were not made within " +
-                               std::to_string(options_.connect_seconds) + " s");
-    usleep(1000);
-  }
+  links_ = connect_links(options_, net_, rendezvous_, stop);
   for (uint32_t c = 0; c < options_.channels; ++c) {
     Channel& channel = channels_[c];
-    net_->close_listen(listeners[c]);
     channel.temp.resize(slice_elements_ * options_.depth);
     channel.recv_requests.resize(options_.depth);
     channel.send_requests.resize(options_.depth);
-    channel.send_memory = net_->reg(channel.send_comm, buffer_.data(), buffer_.size() * 4);
-    channel.recv_memory = net_->reg(channel.recv_comm, buffer_.data(), buffer_.size() * 4);
-    channel.temp_memory = net_->reg(channel.recv_comm, channel.temp.data(), channel.temp.size() * 4);
+    channel.send_memory = net_->reg(links_[c].send, buffer_.data(), buffer_.size() * 4);
+    channel.recv_memory = net_->reg(links_[c].recv, buffer_.data(), buffer_.size() * 4);
+    channel.temp_memory = net_->reg(links_[c].recv, channel.temp.data(), channel.temp.size() * 4);
   }
 }
 
 void Ring::close() {
-  for (Channel& channel : channels_) {
-    if (channel.send_comm != nullptr) {
-      if (channel.send_memory != nullptr) net_->dereg(channel.send_comm, channel.send_memory);
-      net_->close_send(channel.send_comm);
-    }
-    if (channel.recv_comm != nullptr) {
-      if (channel.recv_memory != nullptr) net_->dereg(channel.recv_comm, channel.recv_memory);
-      if (channel.temp_memory != nullptr) net_->dereg(channel.recv_comm, channel.temp_memory);
-      net_->close_recv(channel.recv_comm);
-    }
-    channel.send_comm = channel.recv_comm = nullptr;
+  for (uint32_t c = 0; c < links_.size(); ++c) {
+    Channel& channel = channels_[c];
+    if (channel.send_memory != nullptr) net_->dereg(links_[c].send, channel.send_memory);
+    if (channel.recv_memory != nullptr) net_->dereg(links_[c].recv, channel.recv_memory);
+    if (channel.temp_memory != nullptr) net_->dereg(links_[c].recv, channel.temp_memory);
   }
+  close_links(&links_, net_);
 }
 
 uint32_t Ring::a(uint32_t rank, uint64_t round) const {
@@ -119,16 +65,7 @@ Ring::Slice Ring::slice(const Channel& channel, uint64_t index, bool send) const
   return {channel.first + from, to - from};
 }
 
-void Ring::arrived(size_t bytes) {
-  uint64_t now = now_ns(), last = counters_->last_progress_ns.exchange(now);
-  if (last != 0) {
-    raise_to(&counters_->stall_ns_max, now - last);
-    raise_to(&counters_->stall_ns_interval, now - last);
-  }
-  counters_->bytes += bytes;
-}
-
-bool Ring::progress(Channel* channel) {
+bool Ring::progress(Channel* channel, const Link& link) {
   bool moved = false;
   uint64_t depth = options_.depth, reduce = (options_.size - 1) * slices_;
   while (channel->recv_posted < channel->total && channel->recv_posted - channel->recv_done < depth) {
@@ -137,7 +74,7 @@ bool Ring::progress(Channel* channel) {
     bool temporary = index < reduce;
     uint32_t* to =
         temporary ? channel->temp.data() + (index % depth) * slice_elements_ : buffer_.data() + where.first;
-    void* request = net_->irecv(channel->recv_comm, to, where.count * 4, static_cast<int>(options_.rank),
+    void* request = net_->irecv(link.recv, to, where.count * 4, static_cast<int>(options_.rank),
                                 temporary ? channel->temp_memory : channel->recv_memory);
     if (request == nullptr) break;
     channel->recv_requests[index % depth] = request;
@@ -158,7 +95,7 @@ bool Ring::progress(Channel* channel) {
       for (size_t i = 0; i < where.count; ++i) to[i] += from[i];
     }
     ++channel->recv_done;
-    arrived(bytes);
+    counters_->arrived(bytes);
     moved = true;
   }
   // What is sent in a step was received in the step before.
@@ -166,7 +103,7 @@ bool Ring::progress(Channel* channel) {
          (channel->send_posted < slices_ || channel->recv_done > channel->send_posted - slices_)) {
     uint64_t index = channel->send_posted;
     Slice what = slice(*channel, index, true);
-    void* request = net_->isend(channel->send_comm, buffer_.data() + what.first, what.count * 4,
+    void* request = net_->isend(link.send, buffer_.data() + what.first, what.count * 4,
                                 static_cast<int>((options_.rank + 1) % options_.size), channel->send_memory);
     if (request == nullptr) break;
     channel->send_requests[index % depth] = request;
@@ -194,8 +131,9 @@ void Ring::round(uint64_t number, bool stop) {
   uint64_t idle_since = 0;
   for (;;) {
     bool moved = false, finished = true;
-    for (Channel& channel : channels_) {
-      moved |= progress(&channel);
+    for (size_t c = 0; c < channels_.size(); ++c) {
+      const Channel& channel = channels_[c];
+      moved |= progress(&channels_[c], links_[c]);
       finished &= channel.send_done == channel.total && channel.recv_done == channel.total;
     }
     if (finished) break;

@@ -1,8 +1,5 @@
 // A verified ring all-reduce over a net plugin.
 //
-// Threads as in NCCL: the service thread connects, accepts, registers and closes; the progress thread sends,
-// receives and tests. The caller's thread only looks at `Counters`.
-//
 // Content. Element i of rank r in round k is R[i] * a(r, k) + b(r, k) modulo 2^32, with R random, a and b
 // drawn anew each round. The sum over ranks is then R[i] * sum(a) + sum(b): every element of every round is
 // checked for one multiplication, and a chunk that is lost, doubled, misplaced or left from an earlier round
@@ -16,34 +13,24 @@
 #include <string>
 #include <vector>
 
+#include "links.h"
 #include "net_driver.h"
 #include "options.h"
 #include "rendezvous.h"
+#include "workload.h"
 
 namespace fabricpulse::ring {
 
-struct Counters {
-  std::atomic<uint64_t> rounds{0}, bytes{0}, corrupt_bytes{0}, errors{0};
-  std::atomic<uint64_t> stall_ns_max{0};       // longest gap between two completed receives within a round
-  std::atomic<uint64_t> stall_ns_interval{0};  // the same since the reader has set it to 0
-  std::atomic<uint64_t> last_progress_ns{0};   // 0: between rounds
-};
-
-class Ring {
+class Ring final : public Workload {
  public:
   Ring(const Options& options, Net* net, Rendezvous* rendezvous, Counters* counters);
 
-  // Service thread. Connects to both neighbours on all channels.
-  void connect(std::atomic<bool>* stop);
-  // Progress thread. Runs rounds until the limit, or until a rank has set `stop`. Throws when the plugin
-  // fails.
-  void run(std::atomic<bool>* stop);
-  // Service thread, after run().
-  void close();
+  void connect(std::atomic<bool>* stop) override;
+  void run(std::atomic<bool>* stop) override;
+  void close() override;
 
  private:
   struct Channel {
-    void *send_comm = nullptr, *recv_comm = nullptr;
     void *send_memory = nullptr, *recv_memory = nullptr, *temp_memory = nullptr;
     size_t first = 0, count = 0;  // elements of the buffer
     std::vector<uint32_t> temp;   // depth slices
@@ -56,17 +43,17 @@ class Ring {
   };
 
   void round(uint64_t number, bool stop);
-  bool progress(Channel* channel);
+  bool progress(Channel* channel, const Link& link);
   Slice slice(const Channel& channel, uint64_t index, bool send) const;
   uint64_t steps() const { return 2 * (options_.size - 1); }
   uint32_t a(uint32_t rank, uint64_t round) const;
   uint32_t b(uint32_t rank, uint64_t round) const;
-  void arrived(size_t bytes);
 
   const Options options_;
   Net* net_;
   Rendezvous* rendezvous_;
   Counters* counters_;
+  std::vector<Link> links_;
   std::vector<Channel> channels_;
   std::vector<uint32_t> pattern_, buffer_;
   size_t slice_elements_ = 0;
