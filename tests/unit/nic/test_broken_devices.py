@@ -1,7 +1,9 @@
 """One broken NIC of ten costs nothing of the other nine."""
 
+import errno
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 from tests.fixtures.broken_nic import VICTIM, WAYS, garbage, permission_denied
@@ -25,6 +27,55 @@ def test_the_other_nine_are_whole(tree, scrape, break_it, is_error, when):
         assert failures and failures > 0
     else:
         assert not failures
+
+
+@pytest.mark.parametrize("moment", ["opening", "reading"])
+def test_a_device_that_disappears_during_a_scrape(tree, scrape, monkeypatch, moment):
+    """Driver unbound between two reads of one scrape: what was read before is there, the rest absent, no one else hit.
+
+    sysfs answers ENODEV to a read of a file that was open when its device went; a removed tree does not, so this does.
+    """
+    names = tree.gpu_host(gid_slots=4)
+    healthy = scrape(fresh=True)
+    if moment == "reading":
+        scrape()
+    real_open, real_pread = os.open, os.pread
+    victim = str(tree.ib(VICTIM))
+    gone = []
+
+    def unbind(path: str) -> None:
+        if (
+            not gone
+            and path.endswith("counters/port_xmit_data")
+            and os.path.realpath(path).startswith(victim)
+        ):
+            gone.append(path)
+            subprocess.run(["rm", "-r", str(tree.ib(VICTIM).parents[1])], check=True)
+
+    def opening(path, *arguments, **options):
+        unbind(str(path))
+        return real_open(path, *arguments, **options)
+
+    def reading(descriptor, length, offset):
+        path = str(Path(f"/proc/self/fd/{descriptor}").readlink()).removesuffix(" (deleted)")
+        unbind(path)
+        if gone and path.startswith(victim):
+            raise OSError(errno.ENODEV, "No such device")
+        return real_pread(descriptor, length, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opening)
+        patch.setattr(os, "pread", reading)
+        during = scrape()
+    assert gone
+    after = scrape()
+    for name in names:
+        if name != VICTIM:
+            assert during.of_device(name) == healthy.of_device(name)
+            assert after.of_device(name) == healthy.of_device(name)
+    assert during.get_one("fabricpulse_nic_port_state", device=VICTIM) == 4
+    assert during.get_one("fabricpulse_nic_transmitted_bytes_total", device=VICTIM) is None
+    assert after.get_one("fabricpulse_nic_port_state", device=VICTIM) is None
 
 
 def test_broken_file_costs_only_its_own_series(tree, scrape):

@@ -195,6 +195,19 @@ def test_show(tree):
     assert "GID index for NCCL: the same on all active RoCE ports" in text
 
 
+def test_show_names_a_device_that_has_no_ports(tree):
+    """A NIC whose directory cannot be read at all is a row, not an absence."""
+    tree.mlx5_roce(0)
+    tree.mlx5_roce(1)
+    path = tree.root / "class/infiniband/mlx5_1"
+    path.unlink()
+    path.symlink_to("mlx5_1")
+    shutil.rmtree(tree.net("eth1np0"))
+    (row,) = [line for line in invoke(tree, "show").output.splitlines() if line.strip().startswith("mlx5_1")]
+    assert "unreadable" in row
+    assert row.split()[-1] == "1"
+
+
 def test_collectors_and_their_order_are_known():
     """The configuration's names are those of the collectors."""
     assert len(set(COLLECTORS)) == len(COLLECTORS)

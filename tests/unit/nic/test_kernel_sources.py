@@ -453,6 +453,18 @@ WATCHDOG = "eth0np0 (mlx5_core): transmit queue 12 timed out"
         (f"NETDEV WATCHDOG: CPU: 3: {WATCHDOG} 5376 ms", "transmit_timeout", "", "eth0np0"),
         (f"{BNXT}: NIC Link is Down", "link_down", "0000:21:00.0", "ens0f0np0"),
         (f"{BNXT}: NIC Link is Up, 400000 Mbps full duplex", "link_up", "0000:21:00.0", "ens0f0np0"),
+        (
+            f"{BNXT}: Error (timeout: 500015) msg {{0x23 0xb6}} len:0",
+            "command_timeout",
+            "0000:21:00.0",
+            "ens0f0np0",
+        ),
+        (
+            "bnxt_en 0000:21:00.0: cmdq[0x1b]=0x3 timedout (100000)msec",
+            "command_timeout",
+            "0000:21:00.0",
+            "",
+        ),
         ("pcieport 0000:10:01.1: AER: Corrected error received: 0000:10:00.0", "pcie", "0000:10:00.0", ""),
         ("mlx5_0: dump_cqe:272:(pid 4711): dump error cqe", "completion_error", "", ""),
     ],

@@ -96,7 +96,21 @@ def _ports(samples: _Samples) -> Table:
             info.get("firmware") or "-",
             f"[red]{failures:.0f}[/]" if failures else "0",
         )
+    _devices_without_ports(table, samples)
     return table
+
+
+def _devices_without_ports(table: Table, samples: _Samples) -> None:
+    """A device so broken that none of its ports is known has a row all the same: absence is easily overlooked."""
+    known = {
+        labels["device"]
+        for name in (infiniband.PORT_INFO, link.LINK_MTU)
+        for labels, _ in samples.of(name.name)
+    }
+    for labels, failures in samples.of(scrape.DEVICE_FAILURES.name):
+        if failures and labels["device"] not in known:
+            cells = ["-"] * (len(table.columns) - 4)
+            table.add_row(labels["device"], "-", "[red]unreadable[/]", *cells, f"[red]{failures:.0f}[/]")
 
 
 def _gpus(affinity: Labels) -> str:
