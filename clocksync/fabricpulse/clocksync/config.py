@@ -31,15 +31,22 @@ class BasicAuth(Section, frozen=True):
 
 
 class HttpClientConfig(Section, frozen=True):
-    """How this daemon talks to coordinators and neighbours."""
+    """How this daemon talks to coordinators and neighbours.
+
+    basic_auth : for servers whose web configuration asks for a password. token_file : bearer token that the coordinator
+    asks for (its token_file); read again when it changes.
+    """
 
     tls_config: TlsClientConfig | None = None
     basic_auth: BasicAuth | None = None
+    token_file: str = ""
     timeout_s: float = 3.0
 
     def validate(self) -> None:
         if self.timeout_s <= 0:
             raise ValueError("timeout_s must be positive")
+        if self.basic_auth is not None and self.token_file:
+            raise ValueError("basic_auth and token_file exclude each other: a request shows one of them")
 
 
 class AnchorConfig(Section, frozen=True):
@@ -164,10 +171,13 @@ class CoordinatorConfig(Section, frozen=True):
     """`fabricpulse clocksync coordinator --config`.
 
     membership : hosts that belong to the fleet even before their sidecars come (a membership file); others
-    join by lease. step_s : the longest time between two solves.
+    join by lease. token_file : a bearer token that sidecars must show to report; read again when it changes. Passwords
+    and certificates, also for scrapes, membership and http_sd, are the web configuration's. step_s : the longest time
+    between two solves.
     """
 
     membership: str = ""
+    token_file: str = ""
     # A host that has not reported for this long has left the fleet.
     lease_s: float = 10.0
     step_s: float = 1.0

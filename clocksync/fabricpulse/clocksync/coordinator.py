@@ -24,6 +24,7 @@ from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.server import WebServer
+from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
 
@@ -45,7 +46,8 @@ class Coordinator:
         self.fleet = Fleet(
             lease_s=self._config.lease_s, parameters=SolveParameters(drift_ppb=self._config.drift_ppb)
         )
-        self._static = self._load_membership()
+        self._static = _membership_of(self._config)
+        self._token = TokenFile(self._config.token_file)
         self._arrived = asyncio.Event()
         # One event a solve: a thousand waiters wake at once, without a lock that they queue for.
         self._solved = asyncio.Event()
@@ -68,13 +70,11 @@ class Coordinator:
         router.add_get("/api/v1/clocksync/status", self._status)
         life.on_reload(self._reload)
 
-    def _load_membership(self) -> Membership:
-        return load_membership(Path(self._config.membership)) if self._config.membership else Membership()
-
     async def _reload(self) -> None:
         config = load_config(self._path, CoordinatorConfig)
-        self._config = config
-        self._static = self._load_membership()
+        # All that can fail comes first: a reload that fails changes nothing.
+        token, static = TokenFile(config.token_file), _membership_of(config)
+        self._config, self._token, self._static = config, token, static
         self.fleet.lease_s = config.lease_s
         self.fleet.parameters = SolveParameters(drift_ppb=config.drift_ppb)
 
@@ -119,6 +119,9 @@ class Coordinator:
                 break
 
     async def _step(self, request: web.Request) -> web.Response:
+        if not self._token.accepts(request.headers.get("Authorization", "")):
+            text = "this coordinator asks for a bearer token: http_client.token_file of the sidecar\n"
+            return web.Response(status=401, text=text, headers={"WWW-Authenticate": "Bearer"})
         try:
             report = report_decoder.decode(await request.read())
         except msgspec.MsgspecError as error:
@@ -142,6 +145,8 @@ class Coordinator:
         neighbours = None
         info = member.info
         if info is not None and self._told.get(member.name) != self.fleet.generation:
+            if len(self._told) > 1024 + 2 * len(self.fleet.members):
+                self._told.clear()  # hosts that are gone; the others are told once more
             self._told[member.name] = self.fleet.generation
             neighbours = {
                 name: other.info.url
@@ -248,3 +253,7 @@ class Coordinator:
             if member.suspect:
                 out.add(metrics.SUSPECTS, (member.name,), 1)
         return out.render()
+
+
+def _membership_of(config: CoordinatorConfig) -> Membership:
+    return load_membership(Path(config.membership)) if config.membership else Membership()

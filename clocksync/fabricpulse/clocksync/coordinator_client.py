@@ -8,6 +8,7 @@ import msgspec
 
 from fabricpulse.clocksync.wire import STEP_PATH, StepReply, StepReport, reply_decoder, report_encoder
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
 
@@ -18,7 +19,8 @@ class CoordinatorClient:
     resend_info : the next report must carry HostInfo, because the coordinator said so or may be another.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, token: TokenFile) -> None:
+        self._token = token
         self.up = False
         self.resend_info = True
         self.errors = {"timeout": 0, "connection": 0, "status": 0, "reply": 0}
@@ -60,7 +62,9 @@ class CoordinatorClient:
     async def _post(self, session: aiohttp.ClientSession, url: str, body: bytes) -> StepReply | None:
         reason = ""
         try:
-            async with session.post(url.rstrip("/") + STEP_PATH, data=body) as response:
+            async with session.post(
+                url.rstrip("/") + STEP_PATH, data=body, headers=self._token.header
+            ) as response:
                 if response.status == 200:
                     reply = reply_decoder.decode(await response.read())
                     self._refused = ""

@@ -46,6 +46,7 @@ from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring
 from fabricpulse.core.shm.clock_page import ClockPage, ClockPageReader, ClockPageWriter, ClockStatus
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.core.web.server import WebServer, parse_address
+from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
 
@@ -78,7 +79,7 @@ class Sidecar:
         self._epoch = time.time_ns() & 0x7FFFFFFFFFFFFFFF
         self._generation = 0
         self._info = HostInfo(0, "", (), (), "none")
-        self._coordinator = CoordinatorClient()
+        self._coordinator = CoordinatorClient(TokenFile(self._config.http_client.token_file))
         self._reporting: asyncio.Task[None] | None = None
         self._neighbours = NeighbourBook(run_dir / "clocksync-neighbours.json")
         self._root = ""

@@ -14,8 +14,8 @@ from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
+from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.remediation.tables import actions_table, journal_table, status_tables
-from fabricpulse.remediation.token_file import TokenFile
 
 _URL = click.option(
     "--url",

@@ -5,11 +5,11 @@ from click.testing import CliRunner
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.remediation.command import command
 from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.receiver.config import HoldConfig, ReceiverConfig
 from fabricpulse.remediation.receiver.damping import hold_seconds, is_sticky
-from fabricpulse.remediation.token_file import TokenFile
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import plugin_dir
 from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.server import WebServer
+from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.remediation import failpoints, metrics
 from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.journal import NodeJournal
@@ -30,7 +31,6 @@ from fabricpulse.remediation.node.mesh import connected_nics
 from fabricpulse.remediation.node.plugins import CALL_RESULTS, Plugins
 from fabricpulse.remediation.node.survey import Survey, verdict
 from fabricpulse.remediation.protocol import DesiredNic, DesiredState, HeldNic, Report, Result, Traffic
-from fabricpulse.remediation.token_file import TokenFile
 
 log = get_logger(__name__)
 

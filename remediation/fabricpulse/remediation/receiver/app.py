@@ -18,6 +18,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.server import WebServer
+from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.remediation.receiver.agents import AgentRoutes
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.door import Door
@@ -36,7 +37,6 @@ from fabricpulse.remediation.receiver.service import Engine, SteadyClock
 from fabricpulse.remediation.receiver.sqlite_store import SqliteStore
 from fabricpulse.remediation.receiver.store import Delivery, StoreError
 from fabricpulse.remediation.receiver.truth import pull_active
-from fabricpulse.remediation.token_file import TokenFile
 
 log = get_logger(__name__)
 

@@ -1,13 +1,11 @@
 """Who may speak to the receiver: the bearer token. Passwords and certificates are the web configuration's."""
 
-import hmac
-
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.remediation.receiver.store import StoreError
-from fabricpulse.remediation.token_file import TokenFile
 
 log = get_logger(__name__)
 
@@ -21,11 +19,10 @@ class Door:
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Lets a request through, or answers it."""
-        token = self._token.token
-        if token and request.path.startswith("/api/"):
-            scheme, _, value = request.headers.get("Authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(value.strip().encode(), token.encode()):
-                return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Bearer"})
+        if request.path.startswith("/api/") and not self._token.accepts(
+            request.headers.get("Authorization", "")
+        ):
+            return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Bearer"})
         try:
             return await handler(request)
         except StoreError:

@@ -1,5 +1,6 @@
 """A bearer token in a file."""
 
+import hmac
 from pathlib import Path
 
 from fabricpulse.core.errors import UserError
@@ -36,6 +37,13 @@ class TokenFile:
         """The header that shows the token, {} when there is none."""
         token = self.token
         return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def accepts(self, authorization: str) -> bool:
+        """Whether a request with this Authorization header ("" without one) shows the token; True without a token."""
+        token = self.token
+        scheme, _, value = authorization.partition(" ")
+        shown = scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode(), token.encode())
+        return shown or not token
 
     @staticmethod
     def _stat(path: Path) -> tuple[int, ...]:

@@ -1,0 +1,187 @@
+"""Real sidecars and coordinators on a synthetic fleet, and what the truth says of them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
+
+from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, FleetTime
+
+HOSTS = ["h0", "h1", "h2", "h3"]
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Daemons:
+    """The processes of one test.
+
+    settings : of all sidecars, YAML lines. coordinator_arguments : of all coordinators. scheme : of the coordinators' URLs.
+    """
+
+    def __init__(self, directory: Path, fleet: SyntheticFleet) -> None:
+        self.directory, self.fleet = directory, fleet
+        self.coordinator_ports: dict[str, int] = {}
+        self.ports = {host: free_port() for host in fleet.hosts}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.settings: list[str] = []
+        self.coordinator_arguments: list[str] = []
+        self.scheme = "http"
+
+    def spawn(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-m", "fabricpulse.core.cli", "clocksync", *arguments],
+                env={**os.environ, **environment},
+                stdout=log,
+                stderr=log,
+            )
+
+    def url(self, name: str = "coordinator") -> str:
+        port = self.coordinator_ports.setdefault(name, free_port())
+        return f"{self.scheme}://localhost:{port}"
+
+    def coordinator(self, name: str = "coordinator") -> None:
+        self.url(name)
+        listen = f"127.0.0.1:{self.coordinator_ports[name]}"
+        self.spawn(name, ["coordinator", "--web.listen-address", listen, *self.coordinator_arguments], {})
+
+    def sidecar(self, host: str, *coordinators: str, settings: list[str] | None = None) -> None:
+        """coordinators : names; default: the one called coordinator."""
+        config = self.directory / f"{host}.yaml"
+        urls = [self.url(name) for name in (coordinators or ("coordinator",))]
+        lines = [f"coordinators: [{', '.join(urls)}]", *(self.settings if settings is None else settings)]
+        config.write_text("\n".join(lines) + "\n")
+        listen = f"127.0.0.1:{self.ports[host]}"
+        arguments = ["sidecar", "--config", str(config), "--web.listen-address", listen]
+        self.spawn(host, arguments, self.fleet.environment(host))
+
+    def log(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text()
+
+    def signal(self, name: str, number: int) -> None:
+        self.running[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        process = self.running.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        for process in self.running.values():
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in self.running.values():
+            try:
+                assert process.wait(20) == 0
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+    def get(self, url: str) -> str:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return str(response.read().decode())
+
+    def metrics(self, host: str) -> dict[str, float]:
+        """Of the sidecar of `host`."""
+        lines = self.get(f"http://127.0.0.1:{self.ports[host]}/metrics").splitlines()
+        return {
+            line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+            for line in lines
+            if not line.startswith("#")
+        }
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[SyntheticFleet]:
+    """Four hosts, each connected with each; their clocks are seconds and up to 100 ppm apart."""
+    made = SyntheticFleet(tmp_path, HOSTS)
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def daemons(tmp_path: Path, fleet: SyntheticFleet) -> Iterator[Daemons]:
+    """Nothing runs yet; what is running at the end must end in order."""
+    made = Daemons(tmp_path, fleet)
+    yield made
+    made.stop()
+
+
+def read(fleet: SyntheticFleet, host: str, kernel_ns: int | None = None) -> FleetTime | None:
+    """Fleet time of `host` now, as any process of the host would read it."""
+    try:
+        reader = ClockPageReader(fleet.directory / host / "clock")
+    except OSError:
+        return None
+    page = reader.read()
+    reader.close()
+    return page.convert(fleet.clocks[host].from_kernel(kernel_ns or time.time_ns()))
+
+
+def disagreement(fleet: SyntheticFleet, hosts: list[str]) -> tuple[float, bool, list[FleetTime]]:
+    """Largest difference of fleet time between hosts at one moment, and whether all bounds hold for it."""
+    now = time.time_ns()
+    times = [t for host in hosts if (t := read(fleet, host, now)) is not None]
+    spread = max(t.fleet_ns for t in times) - min(t.fleet_ns for t in times)
+    hold = all(abs(a.fleet_ns - b.fleet_ns) <= a.bound_ns + b.bound_ns for a in times for b in times)
+    return spread, hold, times
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> float:
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def all_have(fleet: SyntheticFleet, hosts: list[str], status: ClockStatus) -> bool:
+    times = [read(fleet, host) for host in hosts]
+    return all(t is not None and t.status == status for t in times)
+
+
+class Watch:
+    """Looks at fleet time until told otherwise: bounds hold, and it never runs backward on any host."""
+
+    def __init__(self, fleet: SyntheticFleet) -> None:
+        self._fleet = fleet
+        self._last = dict.fromkeys(fleet.hosts, 0)
+
+    def once(self) -> float:
+        """Asserts what always must hold; returns the largest disagreement, ns."""
+        spread, hold, times = disagreement(self._fleet, self._fleet.hosts)
+        assert hold, times
+        for host, shown in zip(self._fleet.hosts, times, strict=True):
+            assert shown.status != ClockStatus.UNKNOWN
+            assert shown.fleet_ns > self._last[host], f"fleet time of {host} ran backward"
+            self._last[host] = shown.fleet_ns
+        return spread
+
+    def run(self, seconds: float, limit_ns: float) -> None:
+        """All the time; also that they agree within `limit_ns`."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            assert self.once() < limit_ns
+            time.sleep(0.005)
+
+    def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        """Until `condition` holds, which must be within `seconds`."""
+
+        def check() -> bool:
+            self.once()
+            return condition()
+
+        wait_for(check, seconds, what)
