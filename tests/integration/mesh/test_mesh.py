@@ -10,7 +10,7 @@ import yaml
 from tests.integration.mesh.mesh_fleet import MeshFleet, wait_for
 
 from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, OUTBOUND, ProbeRingReader
-from fabricpulse.lab.servers import start_alertmanager
+from fabricpulse.lab.servers import start_alertmanager, start_prometheus
 
 pytestmark = pytest.mark.root
 
@@ -310,6 +310,7 @@ def test_push_is_one_alert(fleet, tools):
         "alertmanagers": [url, "http://127.0.0.1:1"],  # the second is dead: it must not delay the first
         "labels": {"instance": "h2", "job": "fabricpulse-mesh"},
         "resend_s": 1,
+        "resolve_hold_s": 0,
     }
     fleet.daemons["h2"].stop()
     fleet.start("h2")
@@ -334,6 +335,65 @@ def test_push_is_one_alert(fleet, tools):
     assert scrape.value("fabricpulse_alert_pushes_total", alertmanager=url) >= 3
     assert scrape.value("fabricpulse_alert_push_failures_total", alertmanager="http://127.0.0.1:1") > 0
     alertmanager.stop()
+
+
+def test_push_and_rule_end_as_one_alert(fleet, tools):
+    """With a Prometheus that has the rule: the alert begins once and ends once, whichever of the two ends it first."""
+    lab = fleet.lab
+    alertmanager = start_alertmanager(
+        lab, {"route": {"receiver": "none"}, "receivers": [{"name": "none"}]}, tools=tools
+    )
+    scrape_ms, evaluation_ms = 1500, 100
+    target = {"targets": [f"{lab.resolve('h2')}:9610"], "labels": {"instance": "h2"}}
+    prometheus = start_prometheus(
+        lab,
+        {
+            # Many evaluations a scrape: the rule fires on for most of the time until the next scrape.
+            "global": {"scrape_interval": f"{scrape_ms}ms", "evaluation_interval": f"{evaluation_ms}ms"},
+            "rule_files": [str(Path(__file__).parents[3] / "rules" / "alerts" / "nic.yaml")],
+            "scrape_configs": [{"job_name": "fabricpulse-mesh", "static_configs": [target]}],
+            "alerting": {
+                "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager.port}"]}]}]
+            },
+        },
+        tools=tools,
+        # Each evaluation tells its firing alerts again, as it else does each minute.
+        flags=["--rules.alert.resend-delay=0s"],
+    )
+    disagree_s = (scrape_ms + evaluation_ms) / 1000
+    fleet.config["alerting"] = {
+        "alertmanagers": [f"http://{lab.resolve('mgmt')}:{alertmanager.port}"],
+        "labels": {"instance": "h2", "job": "fabricpulse-mesh"},
+        "resolve_hold_s": disagree_s + 0.3,
+    }
+    fleet.daemons["h2"].stop()
+    fleet.start("h2")
+    fleet.wait_green()
+
+    def firing():
+        return len(alertmanager.alerts('alertname="FabricNicDisconnected"'))
+
+    for _ in range(2):
+        with lab.host("h2").nic("rail0").down():
+            wait_for(firing, 5, "the pushed alert")
+            wait_for(
+                lambda: [
+                    a for a in prometheus.alerts() if a["labels"]["alertname"] == "FabricNicDisconnected"
+                ],
+                10,
+                "the rule's alert",
+            )
+        seen = [firing()]
+        wait_for(lambda: fleet.connected("h2", "rail0") == 1, 5, "connected again")
+        over = time.monotonic() + 2 * disagree_s + 1
+        while time.monotonic() < over:
+            seen.append(firing())
+            time.sleep(0.02)
+        changes = [count for count, before in zip(seen, [None, *seen], strict=False) if count != before]
+        assert changes == [1, 0]
+    prometheus.stop()
+    alertmanager.stop()
+    fleet.config.pop("alerting")
 
 
 def test_a_nic_that_vanishes_and_returns(fleet):

@@ -1,10 +1,14 @@
 """The push to Alertmanager: retried, repeated, resolved, and never one alert held up by another's Alertmanager."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
+import pytest
 from aiohttp import web
 
+from fabricpulse.core.config import parse_config
+from fabricpulse.core.errors import ConfigError
 from fabricpulse.exporters.mesh.alerts import AlertPusher, rfc3339
 from fabricpulse.exporters.mesh.config import Alerting
 
@@ -48,6 +52,7 @@ class FakeAlertmanager:
 
 @asynccontextmanager
 async def pushing(*urls, clock=lambda: 1_700_000_000.0, **settings):
+    settings = {"resolve_hold_s": 0, **settings}
     config = Alerting(alertmanagers=urls, labels={"instance": "h0", "job": "mesh"}, **settings)
     pusher = AlertPusher(config, "h0", clock)
     await pusher.start()
@@ -140,6 +145,67 @@ async def test_fires_again_after_the_end():
         pusher.fire("rail0", "a")
         await fake.wait(lambda: len(fake.bodies) == 3)
         assert list(pusher.firing()) == [("rail0", "a")]
+
+
+async def test_the_end_is_held_until_the_rule_can_have_ended():
+    """Nothing is sent while the end is held, not even a repeat, which would fire the alert anew."""
+    fake = FakeAlertmanager()
+    async with fake.running() as url, pushing(url, resend_s=0.1, resolve_hold_s=0.3) as pusher:
+        pusher.fire("rail0", "a")
+        await fake.wait(lambda: len(fake.bodies) == 1)
+        began = time.monotonic()
+        pusher.resolve("rail0", "a")
+        assert not pusher.firing()
+        await fake.wait(lambda: len(fake.bodies) == 2)
+        assert time.monotonic() - began >= 0.3
+    assert fake.bodies[1][0]["endsAt"] == rfc3339(1_700_000_000.0)
+
+
+async def test_lost_again_while_the_end_is_held():
+    """It fires on: the end that was held is never told."""
+    now = [1_700_000_000.0]
+    fake = FakeAlertmanager()
+    async with (
+        fake.running() as url,
+        pushing(url, resend_s=0.2, resolve_hold_s=0.5, clock=lambda: now[0]) as pusher,
+    ):
+        pusher.fire("rail0", "a")
+        await fake.wait(lambda: len(fake.bodies) == 1)
+        pusher.resolve("rail0", "a")
+        now[0] += 1
+        pusher.fire("rail0", "a")
+        await fake.wait(lambda: len(fake.bodies) == 6)  # five repeats, a second: well past the hold
+    assert all(alert["endsAt"] > rfc3339(now[0]) for body in fake.bodies[1:] for alert in body)
+    assert {alert["startsAt"] for body in fake.bodies[1:] for alert in body} == {rfc3339(now[0])}
+
+
+async def test_another_alert_does_not_carry_the_held_one():
+    fake = FakeAlertmanager()
+    async with fake.running() as url, pushing(url, resend_s=20, resolve_hold_s=60) as pusher:
+        pusher.fire("rail0", "a")
+        await fake.wait(lambda: len(fake.bodies) == 1)
+        pusher.resolve("rail0", "a")
+        pusher.fire("rail1", "b")
+        await fake.wait(lambda: len(fake.bodies) == 2)
+        assert [alert["labels"]["device"] for alert in fake.bodies[1]] == ["rail1"]
+
+
+async def test_a_held_end_is_told_when_the_exporter_stops():
+    fake = FakeAlertmanager()
+    async with fake.running() as url:
+        async with pushing(url, resolve_hold_s=60) as pusher:
+            pusher.fire("rail0", "a")
+            await fake.wait(lambda: len(fake.bodies) == 1)
+            pusher.resolve("rail0", "a")
+            pusher.fire("rail1", "b")
+        ends = {a["labels"]["device"]: a["endsAt"] for a in fake.bodies[-1]}
+    assert ends["rail0"] == rfc3339(1_700_000_000.0)
+    assert ends["rail1"] > rfc3339(1_700_000_000.0)  # not mended: left to expire
+
+
+def test_a_hold_beyond_the_expiry_is_refused():
+    with pytest.raises(ConfigError, match="resolve_hold_s"):
+        parse_config("resolve_hold_s: 100", Alerting, "mesh.yaml")
 
 
 async def test_without_alertmanagers_nothing_runs():

@@ -4,10 +4,15 @@ The rule FabricNicDisconnected (mixins/alerts/nic.libsonnet) would say the same 
 alerts apart by their labels alone, so the push is only early, never extra. Alerts are sent again while they fire, with
 an end in the future that holds for some repeats (as Prometheus does), so that an alert of a host that has died resolves
 by itself, and once more with an end in the past when the NIC is back.
+
+That end is held back for `resolve_hold_s`: until Prometheus has scraped the NIC as connected and evaluated the rule,
+its own copy still fires, and would fire the alert anew that the push has just ended. If Prometheus resolves its copy
+within that time, Alertmanager ends the alert then: an explicit end outweighs our end in the future.
 """
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,12 +36,16 @@ _TIMEOUT_S = 2.0
 
 @dataclass
 class NicAlert:
-    """One disconnected NIC. starts_s, ends_s : seconds since 1970; ends_s None while it fires."""
+    """One disconnected NIC. starts_s, ends_s : seconds since 1970; ends_s None while it fires.
+
+    due_s : when the end may be told; monotonic seconds, so that a clock step does not put it off.
+    """
 
     device: str
     network: str
     starts_s: float
     ends_s: float | None = None
+    due_s: float = 0.0
 
     def body(self, config: Alerting, host: str, now_s: float) -> dict[str, Any]:
         """The alert as API v2 takes it."""
@@ -72,6 +81,7 @@ class AlertPusher:
         self._alerts: dict[tuple[str, str], NicAlert] = {}
         self._changed = {url: asyncio.Event() for url in config.alertmanagers}
         self._resolved_left: dict[tuple[str, str], set[str]] = {}
+        self._all_told = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
         self._ssl: ssl.SSLContext | bool = True
@@ -88,7 +98,16 @@ class AlertPusher:
         self._tasks = [asyncio.create_task(self._serve(url)) for url in self._config.alertmanagers]
 
     async def stop(self) -> None:
-        """Ends the tasks; alerts that fire are left to expire, because a stopped exporter has not mended a NIC."""
+        """Ends the tasks; alerts that fire are left to expire, because a stopped exporter has not mended a NIC.
+
+        Ends that are still held back are told now, if the Alertmanagers take them within two seconds.
+        """
+        if self._tasks and self._resolved_left:
+            for key in self._resolved_left:
+                self._alerts[key].due_s = 0.0
+            self._wake()
+            self._all_told.clear()
+            await wait_at_most(self._all_told, _TIMEOUT_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -109,7 +128,11 @@ class AlertPusher:
         key = (device, network)
         alert = self._alerts.get(key)
         if alert is not None and alert.ends_s is None:
+            if not self._config.alertmanagers:
+                del self._alerts[key]
+                return
             alert.ends_s = self._clock()
+            alert.due_s = time.monotonic() + self._config.resolve_hold_s
             self._resolved_left[key] = set(self._config.alertmanagers)
             self._wake()
 
@@ -127,34 +150,36 @@ class AlertPusher:
         while True:
             event = self._changed[url]
             event.clear()
-            batch = [
-                (key, alert)
-                for key, alert in self._alerts.items()
-                if alert.ends_s is None or url in self._resolved_left.get(key, ())
-            ]
-            wait: float | None = config.resend_s if any(a.ends_s is None for _, a in batch) else None
-            if batch:
-                now = self._clock()
-                body = [alert.body(config, self._host, now) for _, alert in batch]
-                resolved = [key for key, alert in batch if alert.ends_s is not None]
+            monotonic = time.monotonic()
+            firing = [alert for alert in self._alerts.values() if alert.ends_s is None]
+            ended = [(key, self._alerts[key]) for key, urls in self._resolved_left.items() if url in urls]
+            due = [(key, alert) for key, alert in ended if alert.due_s <= monotonic]
+            held = [alert.due_s - monotonic for _, alert in ended if alert.due_s > monotonic]
+            waits = [*held, *([config.resend_s] if firing else [])]
+            wait = min(waits, default=None)
+            now = self._clock()
+            body = [alert.body(config, self._host, now) for alert in (*firing, *(alert for _, alert in due))]
+            if body:
                 if await self._post(url, body):
                     pause = config.retry_s
                     self.pushes[url] += len(body)
-                    for key in resolved:
-                        self._confirm_resolved(key, url)
+                    for key, alert in due:
+                        self._confirm_resolved(key, alert, url)
                 else:
                     self.failures[url] += 1
                     wait, pause = pause, min(2 * pause, config.resend_s)
             await wait_at_most(event, wait)
 
-    def _confirm_resolved(self, key: tuple[str, str], url: str) -> None:
-        left = self._resolved_left.get(key)
-        if left is None:  # it fires again
+    def _confirm_resolved(self, key: tuple[str, str], alert: NicAlert, url: str) -> None:
+        if self._alerts.get(key) is not alert:  # it fires again
             return
+        left = self._resolved_left[key]
         left.discard(url)
         if not left:
             del self._resolved_left[key]
-            self._alerts.pop(key, None)
+            del self._alerts[key]
+        if not self._resolved_left:
+            self._all_told.set()
 
     async def _post(self, url: str, body: list[dict[str, Any]]) -> bool:
         assert self._session is not None  # noqa: S101 - start() made it

@@ -90,7 +90,10 @@ class Alerting(Section, frozen=True):
     alertmanagers : base URLs; each gets every alert. labels : added to those of the rule, so that both are one alert:
     instance and job as Prometheus gives them, and external labels if it has some. component, severity, alertname,
     device and network are set by the exporter. generator_url : link shown beside the alert. resend_s : how often a
-    firing alert is sent again. retry_s : pause after a failed push, doubled up to resend_s. ca_file : trusted
+    firing alert is sent again. resolve_hold_s : how long after the NIC is back the end is told; a little more than the
+    scrape interval and the evaluation interval of Prometheus together, so that its copy of the alert has ended by then;
+    0 where Prometheus has no such rule. At most three times resend_s, or the alert would expire before.
+    retry_s : pause after a failed push, doubled up to resend_s. ca_file : trusted
     authority of https Alertmanagers.
     """
 
@@ -98,6 +101,7 @@ class Alerting(Section, frozen=True):
     labels: dict[str, str] = {}
     generator_url: str = ""
     resend_s: Positive = 30.0
+    resolve_hold_s: Annotated[float, Meta(ge=0)] = 22.0
     retry_s: Positive = 0.2
     ca_file: str = ""
 
@@ -105,6 +109,11 @@ class Alerting(Section, frozen=True):
         for url in self.alertmanagers:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"alertmanager {url!r} is not an http or https URL")
+        if self.resolve_hold_s > 3 * self.resend_s:
+            raise ValueError(
+                f"resolve_hold_s ({self.resolve_hold_s:g}) must not be above 3 x resend_s ({3 * self.resend_s:g}); "
+                "the alert would expire in that time"
+            )
 
 
 class EventLog(Section, frozen=True):

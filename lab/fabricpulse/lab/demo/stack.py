@@ -176,6 +176,8 @@ class Stack:
             "alerting": {
                 "alertmanagers": [f"http://{self._mgmt}:{_PORTS[ALERTMANAGER]}"],
                 "labels": {"instance": host, "job": f"fabricpulse-{MESH}"},
+                # Prometheus scrapes and evaluates each second.
+                "resolve_hold_s": 2.5,
             },
         }
 
