@@ -62,6 +62,10 @@ ROUTER_SYSCTLS = {
     "net/ipv6/conf/default/accept_dad": "0",
     # A fabric forwards what it is told to; it has no reason to hold back ICMP errors.
     "net/ipv4/icmp_ratelimit": "0",
+    # A switch does not take its frames through iptables, which Linux does where anybody has loaded br_netfilter.
+    "net/bridge/bridge-nf-call-iptables": "0",
+    "net/bridge/bridge-nf-call-ip6tables": "0",
+    "net/bridge/bridge-nf-call-arptables": "0",
 }
 
 
