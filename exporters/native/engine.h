@@ -226,6 +226,7 @@ class Engine {
   void open_nic(Nic& nic);
   void close_nic(Nic& nic);
   void drain_stamps(Nic& nic);
+  void give_up_stamps(Nic& nic);
   void drain_packets(std::uint32_t index);
   void forget_stamps();
   void take_packet(std::uint32_t nic_index, const Received& received);

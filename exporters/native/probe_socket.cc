@@ -117,6 +117,10 @@ int ProbeSocket::open(const SocketAddress& local, const SocketOptions& options) 
   }
   const int tos = options.dscp << 2;
   if (family == AF_INET) {
+    // A probe is never fragmented, whatever an ICMP message claims of the path; and without fragments the
+    // kernel need not draw an identification for each packet.
+    const int probe = IP_PMTUDISC_PROBE;
+    if (setsockopt(fd_, IPPROTO_IP, IP_MTU_DISCOVER, &probe, sizeof(probe)) != 0) return fail();
     if (tos != 0 && setsockopt(fd_, IPPROTO_IP, IP_TOS, &tos, sizeof(tos)) != 0) return fail();
   } else {
     if (setsockopt(fd_, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)) != 0) return fail();
@@ -145,7 +149,19 @@ int ProbeSocket::open(const SocketAddress& local, const SocketOptions& options) 
   return 0;
 }
 
+// The control message of a packet that wants no TX stamp: its flags replace those of the socket.
+struct Unstamped {
+  alignas(cmsghdr) std::uint8_t bytes[CMSG_SPACE(sizeof(std::uint32_t))] = {};
+  Unstamped() {
+    auto* header = reinterpret_cast<cmsghdr*>(bytes);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SO_TIMESTAMPING;
+    header->cmsg_len = CMSG_LEN(sizeof(std::uint32_t));
+  }
+};
+
 void ProbeSocket::send(std::vector<Outgoing>& packets) {
+  static Unstamped unstamped;
   Batch& b = batch();
   std::size_t done = 0;
   while (done < packets.size()) {
@@ -159,6 +175,10 @@ void ProbeSocket::send(std::vector<Outgoing>& packets) {
       h.msg_namelen = p.to->size();
       h.msg_iov = &b.vectors[i];
       h.msg_iovlen = 1;
+      if (!p.stamp) {
+        h.msg_control = unstamped.bytes;
+        h.msg_controllen = sizeof(unstamped.bytes);
+      }
     }
     const int sent = sendmmsg(fd_, b.messages, n, MSG_DONTWAIT);
     if (sent <= 0) {
@@ -169,7 +189,7 @@ void ProbeSocket::send(std::vector<Outgoing>& packets) {
     }
     for (int i = 0; i < sent; ++i) {
       packets[done].error = 0;
-      packets[done].id = next_id_++;
+      if (packets[done].stamp) packets[done].id = next_id_++;
       ++done;
     }
   }
