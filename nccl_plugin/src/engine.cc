@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -16,6 +14,7 @@
 #include "collectives.h"
 #include "control/server.h"
 #include "handshakes.h"
+#include "threads.h"
 
 namespace fabricpulse {
 namespace {
@@ -115,16 +114,9 @@ bool Engine::start(std::string* error) {
   complaint.clear();
   control_->open(&complaint);
   if (!complaint.empty()) warn(complaint);
-  if (control_->fd() >= 0) watch(control_->fd(), Watched::kControl, 0, EPOLLIN);
   handshakes_ = std::make_unique<Handshakes>(this);
   telemetry_.header()->clock_status = fleet_time_.refresh(now(), host_clock());
-  // NCCL's signals are for NCCL's threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  keeper_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(keeper_.native_handle(), "fabricpulse");
+  keeper_ = quiet_thread("fabricpulse", [this] { run(); });
   std::string names;
   for (auto& nic : nics_) names += (names.empty() ? "" : ", ") + nic->name;
   info("fabricpulse " + std::string(kPluginVersion) + ": NICs " + names + ", control socket " +

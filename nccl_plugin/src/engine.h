@@ -1,7 +1,8 @@
 // The plugin in one process: NICs, listeners, connections, and the keeper thread.
 //
-// The keeper makes and re-makes lanes, runs the timers, hears link events and commands, and moves a
-// connection's data when NCCL has not called for a while. It never holds a lock while it waits.
+// The keeper makes and re-makes lanes, runs the timers, hears link events, and moves a connection's data when
+// NCCL has not called for a while. It never holds a lock while it waits. Commands come from the control
+// socket's thread.
 #ifndef FABRICPULSE_ENGINE_H_
 #define FABRICPULSE_ENGINE_H_
 
@@ -62,7 +63,7 @@ struct PeerRoute {
 };
 
 // What a descriptor of the keeper's is.
-enum class Watched : uint8_t { kWake = 1, kLinks, kListener, kIncoming, kDial, kControl };
+enum class Watched : uint8_t { kWake = 1, kLinks, kListener, kIncoming, kDial };
 
 class Engine final : public Host {
  public:
@@ -90,7 +91,7 @@ class Engine final : public Host {
   std::shared_ptr<Sender> connect(uint32_t device, uint64_t communicator, Handle* handle, std::string* error);
   void close(const std::shared_ptr<Connection>& connection);
 
-  // ---- control socket and keeper ----
+  // ---- control socket's thread and keeper ----
   std::vector<std::shared_ptr<Connection>> connections();
   Nic* find_nic(const std::string& name, uint32_t* index);
   void set_avoided(uint32_t nic, bool avoided);

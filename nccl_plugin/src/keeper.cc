@@ -1,8 +1,7 @@
-// The keeper: the engine's thread. Timers, link events, handshakes and commands, in one epoll loop.
+// The keeper: the engine's thread. Timers, link events and handshakes, in one epoll loop.
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "control/server.h"
 #include "engine.h"
 #include "handshakes.h"
 
@@ -56,10 +55,6 @@ void Engine::run() {
             break;
           case Watched::kDial:
             handshakes_->serve_dial(id, at);
-            break;
-          case Watched::kControl:
-            control_->serve(
-                id, [this](int fd, uint64_t client) { watch(fd, Watched::kControl, client, EPOLLIN); });
             break;
         }
       }

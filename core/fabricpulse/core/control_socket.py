@@ -28,9 +28,14 @@ class ControlClient:
         """
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        self._socket.settimeout(timeout_s)
+        # Waits for a place in the server's queue; a socket with Python's own time limit would not.
+        seconds, microseconds = int(timeout_s), int(timeout_s % 1 * 1e6)
         try:
+            self._socket.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", seconds, microseconds)
+            )
             self._socket.connect(os.fspath(path))
+            self._socket.settimeout(timeout_s)
             credentials = self._socket.getsockopt(
                 socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
             )

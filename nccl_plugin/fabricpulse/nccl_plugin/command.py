@@ -66,7 +66,7 @@ def status(pid: int | None, as_json: bool, watch: bool, interval: float) -> None
     """Show the lanes of all jobs of this host, or of process PID."""
     if as_json:
         for job in jobs.select(pid):
-            click.echo(json.dumps({"pid": job.pid, **_call(job, {"op": "status"})}))
+            click.echo(json.dumps({"pid": job.pid, **_status(job)}))
         return
     if not watch:
         Console().print(status_table(_statuses(jobs.select(pid))))
@@ -116,13 +116,15 @@ def ctl(
     values = dict(_argument(argument) for argument in arguments)
     refused = False
     for job in jobs.select(pid):
-        if operation in jobs.READS:
+        if operation == "status" and not values:
+            answer = _status(job)
+        elif operation in jobs.READS:
             answer = _call(job, {"op": operation, **values})
         else:
             number = (
                 generation
                 if generation is not None
-                else jobs.present_generation(_call(job, {"op": "status"}))
+                else jobs.present_generation(_call(job, {"op": "status", "connections": False}))
             )
             answer = _call(job, jobs.change_message(operation, values, op_id, number))
         click.echo(json.dumps({"pid": job.pid, **answer}))
@@ -171,12 +173,19 @@ def _call(job: jobs.Job, message: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"process {job.pid} did not answer on its control socket: {error}") from error
 
 
+def _status(job: jobs.Job) -> dict[str, Any]:
+    try:
+        return job.status()
+    except jobs.ControlError as error:
+        raise UserError(f"process {job.pid} did not answer on its control socket: {error}") from error
+
+
 def _statuses(found: list[jobs.Job]) -> dict[int, dict[str, Any]]:
     """The status of each job that answers: one that ends between two looks is no error."""
     answers = {}
     for job in found:
         try:
-            answers[job.pid] = job.call({"op": "status"})
+            answers[job.pid] = job.status()
         except jobs.ControlError as error:
             answers[job.pid] = {"ok": False, "error": {"code": "silent", "message": str(error)}}
     return answers

@@ -27,6 +27,17 @@ class Job:
         with ControlClient(self.socket, timeout_s) as client:
             return client.call(message)
 
+    def status(self, timeout_s: float = 2.0) -> dict[str, Any]:
+        """The answer to `status` with all connections, however many messages that takes. Raises ControlError."""
+        with ControlClient(self.socket, timeout_s) as client:
+            whole = page = client.call({"op": "status"})
+            while page.get("next") is not None:
+                page = client.call({"op": "status", "after": page["next"]})
+                if not page.get("ok"):
+                    return page
+                whole = {**page, "connections": [*whole["connections"], *page["connections"]]}
+            return whole
+
 
 def find_jobs(folder: Path | None = None) -> list[Job]:
     """The processes with a control socket, by pid; sockets of processes that are gone are left out."""

@@ -1,76 +1,64 @@
-// The control socket (docs/control-protocol.md). Runs in the keeper thread.
+// The control socket (docs/control-protocol.md): its clients, in a thread of its own.
+//
+// A thread of its own because an answer must not wait for the keeper's work, nor the keeper's timers for a
+// client. Clients are few, are heard in turn, and leave when they say nothing; new ones are let in at a
+// bounded rate, so that whoever opens sockets all day takes a few per cent of a processor at most.
 #ifndef FABRICPULSE_CONTROL_SERVER_H_
 #define FABRICPULSE_CONTROL_SERVER_H_
 
 #include <sys/types.h>
 
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
-#include "control/json.h"
+#include "control/requests.h"
 
 namespace fabricpulse {
 
-class Connection;
-class Engine;
-
 class ControlServer {
  public:
-  explicit ControlServer(Engine* engine) : engine_(engine) {}
+  explicit ControlServer(Engine* engine);
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
   // Without a socket the job runs on; `complaint` says why.
   void open(std::string* complaint);
-  int fd() const { return fd_; }
   const std::string& path() const { return path_; }
-  // Readable: id 0 is the listening socket, others are clients as given to `watch`.
-  void serve(uint64_t id, const std::function<void(int fd, uint64_t id)>& watch);
-  // Answers one message. `may_change`: the client's credentials allow changes. Public for the fuzzer.
-  std::string answer(const char* text, size_t size, bool may_look, bool may_change);
 
  private:
   struct Client {
     int fd = -1;
     bool may_look = false, may_change = false;
-  };
-  struct Done {
-    std::string op_id;
-    bool applied = false;
-    uint64_t generation = 0;
-    std::string changed;  // JSON array
-    std::string error;    // JSON object
-    uint64_t at_ns = 0;
-  };
-  struct Failure {
-    const char* code;
-    std::string message;
+    bool proven = false;  // has asked something that makes sense
+    uint32_t senseless = 0;
+    uint64_t heard_ns = 0;
   };
 
-  void accept_client(const std::function<void(int fd, uint64_t id)>& watch);
+  void run();
+  void accept_client(uint64_t now);
+  void make_room();
   void drop(uint64_t id);
-  std::string hello();
-  std::string status(bool with_connections);
-  std::string status_of(const std::string& op_id);
-  std::string events(const JsonObject& request);
-  std::string change(const std::string& op, const JsonObject& request);
-  bool change_nic(const JsonObject& request, bool avoid, std::string* changed, Failure* failure);
-  bool change_lane(const std::string& op, const JsonObject& request, std::string* changed, Failure* failure);
-  static std::string error(const std::string& op_id, const Failure& failure);
-  static std::string done_text(const Done& done, const char* result);
+  void drop_silent(uint64_t now);
+  void serve(uint64_t id, uint64_t now);
+  void listen_again(uint64_t now);
 
-  Engine* engine_;
-  int fd_ = -1;
+  Engine* const engine_;
+  ControlRequests requests_;
+  int fd_ = -1, epoll_ = -1, stop_ = -1;
   std::string path_;
   gid_t group_ = static_cast<gid_t>(-1);
   std::map<uint64_t, Client> clients_;
-  uint64_t next_client_ = 1;
-  std::deque<Done> done_;                        // newest last
-  std::map<std::string, uint64_t> generations_;  // newest accepted, by target
+  uint64_t next_client_;
+  std::vector<char> buffer_;
+  double tokens_ = 0;  // clients that may be let in now
+  uint64_t tokens_at_ns_ = 0;
+  bool listening_ = false;
+  std::thread thread_;
 };
 
 }  // namespace fabricpulse

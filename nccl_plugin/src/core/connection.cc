@@ -124,6 +124,7 @@ void Connection::set_state(Lane* lane, fp_lane_state state, fp_lane_reason reaso
 void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transport, uint32_t epoch,
                              uint64_t now) {
   if (lane->record == nullptr) lane->record = host_->telemetry()->take_lane(&lane->record_index);
+  lane_records_[lane->index].store(lane->record, std::memory_order_release);
   lane->named = true;
   if (lane->remote_nic < peer_nics_.size()) lane->peer_device = peer_nics_[lane->remote_nic].device;
   lane->transport = std::move(transport);
@@ -209,6 +210,16 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
 void Connection::fail_nic(uint32_t nic, fp_lane_reason reason, uint64_t now) {
   for (Lane& lane : lanes_)
     if (lane.up && lane.nic == nic) fail_lane(lane.index, reason, now);
+}
+
+void Connection::set_disabled(uint32_t lane, bool disabled) {
+  lanes_[lane].disabled = disabled;
+  uint64_t bit = UINT64_C(1) << lane;
+  if (disabled) {
+    disabled_here_.fetch_or(bit, std::memory_order_relaxed);
+  } else {
+    disabled_here_.fetch_and(~bit, std::memory_order_relaxed);
+  }
 }
 
 void Connection::desired_changed(uint64_t now) {

@@ -77,13 +77,13 @@ class Connection : public LaneSink {
 
   // NCCL's threads: false when the keeper has or wants the lock; the caller says "not yet" to NCCL, which
   // comes again.
-  bool try_enter() { return !keeper_waits_.load(std::memory_order_relaxed) && lock_.try_lock(); }
+  bool try_enter() { return keeper_waits_.load(std::memory_order_relaxed) == 0 && lock_.try_lock(); }
   void leave() { lock_.unlock(); }
   // The keeper, and whoever may wait.
   void enter() {
-    keeper_waits_.store(true, std::memory_order_relaxed);
+    keeper_waits_.fetch_add(1, std::memory_order_relaxed);
     lock_.lock();
-    keeper_waits_.store(false, std::memory_order_relaxed);
+    keeper_waits_.fetch_sub(1, std::memory_order_relaxed);
   }
   uint64_t clock() const { return host_->now(); }
   uint64_t id() const { return id_; }
@@ -91,6 +91,20 @@ class Connection : public LaneSink {
   uint32_t device() const { return device_; }
   const ProcessIdentity& peer() const { return peer_; }
   bool peer_known() const { return peer_known_; }
+
+  // ---- without the lock, from any thread ----
+  fp_plugin_connection* record() { return record_; }
+  uint32_t lane_count() const { return static_cast<uint32_t>(lanes_.size()); }  // fixed at birth
+  // nullptr: the lane has not been up yet.
+  const fp_plugin_lane* lane_record(uint32_t lane) const {
+    return lane_records_[lane].load(std::memory_order_acquire);
+  }
+  // Sender: the local NIC of a lane.
+  uint32_t planned_nic(uint32_t lane) const { return lanes_[lane].nic; }
+  // lane.disable holds.
+  bool disabled_here(uint32_t lane) const {
+    return (disabled_here_.load(std::memory_order_relaxed) >> lane) & 1;
+  }
 
   // ---- with the lock held ----
   void set_peer(const ProcessIdentity& peer, const WireNic* nics, uint32_t count);
@@ -113,6 +127,8 @@ class Connection : public LaneSink {
   void fail_lane(uint32_t lane, fp_lane_reason reason, uint64_t now);
   // All lanes over this local NIC.
   void fail_nic(uint32_t nic, fp_lane_reason reason, uint64_t now);
+  // lane.disable and lane.enable; desired_changed() acts on it.
+  void set_disabled(uint32_t lane, bool disabled);
   // A wish about lanes has changed (command, nic.avoid): act on it.
   void desired_changed(uint64_t now);
 
@@ -132,7 +148,6 @@ class Connection : public LaneSink {
   void close(uint64_t now);
   bool closed() const { return closed_; }
 
-  fp_plugin_connection* record() { return record_; }
   uint32_t record_index() const { return record_index_; }
   virtual fp_wait waits_for() const = 0;
   virtual uint32_t requests() const = 0;
@@ -170,8 +185,10 @@ class Connection : public LaneSink {
   const uint64_t id_;
   const uint32_t device_;
   std::mutex lock_;
-  std::atomic<bool> keeper_waits_{false};  // a progress thread that polls without a pause would keep the lock
+  std::atomic<uint32_t> keeper_waits_{0};  // a progress thread that polls without a pause would keep the lock
   std::vector<Lane> lanes_;
+  std::atomic<fp_plugin_lane*> lane_records_[kMaxLanes] = {};
+  std::atomic<uint64_t> disabled_here_{0};
   ProcessIdentity peer_;
   bool peer_known_ = false;
   std::vector<WireNic> peer_nics_;

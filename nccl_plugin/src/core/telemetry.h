@@ -45,6 +45,27 @@ class RecordChange {
   Record* record_;
 };
 
+// Copies a record of this process that another thread may be writing. A copy that stays torn after some tries
+// is taken as it is: for people to look at, better than none.
+template <typename Record>
+#if defined(__SANITIZE_THREAD__)
+__attribute__((no_sanitize_thread, noinline))  // the sequence is what makes it safe; the sanitizer cannot
+                                               // know
+#endif
+                                               void
+                                               read_record(const Record* from, Record* to) {
+  static_assert(sizeof(Record) % sizeof(uint32_t) == 0, "copied in words");
+  typedef uint32_t __attribute__((may_alias)) Word;
+  const auto* source = reinterpret_cast<const volatile Word*>(from);
+  auto* words = reinterpret_cast<Word*>(to);
+  for (int tries = 0; tries < 64; ++tries) {
+    uint32_t before = __atomic_load_n(&from->sequence, __ATOMIC_ACQUIRE);
+    for (size_t i = 0; i < sizeof(Record) / sizeof(uint32_t); ++i) words[i] = source[i];
+    fence_acquire();
+    if (!(before & 1) && __atomic_load_n(&from->sequence, __ATOMIC_RELAXED) == before) return;
+  }
+}
+
 struct EventFields {
   fp_event_kind kind;
   fp_lane_reason reason = FP_REASON_NONE;

@@ -1,5 +1,7 @@
 """The control socket of a running job."""
 
+import os
+import socket
 import stat
 import time
 from collections.abc import Iterator
@@ -7,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 from tests.integration.nccl_plugin.ring import Ring
 
+from fabricpulse.core.control_socket import ControlClient
 from fabricpulse.lab import Lab
+from fabricpulse.nccl_plugin.jobs import Job
 
 pytestmark = pytest.mark.root
 
@@ -106,3 +110,87 @@ def test_disable_and_enable_a_lane(ring: Ring) -> None:
 def test_bad_requests_are_answered(ring: Ring, request_fields: dict[str, object], code: str) -> None:
     answer = ring.control("h0", **request_fields)
     assert (answer["ok"], answer["error"]["code"]) == (False, code)
+
+
+def test_status_comes_in_pages(ring: Ring) -> None:
+    """Page by page the same connections as in one piece, each once."""
+    whole = ring.control("h0", op="status")
+    assert whole["next"] is None
+    ids = [c["connection"] for c in whole["connections"]]
+    assert ids == sorted(ids)
+    assert len(ids) == whole["connections_total"] >= 4
+    seen: list[str] = []
+    page = ring.control("h0", op="status", limit=1)
+    while page["next"] is not None:
+        assert page["devices"][0]["lanes"] == whole["devices"][0]["lanes"]
+        seen += [c["connection"] for c in page["connections"]]
+        page = ring.control("h0", op="status", limit=1, after=page["next"])
+    assert [*seen, *(c["connection"] for c in page["connections"])] == ids
+
+
+@pytest.mark.parametrize("fields", [{"after": "zz"}, {"after": 1}, {"limit": 0}, {"limit": "1"}])
+def test_a_wrong_page_is_refused(ring: Ring, fields: dict[str, object]) -> None:
+    assert ring.control("h0", op="status", **fields)["error"]["code"] == "bad_request"
+
+
+def test_a_status_larger_than_a_message_arrives_whole() -> None:
+    """128 connections do not fit into one answer."""
+    with Lab(hosts=2, rails=1) as lab:
+        many = Ring(lab, 2, ["--bytes", "1M", "--channels", "64"])
+        many.wait_running()
+        first = many.control("h0", op="status")
+        assert first["next"] is not None
+        (path,) = (lab.host("h0").run_dir / "plugin").glob("*.sock")
+        whole = Job(int(path.stem), path).status()
+        assert len({c["connection"] for c in whole["connections"]}) == len(whole["connections"]) == 128
+        assert whole["next"] is None
+        many.stop()
+
+
+def knock(path: os.PathLike[str]) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client.connect(os.fspath(path))  # waits for a place in the queue
+    client.settimeout(10)
+    return client
+
+
+def test_ten_thousand_garbage_clients_disturb_nobody(ring: Ring) -> None:
+    """Some say nothing, some nonsense, some hang up at once. Who asked before them is still served, so is a new one,
+    and the ring moves on."""
+    (path,) = (ring.lab.host("h0").run_dir / "plugin").glob("*.sock")
+    since = time.time()
+    with ControlClient(path) as known:
+        assert known.call({"op": "hello"})["ok"]
+        kept: list[socket.socket] = []
+        for number in range(10_000):
+            client = knock(path)
+            if number % 3 == 0:
+                client.send(b"\xff{garbage" * 100)
+            if number % 3 == 1:
+                kept.append(client)
+                if len(kept) > 100:
+                    kept.pop(0).close()
+            else:
+                client.close()
+        assert known.call({"op": "hello"})["ok"]
+        for client in kept:
+            client.close()
+    assert ring.control("h0", op="hello")["ok"]
+    until = time.time()
+    assert ring.bandwidth(since, until) > 0
+    assert ring.stall_ms(since, until) < 1000
+
+
+def test_who_talks_nonsense_has_to_go(ring: Ring) -> None:
+    (path,) = (ring.lab.host("h0").run_dir / "plugin").glob("*.sock")
+    with knock(path) as client:
+        for _ in range(16):
+            client.send(b"nonsense")
+            assert b"bad_request" in client.recv(65536)
+        assert client.recv(65536) == b""
+
+
+def test_who_says_nothing_has_to_go(ring: Ring) -> None:
+    (path,) = (ring.lab.host("h0").run_dir / "plugin").glob("*.sock")
+    with knock(path) as client:
+        assert client.recv(65536) == b""  # within the time limit of 10 s

@@ -1,0 +1,384 @@
+#include "control/requests.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "control/names.h"
+#include "control/status.h"
+#include "engine.h"
+
+namespace fabricpulse {
+namespace {
+
+constexpr size_t kRemembered = 1024;
+constexpr uint64_t kMaxEvents = 256;
+constexpr const char* kOps[] = {"hello",        "status",      "events",      "nic.avoid",   "nic.restore",
+                                "lane.disable", "lane.enable", "lane.weight", "lane.repath", "detail"};
+
+const JsonValue* find(const JsonObject& object, const char* name, JsonValue::Kind kind) {
+  auto found = object.find(name);
+  return found != object.end() && found->second.kind == kind ? &found->second : nullptr;
+}
+
+bool connection_id(const std::string& text, uint64_t* id) {
+  if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos) return false;
+  *id = strtoull(text.c_str(), nullptr, 16);
+  return true;
+}
+
+void changed_entry(JsonWriter* out, const Connection& connection, uint32_t lane) {
+  out->open('{').field("connection", hex(connection.id())).field("lane", uint64_t{lane}).close('}');
+}
+
+}  // namespace
+
+std::string ControlRequests::error(const std::string& op_id, const Failure& failure) {
+  JsonWriter out;
+  out.open('{').field("ok", false);
+  if (!op_id.empty()) out.field("op_id", op_id);
+  out.key("error")
+      .open('{')
+      .field("code", failure.code)
+      .field("message", failure.message)
+      .close('}')
+      .close('}');
+  return out.text();
+}
+
+std::string ControlRequests::answer(const char* text, size_t size, bool may_look, bool may_change) {
+  JsonObject request;
+  std::string why;
+  if (!parse_json_object(text, size, &request, &why))
+    return error("", {"bad_request", "not a request: " + why});
+  const JsonValue* op = find(request, "op", JsonValue::Kind::kString);
+  if (op == nullptr) return error("", {"bad_request", "\"op\" is missing; it says what to do"});
+  const JsonValue* op_id = find(request, "op_id", JsonValue::Kind::kString);
+  std::string id = op_id ? op_id->text : "";
+  if (!may_look) return error(id, {"denied", "only the job's user and root may talk to this socket"});
+  if (op->text == "hello") return hello();
+  if (op->text == "status") {
+    if (request.count("op_id")) return status_of(id);
+    StatusQuery query;
+    Failure failure{nullptr, ""};
+    return status_query(request, &query, &failure) ? render_status(engine_, query) : error(id, failure);
+  }
+  if (op->text == "events") return events(request);
+  if (std::none_of(std::begin(kOps), std::end(kOps), [&](const char* known) { return op->text == known; }))
+    return error(id,
+                 {"unknown_op", "operation \"" + op->text + "\" is not known; hello lists those that are"});
+  if (!may_change) return error(id, {"denied", "only the job's user and root may change something"});
+  return change(op->text, request);
+}
+
+std::string ControlRequests::hello() {
+  const fp_plugin_header* header = engine_->telemetry()->header();
+  JsonWriter out;
+  out.open('{').field("ok", true).field("protocol", uint64_t{1}).field("plugin_version", kPluginVersion);
+  out.field("pid", uint64_t{header->pid}).field("host", header->host).field("workload", header->workload);
+  rank_field(&out, "rank", header->rank);
+  out.field("abi", header->abi).field("telemetry", engine_->telemetry()->path());
+  out.field("start_host_ns", static_cast<uint64_t>(header->start_host_ns));
+  out.key("ops").open('[');
+  for (const char* op : kOps) out.string(op);
+  out.close(']').close('}');
+  return out.text();
+}
+
+bool ControlRequests::status_query(const JsonObject& request, StatusQuery* query, Failure* failure) {
+  const JsonValue* connections = find(request, "connections", JsonValue::Kind::kBool);
+  query->connections = connections == nullptr || connections->boolean;
+  if (request.count("after")) {
+    const JsonValue* after = find(request, "after", JsonValue::Kind::kString);
+    if (after == nullptr || !connection_id(after->text, &query->after)) {
+      *failure = {"bad_request", "\"after\" must be a connection, 16 hexadecimal digits"};
+      return false;
+    }
+  }
+  if (request.count("limit")) {
+    const JsonValue* limit = find(request, "limit", JsonValue::Kind::kInteger);
+    if (limit == nullptr || limit->integer < 1 || limit->integer > INT32_MAX) {
+      *failure = {"bad_request", "\"limit\" must be an integer, 1 or more"};
+      return false;
+    }
+    query->limit = static_cast<uint32_t>(limit->integer);
+  }
+  return true;
+}
+
+std::string ControlRequests::done_text(const Done& done, const char* result) {
+  JsonWriter out;
+  out.open('{').field("ok", done.applied).field("op_id", done.op_id);
+  if (done.applied) {
+    out.field("result", result).field("generation", done.generation).key("changed").raw(done.changed);
+  } else {
+    out.key("error").raw(done.error);
+  }
+  out.close('}');
+  return out.text();
+}
+
+std::string ControlRequests::status_of(const std::string& op_id) {
+  for (auto it = done_.rbegin(); it != done_.rend(); ++it) {
+    const Done& done = *it;
+    if (done.op_id != op_id) continue;
+    JsonWriter out;
+    out.open('{')
+        .field("ok", true)
+        .field("op_id", op_id)
+        .field("result", done.applied ? "applied" : "refused");
+    out.field("generation", done.generation);
+    if (done.applied) {
+      out.key("changed").raw(done.changed);
+    } else {
+      out.key("error").raw(done.error);
+    }
+    out.field("age_ms", (engine_->now() - done.at_ns) / 1'000'000).close('}');
+    return out.text();
+  }
+  JsonWriter out;
+  out.open('{').field("ok", true).field("op_id", op_id).field("result", "unknown").close('}');
+  return out.text();
+}
+
+std::string ControlRequests::events(const JsonObject& request) {
+  Telemetry* telemetry = engine_->telemetry();
+  uint64_t next = telemetry->events_next(), since = 0;
+  if (request.count("since")) {
+    const JsonValue* value = find(request, "since", JsonValue::Kind::kInteger);
+    if (value == nullptr || value->integer < 0)
+      return error("", {"bad_request", "\"since\" must be an integer, 0 or more"});
+    since = static_cast<uint64_t>(value->integer);
+  }
+  uint64_t oldest = next > Telemetry::kEvents ? next - Telemetry::kEvents : 0;
+  uint64_t start = std::max(std::min(since, next), oldest);
+  uint64_t lost = request.count("since") && since < oldest ? oldest - since : 0;
+  uint64_t end = std::min(next, start + kMaxEvents);
+  JsonWriter out;
+  out.open('{').field("ok", true).field("next", end).field("lost", lost).key("events").open('[');
+  for (uint64_t i = start; i < end; ++i) {
+    fp_plugin_event event;
+    if (!telemetry->read_event(i, &event)) continue;
+    out.open('{').field("index", i).key("host_ns").number(event.host_ns).field("mono_ns", event.mono_ns);
+    out.field("kind", event_name(event.kind)).field("reason", reason_name(event.reason));
+    out.key("connection");
+    if (event.connection_id != 0) {
+      out.string(hex(event.connection_id));
+    } else {
+      out.null();
+    }
+    out.key("lane");
+    if (event.lane != UINT32_MAX) {
+      out.unsigned_number(event.lane);
+    } else {
+      out.null();
+    }
+    out.key("device");
+    if (event.device < engine_->nic_count()) {
+      out.string(engine_->nic_name(event.device));
+    } else {
+      out.null();
+    }
+    out.field("peer", event.peer).field("peer_device", event.peer_device);
+    out.field("epoch", uint64_t{event.epoch}).field("value", event.value).close('}');
+  }
+  out.close(']').close('}');
+  return out.text();
+}
+
+// Everything that changes something goes through here: known before? too old? then do it, and remember.
+std::string ControlRequests::change(const std::string& op, const JsonObject& request) {
+  const JsonValue* op_id = find(request, "op_id", JsonValue::Kind::kString);
+  const JsonValue* generation = find(request, "generation", JsonValue::Kind::kInteger);
+  if (op_id == nullptr || op_id->text.empty() || op_id->text.size() > 128)
+    return error("", {"bad_request", op + " needs \"op_id\", a string of 1 to 128 bytes"});
+  for (const Done& done : done_)
+    if (done.op_id == op_id->text && done.applied) return done_text(done, "duplicate");
+  if (generation == nullptr || generation->integer < 0)
+    return error(op_id->text, {"bad_request", op + " needs \"generation\", an integer, 0 or more"});
+  uint64_t number = static_cast<uint64_t>(generation->integer);
+
+  std::string target = "process";
+  if (op.compare(0, 4, "nic.") == 0) {
+    const JsonValue* device = find(request, "device", JsonValue::Kind::kString);
+    if (device == nullptr)
+      return error(op_id->text, {"bad_request", op + " needs \"device\", the name of a NIC"});
+    target = "nic " + device->text;
+  } else if (op.compare(0, 5, "lane.") == 0) {
+    const JsonValue* connection = find(request, "connection", JsonValue::Kind::kString);
+    const JsonValue* lane = find(request, "lane", JsonValue::Kind::kInteger);
+    uint64_t id = 0;
+    if (connection == nullptr || !connection_id(connection->text, &id) || lane == nullptr)
+      return error(
+          op_id->text,
+          {"bad_request", op + " needs \"connection\", 16 hexadecimal digits, and \"lane\", an integer"});
+    target = "lane " + connection->text + " " + std::to_string(lane->integer);
+  }
+  auto newest = generations_.find(target);
+  if (newest != generations_.end() && number < newest->second)
+    return error(op_id->text, {"stale_generation",
+                               target + " was changed by generation " + std::to_string(newest->second) +
+                                   " already; this request has " + std::to_string(number)});
+  std::string changed = "[]";
+  Failure failure{nullptr, ""};
+  bool applied;
+  if (op == "nic.avoid" || op == "nic.restore") {
+    applied = change_nic(request, op == "nic.avoid", &changed, &failure);
+  } else if (op == "detail") {
+    const JsonValue* level = find(request, "level", JsonValue::Kind::kInteger);
+    applied = level != nullptr && level->integer >= 0 && level->integer <= 2;
+    if (applied) {
+      engine_->set_detail(static_cast<uint32_t>(level->integer));
+    } else {
+      failure = {"bad_request", "detail needs \"level\", 0, 1 or 2"};
+    }
+  } else {
+    applied = change_lane(op, request, &changed, &failure);
+  }
+  if (!applied && strcmp(failure.code, "bad_request") == 0) return error(op_id->text, failure);
+  Done done;
+  done.op_id = op_id->text;
+  done.applied = applied;
+  done.generation = number;
+  done.changed = changed;
+  done.at_ns = engine_->now();
+  if (!applied) {
+    JsonWriter text;
+    text.open('{').field("code", failure.code).field("message", failure.message).close('}');
+    done.error = text.text();
+  }
+  std::string text = done_text(done, "applied");
+  if (applied) {
+    // A lane that is gone will not be asked about again; the table must not grow with the job's age.
+    if (generations_.size() >= 4 * kRemembered) {
+      for (auto it = generations_.begin(); it != generations_.end();)
+        it = it->first.compare(0, 5, "lane ") == 0 ? generations_.erase(it) : std::next(it);
+    }
+    generations_[target] = number;
+    fp_plugin_header* header = engine_->telemetry()->header();
+    if (number > header->generation) __atomic_store_n(&header->generation, number, __ATOMIC_RELEASE);
+    EventFields fields{FP_EVENT_COMMAND};
+    fields.reason = FP_REASON_COMMAND;
+    fields.value = number;
+    engine_->telemetry()->event(fields, engine_->host_clock(), engine_->now());
+  }
+  // A refusal is remembered for status(op_id), but does not use up the id: the same request may succeed
+  // later.
+  done_.push_back(std::move(done));
+  if (done_.size() > kRemembered) done_.pop_front();
+  return text;
+}
+
+bool ControlRequests::change_nic(const JsonObject& request, bool avoid, std::string* changed,
+                                 Failure* failure) {
+  const std::string& name = find(request, "device", JsonValue::Kind::kString)->text;
+  uint32_t index = 0;
+  if (engine_->find_nic(name, &index) == nullptr) {
+    *failure = {"unknown_device", "NIC " + name + " is not one that this process uses"};
+    return false;
+  }
+  auto connections = engine_->connections();
+  if (avoid) {
+    for (auto& connection : connections) {
+      Entered entered(connection.get());
+      if (connection->lost() || connection->closed_by_peer()) continue;
+      uint32_t left = 0, taken = 0;
+      for (const Lane& lane : connection->lanes()) {
+        if (!lane.up || !connection->wanted(lane)) continue;
+        (lane.nic == index ? taken : left) += 1;
+      }
+      if (taken > 0 && left == 0) {
+        *failure = {"last_healthy_lane",
+                    name + " stays in service: " + connection->describe() + " has no other healthy lane"};
+        return false;
+      }
+    }
+  }
+  engine_->set_avoided(index, avoid);
+  JsonWriter list;
+  list.open('[');
+  uint64_t now = engine_->now();
+  for (auto& connection : connections) {
+    Entered entered(connection.get());
+    bool any = false;
+    for (const Lane& lane : connection->lanes()) {
+      if (!lane.named || lane.nic != index) continue;
+      any = true;
+      changed_entry(&list, *connection, lane.index);
+    }
+    if (any) connection->desired_changed(now);
+  }
+  list.close(']');
+  *changed = list.text();
+  return true;
+}
+
+bool ControlRequests::change_lane(const std::string& op, const JsonObject& request, std::string* changed,
+                                  Failure* failure) {
+  const std::string& connection_text = find(request, "connection", JsonValue::Kind::kString)->text;
+  uint64_t id = strtoull(connection_text.c_str(), nullptr, 16);
+  int64_t index = find(request, "lane", JsonValue::Kind::kInteger)->integer;
+  std::shared_ptr<Connection> connection;
+  for (auto& candidate : engine_->connections())
+    if (candidate->id() == id) connection = candidate;
+  if (!connection) {
+    *failure = {"unknown_lane", "connection " + connection_text + " is not open in this process"};
+    return false;
+  }
+  uint64_t now = engine_->now();
+  Entered entered(connection.get());
+  if (index < 0 || static_cast<size_t>(index) >= connection->lanes().size()) {
+    *failure = {"unknown_lane", "connection " + connection_text + " has lanes 0 to " +
+                                    std::to_string(connection->lanes().size() - 1)};
+    return false;
+  }
+  Lane& lane = connection->lanes()[static_cast<size_t>(index)];
+  bool last = lane.up && connection->wanted(lane) && connection->lanes_healthy() == 1;
+  bool sends = connection->direction() == Direction::kSend;
+  if (op == "lane.disable") {
+    if (last) {
+      *failure = {"last_healthy_lane", "lane " + std::to_string(index) + " stays in service: " +
+                                           connection->describe() + " has no other healthy lane"};
+      return false;
+    }
+  }
+  if ((op == "lane.weight" || op == "lane.repath") && !sends) {
+    *failure = {"bad_request", op + " is for the sending end of a connection"};
+    return false;
+  }
+  if (op == "lane.disable" || op == "lane.enable") {
+    connection->set_disabled(static_cast<uint32_t>(index), op == "lane.disable");
+    connection->desired_changed(now);
+  } else if (op == "lane.repath") {
+    auto entropy = request.find("entropy");
+    bool any = entropy == request.end() || entropy->second.kind == JsonValue::Kind::kNull;
+    if (!any && (entropy->second.kind != JsonValue::Kind::kInteger || entropy->second.integer < 1024 ||
+                 entropy->second.integer > 65535)) {
+      *failure = {"bad_request", "lane.repath takes \"entropy\", a source port from 1024 to 65535, or null"};
+      return false;
+    }
+    static_cast<Sender*>(connection.get())
+        ->repath(static_cast<uint32_t>(index), any ? 0 : static_cast<uint16_t>(entropy->second.integer), true,
+                 now);
+  } else {
+    auto weight = request.find("weight");
+    bool automatic = weight != request.end() && weight->second.kind == JsonValue::Kind::kNull;
+    if (weight == request.end() ||
+        (!automatic && (weight->second.kind != JsonValue::Kind::kInteger || weight->second.integer < 0 ||
+                        weight->second.integer > 1000))) {
+      *failure = {"bad_request", "lane.weight needs \"weight\", 0 to 1000 or null"};
+      return false;
+    }
+    static_cast<Sender*>(connection.get())
+        ->set_weight(static_cast<uint32_t>(index),
+                     automatic ? -1 : static_cast<int32_t>(weight->second.integer));
+  }
+  JsonWriter list;
+  list.open('[');
+  changed_entry(&list, *connection, static_cast<uint32_t>(index));
+  list.close(']');
+  *changed = list.text();
+  return true;
+}
+
+}  // namespace fabricpulse

@@ -1,0 +1,59 @@
+// What the control socket answers (docs/control-protocol.md), without the socket.
+#ifndef FABRICPULSE_CONTROL_REQUESTS_H_
+#define FABRICPULSE_CONTROL_REQUESTS_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+
+#include "control/json.h"
+#include "control/status.h"
+
+namespace fabricpulse {
+
+class Connection;
+class Engine;
+
+// One thread at a time. Questions are answered from the telemetry and wait for no connection; changes take
+// the lock of the connections that they concern.
+class ControlRequests {
+ public:
+  explicit ControlRequests(Engine* engine) : engine_(engine) {}
+
+  // Answers one message. `may_look`, `may_change`: what the client's credentials allow.
+  std::string answer(const char* text, size_t size, bool may_look, bool may_change);
+
+  struct Failure {
+    const char* code;
+    std::string message;
+  };
+  static std::string error(const std::string& op_id, const Failure& failure);
+
+ private:
+  struct Done {
+    std::string op_id;
+    bool applied = false;
+    uint64_t generation = 0;
+    std::string changed;  // JSON array
+    std::string error;    // JSON object
+    uint64_t at_ns = 0;
+  };
+
+  std::string hello();
+  std::string status_of(const std::string& op_id);
+  static bool status_query(const JsonObject& request, StatusQuery* query, Failure* failure);
+  std::string events(const JsonObject& request);
+  std::string change(const std::string& op, const JsonObject& request);
+  bool change_nic(const JsonObject& request, bool avoid, std::string* changed, Failure* failure);
+  bool change_lane(const std::string& op, const JsonObject& request, std::string* changed, Failure* failure);
+  static std::string done_text(const Done& done, const char* result);
+
+  Engine* engine_;
+  std::deque<Done> done_;                        // newest last
+  std::map<std::string, uint64_t> generations_;  // newest accepted, by target
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CONTROL_REQUESTS_H_

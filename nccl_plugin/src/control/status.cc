@@ -1,0 +1,127 @@
+#include "control/status.h"
+
+#include "control/names.h"
+#include "engine.h"
+
+namespace fabricpulse {
+namespace {
+
+struct NicSums {
+  uint64_t lanes = 0, up = 0, sent = 0, received = 0;
+};
+
+const char* wanted_name(const Engine& engine, const Connection& connection, uint32_t lane, uint32_t nic) {
+  if (connection.disabled_here(lane)) return "disabled";
+  return engine.nic_avoided(nic) ? "avoided" : "enabled";
+}
+
+// `out` may be null: only the sums are wanted then.
+void render_lane(const Engine& engine, const Connection& connection, uint32_t index, uint64_t now,
+                 NicSums* sums, JsonWriter* out) {
+  fp_plugin_lane r{};
+  if (const fp_plugin_lane* record = connection.lane_record(index)) {
+    read_record(record, &r);
+  } else if (connection.direction() == Direction::kSend) {  // not yet made; a receiver does not know of it
+    r.device = connection.planned_nic(index);
+    r.index = index;
+    r.state =
+        *wanted_name(engine, connection, index, r.device) == 'e' ? FP_LANE_CONNECTING : FP_LANE_DISABLED;
+    r.state_since_mono_ns = now;
+  } else {
+    return;
+  }
+  if (r.device >= engine.nic_count()) return;
+  NicSums& sum = sums[r.device];
+  ++sum.lanes;
+  sum.up += r.state == FP_LANE_UP || r.state == FP_LANE_SLOW_START;
+  sum.sent += r.sent_bytes;
+  sum.received += r.received_bytes;
+  if (out == nullptr) return;
+  out->open('{').field("lane", uint64_t{r.index}).field("device", engine.nic_name(r.device));
+  out->field("peer_device", r.peer_device).field("transport", r.transport == FP_LANE_VERBS ? "verbs" : "tcp");
+  out->field("state", state_name(r.state)).field("reason", reason_name(r.last_reason));
+  out->field("epoch", uint64_t{r.epoch}).field("queue_pair", r.queue_pair);
+  out->field("entropy", uint64_t{r.entropy}).field("weight", uint64_t{r.weight});
+  out->field("since_ms", elapsed(now, r.state_since_mono_ns) / 1'000'000);
+  out->field("in_flight_bytes", r.in_flight_bytes).field("sent_bytes", r.sent_bytes);
+  out->field("received_bytes", r.received_bytes).field("delivery_rate", r.delivery_rate);
+  out->field("rtt_us", r.rtt_ns / 1000).field("failovers", r.failovers).field("stalls", r.stalls);
+  out->field("repaths", r.repaths)
+      .field("wanted", wanted_name(engine, connection, index, r.device))
+      .close('}');
+}
+
+void render_connection(const Engine& engine, const Connection& connection, const fp_plugin_connection& r,
+                       uint64_t now, JsonWriter* out) {
+  static constexpr const char* kStates[] = {"open", "open", "lost", "closing"};
+  out->open('{').field("connection", hex(r.id)).field("direction", r.direction == 1 ? "send" : "receive");
+  out->field("peer", r.peer).field("peer_pid", uint64_t{r.peer_pid});
+  rank_field(out, "peer_rank", r.peer_rank);
+  out->field("device", engine.nic_name(connection.device())).field("state", kStates[r.state & 3]);
+  out->field("requests", uint64_t{r.requests}).field("waits_for", wait_name(r.waits_for));
+  uint64_t since =
+      r.last_progress_mono_ns > r.oldest_request_mono_ns ? r.last_progress_mono_ns : r.oldest_request_mono_ns;
+  out->field("idle_ms", r.requests > 0 ? elapsed(now, since) / 1'000'000 : 0);
+  out->field("bytes", r.bytes).key("lanes");
+}
+
+}  // namespace
+
+std::string render_status(Engine* engine, const StatusQuery& query) {
+  const fp_plugin_header* header = engine->telemetry()->header();
+  uint64_t now = engine->now(), waiting = 0, total = 0, listed = 0, last = 0;
+  bool more = false;
+  NicSums sums[kMaxNics] = {};
+  JsonWriter list;
+  list.open('[');
+  for (auto& connection : engine->connections()) {  // ascending by id
+    fp_plugin_connection r{};
+    read_record(connection->record(), &r);
+    ++total;
+    waiting += r.requests > 0 && (r.waits_for == FP_WAIT_LANE || r.waits_for == FP_WAIT_DELIVERY);
+    bool wanted = query.connections && r.id > query.after && !more;
+    if (wanted && (listed == query.limit || list.text().size() >= kStatusPage)) {
+      more = true;
+      wanted = false;
+    }
+    JsonWriter* out = wanted ? &list : nullptr;
+    if (out != nullptr) {
+      render_connection(*engine, *connection, r, now, out);
+      out->open('[');
+    }
+    for (uint32_t lane = 0; lane < connection->lane_count(); ++lane)
+      render_lane(*engine, *connection, lane, now, sums, out);
+    if (out == nullptr) continue;
+    out->close(']').close('}');
+    ++listed;
+    last = r.id;
+  }
+  list.close(']');
+  JsonWriter out;
+  out.open('{').field("ok", true).field("pid", uint64_t{header->pid}).field("host", header->host);
+  out.field("workload", header->workload)
+      .field("generation", __atomic_load_n(&header->generation, __ATOMIC_ACQUIRE));
+  out.field("detail", uint64_t{engine->detail()});
+  out.key("devices").open('[');
+  for (uint32_t i = 0; i < engine->nic_count(); ++i) {
+    const Engine::Nic& nic = engine->nic(i);
+    out.open('{').field("device", nic.name).field("link", nic.link_up.load() ? "up" : "down");
+    out.field("avoided", nic.avoided.load()).field("speed_mbps", uint64_t{nic.speed_mbps});
+    out.field("lanes", sums[i].lanes).field("lanes_up", sums[i].up);
+    out.field("sent_bytes", sums[i].sent).field("received_bytes", sums[i].received).close('}');
+  }
+  out.close(']').field("waiting", waiting).field("connections_total", total);
+  if (query.connections) {
+    out.key("connections").raw(list.text());
+    out.key("next");
+    if (more) {
+      out.string(hex(last));
+    } else {
+      out.null();
+    }
+  }
+  out.close('}');
+  return out.text();
+}
+
+}  // namespace fabricpulse
