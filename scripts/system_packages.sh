@@ -7,7 +7,10 @@ declare -A package_of
 if [[ ${1:-} == lint ]]; then
   package_of=([clang-format]=clang-format [clang-tidy]=clang-tidy [shellcheck]=shellcheck [jsonnetfmt]=jsonnet)
 elif [[ ${1:-} == bench ]]; then
-  package_of=([chronyd]=chrony [chronyc]=chrony [ptp4l]=linuxptp)
+  package_of=(
+    [chronyd]=chrony [chronyc]=chrony [ptp4l]=linuxptp
+    [iperf3]=iperf3 [ucx_perftest]=ucx-utils
+  )
 else
   package_of=(
     [g++]=g++ [make]=make [ip]=iproute2 [tc]=iproute2 [nft]=nftables

@@ -251,6 +251,7 @@ class Op {
   bool sent_last() const { return sent_last_ && filled_ == posted_; }
   uint64_t wrong() const { return wrong_; }
   double touched_s() const { return touched_s_; }
+  double longest_gap_s() const { return longest_gap_s_; }  // between two received messages
 
  private:
   uint64_t* slot(uint64_t number) {
@@ -298,7 +299,10 @@ class Op {
       for (size_t at = kLineWords; at < words_; at += kLineWords) differs |= data[at] ^ line_word(done_, at);
       wrong_ += differs != 0;
       saw_last_ = (data[0] & 1) != 0;
-      touched_s_ += now_s() - start;
+      double end = now_s();
+      touched_s_ += end - start;
+      if (done_ > 0) longest_gap_s_ = std::max(longest_gap_s_, end - arrived_s_);
+      arrived_s_ = end;
     }
     ++done_;
   }
@@ -311,7 +315,7 @@ class Op {
   void* requests_[kDepth] = {};
   uint64_t posted_ = 0, done_ = 0, filled_ = 0, wrong_ = 0;
   bool saw_last_ = false, sent_last_ = false;
-  double touched_s_ = 0;
+  double touched_s_ = 0, arrived_s_ = 0, longest_gap_s_ = 0;
 };
 
 // ncclProxyProgress: gives way when idle, and now and then when not.
@@ -426,10 +430,11 @@ int main(int argc, char** argv) {
   }
   printf(
       "{\"role\": \"%s\", \"messages\": %llu, \"wrong\": %llu, \"seconds\": %.6f, \"gb_per_s\": %.6f, "
-      "\"cpu_s_per_gb\": %.6f, \"touch_s_per_gb\": %.6f, \"half_round_trip_us\": %.3f}\n",
+      "\"cpu_s_per_gb\": %.6f, \"touch_s_per_gb\": %.6f, \"half_round_trip_us\": %.3f, \"longest_gap_ms\": "
+      "%.3f}\n",
       argv[1], static_cast<unsigned long long>(count), static_cast<unsigned long long>(in.wrong()), took,
       gigabytes / took, gigabytes > 0 ? used / gigabytes : 0, gigabytes > 0 ? touched / gigabytes : 0,
-      p50 * 1e6);
+      p50 * 1e6, in.longest_gap_s() * 1e3);
   fflush(stdout);
   swap_bytes(peer, "y", &word, 1);
   // Receives that were posted ahead are given up with the process.

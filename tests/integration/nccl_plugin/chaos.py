@@ -17,7 +17,7 @@ def play(
     """Plays `count` random faults, several at a time; returns what was done. All are healed at the end.
 
     Kinds: link down, administratively down, one-way and two-way black hole, 20 % loss, throttle, both NICs of one host
-    at once, a stopped peer.
+    at once, one NIC twice in a row, a stopped peer.
     """
     dice = random.Random(seed)
     hosts = [lab.host(rank.host) for rank in ring.ranks]
@@ -43,7 +43,7 @@ def play(
             "loss": lambda nic=nic: nic.loss(20),  # type: ignore[misc]
             "throttle": lambda nic=nic: nic.limit(40),  # type: ignore[misc]
         }
-        kind = dice.choice([*kinds, "both_nics", "stop"])
+        kind = dice.choice([*kinds, "both_nics", "twice", "stop"])
         now = time.monotonic()
         story.append(f"{kind} {nic!r}")
         if kind == "stop":
@@ -57,6 +57,13 @@ def play(
                 time.sleep(dice.uniform(0.01, 0.3))
                 for fault in faults:
                     fault.undo()
+        elif kind == "twice":
+            if id(nic) not in busy:
+                for _ in range(2):
+                    fault = nic.down()
+                    time.sleep(dice.uniform(0.01, 0.2))
+                    fault.undo()
+                    time.sleep(dice.uniform(0.0, 0.05))
         elif id(nic) not in busy:
             running.append((now + dice.uniform(0.05, 1.0), kinds[kind](), nic))
         time.sleep(dice.uniform(*pause_s))

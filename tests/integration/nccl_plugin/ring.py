@@ -115,14 +115,23 @@ class Ring:
         )
 
     def bandwidth(self, since_s: float, until_s: float) -> float:
-        """Mean bus bandwidth of the ranks in a span of CLOCK_REALTIME, bytes per second."""
-        total: int = sum(
-            int(entry["bytes"])
-            for rank in self.ranks
-            for entry in rank.lines("interval")
-            if since_s < entry["real_ns"] / 1e9 <= until_s
-        )
-        return float(total) / len(self.ranks) / (until_s - since_s)
+        """Mean bus bandwidth of the ranks in a span of CLOCK_REALTIME, bytes per second: of the intervals that lie
+        wholly within it."""
+        rates = self.rates(since_s, until_s)
+        return sum(rates) / len(rates)
+
+    def slowest(self, since_s: float, until_s: float) -> float:
+        """The same of the rank that has received least."""
+        return min(self.rates(since_s, until_s))
+
+    def rates(self, since_s: float, until_s: float) -> list[float]:
+        """Bus bandwidth of each rank, see bandwidth()."""
+        rates = []
+        for rank in self.ranks:
+            entries = [e for e in rank.lines("interval") if since_s <= e["real_ns"] / 1e9 <= until_s]
+            took_ns = entries[-1]["mono_ns"] - entries[0]["mono_ns"] if len(entries) > 1 else 0
+            rates.append(sum(e["bytes"] for e in entries[1:]) * 1e9 / took_ns if took_ns else 0.0)
+        return rates
 
     def control(self, host: str, **message: Any) -> dict[str, Any]:
         """One request to the plugin on a host."""

@@ -1,0 +1,67 @@
+"""What other programs reach over the same NIC: iperf3 as the limit of one TCP stream, UCX's TCP transport. Printed, not
+judged: neither has a message's receive, order or check of content to take care of as NCCL's transports do."""
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+from tests.bench.plugin_rows import report
+
+from fabricpulse.lab import Lab
+
+UCX_PORT = 7200
+
+
+def iperf3(lab: Lab, seconds: float) -> tuple[float, float]:
+    """GB/s of one stream, and processor seconds for a GB of both ends."""
+    server, client = lab.host(0), lab.host(1)
+    address = server.nic(0).address
+    listening = server.popen(["iperf3", "-s", "-1", "-B", address, "-J"], stdout=subprocess.DEVNULL)
+    command = ["iperf3", "-c", address, "-t", str(seconds), "-J"]
+    for _ in range(100):
+        done = client.run(command, check=False)
+        if done.returncode == 0:
+            break
+        time.sleep(0.05)  # the server may not listen yet
+    end = json.loads(done.stdout)["end"]
+    listening.wait(10)
+    rate = end["sum_received"]["bits_per_second"] / 8e9
+    shares = end["cpu_utilization_percent"]
+    return rate, (shares["host_total"] + shares["remote_total"]) / 100 / rate
+
+
+def ucx(lab: Lab, size: int) -> float:
+    """GB/s of UCX's tagged messages over TCP."""
+    server, client = lab.host(0), lab.host(1)
+    env = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "rail0", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+    count = max(200, min(100_000, (1 << 30) // size))
+    command = ["ucx_perftest", "-t", "tag_bw", "-s", str(size), "-n", str(count), "-p", str(UCX_PORT)]
+    listening = server.popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for _ in range(100):
+        # Columns: iterations, three latencies, bandwidth average and overall in MB/s (of 2^20 bytes), two rates.
+        done = client.run([*command, server.front_end], env=env, check=False)
+        rows = [line.split() for line in done.stdout.splitlines() if line.startswith("Final:")]
+        if done.returncode == 0 and rows:
+            listening.wait(20)
+            return float(rows[-1][-3]) * (1 << 20) / 1e9
+        time.sleep(0.05)  # the server may not listen yet
+    listening.kill()
+    raise RuntimeError(f"ucx_perftest: {done.stdout[-300:]}{done.stderr[-300:]}")
+
+
+def bench_limits(lab: Lab, sizes: tuple[int, ...], rounds: int, seconds: float) -> None:
+    """Medians of a few rounds each."""
+    for tool, package in (("iperf3", "iperf3"), ("ucx_perftest", "ucx-utils")):
+        if shutil.which(tool) is None:
+            print(f"no {tool}: scripts/system_packages.sh bench installs {package}", file=sys.stderr)
+    if shutil.which("iperf3"):
+        found = [iperf3(lab, max(seconds, 1)) for _ in range(rounds)]
+        report("one_stream", "iperf3_throughput", statistics.median(rate for rate, _ in found), "GB/s")
+        report("one_stream", "iperf3_cpu_per_gb", statistics.median(cost for _, cost in found), "s/GB")
+    if shutil.which("ucx_perftest"):
+        for size in sizes:
+            rate = statistics.median([ucx(lab, size) for _ in range(rounds)])
+            report(f"{size}", "ucx_tcp_throughput", rate, "GB/s")
