@@ -347,7 +347,7 @@ def bench_cost() -> None:
             began = time.thread_time()
             fit = fit_edge(out, into, parameters, filter_.prior(int(out.t_ns[-1])))
             if fit is not None:
-                filter_.update(fit, 1.0)
+                filter_.update(fit)
             times.append(time.thread_time() - began)
     report("4 s, 50 trains/s", "edge_fit_ms", round(1e3 * statistics.mean(times), 3), "ms", lambda v: v <= 1)
     out_text = subprocess.run(

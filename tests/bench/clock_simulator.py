@@ -39,10 +39,17 @@ class Clock:
         walk = np.cumsum(rng.normal(0, wander_ppb * np.sqrt(_GRID_S), steps))
         self.offset_ns = offset_ns
         self._rate = rate_ppb + walk
-        gained = np.concatenate([[0.0], np.cumsum(self._rate[:-1]) * _GRID_S])
         self._grid = np.arange(steps) * _GRID_S
-        self._gained = gained
+        self._gained = self._integral()
         self.steps: list[tuple[float, int]] = []
+
+    def _integral(self) -> Floats:
+        return np.concatenate([[0.0], np.cumsum(self._rate[:-1]) * _GRID_S])
+
+    def turn(self, at_s: float, by_ppb: float) -> None:
+        """The rate changes at once at true time `at_s`."""
+        self._rate = self._rate + by_ppb * (self._grid >= at_s)
+        self._gained = self._integral()
 
     def error_ns(self, t_s: Floats) -> Floats:
         """Clock minus true time, without the constant offset, ns."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.separating_line import SeparatingLine, feasible_rates, separate
+from fabricpulse.clocksync.separating_line import SeparatingLine, feasible_rates, separate, support_count
 
 # The bound trusts a rate to so many of its standard deviations.
 _RATE_SIGMAS = 6.0
@@ -28,9 +28,9 @@ class EstimatorParameters:
     """How the estimator works; the defaults are what was measured to be good (docs/decisions).
 
     guard_ns : first and widest guard band. nu, nu_unfiltered : share of the points that may lie on the wrong
-    side. asymmetry_ns : difference of the two path lengths, halved, that no measurement can see and that
-    stamps of the kernel may be late. drift_ppb : how far the rate may stray from a straight line within a
-    window.
+    side. nu_level : the same for a level. asymmetry_ns : difference of the two path lengths, halved, that no
+    measurement can see and that stamps of the kernel may be late. drift_ppb : how far the rate may stray from a
+    straight line within a window and the memory before it. stamp_noise_ns : what a stamp is worth at best.
     """
 
     guard_ns: tuple[float, float] = (30.0, 5_000.0)
@@ -38,13 +38,14 @@ class EstimatorParameters:
     minimum_share: float = 0.1
     nu: float = 0.01
     nu_unfiltered: float = 0.02
+    nu_level: float = 0.1
     fewest_pure: int = 20
     fewest_points: int = 4
     asymmetry_ns: float = 100.0
     drift_ppb: float = 250.0
     wander_ppb: float = 5.0
     rate_range_ppb: float = 5_000.0
-    stamp_noise_ns: float = 2.0
+    stamp_noise_ns: float = 8.0
 
 
 class Quality(enum.IntEnum):
@@ -72,6 +73,29 @@ class Trains:
 
 
 @dataclass(frozen=True)
+class Level:
+    """Where the trains since the last fit put the line, at a slope that is known: the mean of both floors.
+
+    offset_ns at our host time t_ns; half_gap_ns : half of the distance between the floors. The trains of a level
+    are in no other, so levels err independently, which windows that overlap do not.
+    """
+
+    t_ns: int
+    offset_ns: int
+    half_gap_ns: float
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """The fastest packet of each direction in a fit's trains: our host time, and the offset that it says."""
+
+    upper_t_ns: int
+    upper_ns: int
+    lower_t_ns: int
+    lower_ns: int
+
+
+@dataclass(frozen=True)
 class EdgeFit:
     """Peer's host clock minus ours: `offset_ns` at our host time `t_ns`, changing by `rate_ppb`.
 
@@ -79,7 +103,8 @@ class EdgeFit:
     did, as long as the clocks did not change their rates by more than drift_ppb. bound_ns : the larger of the two
     plus what stamps can hide. half_gap_ns : half of the round trip on the fastest paths seen. sigma_ns,
     rate_sigma_ppb : expected size of the error, for weights. pure : trains that passed the filter, both ways.
-    raw_offset_ns : what this window alone says, at t_ns.
+    raw_offset_ns : what this window alone says, at t_ns. level : of the trains since the last fit; None without.
+    extremes : for the next windows' limits of the rate.
     """
 
     t_ns: int
@@ -100,6 +125,8 @@ class EdgeFit:
     quality: Quality
     guard_ns: float
     raw_offset_ns: int
+    level: Level | None
+    extremes: Extremes
 
     def at(self, t_ns: int) -> float:
         """Offset extrapolated to our host time `t_ns`, ns."""
@@ -107,13 +134,18 @@ class EdgeFit:
 
 
 @dataclass(frozen=True)
-class RatePrior:
-    """What earlier windows know: the likely rate, its standard deviation, and the limits that causality sets it."""
+class Prior:
+    """What earlier windows know: the likely rate, its standard deviation, and the limits that causality sets it.
+
+    since_ns : our host time up to which trains are in earlier levels. extremes : of fits before, oldest first.
+    """
 
     rate_ppb: float
     sigma_ppb: float
     low_ppb: float
     high_ppb: float
+    since_ns: int = 0
+    extremes: tuple[Extremes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,10 +157,11 @@ class _Cloud:
     t: Floats
     y: Floats
     gap: Floats  # per point: how much the distance of its pair changed, NaN without a pair
+    last: NDArray[np.bool_]  # per point: third packet of its train
 
 
 def fit_edge(
-    outbound: Trains, inbound: Trains, parameters: EstimatorParameters, prior: RatePrior | None = None
+    outbound: Trains, inbound: Trains, parameters: EstimatorParameters, prior: Prior | None = None
 ) -> EdgeFit | None:
     """Fits one window. outbound : us -> peer, inbound : peer -> us.
 
@@ -189,9 +222,9 @@ def _finish(
     base: int,
     trains: int,
     parameters: EstimatorParameters,
-    prior: RatePrior | None,
+    prior: Prior | None,
 ) -> EdgeFit:
-    low, high = _rate_limits(upper, lower, line, parameters, prior)
+    low, high = _rate_limits(upper, lower, line, t_ref, base, prior)
     above, below = _causal_limits(upper, lower, line, (last - t_ref) * 1e-9, low, high, parameters)
     offset = round(line.offset_ns)
     return EdgeFit(
@@ -213,6 +246,8 @@ def _finish(
         quality=used[3],
         guard_ns=used[4],
         raw_offset_ns=base + offset,
+        level=_level(used, t_ref, base, parameters, prior),
+        extremes=_extremes(upper, lower, line, t_ref, base),
     )
 
 
@@ -252,11 +287,12 @@ def _cloud(trains: Trains, t_ref: int, base: int, sign: int) -> _Cloud:
     t = (own - t_ref).astype(np.float64) * 1e-9
     valid = trains.valid[:, 1:]
     gap = np.where(valid.all(axis=1), (delay[:, 1] - delay[:, 0]).astype(np.float64), np.nan)
-    return _Cloud(t[valid], y[valid], np.repeat(gap[:, None], 2, axis=1)[valid])
+    last = np.broadcast_to(np.array([False, True]), valid.shape)
+    return _Cloud(t[valid], y[valid], np.repeat(gap[:, None], 2, axis=1)[valid], last[valid])
 
 
 def _select(cloud: _Cloud, keep: NDArray[np.bool_]) -> _Cloud:
-    return _Cloud(cloud.t[keep], cloud.y[keep], cloud.gap[keep])
+    return _Cloud(cloud.t[keep], cloud.y[keep], cloud.gap[keep], cloud.last[keep])
 
 
 def _purify(
@@ -283,21 +319,61 @@ def _purify(
     return distance <= guard, guard
 
 
+def _level(
+    used: _Used, t_ref: int, base: int, parameters: EstimatorParameters, prior: Prior | None
+) -> Level | None:
+    """The floors of both directions among the trains since the last fit; None without a fresh one each way.
+
+    Only third packets: the second still pays for caches that have gone cold since the last train.
+    """
+    if prior is None:
+        return None
+    since = (prior.since_ns - t_ref) * 1e-9
+    floors, moments = [], []
+    for cloud, sign in ((used[0], 1.0), (used[1], -1.0)):
+        fresh = (cloud.t > since) & cloud.last
+        if not fresh.any():
+            return None
+        t = cloud.t[fresh]
+        distance = sign * (cloud.y[fresh] - prior.rate_ppb * t)
+        count = support_count(len(distance), parameters.nu_level)
+        floors.append(float(np.partition(distance, count - 1)[:count].mean()))
+        moments.append(float(t.mean()))
+    moment = (moments[0] + moments[1]) / 2
+    offset = (floors[0] - floors[1]) / 2 + prior.rate_ppb * moment
+    return Level(t_ref + round(moment * 1e9), base + round(offset), (floors[0] + floors[1]) / 2)
+
+
+def _extremes(upper: _Cloud, lower: _Cloud, line: SeparatingLine, t_ref: int, base: int) -> Extremes:
+    i = int((upper.y - line.rate_ppb * upper.t).argmin())
+    j = int((lower.y - line.rate_ppb * lower.t).argmax())
+    return Extremes(
+        t_ref + round(float(upper.t[i]) * 1e9),
+        base + round(float(upper.y[i])),
+        t_ref + round(float(lower.t[j]) * 1e9),
+        base + round(float(lower.y[j])),
+    )
+
+
 def _rate_limits(
-    upper: _Cloud,
-    lower: _Cloud,
-    line: SeparatingLine,
-    parameters: EstimatorParameters,
-    prior: RatePrior | None,
+    upper: _Cloud, lower: _Cloud, line: SeparatingLine, t_ref: int, base: int, prior: Prior | None
 ) -> tuple[float, float]:
-    """Lowest and highest rate that causality allows, by this window and by those before it."""
-    low, high = feasible_rates(upper.t, upper.y, lower.t, lower.y, line.rate_ppb)
-    if prior is not None:
-        before_low, before_high = prior.low_ppb - parameters.drift_ppb, prior.high_ppb + parameters.drift_ppb
-        # Limits that exclude each other tell of a clock whose rate was changed: then only what is new counts.
-        if max(low, before_low) <= min(high, before_high):
-            return max(low, before_low), min(high, before_high)
-    return low, high
+    """Lowest and highest rate that causality allows, by this window and by the fastest packets of those before.
+
+    The longer the time between two packets, the less the queues can pretend about the rate: half a gap of 2 us
+    allows 1 ppm over 4 s and 0.25 ppm over 16 s.
+    """
+    if prior is not None and prior.extremes:
+        old = np.array([(e.upper_t_ns, e.upper_ns, e.lower_t_ns, e.lower_ns) for e in prior.extremes])
+        t = (old[:, 0::2] - t_ref).astype(np.float64) * 1e-9
+        y = (old[:, 1::2] - base).astype(np.float64)
+        upper_t, upper_y = np.concatenate([t[:, 0], upper.t]), np.concatenate([y[:, 0], upper.y])
+        lower_t, lower_y = np.concatenate([t[:, 1], lower.t]), np.concatenate([y[:, 1], lower.y])
+        slope = prior.rate_ppb
+        # Packets that no line can separate tell of a clock whose rate was changed: then only what is new counts.
+        if (upper_y - slope * upper_t).min() >= (lower_y - slope * lower_t).max():
+            return feasible_rates(upper_t, upper_y, lower_t, lower_y, slope)
+    return feasible_rates(upper.t, upper.y, lower.t, lower.y, line.rate_ppb)
 
 
 def _causal_limits(

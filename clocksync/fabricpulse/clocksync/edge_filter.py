@@ -1,28 +1,43 @@
 """From one window's fit to the next: a Kalman filter of offset and rate, per edge.
 
-A crystal keeps its rate to some parts per billion over seconds, better than one loaded window can measure it. So what
-the earlier windows said about the rate still counts, and a window in which hardly any packet met empty queues counts
-little. The bound owes nothing to this: it is causality around whatever line comes out.
+Theory of operation. A crystal keeps its rate to some parts per billion over seconds, better than one loaded window can
+measure it, so what the earlier windows said still counts. What is measured at each step is a level: the mean of the
+fastest packets of both directions since the last step. How far to trust it is told by its gap. Were both floors those
+of empty queues and warm caches, the gap would be the usual one of this edge; if it is wider by 2 e, then packets of
+either direction, or of both, were slow by 2 e together, and the level is wrong by up to e. The same holds the other way
+round: a gap narrower than usual tells of late transmit stamps. So a quiet second counts much and a bad one hardly. The
+bound owes nothing to all this: it is causality around whatever line comes out.
 """
 
-from dataclasses import dataclass, replace
+from collections import deque
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters, RatePrior
+from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters, Extremes, Prior
+from fabricpulse.clocksync.separating_line import WIDEST_RATE_PPB
 
-# A window that contradicts the filter by so many standard deviations, and ns, means that a clock has changed.
+# A level that contradicts the filter by so many standard deviations, and ns, means that a clock has changed.
 _GATE_SIGMAS, _GATE_NS = 8.0, 500.0
+# Levels in a row on one side, each by so many standard deviations: the rate has changed.
+_TURN_SIGMAS, _TURN_LEVELS = 3.0, 2
 # A rate that is known no better than drift_ppb makes the bound wider for as long as it takes to the next fit, s.
 _NEXT_FIT_S = 1.5
 _RATE_SIGMAS = 6.0
+# The usual gap: this quantile of the gaps of so many levels.
+_USUAL, _GAPS = 0.25, 60
+# Where a quarter of the levels are so much wider than their windows, few packets meet empty queues: then the line
+# through the whole window, with its few fast packets, says more.
+_BUSY, _BUSY_NS = 0.75, 120.0
+# The limits of the rate look at the fastest packets of so many seconds.
+_MEMORY_NS = 16_000_000_000
 
 
 @dataclass
 class EdgeFilter:
     """State at host time t_ns: offset (int64 base plus float rest), rate, their covariance.
 
-    rate_low_ppb, rate_high_ppb : limits of the rate by causality. resets : windows that contradicted the past.
+    rate_low_ppb, rate_high_ppb : limits of the rate by causality. resets : levels that contradicted the past.
     """
 
     parameters: EstimatorParameters
@@ -37,47 +52,90 @@ class EdgeFilter:
     rate_high_ppb: float = np.inf
     windows: int = 0
     resets: int = 0
+    _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_GAPS))
+    _wider: deque[float] = field(default_factory=lambda: deque(maxlen=_GAPS))
+    _extremes: deque[Extremes] = field(default_factory=deque)
+    _turns: int = 0
 
     def clear(self) -> None:
         """Forgets everything but the counter."""
-        self.windows = 0
+        self.windows = self._turns = 0
+        self._gaps.clear()
+        self._wider.clear()
+        self._extremes.clear()
 
-    def prior(self, t_ns: int) -> RatePrior | None:
+    def prior(self, t_ns: int) -> Prior | None:
         """What is known of the rate at host time `t_ns`; None before the first window."""
         if self.windows == 0:
             return None
         dt = max(0.0, (t_ns - self.t_ns) * 1e-9)
         sigma = float(np.sqrt(self.p_rr + self.parameters.wander_ppb**2 * dt))
-        return RatePrior(self.rate_ppb, sigma, self.rate_low_ppb, self.rate_high_ppb)
+        extremes = tuple(self._extremes)
+        return Prior(self.rate_ppb, sigma, self.rate_low_ppb, self.rate_high_ppb, self.t_ns, extremes)
 
-    def update(self, fit: EdgeFit, step_s: float) -> EdgeFit:
+    def update(self, fit: EdgeFit) -> EdgeFit:
         """Takes a window and returns the fit that takes the past into account, valid at the window's end."""
-        # Windows overlap: the same trains come back in the next, and must not count as new each time.
-        overlap = max(1.0, fit.window_s / max(step_s, 0.05))
-        r_o = fit.sigma_ns**2 * overlap
-        r_r = fit.rate_sigma_ppb**2 * overlap
         behind = (fit.t_last_ns - fit.t_ns) * 1e-9
         if self.windows:
+            step_s = (fit.t_last_ns - self.t_ns) * 1e-9
             self._predict(fit.t_last_ns)
-            expected = self.offset_ns - self.rate_ppb * behind
-            innovation = (fit.offset_ns - self.base_ns) - expected
-            spread = np.sqrt(self.p_oo + behind * behind * self.p_rr + r_o)
-            if abs(innovation) > _GATE_SIGMAS * spread + _GATE_NS:
-                self.resets += 1
-                self.clear()
+            self._take(fit, step_s)
         if not self.windows:
             self.t_ns, self.base_ns = fit.t_last_ns, fit.offset_ns
             self.offset_ns, self.rate_ppb = fit.rate_ppb * behind, fit.rate_ppb
-            self.p_rr = fit.rate_sigma_ppb**2
+            self.p_rr = min(fit.rate_sigma_ppb, WIDEST_RATE_PPB) ** 2
             self.p_oo = fit.sigma_ns**2 + behind * behind * self.p_rr
             self.p_or = behind * self.p_rr
-        else:
-            self._measure(1.0, -behind, float(fit.offset_ns - self.base_ns), r_o)
-            if fit.rate_sigma_ppb < np.inf:
-                self._measure(0.0, 1.0, fit.rate_ppb, r_r)
         self.windows += 1
         self.rate_low_ppb, self.rate_high_ppb = fit.rate_low_ppb, fit.rate_high_ppb
+        self._extremes.append(fit.extremes)
+        while len(self._extremes) > 1 and self._extremes[0].upper_t_ns < fit.t_last_ns - _MEMORY_NS:
+            self._extremes.popleft()
         return self._result(fit, behind)
+
+    def _take(self, fit: EdgeFit, step_s: float) -> None:
+        """Weighs what a window says against what is known; clears the filter if both cannot be true."""
+        level = fit.level
+        if level is not None:
+            self._gaps.append(level.half_gap_ns)
+            self._wider.append(level.half_gap_ns - fit.half_gap_ns)
+            usual, scatter = self._usual()
+            if float(np.quantile(self._wider, _BUSY)) <= _BUSY_NS:
+                noise = self.parameters.stamp_noise_ns
+                variance = noise**2 + (level.half_gap_ns - usual) ** 2 + scatter**2
+                self._weigh(level.t_ns, level.offset_ns, variance)
+                return
+        # Windows overlap: the same trains come back in the next, and must not count as new each time.
+        overlap = max(1.0, fit.window_s / max(step_s, 0.05))
+        if self._weigh(fit.t_ns, fit.offset_ns, fit.sigma_ns**2 * overlap) and fit.rate_sigma_ppb < np.inf:
+            self._measure(0.0, 1.0, fit.rate_ppb, fit.rate_sigma_ppb**2 * overlap)
+
+    def _usual(self) -> tuple[float, float]:
+        """The usual half gap of levels, where they are densest, and how far it scatters there."""
+        gaps = np.sort(np.array(self._gaps))
+        few = min(len(gaps), max(3, round(len(gaps) * _USUAL)))
+        widths = gaps[few - 1 :] - gaps[: len(gaps) - few + 1]
+        first = int(widths.argmin())
+        scatter = float(widths[first]) / 2
+        return float(gaps[first]) + scatter, scatter
+
+    def _weigh(self, t_ns: int, offset_ns: int, variance: float) -> bool:
+        """Takes an offset measured at t_ns; False after it has contradicted all that was known."""
+        ahead = (t_ns - self.t_ns) * 1e-9
+        measured = float(offset_ns - self.base_ns)
+        innovation = measured - (self.offset_ns + self.rate_ppb * ahead)
+        spread = float(np.sqrt(self.p_oo + 2 * ahead * self.p_or + ahead * ahead * self.p_rr + variance))
+        if abs(innovation) > _GATE_SIGMAS * spread + _GATE_NS:
+            self.resets += 1
+            self.clear()
+            return False
+        side = int(np.sign(innovation)) if abs(innovation) > _TURN_SIGMAS * spread else 0
+        self._turns = 0 if side == 0 else side if self._turns * side <= 0 else self._turns + side
+        if abs(self._turns) >= _TURN_LEVELS:
+            self.p_rr += innovation * innovation
+            self.p_oo += innovation * innovation
+        self._measure(1.0, ahead, measured, variance)
+        return True
 
     def _predict(self, t_ns: int) -> None:
         dt = (t_ns - self.t_ns) * 1e-9

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters, Quality, Trains, fit_edge
+from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters, Trains, fit_edge
 from fabricpulse.clocksync.edge_filter import EdgeFilter
 from fabricpulse.clocksync.samples import Samples
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND, RX_HARDWARE, TX_HARDWARE
@@ -38,7 +38,6 @@ class EdgeWindow:
     filter: EdgeFilter = field(init=False)
     _chunks: dict[int, list[Samples]] = field(default_factory=lambda: {INBOUND: [], OUTBOUND: []})
     _not_before_ns: int = 0
-    _half_is_plenty: bool = False
 
     def __post_init__(self) -> None:
         self.filter = EdgeFilter(self.parameters)
@@ -83,7 +82,7 @@ class EdgeWindow:
             self.steps += 1
             self._cut(cut)
             outbound, inbound = _after(outbound, cut), _after(inbound, cut)
-        fit = self._fit(outbound, inbound, now_ns)
+        fit = fit_edge(outbound, inbound, self.parameters, self.filter.prior(now_ns))
         if fit is not None:
             cut = self._route_time(outbound, inbound, fit)
             if cut is not None:
@@ -94,25 +93,8 @@ class EdgeWindow:
         if fit is None:
             self.fit = None
         elif self.fit is None or fit.t_last_ns > self.fit.t_last_ns:
-            step_s = (fit.t_last_ns - self.fit.t_last_ns) * 1e-9 if self.fit is not None else fit.window_s
-            self.fit = self.filter.update(fit, step_s)
+            self.fit = self.filter.update(fit)
         return self.fit
-
-    def _fit(self, outbound: Trains, inbound: Trains, now_ns: int) -> EdgeFit | None:
-        """Fits half of the window while half is plenty, all of it else.
-
-        The line through a window knows the clocks at its middle; what they have wandered since is the larger error
-        where few packets meet queues. Where many do, more time is worth more.
-        """
-        prior = self.filter.prior(now_ns)
-        if self._half_is_plenty:
-            middle = now_ns - self.window_ns // 2
-            fit = fit_edge(_after(outbound, middle), _after(inbound, middle), self.parameters, prior)
-            if _plenty(fit):
-                return fit
-        fit = fit_edge(outbound, inbound, self.parameters, prior)
-        self._half_is_plenty = _plenty(fit)
-        return fit
 
     def _cut(self, at_ns: int) -> None:
         self._not_before_ns = at_ns
@@ -189,11 +171,6 @@ def _above_line(trains: Trains, sign: int, fit: EdgeFit, first: int) -> NDArray[
     fastest = np.where(trains.valid[:, first:], rest, np.inf).min(axis=1)
     result: NDArray[np.float64] = fastest - sign * fit.rate_ppb * 1e-9 * (trains.t_ns - fit.t_ns)
     return result
-
-
-def _plenty(fit: EdgeFit | None) -> bool:
-    """Enough trains, and at least half of them pure."""
-    return fit is not None and fit.quality == Quality.CODED and 4 * fit.pure >= fit.trains
 
 
 def _floor(delay: NDArray[np.float64]) -> tuple[float, float]:

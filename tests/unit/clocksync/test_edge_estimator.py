@@ -69,7 +69,7 @@ def test_offset_and_rate_are_within_the_bound(
         fit = fit_edge(outbound, inbound, PARAMETERS, edge_filter.prior(int(outbound.t_ns.max())))
         if fit is None:
             continue
-        filtered = edge_filter.update(fit, 1.0)
+        filtered = edge_filter.update(fit)
         for result in (fit, filtered):
             error = result.at(result.t_last_ns) - edge.truth_ns(result.t_last_ns, second + 1.0)
             assert abs(error) <= result.bound_ns, (second, error, result)
@@ -95,10 +95,50 @@ def test_error_under_load(load: tuple[float, float], limit_ns: float) -> None:
             out, into = [*out[-3:], o], [*into[-3:], i]
             fit = fit_edge(join(out), join(into), PARAMETERS, edge_filter.prior(int(o.t_ns[-1])))
             assert fit is not None
-            fit = edge_filter.update(fit, 1.0)
+            fit = edge_filter.update(fit)
             if second > 5:
                 errors.append(abs(fit.at(fit.t_last_ns) - edge.truth_ns(fit.t_last_ns, second + 1.0)))
     assert np.quantile(errors, 0.95) <= limit_ns
+
+
+@pytest.mark.parametrize("turn_ppb", [0.0, 200.0, -900.0])
+def test_a_rate_that_turns_is_followed(turn_ppb: float) -> None:
+    """The rate of a clock changes at once, as chronyd does it: bounds hold, 5 s later so does the old accuracy."""
+    rng, edge, _, b = make_edge(9, (0.3, 0.1))
+    at_s, late = 20, []
+    b.turn(at_s, turn_ppb)
+    edge_filter = EdgeFilter(PARAMETERS)
+    out: list[Trains] = []
+    into: list[Trains] = []
+    for second in range(1, 36):
+        o, i = edge.window(rng, second, second + 1)
+        out, into = [*out[-3:], o], [*into[-3:], i]
+        fit = fit_edge(join(out), join(into), PARAMETERS, edge_filter.prior(int(o.t_ns[-1])))
+        assert fit is not None
+        fit = edge_filter.update(fit)
+        error = abs(fit.at(fit.t_last_ns) - edge.truth_ns(fit.t_last_ns, second + 1.0))
+        assert error <= fit.bound_ns
+        if second > at_s + 5:
+            late.append(error)
+    assert max(late) <= 50
+
+
+def test_a_second_of_slow_packets_one_way_counts_little() -> None:
+    """All packets of one direction 300 ns late for a second: the gap tells, and the offset moves by less than 40 ns."""
+    rng, edge, _, _ = make_edge(5, (0.0, 0.0))
+    edge_filter = EdgeFilter(PARAMETERS)
+    out: list[Trains] = []
+    into: list[Trains] = []
+    for second in range(1, 20):
+        o, i = edge.window(rng, second, second + 1)
+        if second == 15:
+            o.rx_ns[:] += 300
+        out, into = [*out[-3:], o], [*into[-3:], i]
+        fit = fit_edge(join(out), join(into), PARAMETERS, edge_filter.prior(int(o.t_ns[-1])))
+        assert fit is not None
+        fit = edge_filter.update(fit)
+        if second >= 15:
+            assert abs(fit.at(fit.t_last_ns) - edge.truth_ns(fit.t_last_ns, second + 1.0)) < 40
 
 
 def test_it_says_what_the_fit_rests_on() -> None:
@@ -121,7 +161,7 @@ def test_it_says_what_the_fit_rests_on() -> None:
     handful = [Trains(t.t_ns[:1], t.tx_ns[:1], t.rx_ns[:1], t.valid[:1]) for t in (out, into)]
     assert fit_edge(handful[0], handful[1], PARAMETERS) is None
     edge_filter = EdgeFilter(PARAMETERS)
-    edge_filter.update(full, 1.0)
+    edge_filter.update(full)
     fit = fit_edge(handful[0], handful[1], PARAMETERS, edge_filter.prior(int(out.t_ns[-1])))
     assert fit is not None
     assert fit.quality == Quality.MINIMUM
