@@ -27,7 +27,7 @@ def free_port() -> int:
 class Daemons:
     """The processes of one test.
 
-    settings : of all sidecars, YAML lines. coordinator_arguments : of all coordinators. scheme : of the coordinators' URLs.
+    settings : of all sidecars, YAML lines. coordinator_arguments : of all coordinators. scheme : of their URLs.
     """
 
     def __init__(self, directory: Path, fleet: SyntheticFleet) -> None:
@@ -90,7 +90,7 @@ class Daemons:
                 raise
 
     def get(self, url: str) -> str:
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - our own daemons
             return str(response.read().decode())
 
     def metrics(self, host: str) -> dict[str, float]:
