@@ -340,6 +340,64 @@ def test_push_is_one_alert(fleet, tools):
     alertmanager.stop()
 
 
+def test_a_dead_front_end_network_is_told_as_such(fleet):
+    """The host lives, its rails work, nobody on the front-end network answers: that is what it says, and no NIC."""
+    lab = fleet.lab
+    fleet.config["front_end"] = {"targets": [f"{lab.resolve('mgmt')}:9", "127.0.0.1:1"], "interval_s": 0.2}
+    fleet.daemons["h1"].stop()
+    fleet.start("h1")
+    fleet.config.pop("front_end")
+    fleet.wait_green()
+    # Nothing listens there: a refusal is an answer.
+    wait_for(lambda: fleet.scrape("h1").value("fabricpulse_front_end_connected") == 1, 5, "connected")
+    assert fleet.scrape("h1").value("fabricpulse_front_end_disconnects_total") == 0
+    targets = fleet.get("h1", "/api/v1/edges")["front_end"]["targets"]
+    assert targets[f"{lab.resolve('mgmt')}:9"] is None
+    assert "127.0.0.1:1" not in targets  # loopback needs no network
+    with lab.host("h1").front_end_nic.black_hole():
+        wait_for(lambda: fleet.scrape("h1").value("fabricpulse_front_end_connected") == 0, 5, "disconnected")
+        scrape = fleet.scrape("h1")
+        assert set(scrape.values("fabricpulse_nic_connected")) == {1.0}
+        assert set(scrape.values("fabricpulse_edge_up")) == {1.0}
+        assert fleet.get("h1", "/api/v1/edges")["front_end"]["state"] == "disconnected"
+        assert set(fleet.scrape("h0").values("fabricpulse_edge_up", peer="h1")) == {1.0}
+    wait_for(lambda: fleet.scrape("h1").value("fabricpulse_front_end_connected") == 1, 5, "connected again")
+    scrape = fleet.scrape("h1")
+    assert scrape.value("fabricpulse_front_end_disconnects_total") == 1
+    assert scrape.value("fabricpulse_front_end_disconnected_seconds_total") > 0.4
+    told = [e["event"] for e in fleet.get("h1", "/api/v1/events")["events"] if "front_end" in e["event"]]
+    assert told == ["front_end_disconnected", "front_end_connected"]
+
+
+def test_one_dead_peer_nic_is_told_as_such(fleet):
+    """A NIC of h3 loses its cable: its own host says local_nic, the others that this NIC of h3 is gone, not h3."""
+
+    def faults(name):
+        found = fleet.scrape(name).labels("fabricpulse_edge_fault")
+        return {(f["peer"], f["peer_device"], f["fault"]) for f in found}
+
+    with fleet.lab.host("h3").nic("rail1").down():
+        for name in ("h0", "h1", "h2"):
+            wait_for(
+                lambda name=name: faults(name) == {("h3", "rail1", "peer_nic")}, 5, f"peer_nic at {name}"
+            )
+        wait_for(lambda: {fault for _, _, fault in faults("h3")} == {"local_nic"}, 5, "local_nic")
+        for name in ("h0", "h1", "h2"):
+            assert set(fleet.scrape(name).values("fabricpulse_nic_connected")) == {1.0}
+
+
+def test_a_paused_machine_is_no_outage(fleet):
+    """Nothing of a host runs and what is sent to it is lost, for three intervals: no NIC of anybody is lost."""
+    counts = {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons}
+    host = fleet.lab.host("h2")
+    with host.nic("rail0").black_hole(), host.nic("rail1").black_hole(), host.freeze():
+        time.sleep(1.5)
+        told = fleet.scrape("h0").labels("fabricpulse_edge_fault")
+        assert {(f["peer"], f["fault"]) for f in told} == {("h2", "peer_host")}
+    fleet.wait_green()
+    assert {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons} == counts
+
+
 def test_push_and_rule_end_as_one_alert(fleet, tools):
     """With a Prometheus that has the rule: the alert begins once and ends once, whichever of the two ends it first."""
     lab = fleet.lab

@@ -34,6 +34,7 @@ def render(view, snapshot, cap=20_000):
         push_failures={"http://am:9093": 0},
         events={"nic_disconnected": 1, "nic_connected": 1},
     )
+    counters.front_end.step(True, True, 1.0)
     MeshExposition(view, 9620).write(out, pack_snapshot(snapshot), counters)
     return out.render()
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from fabricpulse.exporters.mesh.exposition import CAUSE_NAMES, STATE_NAMES, edge_faults
 from fabricpulse.exporters.mesh.fleet_view import FleetView
+from fabricpulse.exporters.mesh.front_end import FrontEndWatch
 from fabricpulse.exporters.mesh.snapshot import (
     DROP_REASONS,
     Cause,
@@ -16,8 +17,10 @@ from fabricpulse.exporters.mesh.snapshot import (
 _EDGE_STATES = {State.UNKNOWN: "unknown", State.UP: "up", State.DOWN: "down"}
 
 
-def edges_document(view: FleetView, snapshot: Snapshot, port: int) -> dict[str, Any]:
-    """`/api/v1/edges`: NICs, edges, source ports. Times are in ns, ages count back from now, null = unknown."""
+def edges_document(
+    view: FleetView, snapshot: Snapshot, port: int, front_end: FrontEndWatch
+) -> dict[str, Any]:
+    """`/api/v1/edges`: front end, NICs, edges, source ports. Times in ns, ages count back from now, null = unknown."""
     nics = [
         {
             "device": nic.device,
@@ -57,6 +60,12 @@ def edges_document(view: FleetView, snapshot: Snapshot, port: int) -> dict[str, 
         "host": view.host,
         "clock_synchronized": snapshot.clock_status in (1, 2),
         "clock_error_bound_ns": snapshot.clock_bound_ns,
+        "front_end": {
+            "state": STATE_NAMES[front_end.verdict.state],
+            "disconnects": front_end.verdict.disconnects,
+            # null = it answers
+            "targets": front_end.described(),
+        },
         "nics": nics,
         "edges": edges,
     }

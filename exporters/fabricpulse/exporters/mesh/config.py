@@ -4,6 +4,7 @@ import hashlib
 import socket
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
@@ -116,6 +117,28 @@ class Alerting(Section, frozen=True):
             )
 
 
+class FrontEnd(Section, frozen=True):
+    """How this host's front-end network is watched: by TCP connections to the servers on it.
+
+    targets : host:port of servers, beside the Alertmanagers and the coordinator that are configured; Prometheus is a
+    good one. interval_s : between two rounds, and the time that a server has to answer; three rounds without any answer
+    are a disconnect. A refused connection is an answer.
+    """
+
+    targets: tuple[str, ...] = ()
+    interval_s: Positive = 2.0
+
+    def validate(self) -> None:
+        for target in self.targets:
+            try:
+                parts = urlsplit(f"//{target}")
+                good = bool(parts.hostname and parts.port) and target == parts.netloc
+            except ValueError:  # a port that is no number, a bracket without its other half
+                good = False
+            if not good:
+                raise ValueError(f"target {target!r} is not host:port, such as prometheus:9090")
+
+
 class EventLog(Section, frozen=True):
     """Events as JSON lines. path : empty = none is written. max_bytes : size at which it is rotated, once.
 
@@ -141,6 +164,7 @@ class MeshConfig(Section, frozen=True):
     probe: Probe = Probe()
     latency: Latency = Latency()
     alerting: Alerting = Alerting()
+    front_end: FrontEnd = FrontEnd()
     event_log: EventLog = EventLog()
     sample_cap: Annotated[int, Meta(ge=1)] = DEFAULT_SAMPLE_CAP
 

@@ -9,6 +9,7 @@ from fabricpulse.exporters import _probe_engine as native
 from fabricpulse.exporters.mesh import metrics as m
 from fabricpulse.exporters.mesh.faults import EdgeView, Fault, diagnose
 from fabricpulse.exporters.mesh.fleet_view import FleetView
+from fabricpulse.exporters.mesh.front_end import FrontEndVerdict
 from fabricpulse.exporters.mesh.snapshot import (
     DROP_REASONS,
     Cause,
@@ -71,6 +72,7 @@ class Counters:
     pushes: dict[str, int] = field(default_factory=dict)
     push_failures: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
+    front_end: FrontEndVerdict = field(default_factory=FrontEndVerdict)
 
 
 class MeshExposition:
@@ -124,6 +126,11 @@ class MeshExposition:
             out.add(m.SEND_ERRORS, values, count)
 
     def _write_engine(self, out: Exposition, snapshot: Snapshot, counters: Counters) -> None:
+        front_end = counters.front_end
+        if front_end.state != State.UNKNOWN:
+            out.add(m.FRONT_END_CONNECTED, (), int(front_end.state == State.UP))
+        out.add(m.FRONT_END_DISCONNECTS, (), front_end.disconnects)
+        out.add(m.FRONT_END_DOWN, (), front_end.down_s)
         _histogram(out, m.LATENESS, (), snapshot.lateness)
         single: Sequence[tuple[MetricSpec, float]] = (
             (m.STALLS, snapshot.stalls),

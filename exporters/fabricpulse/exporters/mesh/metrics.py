@@ -160,6 +160,21 @@ EDGE_FAULT = MetricSpec(
     "1 while an edge is at fault, by kind: local_nic, peer_host, peer_nic, outbound, pair, path. No sample when well.",
     (*_EDGE, "fault"),
 )
+FRONT_END_CONNECTED = MetricSpec(
+    "fabricpulse_front_end_connected",
+    "gauge",
+    "1 if a server on this host's front-end network answers, 0 if none has for three rounds. No sample before one has.",
+)
+FRONT_END_DISCONNECTS = MetricSpec(
+    "fabricpulse_front_end_disconnects_total",
+    "counter",
+    "How often no server on the front-end network answered. Seen afterwards: nothing is scraped meanwhile.",
+)
+FRONT_END_DOWN = MetricSpec(
+    "fabricpulse_front_end_disconnected_seconds_total",
+    "counter",
+    "How long the front-end network was disconnected, from the last answer to the next, once it is back.",
+)
 LATENESS = MetricSpec(
     "fabricpulse_probe_lateness_seconds",
     "histogram",
@@ -235,6 +250,9 @@ METRICS = (
     EDGE_BASELINE,
     EDGE_ELEVATED,
     EDGE_FAULT,
+    FRONT_END_CONNECTED,
+    FRONT_END_DISCONNECTS,
+    FRONT_END_DOWN,
     LATENESS,
     STALLS,
     STALLED,

@@ -19,6 +19,7 @@ from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
+from fabricpulse.core.shm.virtual_clock import host_now_ns, open_virtual_clock
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.exporters import _probe_engine as native
 from fabricpulse.exporters.mesh.alerts import AlertPusher
@@ -27,11 +28,13 @@ from fabricpulse.exporters.mesh.config import MeshConfig, load_keys
 from fabricpulse.exporters.mesh.event_log import EventLogWriter
 from fabricpulse.exporters.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_faults
 from fabricpulse.exporters.mesh.fleet_view import FleetView, view_of
+from fabricpulse.exporters.mesh.front_end import FrontEndWatch, targets_of
 from fabricpulse.exporters.mesh.membership_source import MembershipReader
 from fabricpulse.exporters.mesh.snapshot import Cause, EventKind, Snapshot, State, parse_snapshot
 
 log = get_logger(__name__)
 
+FRONT_END_EVENTS = {False: "front_end_disconnected", True: "front_end_connected"}
 _RING_SECONDS = 8
 _SMALLEST_RING, _LARGEST_RING = 1 << 12, 1 << 17
 
@@ -75,11 +78,16 @@ class MeshService:
             Path(log_config.path) if log_config.path else None, log_config.max_bytes, log_config.keep
         )
         self.pusher = AlertPusher(config.alerting, config.host_name, time.time)
+        self.front_end = FrontEndWatch(
+            targets_of(config), config.front_end.interval_s, self._front_end_changed
+        )
         self.counters = Counters(
             pushes=self.pusher.pushes,
             push_failures=self.pusher.failures,
-            events={kind.name.lower(): 0 for kind in EventKind},
+            events=dict.fromkeys((*(kind.name.lower() for kind in EventKind), *FRONT_END_EVENTS.values()), 0),
+            front_end=self.front_end.verdict,
         )
+        self._clock = open_virtual_clock()
         self.view = FleetView(config.host_name, (), (), 0)
         self._membership: Membership | None = None
         self._exposition = MeshExposition(self.view, config.probe.port)
@@ -240,6 +248,12 @@ class MeshService:
                 }
             self.events.append(entry)
 
+    def _front_end_changed(self, connected: bool, silent_s: float) -> None:
+        kind = FRONT_END_EVENTS[connected]
+        self.counters.events[kind] += 1
+        now = host_now_ns(self._clock)
+        self.events.append({"time_ns": now, "event": kind, "duration_ns": round(silent_s * 1e9)})
+
     def _faults(self) -> dict[tuple[str, str, str], str | None]:
         found = edge_faults(self.view, self.snapshot())
         return {
@@ -260,7 +274,9 @@ class MeshService:
 
     async def serve_edges(self, _: web.Request) -> web.Response:
         """GET /api/v1/edges."""
-        return web.json_response(edges_document(self.view, self.snapshot(), self.config.probe.port))
+        return web.json_response(
+            edges_document(self.view, self.snapshot(), self.config.probe.port, self.front_end)
+        )
 
     async def serve_events(self, request: web.Request) -> web.Response:
         """GET /api/v1/events?limit=N."""
@@ -282,14 +298,15 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
     server.router.add_get("/api/v1/edges", service.serve_edges)
     server.router.add_get("/api/v1/events", service.serve_events)
     await service.start()
-    watcher = asyncio.create_task(service.watch())
+    watchers = [asyncio.create_task(service.watch()), asyncio.create_task(service.front_end.run())]
     try:
         await server.start(options.listen)
         life.on_reload(service.refresh)
         life.ready()
         await life.stopped()
     finally:
-        watcher.cancel()
-        await asyncio.gather(watcher, return_exceptions=True)
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
         await server.stop()
         await service.stop()
