@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.integration.nccl_plugin.real_nccl import NoNcclError, nccl_library, places
+
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab
 from fabricpulse.nccl_plugin.locate import library
 
 ROOT = Path(__file__).parents[2]
-PEERS = ROOT / "build/peers/nccl"
 PORT = 7100
 
 
@@ -30,39 +31,19 @@ def our_net(**env: str) -> Net:
     return Net([str(library()), "ncclNetPlugin_v12"], {"FABRICPULSE_NICS": "rail*", **env})
 
 
-def nccl_library() -> Path | None:
-    """The released NCCL, put into build/peers on first use; None, with the reason on standard error, if it cannot be
-    had."""
-    found = list(PEERS.glob("nvidia/nccl/lib/libnccl.so.2"))
-    if not found:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(PEERS)]
-        done = subprocess.run([*pip, "nvidia-nccl-cu13"], capture_output=True, text=True, check=False)
-        found = list(PEERS.glob("nvidia/nccl/lib/libnccl.so.2"))
-        if not found:
-            print(f"no peer: {done.stderr.strip()[-300:]}", file=sys.stderr)
-            return None
-    return found[0]
-
-
 def nccl_sockets() -> dict[str, Net]:
     """NCCL's own socket transport in the settings that come near its best on a small machine.
 
     Without threads, as NCCL chooses on NICs of most vendors (the progress thread moves the bytes), and with one thread
     and one socket. More of them were two to four times slower on two processors.
     """
-    found = nccl_library()
-    if found is None:
+    try:
+        found = nccl_library()
+        where = places(found, {"ncclNetSocket", "cudaGetDevice"})
+    except NoNcclError as error:
+        print(f"no peer: {error}", file=sys.stderr)
         return {}
-    symbols = subprocess.run(["nm", str(found)], capture_output=True, text=True, check=False).stdout
-    places = {
-        parts[2]: f"0x{parts[0]}"
-        for parts in (line.split() for line in symbols.splitlines())
-        if len(parts) == 3 and parts[2] in ("ncclNetSocket", "cudaGetDevice")
-    }
-    if len(places) != 2:
-        print("no peer: this release of NCCL keeps its symbols to itself", file=sys.stderr)
-        return {}
-    arguments = [str(found), places["ncclNetSocket"], places["cudaGetDevice"]]
+    arguments = [str(found), where["ncclNetSocket"], where["cudaGetDevice"]]
     env = {"NCCL_SOCKET_IFNAME": "rail0"}
     one_thread = {"NCCL_SOCKET_NTHREADS": "1", "NCCL_NSOCKS_PERTHREAD": "1"}
     return {"nccl_socket": Net(arguments, env), "nccl_socket_thread": Net(arguments, {**env, **one_thread})}

@@ -1,0 +1,357 @@
+// libFuzzer harness of everything that a broken or malicious peer can send on a lane: framing, chunks,
+// reports of what is held (after a fault too), fences, greetings, against one end of a connection with two
+// TCP lanes.
+//
+// The input is a program for the peer. Its first byte says which end is tested; then come steps of one byte
+// and its arguments (missing ones are 0): raw bytes, frames with fields from the input, and between them what
+// NCCL and the keeper do. Buffers have the exact size of their message, so that one byte written past it is
+// found by AddressSanitizer.
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "core/receiver.h"
+#include "core/sender.h"
+#include "fuzz_standalone.h"
+#include "tcp/tcp_lane.h"
+
+using namespace fabricpulse;
+
+namespace {
+
+constexpr uint32_t kLanes = 2;
+
+class TestHost final : public Host {
+ public:
+  TestHost() {
+    config_.telemetry = false;
+    std::string complaint;
+    telemetry_.open(config_, "test", &complaint);
+  }
+  const Config& config() const override { return config_; }
+  Telemetry* telemetry() override { return &telemetry_; }
+  uint64_t now() const override { return now_ns; }
+  int64_t host_clock() const override { return static_cast<int64_t>(now_ns); }
+  bool fleet_clock(int64_t* fleet_ns) const override {
+    *fleet_ns = static_cast<int64_t>(now_ns);
+    return true;
+  }
+  bool nic_up(uint32_t) const override { return true; }
+  bool nic_avoided(uint32_t) const override { return false; }
+  const char* nic_name(uint32_t) const override { return "nic"; }
+  uint64_t nic_bytes_per_second(uint32_t) const override { return 1'000'000'000; }
+  void wake() override {}
+  void warn(const std::string&) override {}
+  void info(const std::string&) override {}
+
+  uint64_t now_ns = 1'000'000'000;
+
+ private:
+  Config config_;
+  Telemetry telemetry_;
+};
+
+class Input {
+ public:
+  Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+  bool more() const { return size_ > 0; }
+  uint8_t byte() {
+    if (size_ == 0) return 0;
+    --size_;
+    return *data_++;
+  }
+  uint32_t word() {
+    uint32_t low = byte();
+    return low | static_cast<uint32_t>(byte()) << 8;
+  }
+  // A small number mostly, now and then one that is far off.
+  uint64_t number() {
+    uint8_t value = byte();
+    return value < 240 ? value : UINT64_C(0x0101010101010101) * byte() << (value % 16 * 4);
+  }
+  std::vector<uint8_t> bytes(size_t count) {
+    count = std::min(count, size_);
+    std::vector<uint8_t> out(data_, data_ + count);
+    data_ += count;
+    size_ -= count;
+    return out;
+  }
+
+ private:
+  const uint8_t* data_;
+  size_t size_;
+};
+
+// The peer's ends of the lanes.
+class Peer {
+ public:
+  ~Peer() {
+    for (int fd : fds_)
+      if (fd >= 0) close(fd);
+  }
+  std::unique_ptr<LaneTransport> make(uint32_t lane) {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) != 0) abort();
+    if (fds_[lane] >= 0) close(fds_[lane]);
+    fds_[lane] = pair[1];
+    return make_tcp_lane(pair[0]);
+  }
+  void write(uint32_t lane, const void* data, size_t size) {
+    (void)!send(fds_[lane], data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  void drain() {
+    static uint8_t sink[65536];
+    for (int fd : fds_)
+      while (recv(fd, sink, sizeof(sink), MSG_DONTWAIT) > 0) {
+      }
+  }
+  void frame(uint32_t lane, const FrameHeader& header, const HeldState* body) {
+    write(lane, &header, sizeof(header));
+    if (body != nullptr) write(lane, body, sizeof(*body));
+  }
+
+ private:
+  int fds_[kLanes] = {-1, -1};
+};
+
+HeldState held(Input* input) {
+  HeldState state;
+  state.base = input->number();
+  uint64_t word = input->number();
+  for (uint64_t& bits : state.bitmap) bits = word;
+  state.posted = input->number();
+  state.disabled = input->byte();
+  return state;
+}
+
+// Frames that both ends understand.
+void common(uint8_t which, Input* input, Peer* peer) {
+  uint32_t lane = input->byte() % kLanes;
+  FrameHeader header;
+  switch (which % 3) {
+    case 0: {
+      auto raw = input->bytes(input->byte());
+      peer->write(lane, raw.data(), raw.size());
+      return;
+    }
+    case 1:
+      header.type = input->byte() % 2 ? FrameType::kPing : FrameType::kPong;
+      header.chunk = input->number();
+      header.stamp = static_cast<int64_t>(input->number());
+      peer->frame(lane, header, nullptr);
+      return;
+    default: {
+      header.type = FrameType::kBye;
+      HeldState state = held(input);
+      header.length = input->byte() % 2 ? sizeof(HeldState) : 0;
+      peer->frame(lane, header, header.length ? &state : nullptr);
+    }
+  }
+}
+
+void greet(Input* input) {
+  Hello hello;
+  auto bytes = input->bytes(sizeof(Hello));
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<uint8_t*>(&hello));
+  if (hello_plausible(&hello)) {
+    if (hello.lane >= kMaxLanes || hello.device >= kMaxNics || hello.primary_device >= kMaxNics) abort();
+    if (strnlen(hello.process.host, sizeof(hello.process.host)) == sizeof(hello.process.host)) abort();
+  }
+  HelloReply reply;
+  bytes.resize(std::min(bytes.size(), sizeof(reply)));
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<uint8_t*>(&reply));
+  if (reply_plausible(&reply) && (reply.device >= reply.nic_count || reply.nic_count > kMaxNics)) abort();
+}
+
+void test_receiver(Input* input) {
+  TestHost host;
+  Peer peer;
+  {
+    Receiver receiver(&host, 1, 0, 1, kLanes);
+    auto join = [&](uint32_t lane, uint32_t epoch) {
+      Hello hello;
+      hello.lane = lane;
+      hello.lanes = kLanes;
+      hello.epoch = epoch;
+      HeldState state;
+      if (receiver.hello(hello, 0, &state, host.now_ns) == HelloStatus::kOk)
+        receiver.attach(lane, epoch, peer.make(lane), host.now_ns);
+    };
+    receiver.enter();
+    for (uint32_t lane = 0; lane < kLanes; ++lane) join(lane, 1);
+    struct Posted {
+      ReceiveMessage* message;
+      std::unique_ptr<uint8_t[]> data;
+      size_t capacity;
+    };
+    std::vector<Posted> posted;
+    while (input->more()) {
+      uint8_t step = input->byte();
+      switch (step % 8) {
+        case 0:
+          common(input->byte(), input, &peer);
+          break;
+        case 1:
+        case 2: {
+          FrameHeader header;
+          uint32_t lane = input->byte() % kLanes;
+          header.chunk = input->number();
+          header.message = static_cast<uint32_t>(input->number());
+          header.message_bytes = input->word();
+          header.offset = input->word();
+          header.length = step % 8 == 1 && header.offset <= header.message_bytes
+                              ? header.message_bytes - header.offset
+                              : input->word();
+          header.flags = input->byte();
+          header.stamp = static_cast<int64_t>(input->number());
+          std::vector<uint8_t> payload(std::min<uint32_t>(header.length, 65536), step);
+          peer.frame(lane, header, nullptr);
+          peer.write(lane, payload.data(), payload.size());
+          break;
+        }
+        case 3: {
+          FrameHeader header;
+          header.type = FrameType::kFence;
+          header.offset = input->byte() % (kLanes + 1);
+          header.message = static_cast<uint32_t>(input->number());
+          peer.frame(input->byte() % kLanes, header, nullptr);
+          break;
+        }
+        case 4: {
+          size_t capacity = input->word();
+          std::unique_ptr<uint8_t[]> data(new uint8_t[std::max<size_t>(capacity, 1)]);
+          ReceiveMessage* message = receiver.receive(data.get(), capacity, host.now_ns);
+          if (message != nullptr) posted.push_back({message, std::move(data), capacity});
+          break;
+        }
+        case 5:
+          join(input->byte() % kLanes, static_cast<uint32_t>(input->number()));
+          break;
+        case 6:
+          host.now_ns += uint64_t{input->byte()} * 1'000'000;
+          receiver.tick(host.now_ns, 1'000'000);
+          break;
+        default:
+          greet(input);
+      }
+      host.now_ns += 300'000;
+      receiver.drive(host.now_ns);
+      peer.drain();
+      if (receiver.lost()) break;
+      for (size_t i = 0; i < posted.size();) {
+        uint32_t size = 0;
+        bool truncated = false;
+        if (!receiver.test(posted[i].message, &size, &truncated, host.now_ns)) {
+          ++i;
+          continue;
+        }
+        if (!truncated && size > posted[i].capacity) abort();
+        if (truncated && size <= posted[i].capacity) abort();
+        posted.erase(posted.begin() + static_cast<long>(i));
+      }
+    }
+    receiver.close(host.now_ns);
+    receiver.leave();
+  }
+}
+
+void test_sender(Input* input) {
+  TestHost host;
+  Peer peer;
+  {
+    Sender sender(&host, 1, 0, 1, {{0, 0}, {1, 1}});
+    sender.enter();
+    auto dial = [&](Input* from) {
+      DialPlan plan;
+      for (int tries = 0; tries < 4 && sender.want_dial(host.now_ns, &plan); ++tries) {
+        HelloReply reply;
+        reply.epoch = plan.epoch;
+        reply.nic_count = 2;
+        if (from != nullptr) {
+          reply.status = static_cast<HelloStatus>(from->byte() % 5);
+          reply.held = held(from);
+        }
+        bool well = reply.status == HelloStatus::kOk;
+        sender.dialled(plan.lane, plan.epoch, well ? peer.make(plan.lane) : nullptr, &reply, host.now_ns);
+      }
+    };
+    dial(nullptr);
+    struct Posted {
+      SendMessage* message;
+      std::unique_ptr<uint8_t[]> data;
+      size_t size;
+    };
+    std::vector<Posted> posted;
+    while (input->more()) {
+      switch (input->byte() % 7) {
+        case 0:
+          common(input->byte(), input, &peer);
+          break;
+        case 1:
+        case 2: {
+          FrameHeader header;
+          uint8_t kind = input->byte();
+          header.type = kind % 2 ? FrameType::kFenced : FrameType::kState;
+          header.length = sizeof(HeldState);
+          header.offset = kind % 2 ? input->byte() % (kLanes + 1) : 0;
+          header.message = kind % 2 ? static_cast<uint32_t>(input->number()) : 0;
+          header.message_bytes = kind >> 5;
+          HeldState state = held(input);
+          peer.frame(input->byte() % kLanes, header, &state);
+          break;
+        }
+        case 3: {
+          size_t size = input->word();
+          std::unique_ptr<uint8_t[]> data(new uint8_t[std::max<size_t>(size, 1)]());
+          SendMessage* message = sender.send(data.get(), static_cast<uint32_t>(size), 0, host.now_ns);
+          if (message != nullptr) posted.push_back({message, std::move(data), size});
+          break;
+        }
+        case 4:
+          host.now_ns += uint64_t{input->byte()} * 20'000'000;
+          dial(input);
+          break;
+        case 5:
+          host.now_ns += uint64_t{input->byte()} * 1'000'000;
+          sender.tick(host.now_ns, 1'000'000);
+          break;
+        default:
+          sender.repath(input->byte() % kLanes, 0, true, host.now_ns);
+      }
+      host.now_ns += 300'000;
+      sender.drive(host.now_ns);
+      peer.drain();
+      if (sender.lost()) break;
+      for (size_t i = 0; i < posted.size();) {
+        uint32_t size = 0;
+        if (!sender.test(posted[i].message, &size, host.now_ns)) {
+          ++i;
+          continue;
+        }
+        if (size != posted[i].size) abort();
+        posted.erase(posted.begin() + static_cast<long>(i));
+      }
+    }
+    sender.close(host.now_ns);
+    sender.leave();
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Input input(data, size);
+  if (input.byte() % 2) {
+    test_sender(&input);
+  } else {
+    test_receiver(&input);
+  }
+  return 0;
+}

@@ -1,0 +1,176 @@
+"""Framing and control messages under libFuzzer (or a small mutator where there is only g++), with AddressSanitizer and
+UndefinedBehaviorSanitizer. FABRICPULSE_FUZZ_RUNS sets how many inputs each target gets."""
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+RUNS = int(os.environ.get("FABRICPULSE_FUZZ_RUNS", "20000"))
+CLANG = shutil.which("clang++")
+
+pytestmark = pytest.mark.timeout(900)  # a sanitized build on a busy machine
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plugin's core with the sanitizers, as a static library."""
+    cmake = shutil.which("cmake")
+    if cmake is None or shutil.which("g++") is None:
+        pytest.skip("no cmake or no C++ compiler")
+    build = tmp_path_factory.mktemp("core")
+    flags = "-O1 -fsanitize=fuzzer-no-link" if CLANG else "-O1"
+    options = ["-DFABRICPULSE_SANITIZE=address", "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_FLAGS={flags}"]
+    if CLANG:
+        options += [f"-DCMAKE_CXX_COMPILER={CLANG}", f"-DCMAKE_C_COMPILER={shutil.which('clang')}"]
+    if shutil.which("ninja"):
+        options += ["-G", "Ninja"]
+    for command in (
+        [cmake, "-S", str(ROOT / "nccl_plugin"), "-B", str(build), *options],
+        [cmake, "--build", str(build), "--parallel", "2", "--target", "fabricpulse_plugin_core"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return build / "libfabricpulse_plugin_core.a"
+
+
+def fuzz(core: Path, directory: Path, target: str, corpus: dict[str, bytes]) -> None:
+    """Compiles tests/native/plugin_<target>_fuzz.cc and gives it RUNS inputs that come from the corpus."""
+    binary = directory / target
+    kind: tuple[str, ...] = ("g++", "-DSTANDALONE")
+    if CLANG:
+        kind = (CLANG, "-fsanitize=fuzzer")
+    source = ROOT / "tests/native" / f"plugin_{target}_fuzz.cc"
+    includes = [f"-I{ROOT / path}" for path in ("nccl_plugin/src", "nccl_plugin/include", "core/include")]
+    subprocess.run(
+        [
+            *(*kind, "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-std=c++17", "-g", "-O1"),
+            *(
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                *includes,
+                str(source),
+                str(core),
+                "-lpthread",
+                "-o",
+                str(binary),
+            ),
+        ],
+        check=True,
+    )
+    seeds = directory / "corpus"
+    seeds.mkdir()
+    for name, content in corpus.items():
+        (seeds / name).write_bytes(content)
+    if CLANG:
+        arguments: list[object] = [seeds, f"-runs={RUNS}", "-seed=1", "-max_len=4096", "-print_final_stats=1"]
+    else:
+        arguments = [RUNS, *sorted(seeds.iterdir())]
+    run_dir = directory / "run"
+    run_dir.mkdir()
+    result = subprocess.run(
+        [str(binary), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=directory,
+        env={**os.environ, "FABRICPULSE_RUN_DIR": str(run_dir)},
+    )
+    if result.returncode == 3:
+        pytest.skip("hardware: this machine has no NIC that is up")
+    assert result.returncode == 0, result.stderr[-6000:]
+    assert f"executed_units: {RUNS}" in result.stderr or f"executed {RUNS}" in result.stderr
+
+
+def receive(capacity: int) -> bytes:
+    """Step: NCCL posts a receive."""
+    return struct.pack("<BH", 4, capacity)
+
+
+def chunk(lane: int, number: int, message: int, size: int, offset: int, length: int) -> bytes:
+    """Step: the peer sends a chunk with its payload."""
+    return struct.pack("<BBBBHHHBB", 2, lane, number, message, size, offset, length, 0, 0)
+
+
+def fence(lane: int, epoch: int, carrier: int) -> bytes:
+    """Step: the peer says that a lane is dead."""
+    return bytes((3, lane, epoch, carrier))
+
+
+def held(base: int, bits: int, posted: int) -> bytes:
+    """What a receiver says it holds."""
+    return bytes((base, bits, posted, 0))
+
+
+def state(base: int, bits: int, posted: int, carrier: int) -> bytes:
+    """Step: the peer reports what it holds."""
+    return bytes((1, 0)) + held(base, bits, posted) + bytes((carrier,))
+
+
+def fenced(lane: int, epoch: int, report: bytes, carrier: int) -> bytes:
+    """Step: the peer's report after a fault."""
+    return bytes((1, 1, lane, epoch)) + report + bytes((carrier,))
+
+
+def test_no_peer_breaks_a_connection(core: Path, tmp_path: Path) -> None:
+    """Whatever a peer sends, nothing is written outside a posted buffer, and no message is done with a size of its
+    own."""
+    receiver, sender = b"\0", b"\1"
+    large = receive(50_000) + chunk(0, 0, 0, 50_000, 0, 30_000) + chunk(1, 1, 0, 50_000, 30_000, 20_000)
+    early = chunk(0, 0, 0, 100, 0, 100) + receive(100) + chunk(1, 1, 1, 0, 0, 0) + receive(10)
+    fault = receive(9000) + chunk(0, 0, 0, 9000, 0, 4000) + fence(0, 1, 1) + b"\5\0\2"
+    sends = b"".join(struct.pack("<BH", 3, size) for size in (100, 40_000, 0, 5000))
+    corpus = {
+        "large": receiver + large,
+        "early": receiver + early,
+        "truncated": receiver + receive(10) + chunk(0, 0, 0, 100, 0, 100),
+        "fault": receiver + fault + chunk(0, 1, 0, 9000, 4000, 5000) + b"\6\x64",
+        "twice": receiver + receive(8) + chunk(0, 0, 0, 8, 0, 8) + receive(8) + chunk(1, 0, 0, 8, 0, 8),
+        "torn": receiver + b"\0\0\0\x0a" + b"\x85\xfa\1\0\x10\0\0\0\0\0" + b"\0\0\1\x05" + b"hello",
+        "greeting": receiver + b"\7" + struct.pack("<QIBBH", 0x314F4C4C48505046, 1, 1, 0, 80) + bytes(900),
+        "acknowledged": sender + state(0, 0, 9, 0) + sends + state(4, 0, 9, 1),
+        "gaps": sender
+        + sends
+        + state(0, 5, 4, 0)
+        + fenced(0, 1, held(0, 2, 4), 1)
+        + b"\4\5\0"
+        + held(0, 3, 4),
+        "farewell": sender + sends + b"\0\2\0" + held(4, 0, 4) + b"\1",
+        "stale": sender + sends + fenced(1, 0, held(200, 255, 255), 0) + b"\5\xff",
+        "path": sender + sends + b"\6\0" + b"\4\1\0" + held(0, 0, 9) + state(4, 0, 9, 0),
+    }
+    fuzz(core, tmp_path, "wire", corpus)
+
+
+def test_no_client_breaks_the_control_socket(core: Path, tmp_path: Path) -> None:
+    """Whatever a client sends is answered by one object, and who may not change something does not."""
+    change = {"op_id": "1", "generation": 7}
+    lane = {"connection": "0000000000001234", "lane": 1, **change}
+    messages: list[dict[str, object]] = [
+        {"op": "hello"},
+        {"op": "status"},
+        {"op": "status", "op_id": "1"},
+        {"op": "status", "connections": False, "limit": 2},
+        {"op": "events", "since": 0},
+        {"op": "nic.avoid", "device": "eth0", **change},
+        {"op": "nic.restore", "device": "eth0", **change},
+        {"op": "lane.disable", **lane},
+        {"op": "lane.enable", **lane},
+        {"op": "lane.weight", "weight": 500, **lane},
+        {"op": "lane.repath", **lane},
+        {"op": "detail", "level": 2, **change},
+        {"op": '\u00fc\n"\\', "op_id": "\u0000\ud83d\ude00"},
+    ]
+    corpus = {
+        f"{rights}-{number}": bytes((rights,)) + json.dumps(message).encode()
+        for rights in (0, 1, 3)
+        for number, message in enumerate(messages)
+    }
+    fuzz(core, tmp_path, "control", corpus)
