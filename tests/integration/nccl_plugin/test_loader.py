@@ -60,9 +60,8 @@ def has(said: list[str], text: str) -> bool:
 
 def recommended(*options: str) -> dict[str, str]:
     """The variables that `fabricpulse plugin env` prints."""
-    done = subprocess.run(
-        ["fabricpulse", "plugin", "env", *options], capture_output=True, text=True, check=True
-    )
+    program = Path(sys.executable).parent / "fabricpulse"
+    done = subprocess.run([program, "plugin", "env", *options], capture_output=True, text=True, check=True)
     words = [shlex.split(line, comments=True) for line in done.stdout.splitlines()]
     return dict(word.split("=", 1) for line in words if line[:1] == ["export"] for word in line[1:])
 
