@@ -7,6 +7,12 @@
 // sent interleaved (all first packets, all second, all third), so that the spacing of a train comes from
 // useful work and not from spinning.
 //
+// A packet's way out: engine_send.cc (schedule, fill_packet) -> wire.cc (encode) -> probe_socket.cc -> back
+// to engine_send.cc with its TX stamp. Its way in: probe_socket.cc -> engine_receive.cc -> wire.cc (decode)
+// -> session.h (fresh or not) -> edge_trains.cc (which train, which stamps, what was lost) -> ring_writer.cc.
+// What is made of it all: verdict.h, driven by engine_verdicts.cc; engine_snapshot.cc tells Python. Who the
+// peers are: engine_membership.cc; sockets and links: engine_nics.cc. engine.cc is the thread.
+//
 // Threads: everything is owned by the engine thread under `mutex_`; Python calls configure(), snapshot() and
 // take_events() from its own thread and holds the mutex only for copies. The mutex inherits priority, because
 // the engine thread may run at a real-time priority and must never wait for an ordinary thread that has been
@@ -29,6 +35,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "edge_trains.h"
 #include "fabricpulse/clock_page.h"
 #include "owd_window.h"
 #include "probe_socket.h"
@@ -140,24 +147,11 @@ class Engine {
   std::vector<Event> take_events();
 
  private:
-  struct SentTrain : TrainStamps {
-    std::int64_t before_kernel_ns = 0;
-    bool reported = false;
-  };
-  struct HeardTrain : TrainStamps {
-    bool emitted = false;
-    std::uint8_t got = 0;       // bit i: packet i was accepted, stamped or not
-    std::int64_t taken_ns = 0;  // monotonic
-  };
-  struct Path {
-    PathVerdict verdict;
-    bool witness = false;  // another path was heard since this one's last loss
-    std::uint64_t expected = 0, lost = 0;
+  // Delays of the last trains of one source port.
+  struct PathDelays {
     std::int64_t recent[8] = {};
-    std::uint8_t recent_count = 0, recent_next = 0;
+    std::uint8_t count = 0, next = 0;
   };
-  static constexpr std::uint32_t kSentTrains = 16, kHeardTrains = 8;
-
   struct Edge {
     std::uint32_t nic = 0;
     std::string device;
@@ -171,14 +165,8 @@ class Engine {
     std::int64_t heard_mono = 0, heard_by_mono = 0;  // for people; verdicts use `presence`
     std::int64_t next_due = 0;
     std::int64_t period_start = 0;
-    std::uint32_t train = 0;        // last one sent
-    std::uint32_t heard_train = 0;  // highest
-    std::uint32_t first_train = 0;  // of the peer's epoch that we have heard
-    std::uint8_t peer_paths = 1, peer_sweep = 0;
-    SentTrain sent_trains[kSentTrains];
-    HeardTrain heard_trains[kHeardTrains];
-    bool retired_heard = false;  // the last train that left heard_trains had arrived
-    std::uint64_t sent = 0, send_errors = 0, received = 0, lost = 0;
+    EdgeTrains trains;
+    std::uint64_t sent = 0, send_errors = 0, received = 0;
     std::uint32_t session_received = 0;
     double tokens = 0;
     std::int64_t tokens_at = 0;
@@ -186,15 +174,17 @@ class Engine {
     std::uint64_t owd_count = 0;
     std::int64_t owd_sum = 0, owd_bound = 0;
     LatencyVerdict latency;
-    Path paths[kMaxPaths];
+    PathDelays delays[kMaxPaths];
   };
 
+  static constexpr std::size_t kPendingStamps = 1'024;  // a power of two; a tick of one port sends far fewer
   struct PendingStamp {
     std::uint32_t id = 0;
     std::uint32_t edge = 0;
     std::uint32_t train = 0;
     std::uint8_t position = 0;
     bool waiting = false;
+    bool hardware = false;  // what has come is the NIC's; the kernel's may follow
   };
   struct Port {
     ProbeSocket socket;
@@ -230,8 +220,6 @@ class Engine {
   void drain_packets(std::uint32_t index);
   void forget_stamps();
   void take_packet(std::uint32_t nic_index, const Received& received);
-  void take_heard_train(Edge& edge, const Packet& packet, const Received& received);
-  void retire_trains(Edge& edge, std::uint32_t newest);
   void take_sent_report(std::uint32_t slot, Edge& edge, const Packet& packet);
   void take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet);
   void judge(std::int64_t now);

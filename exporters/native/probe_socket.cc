@@ -33,17 +33,14 @@ std::int64_t nanoseconds(const timespec& t) {
   return static_cast<std::int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
 }
 
-// struct scm_timestamping: [0] software, [2] hardware.
+// struct scm_timestamping: [0] software, [2] hardware. Software goes first: it is of the clock that is mapped
+// to fleet time.
 bool pick_stamp(const cmsghdr* c, std::int64_t* ns, bool* hardware) {
   timespec stamps[3];
   std::memcpy(stamps, CMSG_DATA(c), sizeof(stamps));
-  if (stamps[2].tv_sec != 0 || stamps[2].tv_nsec != 0) {
-    *ns = nanoseconds(stamps[2]);
-    *hardware = true;
-    return true;
-  }
   *ns = nanoseconds(stamps[0]);
-  *hardware = false;
+  *hardware = *ns == 0;
+  if (*hardware) *ns = nanoseconds(stamps[2]);
   return *ns != 0;
 }
 
@@ -138,8 +135,9 @@ int ProbeSocket::open(const SocketAddress& local, const SocketOptions& options) 
   timestamping_ = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE |
                   SOF_TIMESTAMPING_OPT_ID | SOF_TIMESTAMPING_OPT_TSONLY;
   if (options.hardware) {
-    timestamping_ |=
-        SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
+    // Both: without OPT_TX_SWHW a NIC that stamps keeps the kernel from doing so.
+    timestamping_ |= SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_RX_HARDWARE |
+                     SOF_TIMESTAMPING_RAW_HARDWARE | SOF_TIMESTAMPING_OPT_TX_SWHW;
   }
   if (setsockopt(fd_, SOL_SOCKET, SO_TIMESTAMPING, &timestamping_, sizeof(timestamping_)) != 0) return fail();
   if (bind(fd_, &local.any, local.size()) != 0) return fail();

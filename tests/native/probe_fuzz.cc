@@ -1,10 +1,15 @@
-// libFuzzer harness of everything that a stranger's packet can reach: parser, session, train tables of one
-// edge end.
+// libFuzzer harness of everything that a packet can reach: parser, session, and behind them the train tables
+// of one edge end.
 //
-// The input is a list of packets (one length byte, then that many bytes). The harness knows the key, so that
-// it can do what no stranger can: sign. Its first byte says what is done with each packet: as it is (must
-// never be accepted, because the fuzzer does not know the key), or signed anew (an authentic packet of a
-// broken member: anything may be in it, and nothing of it may break us).
+// The input is a list of steps (one byte that says which, one length byte, then that many bytes):
+//   0  a packet as it is: never accepted, because the fuzzer does not know the key
+//   1  a packet signed anew: the authentic packet of a broken member. Anything may be in it, in any order,
+//   and
+//      nothing of it may break us. Bit 2 of the first byte: with an RX stamp; bit 3: of the NIC's clock
+//   2  we send a train; bit 2: nothing of it leaves the host
+//   3  a TX stamp: which train back, which packet, how long after the send; bit 2: of the NIC's clock; bit 3:
+//   the
+//      clock was stepped
 //
 // Without libFuzzer (-DSTANDALONE) it mutates the seed files by itself: probe_fuzz RUNS FILE...
 #include <cstdint>
@@ -16,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "edge_trains.h"
 #include "session.h"
 #include "wire.h"
 
@@ -36,53 +42,153 @@ void sign(std::uint8_t* packet) {
   std::memcpy(packet + kPacketSize - 8, &mac, 8);
 }
 
+void require(bool condition) {
+  if (!condition) abort();
+}
+
+constexpr std::uint32_t kOurEpoch = 7;
+
+// One end of an edge as the engine drives it, without sockets and clocks.
+class EdgeEnd {
+ public:
+  void stranger(const std::vector<std::uint8_t>& bytes) {
+    Packet packet;
+    // 64 bits of MAC: not by chance.
+    require(decode_packet(bytes.data(), bytes.size(), keys_, &packet) != Decoded::kOk);
+  }
+
+  void member(std::vector<std::uint8_t> bytes, bool stamped, bool hardware) {
+    bytes.resize(kPacketSize);
+    sign(bytes.data());
+    Packet packet;
+    const Decoded decoded = decode_packet(bytes.data(), bytes.size(), keys_, &packet);
+    require(decoded != Decoded::kWrongFleet && decoded != Decoded::kBadMac);
+    if (decoded != Decoded::kOk) return;
+    check_fits(packet);
+    check_round_trip(packet);
+    now_ += 1 + bytes[0];
+    if (session_.admit(packet, kOurEpoch, trains_.last_sent()) != Admitted::kFresh) return;
+    require(session_.admit(packet, kOurEpoch, trains_.last_sent()) != Admitted::kFresh);  // twice
+    if (session_.take_restarted()) {
+      trains_.restart();
+      highest_ = 0;
+    }
+    if (packet.train > highest_) highest_ = packet.train;
+
+    const std::int64_t settled = now_ + 1'000'000'000;
+    const std::uint64_t lost = trains_.lost();
+    const TrainStamps newest = trains_.heard_report(0, settled);
+    trains_.hear(packet, stamped ? now_ : 0, hardware, now_);
+    require(trains_.lost() >= lost);
+    if (highest_ - packet.train >= EdgeTrains::kHeardTrains) {
+      // Too late: it does not push a newer train out of the table.
+      const TrainStamps same = trains_.heard_report(0, settled);
+      require(same.train == newest.train && same.valid == newest.valid);
+    }
+    const HeardTrain* heard = trains_.match_sent(packet.sent);
+    if (heard != nullptr) {
+      require(heard->train == packet.sent.train && heard->path == packet.sent.path);
+      require((heard->valid & ~heard->got) == 0);
+      require(trains_.match_sent(packet.sent) == nullptr);  // a sample is written once
+    }
+    const SentTrain* sent = trains_.match_heard(packet.heard);
+    if (sent != nullptr) {
+      require(sent->train == packet.heard.train && sent->train <= trains_.last_sent());
+      require(trains_.match_heard(packet.heard) == nullptr);
+    }
+    for (int i = 0; i < kMaxPaths; ++i) require(trains_.path(i).lost <= trains_.path(i).expected);
+  }
+
+  void send(std::uint8_t paths, std::uint8_t sweep, bool leaves) {
+    now_ += 20'000'000;
+    Packet packet;
+    packet.paths = static_cast<std::uint8_t>(1 + paths % kMaxPaths);
+    packet.sweep = sweep;
+    packet.epoch = kOurEpoch;
+    const std::uint32_t before = trains_.last_sent();
+    packet.train = trains_.begin(packet.paths, packet.sweep, now_);
+    packet.path = path_of_train(packet.train, packet.paths, packet.sweep);
+    require(packet.train == before + 1);
+    for (int position = 0; position < kTrain; ++position) {
+      packet.position = static_cast<std::uint8_t>(position);
+      packet.sent = trains_.sent_report(position);
+      packet.heard = trains_.heard_report(position, now_);
+      require(packet.sent.train < packet.train);
+      check_round_trip(packet);  // whatever the tables hold, the peer can read it
+    }
+    if (leaves) return;
+    trains_.abandon();
+    require(trains_.last_sent() == before);
+  }
+
+  void stamp(std::uint8_t back, std::uint8_t position, std::int32_t after_ns, bool hardware) {
+    const std::uint32_t train = trains_.last_sent() - back;
+    const std::int64_t ns = now_ + after_ns;
+    if (!trains_.stamp_sent(train, position % kTrain, ns, ns, hardware)) return;
+    require(back < EdgeTrains::kSentTrains);
+    require(hardware || after_ns <= 1'000'000'000);
+  }
+
+  void step_clock() { trains_.forget_stamps(); }
+
+ private:
+  // What is believed fits the tables that it indexes.
+  static void check_fits(const Packet& packet) {
+    require(packet.position < kTrain && packet.path < kMaxPaths && packet.sent.path < kMaxPaths &&
+            packet.heard.path < kMaxPaths && packet.paths <= kMaxPaths && packet.train != 0);
+  }
+
+  // Encoding and decoding changes nothing, but for stamps too far from the first of their train.
+  void check_round_trip(const Packet& packet) {
+    std::uint8_t bytes[kPacketSize];
+    encode_packet(packet, keys_[0], bytes);
+    Packet copy;
+    require(decode_packet(bytes, sizeof(bytes), keys_, &copy) == Decoded::kOk);
+    require(copy.train == packet.train && copy.epoch == packet.epoch &&
+            copy.heard_epoch == packet.heard_epoch && copy.correction_ns == packet.correction_ns);
+    require((copy.sent.valid & ~packet.sent.valid) == 0 && (copy.heard.valid & ~packet.heard.valid) == 0);
+    for (int i = 0; i < kTrain; ++i) {
+      require(!(copy.sent.valid >> i & 1) || copy.sent.ns[i] == packet.sent.ns[i]);
+      require(!(copy.heard.valid >> i & 1) || copy.heard.ns[i] == packet.heard.ns[i]);
+    }
+  }
+
+  const std::vector<FleetKey> keys_ = {make_fleet_key(kKey)};
+  Session session_;
+  EdgeTrains trains_;
+  std::uint32_t highest_ = 0;  // train of the peer
+  std::int64_t now_ = 1'700'000'000'000'000'000;
+};
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::vector<FleetKey> keys = {make_fleet_key(kKey)};
-  Session session;
-  std::uint32_t our_train = 1;
+  EdgeEnd end;
   while (size > 1) {
-    const bool member = data[0] & 1;
+    const std::uint8_t what = data[0];
     std::size_t length = data[1];
     data += 2, size -= 2;
     if (length > size) length = size;
     // A heap block of the exact size: one byte read past it is found.
     std::vector<std::uint8_t> bytes(data, data + length);
     data += length, size -= length;
-    if (member) {
-      bytes.resize(kPacketSize);
-      sign(bytes.data());
-    }
-    Packet packet;
-    const Decoded decoded = decode_packet(bytes.data(), bytes.size(), keys, &packet);
-    if (!member) {
-      // 64 bits of MAC: not by chance.
-      if (decoded == Decoded::kOk) abort();
+    if ((what & 3) == 0) {
+      end.stranger(bytes);
       continue;
     }
-    if (decoded == Decoded::kWrongFleet || decoded == Decoded::kBadMac) abort();
-    if (decoded != Decoded::kOk) continue;
-    // What is believed fits the tables that it indexes.
-    if (packet.position >= kTrain || packet.path >= kMaxPaths || packet.sent.path >= kMaxPaths ||
-        packet.heard.path >= kMaxPaths || packet.paths > kMaxPaths || packet.train == 0) {
-      abort();
+    if ((what & 3) == 1) {
+      end.member(bytes, what & 4, what & 8);
+      continue;
     }
-    ++our_train;
-    if (session.admit(packet, 7, our_train) == Admitted::kFresh) {
-      if (session.admit(packet, 7, our_train) == Admitted::kFresh) abort();  // twice
+    bytes.resize(6);
+    if ((what & 3) == 2) {
+      end.send(bytes[0], bytes[1], !(what & 4));
+      continue;
     }
-    // Encoding what was decoded and decoding it again changes nothing.
-    std::uint8_t again[kPacketSize];
-    encode_packet(packet, keys[0], again);
-    Packet copy;
-    if (decode_packet(again, sizeof(again), keys, &copy) != Decoded::kOk) abort();
-    if (copy.train != packet.train || copy.epoch != packet.epoch || copy.heard_epoch != packet.heard_epoch ||
-        copy.correction_ns != packet.correction_ns) {
-      abort();
-    }
-    std::uint32_t epoch, train;
-    session.candidate(our_train, &epoch, &train);
+    std::int32_t after;
+    std::memcpy(&after, bytes.data() + 2, sizeof(after));
+    end.stamp(bytes[0], bytes[1], after, what & 4);
+    if (what & 8) end.step_clock();
   }
   return 0;
 }

@@ -45,8 +45,9 @@ class Probe(Section, frozen=True):
     rate : trains of three packets a second to each peer. paths : source ports that the sweep cycles through.
     sweep : every sweep-th train leaves the main flow; 0 switches the sweep off. port : UDP port, and the first of the
     source ports. dscp : differentiated services code point of the probes, 0 to 63. bind_device : send and receive
-    only through the NIC's own device, whatever the routes say. timestamps : "hardware" takes the NIC's stamps, where
-    its clock has been set up for them; delays on fleet time then need that clock in fleet time too. realtime : run
+    only through the NIC's own device, whatever the routes say. timestamps : "hardware" asks for the NIC's stamps too,
+    where its clock has been set up for them; they are used for trains that the kernel did not stamp, whose delay on
+    fleet time is then unknown. realtime : run
     the engine thread at the lowest real-time priority, where that is permitted. receive_rate : packets a second that
     are taken from one peer, at most.
     """

@@ -1,0 +1,161 @@
+#include "edge_trains.h"
+
+#include <algorithm>
+
+namespace fabricpulse {
+namespace {
+
+constexpr std::int64_t kTrainSettled = 1'000'000;  // ns after which a train gets no more packets, normally
+constexpr std::int64_t kStampAge = 1'000'000'000;  // ns from the send to its TX stamp, at most
+constexpr std::uint32_t kLongGap = 200;            // trains; a longer gap says nothing about single paths
+constexpr std::uint8_t kWhole = (1 << kTrain) - 1;
+
+// Keeps the stamps of a train on one clock. The host's is preferred, because only it is mapped to fleet time:
+// a stamp of the NIC's clock stands alone until one of the host's comes. False when the stamp was not taken.
+bool add_stamp(TrainStamps* train, int position, std::int64_t ns, bool hardware) {
+  if (train->valid != 0 && train->hardware != hardware) {
+    if (hardware) return false;
+    train->valid = 0;
+  }
+  train->hardware = hardware;
+  train->ns[position] = ns;
+  train->valid = static_cast<std::uint8_t>(train->valid | 1 << position);
+  return true;
+}
+
+}  // namespace
+
+std::uint32_t EdgeTrains::begin(std::uint8_t paths, std::uint8_t sweep, std::int64_t before_kernel_ns) {
+  ++last_sent_;
+  if (last_sent_ == 0) last_sent_ = 1;
+  SentTrain& train = sent_trains_[last_sent_ % kSentTrains];
+  train = SentTrain{};
+  train.train = last_sent_;
+  train.path = path_of_train(last_sent_, paths, sweep);
+  train.before_kernel_ns = before_kernel_ns;
+  return last_sent_;
+}
+
+bool EdgeTrains::stamp_sent(std::uint32_t number, int position, std::int64_t kernel_ns, std::int64_t host_ns,
+                            bool hardware) {
+  SentTrain& train = sent_trains_[number % kSentTrains];
+  if (number == 0 || train.train != number) return false;
+  // A stamp from before the send belongs to another packet, one from long after it to another clock.
+  if (!hardware && (kernel_ns < train.before_kernel_ns || kernel_ns - train.before_kernel_ns > kStampAge)) {
+    return false;
+  }
+  return add_stamp(&train, position, host_ns, hardware);
+}
+
+void EdgeTrains::restart() {
+  heard_ = 0;
+  for (HeardTrain& train : heard_trains_) train = HeardTrain{};
+}
+
+void EdgeTrains::hear(const Packet& packet, std::int64_t host_ns, bool hardware, std::int64_t now) {
+  peer_paths_ = packet.paths;
+  peer_sweep_ = packet.sweep;
+  if (packet.train > heard_) {
+    if (heard_ == 0) {
+      first_heard_ = packet.train;
+    } else {
+      retire(packet.train);
+    }
+    heard_ = packet.train;
+  }
+  HeardTrain& train = heard_trains_[packet.train % kHeardTrains];
+  if (train.train != packet.train) {
+    if (heard_ - packet.train >= kHeardTrains) return;  // retired, and counted as lost
+    train = HeardTrain{};
+    train.train = packet.train;
+    train.path = packet.path;
+    train.taken_ns = now;
+  }
+  train.got = static_cast<std::uint8_t>(train.got | 1 << packet.position);
+  if (host_ns != 0) add_stamp(&train, packet.position, host_ns, hardware);
+}
+
+// Closes the books on the trains that leave the table when train `newest` comes in.
+void EdgeTrains::retire(std::uint32_t newest) {
+  std::uint32_t from = heard_ >= kHeardTrains ? heard_ - kHeardTrains + 1 : 1;
+  from = std::max(from, first_heard_);
+  const std::uint32_t to = newest >= kHeardTrains ? newest - kHeardTrains : 0;  // inclusive
+  if (to < from) return;
+  std::uint32_t last = to;
+  if (newest - heard_ > kLongGap) {
+    // The edge was silent as a whole: its losses count, but say nothing of a single path.
+    last = heard_;
+    lost_ += static_cast<std::uint64_t>(to - std::min(to, last)) * kTrain;
+    for (PathTally& path : paths_) path.verdict.reset();
+  }
+  auto heard = [this](std::uint32_t t) { return heard_trains_[t % kHeardTrains].train == t; };
+  for (std::uint32_t t = from; t <= std::min(to, last); ++t) {
+    const int got = heard(t) ? __builtin_popcount(heard_trains_[t % kHeardTrains].got) : 0;
+    lost_ += static_cast<std::uint64_t>(kTrain - got);
+    const std::uint8_t index = path_of_train(t, peer_paths_, peer_sweep_);
+    PathTally& path = paths_[index];
+    path.expected += kTrain;
+    path.lost += static_cast<std::uint64_t>(kTrain - got);
+    if (got > 0) {
+      path.verdict.heard();
+      for (PathTally& other : paths_) other.witness = other.witness || &other != &path;
+    } else {
+      // A lost train speaks against its path only if the edge itself worked then: trains beside it arrived,
+      // which took the main flow; or, if the main flow is what is dead, another path was heard since the last
+      // loss.
+      const bool beside = index != 0 && (retired_heard_ || heard(t + 1));
+      const bool main_dead = index == 0 || paths_[0].verdict.state() == State::kDown;
+      if (beside || (main_dead && path.witness)) {
+        path.verdict.missed();
+        path.witness = false;
+      }
+    }
+    retired_heard_ = got > 0;
+  }
+}
+
+const HeardTrain* EdgeTrains::match_sent(const TrainStamps& sent) {
+  if (sent.train == 0 || sent.valid == 0) return nullptr;
+  HeardTrain& heard = heard_trains_[sent.train % kHeardTrains];
+  if (heard.train != sent.train || heard.emitted || heard.valid == 0 || heard.path != sent.path)
+    return nullptr;
+  heard.emitted = true;
+  return &heard;
+}
+
+const SentTrain* EdgeTrains::match_heard(const TrainStamps& heard) {
+  if (heard.train == 0 || heard.valid == 0) return nullptr;
+  SentTrain& sent = sent_trains_[heard.train % kSentTrains];
+  if (sent.train != heard.train || sent.reported || sent.valid == 0 || sent.path != heard.path)
+    return nullptr;
+  sent.reported = true;
+  return &sent;
+}
+
+TrainStamps EdgeTrains::sent_report(int position) const {
+  for (std::uint32_t back = position == 1 ? 2 : 1; back <= 3 && back < last_sent_; ++back) {
+    const SentTrain& train = sent_trains_[(last_sent_ - back) % kSentTrains];
+    if (train.train == last_sent_ - back && train.valid != 0) return train;
+  }
+  return {};
+}
+
+TrainStamps EdgeTrains::heard_report(int position, std::int64_t now) const {
+  std::uint32_t newest = heard_;
+  const HeardTrain& last = heard_trains_[newest % kHeardTrains];
+  const bool settled = last.got == kWhole || now - last.taken_ns > kTrainSettled;
+  if (!settled && newest > 1) --newest;
+  if (position == 1 && newest > 1) --newest;
+  const HeardTrain& train = heard_trains_[newest % kHeardTrains];
+  if (train.train == newest) return train;
+  TrainStamps none;
+  none.train = newest;
+  return none;
+}
+
+void EdgeTrains::forget_stamps() {
+  for (SentTrain& train : sent_trains_) train.valid = 0, train.reported = true;
+  for (HeardTrain& train : heard_trains_) train.valid = 0, train.emitted = true;
+}
+
+}  // namespace fabricpulse

@@ -1,0 +1,95 @@
+// The trains of one end of an edge, both ways: which were sent and heard, with which stamps, what is still to
+// be told to the peer, and what was lost on which path. Pure: no clock, no I/O.
+//
+// Both tables are rings indexed by train number. A stamp or a report for a train that has left its ring comes
+// too late and is dropped; the losses of a train that the peer sent are counted when it leaves.
+#ifndef FABRICPULSE_EXPORTERS_EDGE_TRAINS_H_
+#define FABRICPULSE_EXPORTERS_EDGE_TRAINS_H_
+
+#include <cstdint>
+
+#include "verdict.h"
+#include "wire.h"
+
+namespace fabricpulse {
+
+struct SentTrain : TrainStamps {
+  std::int64_t before_kernel_ns = 0;  // CLOCK_REALTIME before the first packet went out
+  bool reported = false;              // the peer has told its stamps
+};
+
+struct HeardTrain : TrainStamps {
+  bool emitted = false;       // the peer has told its stamps
+  std::uint8_t got = 0;       // bit i: packet i was accepted, stamped or not
+  std::int64_t taken_ns = 0;  // monotonic
+};
+
+// What arrives from one source port of the peer.
+struct PathTally {
+  PathVerdict verdict;
+  bool witness = false;                  // another path was heard since this one's last loss
+  std::uint64_t expected = 0, lost = 0;  // packets
+};
+
+class EdgeTrains {
+ public:
+  static constexpr std::uint32_t kSentTrains = 16, kHeardTrains = 8;
+
+  // -- ours
+
+  // Number of the last train sent, 0 = none.
+  std::uint32_t last_sent() const { return last_sent_; }
+  // Opens the next train. before_kernel_ns : CLOCK_REALTIME now. Returns its number.
+  std::uint32_t begin(std::uint8_t paths, std::uint8_t sweep, std::int64_t before_kernel_ns);
+  // Nothing of the train just begun has left the host: its number is used again, so that the peer does not
+  // count it as lost on the way.
+  void abandon() { --last_sent_; }
+  // A TX stamp has come back. kernel_ns : as the kernel gave it; host_ns : the same on the host clock. False
+  // when it was not taken: the train is gone, or a software stamp is not from the second after the send.
+  bool stamp_sent(std::uint32_t train, int position, std::int64_t kernel_ns, std::int64_t host_ns,
+                  bool hardware);
+
+  // -- the peer's
+
+  // The peer's numbering begins anew.
+  void restart();
+  // Takes in an admitted packet. host_ns : its RX stamp, 0 = none. now : monotonic ns.
+  void hear(const Packet& packet, std::int64_t host_ns, bool hardware, std::int64_t now);
+  // The train whose TX stamps the peer tells, the first time that it does; nullptr if there is nothing to
+  // match.
+  const HeardTrain* match_sent(const TrainStamps& sent);
+  // The train of ours whose RX stamps the peer tells, the first time that it does; nullptr likewise.
+  const SentTrain* match_heard(const TrainStamps& heard);
+
+  // -- what goes into packet `position` of our newest train. Any packet may be lost, so the middle one
+  // repeats the train before.
+
+  // TX stamps of an earlier train of ours; valid == 0 if none are there.
+  TrainStamps sent_report(int position) const;
+  // RX stamps of a train of the peer; valid == 0 still proves that we hear. now : monotonic ns.
+  TrainStamps heard_report(int position, std::int64_t now) const;
+
+  // The host clock was stepped: stamps of before say nothing together with stamps of after.
+  void forget_stamps();
+
+  std::uint64_t lost() const { return lost_; }  // packets of the peer
+  std::uint8_t peer_paths() const { return peer_paths_; }
+  const PathTally& path(int index) const { return paths_[index]; }
+
+ private:
+  void retire(std::uint32_t newest);
+
+  std::uint32_t last_sent_ = 0;
+  std::uint32_t heard_ = 0;        // highest train of the peer, 0 = none in this epoch
+  std::uint32_t first_heard_ = 0;  // of the peer's epoch
+  std::uint8_t peer_paths_ = 1, peer_sweep_ = 0;
+  bool retired_heard_ = false;  // the last train that left the table had arrived
+  std::uint64_t lost_ = 0;
+  SentTrain sent_trains_[kSentTrains];
+  HeardTrain heard_trains_[kHeardTrains];
+  PathTally paths_[kMaxPaths];
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_EDGE_TRAINS_H_
