@@ -100,7 +100,7 @@ class EdgeFilter:
             self._gaps.append(level.half_gap_ns)
             self._wider.append(level.half_gap_ns - fit.half_gap_ns)
             usual, scatter = self._usual()
-            if float(np.quantile(self._wider, _BUSY)) <= _BUSY_NS:
+            if sorted(self._wider)[round((len(self._wider) - 1) * _BUSY)] <= _BUSY_NS:
                 noise = self.parameters.stamp_noise_ns
                 variance = noise**2 + (level.half_gap_ns - usual) ** 2 + scatter**2
                 self._weigh(level.t_ns, level.offset_ns, variance)
@@ -112,12 +112,11 @@ class EdgeFilter:
 
     def _usual(self) -> tuple[float, float]:
         """The usual half gap of levels, where they are densest, and how far it scatters there."""
-        gaps = np.sort(np.array(self._gaps))
+        # Sixty numbers: numpy's quantiles would cost more than the fit of a window.
+        gaps = sorted(self._gaps)
         few = min(len(gaps), max(3, round(len(gaps) * _USUAL)))
-        widths = gaps[few - 1 :] - gaps[: len(gaps) - few + 1]
-        first = int(widths.argmin())
-        scatter = float(widths[first]) / 2
-        return float(gaps[first]) + scatter, scatter
+        width, first = min((gaps[k + few - 1] - gaps[k], k) for k in range(len(gaps) - few + 1))
+        return gaps[first] + width / 2, width / 2
 
     def _weigh(self, t_ns: int, offset_ns: int, variance: float) -> bool:
         """Takes an offset measured at t_ns; False after it has contradicted all that was known."""
