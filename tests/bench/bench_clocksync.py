@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.bench.clock_fleet import SimFleet
+from tests.bench.clock_daemons import bench_fleet, field_mb
 from tests.bench.clock_follow import bench_chrony
 from tests.bench.clock_load import bench_load
 from tests.bench.clock_peers import missing_tools
+from tests.bench.clock_scenarios import bench_simulate
 from tests.bench.clock_sidecar import bench_sidecar
 from tests.bench.clock_simulator import Clock, Edge, loaded_path
 from tests.bench.clock_wire import Measured, run_wire
@@ -30,15 +31,12 @@ from tests.bench.clock_wire import Measured, run_wire
 from fabricpulse.clocksync.clockbound import ClockBoundData, ClockBoundWriter
 from fabricpulse.clocksync.edge_estimator import EstimatorParameters, fit_edge
 from fabricpulse.clocksync.edge_filter import EdgeFilter
-from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters, Instant
 from fabricpulse.core.shm.clock_page import (
     ClockLine,
     ClockPage,
-    ClockPageReader,
     ClockPageWriter,
     ClockStatus,
 )
-from fabricpulse.lab import Lab
 
 ROOT = Path(__file__).parents[2]
 _NS = 10**9
@@ -122,191 +120,8 @@ def bench_wire(seconds: float) -> None:
         count=len(held),
     )
     widths = [w for m in ours for w in m.widths]
-    report("wire, all loads", "bound_width_ns_p50", round(float(np.median(widths)), 1), "ns")
-
-
-# A fleet of real daemons
-
-
-def bench_fleet(seconds: float) -> None:
-    """Eight hosts with virtual clocks: convergence, mesh gain, a step, backward jumps, holdover."""
-    with Lab(hosts=8, rails=1) as lab:
-        membership = lab.write_membership()
-        rng = np.random.default_rng(1)
-        for k, host in enumerate(lab.hosts):
-            host.clock.set(
-                offset_ns=int(rng.integers(-5 * _NS, 5 * _NS)),
-                drift_ppm=float(rng.uniform(-50, 50)),
-                wander_ppb=2,
-                seed=k + 1,
-            )
-        coordinator = lab.popen("mgmt", ["fabricpulse", "clocksync", "coordinator"], name="coordinator")
-        url = f"http://{lab.resolve('mgmt')}:9614"
-        for host in lab.hosts:
-            mesh = lab.directory / f"mesh-{host.name}.yaml"
-            mesh.write_text(json.dumps({"host": host.name, "membership": {"file": str(membership)}}))
-            host.popen(["fabricpulse", "mesh", "--config", str(mesh)], name="mesh")
-        time.sleep(3)  # the mesh runs; what is timed is clocksync's own start
-        began = time.monotonic()
-        sidecars = []
-        for host in lab.hosts:
-            config = lab.directory / f"sidecar-{host.name}.yaml"
-            config.write_text(json.dumps({"host": host.name, "coordinators": [url]}))
-            listen = f"{host.front_end}:9613"
-            command = [
-                "fabricpulse",
-                "clocksync",
-                "sidecar",
-                "--config",
-                str(config),
-                "--web.listen-address",
-                listen,
-            ]
-            sidecars.append(host.popen(command, name="sidecar"))
-        watch = FleetWatch(lab)
-        report("8 hosts", "converge_s", round(watch.until_below(1_000, began, 30), 2), "s", lambda v: v <= 6)
-        time.sleep(8)
-        watch.run(seconds)
-        report("8 hosts", "sidecar_rss_mb", round(max(_lab_rss_mb(lab, p.pid) for p in sidecars), 1), "MB")
-        report("8 hosts", "coordinator_rss_mb", round(_lab_rss_mb(lab, coordinator.pid), 1), "MB")
-        edge = watch.edge_error()
-        node = float(np.sqrt(np.mean(np.square(watch.node_errors))))
-        report("8 hosts", "node_err_ns_rms", round(node, 1), "ns", edge_err_ns_rms=round(edge, 1))
-        report("8 hosts", "mesh_gain", round(edge / node, 2), "ratio", lambda v: v >= 1.8)
-        report("8 hosts", "bound_coverage", watch.coverage(), "share", lambda v: v >= 0.999)
-        report(
-            "8 hosts",
-            "bound_width_ns_p50",
-            round(2 * statistics.median(watch.bounds), 1),
-            "ns",
-            lambda v: v <= 5_000,
-        )
-        _bench_step(lab, watch)
-        coordinator.kill()
-        for name in ("mesh",):
-            for process in [p for host in lab.hosts for p in host.processes() if p.name == name]:
-                process.kill()
-        watch.reset()
-        watch.run(12)
-        report("holdover 10 s", "bound_coverage", watch.coverage(), "share", lambda v: v >= 0.999)
-        report("holdover 10 s", "err_ns_max", round(max(abs(e) for e in watch.node_errors), 1), "ns")
-        report("8 hosts", "backward_jumps", watch.backward, "count", lambda v: v == 0)
-
-
-def _bench_step(lab: Lab, watch: "FleetWatch") -> None:
-    """A step of 1 ms of one host's clock."""
-    usual = max(abs(e) for e in watch.node_errors)
-    victim = lab.hosts[3]
-    kernel = victim.clock.step(1_000_000)
-    while time.time_ns() < kernel:
-        time.sleep(0.005)
-    others = [h.name for h in lab.hosts if h is not victim]
-    began = time.monotonic()
-    worst, recovered = 0.0, math.nan
-    while time.monotonic() - began < 8:
-        times = watch.read()
-        mean = statistics.mean(times[name][0] for name in others)
-        worst = max(worst, *(abs(times[name][0] - mean) for name in others))
-        good = abs(times[victim.name][0] - mean) < 1_000 and times[victim.name][2] == ClockStatus.SYNCHRONIZED
-        recovered = (
-            (time.monotonic() - began) if good and math.isnan(recovered) else recovered if good else math.nan
-        )
-        time.sleep(0.01)
-    report("step 1 ms", "step_recover_s", round(recovered, 2), "s", lambda v: v <= 6)
-    report("step 1 ms", "step_others_extra_ns", round(max(0.0, worst - usual), 1), "ns", lambda v: v <= 100)
-
-
-class FleetWatch:
-    """Reads the clock pages of all hosts of a lab and knows the truth."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        self.readers: dict[str, ClockPageReader] = {}
-        self.last: dict[str, int] = {}
-        self.backward = 0
-        self.reset()
-
-    def reset(self) -> None:
-        self.node_errors: list[float] = []
-        self.bounds: list[float] = []
-        self.pairs = self.outside = 0
-
-    def read(self) -> dict[str, tuple[int, int, ClockStatus]]:
-        """host -> (fleet time, bound, status), all at one moment."""
-        now = time.time_ns()
-        result = {}
-        for host in self.lab.hosts:
-            reader = self.readers.get(host.name)
-            if reader is None or reader.stale():
-                try:
-                    reader = self.readers[host.name] = ClockPageReader(host.run_dir / "clock")
-                except OSError:
-                    return {}
-            page = reader.read()
-            if page.status == ClockStatus.UNKNOWN:
-                return {}
-            fleet = page.convert(host.clock.from_kernel(now))
-            if fleet.fleet_ns <= self.last.get(host.name, 0):
-                self.backward += 1
-            self.last[host.name] = fleet.fleet_ns
-            result[host.name] = (fleet.fleet_ns, fleet.bound_ns, fleet.status)
-        return result
-
-    def until_below(self, limit_ns: float, began: float, seconds: float) -> float:
-        """Seconds from `began` until all hosts agree within `limit_ns` and are synchronized; NaN if they never do."""
-        while time.monotonic() - began < seconds:
-            times = self.read().values()
-            synced = bool(times) and all(t[2] == ClockStatus.SYNCHRONIZED for t in times)
-            if synced and max(t[0] for t in times) - min(t[0] for t in times) < limit_ns:
-                return time.monotonic() - began
-            time.sleep(0.02)
-        return math.nan
-
-    def run(self, seconds: float) -> None:
-        """Collects errors and bounds."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            times = list(self.read().values())
-            base = times[0][0]
-            mean = statistics.mean(t[0] - base for t in times)
-            self.node_errors.extend(t[0] - base - mean for t in times)
-            self.bounds.extend(t[1] for t in times)
-            for i, a in enumerate(times):
-                for b in times[:i]:
-                    self.pairs += 1
-                    self.outside += abs(a[0] - b[0]) > a[1] + b[1]
-            time.sleep(0.05)
-
-    def coverage(self) -> float:
-        return round(1 - self.outside / max(self.pairs, 1), 6)
-
-    def edge_error(self) -> float:
-        """RMS error of the single edges' offsets, against the truth, ns."""
-        errors = []
-        for host in self.lab.hosts:
-            for edge in self._status(host.front_end)["edges"]:
-                if edge["offset_ns"] is None:
-                    continue
-                # The stamp is of the host's clock; the truth wants the kernel's.
-                kernel = edge["t_ns"] - host.clock.truth(time.time_ns())
-                truth = -self.lab.true_offset_ns(host.name, edge["peer"], kernel)
-                errors.append(edge["raw_offset_ns"] - truth)
-        return float(np.sqrt(np.mean(np.square(errors))))
-
-    def _status(self, address: str) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads(
-            self.lab.http_get("mgmt", f"http://{address}:9613/api/v1/clocksync/status")
-        )
-        return result
-
-
-def _lab_rss_mb(lab: Lab, pid: int) -> float:
-    return _field_mb(lab.mgmt.run(["cat", f"/proc/{pid}/status"]).stdout, "VmRSS")
-
-
-def _field_mb(status: str, field: str) -> float:
-    """VmRSS, or VmHWM for its peak; not getrusage, whose peak a child inherits from its parent."""
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(field)) / 1024
+    width = round(float(np.median(widths)), 1)
+    report("wire, all loads", "bound_width_ns_p50", width, "ns", lambda v: v <= 5_000)
 
 
 # Costs
@@ -405,7 +220,7 @@ def solve_child() -> None:
     row = {
         "warm_s": round(statistics.median(runs), 3),
         "cold_s": round(cold_s, 3),
-        "rss_mb": round(_field_mb(Path("/proc/self/status").read_text(), "VmHWM"), 1),
+        "rss_mb": round(field_mb(Path("/proc/self/status").read_text(), "VmHWM"), 1),
         "gain": round(20 / float(np.sqrt(np.mean(np.square(error)))), 2),
     }
     print(json.dumps(row))
@@ -423,67 +238,6 @@ def _compile(source: str, place: Path) -> str:
 
 def _output(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-# Simulated fleets
-
-
-def bench_simulate(sizes: list[int]) -> None:
-    """Clos fabrics with asymmetric loads and drifting clocks, and the faults of a fleet; every fit is a real one."""
-    for n in sizes:
-        loads = ((0.0, 0.0), (0.4, 0.4), (0.8, 0.2), (0.2, 0.8))
-        fleet = SimFleet(n, 10, loads=loads, seconds=40)
-        pairs = outside = 0
-        errors: list[float] = []
-        began = time.perf_counter()
-        for second in range(10 if n > 256 else 20):
-            fleet.step()
-            if fleet.times()[0] is None:
-                continue
-            pairs += n * (n - 1) // 2
-            outside += fleet.violations()
-            if second >= 6:
-                errors.extend(np.abs(fleet.errors()))
-        case = f"simulated, {n} hosts"
-        report(
-            case,
-            "node_err_ns_p99",
-            round(float(np.quantile(errors, 0.99)), 1),
-            "ns",
-            p50=round(float(np.median(errors)), 1),
-        )
-        report(case, "bound_coverage", round(1 - outside / pairs, 6), "share", lambda v: v >= 0.999)
-        report(case, "backward_jumps", fleet.backward_jumps, "count", lambda v: v == 0)
-        report(case, "simulated_s_per_s", round(fleet.t / (time.perf_counter() - began), 3), "ratio")
-    for seconds in (10, 60, 300):
-        covered = [_holdover(seed, seconds) for seed in range(200)]
-        share = round(sum(c for c, _ in covered) / len(covered), 6)
-        report(f"holdover {seconds} s", "bound_coverage", share, "share", lambda v: v >= 0.999,
-               bound_ns_p50=round(statistics.median(b for _, b in covered)))  # fmt: skip
-
-
-def _holdover(seed: int, seconds: float) -> tuple[bool, float]:
-    """A clock that was corrected for a while and is then left alone: is the truth within the bound at the end?"""
-    rng = np.random.default_rng(seed)
-    clock = Clock(
-        rng, seconds + 30, offset_ns=0, rate_ppb=float(rng.uniform(-50_000, 50_000)), wander_ppb=2.0
-    )
-
-    def instant(t: float) -> Instant:
-        host = int(clock.at(np.array([t]))[0])
-        return Instant(host, host)
-
-    fleet = FleetClock.start(FleetClockParameters(), instant(0.0))
-    for step in range(1, 21):
-        now = instant(float(step))
-        true_rate = -clock.rate_ppb(step)
-        correction = step * _NS - now.host_ns + round(rng.normal(0, 10))
-        fleet.correct(now, Correction(now.host_ns, correction, true_rate + float(rng.normal(0, 5)), 1_800))
-    for t in np.arange(20.25, 20 + seconds, 0.25):
-        fleet.tick(instant(float(t)))
-    end = 20 + seconds
-    shown = fleet.page.convert(instant(end).host_ns)
-    return abs(shown.fleet_ns - round(end * _NS)) <= shown.bound_ns, float(shown.bound_ns)
 
 
 PARTS = ("cost", "load", "simulate", "wire", "fleet", "sidecar", "chrony")
@@ -514,11 +268,11 @@ def main() -> int:
     if "load" in parts:
         bench_load(report, [1_000, 5_000])
     if "simulate" in parts:
-        bench_simulate([int(n) for n in arguments.hosts.split(",")])
+        bench_simulate(report, [int(n) for n in arguments.hosts.split(",")])
     if "wire" in parts:
         bench_wire(arguments.seconds)
     if "fleet" in parts:
-        bench_fleet(arguments.seconds)
+        bench_fleet(report, arguments.seconds)
     if "sidecar" in parts:
         bench_sidecar(report)
     if "chrony" in parts:

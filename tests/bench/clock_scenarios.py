@@ -1,0 +1,164 @@
+"""Simulated fleets: Clos fabrics of any size, faults, clocks left alone; every fit and every solve is a real one."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from tests.bench.clock_fleet import SimFleet
+from tests.bench.clock_simulator import Clock
+
+from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters, Instant
+
+_NS = 10**9
+
+
+def bench_simulate(report: Callable[..., None], sizes: list[int]) -> None:
+    """Clos fabrics with asymmetric loads and drifting clocks, and the faults of a fleet; every fit is a real one."""
+    for n in sizes:
+        loads = ((0.0, 0.0), (0.4, 0.4), (0.8, 0.2), (0.2, 0.8))
+        fleet = SimFleet(n, 10, loads=loads, seconds=40)
+        pairs = outside = 0
+        errors: list[float] = []
+        began = time.perf_counter()
+        for second in range(10 if n > 256 else 20):
+            fleet.step()
+            if fleet.times()[0] is None:
+                continue
+            pairs += n * (n - 1) // 2
+            outside += fleet.violations()
+            if second >= 6:
+                errors.extend(np.abs(fleet.errors()))
+        case = f"simulated, {n} hosts"
+        report(
+            case,
+            "node_err_ns_p99",
+            round(float(np.quantile(errors, 0.99)), 1),
+            "ns",
+            p50=round(float(np.median(errors)), 1),
+        )
+        report(case, "bound_coverage", round(1 - outside / pairs, 6), "share", lambda v: v >= 0.999)
+        report(case, "backward_jumps", fleet.backward_jumps, "count", lambda v: v == 0)
+        report(case, "simulated_s_per_s", round(fleet.t / (time.perf_counter() - began), 3), "ratio")
+    bench_faults(report)
+    for seconds in (10, 60, 300):
+        covered = [_holdover(seed, seconds) for seed in range(200)]
+        share = round(sum(c for c, _ in covered) / len(covered), 6)
+        report(f"holdover {seconds} s", "bound_coverage", share, "share", lambda v: v >= 0.999,
+               bound_ns_p50=round(statistics.median(b for _, b in covered)))  # fmt: skip
+
+
+@dataclass
+class Fault:
+    """Something that goes wrong after 10 s in a fleet of 32 hosts.
+
+    guilty : the host whose own time may suffer. named : the coordinator must call it suspect. seconds : to look on.
+    """
+
+    name: str
+    happen: Callable[[SimFleet], None]
+    guilty: int | None = None
+    named: bool = False
+    seconds: int = 20
+
+
+def _kill_a_fifth(fleet: SimFleet) -> None:
+    for host in fleet.hosts[::5]:
+        host.alive = False
+
+
+def _lie(fleet: SimFleet) -> None:
+    begin = fleet.t + 0.5
+    fleet.hosts[7].lie_ns = lambda t: 1e6 + (t - begin) * 2_000 if t >= begin else 0.0
+
+
+def _lengthen_one_way(fleet: SimFleet) -> None:
+    fleet.edges[4].forward.base_ns += 5_000
+
+
+def _receive_late(fleet: SimFleet) -> None:
+    fleet.hosts[2].rx_late_ns = 3_000
+
+
+def _step_a_clock(fleet: SimFleet) -> None:
+    fleet.hosts[3].clock.steps.append((fleet.t + 0.4, 1_000_000))
+
+
+FAULTS = (
+    Fault("20 % killed", _kill_a_fifth),
+    Fault("liar, 1 ms and 2 ppm", _lie, guilty=7, named=True),
+    Fault("one way of an edge 5 us longer", _lengthen_one_way),
+    Fault("a host receives 3 us late", _receive_late),
+    Fault("a clock steps 1 ms", _step_a_clock, guilty=3),
+)
+
+
+def bench_faults(report: Callable[..., None]) -> None:
+    """Every fault of `FAULTS`, 2 seeds each: do the bounds hold, how far do the others move, who is named."""
+    for fault in FAULTS:
+        pairs = outside = named = wrongly = backward = 0
+        extra = 0.0
+        bounds: list[float] = []
+        for seed in range(2):
+            fleet = SimFleet(32, 10, seed=seed, loads=((0.0, 0.0), (0.4, 0.1), (0.8, 0.2)), seconds=40)
+            fleet.run(10)
+            usual = float(np.abs(fleet.errors()).max())
+            fault.happen(fleet)
+            suspects: set[str] = set()
+            for _ in range(fault.seconds):
+                fleet.step()
+                alive = [i for i, host in enumerate(fleet.hosts) if host.alive]
+                others = [i for i in alive if i != fault.guilty]
+                # A liar's fleet time is that of its stamps; whoever is only out of step must keep its bound.
+                judged = others if fault.named else alive
+                pairs += len(judged) * (len(judged) - 1) // 2
+                outside += fleet.violations(judged)
+                extra = max(extra, float(np.abs(fleet.errors(others)).max()) - usual)
+                times = fleet.times()
+                bounds.extend(t.bound_ns for i in others if (t := times[i]) is not None)
+                if fleet.coordinator is not None:
+                    suspects |= {m.name for m in fleet.coordinator.members.values() if m.suspect}
+            right = fleet.hosts[fault.guilty].name if fault.named and fault.guilty is not None else ""
+            named += right in suspects
+            wrongly += len(suspects - {right})
+            backward += fleet.backward_jumps
+        case = f"simulated, {fault.name}"
+        report(
+            case, "bound_coverage", round(1 - outside / pairs, 6), "share", lambda v: v >= 0.999,
+            bound_ns_p50=round(statistics.median(bounds)),
+        )  # fmt: skip
+        shift_allowed = 100 if fault.guilty is not None else math.inf
+        report(
+            case, "others_extra_ns", round(max(0.0, extra), 1), "ns",
+            lambda v, limit=shift_allowed: v <= limit,
+        )  # fmt: skip
+        report(case, "backward_jumps", backward, "count", lambda v: v == 0)
+        if fault.named:
+            report(case, "liar_named", named, "of 2 runs", lambda v: v == 2)
+        report(case, "wrongly_suspected", wrongly, "hosts", lambda v: v == 0)
+
+
+def _holdover(seed: int, seconds: float) -> tuple[bool, float]:
+    """A clock that was corrected for a while and is then left alone: is the truth within the bound at the end?"""
+    rng = np.random.default_rng(seed)
+    clock = Clock(
+        rng, seconds + 30, offset_ns=0, rate_ppb=float(rng.uniform(-50_000, 50_000)), wander_ppb=2.0
+    )
+
+    def instant(t: float) -> Instant:
+        host = int(clock.at(np.array([t]))[0])
+        return Instant(host, host)
+
+    fleet = FleetClock.start(FleetClockParameters(), instant(0.0))
+    for step in range(1, 21):
+        now = instant(float(step))
+        true_rate = -clock.rate_ppb(step)
+        correction = step * _NS - now.host_ns + round(rng.normal(0, 10))
+        fleet.correct(now, Correction(now.host_ns, correction, true_rate + float(rng.normal(0, 5)), 1_800))
+    for t in np.arange(20.25, 20 + seconds, 0.25):
+        fleet.tick(instant(float(t)))
+    end = 20 + seconds
+    shown = fleet.page.convert(instant(end).host_ns)
+    return abs(shown.fleet_ns - round(end * _NS)) <= shown.bound_ns, float(shown.bound_ns)
