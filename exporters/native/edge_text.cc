@@ -78,6 +78,17 @@ PathSummary summarize_paths(const EdgeRecord& edge) {
   return s;
 }
 
+EdgeSummary summarize_edges(const std::vector<EdgeRecord>& edges, std::size_t nics) {
+  EdgeSummary summary;
+  summary.send_errors.resize(nics);
+  for (const EdgeRecord& edge : edges) {
+    if (edge.nic >= nics) throw std::invalid_argument("an edge names a NIC that is not there");
+    summary.send_errors[edge.nic] += edge.send_errors;
+    summary.troubled = summary.troubled || edge.state == kDown || summarize_paths(edge).dead > 0;
+  }
+  return summary;
+}
+
 EdgeText::EdgeText(std::vector<std::string> names, std::vector<std::string> labels, int port)
     : names_(std::move(names)), labels_(std::move(labels)), port_(port) {
   if (names_.size() != kEdgeFamilies) throw std::invalid_argument("one name for each family is needed");

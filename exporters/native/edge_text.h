@@ -38,6 +38,14 @@ struct PathSummary {
 };
 PathSummary summarize_paths(const EdgeRecord& edge);
 
+// What a scrape wants to know of all edges beside their samples.
+struct EdgeSummary {
+  std::vector<std::uint64_t> send_errors;  // of each NIC
+  bool troubled = false;                   // an edge is down, or a path of one is
+};
+// Throws std::invalid_argument for an edge of a NIC that is not there.
+EdgeSummary summarize_edges(const std::vector<EdgeRecord>& edges, std::size_t nics);
+
 class EdgeText {
  public:
   // names : of the families, kEdgeFamilies of them. labels : of each edge, as

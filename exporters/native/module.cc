@@ -1,4 +1,5 @@
 // fabricpulse.exporters._probe_engine: the engine for Python, and its pure parts for the tests.
+#include <malloc.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -32,6 +33,21 @@ nb::tuple bounds(const Array& array) {
   nb::list out;
   for (const std::int64_t bound : array) out.append(bound);
   return nb::tuple(out);
+}
+
+// The edge records of a snapshot for `edges` edges. A copy, because bytes need not be aligned for the
+// records. Throws std::invalid_argument when it has another number of them.
+std::vector<EdgeRecord> edges_of(nb::bytes snapshot, std::size_t edges) {
+  SnapshotHeader header;
+  if (snapshot.size() < sizeof(header)) throw std::invalid_argument("not a snapshot");
+  std::memcpy(&header, snapshot.c_str(), sizeof(header));
+  const std::size_t offset = sizeof(header) + header.nics * sizeof(NicRecord);
+  if (header.edges != edges || snapshot.size() != offset + header.edges * sizeof(EdgeRecord)) {
+    throw std::invalid_argument("the snapshot is of another configuration");
+  }
+  std::vector<EdgeRecord> out(header.edges);
+  std::memcpy(static_cast<void*>(out.data()), snapshot.c_str() + offset, out.size() * sizeof(EdgeRecord));
+  return out;
 }
 
 using NicTuple = std::tuple<std::string, std::string, std::string>;
@@ -133,18 +149,13 @@ NB_MODULE(_probe_engine, m) {
   nb::class_<EdgeText>(m, "EdgeText")
       .def(nb::init<std::vector<std::string>, std::vector<std::string>, int>(), "names"_a, "labels"_a,
            "port"_a)
+      .def("summarize",
+           [](const EdgeText& text, nb::bytes snapshot, std::size_t nics) {
+             const EdgeSummary summary = summarize_edges(edges_of(snapshot, text.edges()), nics);
+             return std::make_tuple(summary.send_errors, summary.troubled);
+           })
       .def("render", [](const EdgeText& text, nb::bytes snapshot) {
-        SnapshotHeader header;
-        if (snapshot.size() < sizeof(header)) throw std::invalid_argument("not a snapshot");
-        std::memcpy(&header, snapshot.c_str(), sizeof(header));
-        const std::size_t offset = sizeof(header) + header.nics * sizeof(NicRecord);
-        if (header.edges != text.edges() || snapshot.size() != offset + header.edges * sizeof(EdgeRecord)) {
-          throw std::invalid_argument("the snapshot is of another configuration");
-        }
-        // A copy, because bytes need not be aligned for the records.
-        std::vector<EdgeRecord> edges(header.edges);
-        std::memcpy(static_cast<void*>(edges.data()), snapshot.c_str() + offset,
-                    edges.size() * sizeof(EdgeRecord));
+        const std::vector<EdgeRecord> edges = edges_of(snapshot, text.edges());
         std::vector<EdgeText::Block> blocks;
         {
           nb::gil_scoped_release release;
@@ -157,6 +168,11 @@ NB_MODULE(_probe_engine, m) {
         return out;
       });
 
+  // An answer of a megabyte goes through a handful of buffers. Where the allocator gives them back after each
+  // scrape, touching them anew takes longer than writing the text.
+  m.def("keep_freed_memory", [](int limit) {
+    return mallopt(M_MMAP_THRESHOLD, limit) == 1 && mallopt(M_TRIM_THRESHOLD, limit) == 1;
+  });
   m.def("nic_identity", &nic_identity, "host"_a, "device"_a);
   m.def("siphash24", [](nb::bytes key, nb::bytes data) {
     return siphash24(to_key(key), reinterpret_cast<const std::uint8_t*>(data.c_str()), data.size());

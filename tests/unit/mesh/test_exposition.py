@@ -153,3 +153,24 @@ def test_a_snapshot_of_another_membership_is_refused():
     _, other = view_and_snapshot(2, 4)
     with pytest.raises(ValueError, match="another configuration"):
         MeshExposition(view, 9620).write(Exposition(), pack_snapshot(other), Counters())
+
+
+def test_summary_of_edges():
+    """What decides whether a scrape looks at single edges: an edge or a path that is down; send errors by NIC."""
+    view, snapshot = view_and_snapshot()
+    text = MeshExposition(view, 9620)._edge_text
+    nics = len(snapshot.nics)
+    expected = [sum(e.send_errors for e in snapshot.edges if e.nic == nic) for nic in range(nics)]
+    assert sum(expected) > 0
+    assert text.summarize(pack_snapshot(snapshot), nics) == (expected, False)
+
+    well = snapshot.edges[2]
+    raw = list(well.raw_paths)
+    raw[4 * 5 + 3] = State.DOWN
+    for trouble in (well._replace(raw_paths=tuple(raw)), well._replace(state=State.DOWN)):
+        snapshot.edges[2] = trouble
+        assert text.summarize(pack_snapshot(snapshot), nics) == (expected, True)
+    snapshot.edges[2] = well._replace(state=State.UNKNOWN)
+    assert text.summarize(pack_snapshot(snapshot), nics) == (expected, False)
+    with pytest.raises(ValueError, match="names a NIC"):
+        text.summarize(pack_snapshot(snapshot), nics - 1)

@@ -93,15 +93,18 @@ class MeshExposition:
 
         Raises ValueError for a snapshot of another configuration.
         """
-        snapshot = parse_snapshot(raw)
-        self._write_nics(out, snapshot)
+        send_errors, troubled = self._edge_text.summarize(raw, len(self._nic_values))
+        snapshot = parse_snapshot(raw, edges_too=troubled)
+        self._write_nics(out, snapshot, send_errors)
         self._write_engine(out, snapshot, counters)
         self._write_edges(out, raw)
+        if not troubled:
+            return  # nearly every scrape of a fleet's life
         for values, fault in zip(self._edge_values, edge_faults(self._view, snapshot), strict=True):
             if fault is not None:
                 out.add(m.EDGE_FAULT, (*values, fault), 1)
 
-    def _write_nics(self, out: Exposition, snapshot: Snapshot) -> None:
+    def _write_nics(self, out: Exposition, snapshot: Snapshot, send_errors: Sequence[int]) -> None:
         nics = list(zip(self._nic_values, snapshot.nics, strict=True))
         for values, nic in nics:
             if nic.state != State.UNKNOWN:
@@ -119,10 +122,7 @@ class MeshExposition:
                 out.add(m.PROBES_DROPPED, (*values, reason), count)
             out.add(m.PROBE_OVERFLOWS, values, nic.overflows)
             out.add(m.PROBE_STAMPS_LOST, values, nic.stamps_lost)
-        errors = [0] * len(nics)
-        for edge in snapshot.edges:
-            errors[edge.nic] += edge.send_errors
-        for (values, _), count in zip(nics, errors, strict=True):
+        for values, count in zip(self._nic_values, send_errors, strict=True):
             out.add(m.SEND_ERRORS, values, count)
 
     def _write_engine(self, out: Exposition, snapshot: Snapshot, counters: Counters) -> None:

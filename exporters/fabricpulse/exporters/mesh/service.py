@@ -36,6 +36,8 @@ log = get_logger(__name__)
 
 FRONT_END_EVENTS = {False: "front_end_disconnected", True: "front_end_connected"}
 _RING_SECONDS = 8
+# Above what an answer at the sample cap takes in all its forms.
+_KEPT_BYTES = 16 << 20
 _SMALLEST_RING, _LARGEST_RING = 1 << 12, 1 << 17
 
 
@@ -122,6 +124,7 @@ class MeshService:
             raise ConfigError(
                 f"cannot use alerting.ca_file {self.config.alerting.ca_file}: {error}"
             ) from error
+        native.keep_freed_memory(_KEPT_BYTES)
         self.engine.start()
         self.counters.realtime = self.engine.realtime
         if self.config.probe.realtime and not self.engine.realtime:
