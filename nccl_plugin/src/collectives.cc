@@ -47,7 +47,7 @@ void Profiler::set_level(uint32_t level) {
   int wanted = 0;
   if (level >= 1)
     wanted |= abi::kEventCollective | abi::kEventP2p | abi::kEventKernelChannel | abi::kEventProxyOp;
-  if (level >= 2) wanted |= abi::kEventProxyStep;
+  if (level >= 2) wanted |= abi::kEventProxyStep | abi::kEventNetPlugin;
   __atomic_store_n(mask_, wanted, __ATOMIC_RELAXED);
 }
 
@@ -123,6 +123,30 @@ void Profiler::step_waits(Event* event, bool waits) {
     RecordChange<fp_plugin_collective> change(up->record);
     up->record->proxy_wait_ns += waited;
   }
+}
+
+void Profiler::set_flow(Event* operation, int rank, int peer, uint32_t channel) {
+  std::lock_guard<std::mutex> guard(lock_);
+  operation->rank = rank < 0 ? UINT32_MAX : static_cast<uint32_t>(rank);
+  operation->peer = peer < 0 ? UINT32_MAX : static_cast<uint32_t>(peer);
+  operation->channel = channel;
+}
+
+void Profiler::name_flow(const Event* step, Connection* connection) {
+  uint32_t rank = UINT32_MAX, peer = UINT32_MAX, channel = UINT32_MAX, collective = UINT32_MAX;
+  {
+    std::lock_guard<std::mutex> guard(lock_);
+    if (step->open == 0) return;
+    for (const Event* up = step; up != nullptr; up = up->parent) {
+      if (up->channel != UINT32_MAX) {
+        rank = up->rank;
+        peer = up->peer;
+        channel = up->channel;
+      }
+      if (up->record != nullptr) collective = engine_->telemetry()->collective_index(up->record);
+    }
+  }
+  connection->set_flow(collective, rank, peer, channel);
 }
 
 // One of the event's parts has ended; with the last one the event itself.

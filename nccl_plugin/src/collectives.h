@@ -18,6 +18,10 @@
 
 namespace fabricpulse {
 
+// Type of the events that our net plugin gives to the profiler by NCCL's callback; the data is a Connection.
+// NCCL's own types are small numbers in the upper half.
+constexpr int64_t kNetEventId = INT64_C(0x46500001);
+
 class Profiler {
  public:
   enum class Kind : uint8_t { kOperation, kChild, kStep };
@@ -30,8 +34,9 @@ class Profiler {
     fp_plugin_collective* record = nullptr;  // kOperation
     uint64_t bytes = 0;
     uint64_t started_ns = 0, first_ns = 0, last_ns = 0;
-    uint64_t waiting_since_ns = 0;  // kStep: in the network's hands
-    uint32_t open = 0;              // itself and its children that have not ended
+    uint64_t waiting_since_ns = 0;                                        // kStep: in the network's hands
+    uint32_t rank = UINT32_MAX, peer = UINT32_MAX, channel = UINT32_MAX;  // proxy operation
+    uint32_t open = 0;  // itself and its children that have not ended
   };
 
   // mask: NCCL's live activation mask of this communicator; follows the control socket's `detail`.
@@ -43,6 +48,10 @@ class Profiler {
   Event* child(Event* parent, Kind kind);
   void stop(Event* event);
   void step_waits(Event* event, bool waits);
+  // Whom a proxy operation connects: ranks of the communicator.
+  void set_flow(Event* operation, int rank, int peer, uint32_t channel);
+  // A step of a proxy operation goes over this connection, whose lock is held.
+  void name_flow(const Event* step, Connection* connection);
   bool owns(const Event* event) const { return event >= pool_.get() && event < pool_.get() + kPool; }
   void set_level(uint32_t level);
 

@@ -29,6 +29,17 @@ void random_bytes(void* out, size_t size) {
   if (!filled) throw std::bad_alloc();
 }
 
+uint64_t nic_guid(const NicInfo& nic) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);  // FNV-1a; must differ between the NICs of a host
+  auto add = [&hash](const void* data, size_t size) {
+    for (size_t i = 0; i < size; ++i)
+      hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * UINT64_C(0x100000001b3);
+  };
+  add(nic.address, sizeof(nic.address));
+  add(nic.name.data(), nic.name.size());
+  return hash;
+}
+
 std::mutex instance_lock;
 std::weak_ptr<Engine> instance;
 std::vector<NicInfo>
@@ -43,10 +54,11 @@ __attribute__((destructor)) void at_exit() {
 
 }  // namespace
 
-std::shared_ptr<Engine> Engine::acquire(LogFunction log, std::string* error) {
+std::shared_ptr<Engine> Engine::acquire(LogFunction log, Purpose purpose, std::string* error) {
   std::lock_guard<std::mutex> lock(instance_lock);
   if (auto engine = instance.lock()) {
     if (log != nullptr) engine->log_.store(log);
+    if (purpose == Purpose::kNet && !engine->open_listeners(error)) return nullptr;
     return engine;
   }
   std::string complaint;
@@ -54,6 +66,7 @@ std::shared_ptr<Engine> Engine::acquire(LogFunction log, std::string* error) {
   std::shared_ptr<Engine> engine(new Engine(log, config));
   if (!complaint.empty()) engine->warn(complaint);
   if (!engine->start(error)) return nullptr;
+  if (purpose == Purpose::kNet && !engine->open_listeners(error)) return nullptr;
   instance = engine;
   exit_engine = engine.get();
   exit_pid = getpid();
@@ -81,13 +94,8 @@ bool Engine::start(std::string* error) {
     auto nic = std::make_unique<Nic>();
     static_cast<NicInfo&>(*nic) = info;
     nic->link_up = nic_link_up(info.name);
+    nic->guid = nic_guid(info);
     nics_.push_back(std::move(nic));
-  }
-  if (nics_.empty()) {
-    *error = config_.nics.empty()
-                 ? "no NIC of this host is up and has an address; name some by FABRICPULSE_NICS"
-                 : "no NIC of this host matches FABRICPULSE_NICS=" + config_.nics;
-    return false;
   }
   std::string complaint;
   telemetry_.open(config_, kPluginVersion, &complaint);
@@ -107,7 +115,6 @@ bool Engine::start(std::string* error) {
     *error = std::string("cannot make the keeper's descriptors: ") + strerror(errno);
     return false;
   }
-  if (!open_listeners(error)) return false;
   watch(wake_, Watched::kWake, 0, EPOLLIN);
   if (links_ >= 0) watch(links_, Watched::kLinks, 0, EPOLLIN);
   control_ = std::make_unique<ControlServer>(this);
@@ -188,14 +195,14 @@ std::shared_ptr<Listener> Engine::listen(uint32_t device, uint64_t communicator,
   handle->magic = kHandleMagic;
   memcpy(handle->token, listener->token, sizeof(handle->token));
   handle->port = port_;
-  bool v4 =
-      std::all_of(nics_.begin(), nics_.end(), [](const auto& nic) { return is_mapped_v4(nic->address); });
+  bool v4 = true;
+  for (uint32_t i = 0; i < nics_.size(); ++i) v4 &= is_mapped_v4(nic_address(i).data());
   handle->v4 = v4;
   size_t each = v4 ? 4 : 16, room = sizeof(handle->addresses) / each;
   // More NICs than room (IPv6 only): the listening one must be among them.
   uint32_t first = device < room ? 0 : static_cast<uint32_t>(device - room + 1);
   for (uint32_t i = first; i < nics_.size() && handle->count < room; ++i)
-    memcpy(handle->addresses + each * handle->count++, nics_[i]->address + (v4 ? 12 : 0), each);
+    memcpy(handle->addresses + each * handle->count++, nic_address(i).data() + (v4 ? 12 : 0), each);
   handle->device = static_cast<uint8_t>(device - first);
   std::lock_guard<std::mutex> lock(lock_);
   listeners_.erase(std::remove_if(listeners_.begin(), listeners_.end(), [](auto& l) { return l.expired(); }),
@@ -250,7 +257,7 @@ std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, 
         uint32_t nic = (device + k) % local, peer_nic = (nic + shift + across) % remote;
         if (k == 0 && across == 0) peer_nic = handle->device;
         if (lanes.size() < config_.max_lanes &&
-            is_mapped_v4(nics_[nic]->address) == is_mapped_v4(peer[peer_nic].address))
+            is_mapped_v4(nic_address(nic).data()) == is_mapped_v4(peer[peer_nic].address))
           lanes.emplace_back(nic, peer_nic);
       }
     // A NIC with fewer lanes than `paths` has some over the same pair with other source ports: where the
@@ -316,6 +323,14 @@ bool Engine::find_route(uint64_t connection, PeerRoute* route) {
   return true;
 }
 
+void Engine::refresh_route(uint64_t connection, const WireNic* nics, uint32_t count) {
+  std::lock_guard<std::mutex> lock(lock_);
+  auto found = routes_.find(connection);
+  // The numbers of NICs are the peer's own: a list of another length is no newer one of the same.
+  if (found == routes_.end() || found->second.nics.size() != count) return;
+  found->second.nics.assign(nics, nics + count);
+}
+
 bool Engine::knows(uint64_t connection) {
   std::lock_guard<std::mutex> lock(lock_);
   return connections_.count(connection) > 0;
@@ -325,7 +340,9 @@ std::shared_ptr<Receiver> Engine::receiver_for(const Hello& hello) {
   std::lock_guard<std::mutex> lock(lock_);
   auto known = connections_.find(hello.connection);
   if (known != connections_.end()) {
-    if (memcmp(routes_[hello.connection].token, hello.token, sizeof(hello.token)) != 0) return nullptr;
+    PeerRoute& known_route = routes_[hello.connection];
+    if (memcmp(known_route.token, hello.token, sizeof(hello.token)) != 0) return nullptr;
+    known_route.nics.assign(hello.nics, hello.nics + hello.nic_count);
     return std::dynamic_pointer_cast<Receiver>(known->second);
   }
   for (auto& weak : listeners_) {

@@ -6,6 +6,7 @@
 #ifndef FABRICPULSE_ENGINE_H_
 #define FABRICPULSE_ENGINE_H_
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -68,19 +69,23 @@ enum class Watched : uint8_t { kWake = 1, kLinks, kListener, kIncoming, kDial };
 class Engine final : public Host {
  public:
   // The engine of this process, started if need be. nullptr: `error` says why.
-  static std::shared_ptr<Engine> acquire(LogFunction log, std::string* error);
+  // For the profiler alone no NIC is needed and none is listened on.
+  enum class Purpose { kProfiler, kNet };
+  static std::shared_ptr<Engine> acquire(LogFunction log, Purpose purpose, std::string* error);
   ~Engine() override;
 
   struct Nic : NicInfo {
     std::atomic<bool> link_up{false};
     std::atomic<bool> avoided{false};
-    int listen_fd = -1;
+    std::atomic<int> listen_fd{-1};
+    uint64_t guid = 0;  // differs between the NICs of a host, and stays when one comes back as another
     uint64_t link_downs = 0;
   };
 
   // ---- NCCL's threads ----
   uint32_t nic_count() const { return static_cast<uint32_t>(nics_.size()); }
   const Nic& nic(uint32_t index) const { return *nics_[index]; }
+  std::array<uint8_t, 16> nic_address(uint32_t index) const;
   void add_communicator(int change);
   void called(const char* abi);
 
@@ -105,6 +110,8 @@ class Engine final : public Host {
   const ProcessIdentity& identity() const { return identity_; }
   uint16_t port() const { return port_; }
   void fill_nics(WireNic* nics, uint32_t* count) const;
+  // The peer's NICs as it has just said.
+  void refresh_route(uint64_t connection, const WireNic* nics, uint32_t count);
   bool find_route(uint64_t connection, PeerRoute* route);
   bool knows(uint64_t connection);
   // The receiving end that a hello is for, made if its listener is here; nullptr: not ours.
@@ -137,7 +144,8 @@ class Engine final : public Host {
   Engine(LogFunction log, const Config& config);
   bool start(std::string* error);
   bool open_listeners(std::string* error);
-  bool open_nic_listener(Nic* nic, uint16_t port);
+  bool open_nic_listener(uint32_t index, uint16_t port);
+  void look_at_nic(uint32_t index, uint64_t now);
   void run();
   void tick(uint64_t now, uint64_t since_last);
   void look_at_links(uint64_t now);
@@ -147,8 +155,9 @@ class Engine final : public Host {
   Telemetry telemetry_;
   std::atomic<LogFunction> log_;
   ProcessIdentity identity_;
-  uint16_t port_ = 0;
+  std::atomic<uint16_t> port_{0};  // 0: nobody listens
   std::vector<std::unique_ptr<Nic>> nics_;
+  mutable std::mutex addresses_lock_;  // addresses of nics_: a NIC may come back with another
   const fp_virtual_clock* virtual_clock_ = nullptr;
 
   FleetTime fleet_time_;

@@ -135,7 +135,7 @@ int Handshakes::dial_socket(uint32_t nic, const uint8_t address[16], uint16_t po
                             int* error) {
   sockaddr_storage to, from;
   socklen_t to_size = to_sockaddr(address, port, &to);
-  socklen_t from_size = to_sockaddr(engine_->nic(nic).address, source_port, &from);
+  socklen_t from_size = to_sockaddr(engine_->nic_address(nic).data(), source_port, &from);
   int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) {
     *error = errno;
@@ -286,6 +286,7 @@ void Handshakes::end_dial(uint64_t id, int error, uint64_t now) {
   const HelloReply* reply = error == 0 ? &dial->reply : nullptr;
   if (reply != nullptr && !gone && !sender->peer_known())
     sender->set_peer(reply->process, reply->nics, reply->nic_count);
+  if (reply != nullptr && !gone) engine_->refresh_route(sender->id(), reply->nics, reply->nic_count);
   if (reply != nullptr && reply->status == HelloStatus::kOk) {
     transport = make_tcp_lane(dial->fd);
   } else if (dial->fd >= 0) {

@@ -109,6 +109,7 @@ void Engine::publish(uint64_t now) {
   for (uint32_t i = 0; i < nics_.size(); ++i) {
     fp_plugin_device* record = telemetry_.device(i);
     RecordChange<fp_plugin_device> change(record);
+    record->avoided = nics_[i]->avoided;
     record->lanes = lanes[i];
     record->lanes_up = up[i];
   }

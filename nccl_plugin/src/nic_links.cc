@@ -11,40 +11,58 @@
 
 namespace fabricpulse {
 
-bool Engine::open_nic_listener(Nic* nic, uint16_t port) {
+std::array<uint8_t, 16> Engine::nic_address(uint32_t index) const {
+  std::lock_guard<std::mutex> lock(addresses_lock_);
+  std::array<uint8_t, 16> address;
+  memcpy(address.data(), nics_[index]->address, address.size());
+  return address;
+}
+
+bool Engine::open_nic_listener(uint32_t index, uint16_t port) {
+  Nic& nic = *nics_[index];
   sockaddr_storage address;
-  socklen_t size = to_sockaddr(nic->address, port, &address);
+  socklen_t size = to_sockaddr(nic_address(index).data(), port, &address);
   int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return false;
   int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   // Answers leave by the NIC they are for, whatever the routing table prefers. Without the right to it, by
   // the table.
-  (void)!setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, nic->name.c_str(),
-                    static_cast<socklen_t>(nic->name.size() + 1));
+  (void)!setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, nic.name.c_str(),
+                    static_cast<socklen_t>(nic.name.size() + 1));
   if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(fd, 512) != 0) {
+    int error = errno;
     ::close(fd);
+    errno = error;
     return false;
   }
-  nic->listen_fd = fd;
+  nic.listen_fd = fd;
   return true;
 }
 
-// One port on all NICs, so that a handle needs to say it once.
+// One port on all NICs, so that a handle needs to say it once. Only when NCCL wants the net plugin: the
+// profiler beside NCCL's own transport listens nowhere.
 bool Engine::open_listeners(std::string* error) {
+  if (port_ != 0) return true;
+  if (nics_.empty()) {
+    *error = config_.nics.empty()
+                 ? "no NIC of this host is up and has an address; name some by FABRICPULSE_NICS"
+                 : "no NIC of this host matches FABRICPULSE_NICS=" + config_.nics;
+    return false;
+  }
   for (int tries = 0; tries < 20; ++tries) {
     uint16_t port = 0;
     bool all = true;
-    for (auto& nic : nics_) {
-      if (!open_nic_listener(nic.get(), port)) {
-        *error = "cannot listen on " + nic->name + ": " + strerror(errno);
+    for (uint32_t i = 0; i < nics_.size(); ++i) {
+      if (!open_nic_listener(i, port)) {
+        *error = "cannot listen on " + nics_[i]->name + ": " + strerror(errno);
         all = false;
         break;
       }
       if (port == 0) {
         sockaddr_storage bound;
         socklen_t size = sizeof(bound);
-        getsockname(nic->listen_fd, reinterpret_cast<sockaddr*>(&bound), &size);
+        getsockname(nics_[i]->listen_fd, reinterpret_cast<sockaddr*>(&bound), &size);
         port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
                                                  : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
       }
@@ -62,10 +80,48 @@ bool Engine::open_listeners(std::string* error) {
   return false;
 }
 
+// A NIC may be taken away and come back under its name as another one: a driver that was loaded anew, a
+// virtual function, a reset. Sockets bound to the old one are dead, also the listening one.
+void Engine::look_at_nic(uint32_t index, uint64_t now) {
+  Nic& nic = *nics_[index];
+  NicInfo found;
+  found.name = nic.name;
+  memcpy(found.address, nic_address(index).data(), sizeof(found.address));
+  NicInfo before = found;
+  if (!look_up_nic(&found)) return;  // away, or without an address yet
+  bool other =
+      found.ifindex != nic.ifindex || memcmp(found.address, before.address, sizeof(found.address)) != 0;
+  if (!other && (nic.listen_fd >= 0 || port_ == 0)) return;
+  if (other) {
+    for (auto& connection : connections()) {
+      Entered entered(connection.get());
+      connection->fail_nic(index, FP_REASON_LINK_DOWN, now);
+    }
+    std::lock_guard<std::mutex> lock(addresses_lock_);
+    memcpy(nic.address, found.address, sizeof(nic.address));
+  }
+  nic.ifindex = found.ifindex;
+  if (port_ == 0) return;
+  if (nic.listen_fd >= 0) ::close(nic.listen_fd.exchange(-1));  // leaves the epoll set by itself
+  if (!open_nic_listener(index, port_)) {
+    // Asked again with the next event, or in a second.
+    if (other) warn("cannot listen on " + nic.name + ", which has come back: " + strerror(errno));
+    return;
+  }
+  watch(nic.listen_fd, Watched::kListener, index, EPOLLIN);
+  info("NIC " + nic.name + " is back as another one");
+  for (auto& connection : connections()) {
+    if (connection->direction() != Direction::kSend) continue;
+    Entered entered(connection.get());
+    static_cast<Sender*>(connection.get())->dial_soon(index, now);
+  }
+}
+
 void Engine::look_at_links(uint64_t now) {
   links_looked_ns_ = now;
   for (uint32_t i = 0; i < nics_.size(); ++i) {
     Nic& nic = *nics_[i];
+    look_at_nic(i, now);
     bool up = nic_link_up(nic.name);
     if (nic.link_up.exchange(up) == up) continue;
     if (!up) ++nic.link_downs;
@@ -91,7 +147,7 @@ void Engine::fill_nics(WireNic* nics, uint32_t* count) const {
   *count = nic_count();
   for (uint32_t i = 0; i < *count; ++i) {
     snprintf(nics[i].device, sizeof(nics[i].device), "%s", nics_[i]->name.c_str());
-    memcpy(nics[i].address, nics_[i]->address, 16);
+    memcpy(nics[i].address, nic_address(i).data(), 16);
   }
 }
 
@@ -105,10 +161,8 @@ Engine::Nic* Engine::find_nic(const std::string& name, uint32_t* index) {
 }
 
 void Engine::set_avoided(uint32_t nic, bool avoided) {
-  nics_[nic]->avoided = avoided;
-  fp_plugin_device* record = telemetry_.device(nic);
-  RecordChange<fp_plugin_device> change(record);
-  record->avoided = avoided;
+  nics_[nic]->avoided = avoided;  // the keeper shows it
+  wake();
 }
 
 }  // namespace fabricpulse

@@ -20,7 +20,7 @@ constexpr uint64_t kConnection = 0x1234;
 
 std::shared_ptr<Engine> start() {
   std::string error;
-  auto engine = Engine::acquire(nullptr, &error);
+  auto engine = Engine::acquire(nullptr, Engine::Purpose::kNet, &error);
   if (!engine) {
     fprintf(stderr, "no engine: %s\n", error.c_str());
     exit(3);  // this machine has no NIC that is up

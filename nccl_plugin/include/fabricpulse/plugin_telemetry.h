@@ -168,7 +168,12 @@ struct fp_plugin_connection {
   uint32_t net_operations;    // setNetAttr (v11+): bit mask of ncclFunc; UINT32_MAX = unknown
   uint32_t net_algorithms;    // bit mask
   uint32_t net_protocols;     // bit mask
-  uint64_t reserved[4];
+  // What it carries, as NCCL's profiler last said (detail 2, v10+); UINT32_MAX = unknown.
+  uint32_t flow_collective;  // index into collectives: function, algorithm, protocol
+  uint32_t flow_rank;        // of this end, in that record's communicator: with flow_peer the GPU pair
+  uint32_t flow_peer;        // of the other end
+  uint32_t flow_channel;     // NCCL's channel
+  uint64_t reserved[2];
 };
 
 struct fp_plugin_lane {

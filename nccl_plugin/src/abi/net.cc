@@ -9,6 +9,7 @@
 #include <exception>
 #include <new>
 
+#include "collectives.h"
 #include "engine.h"
 
 #define FABRICPULSE_EXPORT extern "C" __attribute__((visibility("default")))
@@ -18,25 +19,58 @@ namespace {
 
 using abi::Result;
 
+// What NCCL has last said by setNetAttr about a communicator's traffic. Connections take it over when they
+// are used: it changes with the kind of transfer.
+struct Attributes {
+  std::atomic<uint32_t> operations{UINT32_MAX}, algorithms{UINT32_MAX}, protocols{UINT32_MAX};
+  std::atomic<uint32_t> changes{1};
+};
+
 struct Context {  // of a communicator
   std::shared_ptr<Engine> engine;
   uint64_t communicator = 0;
-  std::atomic<uint32_t> operations{UINT32_MAX}, algorithms{UINT32_MAX}, protocols{UINT32_MAX};
+  std::shared_ptr<Attributes> attributes = std::make_shared<Attributes>();
+  abi::ProfilerCallback profiler = nullptr;
 };
 
 struct ListenComm {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Listener> listener;
+  std::shared_ptr<Attributes> attributes;
+  abi::ProfilerCallback profiler = nullptr;
+};
+
+// What a connection tells of the traffic on it, besides moving it.
+struct Composition {
+  std::shared_ptr<Attributes> attributes;
+  uint32_t seen = 0;
+  abi::ProfilerCallback profiler = nullptr;
+
+  // With the connection's lock held. `parent`: the profiler's handle of the step, from NCCL; may be null.
+  void note(Engine* engine, Connection* connection, void* parent, uint64_t now) {
+    uint32_t changes = attributes->changes.load(std::memory_order_acquire);
+    if (changes != seen) {
+      seen = changes;
+      connection->set_attributes(attributes->operations, attributes->algorithms, attributes->protocols);
+    }
+    if (parent == nullptr || profiler == nullptr || engine->detail() < 2 || !connection->flow_due(now))
+      return;
+    void* event = nullptr;  // stays null: ours is over with this call, and another profiler does not know it
+    (void)profiler(&event, 0, parent, kNetEventId, connection);
+    if (event != nullptr) (void)profiler(&event, 1, nullptr, kNetEventId, nullptr);
+  }
 };
 
 struct SendComm {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Sender> sender;
+  Composition composition;
 };
 
 struct RecvComm {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Receiver> receiver;
+  Composition composition;
 };
 
 std::mutex process_lock;
@@ -97,11 +131,12 @@ thread_local Debts debts;
 
 // ---- core, in terms of v12 ----
 
-Result core_init(void** context, uint64_t communicator, abi::Logger log, const char* version) {
+Result core_init(void** context, uint64_t communicator, abi::Logger log, abi::ProfilerCallback profiler,
+                 const char* version) {
   return guarded([&]() -> Result {
     logger = log;
     std::string error;
-    auto engine = Engine::acquire(log, &error);
+    auto engine = Engine::acquire(log, Engine::Purpose::kNet, &error);
     if (!engine) {
       if (log != nullptr)
         log(static_cast<int>(LogLevel::kWarn), ~0ul, "fabricpulse", 0, "NET/FABRICPULSE: not used: %s",
@@ -113,6 +148,7 @@ Result core_init(void** context, uint64_t communicator, abi::Logger log, const c
     auto* made = new Context;
     made->engine = std::move(engine);
     made->communicator = communicator;
+    made->profiler = profiler;
     *context = made;
     return abi::kSuccess;
   });
@@ -128,11 +164,11 @@ Result core_finalize(void* context) {
   });
 }
 
-Result process_init(abi::Logger log, const char* version) {
+Result process_init(abi::Logger log, abi::ProfilerCallback profiler, const char* version) {
   std::lock_guard<std::mutex> lock(process_lock);
   if (process_context != nullptr) return abi::kSuccess;
   void* context = nullptr;
-  Result result = core_init(&context, 0, log, version);
+  Result result = core_init(&context, 0, log, profiler, version);
   if (result == abi::kSuccess) process_context = static_cast<Context*>(context);
   return result;
 }
@@ -140,7 +176,7 @@ Result process_init(abi::Logger log, const char* version) {
 // devices() and getProperties() have no context: NCCL calls them after an init() that succeeded.
 std::shared_ptr<Engine> running() {
   std::string error;
-  return Engine::acquire(nullptr, &error);
+  return Engine::acquire(nullptr, Engine::Purpose::kNet, &error);
 }
 
 Result core_devices(int* count) {
@@ -150,17 +186,6 @@ Result core_devices(int* count) {
     *count = static_cast<int>(engine->nic_count());
     return abi::kSuccess;
   });
-}
-
-uint64_t nic_guid(const Engine::Nic& nic) {
-  uint64_t hash = UINT64_C(0xcbf29ce484222325);  // FNV-1a; must differ between the NICs of a host
-  auto add = [&hash](const void* data, size_t size) {
-    for (size_t i = 0; i < size; ++i)
-      hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * UINT64_C(0x100000001b3);
-  };
-  add(nic.address, sizeof(nic.address));
-  add(nic.name.data(), nic.name.size());
-  return hash;
 }
 
 template <typename Properties>
@@ -173,7 +198,7 @@ Result fill_properties(int device, Properties* out) {
     memset(out, 0, sizeof(*out));
     out->name = const_cast<char*>(nic.name.c_str());
     out->pci_path = nic.pci_path.empty() ? nullptr : const_cast<char*>(nic.pci_path.c_str());
-    out->guid = nic_guid(nic);
+    out->guid = nic.guid;
     out->pointer_support = abi::kPointerHost;
     out->speed_mbps = static_cast<int>(nic.speed_mbps);
     out->port = 0;
@@ -202,6 +227,8 @@ Result core_listen(void* context, int device, void* handle, void** listen_comm) 
       return abi::kInvalidArgument;
     auto* comm = new ListenComm;
     comm->engine = made->engine;
+    comm->attributes = made->attributes;
+    comm->profiler = made->profiler;
     Handle own;
     comm->listener = made->engine->listen(static_cast<uint32_t>(device), made->communicator, &own);
     memset(handle, 0, abi::kHandleBytes);
@@ -224,12 +251,10 @@ Result core_connect(void* context, int device, void* handle, void** send_comm) {
     memcpy(handle, &own, sizeof(own));
     if (!error.empty()) return report(made->engine.get(), error, abi::kRemoteError);
     if (!sender) return abi::kSuccess;
-    {
-      Entered entered(sender.get());
-      sender->set_attributes(made->operations, made->algorithms, made->protocols);
-    }
     auto* comm = new SendComm;
     comm->engine = made->engine;
+    comm->composition.attributes = made->attributes;
+    comm->composition.profiler = made->profiler;
     comm->sender = std::move(sender);
     *send_comm = comm;
     return abi::kSuccess;
@@ -244,6 +269,8 @@ Result core_accept(void* listen_comm, void** recv_comm) {
     if (!receiver) return abi::kSuccess;
     auto* comm = new RecvComm;
     comm->engine = listen->engine;
+    comm->composition.attributes = listen->attributes;
+    comm->composition.profiler = listen->profiler;
     comm->receiver = std::move(receiver);
     *recv_comm = comm;
     return abi::kSuccess;
@@ -262,7 +289,7 @@ Result core_reg_mr(void*, void*, size_t, int type, void** memory) {
 Result core_reg_mr_dmabuf(void*, void*, size_t, int, uint64_t, int, void**) { return abi::kInvalidUsage; }
 Result core_dereg_mr(void*, void*) { return abi::kSuccess; }
 
-Result core_isend(void* send_comm, void* data, size_t size, int tag, void** request) {
+Result core_isend(void* send_comm, void* data, size_t size, int tag, void* parent, void** request) {
   return guarded([&]() -> Result {
     auto* comm = static_cast<SendComm*>(send_comm);
     Sender* sender = comm->sender.get();
@@ -273,15 +300,16 @@ Result core_isend(void* send_comm, void* data, size_t size, int tag, void** requ
     if (sender->broken()) {
       result = abi::kRemoteError;
     } else {
-      *request =
-          sender->send(data, static_cast<uint32_t>(size), static_cast<uint32_t>(tag), comm->engine->now());
+      uint64_t now = comm->engine->now();
+      *request = sender->send(data, static_cast<uint32_t>(size), static_cast<uint32_t>(tag), now);
+      comm->composition.note(comm->engine.get(), sender, parent, now);
     }
     sender->leave();
     return result;
   });
 }
 
-Result core_irecv(void* recv_comm, int n, void** data, const size_t* sizes, void** request) {
+Result core_irecv(void* recv_comm, int n, void** data, const size_t* sizes, void* parent, void** request) {
   return guarded([&]() -> Result {
     auto* comm = static_cast<RecvComm*>(recv_comm);
     Receiver* receiver = comm->receiver.get();
@@ -292,7 +320,9 @@ Result core_irecv(void* recv_comm, int n, void** data, const size_t* sizes, void
     if (receiver->broken()) {
       result = abi::kRemoteError;
     } else {
-      *request = receiver->receive(data[0], sizes[0], comm->engine->now());
+      uint64_t now = comm->engine->now();
+      *request = receiver->receive(data[0], sizes[0], now);
+      comm->composition.note(comm->engine.get(), receiver, parent, now);
       if (receiver->owes()) debts.add(receiver);
     }
     receiver->leave();
@@ -369,9 +399,11 @@ Result core_close_listen(void* listen_comm) {
 Result core_set_attributes(void* context, abi::NetAttributes* attributes) {
   auto* made = static_cast<Context*>(context);
   if (made == nullptr || attributes == nullptr) return abi::kSuccess;
-  made->operations = attributes->operations;
-  made->algorithms = attributes->algorithms;
-  made->protocols = attributes->protocols;
+  Attributes& kept = *made->attributes;
+  kept.operations = attributes->operations;
+  kept.algorithms = attributes->algorithms;
+  kept.protocols = attributes->protocols;
+  kept.changes.fetch_add(1, std::memory_order_release);
   return abi::kSuccess;
 }
 
@@ -404,13 +436,15 @@ constexpr const char* version_name() {
 
 template <int kVersion>
 Result init_once(abi::Logger log) {
-  return process_init(log, version_name<kVersion>());
+  return process_init(log, nullptr, version_name<kVersion>());
 }
-Result init_v10(abi::Logger log, abi::ProfilerCallback) { return process_init(log, version_name<10>()); }
+Result init_v10(abi::Logger log, abi::ProfilerCallback profiler) {
+  return process_init(log, profiler, version_name<10>());
+}
 template <int kVersion>
 Result init_each(void** context, uint64_t communicator, abi::Config*, abi::Logger log,
-                 abi::ProfilerCallback) {
-  return core_init(context, communicator, log, version_name<kVersion>());
+                 abi::ProfilerCallback profiler) {
+  return core_init(context, communicator, log, profiler, version_name<kVersion>());
 }
 
 Result listen_process(int device, void* handle, void** comm) {
@@ -439,26 +473,27 @@ Result reg_mr_int(void* comm, void* data, int size, int type, void** memory) {
 }
 Result isend_int(void* comm, void* data, int size, int tag, void*, void** request) {
   if (size < 0) return abi::kInvalidArgument;
-  return core_isend(comm, data, static_cast<size_t>(size), tag, request);
+  return core_isend(comm, data, static_cast<size_t>(size), tag, nullptr, request);
 }
 Result isend_size(void* comm, void* data, size_t size, int tag, void*, void** request) {
-  return core_isend(comm, data, size, tag, request);
+  return core_isend(comm, data, size, tag, nullptr, request);
 }
-Result isend_profiled(void* comm, void* data, size_t size, int tag, void*, void*, void** request) {
-  return core_isend(comm, data, size, tag, request);
+Result isend_profiled(void* comm, void* data, size_t size, int tag, void*, void* parent, void** request) {
+  return core_isend(comm, data, size, tag, parent, request);
 }
 Result irecv_int(void* comm, int n, void** data, int* sizes, int*, void**, void** request) {
   if (n != 1 || sizes[0] < 0) return abi::kInvalidArgument;
   size_t size = static_cast<size_t>(sizes[0]);
-  return core_irecv(comm, n, data, &size, request);
+  return core_irecv(comm, n, data, &size, nullptr, request);
 }
 Result irecv_size(void* comm, int n, void** data, size_t* sizes, int*, void**, void** request) {
-  return core_irecv(comm, n, data, sizes, request);
+  return core_irecv(comm, n, data, sizes, nullptr, request);
 }
 // An in-value of *request may hint that early completion is allowed; it is not needed, and would break the
 // promise that a completed receive has arrived.
-Result irecv_profiled(void* comm, int n, void** data, size_t* sizes, int*, void**, void**, void** request) {
-  return core_irecv(comm, n, data, sizes, request);
+Result irecv_profiled(void* comm, int n, void** data, size_t* sizes, int*, void**, void** parents,
+                      void** request) {
+  return core_irecv(comm, n, data, sizes, parents != nullptr ? parents[0] : nullptr, request);
 }
 
 constexpr char kName[] = "fabricpulse";

@@ -20,7 +20,7 @@ Result start(void** context, uint64_t communicator, int* mask, int ranks, int ra
              abi::Logger log) noexcept {
   try {
     std::string error;
-    auto engine = Engine::acquire(log, &error);
+    auto engine = Engine::acquire(log, Engine::Purpose::kProfiler, &error);
     if (!engine) return abi::kSystemError;  // NCCL goes on without a profiler
     *context = new Profiler(std::move(engine), communicator, static_cast<uint32_t>(ranks),
                             static_cast<uint32_t>(rank), mask);
@@ -64,9 +64,18 @@ Result start_event(void* context, void** handle, D* descriptor) noexcept {
         [[fallthrough]];
       case abi::kEventKernelChannel:
         if (profiler->owns(parent)) event = profiler->child(parent, Profiler::Kind::kChild);
+        if (event != nullptr && static_cast<uint64_t>(descriptor->type) == abi::kEventProxyOp)
+          profiler->set_flow(event, descriptor->rank, descriptor->proxy_op.peer,
+                             descriptor->proxy_op.channel);
         break;
       case abi::kEventProxyStep:
         if (profiler->owns(parent)) event = profiler->child(parent, Profiler::Kind::kStep);
+        break;
+      case abi::kEventNetPlugin:
+        // From our own net plugin, in this very call of its: which connection carries the step. No handle is
+        // given out, so nothing has to be stopped.
+        if (descriptor->net_plugin.id == kNetEventId && profiler->owns(parent))
+          profiler->name_flow(parent, static_cast<Connection*>(descriptor->net_plugin.data));
         break;
       default:
         break;

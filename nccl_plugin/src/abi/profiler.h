@@ -16,6 +16,7 @@ enum ProfilerEvent : uint64_t {  // bits of the activation mask and of a descrip
   kEventProxyOp = 8,
   kEventProxyStep = 16,
   kEventKernelChannel = 64,
+  kEventNetPlugin = 128,
 };
 
 enum ProxyStepState : int {
@@ -66,6 +67,10 @@ struct ProxyOp {
 struct ProxyStep {
   int step;
 };
+struct NetPluginEvent {
+  int64_t id;  // the net plugin's type of event and its version
+  void* data;
+};
 
 template <typename Type, typename Collective>
 struct Descriptor {
@@ -77,6 +82,7 @@ struct Descriptor {
     P2pV4 p2p;  // newer versions only append
     ProxyOp proxy_op;
     ProxyStep proxy_step;
+    NetPluginEvent net_plugin;
   };
 };
 using DescriptorV4 = Descriptor<uint8_t, CollectiveV4>;

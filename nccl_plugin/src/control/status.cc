@@ -51,7 +51,7 @@ void render_lane(const Engine& engine, const Connection& connection, uint32_t in
       .close('}');
 }
 
-void render_connection(const Engine& engine, const Connection& connection, const fp_plugin_connection& r,
+void render_connection(Engine& engine, const Connection& connection, const fp_plugin_connection& r,
                        uint64_t now, JsonWriter* out) {
   static constexpr const char* kStates[] = {"open", "open", "lost", "closing"};
   out->open('{').field("connection", hex(r.id)).field("direction", r.direction == 1 ? "send" : "receive");
@@ -62,7 +62,22 @@ void render_connection(const Engine& engine, const Connection& connection, const
   uint64_t since =
       r.last_progress_mono_ns > r.oldest_request_mono_ns ? r.last_progress_mono_ns : r.oldest_request_mono_ns;
   out->field("idle_ms", r.requests > 0 ? elapsed(now, since) / 1'000'000 : 0);
-  out->field("bytes", r.bytes).key("lanes");
+  out->field("bytes", r.bytes);
+  out->key("flow");
+  fp_plugin_collective collective{};
+  const fp_plugin_collective* record = engine.telemetry()->collective(r.flow_collective);
+  if (record != nullptr) read_record(record, &collective);
+  if (collective.state == 0) {
+    out->null();
+  } else {
+    out->open('{').field("collective", collective.function).field("algorithm", collective.algorithm);
+    out->field("protocol", collective.protocol);
+    rank_field(out, "rank", r.flow_rank);
+    rank_field(out, "peer", r.flow_peer);
+    rank_field(out, "channel", r.flow_channel);
+    out->close('}');
+  }
+  out->key("lanes");
 }
 
 }  // namespace

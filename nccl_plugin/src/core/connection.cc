@@ -34,6 +34,7 @@ Connection::Connection(Host* host, Direction direction, uint64_t id, uint32_t de
   record_->device = device;
   record_->peer_rank = UINT32_MAX;
   record_->net_operations = record_->net_algorithms = record_->net_protocols = UINT32_MAX;
+  record_->flow_collective = record_->flow_rank = record_->flow_peer = record_->flow_channel = UINT32_MAX;
   lanes_.reserve(kMaxLanes);
 }
 
@@ -366,6 +367,20 @@ void Connection::set_attributes(uint32_t operations, uint32_t algorithms, uint32
   record_->net_operations = operations;
   record_->net_algorithms = algorithms;
   record_->net_protocols = protocols;
+}
+
+void Connection::set_flow(uint32_t collective, uint32_t rank, uint32_t peer, uint32_t channel) {
+  RecordChange<fp_plugin_connection> change(record_);
+  record_->flow_collective = collective;
+  record_->flow_rank = rank;
+  record_->flow_peer = peer;
+  record_->flow_channel = channel;
+}
+
+bool Connection::flow_due(uint64_t now) {
+  if (flow_asked_ns_ != 0 && elapsed(now, flow_asked_ns_) < kPublishNs) return false;
+  flow_asked_ns_ = now;
+  return true;
 }
 
 void Connection::peer_lost(const std::string& why, uint64_t now) {

@@ -154,6 +154,10 @@ class Connection : public LaneSink {
   virtual uint32_t lane_epoch(uint32_t lane) const = 0;
   virtual uint64_t lane_in_flight(uint32_t) const { return 0; }
   void set_attributes(uint32_t operations, uint32_t algorithms, uint32_t protocols);
+  // What it carries now, as the profiler says.
+  void set_flow(uint32_t collective, uint32_t rank, uint32_t peer, uint32_t channel);
+  // Whether the profiler should be asked again what this connection carries.
+  bool flow_due(uint64_t now);
   std::string describe() const;
 
  protected:
@@ -200,6 +204,7 @@ class Connection : public LaneSink {
   uint64_t now_ns_ = 0;  // of the drive or tick in progress
   std::atomic<uint64_t> last_driven_ns_{0};
   uint64_t last_publish_ns_ = 0;
+  uint64_t flow_asked_ns_ = 0;
   std::vector<std::unique_ptr<LaneTransport>> graveyard_;  // closed, but perhaps still on the call stack
   fp_plugin_connection* record_ = nullptr;
   uint32_t record_index_ = UINT32_MAX;

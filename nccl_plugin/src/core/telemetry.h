@@ -104,6 +104,13 @@ class Telemetry {
   fp_plugin_collective* take_collective(uint64_t communicator, uint32_t rank, uint32_t ranks,
                                         const char* function, const char* algorithm, const char* protocol);
 
+  const fp_plugin_collective* collective(uint32_t index) const {
+    return index < kCollectives ? &collectives_[index] : nullptr;
+  }
+  uint32_t collective_index(const fp_plugin_collective* record) const {
+    return static_cast<uint32_t>(record - collectives_);
+  }
+
   void event(const EventFields& fields, int64_t host_ns, uint64_t mono_ns);
   // Copies event `index`. False if it is gone or not there yet.
   bool read_event(uint64_t index, fp_plugin_event* out) const;

@@ -152,6 +152,31 @@ std::vector<NicInfo> scan_nics(const Config& config) {
   return nics;
 }
 
+bool look_up_nic(NicInfo* nic) {
+  unsigned ifindex = if_nametoindex(nic->name.c_str());
+  ifaddrs* list = nullptr;
+  if (ifindex == 0 || getifaddrs(&list) != 0) return false;
+  bool wants_v4 = is_mapped_v4(nic->address), found = false;
+  uint8_t best[16];
+  for (ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || nic->name != entry->ifa_name) continue;
+    int family = entry->ifa_addr->sa_family;
+    if ((family != AF_INET && family != AF_INET6) || !usable(entry->ifa_addr)) continue;
+    uint8_t address[16];
+    from_sockaddr(entry->ifa_addr, address);
+    if (is_mapped_v4(address) != wants_v4) continue;
+    bool same = memcmp(address, nic->address, sizeof(address)) == 0;
+    if (!found || same) memcpy(best, address, sizeof(best));
+    found = true;
+    if (same) break;
+  }
+  freeifaddrs(list);
+  if (!found) return false;
+  nic->ifindex = ifindex;
+  memcpy(nic->address, best, sizeof(best));
+  return true;
+}
+
 bool nic_link_up(const std::string& name) {
   int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return true;

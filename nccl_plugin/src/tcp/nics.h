@@ -26,6 +26,10 @@ struct NicInfo {
 // kMaxNics.
 std::vector<NicInfo> scan_nics(const Config& config);
 
+// What there is now of a NIC of that name: its index and one address, of the family of `nic` if it has one.
+// False if there is no such NIC or it has no address yet.
+bool look_up_nic(NicInfo* nic);
+
 // IFF_UP and IFF_RUNNING. False too when the NIC is gone.
 bool nic_link_up(const std::string& name);
 

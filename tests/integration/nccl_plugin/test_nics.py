@@ -1,0 +1,94 @@
+"""NICs that come and go, NICs of IPv6 only, and no NIC at all for the profiler alone."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.integration.nccl_plugin.ring import Ring
+
+from fabricpulse.lab import Lab
+from fabricpulse.lab.node import Host
+
+pytestmark = pytest.mark.root
+
+
+def states(ring: Ring, host: str, device: str) -> set[str]:
+    return {lane["state"] for lane in ring.lanes(host) if lane["device"] == device}
+
+
+def recreate(host: Host, device: str) -> tuple[int, int]:
+    """Takes a NIC away and puts one of the same name and addresses, but another index, in its place; both indexes.
+
+    The old one lives on under another name, as a bridge port of the new one: traffic flows as before.
+    """
+
+    def index() -> int:
+        return int(host.run(["cat", f"/sys/class/net/{device}/ifindex"]).stdout)
+
+    before = index()
+    addresses = [
+        line.split()[3]
+        for line in host.run(["ip", "-o", "-4", "addr", "show", "dev", device]).stdout.splitlines()
+    ]
+    routes = host.run(["ip", "-4", "route", "show", "table", "all", "dev", device]).stdout.splitlines()
+    for command in (
+        ["ip", "link", "set", device, "down"],
+        ["ip", "addr", "flush", "dev", device],
+        ["ip", "link", "set", device, "name", "old0"],
+        ["ip", "link", "add", device, "type", "bridge"],
+        ["ip", "link", "set", "old0", "master", device],
+        ["ip", "link", "set", "old0", "up"],
+        *(["ip", "addr", "add", address, "dev", device] for address in addresses),
+        ["ip", "link", "set", device, "up"],
+    ):
+        host.run(command)
+    # What is directly there before what is reached by a gateway.
+    for route in sorted(routes, key=lambda line: " via " in line):
+        if "proto kernel" not in route:
+            host.run(["ip", "route", "replace", *route.replace("linkdown", "").split(), "dev", device])
+    return before, index()
+
+
+def test_a_nic_that_comes_back_as_another_one_carries_again() -> None:
+    """Lanes in both directions come back over it, by the new index; nothing is lost."""
+    with Lab(hosts=2, rails=2, nic_mbit=400) as lab:
+        ring = Ring(lab, 2, ["--bytes", "1M"])
+        ring.wait_running()
+        before, after = recreate(lab.host(0), "rail0")
+        assert after != before
+        for host in ("h0", "h1"):
+            ring.until(lambda host=host: states(ring, host, "rail0") <= {"up", "slow_start"}, 20.0)  # type: ignore[misc]
+        sent = {
+            host: sum(lane["sent_bytes"] for lane in ring.lanes(host) if lane["device"] == "rail0")
+            for host in ("h0", "h1")
+        }
+        for host in ("h0", "h1"):
+            ring.until(
+                lambda host=host: (  # type: ignore[misc]
+                    sum(x["sent_bytes"] for x in ring.lanes(host) if x["device"] == "rail0") > sent[host]
+                ),
+                10.0,
+            )
+        ring.stop()
+
+
+@pytest.fixture
+def lab6() -> Iterator[Lab]:
+    """Rails with IPv6 addresses only."""
+    with Lab(hosts=2, rails=2, nic_mbit=400) as lab:
+        for host in lab.hosts:
+            for nic in host.nics:
+                host.run(["ip", "-4", "addr", "flush", "dev", nic.device])
+        yield lab
+
+
+def test_ipv6_alone_carries_and_fails_over(lab6: Lab) -> None:
+    ring = Ring(lab6, 2, ["--bytes", "1M"])
+    ring.wait_running()
+    assert states(ring, "h0", "rail0") == {"up"}
+    out = lab6.host(0).run(["ss", "-Htn", "state", "established"]).stdout
+    assert "[fd00" in out
+    fault = lab6.host(0).nic("rail0").down()
+    ring.until(lambda: not states(ring, "h0", "rail0") & {"up", "slow_start"}, 5.0)
+    fault.undo()
+    ring.until(lambda: states(ring, "h0", "rail0") <= {"up", "slow_start"}, 10.0)
+    ring.stop()
