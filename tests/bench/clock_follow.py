@@ -1,18 +1,16 @@
 """A real chronyd that is fed by the sidecar: does what it makes of the samples agree with fleet time?
 
-chronyd is asked by `chronyc tracking`, not at its NTP port: there a query over loopback answers some 250 ns late (the
+chronyd is asked at its command socket, not at its NTP port: there a query over loopback answers some 250 ns late (the
 receive stamp is taken after the transmit stamp), which would be measured instead. That error is shown in a row of its
 own, with a second chronyd that has no source and whose clock therefore is the kernel's.
 """
 
 import json
-import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-from tests.bench.clock_peers import NtpQuery, missing_tools, start_chronyd
+from tests.bench.clock_peers import ChronyTracking, NtpQuery, missing_tools, start_chronyd
 
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
 from fabricpulse.lab import Lab
@@ -32,10 +30,9 @@ def bench_chrony(report: Callable[..., None], seconds: float = 30.0) -> None:
         lab.hosts[1].clock.set(offset_ns=300_000, drift_ppm=7.0, wander_ppb=2, seed=1)
         lab.popen("mgmt", ["fabricpulse", "clocksync", "coordinator"], name="coordinator")
         sock = lab.directory / "chrony.sock"
-        command_socket = lab.directory / "chrony-fed" / "command.sock"
         host = lab.hosts[0]
-        lines = [REFCLOCK.format(sock=sock), f"bindcmdaddress {command_socket}", "local stratum 10"]
-        start_chronyd(host, lab.directory, "fed", 11_240, lines)
+        lines = [REFCLOCK.format(sock=sock), "local stratum 10"]
+        command = start_chronyd(host, lab.directory, "fed", 11_240, lines)
         start_chronyd(host, lab.directory, "free", 11_241, ["local stratum 10"])
         for h in lab.hosts:
             mesh = lab.directory / f"mesh-{h.name}.yaml"
@@ -48,12 +45,13 @@ def bench_chrony(report: Callable[..., None], seconds: float = 30.0) -> None:
             h.popen(["fabricpulse", "clocksync", "sidecar", "--config", str(config)], name="sidecar")
         query = NtpQuery(lab, host.name, 11_241)
         time.sleep(25)
+        tracking = ChronyTracking(command)
         differences, loopback, bounds = [], [], []
         reader = ClockPageReader(host.run_dir / "clock")
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             asked = time.time_ns()
-            believed = _system_time_ns(command_socket)
+            believed = tracking.offset_ns()
             kernel = (asked + time.time_ns()) // 2
             fleet = reader.read().convert(kernel)
             if believed is not None and fleet.status == ClockStatus.SYNCHRONIZED:
@@ -62,8 +60,9 @@ def bench_chrony(report: Callable[..., None], seconds: float = 30.0) -> None:
             late = query.offset_ns()
             if late is not None:
                 loopback.append(late)
-            time.sleep(0.1)
+            time.sleep(0.05)
         query.close()
+        tracking.close()
     size = np.abs(differences)
 
     def quantile(q: float) -> float:
@@ -77,10 +76,3 @@ def bench_chrony(report: Callable[..., None], seconds: float = 30.0) -> None:
     if loopback:
         middle = round(float(np.median(loopback)), 1)
         report("chronyd -x, no source", "ntp_query_bias_ns", middle, "ns", count=len(loopback))
-
-
-def _system_time_ns(command_socket: Path) -> float | None:
-    """chronyd's clock minus the kernel's; None while it does not answer."""
-    command = ["chronyc", "-n", "-c", "-h", str(command_socket), "tracking"]
-    fields = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().split(",")
-    return float(fields[4]) * 1e9 if len(fields) > 10 else None

@@ -1,14 +1,16 @@
 """The contestants that others wrote: chronyd and ptp4l, on the same wire, never steering the kernel's clock.
 
 All namespaces share one kernel clock, so the true offset between two hosts is 0 and what a contestant believes is its
-error. chronyd runs with `-x`; what it believes is asked at its NTP port over loopback (its receive stamp against the
-kernel's transmit stamp). ptp4l runs with the ntpshm servo, which publishes its offset and touches no clock.
+error. chronyd runs with `-x`; what it believes is asked at its command socket. ptp4l runs with the ntpshm servo, which
+publishes its offset and touches no clock.
 """
 
 import ctypes
+import os
 import shutil
 import socket
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -29,17 +31,60 @@ def missing_tools() -> list[str]:
     ]
 
 
-def start_chronyd(host: Host, directory: Path, name: str, port: int, lines: list[str]) -> None:
-    """Starts `chronyd -x` on `host`, answering NTP at `port`."""
+def start_chronyd(host: Host, directory: Path, name: str, port: int, lines: list[str]) -> Path:
+    """Starts `chronyd -x` on `host`, answering NTP at `port`; returns its command socket."""
     place = directory / f"chrony-{name}"
     place.mkdir(mode=0o700)
     config = place / "chrony.conf"
     common = [
-        f"port {port}", "cmdport 0", "bindcmdaddress /", f"pidfile {place}/pid", "user root", "allow all",
-        "hwtimestamp *", f"driftfile {place}/drift",
+        f"port {port}", "cmdport 0", f"bindcmdaddress {place}/command", f"pidfile {place}/pid", "user root",
+        "allow all", "hwtimestamp *", f"driftfile {place}/drift",
     ]  # fmt: skip
     config.write_text("\n".join([*common, *lines]) + "\n")
     host.popen(["/usr/sbin/chronyd", "-x", "-d", "-f", str(config)], name=f"chronyd-{name}")
+    return place / "command"
+
+
+class ChronyTracking:
+    """Asks chronyd at its command socket what `chronyc tracking` asks: how far its clock is from the kernel's.
+
+    Not its NTP port: over loopback the receive stamp is some 250 ns later than the transmit stamp, and scatters.
+    """
+
+    _REQUEST, _REPLY, _CORRECTION = 33, 5, 68
+
+    def __init__(self, command: Path) -> None:
+        self._command = str(command)
+        self._own = command.with_name(f"bench-{os.getpid()}")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(self._own))
+        self._socket.settimeout(0.05)
+        self._sequence = 0
+
+    def offset_ns(self) -> float | None:
+        """chronyd's clock minus the kernel's, ns; None without an answer, or while it follows nothing."""
+        self._sequence += 1
+        request = struct.pack("!BBBBHHI8x", 6, 1, 0, 0, self._REQUEST, 0, self._sequence)
+        try:
+            self._socket.sendto(request.ljust(104, b"\0"), self._command)
+            while True:
+                reply = self._socket.recv(1024)
+                _, command, kind, status, sequence = struct.unpack_from("!4sHHH6xI", reply)
+                if sequence == self._sequence:
+                    break
+        except OSError:
+            return None
+        leap = struct.unpack_from("!H", reply, 54)[0]
+        if (command, kind, status) != (self._REQUEST, self._REPLY, 0) or leap == 3:
+            return None
+        # chrony's own float: 7 bits of exponent, 25 of coefficient, both signed.
+        (raw,) = struct.unpack_from("!i", reply, self._CORRECTION)
+        coefficient = (raw & 0x1FFFFFF) - ((raw & 0x1000000) << 1)
+        return float(coefficient * 2.0 ** ((raw >> 25) - 25) * 1e9)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._own.unlink(missing_ok=True)
 
 
 class NtpQuery:
@@ -126,10 +171,15 @@ class Ptp4l:
             ),
             *(f"UDPv4 {server_address}", "[rail0]", "unicast_master_table 1"),
         ]
+        # See one_tx_stamp.c: without it ptp4l takes the lab's second transmit stamp for a fault.
+        shim = directory / "one_tx_stamp.so"
+        source = Path(__file__).parents[1] / "native" / "one_tx_stamp.c"
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", str(source), "-o", str(shim), "-ldl"], check=True)
         for host, lines in ((server, server_lines), (client, client_lines)):
             config = directory / f"ptp4l-{host.name}.conf"
             config.write_text("\n".join(lines) + "\n")
-            host.popen(["/usr/sbin/ptp4l", "-f", str(config), "-m", "-i", "rail0"], name="ptp4l")
+            command = ["/usr/sbin/ptp4l", "-f", str(config), "-m", "-i", "rail0"]
+            host.popen(command, env={"LD_PRELOAD": str(shim)}, name="ptp4l")
         path = directory / "ptp4l-offsets"
         with path.open("wb") as out:
             command = [sys.executable, "-m", "tests.bench.clock_peers", str(unit)]

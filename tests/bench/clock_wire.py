@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tests.bench.clock_peers import NtpQuery, Ptp4l, missing_tools, start_chronyd
+from tests.bench.clock_peers import ChronyTracking, Ptp4l, missing_tools, start_chronyd
 
 from fabricpulse.clocksync.edge_estimator import EstimatorParameters
 from fabricpulse.clocksync.edge_window import EdgeWindow
@@ -119,7 +119,8 @@ class Wire:
         self.instances = {rate: Instance(lab, rate, k) for k, rate in enumerate(RATES)}
         for instance in self.instances.values():
             instance.start(membership)
-        self.queries: dict[int, NtpQuery] = {}
+        self.queries: dict[int, ChronyTracking] = {}
+        self.commands: dict[int, Path] = {}
         self.ptp: Ptp4l | None = None
         if peers and not missing_tools():
             self._start_peers()
@@ -139,8 +140,7 @@ class Wire:
         for k, poll in enumerate(CHRONY_POLLS):
             port = 11_231 + k
             line = f"server {server} port 11230 iburst minpoll {poll} maxpoll {poll} xleave"
-            start_chronyd(self.a, self.lab.directory, f"poll{poll}", port, [line])
-            self.queries[poll] = NtpQuery(self.lab, self.a.name, port)
+            self.commands[poll] = start_chronyd(self.a, self.lab.directory, f"poll{poll}", port, [line])
         self.ptp = Ptp4l(self.b, self.a, server, self.lab.directory)
 
     def wait(self, seconds: float) -> None:
@@ -173,6 +173,9 @@ class Wire:
     def measure(self, seconds: float) -> dict[str, Measured]:
         """Reads every contestant twenty times a second."""
         result: dict[str, Measured] = {}
+        for poll, command in self.commands.items():
+            if poll not in self.queries:
+                self.queries[poll] = ChronyTracking(command)
 
         def of(name: str) -> Measured:
             return result.setdefault(name, Measured())
