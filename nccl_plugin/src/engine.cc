@@ -286,8 +286,8 @@ std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, 
     route.nics = peer;
     {
       std::lock_guard<std::mutex> lock(lock_);
-      connections_[id] = sender;
-      routes_[id] = std::move(route);
+      connections_[{id, Direction::kSend}] = sender;
+      routes_[{id, Direction::kSend}] = std::move(route);
     }
     handle->cookie = id;
     wake();
@@ -296,7 +296,7 @@ std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, 
   std::shared_ptr<Connection> connection;
   {
     std::lock_guard<std::mutex> lock(lock_);
-    auto found = connections_.find(handle->cookie);
+    auto found = connections_.find({handle->cookie, Direction::kSend});
     if (found != connections_.end()) connection = found->second;
   }
   auto sender = std::dynamic_pointer_cast<Sender>(connection);
@@ -315,32 +315,33 @@ std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, 
   return sender;
 }
 
-bool Engine::find_route(uint64_t connection, PeerRoute* route) {
+bool Engine::find_route(const Connection& connection, PeerRoute* route) {
   std::lock_guard<std::mutex> lock(lock_);
-  auto found = routes_.find(connection);
+  auto found = routes_.find(key(connection));
   if (found == routes_.end()) return false;
   *route = found->second;
   return true;
 }
 
-void Engine::refresh_route(uint64_t connection, const WireNic* nics, uint32_t count) {
+void Engine::refresh_route(const Connection& connection, const WireNic* nics, uint32_t count) {
   std::lock_guard<std::mutex> lock(lock_);
-  auto found = routes_.find(connection);
+  auto found = routes_.find(key(connection));
   // The numbers of NICs are the peer's own: a list of another length is no newer one of the same.
   if (found == routes_.end() || found->second.nics.size() != count) return;
   found->second.nics.assign(nics, nics + count);
 }
 
+// Asked by a receiver that has lost all its lanes.
 bool Engine::knows(uint64_t connection) {
   std::lock_guard<std::mutex> lock(lock_);
-  return connections_.count(connection) > 0;
+  return connections_.count({connection, Direction::kSend}) > 0;
 }
 
 std::shared_ptr<Receiver> Engine::receiver_for(const Hello& hello) {
   std::lock_guard<std::mutex> lock(lock_);
-  auto known = connections_.find(hello.connection);
+  auto known = connections_.find({hello.connection, Direction::kReceive});
   if (known != connections_.end()) {
-    PeerRoute& known_route = routes_[hello.connection];
+    PeerRoute& known_route = routes_[{hello.connection, Direction::kReceive}];
     if (memcmp(known_route.token, hello.token, sizeof(hello.token)) != 0) return nullptr;
     known_route.nics.assign(hello.nics, hello.nics + hello.nic_count);
     return std::dynamic_pointer_cast<Receiver>(known->second);
@@ -354,8 +355,8 @@ std::shared_ptr<Receiver> Engine::receiver_for(const Hello& hello) {
     route.port = hello.listen_port;
     memcpy(route.token, hello.token, sizeof(route.token));
     route.nics.assign(hello.nics, hello.nics + hello.nic_count);
-    connections_[hello.connection] = receiver;
-    routes_[hello.connection] = std::move(route);
+    connections_[{hello.connection, Direction::kReceive}] = receiver;
+    routes_[{hello.connection, Direction::kReceive}] = std::move(route);
     listener->waiting.push_back(receiver);
     receiver->enter();
     receiver->set_peer(hello.process, hello.nics, hello.nic_count);
@@ -371,8 +372,8 @@ void Engine::close(const std::shared_ptr<Connection>& connection) {
     connection->close(now());
   }
   std::lock_guard<std::mutex> lock(lock_);
-  connections_.erase(connection->id());
-  routes_.erase(connection->id());
+  connections_.erase(key(*connection));
+  routes_.erase(key(*connection));
 }
 
 std::vector<std::shared_ptr<Connection>> Engine::connections() {

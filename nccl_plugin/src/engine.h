@@ -111,8 +111,8 @@ class Engine final : public Host {
   uint16_t port() const { return port_; }
   void fill_nics(WireNic* nics, uint32_t* count) const;
   // The peer's NICs as it has just said.
-  void refresh_route(uint64_t connection, const WireNic* nics, uint32_t count);
-  bool find_route(uint64_t connection, PeerRoute* route);
+  void refresh_route(const Connection& connection, const WireNic* nics, uint32_t count);
+  bool find_route(const Connection& connection, PeerRoute* route);
   bool knows(uint64_t connection);
   // The receiving end that a hello is for, made if its listener is here; nullptr: not ours.
   std::shared_ptr<Receiver> receiver_for(const Hello& hello);
@@ -163,8 +163,11 @@ class Engine final : public Host {
   FleetTime fleet_time_;
 
   std::mutex lock_;  // tables below; taken before the lock of a connection, never after
-  std::map<uint64_t, std::shared_ptr<Connection>> connections_;
-  std::map<uint64_t, PeerRoute> routes_;  // by connection: where the peer's process listens
+  // A process may be connected to itself (several ranks in it), so that both ends of a connection are here.
+  using Key = std::pair<uint64_t, Direction>;
+  static Key key(const Connection& connection) { return {connection.id(), connection.direction()}; }
+  std::map<Key, std::shared_ptr<Connection>> connections_;
+  std::map<Key, PeerRoute> routes_;  // by connection: where the peer's process listens
   std::vector<std::weak_ptr<Listener>> listeners_;
   int communicators_ = 0;
 

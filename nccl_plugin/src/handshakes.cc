@@ -161,7 +161,7 @@ void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint
   if (connection->direction() != Direction::kSend) return;
   auto* sender = static_cast<Sender*>(connection.get());
   PeerRoute route;
-  if (!engine_->find_route(connection->id(), &route)) return;
+  if (!engine_->find_route(*connection, &route)) return;
   for (uint32_t n = 0; n < kMaxLanes; ++n) {
     DialPlan plan;
     uint32_t nic = 0, remote = 0, lanes = 0;
@@ -204,7 +204,7 @@ void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint
 
 void Handshakes::start_probe(const std::shared_ptr<Receiver>& receiver, uint64_t now) {
   PeerRoute route;
-  if (!engine_->find_route(receiver->id(), &route) || route.nics.empty()) return;
+  if (!engine_->find_route(*receiver, &route) || route.nics.empty()) return;
   // Another pair of NICs each time.
   uint64_t id = next_id_++;
   uint32_t nic = static_cast<uint32_t>(id % engine_->nic_count());
@@ -286,7 +286,7 @@ void Handshakes::end_dial(uint64_t id, int error, uint64_t now) {
   const HelloReply* reply = error == 0 ? &dial->reply : nullptr;
   if (reply != nullptr && !gone && !sender->peer_known())
     sender->set_peer(reply->process, reply->nics, reply->nic_count);
-  if (reply != nullptr && !gone) engine_->refresh_route(sender->id(), reply->nics, reply->nic_count);
+  if (reply != nullptr && !gone) engine_->refresh_route(*sender, reply->nics, reply->nic_count);
   if (reply != nullptr && reply->status == HelloStatus::kOk) {
     transport = make_tcp_lane(dial->fd);
   } else if (dial->fd >= 0) {

@@ -320,7 +320,9 @@ bool ControlRequests::change_lane(const std::string& op, const JsonObject& reque
   int64_t index = find(request, "lane", JsonValue::Kind::kInteger)->integer;
   std::shared_ptr<Connection> connection;
   for (auto& candidate : engine_->connections())
-    if (candidate->id() == id) connection = candidate;
+    // The sending end, if both are in this process: it decides about weights and paths.
+    if (candidate->id() == id && (!connection || candidate->direction() == Direction::kSend))
+      connection = candidate;
   if (!connection) {
     *failure = {"unknown_lane", "connection " + connection_text + " is not open in this process"};
     return false;

@@ -95,7 +95,7 @@ std::string render_status(Engine* engine, const StatusQuery& query) {
     ++total;
     waiting += r.requests > 0 && (r.waits_for == FP_WAIT_LANE || r.waits_for == FP_WAIT_DELIVERY);
     bool wanted = query.connections && r.id > query.after && !more;
-    if (wanted && (listed == query.limit || list.text().size() >= kStatusPage)) {
+    if (wanted && r.id != last && (listed >= query.limit || list.text().size() >= kStatusPage)) {
       more = true;
       wanted = false;
     }

@@ -9,6 +9,7 @@ import pytest
 
 from fabricpulse.core.control_socket import ControlClient
 from fabricpulse.core.shm.plugin_telemetry import PluginTelemetryReader, Table, text
+from fabricpulse.lab import Lab
 from fabricpulse.nccl_plugin.locate import library
 
 ROOT = Path(__file__).parents[3]
@@ -86,3 +87,44 @@ def test_collectives_are_counted(host: Path, tmp_path: Path, version: str) -> No
         process.terminate()
         process.wait(10)
         process.stdout.close()
+
+
+@pytest.mark.root
+def test_a_connection_knows_what_it_carries(tmp_path: Path) -> None:
+    """Collective, algorithm, protocol and the ranks at both ends, from the handle that NCCL gives with a request;
+    asked seldom, however many requests there are. Attributes follow setNetAttr."""
+    program = tmp_path / "flow-host"
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    source = ROOT / "tests/native/plugin_flow_host.cc"
+    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/nccl_plugin/src")
+    subprocess.run([compiler, *flags, source, "-o", program, "-ldl"], check=True)
+    with Lab(hosts=1, rails=1) as lab:
+        host = lab.host(0)
+        process = host.popen(
+            [str(program), str(library()), "200"],
+            env={"FABRICPULSE_DETAIL": "2", "FABRICPULSE_NICS": "rail*"},
+        )
+        process.wait_for_output("played ", 20)
+        asked = int(process.output().rsplit("played ", 1)[1])
+        assert 2 <= asked < 100
+        (path,) = (host.run_dir / "plugin").glob("*.telemetry")
+        reader = PluginTelemetryReader(path)
+        snapshot = reader.read()
+        collectives = snapshot.tables[Table.COLLECTIVES]
+        for record in snapshot.tables[Table.CONNECTIONS]:
+            collective = collectives[int(record["flow_collective"])]
+            assert text(collective["function"]) == "AllReduce"
+            assert [int(record[f"flow_{name}"]) for name in ("rank", "peer", "channel")] == [1, 3, 5]
+            expected = 8 if int(record["direction"]) == 1 else 4  # the receiver was not used since it changed
+            assert (int(record["net_operations"]), int(record["net_protocols"])) == (expected, 1)
+        reader.close()
+        with ControlClient(path.with_suffix(".sock")) as client:
+            flows = [connection["flow"] for connection in client.call({"op": "status"})["connections"]]
+        expected_flow = {
+            "collective": "AllReduce", "algorithm": "RING", "protocol": "LL128", "rank": 1, "peer": 3, "channel": 5
+        }  # fmt: skip
+        assert flows == [expected_flow] * 2
+        process.terminate()
+        process.wait(10)
