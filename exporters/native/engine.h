@@ -102,6 +102,8 @@ struct Event {
 
 // A NIC's name on the wire.
 std::uint64_t nic_identity(const std::string& host, const std::string& device);
+// Whether an error of a socket speaks of the link, the device or its address.
+bool is_link_error(int error);
 
 class PriorityMutex {
  public:
@@ -207,6 +209,9 @@ class Engine {
     std::int64_t down_since = 0;  // monotonic; 0 = is not down
     bool down_counted = false;    // the outage is in disconnects
     std::uint64_t overflows_closed = 0;
+
+    // No carrier, or the device or its address is gone; not: our own trouble with the socket.
+    bool link_down() const { return !link || (!open && is_link_error(open_errno)); }
   };
 
   void run();

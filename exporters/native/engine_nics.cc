@@ -10,6 +10,11 @@
 
 namespace fabricpulse {
 
+bool is_link_error(int error) {
+  return error == ENETDOWN || error == ENETUNREACH || error == EHOSTUNREACH || error == ENODEV ||
+         error == ENXIO || error == EADDRNOTAVAIL || error == EINVAL;
+}
+
 void Engine::open_nic(Nic& nic) {
   const unsigned index = settings_.bind_device ? if_nametoindex(nic.spec.device.c_str()) : 0;
   nic.ifindex = index;

@@ -13,11 +13,6 @@ namespace {
 constexpr int kStampPatienceTicks = 50;      // after that a TX stamp is lost
 constexpr std::size_t kTrainsPerBatch = 10;  // keeps the packets of one train close together
 
-bool is_link_error(int error) {
-  return error == ENETDOWN || error == ENETUNREACH || error == EHOSTUNREACH || error == ENODEV ||
-         error == ENXIO || error == EADDRNOTAVAIL || error == EINVAL;
-}
-
 }  // namespace
 
 void Engine::send_due(std::int64_t now) {

@@ -29,7 +29,8 @@ NicEvidence Engine::evidence_of(const Nic& nic) const {
   const std::int64_t interval = settings_.interval_ns;
   NicEvidence e;
   e.edges = static_cast<int>(nic.edges.size());
-  e.link_down = !nic.link || !nic.open;
+  e.link_down = nic.link_down();
+  e.cannot_probe = !nic.open;
   for (const auto& [id, slot] : nic.edges) {
     const Presence& presence = edges_[slot]->presence;
     e.heard = std::max(e.heard, presence.heard_at);
@@ -88,7 +89,8 @@ void Engine::judge(std::int64_t now) {
     NicEvidence e = evidence_of(nic);
     if (e.edges > 0 && !recent(e.both, attended, settings_.interval_ns / 2)) {
       check_link(nic, now, nic.open);
-      e.link_down = !nic.link || !nic.open;
+      e.link_down = nic.link_down();
+      e.cannot_probe = !nic.open;
     }
     const State before = nic.verdict.state();
     const bool seen = nic.verdict.seen();

@@ -213,19 +213,20 @@ NB_MODULE(_probe_engine, m) {
           "step",
           [](NicVerdict& verdict, std::int64_t now, int edges, std::int64_t heard, std::int64_t both,
              bool link_down, bool sole_witness_gone, bool others_connected,
-             std::optional<std::int64_t> heard_by) {
+             std::optional<std::int64_t> heard_by, bool cannot_probe) {
             NicEvidence e;
             e.edges = edges;
             e.heard = heard;
             e.both = both;
             e.heard_by = heard_by.value_or(both);
+            e.cannot_probe = cannot_probe;
             e.link_down = link_down;
             e.sole_witness_gone = sole_witness_gone;
             e.others_connected = others_connected;
             return static_cast<int>(verdict.step(e, now));
           },
           "now"_a, "edges"_a, "heard"_a, "both"_a, "link_down"_a = false, "sole_witness_gone"_a = false,
-          "others_connected"_a = false, "heard_by"_a = nb::none())
+          "others_connected"_a = false, "heard_by"_a = nb::none(), "cannot_probe"_a = false)
       .def("exchanged", &NicVerdict::exchanged, "both"_a)
       .def("restart", &NicVerdict::restart, "now"_a)
       .def_prop_ro("lost_at", &NicVerdict::lost_at)

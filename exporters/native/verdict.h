@@ -114,6 +114,7 @@ enum class NicCause : std::uint8_t {
   kOneWay = 3,     // peers are heard, none of them hears us
   kNeverSeen = 4,  // no peer was heard since the start, while other NICs of this host are connected
   kPeerGone = 5,   // unknown: the only host that could bear witness is silent on our other NICs too
+  kNoSocket = 6,   // unknown: the probe socket cannot be opened, for a reason that is not the link
 };
 
 // An edge as a witness of its NIC.
@@ -138,6 +139,7 @@ inline bool sole_witness_gone(const Witness* own, std::size_t own_count, const W
     if (sole != nullptr && sole->host != own[i].host) return false;
     sole = &own[i];
   }
+  if (sole == nullptr) return false;
   bool asked = false;
   for (std::size_t i = 0; i < others_count; ++i) {
     if (others[i].host != sole->host || others[i].heard == kNeverHeard) continue;
@@ -155,6 +157,7 @@ struct NicEvidence {
   std::int64_t heard_by = kNeverHeard;  // latest Presence::heard_by_at of its edges
   bool link_down = false;
   bool sole_witness_gone = false;  // the function above
+  bool cannot_probe = false;       // no socket, and not because of the link
   bool others_connected = false;   // another NIC of this host is connected
 };
 
@@ -219,6 +222,12 @@ class NicVerdict {
     if (e.edges == 0) {
       restart(now);
       cause_ = NicCause::kNone;
+      return NicEvent::kNothing;
+    }
+    if (e.cannot_probe && !e.link_down) {
+      // A port in use or a permission that lacks: our own trouble, which says nothing of the NIC.
+      restart(now);
+      cause_ = NicCause::kNoSocket;
       return NicEvent::kNothing;
     }
     NicCause cause = NicCause::kSilent;

@@ -1,7 +1,9 @@
 """`fabricpulse mesh` on a fleet of namespaces: what it says when real links fail."""
 
 import json
+import signal
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -396,6 +398,85 @@ def test_a_paused_machine_is_no_outage(fleet):
         assert {(f["peer"], f["fault"]) for f in told} == {("h2", "peer_host")}
     fleet.wait_green()
     assert {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons} == counts
+
+
+def test_a_port_in_use_is_no_dead_nic(fleet):
+    """Another program has the probe port of a NIC: unknown, with the reason; probing begins when the port is free."""
+    lab, host = fleet.lab, fleet.lab.host("h1")
+    fleet.daemons["h1"].stop()
+    with lab.socket("h1", socket.SOCK_DGRAM) as squatter:
+        squatter.bind((host.nic("rail0").address, 9620))
+        fleet.start("h1")
+
+        def told():
+            scrape = fleet.scrape("h1")
+            return scrape.value("fabricpulse_nic_disconnect_cause", device="rail0", cause="no_socket") == 1
+
+        wait_for(told, 5, "no_socket")
+        assert fleet.connected("h1", "rail0") is None
+        nics = {nic["device"]: nic for nic in fleet.get("h1", "/api/v1/edges")["nics"]}
+        assert nics["rail0"]["open_error"] == "Address already in use"
+        fleet.daemons["h1"].wait_for_output("cannot open the probe socket")
+    wait_for(lambda: fleet.connected("h1", "rail0") == 1, 5, "connected")
+    assert fleet.scrape("h1").value(DISCONNECTS, device="rail0") == 0
+
+
+def test_the_coordinator_comes_later(fleet):
+    """No membership yet: it serves and says so; it probes once there is one; SIGTERM ends it at once all the while."""
+    host = fleet.lab.host("h1")
+    fleet.daemons["h1"].stop()
+    config = {
+        "host": "h1",
+        "membership": {"url": "http://127.0.0.1:9614/membership", "refresh_s": 0.2},
+        "key_file": str(fleet.key_file),
+        "probe": fleet.probe,
+    }
+    path = host.directory / "later.yaml"
+    path.write_text(yaml.safe_dump(config))
+    command = ["fabricpulse", "mesh", "--config", path, "--web.listen-address", ":9610"]
+    early = host.popen(command, name="mesh-early")
+    early.wait_for_output("no membership yet")
+    early.wait_for_output("event=listening")
+    assert fleet.scrape("h1").value("fabricpulse_mesh_membership_success") == 0
+    began = time.monotonic()
+    assert early.stop() == 0
+    assert time.monotonic() - began < 2
+    late = host.popen(command, name="mesh-late")
+    late.wait_for_output("event=listening")
+    folder = host.directory / "coordinator"
+    folder.mkdir()
+    (folder / "membership").write_text(fleet.membership.read_text())
+    server = host.popen(
+        [sys.executable, "-m", "http.server", "-b", "127.0.0.1", "-d", folder, "9614"], name="coordinator"
+    )
+    wait_for(lambda: fleet.connected("h1", "rail0") == 1, 10, "probing")
+    assert fleet.scrape("h1").value("fabricpulse_mesh_membership_success") == 1
+    late.stop()
+    server.kill()
+    fleet.start("h1")
+
+
+def test_reload_reads_keys_and_membership_at_once(fleet):
+    """SIGHUP: what is bad is said once, not each time that it is looked at."""
+    daemon, text = fleet.daemons["h0"], fleet.membership.read_text()
+    before = daemon.output().count("the membership stays as it was")
+    fleet.membership.write_text(
+        "hosts: [{name: h0, nics: [{device: rail0, address: 10.0.0.300, network: a}]}]\n"
+    )
+    daemon.send_signal(signal.SIGHUP)
+    wait_for(
+        lambda: daemon.output().count("the membership stays as it was") == before + 1,
+        5,
+        "the error is logged",
+    )
+    assert "10.0.0.300" in daemon.output()
+    for _ in range(3):
+        daemon.send_signal(signal.SIGHUP)
+        time.sleep(0.3)  # a refresh and a reload
+    assert daemon.output().count("the membership stays as it was") == before + 1
+    fleet.membership.write_text(text)
+    daemon.send_signal(signal.SIGHUP)
+    wait_for(lambda: fleet.scrape("h0").value("fabricpulse_mesh_membership_success") == 1, 5, "read again")
 
 
 def test_push_and_rule_end_as_one_alert(fleet, tools):

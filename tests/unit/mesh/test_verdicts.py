@@ -221,6 +221,22 @@ def test_a_silence_that_ends_just_before_the_turn_counts():
     assert verdict.step(2_020 * MS, 3, 2_001 * MS, 2_001 * MS) == NOTHING
 
 
+def test_a_socket_that_cannot_be_opened_is_no_fault_of_the_nic():
+    """The port is in use, or a permission lacks: unknown, however long; then the grace of a start."""
+    verdict = NicVerdict(INTERVAL, GRACE, 0)
+    now = 20_000 * MS
+    verdict.step(now, 3, now, now)
+    last = now
+    for _ in range(10):
+        now += GRACE
+        assert verdict.step(now, 3, last, last, others_connected=True, cannot_probe=True) == NOTHING
+        assert (verdict.state, verdict.cause) == (State.UNKNOWN, Cause.NO_SOCKET)
+    assert verdict.step(now + INTERVAL, 3, last, last, others_connected=True) == NOTHING
+    assert verdict.step(now + 2 * INTERVAL, 3, now + 2 * INTERVAL, now + 2 * INTERVAL) == NOTHING
+    assert verdict.state == State.UP
+    assert verdict.step(now + 4 * INTERVAL, 3, now, now, cannot_probe=True, link_down=True) == DISCONNECTED
+
+
 def test_the_only_peer_comes_back_on_another_nic_first():
     """A host that restarts is heard on one NIC before the other: the other has an interval of its own to follow."""
     verdict = NicVerdict(INTERVAL, GRACE, 0)

@@ -1,5 +1,6 @@
 """The full detail as JSON, for people and for tools: what does not belong in metrics."""
 
+import os
 from typing import Any
 
 from fabricpulse.exporters.mesh.exposition import CAUSE_NAMES, STATE_NAMES, edge_faults
@@ -30,6 +31,7 @@ def edges_document(
             "cause": CAUSE_NAMES[Cause(state.cause)] if state.cause else None,
             "link_up": state.link,
             "open": state.open,
+            "open_error": os.strerror(state.open_errno) if state.open_errno else None,
             "disconnects": state.disconnects,
             "reconnects": state.reconnects,
             "changed_host_ns": state.changed_host_ns or None,

@@ -33,6 +33,8 @@ class MembershipSource(Section, frozen=True):
     def validate(self) -> None:
         if sum(map(bool, (self.file, self.url, self.dns))) > 1:
             raise ValueError("give one of file, url and dns")
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url {self.url!r} is not an http or https URL")
         if set(self.dns) != set(self.devices):
             raise ValueError("dns and devices must name the same networks")
 
@@ -114,7 +116,8 @@ class Alerting(Section, frozen=True):
         if self.resolve_hold_s > 3 * self.resend_s:
             raise ValueError(
                 f"resolve_hold_s ({self.resolve_hold_s:g}) must not be above 3 x resend_s ({3 * self.resend_s:g}); "
-                "the alert would expire in that time"
+                "the alert would expire in that time; raise resend_s, or set resolve_hold_s to the scrape and "
+                "evaluation intervals of Prometheus together"
             )
 
 
@@ -182,8 +185,13 @@ def load_keys(path: Path) -> list[bytes]:
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read key file {path}: {error}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read key file {path}: {error.strerror}; every host of the fleet needs the same one, "
+            "`openssl rand -hex 32` writes a key"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"key file {path} is not text: {error.reason}; keys are lines of text") from error
     keys = []
     for number, line in enumerate(lines, 1):
         text = line.strip()

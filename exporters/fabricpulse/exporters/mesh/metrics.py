@@ -28,7 +28,8 @@ NIC_CAUSE = MetricSpec(
     "fabricpulse_nic_disconnect_cause",
     "gauge",
     "1 while the NIC is disconnected or unknown, by cause: silent (no peer answers), link (no carrier, down, or gone), "
-    "one_way (peers are heard and do not hear us), never_seen (since the start), peer_gone (its only peer is gone).",
+    "one_way (peers are heard and do not hear us), never_seen (since the start), peer_gone (its only peer is gone), "
+    "no_socket (this exporter cannot open its probe socket).",
     (*_NIC, "cause"),
 )
 NIC_DISCONNECTS = MetricSpec(

@@ -1,6 +1,7 @@
 """The mesh exporter as a daemon: engine, membership, alerts and HTTP put together."""
 
 import asyncio
+import os
 import platform
 import ssl
 import time
@@ -38,6 +39,7 @@ FRONT_END_EVENTS = {False: "front_end_disconnected", True: "front_end_connected"
 _RING_SECONDS = 8
 # Above what an answer at the sample cap takes in all its forms.
 _KEPT_BYTES = 16 << 20
+_EDGES_EXPECTED = 80  # while the membership is not known: eight NICs with ten peers
 _SMALLEST_RING, _LARGEST_RING = 1 << 12, 1 << 17
 
 
@@ -71,9 +73,8 @@ def engine_settings(config: MeshConfig, edges: int) -> native.Settings:
 class MeshService:
     """One daemon."""
 
-    def __init__(self, config: MeshConfig, life: Lifetime) -> None:
+    def __init__(self, config: MeshConfig) -> None:
         self.config = config
-        self._life = life
         self._reader = MembershipReader(config.membership)
         log_config = config.event_log
         self.events = EventLogWriter(
@@ -97,6 +98,8 @@ class MeshService:
         self._engine: native.Engine | None = None
         self._keys_path = Path(config.key_file) if config.key_file else None
         self._keys: list[bytes] = []
+        self._socket_errors: dict[str, int] = {}
+        self._keys_error = self._membership_error = ""  # what was last logged
 
     @property
     def engine(self) -> native.Engine:
@@ -108,16 +111,18 @@ class MeshService:
     async def start(self) -> None:
         """Reads keys and membership and starts probing. Raises UserError."""
         membership = await self._first_membership()
-        view = self._view_of(membership)
+        view = self._view_of(membership or Membership())
         ensure_run_dir()
+        edges = len(view.peers) if membership else _EDGES_EXPECTED
         try:
-            self._engine = native.Engine(engine_settings(self.config, len(view.peers)))
+            self._engine = native.Engine(engine_settings(self.config, edges))
         except OSError as error:
             raise UserError(f"cannot make the probe ring {probe_ring_path()}: {error.strerror}") from error
         except ValueError as error:
             raise ConfigError(f"probe: {error}") from error
         self._load_keys()
-        self._apply(membership, view)
+        if membership is not None:
+            self._apply(membership, view)
         try:
             await self.pusher.start()
         except (OSError, ssl.SSLError) as error:
@@ -142,22 +147,19 @@ class MeshService:
         await self.pusher.stop()
         self.events.close()
 
-    async def _first_membership(self) -> Membership:
-        """A membership that cannot be read yet (the coordinator starts later) is waited for; a bad file is not."""
-        while True:
-            try:
-                membership = await self._reader.read()
-                if membership is not None:
-                    return membership
-            except ConfigError:
-                raise
-            except UserError as error:
-                log.warning("waiting for the membership", error=str(error))
-            stopped = asyncio.create_task(self._life.stopped())
-            done, _ = await asyncio.wait({stopped}, timeout=self.config.membership.refresh_s)
-            if done:
-                return Membership()
-            stopped.cancel()
+    async def _first_membership(self) -> Membership | None:
+        """The membership, None when it cannot be had yet: `watch` goes on trying. A bad file is refused at once."""
+        try:
+            return await self._reader.read()
+        except ConfigError:
+            raise
+        except UserError as error:
+            log.warning(
+                "no membership yet; nothing is probed until there is one",
+                error=str(error),
+                retry_s=self.config.membership.refresh_s,
+            )
+            return None
 
     def _view_of(self, membership: Membership) -> FleetView:
         probe = self.config.probe
@@ -199,21 +201,44 @@ class MeshService:
         while True:
             await asyncio.sleep(self.config.membership.refresh_s)
             await self.refresh()
+            self._look_at_sockets()
+
+    def _look_at_sockets(self) -> None:
+        """Says once which NICs cannot be probed, and why."""
+        errors = {
+            nic.device: state.open_errno
+            for nic, state in zip(self.view.nics, self.snapshot().nics, strict=True)
+            if not state.open and state.open_errno
+        }
+        for device, error in errors.items():
+            if self._socket_errors.get(device) != error:
+                log.warning(
+                    "cannot open the probe socket of a NIC",
+                    device=device,
+                    port=self.config.probe.port,
+                    error=os.strerror(error),
+                )
+        self._socket_errors = errors
 
     async def refresh(self) -> None:
-        """Looks once at keys and membership. What is bad is logged, and what was in force stays."""
+        """Looks once at keys and membership. What is bad is logged once, and what was in force stays."""
         try:
             self._load_keys()
+            self._keys_error = ""
         except UserError as error:
-            log.error("the keys stay as they were", error=str(error))
+            if str(error) != self._keys_error:
+                log.error("the keys stay as they were", error=str(error))
+            self._keys_error = str(error)
         try:
             membership = await self._reader.read()
             if membership is not None and membership != self._membership:
                 self._apply(membership, self._view_of(membership))
-            self.counters.membership_ok = True
+            self.counters.membership_ok = self._membership is not None
+            self._membership_error = ""
         except (UserError, ValueError) as error:
-            if self.counters.membership_ok:
+            if self._membership is not None and str(error) != self._membership_error:
                 log.error("the membership stays as it was", error=str(error))
+            self._membership_error = str(error)
             self.counters.membership_ok = False
 
     def _take_events(self) -> None:
@@ -290,7 +315,7 @@ class MeshService:
 
 async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> None:
     """Runs the mesh exporter until `life` is stopped."""
-    service = MeshService(config, life)
+    service = MeshService(config)
     server = WebServer(
         "fabricpulse mesh",
         life,

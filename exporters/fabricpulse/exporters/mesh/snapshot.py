@@ -37,6 +37,7 @@ class Cause(enum.IntEnum):
     ONE_WAY = 3
     NEVER_SEEN = 4
     PEER_GONE = 5
+    NO_SOCKET = 6
 
 
 class EventKind(enum.IntEnum):
