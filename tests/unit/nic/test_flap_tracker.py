@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fabricpulse.exporters.nic.flap_tracker import FlapTracker, Observation, Source, Transition
+from fabricpulse.exporters.nic.flap_tracker import ABSENT_MAX, FlapTracker, Observation, Source, Transition
 
 BOUNDS = (0.1, 1.0)
 
@@ -121,6 +121,19 @@ def test_a_removed_netdev_vanishes_and_comes_back_with_its_total():
     assert tracker.present() == {}
     tracker.observe(seen(True, 1, 0, ifindex=8), 3.0)
     assert tracker.present()["eth0"].downs == 1
+
+
+def test_links_that_never_come_back_are_forgotten():
+    """Links of containers come and go all day: those gone longest go, the ones that exist and the latest stay."""
+    tracker = started()
+    for number in range(ABSENT_MAX + 50):
+        link, ifindex = f"eni{number}", 100 + number
+        tracker.observe(seen(True, 1, 0, link=link, ifindex=ifindex), float(number))
+        tracker.observe(Observation(link, ifindex, False, 1, 1, "event", removed=True), float(number))
+    assert list(tracker.present()) == ["eth0"]
+    assert len(tracker.links) == ABSENT_MAX + 1
+    assert "eni49" not in tracker.links
+    assert "eni50" in tracker.links
 
 
 def test_a_renamed_netdev_keeps_its_history():

@@ -1,5 +1,6 @@
 """`fabricpulse nic`: the daemon, `--once` for a textfile, `show` for a person."""
 
+import asyncio
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ from fabricpulse.core.web.server import WebServer
 from fabricpulse.exporters.nic.config import COLLECTORS, OFF_BY_DEFAULT, DeviceSection, NicConfig
 from fabricpulse.exporters.nic.exporter import NicExporter
 from fabricpulse.exporters.nic.flap_store import boot_id, write_atomically
+from fabricpulse.exporters.nic.run_lock import RunLock
 
 DEFAULT_LISTEN = ":9611"
 
@@ -132,7 +134,11 @@ def command(
     def make(config: NicConfig) -> NicExporter:
         return NicExporter(config, sysfs=sysfs, run_dir=run_dir, clock=clock, boot_id=boot)
 
-    run_daemon(lambda life: serve(life, options, load, make))
+    lock = RunLock(run_dir)
+    try:
+        run_daemon(lambda life: serve(life, options, load, make))
+    finally:
+        lock.release()
 
 
 @command.command("show")
@@ -153,17 +159,21 @@ async def serve(
 ) -> None:
     """Runs the daemon until it is told to stop; SIGHUP reads the configuration again, a bad one is refused."""
     exporter = make(load())
+    # Neither a scrape nor a second reload meets an exporter that is stopped or has not looked at its links yet.
+    in_turn = asyncio.Lock()
 
     async def scrape() -> bytes:
-        return await exporter.scrape()
+        async with in_turn:
+            return await exporter.scrape()
 
     async def reload() -> None:
         nonlocal exporter
         config = load()
-        # Flaps in between are not lost: the state goes through the file, and the kernel counts on.
-        exporter.stop()
-        exporter = make(config)
-        await exporter.start()
+        async with in_turn:
+            # Flaps in between are not lost: the state goes through the file, and the kernel counts on.
+            exporter.stop()
+            exporter = make(config)
+            await exporter.start()
 
     server = WebServer("fabricpulse nic", life, scrape, web_config=options.web_config)
     life.on_reload(reload)

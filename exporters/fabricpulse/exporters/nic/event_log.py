@@ -4,8 +4,10 @@ Fields: ts (RFC 3339, host clock), event, device, port, netdev, source, and what
 message). The file is rotated by size: `NAME` and `NAME.1` together hold at most twice `max_bytes`.
 """
 
+import errno
 import json
 import os
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,7 +44,7 @@ class EventLog:
             self.close()
             if not self._told:
                 self._told = True
-                log.error("event log cannot be written", file=str(self._path), error=str(error))
+                log.error("event log cannot be written", file=str(self._path), error=error.strerror)
 
     def _open(self, path: Path, more: int) -> None:
         if self._descriptor >= 0:
@@ -51,9 +53,13 @@ class EventLog:
             if self._size + more > self._max_bytes and self._is_current(path):
                 path.replace(path.with_name(f"{path.name}.1"))
             self.close()
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        # O_NONBLOCK: a FIFO that nobody reads is refused in place of waited for.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         self._descriptor = os.open(path, flags, 0o644)
         status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            # Rotation would rename /dev/null.
+            raise OSError(errno.EINVAL, "not a regular file; to write no log, set flaps.event_log to none")
         self._size = status.st_size
         self._identity = (status.st_dev, status.st_ino)
 

@@ -53,6 +53,7 @@ class FlapService:
         self._names: dict[int, str] = {}
         self._ports: dict[str, tuple[str, str, str]] = {}
         self._started = False
+        self._stopped = False
         self._save_handle: asyncio.TimerHandle | None = None
         self.events: Counter[str] = Counter({"rtnetlink": 0, "poll": 0})
         self.overruns: Counter[str] = Counter({"rtnetlink": 0})
@@ -78,8 +79,9 @@ class FlapService:
         self.poll(inventory.netdevs, "start")
 
     def stop(self) -> None:
-        """Takes in what has arrived, and keeps the state."""
+        """Takes in what has arrived, and keeps the state, for the last time: it is another one's file from now on."""
         self._monitor.stop()
+        self._stopped = True
         if self._save_handle is not None:
             self._save_handle.cancel()
             self._save_handle = None
@@ -209,7 +211,7 @@ class FlapService:
         log.warning("link events were lost, reading all links anew")
 
     def _save_soon(self) -> None:
-        if self._state_path is not None and self._save_handle is None:
+        if self._state_path is not None and self._save_handle is None and not self._stopped:
             self._save_handle = asyncio.get_running_loop().call_later(SAVE_AFTER_S, self._save)
 
     def _save(self) -> None:
@@ -242,4 +244,5 @@ def _read(path: str, name: str) -> bytes | None:
 
 def _count(path: str, name: str) -> int | None:
     raw = _read(path, name)
-    return int(raw) if raw is not None and raw.isdigit() else None
+    # The kernel's counts have 32 bits; what has more is none, and taken in it would be the highest seen for good.
+    return int(raw) if raw is not None and raw.isdigit() and len(raw) <= 10 else None

@@ -4,8 +4,11 @@ The kernel's counts already cover the restart itself; what is kept here is what 
 incarnations of a netdev, times, and the histogram of outages.
 """
 
+import errno
 import json
+import math
 import os
+import stat
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -15,16 +18,18 @@ from fabricpulse.exporters.nic.flap_tracker import LinkState
 log = get_logger(__name__)
 
 VERSION = 1
+# A link takes 300 bytes.
+MAX_BYTES = 16 << 20
 _FIELDS = {field.name for field in fields(LinkState)}
 
 
 def load_links(path: Path) -> dict[str, LinkState]:
     """The links in the file; empty when there is none or it is of no use, which is logged."""
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(_read(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         log.warning(
             "flap state cannot be read, starting from the kernel's counts", file=str(path), error=str(error)
         )
@@ -42,6 +47,16 @@ def load_links(path: Path) -> dict[str, LinkState]:
         return {}
 
 
+def _read(path: Path) -> bytes:
+    """The file, which must be one: opening a FIFO would wait for a writer. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            raise OSError(errno.EINVAL, "not a regular file of at most 16 MB")
+        return file.read()
+
+
 def _state(raw: dict[str, object]) -> LinkState:
     state = LinkState(**{key: value for key, value in raw.items() if key in _FIELDS})  # type: ignore[arg-type]
     numbers = (
@@ -54,8 +69,14 @@ def _state(raw: dict[str, object]) -> LinkState:
     )
     if not all(isinstance(number, int) and number >= 0 for number in numbers):
         raise ValueError("a count is not a number")
-    if not all(isinstance(count, int) for count in state.flap_counts):
-        raise ValueError("the histogram is not made of numbers")
+    if not all(isinstance(count, int) and count >= 0 for count in state.flap_counts):
+        raise ValueError("the histogram is not made of counts")
+    times = [
+        state.flap_seconds,
+        *(time_s for time_s in (state.down_since_s, state.last_transition_s) if time_s is not None),
+    ]
+    if not all(isinstance(time_s, int | float) and math.isfinite(time_s) for time_s in times):
+        raise ValueError("a time is not a number")
     return state
 
 

@@ -21,6 +21,11 @@ Source = Literal["event", "poll", "start", "resync"]
 Kind = Literal["down", "up", "missed", "added", "removed", "recreated"]
 
 
+# Links that are gone and still remembered, for their return. A host that runs containers makes and removes links all
+# day under names that never come back; a NIC comes back within minutes.
+ABSENT_MAX = 256
+
+
 @dataclass(frozen=True)
 class Observation:
     """What a link looks like. up_count, down_count : the kernel's, or None where it does not tell.
@@ -113,6 +118,9 @@ class FlapTracker:
             if state is None or not state.present or state.ifindex != seen.ifindex:
                 return []
             state.present = False
+            # To the end: the dictionary is in order of leaving.
+            self.links[seen.link] = self.links.pop(seen.link)
+            self._forget()
             return [Transition(seen.link, "removed", now_s, seen.source)]
         if state is None:
             state = self._renamed(seen)
@@ -166,6 +174,12 @@ class FlapTracker:
             state.down_since_s = None
             found.append(Transition(seen.link, "up", now_s, seen.source, down_s=length))
         return found
+
+    def _forget(self) -> None:
+        """Drops the links that have been gone for longest, beyond ABSENT_MAX."""
+        absent = [name for name, state in self.links.items() if not state.present]
+        for name in absent[: max(0, len(absent) - ABSENT_MAX)]:
+            del self.links[name]
 
     def _first(self, seen: Observation, now_s: float) -> list[Transition]:
         downs = seen.down_count or 0

@@ -1,0 +1,39 @@
+"""One exporter a run directory: two would overwrite each other's flap state and tell each event twice."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.run_dir import RUN_DIR_ENV
+
+NAME = "nic.lock"
+
+
+class RunLock:
+    """Holds `<run_dir>/nic.lock` until the process ends, however it ends (flock)."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Raises UserError when another process holds it or the directory cannot be written."""
+        path = run_dir / NAME
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise UserError(
+                f"cannot write {path}: {error.strerror}; make the run directory writable or set {RUN_DIR_ENV}"
+            ) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(self._descriptor, 32).decode("ascii", "replace").strip()
+            os.close(self._descriptor)
+            raise UserError(
+                f"{run_dir} is in use by another fabricpulse nic (process {holder or 'unknown'}): stop it, or give"
+                f" this one a directory of its own with {RUN_DIR_ENV}"
+            ) from error
+        os.truncate(self._descriptor, 0)
+        os.write(self._descriptor, f"{os.getpid()}\n".encode())
+
+    def release(self) -> None:
+        """Lets the next one in."""
+        os.close(self._descriptor)
