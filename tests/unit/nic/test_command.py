@@ -195,6 +195,13 @@ def test_show(tree):
     assert "GID index for NCCL: the same on all active RoCE ports" in text
 
 
+def test_show_prints_text_of_a_device_as_it_is(tree):
+    """What looks like markup of the table is the firmware's name all the same."""
+    tree.mlx5_roce(0)
+    tree.write(tree.ib("mlx5_0") / "fw_ver", "28[/bold][red]x")
+    assert "28[/bold][red]x" in invoke(tree, "show").output
+
+
 def test_show_names_a_device_that_has_no_ports(tree):
     """A NIC whose directory cannot be read at all is a row, not an absence."""
     tree.mlx5_roce(0)

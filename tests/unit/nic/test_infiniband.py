@@ -112,6 +112,20 @@ def test_irdma_sums_ipv4_and_ipv6(tree, scrape):
     assert scrape().get_one("fabricpulse_nic_received_bytes_total", device="irdma0") == 1234
 
 
+@pytest.mark.parametrize("part", [b"N/A", b"garbage", None])
+def test_a_sum_whose_part_cannot_be_had_is_absent(tree, scrape, part):
+    """The other part alone would look like a counter that was reset."""
+    tree.irdma(0)
+    assert scrape().get_one("fabricpulse_nic_received_bytes_total", device="irdma0") is not None
+    file = tree.port("irdma0") / "hw_counters/ip6InOctets"
+    if part is None:
+        file.unlink()
+        file.symlink_to(file.name)
+    else:
+        tree.write(file, part)
+    assert scrape().get_one("fabricpulse_nic_received_bytes_total", device="irdma0") is None
+
+
 def test_irdma_of_the_third_generation(tree, scrape):
     """Other names for the same things, some of them with spaces."""
     tree.irdma(1, IRDMA_GEN3_HW)

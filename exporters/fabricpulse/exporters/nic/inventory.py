@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fabricpulse.exporters.nic.filters import DeviceFilter
 from fabricpulse.exporters.nic.rdma_vocabulary import family
-from fabricpulse.exporters.nic.reader import Faults, clean_text, read_once, reason_of
+from fabricpulse.exporters.nic.reader import Faults, clean_text, numbers, read_once, reason_of, text_names
 
 _PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -147,7 +147,7 @@ class Scanner:
         def text(file: str) -> str:
             return clean_text(read_once(f"{path}/{file}", name, faults) or b"")
 
-        ports = tuple(sorted(int(port) for port in _list(f"{path}/ports") if port.isdigit()))
+        ports = tuple(numbers(_list(f"{path}/ports")))
         pci_path = f"{self.sysfs}/bus/pci/devices/{address}" if address else ""
         module = _basename_of_link(f"{pci_path}/driver") if pci_path else ""
         parent = text("parent")
@@ -260,7 +260,7 @@ class Scanner:
 
 def _list(path: str) -> list[str]:
     try:
-        return sorted(os.listdir(path))
+        return sorted(text_names(os.listdir(path)))
     except OSError:
         return []
 

@@ -41,15 +41,21 @@ class KernelMessage:
     text: str
 
 
-def parse_record(record: bytes) -> tuple[int, str] | None:
-    """(severity 0-7, text) of a /dev/kmsg record, None for one that user space wrote or that is no record."""
+def parse_record(record: bytes) -> str | None:
+    """The text of a /dev/kmsg record, None for one that user space wrote or that is no record.
+
+    The kernel gives every line that is written into /dev/kmsg a facility, and its own lines none (devkmsg_write in
+    kernel/printk/printk.c): a log daemon that echoes a line does not count it again.
+    """
     head, semicolon, rest = record.partition(b";")
     fields = head.split(b",")
     if not semicolon or len(fields) < 3 or not fields[0].isdigit():
         return None
-    priority = int(fields[0])
+    facility = int(fields[0]) >> 3
+    if facility:
+        return None
     text = rest.partition(b"\n")[0].decode("utf-8", "replace")
-    return priority & 7, "".join(c for c in text if c.isprintable())
+    return "".join(c for c in text if c.isprintable())
 
 
 def classify(text: str) -> KernelMessage | None:

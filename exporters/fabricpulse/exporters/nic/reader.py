@@ -16,15 +16,19 @@ Not safe for use from several threads at a time.
 
 import errno
 import os
+import re
 import resource
 import stat
 from collections import Counter
+from collections.abc import Iterable
 
 # A sysfs attribute is at most one page.
 MAX_BYTES = 4096
 # First and longest pause after a file has declined to be read, seconds. Judgement: a scrape or two, then minutes.
 DECLINED_PAUSE_S = 30.0
 DECLINED_PAUSE_MAX_S = 900.0
+# Neither "01" nor the digits of other scripts, which str.isdigit takes; ports have 8 bits, tables of GIDs 16.
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,4}")
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 _DECLINED = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS, errno.ENODATA, errno.EPERM}
@@ -201,7 +205,7 @@ class KeptDirectory:
             if identity == self._identity:
                 return True
             self.close()
-            names = os.listdir(self.path)
+            names = text_names(os.listdir(self.path))
         except OSError as error:
             self.close()
             if error.errno not in _GONE or error.errno == errno.ENOTDIR:
@@ -239,6 +243,20 @@ def clean_text(raw: bytes) -> str:
     """Bytes of a sysfs file as text that may stand in a label: bad UTF-8 replaced, control characters removed."""
     text = raw.decode("utf-8", "replace")
     return text if text.isprintable() else "".join(c for c in text if c.isprintable())
+
+
+def text_names(names: Iterable[str]) -> list[str]:
+    """Those names that may stand in a label and in a log.
+
+    A netdev's name may hold any byte but '/', ':' and white space (net/core/dev.c, dev_valid_name), and what is not
+    UTF-8 comes from `os.listdir` as surrogates, which no exposition can hold: one such name would cost all the others.
+    """
+    return [name for name in names if name.isprintable()]
+
+
+def numbers(names: Iterable[str]) -> list[int]:
+    """The names that are numbers as the kernel writes them, as numbers in ascending order; others are left out."""
+    return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
 
 def read_once(path: str, device: str, faults: Faults) -> bytes | None:

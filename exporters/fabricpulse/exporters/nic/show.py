@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from prometheus_client.parser import text_string_to_metric_families
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fabricpulse.exporters.nic.exporter import NicExporter
@@ -84,8 +85,8 @@ def _ports(samples: _Samples) -> Table:
         affinity = next((found for found, _ in samples.of(pcie.AFFINITY.name, device=device)), {})
         failures = samples.value(scrape.DEVICE_FAILURES.name, device=device) or 0
         table.add_row(
-            f"{device}/{port}",
-            labels["netdev"] or "-",
+            escape(f"{device}/{port}"),
+            escape(labels["netdev"]) or "-",
             _state(samples.value(infiniband.PORT_STATE.name, **key)),
             _number(samples.value(infiniband.PORT_RATE.name, **key), 8e-9),
             _number(_downs(samples, labels["netdev"], key)),
@@ -93,7 +94,7 @@ def _ports(samples: _Samples) -> Table:
             _pcie(samples, device),
             affinity.get("numa_node", "-"),
             _gpus(affinity),
-            info.get("firmware") or "-",
+            escape(info.get("firmware") or "-"),
             f"[red]{failures:.0f}[/]" if failures else "0",
         )
     _devices_without_ports(table, samples)
@@ -110,7 +111,9 @@ def _devices_without_ports(table: Table, samples: _Samples) -> None:
     for labels, failures in samples.of(scrape.DEVICE_FAILURES.name):
         if failures and labels["device"] not in known:
             cells = ["-"] * (len(table.columns) - 4)
-            table.add_row(labels["device"], "-", "[red]unreadable[/]", *cells, f"[red]{failures:.0f}[/]")
+            table.add_row(
+                escape(labels["device"]), "-", "[red]unreadable[/]", *cells, f"[red]{failures:.0f}[/]"
+            )
 
 
 def _gpus(affinity: Labels) -> str:
@@ -128,7 +131,7 @@ def _links(samples: _Samples, names: list[str]) -> Table:
     for name in names:
         carrier = samples.value(link.LINK_CARRIER.name, netdev=name)
         table.add_row(
-            name,
+            escape(name),
             "-" if carrier is None else ("[green]up[/]" if carrier else "[red]down[/]"),
             _number(samples.value(link.LINK_SPEED.name, netdev=name), 8e-9),
             _number(samples.value(link.LINK_MTU.name, netdev=name)),

@@ -37,7 +37,6 @@ class Sink:
 
     def __init__(self) -> None:
         self.lines: dict[str, list[str]] = {}
-        self.abandoned = False
 
     def add(self, spec: MetricSpec, values: Sequence[str], value: float) -> None:
         """One sample; label values in the order of `spec.labels`."""

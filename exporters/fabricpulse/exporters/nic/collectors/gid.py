@@ -14,7 +14,7 @@ from fabricpulse.exporters.nic.collectors.contract import HOST, Context, prefix
 from fabricpulse.exporters.nic.gid_rules import Gid, NcclRules, nccl_index, parse_gid, roce_v2_index
 from fabricpulse.exporters.nic.inventory import RdmaDevice
 from fabricpulse.exporters.nic.metrics import gid as m
-from fabricpulse.exporters.nic.reader import clean_text, read_once, reason_of
+from fabricpulse.exporters.nic.reader import clean_text, numbers, read_once, reason_of
 
 _EMPTY = b"0000:0000:0000:0000:0000:0000:0000:0000\n"
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -158,7 +158,7 @@ def read_table(path: str, device: str, context: Context) -> tuple[dict[int, Gid]
         faults.add(device, f"{path}/gids", reason_of(error))
         return entries, 0
     try:
-        for index in sorted(int(name) for name in os.listdir(folder) if name.isdigit()):
+        for index in numbers(os.listdir(folder)):
             size = index + 1
             try:
                 raw = _slot(str(index), folder)

@@ -18,7 +18,7 @@ from fabricpulse.exporters.nic.reader import (
 from fabricpulse.exporters.nic.widening import Widened
 
 _PORT_FILES = frozenset({"state", "phys_state", "rate", "link_layer", "lid", "sm_lid"})
-_RATE = re.compile(rb"(\d+(?:\.\d+)?) Gb/sec")
+_RATE = re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) Gb/sec")
 _U64 = (1 << 64) - 1
 
 
@@ -88,17 +88,28 @@ class _Counters:
             if not entry.prefix or entry.spec_name in without:
                 continue
             if entry.rest or entry.widened is not None or entry.scale != 1:
-                text = str(self._derived(entry, int(text), context, reset_likely))
+                value = self._derived(entry, int(text), context, reset_likely)
+                if value is None:
+                    continue
+                text = str(value)
             family = lines.get(entry.spec_name)
             if family is None:
                 family = lines[entry.spec_name] = []
             family.append(f"{entry.prefix}{text}\n")
         self._collect_lifespan(context)
 
-    def _derived(self, entry: _Entry, value: int, context: Context, reset_likely: bool) -> int:
+    def _derived(self, entry: _Entry, value: int, context: Context, reset_likely: bool) -> int | None:
+        """The sample of a counter that is more than the text of its file; None if a part of a sum cannot be had."""
         for file in entry.rest:
             raw = file.read(context.now, self.directory.device, context.faults)
-            value += parse_unsigned(raw or b"") or 0
+            part = parse_unsigned(raw) if raw is not None else None
+            if part is None:
+                # The rest of the sum alone would look like a counter that was reset.
+                if raw is not None and not raw.startswith(NOT_AVAILABLE):
+                    reason = "unparsable" if raw else "empty"
+                    context.faults.add(self.directory.device, file.path, reason)
+                return None
+            value += part
         if entry.widened is not None:
             value = entry.widened.update(value, reset_likely=reset_likely)
         # 64-bit doublewords times four still count modulo 2^64 for whoever computes with integers; Prometheus uses

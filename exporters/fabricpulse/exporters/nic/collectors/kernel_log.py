@@ -40,8 +40,8 @@ class KernelLogCollector:
         self._reader.stop()
 
     def _record(self, record: bytes) -> None:
-        parsed = parse_record(record)
-        message = classify(parsed[1]) if parsed is not None else None
+        text = parse_record(record)
+        message = classify(text) if text is not None else None
         if message is None:
             return
         labels = self._labels(message)

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from fabricpulse.exporters.nic.collectors.contract import Context, prefix
 from fabricpulse.exporters.nic.metrics import pcie as m
-from fabricpulse.exporters.nic.reader import DescriptorBudget, KeptDirectory, clean_text, read_once
+from fabricpulse.exporters.nic.reader import (
+    DescriptorBudget,
+    KeptDirectory,
+    clean_text,
+    parse_unsigned,
+    read_once,
+)
 
 _AER = {"aer_dev_correctable": "correctable", "aer_dev_nonfatal": "nonfatal", "aer_dev_fatal": "fatal"}
 _LINK = {
@@ -16,7 +22,7 @@ _LINK = {
     "current_link_width": m.PCIE_WIDTH,
     "max_link_width": m.PCIE_WIDTH_MAX,
 }
-_SPEED = re.compile(rb"(\d+(?:\.\d+)?) GT/s")
+_SPEED = re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) GT/s")
 # PCI classes of what computes: 3D controllers, VGA (AMD's older), display controllers, processing accelerators.
 _GPU_CLASSES = (b"0x0302", b"0x0300", b"0x0380", b"0x1200")
 # A BMC's VGA is no GPU.
@@ -138,13 +144,16 @@ class PcieCollector:
 
     def _errors(self, function: _Function, file: str, severity: str, raw: bytes, context: Context) -> None:
         """`BadTLP 3` per line; the total line is left out, it is a sum."""
+        given: set[bytes] = set()
         for line in raw.split(b"\n"):
             kind, _, count = line.rpartition(b" ")
-            if not count.isdigit() or not kind:
+            # One number that is no 64-bit one, or one series twice, would make Prometheus refuse the whole scrape.
+            if parse_unsigned(count) is None or not kind or kind in given:
                 context.faults.add(
                     function.device, f"{function.path}/{file}", "unparsable" if raw else "empty"
                 )
                 return
+            given.add(kind)
             if kind.startswith(b"TOTAL"):
                 continue
             key = (severity, clean_text(kind))
@@ -194,7 +203,4 @@ class PcieCollector:
 
 
 def _signed(raw: bytes | None) -> int:
-    try:
-        return int(raw or b"-1")
-    except ValueError:
-        return -1
+    return int(raw) if raw is not None and raw.isdigit() and len(raw) < 5 else -1
