@@ -91,6 +91,20 @@ def test_several_targets_hang_at_once(runner):
     hanging.release.set()
 
 
+def test_hanging_targets_share_the_patience_of_a_run():
+    """Three of two collectors: not six times the limit, which with more NICs is more than a scrape may take."""
+    runner = Runner(stall_s=0.4)
+    hanging = [Fake(name, hanging=("a", "b", "c")) for name in ("x", "y")]
+    context = Context(0.0, Inventory(), Faults())
+    steps = [(collector, target) for collector in hanging for target in ("a", "b", "c")]
+    outcome = runner.run(steps, context)
+    assert context.faults.total["hung"] == 6
+    assert sum(outcome.duration_s.values()) == pytest.approx(0.4 + 0.2 + 0.1 + 0.05 + 0.025 + 0.02)
+    for collector in hanging:
+        collector.release.set()
+    runner.close()
+
+
 async def test_on_an_event_loop_and_with_a_plan(runner):
     """The steps that follow are made when the first is done; when the first hangs they are made all the same."""
     first, rest = Fake("inventory"), Fake("x")

@@ -3,6 +3,8 @@
 A read of a NIC whose firmware has died can hang for a minute in the kernel, where no signal reaches it. So targets are
 collected on a worker thread that the caller watches: when one target takes longer than `stall_s`, the thread is left
 to itself, a new one goes on with the next target, and the stuck target is not tried again before its thread is back.
+A dead NIC hangs in several collectors, and NICs die by the switch: each target that hangs halves what the next one may
+take in the same run, so that all of them together stay within the 10 s that Prometheus waits.
 """
 
 import asyncio
@@ -18,6 +20,9 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.exporters.nic.collectors.contract import Collector, Context, Sink
 
 log = get_logger(__name__)
+
+# The least that a target may take, as a part of stall_s: more than any read of a device that answers.
+LEAST_PATIENCE = 1 / 20
 
 Step = tuple[Collector, str]
 
@@ -116,7 +121,7 @@ class _Worker(threading.Thread):
 
 
 class Runner:
-    """stall_s : how long one target may take. One run at a time."""
+    """stall_s : how long one target may take; less after others have hung in the same run. One run at a time."""
 
     def __init__(self, stall_s: float = 2.0) -> None:
         self._stall_s = stall_s
@@ -160,6 +165,7 @@ class Runner:
     ) -> Generator[tuple[_Job, float], None, Outcome]:
         """Yields a job and for how long at most to wait until it wakes."""
         outcome = Outcome(sinks=[context.sink])
+        stall_s = self._stall_s
         self._take_back()
         left = list(steps)
         while left:
@@ -167,15 +173,16 @@ class Runner:
             self._worker.submit(job.run)
             left = []
             while not job.done.is_set():
-                left_s = job.began + self._stall_s - time.monotonic()
+                left_s = job.began + stall_s - time.monotonic()
                 if left_s > 0:
                     yield job, left_s
                     continue
                 position = job.position
-                if time.monotonic() - job.began < self._stall_s:
+                if time.monotonic() - job.began < stall_s:
                     continue
                 job.abandoned = True
-                left = self._give_up(job, position, outcome)
+                left = self._give_up(job, position, outcome, stall_s)
+                stall_s = max(stall_s / 2, self._stall_s * LEAST_PATIENCE)
                 if job.plan is not None:
                     left = [*left, *job.plan()]
                 context = replace(context, sink=Sink())
@@ -192,13 +199,13 @@ class Runner:
                 del self._stuck[key]
                 log.info("device answers again", collector=key[0], target=key[1])
 
-    def _give_up(self, job: _Job, position: int, outcome: Outcome) -> list[Step]:
+    def _give_up(self, job: _Job, position: int, outcome: Outcome, waited_s: float) -> list[Step]:
         collector, target = job.steps[position]
         log.error("device does not answer, going on without it", collector=collector.name, target=target)
         self._stuck[(collector.name, target)] = self._worker
         self._worker = _Worker()
         outcome.success[collector.name] = False
-        outcome.duration_s[collector.name] = outcome.duration_s.get(collector.name, 0.0) + self._stall_s
+        outcome.duration_s[collector.name] = outcome.duration_s.get(collector.name, 0.0) + waited_s
         outcome.failed_targets.append((collector.name, target))
         job.context.faults.add(target, collector.name, "hung")
         return job.steps[position + 1 :]
