@@ -1,0 +1,68 @@
+"""The order in which an engine's trains leave: no peer is always the first, which the kernel serves slower."""
+
+import contextlib
+import itertools
+import selectors
+import socket
+import time
+
+from fabricpulse.exporters import _probe_engine as native
+
+PEERS = 4
+POSITION = 5  # offset of a packet's place in its train
+SOF_RX = 1 << 3 | 1 << 4  # SOF_TIMESTAMPING_RX_SOFTWARE, SOF_TIMESTAMPING_SOFTWARE
+
+
+def arrivals(sockets, enough):
+    """(kernel ns, peer) of the first packets of trains, in order; until each peer has `enough` of them."""
+    seen = [[] for _ in sockets]
+    deadline = time.monotonic() + 20
+    with selectors.DefaultSelector() as selector:
+        for peer, sock in enumerate(sockets):
+            selector.register(sock, selectors.EVENT_READ, peer)
+        while min(map(len, seen)) < enough:
+            assert time.monotonic() < deadline, [len(stamps) for stamps in seen]
+            for key, _ in selector.select(1):
+                data, ancillary, _, _ = key.fileobj.recvmsg(256, 256)
+                if data[POSITION] != 0:
+                    continue
+                stamp = next(value for level, _, value in ancillary if level == socket.SOL_SOCKET)
+                seconds, ns = int.from_bytes(stamp[:8], "little"), int.from_bytes(stamp[8:16], "little")
+                seen[key.data].append(seconds * 10**9 + ns)
+    return sorted((ns, peer) for peer, stamps in enumerate(seen) for ns in stamps)
+
+
+def test_every_peer_is_first_at_times():
+    with contextlib.ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(PEERS)
+        ]
+        sockets[0].bind(("127.0.0.2", 0))
+        port = sockets[0].getsockname()[1]
+        for peer, sock in enumerate(sockets):
+            if peer:
+                sock.bind((f"127.0.0.{2 + peer}", port))
+            sock.setsockopt(socket.SOL_SOCKET, 37, SOF_RX)  # SO_TIMESTAMPING
+        settings = native.Settings()
+        settings.host, settings.port, settings.paths, settings.sweep = "h0", port, 1, 0
+        settings.rate, settings.bind_device = 500, False
+        engine = native.Engine(settings)
+        engine.set_keys([bytes(16)])
+        engine.configure(
+            [("lo", "rail0", "127.0.0.1")],
+            [(0, f"h{1 + peer}", "rail0", "rail0", f"127.0.0.{2 + peer}") for peer in range(PEERS)],
+        )
+        engine.start()
+        try:
+            order = arrivals(sockets, 300)
+        finally:
+            engine.stop()
+    # Neighbours in time left in one system call, whichever call that was: who of two is the earlier is a coin's toss.
+    earlier = {pair: 0 for pair in itertools.permutations(range(PEERS), 2)}
+    for (at, one), (then, other) in itertools.pairwise(order):
+        if one != other and then - at < 20_000:
+            earlier[one, other] += 1
+    for (one, other), count in earlier.items():
+        both = count + earlier[other, one]
+        assert both >= 40
+        assert 0.2 < count / both < 0.8, (one, other, count, both)
