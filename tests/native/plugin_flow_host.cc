@@ -79,7 +79,8 @@ int main(int argc, char** argv) {
     usleep(1000);
   }
   static char out[4096], in[4096];
-  for (int i = 0; i < atoi(argv[2]); ++i) {
+  const long count = strtol(argv[2], nullptr, 10);
+  for (long i = 0; i < count; ++i) {
     Descriptor7 d{};
     void *collective = nullptr, *operation = nullptr, *step = nullptr;
     d.type = kEventCollective;

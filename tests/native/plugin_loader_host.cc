@@ -21,6 +21,7 @@ constexpr size_t kCommunicatorBytes = 8 << 20;
 uintptr_t base;
 
 int call(const char* name, const char* place, void* communicator) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a symbol table holds numbers
   auto function = reinterpret_cast<int (*)(void*)>(base + strtoull(place, nullptr, 16));
   int result = function(communicator);
   printf("result %s %d\n", name, result);
@@ -32,6 +33,7 @@ int call(const char* name, const char* place, void* communicator) {
 void show_tables(const std::vector<uint64_t>& communicator) {
   for (uint64_t word : communicator) {
     Dl_info info{};
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): any word may be one
     if (word < 4096 || dladdr(reinterpret_cast<void*>(word), &info) == 0 || info.dli_sname == nullptr)
       continue;
     if (reinterpret_cast<uint64_t>(info.dli_saddr) == word &&

@@ -91,7 +91,8 @@ int main(int argc, char** argv) {
   snprintf(name, sizeof(name), "ncclProfiler_%s", argv[2]);
   void* symbol = dlsym(library, name);
   if (symbol == nullptr) return 2;
-  int count = atoi(argv[3]), hold = argc > 4 ? atoi(argv[4]) : 0;
+  int count = static_cast<int>(strtol(argv[3], nullptr, 10));
+  int hold = argc > 4 ? static_cast<int>(strtol(argv[4], nullptr, 10)) : 0;
   if (strcmp(argv[2], "v4") == 0) return play<ProfilerV4, DescriptorV4, true>(symbol, count, hold);
   if (strcmp(argv[2], "v7") == 0)
     return play<ProfilerV5<DescriptorV7>, DescriptorV7, false>(symbol, count, hold);
