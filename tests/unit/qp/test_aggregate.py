@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
-from fabricpulse.core.shm.plugin_telemetry import PluginTelemetryReader, Table, TelemetrySnapshot
+from fabricpulse.core.shm.plugin_telemetry import UNKNOWN, PluginTelemetryReader, Table, TelemetrySnapshot
 from fabricpulse.exporters.qp.aggregate import Aggregator
 from fabricpulse.exporters.qp.expose import expose
 from fabricpulse.exporters.qp.metrics import METRICS
@@ -154,6 +154,38 @@ def test_only_the_worst_few_are_named_and_only_while_bad(tmp_path: Path, aggrega
     aggregator.take([read(file)], [], 2.0, interval=True)
     assert not aggregator.gauges.worst
     assert "worst" not in rendered(aggregator).replace("# ", "")
+
+
+def test_what_connections_carry(tmp_path: Path, aggregator: Aggregator) -> None:
+    """Golden: connections by collective, algorithm and protocol; the ranks of a GPU pair only with a queue pair that is
+    bad. A connection of unknown flow, and one that is closing, count nowhere."""
+    file = TelemetryFile(tmp_path, 100)
+    for slot, algorithm in enumerate((b"RING", b"TREE")):
+        file.put(
+            Table.COLLECTIVES, slot, state=1, function=b"AllReduce", algorithm=algorithm, protocol=b"LL128"
+        )
+    for slot, (state, collective, channel) in enumerate(
+        ((1, 0, 5), (1, 1, UNKNOWN), (1, UNKNOWN, 5), (3, 0, 5), (1, 1, 6), (1, 7, 6))
+    ):
+        file.put(
+            Table.CONNECTIONS, slot, state=state, peer=b"h1", flow_collective=collective, flow_rank=1, flow_peer=3,
+            flow_channel=channel,
+        )  # fmt: skip
+    slow = next(i for i, bound in enumerate(BOUNDS_NS) if bound == 20_000_000)
+    for slot, connection in enumerate((1, 2)):
+        file.lane(slot, 0, f"h{slot + 1}", {0: 1}, connection=connection)
+    aggregator.take([read(file)], [], 0.0, interval=True)
+    for slot, connection in enumerate((1, 2)):
+        file.lane(slot, 0, f"h{slot + 1}", {0: 1, slow: 10}, connection=connection)
+    aggregator.take([read(file)], [], 1.0, interval=True)
+    assert [line for line in rendered(aggregator).splitlines() if "flow" in line and line[0] != "#"] == [
+        'fabricpulse_flow_connections{workload="train-7",collective="AllReduce",algorithm="RING",protocol="LL128"} 1',
+        'fabricpulse_flow_connections{workload="train-7",collective="AllReduce",algorithm="TREE",protocol="LL128"} 2',
+        'fabricpulse_qp_worst_flow_info{workload="train-7",device="rail0",peer="h1",peer_device="rail0",qp="1000",'
+        'collective="AllReduce",algorithm="TREE",protocol="LL128",rank="1",peer_rank="3",channel=""} 1',
+    ]
+    aggregator.take([], [], 2.0, interval=True)
+    assert "flow" not in "".join(line for line in rendered(aggregator).splitlines() if line[0] != "#")
 
 
 def test_collective_bandwidth_is_that_of_the_last_interval(tmp_path: Path, aggregator: Aggregator) -> None:

@@ -25,6 +25,7 @@ from fabricpulse.core.shm.plugin_telemetry import (
     TelemetrySnapshot,
     text,
 )
+from fabricpulse.exporters.qp.flows import Flow, flows
 from fabricpulse.exporters.qp.metrics import DELAY_BUCKETS_S
 
 WAITS = ("nothing", "peer_receive", "delivery", "peer_send", "arrival", "lane")
@@ -72,11 +73,12 @@ class _ProcessPair:
 
 @dataclass(frozen=True)
 class WorstPair:
-    """A queue pair that is bad now."""
+    """A queue pair that is bad now. flow : what its connection carries, if that is known."""
 
     pair: Pair
     qp: str
     owd_s: float
+    flow: Flow | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Gauges:
     lanes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     lane_state: dict[tuple[str, str], int] = field(default_factory=dict)
     avoided: Counter[tuple[str, str]] = field(default_factory=Counter)
+    flows: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     worst: list[WorstPair] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
 
@@ -252,6 +255,8 @@ class Aggregator:
             gauges.lanes[workload, device, state.name.lower()] += 1
             carrying = gauges.lane_state.get((workload, device), 0)
             gauges.lane_state[workload, device] = max(carrying, int(state.carries))
+        for flow in flows(snapshot).values():
+            gauges.flows[workload, flow.collective, flow.algorithm, flow.protocol] += 1
         self._waiting(snapshot, now_s)
 
     def _waiting(self, snapshot: TelemetrySnapshot, now_s: float) -> None:
@@ -279,6 +284,7 @@ class Aggregator:
         process = (snapshot.pid, snapshot.pid_start_ticks)
         devices = snapshot.device_names()
         lanes: Records = snapshot.tables[Table.LANES]
+        carried = flows(snapshot)
         result = {}
         for slot, record in zip(snapshot.slots[Table.LANES], lanes, strict=True):
             key = (process, int(slot), int(record["generation"]))
@@ -293,7 +299,8 @@ class Aggregator:
             mean_s = (sum_ns - before[1]) / (count - before[0]) * 1e-9
             if mean_s > self._worst_owd_s:
                 pair = (snapshot.workload, device, text(record["peer"]), text(record["peer_device"]))
-                self.gauges.worst.append(WorstPair(pair, str(int(record["queue_pair"])), mean_s))
+                flow = carried.get(int(record["connection"]))
+                self.gauges.worst.append(WorstPair(pair, str(int(record["queue_pair"])), mean_s, flow))
         return result
 
     def _forget(self, now_s: float) -> None:

@@ -1,5 +1,7 @@
 """Writes the series of a host into an exposition, what matters most first: the sample cap cuts from the end."""
 
+import dataclasses
+
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.exporters.qp import metrics
 from fabricpulse.exporters.qp.aggregate import Aggregator
@@ -41,11 +43,16 @@ def expose(aggregator: Aggregator, telemetry_errors: int, exposition: Exposition
     for key, counters in sorted(aggregator.collectives().items()):
         for spec, name, factor in _COLLECTIVE_COUNTERS:
             exposition.add(spec, key, counters[name] * factor)
+    for flow_key, count in sorted(gauges.flows.items()):
+        exposition.add(metrics.FLOW_CONNECTIONS, flow_key, count)
     for waiting in gauges.waiting:
         labels = (waiting.workload, waiting.rank, waiting.peer, waiting.peer_rank, waiting.waits_for)
         exposition.add(metrics.REQUEST_WAITING, labels, waiting.age_s)
     for worst in gauges.worst:
         exposition.add(metrics.WORST_OWD, (*worst.pair, worst.qp), worst.owd_s)
+        if worst.flow is not None:
+            flow = dataclasses.astuple(worst.flow)
+            exposition.add(metrics.WORST_FLOW, (*worst.pair, worst.qp, *flow), 1)
     _expose_pairs(aggregator, exposition)
 
 

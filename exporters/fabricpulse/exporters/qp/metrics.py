@@ -120,6 +120,19 @@ REQUEST_WAITING = MetricSpec(
     "while old.",
     ("workload", "rank", "peer", "peer_rank", "waits_for"),
 )
+FLOW_CONNECTIONS = MetricSpec(
+    "fabricpulse_flow_connections",
+    "gauge",
+    "Open connections of the job by what they carried when NCCL's profiler was last asked (detail 2 only).",
+    ("workload", "collective", "algorithm", "protocol"),
+)
+WORST_FLOW = MetricSpec(
+    "fabricpulse_qp_worst_flow_info",
+    "gauge",
+    "What a queue pair of fabricpulse_qp_worst_owd_seconds carries, and between which ranks; always 1 (detail 2 only).",
+    ("workload", "device", "peer", "peer_device", "qp", "collective", "algorithm", "protocol", "rank", "peer_rank",
+     "channel"),
+)  # fmt: skip
 PROCESSES = MetricSpec(
     "fabricpulse_qp_processes",
     "gauge",
@@ -145,6 +158,7 @@ METRICS = (
     COLLECTIVE_OPERATIONS,
     COLLECTIVE_BYTES,
     COLLECTIVE_BUSY,
+    FLOW_CONNECTIONS,
     REQUEST_WAITING,
     SENT_BYTES,
     RECEIVED_BYTES,
@@ -152,6 +166,7 @@ METRICS = (
     RETRANSMITS,
     RESENT_CHUNKS,
     WORST_OWD,
+    WORST_FLOW,
     OWD,
     HALF_RTT,
 )
