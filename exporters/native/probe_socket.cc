@@ -7,6 +7,7 @@
 #include <net/if.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -15,17 +16,67 @@
 namespace fabricpulse {
 namespace {
 
-// Scratch memory of one batch. The engine is one thread, and a socket hands its batch out before it takes the
-// next.
-struct Batch {
-  mmsghdr messages[64];
-  iovec vectors[64];
-  std::uint8_t data[64][256];
-  alignas(cmsghdr) std::uint8_t control[64][256];
-  SocketAddress names[64];
+constexpr int kBatch = ProbeSocket::kBatch;
+constexpr std::size_t kBuffer = 256;
+constexpr std::size_t kControl = 256;
+
+// Scratch memory of the batches. The engine is one thread, and a socket hands its batch out before it takes
+// the next.
+struct OutgoingBatch {
+  mmsghdr messages[kBatch];
+  iovec vectors[kBatch];
 };
-Batch& batch() {
-  thread_local Batch instance;
+OutgoingBatch& outgoing_batch() {
+  thread_local OutgoingBatch instance;
+  return instance;
+}
+
+// What recvmmsg fills. It stays set up from call to call and only the entries of the last call are made ready
+// again: the engine wakes to cold caches, and to write all 64 each time costs more than to receive some of
+// them.
+struct IncomingBatch {
+  mmsghdr messages[kBatch];
+  iovec vectors[kBatch];
+  std::uint8_t data[kBatch][kBuffer];
+  alignas(cmsghdr) std::uint8_t control[kBatch][kControl];
+  SocketAddress names[kBatch];
+  int used = kBatch;
+  bool with_packets;
+
+  // with_packets : false for the error queue, whose messages are all control message: a TX stamp comes
+  // without its packet (OPT_TSONLY), and its destination is known by its number. The kernel has less to copy
+  // then.
+  explicit IncomingBatch(bool packets) : with_packets(packets) {
+    for (int i = 0; i < kBatch; ++i) {
+      msghdr& h = messages[i].msg_hdr;
+      std::memset(&h, 0, sizeof(h));
+      h.msg_control = control[i];
+      if (!with_packets) continue;
+      vectors[i] = {data[i], kBuffer};
+      h.msg_name = &names[i];
+      h.msg_iov = &vectors[i];
+      h.msg_iovlen = 1;
+    }
+  }
+  int receive(int fd, int flags) {
+    for (int i = 0; i < used; ++i) {
+      msghdr& h = messages[i].msg_hdr;
+      h.msg_namelen = with_packets ? sizeof(SocketAddress) : 0;
+      h.msg_controllen = kControl;
+      h.msg_flags = 0;
+    }
+    const int n = recvmmsg(fd, messages, kBatch, MSG_DONTWAIT | flags, nullptr);
+    // The entry at which it stopped counts as used: whether the kernel has written to it is its own affair.
+    used = std::min(std::max(n, 0) + 1, kBatch);
+    return n;
+  }
+};
+IncomingBatch& packet_batch() {
+  thread_local IncomingBatch instance(true);
+  return instance;
+}
+IncomingBatch& stamp_batch() {
+  thread_local IncomingBatch instance(false);
   return instance;
 }
 
@@ -160,7 +211,7 @@ struct Unstamped {
 
 void ProbeSocket::send(std::vector<Outgoing>& packets) {
   static Unstamped unstamped;
-  Batch& b = batch();
+  OutgoingBatch& b = outgoing_batch();
   std::size_t done = 0;
   while (done < packets.size()) {
     const auto n = static_cast<unsigned>(packets.size() - done < kBatch ? packets.size() - done : kBatch);
@@ -201,24 +252,12 @@ void ProbeSocket::restart_numbering() {
   uncertain_ = false;
 }
 
-int ProbeSocket::receive_batch(int flags) {
-  Batch& b = batch();
-  for (int i = 0; i < kBatch; ++i) {
-    b.vectors[i] = {b.data[i], kBuffer};
-    msghdr& h = b.messages[i].msg_hdr;
-    h.msg_name = &b.names[i];
-    h.msg_namelen = sizeof(SocketAddress);
-    h.msg_iov = &b.vectors[i];
-    h.msg_iovlen = 1;
-    h.msg_control = b.control[i];
-    h.msg_controllen = kControl;
-    h.msg_flags = 0;
-  }
-  return recvmmsg(fd_, b.messages, kBatch, MSG_DONTWAIT | flags, nullptr);
-}
+int ProbeSocket::receive_packets() { return packet_batch().receive(fd_, 0); }
+
+int ProbeSocket::receive_stamps() { return stamp_batch().receive(fd_, MSG_ERRQUEUE); }
 
 bool ProbeSocket::parse_received(int index, Received* out) {
-  Batch& b = batch();
+  IncomingBatch& b = packet_batch();
   mmsghdr& m = b.messages[index];
   out->data = b.data[index];
   // A packet longer than the buffer is cut; its length then differs from that of a probe as well.
@@ -241,7 +280,7 @@ bool ProbeSocket::parse_received(int index, Received* out) {
 }
 
 bool ProbeSocket::parse_stamp(int index, TxStamp* out) {
-  mmsghdr& m = batch().messages[index];
+  mmsghdr& m = stamp_batch().messages[index];
   bool stamped = false, numbered = false;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m.msg_hdr); c != nullptr; c = CMSG_NXTHDR(&m.msg_hdr, c)) {
     if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_TIMESTAMPING) {

@@ -58,6 +58,8 @@ struct Outgoing {
 
 class ProbeSocket {
  public:
+  static constexpr int kBatch = 64;  // messages of one system call, at most
+
   ProbeSocket() = default;
   ~ProbeSocket() { close(); }
   ProbeSocket(ProbeSocket&& other) noexcept;
@@ -76,7 +78,7 @@ class ProbeSocket {
   int receive(int limit, Take take) {
     int total = 0;
     while (total < limit) {
-      const int n = receive_batch(0);
+      const int n = receive_packets();
       for (int i = 0; i < n; ++i) {
         Received r;
         if (parse_received(i, &r)) take(r);
@@ -91,7 +93,7 @@ class ProbeSocket {
   template <typename Take>
   void tx_stamps(Take take) {
     for (;;) {
-      const int n = receive_batch(MSG_ERRQUEUE);
+      const int n = receive_stamps();
       for (int i = 0; i < n; ++i) {
         TxStamp s;
         if (parse_stamp(i, &s)) take(s);
@@ -107,11 +109,8 @@ class ProbeSocket {
   std::uint64_t overflows() const { return overflows_; }
 
  private:
-  static constexpr int kBatch = 64;
-  static constexpr std::size_t kBuffer = 256;
-  static constexpr std::size_t kControl = 256;
-
-  int receive_batch(int flags);
+  int receive_packets();
+  int receive_stamps();
   bool parse_received(int index, Received* out);
   bool parse_stamp(int index, TxStamp* out);
 

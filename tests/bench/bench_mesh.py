@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from tests.bench.mesh_cost import bench_cpu, bench_exporter
+from tests.bench.mesh_cost import bench_exporter
+from tests.bench.mesh_cpu import bench_cpu
 from tests.bench.mesh_faults import bench_alert, bench_detect, bench_flaps
 from tests.bench.mesh_report import missed
 from tests.bench.mesh_rivals import bench_side_by_side

@@ -1,4 +1,4 @@
-"""What the probe mesh costs: CPU of the engine, memory, a scrape and what it does to the engine.
+"""What the probe mesh costs beside the CPU of its engine (mesh_cpu): memory, a scrape and what it does to the engine.
 
 One host under test, its peers played by engines in another.
 """
@@ -37,10 +37,13 @@ def peer_lab(rails: int, peers: int) -> Iterator[tuple[Lab, list[list[str]]]]:
         yield lab, addresses
 
 
-def engine_file(lab: Lab, name: str, plans: list[dict[str, Any]], seconds: float, warmup: float) -> Path:
-    """Writes the plans of tests.bench.mesh_engine."""
+def engine_file(
+    lab: Lab, name: str, plans: list[dict[str, Any]], seconds: float | None, warmup: float
+) -> Path:
+    """Writes the plans of tests.bench.mesh_engine. seconds : None = as standard input says."""
     path = lab.directory / f"{name}.json"
-    path.write_text(json.dumps({"plans": plans, "seconds": seconds, "warmup": warmup}))
+    length = {} if seconds is None else {"seconds": seconds}
+    path.write_text(json.dumps({"plans": plans, "warmup": warmup} | length))
     return path
 
 
@@ -56,47 +59,6 @@ def peer_plans(lab: Lab, addresses: list[list[str]], settings: dict[str, Any]) -
         }
         for p in range(len(addresses[0]))
     ]
-
-
-def bench_cpu(case: str, metric: str, rails: int, gate: float) -> None:
-    """CPU of the engine's thread at 10 peers a NIC, 50 trains a second, three packets each.
-
-    The thread pays for the lab too: in the kernel, a send runs the switch and the receiver before it returns.
-    """
-    with peer_lab(rails, 10) as (lab, addresses):
-        own = [(nic.device, nic.device, nic.address) for nic in lab.host("h0").nics]
-        pairs = [
-            (rail, p, address) for rail, found in enumerate(addresses) for p, address in enumerate(found)
-        ]
-        plan = {
-            "host": "h0",
-            # In memory, as in production: pages of a disk's file system fault anew after each write-back.
-            "settings": {"ring_path": "/dev/shm/ring"},  # noqa: S108 - the node's own
-            "nics": own,
-            "edges": [
-                (rail, "h1", f"{own[rail][0]}-{p}", own[rail][0], address) for rail, p, address in pairs
-            ],
-        }
-        # One engine plays all peers, so that the CPU is not woken for each of them.
-        peers = {
-            "host": "h1",
-            "settings": {"bind_device": False},
-            "nics": [(f"{own[rail][0]}-{p}", own[rail][0], address) for rail, p, address in pairs],
-            "edges": [
-                (index, "h0", own[rail][0], *own[rail][1:]) for index, (rail, _, _) in enumerate(pairs)
-            ],
-        }
-        playing = lab.popen("h1", [*ENGINES, engine_file(lab, "peers", [peers], 60, 1)])
-        run = lab.run("h0", [*ENGINES, engine_file(lab, "own", [plan], 20, 3)], timeout=60)
-        playing.kill()
-        got = json.loads(run.stdout)
-        assert got["up"] == 10 * rails, got
-        report(case, metric, got["cpu_percent"], "percent of a core", gate, **detail(got))
-
-
-def detail(got: dict[str, Any]) -> dict[str, Any]:
-    """What belongs beside the CPU figure."""
-    return {key: round(got[key], 1) for key in ("sent_per_s", "received_per_s", "stamps_lost", "overflows")}
 
 
 @contextmanager

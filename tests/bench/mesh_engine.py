@@ -1,12 +1,13 @@
 """Probe engines without the exporter around them, for bench_mesh: `python -m tests.bench.mesh_engine FILE`.
 
 FILE is JSON: a list of plans (host, nics, edges, settings), one engine each, and how long they run. Prints one JSON
-object a plan at the end.
+object a plan at the end. Without `seconds`, each line on standard input (a number of seconds) is one measurement.
 """
 
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +42,28 @@ def result(first: Snapshot, last: Snapshot, elapsed: float) -> dict[str, Any]:
     }
 
 
+def measurements(document: dict[str, Any]) -> Iterator[float]:
+    """How long each measurement takes: the file's one, or what standard input asks for."""
+    if "seconds" in document:
+        yield document["seconds"]
+    else:
+        print("ready", flush=True)
+        yield from map(float, sys.stdin)
+
+
 def main() -> None:
     """Runs the engines that the file describes."""
     document = json.loads(Path(sys.argv[1]).read_text())
     engines = [start(plan) for plan in document["plans"]]
     time.sleep(document["warmup"])
-    before, began = [parse_snapshot(engine.snapshot()) for engine in engines], time.monotonic()
-    time.sleep(document["seconds"])
-    after, ended = [parse_snapshot(engine.snapshot()) for engine in engines], time.monotonic()
+    for seconds in measurements(document):
+        before, began = [parse_snapshot(engine.snapshot()) for engine in engines], time.monotonic()
+        time.sleep(seconds)
+        after, ended = [parse_snapshot(engine.snapshot()) for engine in engines], time.monotonic()
+        for first, last in zip(before, after, strict=True):
+            print(json.dumps(result(first, last, ended - began)), flush=True)
     for engine in engines:
         engine.stop()
-    for first, last in zip(before, after, strict=True):
-        print(json.dumps(result(first, last, ended - began)), flush=True)
 
 
 if __name__ == "__main__":
