@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.bench.plugin_contention import bench as bench_contention
 from tests.bench.plugin_faults import (
     bench_chaos,
     bench_failover,
@@ -28,7 +29,7 @@ from tests.bench.plugin_speed import SIZES, bench_latency, bench_telemetry, benc
 from fabricpulse.lab import Lab
 
 SPEED = ("throughput", "latency", "telemetry", "limits")
-FAULTS = ("rails", "failover", "peer_failover", "status", "chaos")
+FAULTS = ("rails", "contention", "failover", "peer_failover", "status", "chaos")
 
 
 def main() -> int:
@@ -61,6 +62,8 @@ def main() -> int:
                     bench_limits(lab, SIZES, 3, seconds)
         if "rails" in parts:
             bench_rails(program, rounds, seconds)
+        if "contention" in parts:
+            bench_contention(rounds)
         if "failover" in parts:
             bench_failover(arguments.faults)
         if "peer_failover" in parts:

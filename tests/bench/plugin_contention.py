@@ -1,14 +1,9 @@
-"""Two rings whose lanes collide on one spine: what balancing and new paths win over static ECMP.
+"""Two rings whose lanes collide on one spine: what balancing and new paths win over static ECMP."""
 
-`make bench NAME=plugin` calls bench(); by itself: `python -m tests.bench.plugin_contention`. Needs root.
-"""
-
-import json
 import statistics
-import sys
 import time
-from collections.abc import Callable
 
+from tests.bench.plugin_rows import report
 from tests.integration.nccl_plugin.paths import put_on, sending, spine_of
 from tests.integration.nccl_plugin.ring import Ring
 
@@ -19,7 +14,6 @@ PAIRS = (("h0", "h2"), ("h1", "h3"))
 STATIC = {"FABRICPULSE_BALANCE": "0", "FABRICPULSE_REPATH": "0"}
 SETTLE_S, SPAN_S = 3.0, 3.0
 GATE = 1.5
-Report = Callable[..., None]
 
 
 def collided(env: dict[str, str]) -> tuple[float, float, int]:
@@ -64,8 +58,8 @@ def collided(env: dict[str, str]) -> tuple[float, float, int]:
         return speed, reached, elsewhere
 
 
-def bench(report: Report, rounds: int) -> None:
-    """Prints `contention_ratio` and what it is made of, by `report(case, metric, value, unit, gate, **more)`."""
+def bench(rounds: int) -> None:
+    """Prints `contention_ratio` and what it is made of; a round takes 20 s."""
     runs: dict[str, list[tuple[float, float, int]]] = {"static": [], "balanced": []}
     for _ in range(rounds):
         runs["static"].append(collided(STATIC))
@@ -94,35 +88,3 @@ def bench(report: Report, rounds: int) -> None:
         "s",
         lanes_elsewhere=[run[2] for run in runs["balanced"]],
     )
-
-
-def main() -> int:
-    missed = []
-
-    def report(
-        case: str,
-        metric: str,
-        value: float,
-        unit: str,
-        gate: Callable[[float], bool] | None = None,
-        **more: object,
-    ) -> None:
-        row = {
-            "bench": "plugin",
-            "case": case,
-            "metric": metric,
-            "value": round(value, 6),
-            "unit": unit,
-            **more,
-        }
-        if gate is not None:
-            row["gate"] = "ok" if gate(value) else "missed"
-            missed.extend([metric] if not gate(value) else [])
-        print(json.dumps(row), flush=True)
-
-    bench(report, int(sys.argv[1]) if len(sys.argv) > 1 else 7)
-    return 1 if missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
