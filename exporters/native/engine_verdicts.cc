@@ -96,6 +96,8 @@ void Engine::judge(std::int64_t now) {
     const bool seen = nic.verdict.seen();
     const NicEvent what = nic.verdict.step(e, attended);
     if (nic.verdict.state() != before) nic.record.changed_host_ns = host_ns;
+    // Down, then unknown: when it came back is not known, so the outage has no length.
+    if (nic.verdict.state() == State::kUnknown) nic.down_since = 0;
     switch (what) {
       case NicEvent::kNothing:
         break;

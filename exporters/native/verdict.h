@@ -213,15 +213,17 @@ class NicVerdict {
       return NicEvent::kDisconnected;
     }
     if (state_ == State::kUp) lost_at_ = known ? e.both : kNeverHeard;
+    if (e.edges == 0) {
+      // Nobody is left in the membership who could tell that it is still down.
+      restart(now);
+      state_ = State::kUnknown;
+      cause_ = NicCause::kNone;
+      return NicEvent::kNothing;
+    }
     if (state_ == State::kDown) {
       // What has been measured as down stays down until something is heard; only the reason may become
       // clearer.
       if (e.link_down) cause_ = NicCause::kLink;
-      return NicEvent::kNothing;
-    }
-    if (e.edges == 0) {
-      restart(now);
-      cause_ = NicCause::kNone;
       return NicEvent::kNothing;
     }
     if (e.cannot_probe && !e.link_down) {

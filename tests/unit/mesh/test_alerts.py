@@ -3,6 +3,8 @@
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from datetime import datetime
+from email.utils import formatdate
 
 import pytest
 from aiohttp import web
@@ -13,14 +15,27 @@ from fabricpulse.exporters.mesh.alerts import AlertPusher, rfc3339
 from fabricpulse.exporters.mesh.config import Alerting
 
 
-class FakeAlertmanager:
-    """Takes alerts; `refuse` answers are 503."""
+NOW = 1_700_000_000.0
 
-    def __init__(self):
+
+def seconds(moment):
+    return datetime.fromisoformat(moment).timestamp()
+
+
+class FakeAlertmanager:
+    """Takes alerts; `refuse` answers are 503. ahead_s : of our wall clock, which stands at NOW; gains_s : that with each answer."""
+
+    def __init__(self, ahead_s=0.0):
+        self.ahead_s = ahead_s
+        self.gains_s = 0.0
         self.bodies = []
         self.refuse = 0
         self.refused = 0
         self.changed = asyncio.Condition()
+
+    async def set_date(self, request, response):
+        self.ahead_s += self.gains_s
+        response.headers["Date"] = formatdate(NOW + self.ahead_s, usegmt=True)
 
     async def post(self, request):
         body = await request.json()
@@ -41,6 +56,7 @@ class FakeAlertmanager:
     @asynccontextmanager
     async def running(self):
         app = web.Application()
+        app.on_response_prepare.append(self.set_date)
         app.router.add_post("/api/v2/alerts", self.post)
         runner = web.AppRunner(app)
         await runner.setup()
@@ -51,10 +67,10 @@ class FakeAlertmanager:
 
 
 @asynccontextmanager
-async def pushing(*urls, clock=lambda: 1_700_000_000.0, **settings):
+async def pushing(*urls, clock=lambda: NOW, monotonic=time.monotonic, **settings):
     settings = {"resolve_hold_s": 0, **settings}
     config = Alerting(alertmanagers=urls, labels={"instance": "h0", "job": "mesh"}, **settings)
-    pusher = AlertPusher(config, "h0", clock)
+    pusher = AlertPusher(config, "h0", clock, monotonic)
     await pusher.start()
     try:
         yield pusher
@@ -77,8 +93,8 @@ async def test_labels_are_those_of_the_rule():
         "instance": "h0",
         "job": "mesh",
     }
-    assert alert["startsAt"] == "2023-11-14T22:13:20.000000Z"
-    assert alert["endsAt"] == "2023-11-14T22:15:20.000000Z"  # four repeats of 30 s
+    assert NOW - 1 < seconds(alert["startsAt"]) <= NOW
+    assert alert["endsAt"] == rfc3339(NOW + 4 * 30)  # four repeats of 30 s
 
 
 async def test_retried_until_it_is_taken():
@@ -94,15 +110,19 @@ async def test_retried_until_it_is_taken():
 
 
 async def test_sent_again_while_it_fires_and_once_when_it_ends():
-    now = [1_700_000_000.0]
+    later = [0.0]
     fake = FakeAlertmanager()
-    async with fake.running() as url, pushing(url, resend_s=0.05, clock=lambda: now[0]) as pusher:
+    async with (
+        fake.running() as url,
+        pushing(url, resend_s=0.05, monotonic=lambda: time.monotonic() + later[0]) as pusher,
+    ):
         pusher.fire("rail0", "a")
         await fake.wait(lambda: len(fake.bodies) >= 3)
-        now[0] += 7
+        later[0] += 7
         pusher.resolve("rail0", "a")
-        await fake.wait(lambda: fake.bodies[-1][0]["endsAt"] == rfc3339(now[0]))
-        assert fake.bodies[-1][0]["startsAt"] == rfc3339(now[0] - 7)
+        await fake.wait(lambda: seconds(fake.bodies[-1][0]["endsAt"]) <= NOW)
+        ((end,),) = [fake.bodies[-1]]
+        assert 7 <= seconds(end["endsAt"]) - seconds(end["startsAt"]) < 12
         count = len(fake.bodies)
         pusher.fire("rail1", "b")
         await fake.wait(lambda: len(fake.bodies) > count)
@@ -131,7 +151,7 @@ async def test_resolved_before_anybody_was_told():
         pusher.resolve("rail0", "a")
         await fake.wait(lambda: fake.bodies)
         assert not pusher.firing()
-    assert fake.bodies[-1][0]["endsAt"] == fake.bodies[-1][0]["startsAt"]
+    assert seconds(fake.bodies[-1][0]["startsAt"]) <= seconds(fake.bodies[-1][0]["endsAt"]) <= NOW
 
 
 async def test_fires_again_after_the_end():
@@ -158,25 +178,85 @@ async def test_the_end_is_held_until_the_rule_can_have_ended():
         assert not pusher.firing()
         await fake.wait(lambda: len(fake.bodies) == 2)
         assert time.monotonic() - began >= 0.3
-    assert fake.bodies[1][0]["endsAt"] == rfc3339(1_700_000_000.0)
+    assert NOW - 4 < seconds(fake.bodies[1][0]["endsAt"]) <= NOW - 0.3  # when it ended, not when that was told
 
 
 async def test_lost_again_while_the_end_is_held():
     """It fires on: the end that was held is never told."""
-    now = [1_700_000_000.0]
+    fake = FakeAlertmanager()
+    async with fake.running() as url, pushing(url, resend_s=0.2, resolve_hold_s=0.5) as pusher:
+        pusher.fire("rail0", "a")
+        await fake.wait(lambda: len(fake.bodies) == 1)
+        pusher.resolve("rail0", "a")
+        pusher.fire("rail0", "a")
+        await fake.wait(lambda: len(fake.bodies) == 6)  # five repeats, a second: well past the hold
+    assert all(seconds(alert["endsAt"]) > NOW for body in fake.bodies for alert in body)
+
+
+@pytest.mark.parametrize(("after_s", "contested"), [(0, True), (14 * 60, True), (17 * 60, False)])
+async def test_lost_again_soon_is_told_often_until_the_rule_can_have_fired(after_s, contested):
+    """Prometheus repeats the end of the first outage for a quarter of an hour, and would end the second with it."""
+    later = [0.0]
     fake = FakeAlertmanager()
     async with (
         fake.running() as url,
-        pushing(url, resend_s=0.2, resolve_hold_s=0.5, clock=lambda: now[0]) as pusher,
+        pushing(
+            url, resend_s=600, resolve_hold_s=2.5, monotonic=lambda: time.monotonic() + later[0]
+        ) as pusher,
     ):
         pusher.fire("rail0", "a")
         await fake.wait(lambda: len(fake.bodies) == 1)
         pusher.resolve("rail0", "a")
-        now[0] += 1
+        later[0] += after_s
+        count = len(fake.bodies)
         pusher.fire("rail0", "a")
-        await fake.wait(lambda: len(fake.bodies) == 6)  # five repeats, a second: well past the hold
-    assert all(alert["endsAt"] > rfc3339(now[0]) for body in fake.bodies[1:] for alert in body)
-    assert {alert["startsAt"] for body in fake.bodies[1:] for alert in body} == {rfc3339(now[0])}
+        await fake.wait(lambda: len(fake.bodies) > count)
+        began, count = time.monotonic(), len(fake.bodies)
+        if contested:
+            await fake.wait(lambda: len(fake.bodies) == count + 3)
+            assert 2 < time.monotonic() - began < 4.5
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.5):
+                count = len(fake.bodies)
+                await fake.wait(lambda: len(fake.bodies) > count)
+
+
+@pytest.mark.parametrize("ahead_s", [-7200, -120, 120, 7200])
+async def test_times_are_those_of_the_alertmanager(ahead_s):
+    """A host whose clock is off: what fires ends in the future of Alertmanager, what has ended ended in its past."""
+    fake = FakeAlertmanager(ahead_s)
+    async with fake.running() as url, pushing(url) as pusher:
+        for _ in range(2):
+            pusher.fire("rail0", "a")
+            await fake.wait(lambda: fake.bodies)
+            (fires,) = fake.bodies.pop()
+            assert not fake.bodies  # the time was known before: told once
+            assert abs(seconds(fires["startsAt"]) - NOW - ahead_s) < 2
+            assert abs(seconds(fires["endsAt"]) - NOW - ahead_s - 120) < 2
+            pusher.resolve("rail0", "a")
+            await fake.wait(lambda: fake.bodies)
+            (ends,) = fake.bodies.pop()
+            assert abs(seconds(ends["endsAt"]) - NOW - ahead_s) < 2
+            assert ends["startsAt"] <= ends["endsAt"]
+
+
+async def test_a_clock_that_has_changed_is_noticed_at_the_push():
+    """It is told again at once, once; also where each answer has another time, as behind a proxy."""
+    fake = FakeAlertmanager()
+    async with fake.running() as url, pushing(url) as pusher:
+        pusher.fire("rail0", "a")
+        await fake.wait(lambda: len(fake.bodies) == 1)
+        fake.ahead_s = 300
+        pusher.fire("rail1", "b")
+        await fake.wait(lambda: len(fake.bodies) == 3)
+        assert all(seconds(alert["endsAt"]) < NOW + 130 for alert in fake.bodies[1])
+        assert all(seconds(alert["endsAt"]) > NOW + 400 for alert in fake.bodies[2])
+
+        fake.gains_s = 1000
+        pusher.resolve("rail0", "a")
+        pusher.resolve("rail1", "b")
+        await fake.wait(lambda: len(fake.bodies) == 5)
+    assert len(fake.bodies) == 5
 
 
 async def test_another_alert_does_not_carry_the_held_one():
@@ -199,8 +279,8 @@ async def test_a_held_end_is_told_when_the_exporter_stops():
             pusher.resolve("rail0", "a")
             pusher.fire("rail1", "b")
         ends = {a["labels"]["device"]: a["endsAt"] for a in fake.bodies[-1]}
-    assert ends["rail0"] == rfc3339(1_700_000_000.0)
-    assert ends["rail1"] > rfc3339(1_700_000_000.0)  # not mended: left to expire
+    assert seconds(ends["rail0"]) <= NOW
+    assert seconds(ends["rail1"]) > NOW  # not mended: left to expire
 
 
 def test_a_hold_beyond_the_expiry_is_refused():

@@ -286,6 +286,22 @@ def test_a_nic_without_peers_is_unknown_and_starts_anew():
     assert verdict.step(now + MS, 3, NEVER_HEARD, NEVER_HEARD, others_connected=True) == NOTHING
 
 
+def test_a_nic_that_is_down_and_then_has_no_peers_is_unknown():
+    """Nobody can say that it is still down; with new peers it gets the grace of a start."""
+    verdict = NicVerdict(INTERVAL, GRACE, 0)
+    now = 20_000 * MS
+    verdict.step(now, 3, now, now)
+    now += 2 * INTERVAL
+    assert verdict.step(now, 3, now - 2 * INTERVAL, now - 2 * INTERVAL) == DISCONNECTED
+    assert verdict.step(now, 0, NEVER_HEARD, NEVER_HEARD, link_down=True) == NOTHING
+    assert (verdict.state, verdict.cause) == (State.UNKNOWN, Cause.NONE)
+    assert verdict.step(now + GRACE - MS, 3, NEVER_HEARD, NEVER_HEARD, others_connected=True) == NOTHING
+    assert verdict.state == State.UNKNOWN
+    now += GRACE
+    assert verdict.step(now, 3, now, now) == NOTHING
+    assert verdict.state == State.UP
+
+
 A, B = 1, 2  # hosts
 LONG_AGO, NOW = 5 * MS, 60 * INTERVAL
 

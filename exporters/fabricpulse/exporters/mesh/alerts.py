@@ -8,12 +8,18 @@ by itself, and once more with an end in the past when the NIC is back.
 That end is held back for `resolve_hold_s`: until Prometheus has scraped the NIC as connected and evaluated the rule,
 its own copy still fires, and would fire the alert anew that the push has just ended. If Prometheus resolves its copy
 within that time, Alertmanager ends the alert then: an explicit end outweighs our end in the future.
+
+Prometheus sends an end that it has told again each minute, for a quarter of an hour, and such a repeat ends a newer
+alert too. So a NIC that is lost again within that time is told each second until the rule can have fired anew.
+
+Moments are kept in monotonic seconds and told in the time of each Alertmanager: AlertmanagerTime.
 """
 
 import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +28,7 @@ import aiohttp
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.exporters.mesh.alertmanager_time import AlertmanagerTime
 from fabricpulse.exporters.mesh.config import Alerting
 
 log = get_logger(__name__)
@@ -32,26 +39,30 @@ RUNBOOK_URL = f"https://github.com/fabricpulse/fabricpulse/blob/main/docs/runboo
 # Prometheus lets an alert expire after four missed repeats; so does this.
 _REPEATS_UNTIL_EXPIRY = 4
 _TIMEOUT_S = 2.0
+# For how long Prometheus sends the end of an alert again, and how often an alert is sent that such an end may hit.
+_ENDS_REPEATED_S = 15 * 60.0
+_CONTESTED_RESEND_S = 1.0
 
 
 @dataclass
 class NicAlert:
-    """One disconnected NIC. starts_s, ends_s : seconds since 1970; ends_s None while it fires.
+    """One disconnected NIC. All times are monotonic seconds, so that no clock step moves them.
 
-    due_s : when the end may be told; monotonic seconds, so that a clock step does not put it off.
+    ended : None while it fires. due : when the end may be told. contested_until : until then an old end may hit it.
     """
 
     device: str
     network: str
-    starts_s: float
-    ends_s: float | None = None
-    due_s: float = 0.0
+    started: float
+    contested_until: float = 0.0
+    ended: float | None = None
+    due: float = 0.0
 
-    def body(self, config: Alerting, host: str, now_s: float) -> dict[str, Any]:
-        """The alert as API v2 takes it."""
+    def body(self, config: Alerting, host: str, now: float, wall_s: float) -> dict[str, Any]:
+        """The alert as API v2 takes it. now : monotonic seconds; wall_s : the same moment, seconds since 1970."""
         labels = {**config.labels, **RULE_LABELS, "device": self.device, "network": self.network}
         instance = labels.get("instance", host)
-        ends = self.ends_s if self.ends_s is not None else now_s + _REPEATS_UNTIL_EXPIRY * config.resend_s
+        ends = self.ended if self.ended is not None else now + _REPEATS_UNTIL_EXPIRY * config.resend_s
         return {
             "labels": labels,
             "annotations": {
@@ -59,8 +70,8 @@ class NicAlert:
                 "description": f"NIC {self.device} of {instance} reaches none of its peers on network {self.network}.",
                 "runbook_url": RUNBOOK_URL,
             },
-            "startsAt": rfc3339(self.starts_s),
-            "endsAt": rfc3339(ends),
+            "startsAt": rfc3339(wall_s + self.started - now),
+            "endsAt": rfc3339(wall_s + ends - now),
             "generatorURL": config.generator_url,
         }
 
@@ -73,11 +84,20 @@ def rfc3339(seconds: float) -> str:
 class AlertPusher:
     """Keeps every Alertmanager told: one task each, so that a dead one delays none of the others."""
 
-    def __init__(self, config: Alerting, host: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: Alerting,
+        host: str,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """clock : seconds since 1970."""
         self._config = config
         self._host = host
         self._clock = clock
+        self._monotonic = monotonic
+        self._times = {url: AlertmanagerTime() for url in config.alertmanagers}
+        self._last_ended: dict[tuple[str, str], float] = {}
         self._alerts: dict[tuple[str, str], NicAlert] = {}
         self._changed = {url: asyncio.Event() for url in config.alertmanagers}
         self._resolved_left: dict[tuple[str, str], set[str]] = {}
@@ -104,7 +124,7 @@ class AlertPusher:
         """
         if self._tasks and self._resolved_left:
             for key in self._resolved_left:
-                self._alerts[key].due_s = 0.0
+                self._alerts[key].due = 0.0
             self._wake()
             self._all_told.clear()
             await wait_at_most(self._all_told, _TIMEOUT_S)
@@ -118,27 +138,33 @@ class AlertPusher:
         """The NIC is disconnected."""
         key = (device, network)
         alert = self._alerts.get(key)
-        if alert is None or alert.ends_s is not None:
-            self._alerts[key] = NicAlert(device, network, self._clock())
+        if alert is None or alert.ended is not None:
+            now = self._monotonic()
+            contested = now - self._last_ended.get(key, -_ENDS_REPEATED_S) < _ENDS_REPEATED_S
+            self._alerts[key] = NicAlert(
+                device, network, now, now + self._config.resolve_hold_s if contested else now
+            )
             self._resolved_left.pop(key, None)
             self._wake()
 
     def resolve(self, device: str, network: str) -> None:
-        """The NIC is connected again, or is no longer ours."""
+        """The NIC is connected again, is no longer ours, or nothing is known of it any more."""
         key = (device, network)
         alert = self._alerts.get(key)
-        if alert is not None and alert.ends_s is None:
+        if alert is not None and alert.ended is None:
             if not self._config.alertmanagers:
                 del self._alerts[key]
                 return
-            alert.ends_s = self._clock()
-            alert.due_s = time.monotonic() + self._config.resolve_hold_s
+            alert.ended = self._monotonic()
+            alert.due = alert.ended + self._config.resolve_hold_s
+            # From when the rule's copy ends at the latest.
+            self._last_ended[key] = alert.due
             self._resolved_left[key] = set(self._config.alertmanagers)
             self._wake()
 
     def firing(self) -> Mapping[tuple[str, str], NicAlert]:
         """The alerts that fire now, by device and network."""
-        return {key: alert for key, alert in self._alerts.items() if alert.ends_s is None}
+        return {key: alert for key, alert in self._alerts.items() if alert.ended is None}
 
     def _wake(self) -> None:
         for event in self._changed.values():
@@ -147,28 +173,39 @@ class AlertPusher:
     async def _serve(self, url: str) -> None:
         config = self._config
         pause = config.retry_s
+        retold = False
+        await self._ask_time(url)
         while True:
             event = self._changed[url]
             event.clear()
-            monotonic = time.monotonic()
-            firing = [alert for alert in self._alerts.values() if alert.ends_s is None]
+            now = self._monotonic()
+            firing = [alert for alert in self._alerts.values() if alert.ended is None]
             ended = [(key, self._alerts[key]) for key, urls in self._resolved_left.items() if url in urls]
-            due = [(key, alert) for key, alert in ended if alert.due_s <= monotonic]
-            held = [alert.due_s - monotonic for _, alert in ended if alert.due_s > monotonic]
-            waits = [*held, *([config.resend_s] if firing else [])]
+            due = [(key, alert) for key, alert in ended if alert.due <= now]
+            held = [alert.due - now for _, alert in ended if alert.due > now]
+            waits = [*held, *(self._resend_s(alert, now) for alert in firing)]
             wait = min(waits, default=None)
-            now = self._clock()
-            body = [alert.body(config, self._host, now) for alert in (*firing, *(alert for _, alert in due))]
-            if body:
-                if await self._post(url, body):
+            ahead_s = self._times[url].ahead_s
+            wall_s = self._clock() + ahead_s
+            told = [*firing, *(alert for _, alert in due)]
+            if told:
+                if await self._post(url, [alert.body(config, self._host, now, wall_s) for alert in told]):
                     pause = config.retry_s
-                    self.pushes[url] += len(body)
+                    self.pushes[url] += len(told)
+                    if self._times[url].ahead_s != ahead_s and not retold:
+                        retold = True  # once: behind a proxy may be several, each with a clock of its own
+                        continue
                     for key, alert in due:
                         self._confirm_resolved(key, alert, url)
                 else:
                     self.failures[url] += 1
                     wait, pause = pause, min(2 * pause, config.resend_s)
+            retold = False
             await wait_at_most(event, wait)
+
+    def _resend_s(self, alert: NicAlert, now: float) -> float:
+        often = now < alert.contested_until
+        return min(_CONTESTED_RESEND_S, self._config.resend_s) if often else self._config.resend_s
 
     def _confirm_resolved(self, key: tuple[str, str], alert: NicAlert, url: str) -> None:
         if self._alerts.get(key) is not alert:  # it fires again
@@ -181,12 +218,31 @@ class AlertPusher:
         if not self._resolved_left:
             self._all_told.set()
 
+    async def _ask_time(self, url: str) -> None:
+        """So that the first alert already carries the right times. Who does not answer now will do so to a push."""
+        assert self._session is not None  # noqa: S101 - start() made it
+        asked_s = self._clock()
+        with suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with self._session.get(f"{url.rstrip('/')}/api/v2/status", ssl=self._ssl) as response:
+                self._learn_time(url, response, asked_s)
+
+    def _learn_time(self, url: str, response: aiohttp.ClientResponse, asked_s: float) -> None:
+        clock = self._times[url]
+        if clock.learn(response.headers.get("Date", ""), asked_s, self._clock()):
+            log.warning(
+                "the clock of an Alertmanager is not ours; alerts carry its time",
+                url=url,
+                ahead_s=round(clock.ahead_s),
+            )
+
     async def _post(self, url: str, body: list[dict[str, Any]]) -> bool:
         assert self._session is not None  # noqa: S101 - start() made it
+        asked_s = self._clock()
         try:
             async with self._session.post(
                 f"{url.rstrip('/')}/api/v2/alerts", json=body, ssl=self._ssl
             ) as response:
+                self._learn_time(url, response, asked_s)
                 if response.status < 300:
                     return True
                 text = (await response.text())[:200]

@@ -170,8 +170,10 @@ class MeshService:
             [(nic.device, nic.network, nic.address) for nic in view.nics],
             [(p.nic, p.host, p.device, p.network, p.address) for p in view.peers],
         )
+        probed = {(view.nics[peer.nic].device, view.nics[peer.nic].network) for peer in view.peers}
         for device, network in list(self.pusher.firing()):
-            if not any((nic.device, nic.network) == (device, network) for nic in view.nics):
+            # Not ours any more, or no peer is left who could tell: unknown.
+            if (device, network) not in probed:
                 self.pusher.resolve(device, network)
         self._membership, self.view = membership, view
         self._exposition = MeshExposition(view, self.config.probe.port)

@@ -1,0 +1,37 @@
+"""What time it is at an Alertmanager, from the Date of its answers (RFC 9110, 6.6.1): pure.
+
+An alert is over for Alertmanager when its end lies before Alertmanager's own time, and it refuses one that begins after
+it ends. Told in the time of a host whose clock is minutes behind, an alert that fires would count as over.
+"""
+
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+# Below this the two clocks count as one: Date has whole seconds, and an alert lives for minutes.
+TOLERATED_S = 2.0
+
+
+class AlertmanagerTime:
+    """ahead_s : what to add to our wall clock, seconds; 0 until an answer says otherwise."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def learn(self, date: str, asked_s: float, answered_s: float) -> bool:
+        """Takes the Date of an answer; asked_s, answered_s : our wall clock, seconds since 1970.
+
+        Returns whether that reveals a difference, or another one than was known. What is no date tells nothing.
+        """
+        try:
+            moment = parsedate_to_datetime(date)
+        except ValueError:
+            return False
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        # Written between the two, in the second that begins with it.
+        least, most = moment.timestamp() - answered_s, moment.timestamp() + 1 - asked_s
+        if least - TOLERATED_S <= self.ahead_s <= most + TOLERATED_S:
+            return False
+        ahead_s = (least + most) / 2
+        self.ahead_s = ahead_s if abs(ahead_s) > TOLERATED_S else 0.0
+        return self.ahead_s != 0

@@ -1,0 +1,40 @@
+"""What an answer's Date says of the other clock."""
+
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabricpulse.exporters.mesh.alertmanager_time import TOLERATED_S, AlertmanagerTime
+
+NOW = 1_700_000_000.0
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 2), st.floats(0, 1))
+def test_the_error_is_bounded(ahead, took, when):
+    """Whatever the difference, the way, and the fraction of a second that Date leaves out."""
+    clock = AlertmanagerTime()
+    written = NOW + took * when + ahead
+    told = clock.learn(formatdate(written, usegmt=True), NOW, NOW + took)
+    assert abs(clock.ahead_s - ahead) <= TOLERATED_S + (1 + took) / 2
+    assert told == (clock.ahead_s != 0)
+    # The same again is nothing new, and does not move what is told.
+    before = clock.ahead_s
+    assert not clock.learn(formatdate(written, usegmt=True), NOW, NOW + took)
+    assert clock.ahead_s == before
+
+
+def test_a_clock_that_is_mended():
+    clock = AlertmanagerTime()
+    assert clock.learn(formatdate(NOW - 120, usegmt=True), NOW, NOW)
+    assert clock.ahead_s == pytest.approx(-120, abs=1)
+    assert not clock.learn(formatdate(NOW, usegmt=True), NOW, NOW)
+    assert clock.ahead_s == 0
+
+
+@pytest.mark.parametrize("date", ["", "soon", "Tue, 99 Nov 2023 22:13:20 GMT", "\x00", "1700000000"])
+def test_what_is_no_date_tells_nothing(date):
+    clock = AlertmanagerTime()
+    assert not clock.learn(date, NOW, NOW)
+    assert clock.ahead_s == 0
