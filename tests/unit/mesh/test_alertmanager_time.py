@@ -18,6 +18,7 @@ def test_the_error_is_bounded(ahead, took, when):
     written = NOW + took * when + ahead
     told = clock.learn(formatdate(written, usegmt=True), NOW, NOW + took)
     assert abs(clock.ahead_s - ahead) <= TOLERATED_S + (1 + took) / 2
+    assert clock.ahead_least_s <= ahead + 1e-6
     assert told == (clock.ahead_s != 0)
     # The same again is nothing new, and does not move what is told.
     before = clock.ahead_s

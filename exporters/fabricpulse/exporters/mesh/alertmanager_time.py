@@ -12,10 +12,13 @@ TOLERATED_S = 2.0
 
 
 class AlertmanagerTime:
-    """ahead_s : what to add to our wall clock, seconds; 0 until an answer says otherwise."""
+    """Seconds to add to our wall clock; 0 until an answer says otherwise.
+
+    ahead_s : the best estimate. ahead_least_s : what is certain by the last answer.
+    """
 
     def __init__(self) -> None:
-        self.ahead_s = 0.0
+        self.ahead_s = self.ahead_least_s = 0.0
 
     def learn(self, date: str, asked_s: float, answered_s: float) -> bool:
         """Takes the Date of an answer; asked_s, answered_s : our wall clock, seconds since 1970.
@@ -30,6 +33,7 @@ class AlertmanagerTime:
             moment = moment.replace(tzinfo=UTC)
         # Written between the two, in the second that begins with it.
         least, most = moment.timestamp() - answered_s, moment.timestamp() + 1 - asked_s
+        self.ahead_least_s = least
         if least - TOLERATED_S <= self.ahead_s <= most + TOLERATED_S:
             return False
         ahead_s = (least + most) / 2

@@ -58,11 +58,20 @@ class NicAlert:
     ended: float | None = None
     due: float = 0.0
 
-    def body(self, config: Alerting, host: str, now: float, wall_s: float) -> dict[str, Any]:
-        """The alert as API v2 takes it. now : monotonic seconds; wall_s : the same moment, seconds since 1970."""
+    def body(self, config: Alerting, host: str, now: float, wall_s: float, past_s: float) -> dict[str, Any]:
+        """The alert as API v2 takes it.
+
+        now : monotonic seconds. wall_s : the same moment for Alertmanager, as far as that is known, and past_s : one that
+        is certainly over for it; seconds since 1970.
+        """
         labels = {**config.labels, **RULE_LABELS, "device": self.device, "network": self.network}
         instance = labels.get("instance", host)
-        ends = self.ended if self.ended is not None else now + _REPEATS_UNTIL_EXPIRY * config.resend_s
+        starts_s = wall_s + self.started - now
+        if self.ended is None:
+            ends_s = wall_s + _REPEATS_UNTIL_EXPIRY * config.resend_s
+        else:
+            # An end that lies ever so little in the future ends nothing: the later end that was told before wins.
+            ends_s = min(wall_s + self.ended - now, past_s)
         return {
             "labels": labels,
             "annotations": {
@@ -70,8 +79,8 @@ class NicAlert:
                 "description": f"NIC {self.device} of {instance} reaches none of its peers on network {self.network}.",
                 "runbook_url": RUNBOOK_URL,
             },
-            "startsAt": rfc3339(wall_s + self.started - now),
-            "endsAt": rfc3339(wall_s + ends - now),
+            "startsAt": rfc3339(min(starts_s, ends_s)),
+            "endsAt": rfc3339(ends_s),
             "generatorURL": config.generator_url,
         }
 
@@ -186,10 +195,12 @@ class AlertPusher:
             waits = [*held, *(self._resend_s(alert, now) for alert in firing)]
             wait = min(waits, default=None)
             ahead_s = self._times[url].ahead_s
-            wall_s = self._clock() + ahead_s
+            host_s = self._clock()
+            wall_s, past_s = host_s + ahead_s, host_s + self._times[url].ahead_least_s
             told = [*firing, *(alert for _, alert in due)]
             if told:
-                if await self._post(url, [alert.body(config, self._host, now, wall_s) for alert in told]):
+                body = [alert.body(config, self._host, now, wall_s, past_s) for alert in told]
+                if await self._post(url, body):
                     pause = config.retry_s
                     self.pushes[url] += len(told)
                     if self._times[url].ahead_s != ahead_s and not retold:
