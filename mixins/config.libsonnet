@@ -17,6 +17,9 @@
     // How long the alert stays after the window has emptied. It replaces `for`, which a flap resets on each pause.
     flapKeepFiringFor: '5m',
 
+    // For how long a front-end network that was lost is shown once it is back: scrapes do not see it while it is away.
+    frontEndWindow: '15m',
+
     // How far back the last value of a gauge counts when scrapes fail. A failed scrape must not hide a dead NIC, a
     // host that is gone for longer is the business of FabricExporterDown.
     lastValueWindow: '2m',

@@ -29,6 +29,21 @@ local signals = import '../signals.libsonnet';
           'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
           { keep_firing_for: config.flapKeepFiringFor, labels: { remediate: 'nccl' } }
         ),
+        // While the network is dead nothing is scraped, so the counter tells of it afterwards. The gauge tells of a host
+        // that Prometheus reaches and that reaches none of the servers it needs: its pushed alerts get nowhere.
+        lib.alert(
+          config,
+          'FabricFrontEndDisconnected',
+          'warning',
+          'mesh',
+          '%s == 0 or increase(%s[%s]) > 0' % [
+            s.last('fabricpulse_front_end_connected'),
+            s.series('fabricpulse_front_end_disconnects_total'),
+            config.frontEndWindow,
+          ],
+          'A host has lost the front-end network.',
+          'None of the servers that {{ $labels.instance }} watches on its front-end network answers, or none did within the last ' + config.frontEndWindow + '; it could not push alerts.'
+        ),
         // The link itself, exact from the kernel's counters: tells a bad cable from a bad path.
         lib.alert(
           config,
