@@ -62,15 +62,6 @@ void Engine::take_packet(std::uint32_t nic_index, const Received& received) {
   }
   const std::uint32_t slot = found->second;
   Edge& edge = *edges_[slot];
-  edge.tokens =
-      std::min(settings_.receive_rate, edge.tokens + static_cast<double>(tick_mono_ - edge.tokens_at) * 1e-9 *
-                                                         settings_.receive_rate);
-  edge.tokens_at = tick_mono_;
-  if (edge.tokens < 1) {
-    ++nic.record.drops[kDropRate];
-    return;
-  }
-  edge.tokens -= 1;
   switch (edge.session.admit(packet, epoch_, edge.trains.last_sent())) {
     case Admitted::kReplay:
       ++nic.record.drops[kDropReplay];
@@ -81,6 +72,16 @@ void Engine::take_packet(std::uint32_t nic_index, const Received& received) {
     case Admitted::kFresh:
       break;
   }
+  // After the session: a flood of recorded packets must not use up what the peer itself may send.
+  edge.tokens =
+      std::min(settings_.receive_rate, edge.tokens + static_cast<double>(tick_mono_ - edge.tokens_at) * 1e-9 *
+                                                         settings_.receive_rate);
+  edge.tokens_at = tick_mono_;
+  if (edge.tokens < 1) {
+    ++nic.record.drops[kDropRate];
+    return;
+  }
+  edge.tokens -= 1;
   if (edge.session.take_restarted()) {
     edge.session_received = 0;
     edge.trains.restart();
