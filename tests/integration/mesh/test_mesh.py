@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -479,6 +480,24 @@ def test_reload_reads_keys_and_membership_at_once(fleet):
     wait_for(lambda: fleet.scrape("h0").value("fabricpulse_mesh_membership_success") == 1, 5, "read again")
 
 
+def test_reload_says_which_settings_need_a_restart(fleet):
+    daemon = fleet.daemons["h0"]
+    path = fleet.lab.host("h0").directory / "mesh.yaml"
+    text = path.read_text()
+    document = yaml.safe_load(text)
+    document["probe"]["interval_s"] = 0.7
+    document["sample_cap"] = 5000
+    path.write_text(yaml.safe_dump(document))
+    daemon.send_signal(signal.SIGHUP)
+    wait_for(lambda: "changed settings need a restart" in daemon.output(), 5, "the warning")
+    assert 'settings="probe.interval_s, sample_cap"' in daemon.output()
+    path.write_text("probe: {intervall_s: 1}\n")
+    daemon.send_signal(signal.SIGHUP)
+    wait_for(lambda: "reload failed" in daemon.output(), 5, "a file that is wrong is refused")
+    assert "intervall_s" in daemon.output()
+    path.write_text(text)
+
+
 def test_push_and_rule_end_as_one_alert(fleet, tools):
     """With a Prometheus that has the rule: the alert begins once and ends once, whichever of the two ends it first."""
     lab = fleet.lab
@@ -536,6 +555,131 @@ def test_push_and_rule_end_as_one_alert(fleet, tools):
     prometheus.stop()
     alertmanager.stop()
     fleet.config.pop("alerting")
+
+
+def test_an_old_end_does_not_end_a_new_outage(fleet, tools):
+    """Prometheus repeats the end of the first outage; the second is pushed again before anybody could miss it."""
+    lab = fleet.lab
+    route = {"route": {"receiver": "none"}, "receivers": [{"name": "none"}]}
+    alertmanager = start_alertmanager(lab, route, tools=tools)
+    target = {"targets": [f"{lab.resolve('h2')}:9610"], "labels": {"instance": "h2"}}
+    scrape_s = 5
+    prometheus = start_prometheus(
+        lab,
+        {
+            "global": {"scrape_interval": f"{scrape_s}s", "evaluation_interval": "100ms"},
+            "rule_files": [str(Path(__file__).parents[3] / "rules" / "alerts" / "nic.yaml")],
+            "scrape_configs": [{"job_name": "fabricpulse-mesh", "static_configs": [target]}],
+            "alerting": {
+                "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager.port}"]}]}]
+            },
+        },
+        tools=tools,
+        flags=["--rules.alert.resend-delay=1500ms"],  # else a minute
+    )
+    fleet.config["alerting"] = {
+        "alertmanagers": [f"http://{lab.resolve('mgmt')}:{alertmanager.port}"],
+        "labels": {"instance": "h2", "job": "fabricpulse-mesh"},
+        "resolve_hold_s": scrape_s + 0.5,
+    }
+    fleet.daemons["h2"].stop()
+    fleet.start("h2")
+    fleet.wait_green()
+
+    def firing():
+        return len(alertmanager.alerts('alertname="FabricNicDisconnected"'))
+
+    def rule_fires():
+        return [a for a in prometheus.alerts() if a["labels"]["alertname"] == "FabricNicDisconnected"]
+
+    with lab.host("h2").nic("rail0").down():
+        wait_for(firing, 5, "the pushed alert")
+        wait_for(rule_fires, 2 * scrape_s, "the rule's alert")
+    wait_for(lambda: not rule_fires() and not firing(), 2 * scrape_s + 5, "both have ended")
+    silent, fired_at, gaps = 0.0, 0.0, []
+    with lab.host("h2").nic("rail0").down():
+        wait_for(firing, 5, "the pushed alert")
+        over = fired_at = time.monotonic()
+        while not rule_fires() and over - fired_at < 2 * scrape_s:
+            over = time.monotonic()
+            if firing():
+                silent = 0.0
+            else:
+                silent = silent or over
+                gaps.append(over - silent)
+            time.sleep(0.02)
+        wait_for(firing, 5, "the rule's alert")
+    assert max(gaps, default=0.0) < 1.5
+    prometheus.stop()
+    alertmanager.stop()
+    fleet.config.pop("alerting")
+
+
+_PUSH = """
+import asyncio, signal, sys, time
+from fabricpulse.exporters.mesh.alerts import AlertPusher
+from fabricpulse.exporters.mesh.config import Alerting
+
+async def main(url, ahead_s):
+    config = Alerting(alertmanagers=(url,), labels={"instance": "h9", "job": "mesh"}, resolve_hold_s=0)
+    pusher = AlertPusher(config, "h9", lambda: time.time() + ahead_s)
+    await pusher.start()
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+    pusher.fire("rail0", "rail0")
+    await over.wait()
+    pusher.resolve("rail0", "rail0")
+    await pusher.stop()
+
+asyncio.run(main(sys.argv[1], float(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("ahead_s", [-600, 600])
+def test_a_host_whose_clock_is_off_is_heard_by_alertmanager(fleet, tools, ahead_s):
+    """Its alert fires and ends: Alertmanager judges by its own clock."""
+    lab = fleet.lab
+    route = {"route": {"receiver": "none"}, "receivers": [{"name": "none"}]}
+    alertmanager = start_alertmanager(lab, route, tools=tools)
+    url = f"http://{lab.resolve('mgmt')}:{alertmanager.port}"
+    pusher = lab.popen("h2", [sys.executable, "-c", _PUSH, url, str(ahead_s)], name=f"push{ahead_s}")
+    alerts = wait_for(lambda: alertmanager.alerts('instance="h9"'), 10, "the alert")
+    began = datetime.fromisoformat(alerts[0]["startsAt"]).timestamp()
+    assert abs(began - time.time()) < 15
+    pusher.stop()
+    wait_for(lambda: not alertmanager.alerts('instance="h9"'), 5, "the end")
+    alertmanager.stop()
+
+
+def test_a_flood_of_recorded_packets_harms_nobody(fleet):
+    """Replays are dropped as such and use up nothing of what the peer itself may send."""
+    lab = fleet.lab
+    source, target = lab.host("h1").nic("rail0").address, lab.host("h0").nic("rail0").address
+    with lab.socket("h1", socket.SOCK_DGRAM, socket.AF_PACKET, socket.htons(3)) as tap:
+        tap.settimeout(5)
+        while True:
+            packet = tap.recv(2000)
+            addresses = socket.inet_aton(source) + socket.inet_aton(target)
+            if packet[12:20] == addresses and packet[9] == socket.IPPROTO_UDP and len(packet) >= 28 + 120:
+                recorded = packet[28:148]
+                break
+    before = fleet.scrape("h0")
+    down = before.value("fabricpulse_mesh_events_total", event="edge_down")
+
+    def dropped(scrape, reason):
+        return scrape.value("fabricpulse_probes_dropped_total", device="rail0", reason=reason)
+
+    with lab.socket("h1", socket.SOCK_DGRAM) as sock:
+        sock.bind((source, 0))
+        until = time.monotonic() + 2
+        while time.monotonic() < until:  # several times the 2,000 a second that are taken from a peer
+            for _ in range(100):
+                sock.sendto(recorded, (target, 9620))
+            time.sleep(0.005)
+    after = fleet.scrape("h0")
+    assert dropped(after, "replay") - dropped(before, "replay") > 5000
+    assert dropped(after, "rate") == dropped(before, "rate")
+    assert after.value("fabricpulse_mesh_events_total", event="edge_down") == down
 
 
 def test_a_nic_that_vanishes_and_returns(fleet):

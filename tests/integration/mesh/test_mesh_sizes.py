@@ -51,6 +51,48 @@ def test_two_hosts_when_one_dies(make_lab):
         wait_for(lambda: fleet.connected("h0", "rail1") == 0, 5, "disconnected")
 
 
+def test_rates_are_limited_both_ways(make_lab):
+    """A node sends at its rate, whatever comes in; what a peer sends above `receive_rate` is dropped."""
+    lab = make_lab(hosts=2, rails=1)
+    fleet = MeshFleet(lab, {"receive_rate": 60, "interval_s": 1})
+    fleet.start()
+    rate = {"device": "rail0", "reason": "rate"}
+    wait_for(
+        lambda: (fleet.scrape("h0").value("fabricpulse_probes_dropped_total", **rate) or 0) > 0, 15, "dropped"
+    )
+    began, first = time.monotonic(), fleet.scrape("h0")
+    wait_for(
+        lambda: (
+            fleet.scrape("h0").value("fabricpulse_probes_dropped_total", **rate)
+            > first.value("fabricpulse_probes_dropped_total", **rate) + 200
+        ),
+        15,
+        "dropped more",
+    )
+    last, took = fleet.scrape("h0"), time.monotonic() - began
+
+    def grown(name):
+        return last.value(name) - first.value(name)
+
+    assert grown("fabricpulse_edge_probes_received_total") <= 60 * took + 60
+    assert 150 * took * 0.8 < grown("fabricpulse_edge_probes_sent_total") < 150 * took * 1.2 + 3
+    assert last.value("fabricpulse_edge_up") == 1  # what is taken is enough to judge by
+
+
+def test_a_nic_that_is_down_and_loses_its_peers_is_unknown(make_lab):
+    lab = make_lab(hosts=2, rails=2)
+    fleet = MeshFleet(lab).start()
+    fleet.wait_green()
+    with lab.host("h0").nic("rail0").down():
+        wait_for(lambda: fleet.connected("h0", "rail0") == 0, 5, "disconnected")
+        document = yaml.safe_load(fleet.membership.read_text())
+        document["hosts"] = [host for host in document["hosts"] if host["name"] == "h0"]
+        fleet.membership.write_text(yaml.safe_dump(document))
+        wait_for(lambda: not fleet.scrape("h0").values("fabricpulse_nic_connected"), 5, "unknown")
+        nic = next(nic for nic in fleet.get("h0", "/api/v1/edges")["nics"] if nic["device"] == "rail0")
+        assert (nic["state"], nic["down_ns"], nic["disconnects"]) == ("unknown", None, 1)
+
+
 def test_alone_is_unknown(make_lab):
     """Nobody else has started: nothing is known of any NIC, and nothing is said."""
     lab = make_lab(hosts=2, rails=1)

@@ -155,7 +155,9 @@ class EventLog(Section, frozen=True):
 
 
 class MeshConfig(Section, frozen=True):
-    """The whole file.
+    """The whole file, read once: a changed setting needs a restart, and SIGHUP says which.
+
+    What key_file and membership point to is followed while it runs.
 
     host : this host's name in the fleet; default: the system's host name. key_file : fleet keys, one a line; the first
     signs, all are accepted, so that keys can be rotated. Without a file anybody who reaches the port can join.
@@ -176,6 +178,18 @@ class MeshConfig(Section, frozen=True):
     def host_name(self) -> str:
         """The configured name, or the system's."""
         return self.host or socket.gethostname()
+
+
+def changed_settings(old: Section, new: Section, prefix: str = "") -> list[str]:
+    """The keys whose values differ, as in the file: probe.interval_s."""
+    changed = []
+    for name in old.__struct_fields__:
+        before, after = getattr(old, name), getattr(new, name)
+        if isinstance(before, Section):
+            changed += changed_settings(before, after, f"{prefix}{name}.")
+        elif before != after:
+            changed.append(prefix + name)
+    return changed
 
 
 def load_keys(path: Path) -> list[bytes]:

@@ -12,6 +12,7 @@ from typing import Any
 import prometheus_client
 from aiohttp import web
 
+from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.fleet.membership import Membership
@@ -25,7 +26,7 @@ from fabricpulse.core.web.server import WebServer
 from fabricpulse.exporters import _probe_engine as native
 from fabricpulse.exporters.mesh.alerts import AlertPusher
 from fabricpulse.exporters.mesh.api import edges_document
-from fabricpulse.exporters.mesh.config import MeshConfig, load_keys
+from fabricpulse.exporters.mesh.config import MeshConfig, changed_settings, load_keys
 from fabricpulse.exporters.mesh.event_log import EventLogWriter
 from fabricpulse.exporters.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_faults
 from fabricpulse.exporters.mesh.fleet_view import FleetView, view_of
@@ -243,6 +244,19 @@ class MeshService:
             self._membership_error = str(error)
             self.counters.membership_ok = False
 
+    async def reload(self, path: Path | None) -> None:
+        """SIGHUP: keys and membership at once; of the configuration it says which settings need a restart.
+
+        The engine's settings are those of its sockets, ring and verdicts: made anew, all that was learned would be
+        lost, which is what a restart does. Raises ConfigError for a file that a restart would refuse.
+        """
+        await self.refresh()
+        if path is None:
+            return
+        changed = changed_settings(self.config, await asyncio.to_thread(load_config, path, MeshConfig))
+        if changed:
+            log.warning("changed settings need a restart", config=str(path), settings=", ".join(changed))
+
     def _take_events(self) -> None:
         faults: dict[tuple[str, str, str], str | None] | None = None
         for event in self.engine.take_events():
@@ -331,7 +345,7 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
     watchers = [asyncio.create_task(service.watch()), asyncio.create_task(service.front_end.run())]
     try:
         await server.start(options.listen)
-        life.on_reload(service.refresh)
+        life.on_reload(lambda: service.reload(options.config))
         life.ready()
         await life.stopped()
     finally:
