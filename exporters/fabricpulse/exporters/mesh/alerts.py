@@ -61,8 +61,8 @@ class NicAlert:
     def body(self, config: Alerting, host: str, now: float, wall_s: float, past_s: float) -> dict[str, Any]:
         """The alert as API v2 takes it.
 
-        now : monotonic seconds. wall_s : the same moment for Alertmanager, as far as that is known. past_s : one that is
-        over for it. Both are seconds since 1970.
+        now : monotonic seconds. wall_s : the same moment for Alertmanager, as far as that is known. past_s : one that
+        is over for it. Both are seconds since 1970.
         """
         labels = {**config.labels, **RULE_LABELS, "device": self.device, "network": self.network}
         instance = labels.get("instance", host)
