@@ -58,7 +58,7 @@ def test_every_peer_is_first_at_times():
         finally:
             engine.stop()
     # Neighbours in time left in one system call, whichever call that was: who of two is the earlier is a coin's toss.
-    earlier = {pair: 0 for pair in itertools.permutations(range(PEERS), 2)}
+    earlier = dict.fromkeys(itertools.permutations(range(PEERS), 2), 0)
     for (at, one), (then, other) in itertools.pairwise(order):
         if one != other and then - at < 20_000:
             earlier[one, other] += 1
