@@ -45,7 +45,7 @@ class FleetClockParameters:
     holds when we die.
     """
 
-    slew_time_ns: int = _NS // 2
+    slew_time_ns: int = _NS // 4
     lead_ns: int = 50_000_000
     max_slew_ppm: float = 500.0
     drift_ppb: int = 250
@@ -124,12 +124,14 @@ class FleetClock:
         else:
             self._slew(now)
         ahead = abs(target.at(now.host_ns) - self.page.convert(now.host_ns).fleet_ns)
+        # The last slew goes on until the new line begins.
+        ahead += self._turn_ppb(self.page.previous) * self.parameters.lead_ns // _NS + 1
         self.page = replace(
             self.page,
             status=ClockStatus.SYNCHRONIZED,
             bound_ref_host_ns=now.host_ns,
             bound_ns=bound + ahead + 1,
-            drift_ppb=self.parameters.drift_ppb,
+            drift_ppb=self.parameters.drift_ppb + self._turn_ppb(self.page.current),
             valid_until_host_ns=now.host_ns + self.parameters.validity_ns,
         )
         return self.page
@@ -144,11 +146,18 @@ class FleetClock:
             return self.page
         self._slew(now)
         page = self.page
+        synchronized = page.status == ClockStatus.SYNCHRONIZED
+        drift_ppb = self.parameters.drift_ppb if synchronized else self.parameters.holdover_drift_ppb
+        drift_ppb += self._turn_ppb(page.current)
+        if drift_ppb > page.drift_ppb:  # after a late tick a slew has overshot, and turns back
+            page = self._rebound(now, page.status, 0, drift_ppb)
         if (
             page.status != ClockStatus.HOLDOVER
             and now.host_ns - self.corrected_host_ns > self.parameters.holdover_after_ns
         ):
-            page = self._rebound(now, ClockStatus.HOLDOVER, 0, self.parameters.holdover_drift_ppb)
+            page = self._rebound(
+                now, ClockStatus.HOLDOVER, 0, max(drift_ppb, self.parameters.holdover_drift_ppb)
+            )
         self.page = replace(page, valid_until_host_ns=now.host_ns + self.parameters.validity_ns)
         return self.page
 
@@ -162,6 +171,12 @@ class FleetClock:
             bound_ns=time.bound_ns + extra_ns,
             drift_ppb=max(drift_ppb, self.page.drift_ppb) if status == self.page.status else drift_ppb,
         )
+
+    def _turn_ppb(self, line: ClockLine) -> int:
+        """How much faster or slower than asked for a line runs, to get to its place, rounded up. It runs on like that,
+        past its place, when no tick of ours ends it: the bound has to grow as fast.
+        """
+        return -(-abs(line.rate_ppt - self.target.rate_ppt) // 1000)
 
     def _slew(self, now: Instant) -> None:
         """Lays a line from where fleet time will be to where it should be, `slew_time_ns` later.

@@ -80,6 +80,24 @@ def test_bound_holds_what_is_left_to_slew() -> None:
     assert abs(clock.page.convert(at(9).host_ns).fleet_ns - (9 * S + MS)) < 1_000
 
 
+@pytest.mark.parametrize("silence_s", [0.2, 0.6, 2.0, 8.0])
+@pytest.mark.parametrize("error_ns", [-40_000, -900, 900, 40_000])
+def test_a_slew_that_nobody_ends_is_in_the_bound(error_ns: int, silence_s: float) -> None:
+    """The sidecar stalls, or dies, in the middle of a slew: the page leads past the place it was to lead to."""
+    clock = FleetClock.start(PARAMETERS, at(0))
+    clock.correct(at(1), truth(1, at(1), error_ns=error_ns, bound_ns=abs(error_ns)))
+    clock.tick(at(1.25))
+    clock.correct(at(2), truth(2, at(2), bound_ns=0))
+    for t in np.linspace(2, 2 + silence_s, 20):
+        shown = clock.page.convert(at(t).host_ns)
+        assert abs(shown.fleet_ns - round(t * S)) <= shown.bound_ns + 2
+    # Back again, late: the slew has overshot and turns round.
+    clock.tick(at(2 + silence_s))
+    for t in np.linspace(2 + silence_s, 4 + 2 * silence_s, 20):
+        shown = clock.page.convert(at(t).host_ns)
+        assert abs(shown.fleet_ns - round(t * S)) <= shown.bound_ns + 2
+
+
 def test_holdover_grows_the_bound_and_a_correction_ends_it() -> None:
     """Four seconds without a correction: HOLDOVER, and the bound grows at the holdover drift."""
     clock = synced()
