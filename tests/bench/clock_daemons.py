@@ -174,9 +174,10 @@ class FleetWatch:
         return round(1 - self.outside / max(self.pairs, 1), 6)
 
     def edge_errors(self, seconds: float) -> tuple[float, float]:
-        """RMS error of the offsets of single edges as they are reported, and of single windows before the filter, ns.
+        """RMS error of single edges at the moment one looks, and of single windows before the filter, ns.
 
-        Looked at every second and a half for `seconds`: what one edge alone would make of its packets.
+        Looked at every second and a half for `seconds`: what one edge alone would make of its packets. As the time of
+        a node, which is looked at in the same way, the edge's offset is some time old and goes on at the edge's rate.
         """
         reported, windows = [], []
         until = time.monotonic() + seconds
@@ -186,13 +187,12 @@ class FleetWatch:
                 for edge in self._status(host.front_end)["edges"]:
                     if edge["offset_ns"] is None:
                         continue
-                    # The stamp is of the host's clock; the truth wants the kernel's.
-                    kernel = edge["t_ns"]
-                    for _ in range(4):
-                        kernel = edge["t_ns"] - host.clock.truth(kernel)
-                    truth = -self.lab.true_offset_ns(host.name, edge["peer"], kernel)
-                    reported.append(edge["offset_ns"] - truth)
-                    windows.append(edge["raw_offset_ns"] - truth)
+                    now = time.time_ns()
+                    age_ns = host.clock.from_kernel(now) - edge["t_ns"]
+                    truth = -self.lab.true_offset_ns(host.name, edge["peer"], now)
+                    change = round(edge["rate_ppb"] * 1e-9 * age_ns)
+                    reported.append(edge["offset_ns"] + change - truth)
+                    windows.append(edge["raw_offset_ns"] + change - truth)
             time.sleep(max(0.0, next_look - time.monotonic()))
         rms = [float(np.sqrt(np.mean(np.square(errors)))) for errors in (reported, windows)]
         return rms[0], rms[1]

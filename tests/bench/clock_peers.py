@@ -1,8 +1,9 @@
 """The contestants that others wrote: chronyd and ptp4l, on the same wire, never steering the kernel's clock.
 
-All namespaces share one kernel clock, so the true offset between two hosts is 0 and what a contestant believes is its
-error. chronyd runs with `-x`; what it believes is asked at its command socket. ptp4l runs with the ntpshm servo, which
-publishes its offset and touches no clock.
+chronyd runs with `-x` and on its host's virtual clock, as our own daemons do (tests/native/virtual_clock_preload.c): on
+the kernel's, which all namespaces share, it would follow a clock that never drifts against its own. What it believes is
+asked at its command socket. ptp4l runs with the ntpshm servo, which publishes its offset and touches no clock; it stays
+on the kernel's clock, where the true offset is 0 and what it believes is its error: a help, if anything.
 """
 
 import ctypes
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from fabricpulse.lab import Host, Lab
 
+ROOT = Path(__file__).parents[2]
 _SO_TIMESTAMPING = 37
 _TX_SOFTWARE, _SOFTWARE, _OPT_TSONLY = 1 << 1, 1 << 4, 1 << 11
 _NTP_EPOCH = 2_208_988_800
@@ -31,8 +33,24 @@ def missing_tools() -> list[str]:
     ]
 
 
-def start_chronyd(host: Host, directory: Path, name: str, port: int, lines: list[str]) -> Path:
-    """Starts `chronyd -x` on `host`, answering NTP at `port`; returns its command socket."""
+def build_preload(directory: Path) -> Path:
+    """Compiles what gives a program the virtual clock of its host. Raises subprocess.CalledProcessError."""
+    target = directory / "virtual_clock_preload.so"
+    source = ROOT / "tests" / "native" / "virtual_clock_preload.c"
+    include = f"-I{ROOT / 'core' / 'include'}"
+    subprocess.run(
+        ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", include, str(source), "-o", str(target)], check=True
+    )
+    return target
+
+
+def start_chronyd(
+    host: Host, directory: Path, name: str, port: int, lines: list[str], preload: Path | None = None
+) -> Path:
+    """Starts `chronyd -x` on `host`, answering NTP at `port`; returns its command socket.
+
+    preload : of build_preload, for the host's virtual clock instead of the kernel's.
+    """
     place = directory / f"chrony-{name}"
     place.mkdir(mode=0o700)
     config = place / "chrony.conf"
@@ -41,12 +59,16 @@ def start_chronyd(host: Host, directory: Path, name: str, port: int, lines: list
         "allow all", "hwtimestamp *", f"driftfile {place}/drift",
     ]  # fmt: skip
     config.write_text("\n".join([*common, *lines]) + "\n")
-    host.popen(["/usr/sbin/chronyd", "-x", "-d", "-f", str(config)], name=f"chronyd-{name}")
+    host.popen(
+        ["/usr/sbin/chronyd", "-x", "-d", "-f", str(config)],
+        name=f"chronyd-{name}",
+        env=None if preload is None else {"LD_PRELOAD": str(preload)},
+    )
     return place / "command"
 
 
 class ChronyTracking:
-    """Asks chronyd at its command socket what `chronyc tracking` asks: how far its clock is from the kernel's.
+    """Asks chronyd at its command socket what `chronyc tracking` asks: how far its time is from the clock it runs on.
 
     Not its NTP port: over loopback the receive stamp is some 250 ns later than the transmit stamp, and scatters.
     """
@@ -62,7 +84,7 @@ class ChronyTracking:
         self._sequence = 0
 
     def offset_ns(self) -> float | None:
-        """chronyd's clock minus the kernel's, ns; None without an answer, or while it follows nothing."""
+        """chronyd's time minus the clock it runs on, ns; None without an answer, or while it follows nothing."""
         self._sequence += 1
         request = struct.pack("!BBBBHHI8x", 6, 1, 0, 0, self._REQUEST, 0, self._sequence)
         try:
