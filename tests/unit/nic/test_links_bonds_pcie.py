@@ -6,6 +6,7 @@ import os
 import pytest
 
 from fabricpulse.exporters.nic.collectors.pcie import GpuPlace, nearest_gpus
+from fabricpulse.exporters.nic.config import DeviceSection, NicConfig
 
 
 def test_an_admin_down_link_has_no_carrier_sample(tree, scrape):
@@ -61,6 +62,24 @@ def test_a_bond_and_its_slaves(tree, scrape):
     assert devices == {"bond0": "mlx5_bond_0", "eno1np0": "mlx5_bond_0", "eno2np1": "mlx5_bond_0"}
     # A bond of BlueField-3 has no congestion-control counters: absent, not 0.
     assert got.labels("fabricpulse_nic_cnp_packets_sent_total") == []
+
+
+def test_an_excluded_slave_is_not_opened(tree, scrape, monkeypatch):
+    """The bond tells of it and counts it; what is in its own directory is left alone."""
+    tree.bond()
+    opened: list[str] = []
+    real_open = os.open
+
+    def recording_open(path, *args, **kwargs):
+        opened.append(os.fspath(path))
+        return real_open(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", recording_open)
+    got = scrape(NicConfig(device=DeviceSection(exclude="eno2.*")))
+    assert got.get_one("fabricpulse_nic_bond_slaves", bond="bond0") == 2
+    assert {labels["netdev"] for labels in got.labels("fabricpulse_nic_bond_slave_up")} == {"eno1np0"}
+    assert any("/eno1np0/bonding_slave/" in path for path in opened)
+    assert [path for path in opened if "eno2np1" in path] == []
 
 
 def test_pcie_link_and_errors(tree, scrape):

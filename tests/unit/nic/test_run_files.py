@@ -5,9 +5,14 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.run_dir import RUN_DIR_ENV
+from fabricpulse.exporters.nic.command import command
+from fabricpulse.exporters.nic.config import NicConfig
 from fabricpulse.exporters.nic.event_log import EventLog
+from fabricpulse.exporters.nic.exporter import NicExporter, Sources, event_log
 from fabricpulse.exporters.nic.flap_store import load_links, save_links
 from fabricpulse.exporters.nic.flap_tracker import LinkState
 from fabricpulse.exporters.nic.run_lock import RunLock
@@ -88,6 +93,25 @@ def test_a_log_that_is_no_file_is_neither_waited_for_nor_renamed(tmp_path, make)
     assert [found.name for found in tmp_path.iterdir()] == ["log"]
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/null"), Path.mkdir])
+def test_a_log_that_cannot_be_written_is_told_before_there_is_an_event(tmp_path, make):
+    path = tmp_path / "log"
+    make(path)
+    with pytest.raises(UserError, match=rf"cannot write the event log {path}: .+; set flaps.event_log to"):
+        EventLog(path, 100).check()
+    with pytest.raises(UserError, match=r"cannot write the event log .*/none/log: No such file or directory"):
+        EventLog(tmp_path / "none/log", 100).check()
+
+
+def test_a_check_of_the_log_leaves_what_is_in_it(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("earlier\n" * 100)
+    EventLog(path, 100).check()
+    assert path.read_text() == "earlier\n" * 100
+    EventLog(None, 100).check()
+    assert [found.name for found in tmp_path.iterdir()] == ["log"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a device file")
 def test_a_device_is_not_rotated(tmp_path):
     """flaps.event_log: /dev/null must not end as /dev/null.1."""
@@ -98,6 +122,66 @@ def test_a_device_is_not_rotated(tmp_path):
         log.write(float(number), "link_down", LABELS)
     log.close()
     assert [found.name for found in tmp_path.iterdir()] == ["null"]
+
+
+@pytest.mark.parametrize("on", [True, False])
+async def test_without_the_flaps_collector_no_carrier_count_is_read_and_nothing_kept(
+    tree, tmp_path, monkeypatch, on
+):
+    """Neither at start nor at a scrape; with it, the same steps read, keep and tell."""
+    tree.mlx5_roce(0)
+    collectors = {"flaps": on, "netdev": False}
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    counts: list[str] = []
+    real_open = os.open
+
+    def recording_open(path, *args, **kwargs):
+        if str(path).endswith("_count") and "/carrier_" in str(path):
+            counts.append(str(path))
+        return real_open(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", recording_open)
+    exporter = NicExporter(
+        NicConfig(collectors=collectors),
+        sysfs=tree.root,
+        run_dir=run_dir,
+        sources=Sources(link_events=False),
+    )
+    await exporter.start()
+    await exporter.scrape()
+    tree.write(tree.net("eth0np0") / "carrier_down_count", 5)
+    body = await exporter.scrape()
+    exporter.stop()
+    assert bool(counts) == on
+    assert {path.name for path in run_dir.iterdir()} == (
+        {"nic-flaps.json", "nic-events.jsonl"} if on else set()
+    )
+    assert (b"port_down_transitions" in body) == on
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_no_log_is_made_where_no_collector_has_events(tmp_path, on):
+    config = NicConfig(collectors={"flaps": False, "verbs": False, "kernel_log": on})
+    event_log(config, tmp_path).check()
+    assert [path.name for path in tmp_path.iterdir()] == (["nic-events.jsonl"] if on else [])
+
+
+def test_a_log_that_cannot_be_written_ends_the_daemon_at_once(tree, tmp_path, monkeypatch):
+    """One sentence, and no daemon that loses its events."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path / "run"))
+    config = tmp_path / "nic.yaml"
+    config.write_text(f"flaps: {{event_log: {tmp_path}/none/log}}\n")
+    arguments = [
+        "--path.sysfs",
+        str(tree.root),
+        "--config",
+        str(config),
+        "--web.listen-address",
+        "127.0.0.1:0",
+    ]
+    with pytest.raises(UserError, match=r"cannot write the event log .*/none/log: No such file or directory"):
+        CliRunner().invoke(command, arguments, catch_exceptions=False)
 
 
 def test_a_second_exporter_is_refused_until_the_first_is_gone(tmp_path):

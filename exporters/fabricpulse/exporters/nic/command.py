@@ -20,7 +20,7 @@ from fabricpulse.core.shm.virtual_clock import ENV as VIRTUAL_CLOCK_ENV
 from fabricpulse.core.shm.virtual_clock import VirtualClock
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.exporters.nic.config import COLLECTORS, OFF_BY_DEFAULT, DeviceSection, NicConfig
-from fabricpulse.exporters.nic.exporter import NicExporter
+from fabricpulse.exporters.nic.exporter import NicExporter, event_log
 from fabricpulse.exporters.nic.flap_store import boot_id, write_atomically
 from fabricpulse.exporters.nic.run_lock import RunLock
 
@@ -129,7 +129,10 @@ def command(
     clock, boot = host_clock(), boot_id(procfs)
 
     def load() -> NicConfig:
-        return merge(load_config(options.config, NicConfig), flags)
+        config = merge(load_config(options.config, NicConfig), flags)
+        # Here, so that a reload is refused before the exporter that runs is stopped.
+        event_log(config, run_dir).check()
+        return config
 
     def make(config: NicConfig) -> NicExporter:
         return NicExporter(config, sysfs=sysfs, run_dir=run_dir, clock=clock, boot_id=boot)

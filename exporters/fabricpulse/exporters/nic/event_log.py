@@ -11,13 +11,17 @@ import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
 
 log = get_logger(__name__)
 
 
 class EventLog:
-    """path : the file, None for no log. It is opened on the first event and again after it was moved away."""
+    """path : the file, None for no log. It is opened on the first event and again after it was moved away.
+
+    `check` tells before the first event whether it can be.
+    """
 
     def __init__(self, path: Path | None, max_bytes: int) -> None:
         self._path = path
@@ -26,6 +30,20 @@ class EventLog:
         self._size = 0
         self._identity = (0, 0)
         self._told = False
+
+    def check(self) -> None:
+        """Makes the file if it is not there. Raises UserError when it cannot be written."""
+        if self._path is None:
+            return
+        try:
+            self._open(self._path, 0)
+        except OSError as error:
+            raise UserError(
+                f"cannot write the event log {self._path}: {error.strerror}; set flaps.event_log to a file in a"
+                ' folder that exists and is writable, or to "none" for no log'
+            ) from error
+        finally:
+            self.close()
 
     def write(self, time_s: float, event: str, labels: tuple[str, str, str], **fields: object) -> None:
         """Appends one event. A file that cannot be written is logged once and does not stop the exporter."""
@@ -59,7 +77,7 @@ class EventLog:
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             # Rotation would rename /dev/null.
-            raise OSError(errno.EINVAL, "not a regular file; to write no log, set flaps.event_log to none")
+            raise OSError(errno.EINVAL, "not a regular file")
         self._size = status.st_size
         self._identity = (status.st_dev, status.st_ino)
 

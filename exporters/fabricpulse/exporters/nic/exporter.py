@@ -128,12 +128,14 @@ class NicExporter:
         self.gid = GidCollector(
             nccl_rules(config), config.gid.refresh_seconds, config.gid.max_info, lambda: self.flaps.is_live
         )
+        enabled = enabled_collectors(config)
+        self._counts_flaps = "flaps" in enabled
         self.flaps = FlapService(
             self._sysfs,
             self._wanted,
             clock,
-            EventLog(_event_log_path(config, run_dir), config.flaps.event_log_max_bytes),
-            run_dir / "nic-flaps.json" if run_dir is not None else None,
+            event_log(config, run_dir),
+            run_dir / "nic-flaps.json" if run_dir is not None and self._counts_flaps else None,
             boot_id,
             config.flaps.holdoff_poll_seconds,
             self._link_changed,
@@ -141,7 +143,6 @@ class NicExporter:
         )
         found = sources if sources is not None else kernel_sources(sysfs)
         self._follows_links = found.link_events
-        enabled = enabled_collectors(config)
         made: dict[str, Callable[[], Collector]] = {
             "infiniband": lambda: InfinibandCollector(
                 budget, raw=config.raw_counters, networks=config.networks
@@ -149,7 +150,7 @@ class NicExporter:
             "netdev": lambda: NetdevCollector(budget),
             "gid": lambda: self.gid,
             "pcie": lambda: PcieCollector(self._sysfs, budget),
-            "bonding": lambda: BondingCollector(self._sysfs),
+            "bonding": BondingCollector,
             "flaps": lambda: FlapCollector(self.flaps),
             "dcb": lambda: DcbCollector(found.dcb, budget),
         }
@@ -187,7 +188,7 @@ class NicExporter:
     async def start(self) -> None:
         """Finds the NICs and follows link events from now on."""
         await self._scan()
-        if any(collector.name == "flaps" for collector in self.collectors):
+        if self._counts_flaps:
             await self.flaps.start(self.inventory, follow=self._follows_links)
         if self._kernel_log is not None:
             self._kernel_log.start(self.inventory)
@@ -215,13 +216,13 @@ class NicExporter:
     async def scrape(self) -> bytes:
         """One exposition. The event loop stays free for link events meanwhile."""
         async with self._one_at_a_time:
-            if not self.flaps.is_live:
+            if self._counts_flaps and not self.flaps.is_live:
                 self.flaps.poll(self.inventory.netdevs)
             outcome = await self._runner.run_async(*self._begin())
             body = self._render(outcome)
         self.flaps.use(self.inventory)
         for collector in self.collectors:
-            if isinstance(collector, InfinibandCollector):
+            if isinstance(collector, InfinibandCollector) and self._counts_flaps:
                 self.flaps.port_states(collector.port_states())
         return body
 
@@ -234,7 +235,8 @@ class NicExporter:
         context = Context(time.monotonic(), self.inventory, self.faults)
         self._runner.run([(self._inventory, HOST)], context)
         self.flaps.use(self.inventory)
-        self.flaps.poll(self.inventory.netdevs, "start")
+        if self._counts_flaps:
+            self.flaps.poll(self.inventory.netdevs, "start")
         return self.collect()
 
     def _begin(self) -> tuple[list[Step], Context, Plan]:
@@ -310,9 +312,13 @@ def nccl_rules(config: NicConfig) -> NcclRules:
     return NcclRules(section.gid_index, section.address_family, network, section.roce_version)
 
 
-def _event_log_path(config: NicConfig, run_dir: Path | None) -> Path | None:
-    if config.flaps.event_log == "none":
-        return None
-    if config.flaps.event_log:
-        return Path(config.flaps.event_log)
-    return run_dir / "nic-events.jsonl" if run_dir is not None else None
+def event_log(config: NicConfig, run_dir: Path | None) -> EventLog:
+    """The event log that the configuration asks for.
+
+    One that writes nothing without a run directory (`--once`, `show`), or when no collector is on that has events.
+    """
+    path = None
+    has_events = not enabled_collectors(config).isdisjoint(("flaps", "kernel_log", "verbs"))
+    if run_dir is not None and has_events and config.flaps.event_log != "none":
+        path = Path(config.flaps.event_log) if config.flaps.event_log else run_dir / "nic-events.jsonl"
+    return EventLog(path, config.flaps.event_log_max_bytes)

@@ -41,7 +41,7 @@ Plan = Callable[[], Sequence[Step]]
 
 
 class _Job:
-    """A list of steps on its way. The worker writes, the watcher reads; `position` only grows.
+    """A list of steps on its way: worked at by the worker, given up by the watcher.
 
     plan : makes the steps that follow the first one, on the worker. stuck : steps that are not to be tried.
     """
@@ -57,47 +57,69 @@ class _Job:
         self.steps = list(steps)
         self.context = context
         self.plan = plan
-        self.position = 0
         self.began = time.monotonic()
-        self.abandoned = False
         self.done = threading.Event()
         self.durations: list[tuple[str, float]] = []
         self.failures: list[tuple[Step, str]] = []
         self._stuck = stuck
         self._wake = wake
+        self._position = 0
+        self._abandoned = False
+        # Between going on to the next step and giving up this one: with both, the next would be collected twice.
+        self._turn = threading.Lock()
 
     def run(self) -> None:
-        while self.position < len(self.steps):
-            self.began = time.monotonic()
-            self._step(*self.steps[self.position])
-            if self.abandoned:
+        while True:
+            step = self.steps[self._position]
+            failure = self._step(*step)
+            seconds = time.monotonic() - self.began
+            more = self.plan() if self.plan is not None else ()
+            if not self._go_on(step, failure, seconds, more):
                 return
-            if self.plan is not None:
-                self._extend(self.plan)
-            self.position += 1
-        self.done.set()
-        self._wake()
 
-    def _step(self, collector: Collector, target: str) -> None:
-        faults = self.context.faults
+    def _step(self, collector: Collector, target: str) -> tuple[str, str] | None:
+        """What went wrong, and the reason to count, empty if it is counted; None if all is well."""
         if (collector.name, target) in self._stuck:
-            faults.add(target, collector.name, "hung")
-            self.failures.append(((collector, target), "does not answer"))
-            return
-        before = faults.now.total()
+            return "does not answer", "hung"
+        before = self.context.faults.now.total()
         try:
             collector.collect(target, self.context)
         except Exception as error:  # one target must not cost another, whatever its driver does
-            faults.add(target, collector.name, "error")
-            self.failures.append(((collector, target), f"{type(error).__name__}: {error}"))
-        else:
-            if faults.now.total() != before:
-                self.failures.append(((collector, target), ""))
-        self.durations.append((collector.name, time.monotonic() - self.began))
+            return f"{type(error).__name__}: {error}", "error"
+        return ("", "") if self.context.faults.now.total() != before else None
 
-    def _extend(self, plan: Plan) -> None:
-        self.plan = None
-        self.steps.extend(plan())
+    def _go_on(
+        self, step: Step, failure: tuple[str, str] | None, seconds: float, more: Sequence[Step]
+    ) -> bool:
+        """Takes the result of a step in; returns whether there is a next one. The result of one given up is dropped."""
+        with self._turn:
+            if self._abandoned:
+                return False
+            collector, target = step
+            if failure is not None:
+                message, reason = failure
+                self.failures.append((step, message))
+                if reason:
+                    self.context.faults.add(target, collector.name, reason)
+            if (collector.name, target) not in self._stuck:
+                self.durations.append((collector.name, seconds))
+            self.plan = None
+            self.steps.extend(more)
+            self._position += 1
+            self.began = time.monotonic()
+            if self._position < len(self.steps):
+                return True
+            self.done.set()
+        self._wake()
+        return False
+
+    def give_up(self, stall_s: float) -> int | None:
+        """Ends the job if its step has taken `stall_s`; returns that step's position, None if it has gone on."""
+        with self._turn:
+            if self.done.is_set() or time.monotonic() - self.began < stall_s:
+                return None
+            self._abandoned = True
+            return self._position
 
 
 class _Worker(threading.Thread):
@@ -177,10 +199,9 @@ class Runner:
                 if left_s > 0:
                     yield job, left_s
                     continue
-                position = job.position
-                if time.monotonic() - job.began < stall_s:
+                position = job.give_up(stall_s)
+                if position is None:
                     continue
-                job.abandoned = True
                 left = self._give_up(job, position, outcome, stall_s)
                 stall_s = max(stall_s / 2, self._stall_s * LEAST_PATIENCE)
                 if job.plan is not None:

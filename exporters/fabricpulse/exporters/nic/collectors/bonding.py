@@ -9,12 +9,11 @@ from fabricpulse.exporters.nic.reader import clean_text, parse_unsigned, read_on
 
 
 class BondingCollector:
-    """One target a bond."""
+    """One target a bond. A slave that the inventory does not have is counted, as the bond tells, but not opened."""
 
     name = "bonding"
 
-    def __init__(self, sysfs: str) -> None:
-        self._sysfs = sysfs
+    def __init__(self) -> None:
         self._bonds: dict[str, Netdev] = {}
 
     def targets(self, context: Context) -> Sequence[str]:
@@ -30,7 +29,10 @@ class BondingCollector:
         ]
         sink.add(m.BOND_SLAVES, (target, mode), len(slaves))
         for slave in slaves:
-            path = f"{self._sysfs}/class/net/{slave}/bonding_slave"
+            netdev = context.inventory.netdev(slave)
+            if netdev is None:
+                continue
+            path = f"{netdev.path}/bonding_slave"
             status = read_once(f"{path}/mii_status", bond.device, faults)
             if status is not None:
                 sink.add(m.BOND_SLAVE_UP, (target, slave), int(status == b"up"))
