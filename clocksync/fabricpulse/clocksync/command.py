@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fabricpulse.core.daemon import Lifetime, run_daemon
+from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
 
 
@@ -47,9 +48,13 @@ def coordinator(options: DaemonOptions) -> None:
     help="A sidecar, or a coordinator (port 9614).",
 )
 @click.option("--json", "as_json", is_flag=True, help="The document as it is.")
-@click.option("--watch", type=float, default=0.0, help="Print again every so many seconds.")
 @click.option(
-    "--plot", type=click.Path(path_type=Path), help="Error and bound over time, to a .svg or .png file."
+    "--watch", type=click.FloatRange(min=0.0), default=0.0, help="Print again every so many seconds."
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Error and bound of a sidecar's host over time, to a .svg file, or a .png (needs fabricpulse[plot]).",
 )
 def status(url: str, as_json: bool, watch: float, plot: Path | None) -> None:
     """Show the clock of a host (its sidecar) or of the fleet (its coordinator)."""
@@ -66,6 +71,10 @@ def status(url: str, as_json: bool, watch: float, plot: Path | None) -> None:
         else:
             print_status(document, Console())
         if plot is not None:
+            if "host" not in document:
+                raise UserError(
+                    f"{url} is a coordinator, which keeps no history: give --plot the --url of a sidecar"
+                )
             points = msgspec.convert(fetch(url, HISTORY_PATH), list[HistoryPoint])
             write_plot(plot, document["host"], points)
         if watch <= 0:

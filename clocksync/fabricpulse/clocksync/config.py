@@ -134,9 +134,9 @@ class SidecarConfig(Section, frozen=True):
     """`fabricpulse clocksync sidecar --config`.
 
     host : this host's name in the fleet; default: as the probe ring says, else the system's. coordinators :
-    URLs, the first that answers is used. membership : membership file, needed only to reach neighbours
-    without a coordinator. advertise_url : where neighbours reach this sidecar; default: its own listen
-    address, if that is not a wildcard.
+    URLs; all get every report, the first of them that places this host is followed. membership : membership
+    file, needed only to reach neighbours without a coordinator. advertise_url : where neighbours reach this
+    sidecar; default: its own listen address, if that is not a wildcard.
     """
 
     host: str = ""
@@ -158,6 +158,11 @@ class SidecarConfig(Section, frozen=True):
     def validate(self) -> None:
         if not 0.1 <= self.start_step_s <= self.step_s <= 10:
             raise ValueError("0.1 <= start_step_s <= step_s <= 10 is needed")
+        if self.clock.holdover_after_s < 2 * self.step_s:
+            raise ValueError(
+                f"clock.holdover_after_s ({self.clock.holdover_after_s:g}) must be at least 2 * step_s "
+                f"({self.step_s:g}), or every step ends in holdover"
+            )
         for url in self.coordinators:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"coordinator {url!r} is not an http:// or https:// URL")
@@ -171,9 +176,10 @@ class CoordinatorConfig(Section, frozen=True):
     """`fabricpulse clocksync coordinator --config`.
 
     membership : hosts that belong to the fleet even before their sidecars come (a membership file); others
-    join by lease. token_file : a bearer token that sidecars must show to report; read again when it changes. Passwords
-    and certificates, also for scrapes, membership and http_sd, are the web configuration's. step_s : the longest time
-    between two solves.
+    join by lease. token_file : a bearer token that sidecars must show to report; read again when it changes. It guards
+    reports only: passwords and certificates for everything, also scrapes, membership, http_sd, status pages and what
+    sidecars tell their neighbours, are the web configuration's (--web.config.file of each daemon). step_s : the
+    longest time between two solves.
     """
 
     membership: str = ""

@@ -1,5 +1,11 @@
-"""How a sidecar reports: to one of several coordinators, the next one when that does not answer."""
+"""How a sidecar reports: to all coordinators, following the first of its list that places it.
 
+All coordinators get all reports, so each of them always has the whole fleet, and hosts that reach different ones still
+keep one timeline: it travels with the reports. A list of which only one is asked would split the fleet whenever one
+host had reason to ask the next.
+"""
+
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -12,62 +18,141 @@ from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
 
+_NEVER_S = -1e9
+
+
+class _Peer:
+    """One coordinator. up : it answered the last report. answered_s, placed_s : when it last did, and with a line."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.up = False
+        self.resend_info = True
+        self.answered_s = self.placed_s = _NEVER_S
+        self.task: asyncio.Task[None] | None = None
+        self.refused = ""
+
 
 class CoordinatorClient:
-    """up : the last report was answered. errors : reports that were not, by reason.
-
-    resend_info : the next report must carry HostInfo, because the coordinator said so or may be another.
-    """
+    """errors : reports that were not answered, by reason."""
 
     def __init__(self, token: TokenFile) -> None:
         self._token = token
-        self.up = False
-        self.resend_info = True
         self.errors = {"timeout": 0, "connection": 0, "status": 0, "reply": 0}
-        self._chosen = 0
-        self._answered_s = -1e9
-        self._refused = ""
+        self._peers: list[_Peer] = []
+        self._follow_s = 0.0
+        self._placed = False
+
+    @property
+    def up(self) -> bool:
+        """True if one of the coordinators answered the last report to it."""
+        return any(peer.up for peer in self._peers)
 
     def silent_s(self) -> float:
         """Seconds since a coordinator last answered."""
-        return time.monotonic() - self._answered_s
+        return time.monotonic() - max((peer.answered_s for peer in self._peers), default=_NEVER_S)
+
+    def unplaced_s(self) -> float:
+        """Seconds since a coordinator last knew how this host's clock fits into the fleet's."""
+        return time.monotonic() - max((peer.placed_s for peer in self._peers), default=_NEVER_S)
+
+    def resend_info(self) -> None:
+        """The next reports carry HostInfo: it has changed."""
+        for peer in self._peers:
+            peer.resend_info = True
 
     async def report(
-        self, session: aiohttp.ClientSession, urls: Sequence[str], report: Callable[[bool], StepReport]
-    ) -> StepReply | None:
-        """Reports to the coordinator; tries each in turn. None when none answered.
+        self,
+        session: aiohttp.ClientSession,
+        urls: Sequence[str],
+        report: Callable[[bool], StepReport],
+        take: Callable[[StepReply, bool], None],
+        *,
+        wait_s: float,
+        follow_s: float,
+    ) -> None:
+        """Reports to each coordinator that is not still busy with the last one; returns when those that answer have,
+        at most `wait_s` later.
 
-        report : makes one of now, because a try may take seconds; with HostInfo if it is passed True.
+        report : makes one of now; with HostInfo if it is passed True. take : gets each reply, even after the return,
+        and whether it is that of the coordinator to follow: the first that placed this host within `follow_s`.
         """
-        for _ in range(len(urls)):
-            url = urls[self._chosen % len(urls)]
-            sent = report(self.resend_info)
-            # What changes while this report is under way is for the next one.
-            self.resend_info = False
-            reply = await self._post(session, url, report_encoder.encode(sent))
-            if reply is not None:
-                self._answered_s = time.monotonic()
-                if not self.up:
-                    log.info("a coordinator answers", url=url)
-                self.up = True
-                self.resend_info = self.resend_info or reply.resend_info
-                return reply
-            self._chosen += 1
-            self.resend_info = True
-        if self.up:
-            log.warning("no coordinator answers; holdover, then neighbours", coordinators=list(urls))
-        self.up = False
-        return None
+        self._choose(urls)
+        self._follow_s = follow_s
+        for peer in self._peers:
+            if peer.task is None or peer.task.done():
+                peer.task = asyncio.create_task(self._report(session, peer, report, take))
+        tasks = [peer.task for peer in self._peers if peer.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=wait_s)
 
-    async def _post(self, session: aiohttp.ClientSession, url: str, body: bytes) -> StepReply | None:
+    async def close(self) -> None:
+        """Gives up what is under way."""
+        tasks = [peer.task for peer in self._peers if peer.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _choose(self, urls: Sequence[str]) -> None:
+        """Peers for `urls`, which a reload may have changed."""
+        if [peer.url for peer in self._peers] == list(urls):
+            return
+        known = {peer.url: peer for peer in self._peers}
+        self._peers = [known.pop(url) if url in known else _Peer(url) for url in dict.fromkeys(urls)]
+        for gone in known.values():
+            if gone.task is not None:
+                gone.task.cancel()
+
+    def _followed(self, now_s: float) -> _Peer | None:
+        """The first of the list that placed this host lately; for a host that never was placed, the first that is up:
+        two coordinators of a fleet that begins would begin two timelines.
+        """
+        if not self._placed:
+            return next((peer for peer in self._peers if peer.up), None)
+        return next((peer for peer in self._peers if now_s - peer.placed_s <= self._follow_s), None)
+
+    async def _report(
+        self,
+        session: aiohttp.ClientSession,
+        peer: _Peer,
+        report: Callable[[bool], StepReport],
+        take: Callable[[StepReply, bool], None],
+    ) -> None:
+        sent = report(peer.resend_info)
+        # What changes while this report is under way is for the next one.
+        peer.resend_info = False
+        reply = await self._post(session, peer, report_encoder.encode(sent))
+        if reply is None:
+            peer.resend_info = True
+            if peer.up:
+                log.warning("a coordinator no longer answers", url=peer.url)
+            peer.up = False
+            return
+        now_s = time.monotonic()
+        peer.answered_s = now_s
+        if not peer.up:
+            log.info("a coordinator answers", url=peer.url)
+        peer.up = True
+        peer.resend_info = peer.resend_info or reply.resend_info
+        if reply.line is not None:
+            peer.placed_s = now_s
+        followed = self._followed(now_s)
+        follow = followed is None or followed is peer
+        self._placed = self._placed or (follow and reply.line is not None)
+        try:
+            take(reply, follow)
+        except ValueError as error:
+            log.exception("the coordinator's reply is malformed", url=peer.url, reason=str(error))
+
+    async def _post(self, session: aiohttp.ClientSession, peer: _Peer, body: bytes) -> StepReply | None:
         reason = ""
         try:
             async with session.post(
-                url.rstrip("/") + STEP_PATH, data=body, headers=self._token.header
+                peer.url.rstrip("/") + STEP_PATH, data=body, headers=self._token.header
             ) as response:
                 if response.status == 200:
                     reply = reply_decoder.decode(await response.read())
-                    self._refused = ""
+                    peer.refused = ""
                     return reply
                 kind, reason = "status", f"{response.status} {(await response.text()).strip()[:200]}"
         except TimeoutError:
@@ -78,7 +163,7 @@ class CoordinatorClient:
             kind, reason = "reply", f"cannot be read: {error}"
         self.errors[kind] += 1
         # Once for each reason, not once a step.
-        if reason != self._refused:
-            self._refused = reason
-            log.warning("report not taken", url=url, kind=kind, reason=reason)
+        if reason != peer.refused:
+            peer.refused = reason
+            log.warning("report not taken", url=peer.url, kind=kind, reason=reason)
         return None

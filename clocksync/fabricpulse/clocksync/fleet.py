@@ -172,6 +172,8 @@ class Fleet:
             member.expected = member.fresh
             self.missing += member.fresh
             member.fresh = False
+            # What the last solve said is no measurement of now.
+            member.line = None
         if not taken:
             return None
         members, reports = [m for m, _ in taken], [r for _, r in taken]
@@ -223,11 +225,14 @@ class Fleet:
         solution: Solution,
         now_s: float,
     ) -> None:
+        # A host that no edge ties to the timeline is in holdover, whatever it still knows: only then does its bound
+        # grow as fast as it may be wrong, and only then do people hear of it.
+        placed = solution.reached & (solution.component == solution.main)
         moved = np.abs((solution.correction_ns - hosts.correction_ns).astype(np.float64))
         jumped = hosts.known & (moved > _JUMP_NS + hosts.bound_ns)
         rows = zip(
             taken,
-            solution.reached.tolist(),
+            placed.tolist(),
             jumped.tolist(),
             host_now.tolist(),
             solution.correction_ns.tolist(),
@@ -248,7 +253,7 @@ class Fleet:
             member.steps = report.steps
             member.bound_ns = bound_ns
             member.line = Line(host_ns, correction_ns, int(rate_ppt), math.ceil(bound_ns))
-        self.unreached = int((~solution.reached).sum())
+        self.unreached = int((~placed).sum())
 
     def _judge(
         self, members: list[Member], numbers: NDArray[np.uint16], edges: Edges, solution: Solution

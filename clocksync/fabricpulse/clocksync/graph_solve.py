@@ -85,11 +85,16 @@ class Solution:
 
 @dataclass(frozen=True)
 class SolveParameters:
-    """drift_ppb : growth of bounds with age. pull_ppb : how much the fleet's rate may turn in a step towards
-    the median of its clocks."""
+    """drift_ppb : growth of bounds with age. pull_ppb : how much the fleet's rate may turn in a solve towards
+    the median of its clocks.
+
+    A host in holdover cannot know that the fleet's rate turns. At 4 solves a second (the start of a fleet) and 0.05 ppb
+    this is 0.1 us after 1,000 s for each 1 us that its own clock may be wrong by (holdover_drift_ppb): 20 ppb would be
+    a hundred times its bound.
+    """
 
     drift_ppb: float = 250.0
-    pull_ppb: float = 20.0
+    pull_ppb: float = 0.05
 
 
 class Graph:

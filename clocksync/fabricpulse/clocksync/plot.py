@@ -97,7 +97,7 @@ def _write_png(path: Path, host: str, points: Sequence[HistoryPoint]) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError("a PNG needs matplotlib: pip install matplotlib, or plot to .svg") from error
+        raise UserError("a PNG needs matplotlib: pip install 'fabricpulse[plot]', or plot to .svg") from error
     age = [-point.age_s for point in points]
     bound = [point.bound_ns / 1e3 for point in points]
     figure = Figure(figsize=(10, 4), layout="constrained")

@@ -52,8 +52,8 @@ log = get_logger(__name__)
 
 _NS = 1_000_000_000
 _TICK_S = 0.25
-# Seconds without an answer from any coordinator after which neighbours are asked.
-_ALONE_S = 2.0
+# Seconds without an answer from any coordinator after which neighbours are asked; with long steps, steps.
+_ALONE_S, _ALONE_STEPS = 2.0, 1.5
 
 _line_encoder = msgspec.msgpack.Encoder()
 
@@ -80,7 +80,6 @@ class Sidecar:
         self._generation = 0
         self._info = HostInfo(0, "", (), (), "none")
         self._coordinator = CoordinatorClient(TokenFile(self._config.http_client.token_file))
-        self._reporting: asyncio.Task[None] | None = None
         self._neighbours = NeighbourBook(run_dir / "clocksync-neighbours.json")
         self._root = ""
         self._suspect = ""
@@ -136,11 +135,10 @@ class Sidecar:
             stopped = asyncio.create_task(self._life.stopped())
             self._life.ready()
             done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
-            if self._reporting is not None:
-                tasks.append(self._reporting)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._coordinator.close()
             stopped.cancel()
             await self.server.stop()
             for task in done:
@@ -194,15 +192,20 @@ class Sidecar:
         began = time.thread_time()
         # Half of the edges are fitted by their other ends. At the start, after a step of our clock, and with nobody
         # to report to, everything that can be known at once is worth its cost.
-        everything = not self._settled() or self._coordinator.silent_s() > _ALONE_S
+        everything = not self._settled() or self._coordinator.unplaced_s() > self._alone_s()
         self._edges.fit(self._clock.now_ns(), self._window_ns(), everything=everything)
         self._fit_s = time.thread_time() - began
         # A coordinator that is cut off may take its time not to answer; neither steps nor neighbours wait for it.
-        if self._config.coordinators and (self._reporting is None or self._reporting.done()):
-            self._reporting = asyncio.create_task(self._report(session))
-        if self._reporting is not None:
-            await asyncio.wait([self._reporting], timeout=0.8 * self._config.step_s)
-        if self._coordinator.silent_s() > _ALONE_S:
+        await self._coordinator.report(
+            session,
+            self._config.coordinators,
+            self._step_report,
+            self._take_reply,
+            wait_s=0.8 * self._config.step_s,
+            follow_s=self._alone_s(),
+        )
+        # One that answers but knows no edge of ours that it could use is as good as none.
+        if self._coordinator.unplaced_s() > self._alone_s():
             await self._ask_neighbours(session)
         if self._fleet_clock.page.status == ClockStatus.HOLDOVER:
             self._history.add(self._fleet_clock, self._clock.now_ns(), 0)
@@ -214,6 +217,10 @@ class Sidecar:
         else:
             self._synced_since_s = None
 
+    def _alone_s(self) -> float:
+        """Seconds without a coordinator after which there is none."""
+        return max(_ALONE_S, _ALONE_STEPS * self._config.step_s)
+
     def _window_ns(self) -> int:
         """Short at the start, so that there soon is a fleet time; as long as configured once there is."""
         estimator = self._config.estimator
@@ -223,7 +230,7 @@ class Sidecar:
 
     def _change_info(self) -> None:
         self._generation += 1
-        self._coordinator.resend_info = True
+        self._coordinator.resend_info()
         host = self._membership.host(self.host)
         nics = tuple(NicInfo(n.device, n.address, n.network) for n in host.nics) if host is not None else ()
         names = self._edges.names()
@@ -249,15 +256,6 @@ class Sidecar:
         target = clock.target
         return Line(now, target.at(now) - now, target.rate_ppt, clock.page.convert(now).bound_ns)
 
-    async def _report(self, session: aiohttp.ClientSession) -> None:
-        """Reports and applies what comes back, which may take longer than a step when nobody is there."""
-        try:
-            reply = await self._coordinator.report(session, self._config.coordinators, self._step_report)
-            if reply is not None:
-                self._take_reply(reply)
-        except ValueError as error:
-            log.exception("the coordinator's reply is malformed", reason=str(error))
-
     def _step_report(self, with_info: bool) -> StepReport:
         return StepReport(
             protocol=PROTOCOL,
@@ -273,13 +271,19 @@ class Sidecar:
             info=self._info if with_info else None,
         )
 
-    def _take_reply(self, reply: StepReply) -> None:
+    def _take_reply(self, reply: StepReply, follow: bool) -> None:
+        """Raises ValueError when it makes no sense. follow : it is of the coordinator whose timeline is ours."""
+        if reply.neighbours is not None:
+            # Coordinators may know different neighbours, and each says it only once.
+            peers = {edge.peer for edge in self._edges.names()}
+            known = {peer: url for peer, url in self._neighbours.urls.items() if peer in peers}
+            self._neighbours.learn({**known, **reply.neighbours})
+        if not follow:
+            return
         self._root = reply.root
         if reply.suspect and reply.suspect != self._suspect:
             log.warning("the coordinator finds this host's stamps wrong", reason=reply.suspect)
         self._suspect = reply.suspect
-        if reply.neighbours is not None:
-            self._neighbours.learn(reply.neighbours)
         self._edges.take_verdicts(unpack_verdicts(reply.verdicts))
         if reply.line is not None:
             line = reply.line
@@ -308,6 +312,10 @@ class Sidecar:
         lines = await ask_lines(session, urls)
         fits = [(edge.name.peer, edge.fit) for edge in self._edges if edge.fit is not None]
         drift = self._config.estimator.drift_ppb
+        # While a coordinator answers, no host begins a timeline of its own.
+        begin = self._coordinator.silent_s() > self._alone_s()
+        if not begin and self._own_line() is None and not any(reply.line for reply in lines.values()):
+            return
         correction = consensus(self.host, self._own_line(), fits, lines, self._clock.now_ns(), drift)
         if correction is not None:
             self._apply(correction)

@@ -53,6 +53,8 @@ def _print_host(document: dict[str, Any], console: Console) -> None:
         f"[bold]{duration(document['bound_ns'])}[/bold]; fleet time is {duration(document['offset_ns'])} from the host "
         f"clock, at {document['rate_ppb']:+.1f} ppb; coordinator {'up' if document['coordinator_up'] else 'down'}"
     )
+    if document.get("why"):
+        console.print(f"[yellow]not synchronized[/yellow]: {document['why']}", soft_wrap=True)
     if document["suspect"]:
         console.print(f"[red]suspect[/red]: {document['suspect']}")
     table = Table(

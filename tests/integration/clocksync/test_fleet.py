@@ -84,6 +84,26 @@ def test_a_coordinator_dies_in_the_middle_of_a_step_and_the_second_takes_over(
     assert {member["host"] for member in document["members"]} == set(HOSTS)
 
 
+def test_hosts_that_reach_different_coordinators_keep_one_timeline(
+    fleet: SyntheticFleet, daemons: Daemons
+) -> None:
+    """One host reaches only the first coordinator and one only the second: still one fleet, and the bounds hold."""
+    daemons.coordinator("first")
+    daemons.coordinator("second")
+    daemons.sidecar("h0", "first")
+    daemons.sidecar("h1", "first", "second")
+    daemons.sidecar("h2", "first", "second")
+    daemons.sidecar("h3", "second")
+    wait_for(lambda: all_have(fleet, HOSTS, SYNCHRONIZED), 20, "all synchronized")
+    wait_for(lambda: disagreement(fleet, HOSTS)[0] < 1_000, 6, "agreement within 1 us")
+    watch = Watch(fleet)
+    watch.run(6, 2_000)
+    # Without those that tie the two together, neither has the whole fleet any more.
+    daemons.kill("first")
+    watch.run(6, 10_000)
+    assert all_have(fleet, HOSTS, SYNCHRONIZED)
+
+
 def test_a_coordinator_that_is_cut_off_and_comes_back(fleet: SyntheticFleet, daemons: Daemons) -> None:
     """It takes connections and never answers; sidecars go on by their neighbours, and with it when it is back."""
     daemons.settings = ["http_client: {timeout_s: 1.0}"]

@@ -151,3 +151,14 @@ def test_bounds_hold_whatever_asymmetry_the_edges_hide(seed: int, asymmetry: int
     solution = solve(unknown(15), edges, None, PARAMETERS)
     fleet_time = solution.correction_ns + clock
     assert (np.abs(fleet_time - fleet_time[solution.root]) <= solution.bound_ns + 2).all()
+
+
+def test_the_rate_of_the_fleet_turns_too_slowly_to_break_a_holdover() -> None:
+    """The median clock is 20 ppm away: turning to it may take a tenth of what a holdover of 1,000 s allows for."""
+    _, clock, rate, edges = fleet(5)
+    hosts = known(-clock, -rate + 20_000.0)
+    solution = solve(hosts, edges, None, PARAMETERS)
+    turned = float(np.median(solution.rate_ppb - hosts.rate_ppb))
+    assert -0.06 < turned < 0
+    # Four solves a second for 1,000 s: half of turn * t^2 against the 1,000 ppb that a holdover allows for.
+    assert 4 * abs(turned) * 1_000**2 / 2 <= 0.11 * 1_000 * 1_000

@@ -1,5 +1,6 @@
 """What people see: the table, the plot, and one sentence when there is nothing to see."""
 
+import sys
 from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
@@ -35,6 +36,31 @@ def test_the_table_of_a_host_says_status_bound_and_worst_edge() -> None:
     text = text_of(HOST)
     for word in ("h0", "synchronized", "2.05 µs", "533 ms", "h1 rail0", "272/357", "coded", "14 µs"):
         assert word in text
+
+
+def test_the_table_says_why_a_host_is_not_synchronised() -> None:
+    """The reason is on the screen, and only while there is one."""
+    text = text_of({**HOST, "status": "holdover", "why": "no probe samples: is fabricpulse mesh running"})
+    assert "not synchronized: no probe samples" in text
+    assert "not synchronized" not in text_of({**HOST, "why": ""})
+
+
+def test_a_coordinator_has_nothing_to_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence that says whom to ask instead."""
+    document = {"members": [], "residual_p50_ns": 0.0, "misfit_edges": []}
+    monkeypatch.setattr("fabricpulse.clocksync.status.fetch", lambda url, path: document)
+    result = CliRunner().invoke(command, ["status", "--plot", str(tmp_path / "a.svg")])
+    assert isinstance(result.exception, UserError)
+    assert "sidecar" in str(result.exception)
+
+
+def test_a_png_without_matplotlib_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The extra is named, and the format that needs none."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match=r"fabricpulse\[plot\].*\.svg"):
+        write_plot(tmp_path / "a.png", "h0", [HistoryPoint(1.0, 0.0, 1.0, 0.0, "synchronized")])
 
 
 def test_the_table_of_the_fleet_names_suspects_and_misfits() -> None:

@@ -94,6 +94,23 @@ def test_a_wrong_record_harms_nobody_else() -> None:
     assert lines["b"].correction_ns - lines["c"].correction_ns == pytest.approx(400, abs=2)
 
 
+def test_a_host_that_no_edge_ties_to_the_fleet_gets_no_line() -> None:
+    """It must come to holdover, though it still knows a time; and nobody gets the line of an earlier solve again."""
+    fleet = Fleet()
+    fleet.report(report_of("a", ["b"], pack_edges([edge(0, 300)])), 0.0)
+    fleet.report(report_of("b", [], b""), 0.0)
+    fleet.report(report_of("lost", ["a"], b""), 0.0)
+    fleet.step(0.1)
+    assert fleet.members["a"].line
+    assert fleet.members["b"].line
+    assert fleet.members["lost"].line is None
+    assert fleet.unreached == 1
+    for name, peers in (("a", ["b"]), ("b", []), ("lost", ["a"])):
+        fleet.report(report_of(name, peers, b""), 1.0)
+    assert fleet.step(1.1) is None
+    assert all(member.line is None for member in fleet.members.values())
+
+
 def test_verdicts_go_to_the_end_that_reported() -> None:
     """In the order of its records, by its numbers."""
     fleet = Fleet()
