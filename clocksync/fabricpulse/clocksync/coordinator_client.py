@@ -42,6 +42,7 @@ class CoordinatorClient:
         self._peers: list[_Peer] = []
         self._follow_s = 0.0
         self._placed = False
+        self._started_s = time.monotonic()
 
     @property
     def up(self) -> bool:
@@ -49,12 +50,16 @@ class CoordinatorClient:
         return any(peer.up for peer in self._peers)
 
     def silent_s(self) -> float:
-        """Seconds since a coordinator last answered."""
-        return time.monotonic() - max((peer.answered_s for peer in self._peers), default=_NEVER_S)
+        """Seconds since a coordinator last answered; since the start if none has yet, endless without coordinators."""
+        return self._since([peer.answered_s for peer in self._peers])
 
     def unplaced_s(self) -> float:
         """Seconds since a coordinator last knew how this host's clock fits into the fleet's."""
-        return time.monotonic() - max((peer.placed_s for peer in self._peers), default=_NEVER_S)
+        return self._since([peer.placed_s for peer in self._peers])
+
+    def _since(self, moments_s: list[float]) -> float:
+        # A host that starts before its coordinators is not alone yet: it would begin a timeline with whom it finds.
+        return time.monotonic() - (max(self._started_s, *moments_s) if moments_s else _NEVER_S)
 
     def resend_info(self) -> None:
         """The next reports carry HostInfo: it has changed."""
@@ -118,7 +123,7 @@ class CoordinatorClient:
         report: Callable[[bool], StepReport],
         take: Callable[[StepReply, bool], None],
     ) -> None:
-        sent = report(peer.resend_info)
+        sent = msgspec.structs.replace(report(peer.resend_info), rank=self._peers.index(peer))
         # What changes while this report is under way is for the next one.
         peer.resend_info = False
         reply = await self._post(session, peer, report_encoder.encode(sent))

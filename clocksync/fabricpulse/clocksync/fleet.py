@@ -34,6 +34,8 @@ _NAMED = 20
 # trusted.
 _JUMP_NS = 50_000.0
 _SUSPECT_S = 60.0
+# Later coordinators of a list wait no longer than this one.
+_MOST_RANK = 3
 # A fit that is older, or newer than the host's clock, is of no use: seconds.
 _OLDEST_S, _NEWEST_S = 120.0, 1.0
 _I4 = 2**31 - 1
@@ -79,11 +81,13 @@ class Fleet:
     """Members by name. generation : counts changes of membership.
 
     waiting, missing : members whose report waits for a solve; members that were in the last one and have not reported
-    since.
+    since. begin_s : how long a fleet of which nobody has fleet time yet waits for hosts that others have edges to. Two
+    halves that begin apart are two timelines, and clocks that never run backward take hours to become one again.
     """
 
     lease_s: float = 10.0
     stale_s: float = 5.0
+    begin_s: float = 3.0
     parameters: SolveParameters = field(default_factory=SolveParameters)
     members: dict[str, Member] = field(default_factory=dict)
     generation: int = 0
@@ -96,11 +100,14 @@ class Fleet:
     waiting: int = 0
     missing: int = 0
     _slots: dict[str, int] = field(default_factory=dict)
+    _first_s: float = 0.0
 
     def report(self, report: StepReport, now_s: float) -> Member:
         """Takes a report and renews the lease of its host. Raises ValueError when it makes no sense."""
         if len(report.edges) % EDGE.size:
             raise ValueError(f"{len(report.edges)} bytes of edges are no multiple of {EDGE.size}")
+        if not self.members:
+            self._first_s = now_s
         member = self.members.get(report.host)
         if member is None or member.epoch != report.epoch:
             if member is not None:
@@ -178,6 +185,10 @@ class Fleet:
             return None
         members, reports = [m for m, _ in taken], [r for _, r in taken]
         said = _Said.of(members, reports, now_s)
+        # Where we are not the first choice, others who may know more begin, and their timeline comes with the reports.
+        begin_s = self.begin_s * (1 + min(max(report.rank for report in reports), _MOST_RANK))
+        if not said.known.any() and now_s - self._first_s < begin_s and self._incomplete(members):
+            return None
         records, owner, peer = self._fits(members, reports)
         if not len(records):
             return None
@@ -197,6 +208,15 @@ class Fleet:
         self._deliver(taken, hosts, host_now, solution, now_s)
         self._judge(members, records["edge"], edges, solution)
         return solution
+
+    @staticmethod
+    def _incomplete(members: list[Member]) -> bool:
+        """Whether someone is known to be there of whom there is no report."""
+        names = {member.name for member in members}
+        return any(
+            member.info is None or any(edge.peer not in names for edge in member.info.edges)
+            for member in members
+        )
 
     def _fits(
         self, members: list[Member], reports: list[StepReport]

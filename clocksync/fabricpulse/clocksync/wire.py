@@ -79,7 +79,8 @@ class StepReport(msgspec.Struct, frozen=True, array_like=True):
     """What a sidecar sends each step. edges : records of EDGE. host_ns : its host clock when it sent.
 
     line : None while it has none. anchor : correction and bound by a time source of its own. root : of the last
-    solve it has seen. steps : clock steps that the host itself has noticed.
+    solve it has seen. steps : clock steps that the host itself has noticed. rank : of the coordinator in the host's
+    list; 0 is the one that it asks first.
     """
 
     protocol: int
@@ -93,6 +94,7 @@ class StepReport(msgspec.Struct, frozen=True, array_like=True):
     root: str
     steps: int
     info: HostInfo | None
+    rank: int = 0
 
 
 class EdgeVerdict(NamedTuple):
