@@ -9,7 +9,7 @@ from fabricpulse.lab import Lab
 
 IP_RECVTOS = 13
 SO_TIMESTAMPNS = 35
-SO_RCVBUFFORCE = 33
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 TIMESPEC = struct.Struct("qq")
 ECT0, CE = 2, 3
 
@@ -31,6 +31,8 @@ class Pair:
         for sock in (self.a, self.b):
             sock.settimeout(1.0)
             sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 4 << 20)
+            # A sender whose own buffer is full waits for the fabric's queue, and nothing is lost in it.
+            sock.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 16 << 20)
         # The first packets wait for ARP; a measurement must not.
         self.one_way(self.a, self.b, 1)
         self.one_way(self.b, self.a, 1)
