@@ -80,12 +80,14 @@ def test_both_rails_dead_is_waited_for(ring: Ring, ring_lab: Lab) -> None:
 
 
 def test_a_dead_peer_is_an_error_that_names_it(ring: Ring) -> None:
-    """When a rank is killed its neighbours fail within 3 s, and say who is gone."""
+    """When a rank is killed its neighbours fail within 3 s, and who noticed first says who is gone.
+
+    The other may be told earlier by the end of the ring, which the first one's end goes around, than by h2's silence.
+    """
     ring.ranks[2].process.kill()
-    for rank in (ring.ranks[1], ring.ranks[3]):
-        assert rank.process.wait(5) == 1
-        assert "h2 (pid" in rank.text()
-        assert "is gone" in rank.text()
+    neighbours = (ring.ranks[1], ring.ranks[3])
+    assert [rank.process.wait(5) for rank in neighbours] == [1, 1]
+    assert any("h2 (pid" in rank.text() and "is gone" in rank.text() for rank in neighbours)
 
 
 def test_a_stopped_peer_is_no_fault(ring: Ring) -> None:
