@@ -305,7 +305,7 @@ std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, 
     return nullptr;
   }
   Entered entered(sender.get());
-  if (sender->broken()) {
+  if (sender->broken(now())) {
     *error = sender->lost_reason();
     return nullptr;
   }

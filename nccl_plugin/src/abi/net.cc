@@ -297,10 +297,10 @@ Result core_isend(void* send_comm, void* data, size_t size, int tag, void* paren
     if (size > (size_t{1} << 30)) return abi::kInvalidArgument;
     if (!sender->try_enter()) return abi::kSuccess;
     Result result = abi::kSuccess;
-    if (sender->broken()) {
+    uint64_t now = comm->engine->now();
+    if (sender->broken(now)) {
       result = abi::kRemoteError;
     } else {
-      uint64_t now = comm->engine->now();
       *request = sender->send(data, static_cast<uint32_t>(size), static_cast<uint32_t>(tag), now);
       comm->composition.note(comm->engine.get(), sender, parent, now);
     }
@@ -317,10 +317,10 @@ Result core_irecv(void* recv_comm, int n, void** data, const size_t* sizes, void
     if (n != 1) return abi::kInvalidArgument;
     if (!receiver->try_enter()) return abi::kSuccess;
     Result result = abi::kSuccess;
-    if (receiver->broken()) {
+    uint64_t now = comm->engine->now();
+    if (receiver->broken(now)) {
       result = abi::kRemoteError;
     } else {
-      uint64_t now = comm->engine->now();
       *request = receiver->receive(data[0], sizes[0], now);
       comm->composition.note(comm->engine.get(), receiver, parent, now);
       if (receiver->owes()) debts.add(receiver);
@@ -346,14 +346,14 @@ Result core_test(void* request, int* done, int* sizes) {
       Sender* sender = message->owner;
       if (!sender->try_enter()) return abi::kSuccess;
       finished = sender->test(message, &size, sender->clock());
-      broken = !finished && sender->broken();
+      broken = !finished && sender->broken(sender->clock());
       sender->leave();
     } else {
       auto* message = static_cast<ReceiveMessage*>(request);
       Receiver* receiver = message->owner;
       if (!receiver->try_enter()) return abi::kSuccess;
       finished = receiver->test(message, &size, &truncated, receiver->clock());
-      broken = !finished && receiver->broken();
+      broken = !finished && receiver->broken(receiver->clock());
       if (finished && receiver->owes()) debts.add(receiver);
       receiver->leave();
     }

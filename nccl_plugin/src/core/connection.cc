@@ -393,6 +393,11 @@ void Connection::peer_lost(const std::string& why, uint64_t now) {
   host_->warn(lost_reason_);
 }
 
+bool Connection::broken(uint64_t now) {
+  if (!lost_ && bye_received_ && !complete()) peer_lost("the peer ended it with requests under way", now);
+  return lost_;
+}
+
 void Connection::close(uint64_t now) {
   if (closed_) return;
   closed_ = true;

@@ -136,7 +136,8 @@ class Connection : public LaneSink {
   void peer_lost(const std::string& why, uint64_t now);
   bool lost() const { return lost_; }
   bool closed_by_peer() const { return bye_received_; }
-  bool broken() const { return lost_ || (bye_received_ && !complete()); }
+  // Whether NCCL's next call is an error. The log then has the reason and the peer's name, once.
+  bool broken(uint64_t now);
   const std::string& lost_reason() const { return lost_reason_; }
   uint64_t no_lane_since() const { return no_lane_since_ns_; }
   // How often the peer's listener was refused in a row, seen by the keeper.
