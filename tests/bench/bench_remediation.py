@@ -15,23 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.bench.rows import Rows, quantile
 from tests.fixtures.remediation_stack import Stack, alert, kill, wait_until, webhook
 
-_FAILED: list[str] = []
-
-
-def report(
-    case: str, metric: str, value: float, unit: str, limit: float | None = None, *, at_least: bool = False
-) -> None:
-    """Prints one line, and notes a gate that was missed."""
-    line: dict[str, Any] = {
-        "bench": "remediation", "case": case, "metric": metric, "value": round(value, 6), "unit": unit,
-    }  # fmt: skip
-    if limit is not None:
-        line["gate"] = limit
-        if (value < limit) if at_least else (value > limit):
-            _FAILED.append(f"{case} {metric}")
-    print(json.dumps(line), flush=True)
+rows = Rows("remediation")
 
 
 def sender(port: int, body: bytes, end: float) -> list[float]:
@@ -68,10 +55,10 @@ def throughput(stack: Stack, seconds: float, connections: int) -> None:
         span = time.monotonic() - begun
         counted = stack.metric('fabricpulse_remediation_deliveries_total{code="200"}') - before
         case = f"{size} alerts, {connections} connections"
-        report(case, "deliveries", len(took) / span, "1/s", 1000 if size == 10 else None, at_least=True)
-        report(case, "p50", took[len(took) // 2], "s")
-        report(case, "p99", took[int(len(took) * 0.99)], "s", 0.25)
-        report(case, "accepted_not_counted", abs(counted - len(took)), "1", 0)
+        rows.report(case, "deliveries", len(took) / span, "1/s", ">= 1000" if size == 10 else None)
+        rows.report(case, "p50", quantile(took, 0.5), "s")
+        rows.report(case, "p99", quantile(took, 0.99), "s", "<= 0.25")
+        rows.report(case, "accepted_not_counted", abs(counted - len(took)), "1", "== 0")
 
 
 def storm(stack: Stack) -> None:
@@ -82,11 +69,17 @@ def storm(stack: Stack) -> None:
         status, text = stack.post(body)
         took = time.monotonic() - begun
         assert status == 200, text
-        report(f"{count} alerts in one body ({len(body) / 1e6:.1f} MB)", "accepted_after", took, "s", limit)
-        report(f"{count} alerts in one body ({len(body) / 1e6:.1f} MB)", "alerts", count / took, "1/s")
+        rows.report(
+            f"{count} alerts in one body ({len(body) / 1e6:.1f} MB)",
+            "accepted_after",
+            took,
+            "s",
+            f"<= {limit}",
+        )
+        rows.report(f"{count} alerts in one body ({len(body) / 1e6:.1f} MB)", "alerts", count / took, "1/s")
     begun = time.monotonic()
     stack.get("/api/v1/status")
-    report("after the storm", "status_answer", time.monotonic() - begun, "s", 1.0)
+    rows.report("after the storm", "status_answer", time.monotonic() - begun, "s", "<= 1")
 
 
 def latency(stack: Stack, rounds: int) -> None:
@@ -104,9 +97,9 @@ def latency(stack: Stack, rounds: int) -> None:
         verified.append(action["verified_at"] - action["received_at"])
         stack.post(webhook(alert(status="resolved", starts_at=start)))
         stack.wait_phase("in_service")
-    report("one alert", "webhook_to_process_p50", sorted(acted)[rounds // 2], "s")
-    report("one alert", "webhook_to_process_max", max(acted), "s", 0.5)
-    report("one alert", "webhook_to_verified_max", max(verified), "s", 2.0)
+    rows.report("one alert", "webhook_to_process_p50", quantile(acted, 0.5), "s")
+    rows.report("one alert", "webhook_to_process_max", max(acted), "s", "<= 0.5")
+    rows.report("one alert", "webhook_to_verified_max", max(verified), "s", "<= 2")
 
 
 def _more_effects(stack: Stack, than: int) -> bool:
@@ -130,16 +123,15 @@ def crash_loop(stack: Stack, rounds: int) -> None:
     exported = stack.folder / "export"
     exported.write_text(_get(stack, "/api/v1/export?deliveries=1"))
     journaled = sum('"kind":"delivery"' in line for line in exported.read_text().splitlines())
-    report(f"{rounds} kills", "accepted", accepted, "1")
-    report(f"{rounds} kills", "accepted_and_lost", max(0, accepted - journaled), "1", 0)
-    report(f"{rounds} kills", "back_after_max", max(back), "s")
-    report(
+    rows.report(f"{rounds} kills", "accepted", accepted, "1")
+    rows.report(f"{rounds} kills", "accepted_and_lost", max(0, accepted - journaled), "1", "== 0")
+    rows.report(f"{rounds} kills", "back_after_max", max(back), "s")
+    rows.report(
         f"{rounds} kills",
         "journal_intact",
         float(stack.get("/api/v1/verify")["intact"]),
         "1",
-        1,
-        at_least=True,
+        "== 1",
     )
 
 
@@ -178,9 +170,7 @@ def main() -> None:
                 case(stack)
             finally:
                 stack.close()
-    if _FAILED:
-        print(f"gates missed: {', '.join(_FAILED)}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(rows.verdict())
 
 
 if __name__ == "__main__":
