@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
@@ -56,16 +57,24 @@ def coordinator(options: DaemonOptions) -> None:
     type=click.Path(path_type=Path),
     help="Error and bound of a sidecar's host over time, to a .svg file, or a .png (needs fabricpulse[plot]).",
 )
-def status(url: str, as_json: bool, watch: float, plot: Path | None) -> None:
+@click.option(
+    "--http.config.file",
+    "http_config",
+    type=click.Path(path_type=Path),
+    help="TLS and password to show: the keys of http_client in a sidecar's configuration.",
+)
+def status(url: str, as_json: bool, watch: float, plot: Path | None, http_config: Path | None) -> None:
     """Show the clock of a host (its sidecar) or of the fleet (its coordinator)."""
     import msgspec
     from rich.console import Console
 
+    from fabricpulse.clocksync.config import HttpClientConfig
     from fabricpulse.clocksync.plot import HistoryPoint, write_plot
     from fabricpulse.clocksync.status import HISTORY_PATH, STATUS_PATH, fetch, print_status
 
+    client = load_config(http_config, HttpClientConfig)
     while True:
-        document = fetch(url, STATUS_PATH)
+        document = fetch(url, STATUS_PATH, client)
         if as_json:
             click.echo(json.dumps(document, indent=2))
         else:
@@ -75,7 +84,7 @@ def status(url: str, as_json: bool, watch: float, plot: Path | None) -> None:
                 raise UserError(
                     f"{url} is a coordinator, which keeps no history: give --plot the --url of a sidecar"
                 )
-            points = msgspec.convert(fetch(url, HISTORY_PATH), list[HistoryPoint])
+            points = msgspec.convert(fetch(url, HISTORY_PATH, client), list[HistoryPoint])
             write_plot(plot, document["host"], points)
         if watch <= 0:
             return

@@ -1,8 +1,7 @@
-"""HTTP sessions to coordinators and neighbours, with TLS and password from files that may change while we
-run.
-"""
+"""What every HTTP request of clocksync shows and trusts: TLS, password and token, from files."""
 
 import ssl
+from base64 import b64encode
 from pathlib import Path
 
 import aiohttp
@@ -12,30 +11,49 @@ from fabricpulse.core.errors import ConfigError
 
 
 def open_session(config: HttpClientConfig) -> aiohttp.ClientSession:
-    """A session. Raises ConfigError when a certificate or the password file cannot be used."""
-    headers = {}
-    if config.basic_auth is not None:
-        try:
-            password = Path(config.basic_auth.password_file).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigError(
-                f"http_client.basic_auth: cannot read {config.basic_auth.password_file}: {error.strerror}"
-            ) from error
-        headers["Authorization"] = aiohttp.BasicAuth(config.basic_auth.username, password).encode()
-    context: ssl.SSLContext | bool = True
-    tls = config.tls_config
-    if tls is not None:
-        try:
-            context = ssl.create_default_context(cafile=tls.ca_file or None)
-            if tls.cert_file:
-                context.load_cert_chain(tls.cert_file, tls.key_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"http_client.tls_config: cannot load the certificates: {error}") from error
-        if tls.insecure_skip_verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
+    """A session; tokens are the caller's, who reads them again. Raises ConfigError when a certificate or the password
+    file cannot be used.
+    """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=context, limit=64),
+        connector=aiohttp.TCPConnector(ssl=tls_context(config) or True, limit=64),
         timeout=aiohttp.ClientTimeout(total=config.timeout_s),
-        headers=headers,
+        headers=password_header(config),
     )
+
+
+def tls_context(config: HttpClientConfig) -> ssl.SSLContext | None:
+    """What to trust and to show, None for the system's defaults. Raises ConfigError naming what cannot be loaded."""
+    tls = config.tls_config
+    if tls is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"tls_config.ca_file: cannot load certificates from {tls.ca_file}: {error.strerror}"
+        ) from error
+    if tls.cert_file:
+        try:
+            context.load_cert_chain(tls.cert_file, tls.key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"tls_config: cannot load cert_file {tls.cert_file} with key_file {tls.key_file}: {error.strerror}"
+            ) from error
+    if tls.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def password_header(config: HttpClientConfig) -> dict[str, str]:
+    """The header that shows user and password, {} without. Raises ConfigError when the file cannot be read."""
+    if config.basic_auth is None:
+        return {}
+    file = config.basic_auth.password_file
+    try:
+        password = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"basic_auth.password_file: cannot read {file}: {reason}") from error
+    credentials = b64encode(f"{config.basic_auth.username}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {credentials}"}

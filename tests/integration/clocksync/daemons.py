@@ -27,7 +27,8 @@ def free_port() -> int:
 class Daemons:
     """The processes of one test.
 
-    settings : of all sidecars, YAML lines. coordinator_arguments : of all coordinators. scheme : of their URLs.
+    settings : of all sidecars, YAML lines. coordinator_arguments, sidecar_arguments : of all
+    of them. scheme : of their URLs.
     """
 
     def __init__(self, directory: Path, fleet: SyntheticFleet) -> None:
@@ -37,6 +38,7 @@ class Daemons:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.settings: list[str] = []
         self.coordinator_arguments: list[str] = []
+        self.sidecar_arguments: list[str] = []
         self.scheme = "http"
 
     def spawn(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
@@ -65,7 +67,7 @@ class Daemons:
         config.write_text("\n".join(lines) + "\n")
         listen = f"127.0.0.1:{self.ports[host]}"
         arguments = ["sidecar", "--config", str(config), "--web.listen-address", listen]
-        self.spawn(host, arguments, self.fleet.environment(host))
+        self.spawn(host, [*arguments, *self.sidecar_arguments], self.fleet.environment(host))
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()

@@ -48,7 +48,7 @@ def test_the_table_says_why_a_host_is_not_synchronised() -> None:
 def test_a_coordinator_has_nothing_to_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence that says whom to ask instead."""
     document = {"members": [], "residual_p50_ns": 0.0, "misfit_edges": []}
-    monkeypatch.setattr("fabricpulse.clocksync.status.fetch", lambda url, path: document)
+    monkeypatch.setattr("fabricpulse.clocksync.status.fetch", lambda url, path, client: document)
     result = CliRunner().invoke(command, ["status", "--plot", str(tmp_path / "a.svg")])
     assert isinstance(result.exception, UserError)
     assert "sidecar" in str(result.exception)
