@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.sys_tree import SysTree
 
 from fabricpulse.exporters.nic.config import NicConfig
-from fabricpulse.exporters.nic.exporter import NicExporter
+from fabricpulse.exporters.nic.exporter import NicExporter, Sources
 
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -66,6 +66,21 @@ def scrape(tree):
             exporters[key] = NicExporter(config or NicConfig(), sysfs=tree.root)
             made.append(exporters[key])
         return Samples.parse(exporters[key].collect_once())
+
+    yield once
+    for exporter in made:
+        exporter.close()
+
+
+@pytest.fixture
+def collect(tree):
+    """Collects once from the tree; `sources` replaces parts of the kernel."""
+    made = []
+
+    def once(config=None, **sources):
+        exporter = NicExporter(config or NicConfig(), sysfs=tree.root, sources=Sources(**sources))
+        made.append(exporter)
+        return Samples.parse(exporter.collect_once())
 
     yield once
     for exporter in made:
