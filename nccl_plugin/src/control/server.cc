@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <grp.h>
-#include <sys/epoll.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -24,13 +24,16 @@ constexpr uint32_t kMaxSenseless = 16;       // messages without sense, then the
 constexpr uint64_t kMuteNs = 2'000'000'000;  // who has asked nothing yet
 constexpr uint64_t kSilentNs = UINT64_C(600'000'000'000);  // who has
 constexpr double kAcceptsPerSecond = 2000, kAcceptBurst = 64;
-constexpr int kPauseMs = 2, kLookMs = 500;
+constexpr int kLookMs = 500;
 constexpr uint64_t kListen = 0, kStop = 1, kFirstClient = 2;
 
 }  // namespace
 
 ControlServer::ControlServer(Engine* engine)
-    : engine_(engine), requests_(engine), next_client_(kFirstClient) {}
+    : engine_(engine),
+      requests_(engine),
+      next_client_(kFirstClient),
+      tokens_(kAcceptsPerSecond, kAcceptBurst) {}
 
 ControlServer::~ControlServer() {
   if (thread_.joinable()) {
@@ -96,7 +99,7 @@ void ControlServer::run() {
     uint64_t now = engine_->now();
     listen_again(now);
     epoll_event events[16];
-    int count = epoll_wait(epoll_, events, 16, listening_ ? (clients_.empty() ? -1 : kLookMs) : kPauseMs);
+    int count = wait(events, 16);
     now = engine_->now();
     for (int i = 0; i < count; ++i) {
       try {
@@ -115,12 +118,21 @@ void ControlServer::run() {
   }
 }
 
+// While nobody is let in, no longer than to the next token: whoever asks anew each time waits for that, not
+// for a tick of epoll_wait's milliseconds. ppoll, since epoll_pwait2 is younger than the systems that are
+// supported.
+int ControlServer::wait(epoll_event* events, int most) {
+  if (listening_) return epoll_wait(epoll_, events, most, clients_.empty() ? -1 : kLookMs);
+  pollfd any{epoll_, POLLIN, 0};
+  timespec until{0, static_cast<long>(tokens_.wait_ns())};
+  if (ppoll(&any, 1, &until, nullptr) <= 0) return 0;
+  return epoll_wait(epoll_, events, most, 0);
+}
+
 // Hears the listening socket as long as there are tokens.
 void ControlServer::listen_again(uint64_t now) {
-  tokens_ = std::min(kAcceptBurst,
-                     tokens_ + static_cast<double>(elapsed(now, tokens_at_ns_)) * 1e-9 * kAcceptsPerSecond);
-  tokens_at_ns_ = now;
-  bool wanted = tokens_ >= 1;
+  tokens_.advance(now);
+  bool wanted = tokens_.any();
   if (wanted == listening_) return;
   epoll_event event{};
   event.events = EPOLLIN;
@@ -131,10 +143,10 @@ void ControlServer::listen_again(uint64_t now) {
 void ControlServer::accept_client(uint64_t now) {
   int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) {
-    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) tokens_ = 0;  // later
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) tokens_.empty();  // later
     return;
   }
-  tokens_ -= 1;
+  tokens_.take();
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   Client client;

@@ -6,6 +6,7 @@
 #ifndef FABRICPULSE_CONTROL_SERVER_H_
 #define FABRICPULSE_CONTROL_SERVER_H_
 
+#include <sys/epoll.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "control/requests.h"
+#include "control/token_bucket.h"
 
 namespace fabricpulse {
 
@@ -40,6 +42,7 @@ class ControlServer {
   };
 
   void run();
+  int wait(epoll_event* events, int most);
   void accept_client(uint64_t now);
   void make_room();
   void drop(uint64_t id);
@@ -55,8 +58,7 @@ class ControlServer {
   std::map<uint64_t, Client> clients_;
   uint64_t next_client_;
   std::vector<char> buffer_;
-  double tokens_ = 0;  // clients that may be let in now
-  uint64_t tokens_at_ns_ = 0;
+  TokenBucket tokens_;  // clients that may be let in
   bool listening_ = false;
   std::thread thread_;
 };

@@ -1,0 +1,37 @@
+// Plays a script to the bucket that lets clients of the control socket in
+// (nccl_plugin/src/control/token_bucket.h); tests/unit/nccl_plugin/test_token_bucket.py writes it. Arguments:
+// tokens a second, most tokens. One command a line on standard input:
+//   a <now_ns>   time passes; prints how many tokens can be taken, and the nanoseconds until the next one
+//   t            takes one
+//   e            empties it
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include "control/token_bucket.h"
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  fabricpulse::TokenBucket bucket(atof(argv[1]), atof(argv[2]));
+  std::string command;
+  while (std::cin >> command) {
+    if (command == "a") {
+      uint64_t now;
+      std::cin >> now;
+      if (!std::cin) return 2;
+      bucket.advance(now);
+      fabricpulse::TokenBucket copy = bucket;
+      int there = 0;
+      for (; copy.any(); ++there) copy.take();
+      printf("%d %llu\n", there, static_cast<unsigned long long>(bucket.wait_ns()));
+    } else if (command == "t") {
+      bucket.take();
+    } else if (command == "e") {
+      bucket.empty();
+    } else {
+      return 2;
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,76 @@
+"""How often clients are let in to the control socket (nccl_plugin/src/control/token_bucket.h), in simulated time."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+MS = 1_000_000
+START = 1000 * MS
+Play = Callable[..., list[tuple[int, int]]]
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
+    """Plays commands to a bucket of 2000 tokens a second and 64 at once; (tokens, ns until the next) of each `a`."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    program = tmp_path_factory.mktemp("bucket") / "bucket"
+    source = ROOT / "tests/native/plugin_token_bucket.cc"
+    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
+    subprocess.run(
+        [compiler, *flags, f"-I{ROOT}/nccl_plugin/src", "-o", program, source],
+        check=True,
+    )
+
+    def run(*commands: str) -> list[tuple[int, int]]:
+        said = subprocess.run(
+            [program, "2000", "64"], input="\n".join(commands), capture_output=True, text=True, check=True
+        )
+        return [(int(a), int(b)) for a, b in (line.split() for line in said.stdout.splitlines())]
+
+    return run
+
+
+def test_a_burst_and_then_the_rate(play: Play) -> None:
+    """64 at once; of an hour's pause no more are left over."""
+    assert play(f"a {START}", *["t"] * 64, f"a {START + 10 * MS}", f"a {START + 3_600_000 * MS}") == [
+        (64, 0),
+        (20, 0),
+        (64, 0),
+    ]
+
+
+def test_the_next_token_is_half_a_millisecond_away_and_is_there_then(play: Play) -> None:
+    """Who waits as long as it says finds one, and waits no longer than a token's time."""
+    script, now = [f"a {START}", *["t"] * 64, f"a {START}"], START
+    ((_, _), (none, wait)) = play(*script)
+    assert none == 0
+    for _ in range(20):
+        assert 0 < wait <= MS // 2 + 2
+        now += wait
+        *_, (there, _) = play(*script, f"a {now}")
+        assert there == 1
+        script += [f"a {now}", "t", f"a {now}"]
+        *_, (there, wait) = play(*script)
+        assert there == 0
+
+
+def test_emptied_it_fills_again(play: Play) -> None:
+    assert play(f"a {START}", "e", f"a {START}", f"a {START + MS}") == [
+        (64, 0),
+        (0, MS // 2 + 1),
+        (2, 0),
+    ]
+
+
+def test_a_clock_that_goes_back_gives_nothing(play: Play) -> None:
+    assert play(f"a {START}", "e", f"a {START - 500 * MS}", f"a {START}") == [
+        (64, 0),
+        (0, MS // 2 + 1),
+        (0, MS // 2 + 1),
+    ]
