@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.nccl_plugin import environment, jobs
+from fabricpulse.nccl_plugin import environment, jobs, links
 from fabricpulse.nccl_plugin.locate import library
 from fabricpulse.nccl_plugin.status import status_table
 
@@ -55,6 +56,19 @@ def env(nccl_version: str | None, profiler_only: bool, check_only: bool) -> None
         return
     for setting in wanted.settings:
         click.echo(f"export {setting.name}={shlex.quote(setting.value)}  # {setting.reason}")
+
+
+@command.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--default", is_flag=True, help="Also the names that are found without any variable.")
+def link(folder: Path, default: bool) -> None:
+    """Make links to the library in FOLDER, by the names under which NCCL and RCCL look for it.
+
+    With FOLDER in LD_LIBRARY_PATH, NCCL_NET_PLUGIN=fabricpulse and NCCL_PROFILER_PLUGIN=fabricpulse load it in jobs of
+    NCCL and of RCCL alike. Links are replaced when they lead elsewhere; other files are left alone.
+    """
+    for path in links.make_links(library(), folder, default):
+        click.echo(path)
 
 
 @command.command()

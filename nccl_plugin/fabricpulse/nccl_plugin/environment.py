@@ -14,6 +14,9 @@ from pathlib import Path
 from fabricpulse.core.errors import UserError
 
 NET_NAME = "fabricpulse"
+# Of the file names that NCCL and RCCL look for when a plugin is named shortly, see links.py.
+NET_PREFIXES = ("libnccl-net", "librccl-net")
+PROFILER_PREFIXES = ("libnccl-profiler", "librccl-profiler")
 
 # First NCCL release (major, minor) -> newest and oldest net version that it loads, newest and oldest profiler version.
 _LOADS: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int] | None], ...] = (
@@ -127,7 +130,12 @@ def check(wanted: Plan, environment: Mapping[str, str]) -> list[str]:
         elif setting.name == "NCCL_NET":
             if found.lower() != setting.value:
                 problems.append(f"NCCL_NET={found} chooses another transport; set it to {setting.value}")
-        elif not _names_library(found, Path(setting.value), environment.get("LD_LIBRARY_PATH", "")):
+        elif not _names_library(
+            found,
+            Path(setting.value),
+            environment.get("LD_LIBRARY_PATH", ""),
+            NET_PREFIXES if setting.name == "NCCL_NET_PLUGIN" else PROFILER_PREFIXES,
+        ):
             problems.append(f"{setting.name}={found} does not lead to {setting.value}")
     algorithms = environment.get("NCCL_COLLNET_ENABLE", "0")
     if algorithms not in ("", "0"):
@@ -135,15 +143,18 @@ def check(wanted: Plan, environment: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def _names_library(value: str, library: Path, load_path: str) -> bool:
-    """Whether a plugin variable leads NCCL to `library`: a path, a file name on the loader's path, or a short name."""
+def _names_library(value: str, library: Path, load_path: str, prefixes: tuple[str, ...]) -> bool:
+    """Whether a plugin variable leads NCCL or RCCL to `library`: a path, a file name on the loader's path, or a short
+    name to which one of `prefixes` belongs."""
     for entry in value.split(","):
         if "/" in entry:
             if Path(entry).exists() and Path(entry).resolve() == library.resolve():
                 return True
-        elif entry in (library.name, NET_NAME):
+        else:
+            # NCCL's and RCCL's rule: the name as it is, then with the prefix of its kind (links.py).
             folders = [Path(folder) for folder in load_path.split(":") if folder]
-            if any((folder / library.name).resolve() == library.resolve() for folder in folders):
+            names = (entry, *(f"{prefix}-{entry}.so" for prefix in prefixes))
+            if any((folder / name).resolve() == library.resolve() for folder in folders for name in names):
                 return True
     return False
 
