@@ -79,12 +79,13 @@ class Link:
 
 @dataclass
 class SyntheticFleet:
-    """The hosts and links; `directory/<host>` is the run directory of a host."""
+    """The hosts and links; `directory/<host>` is the run directory of a host. apart_ns : clocks begin within this."""
 
     directory: Path
     hosts: list[str]
     rails: int = 1
     rate: float = 50.0
+    apart_ns: int = 5 * 10**9
     seed: int = 1
     links: list[Link] = field(default_factory=list)
     lies_ns: dict[str, int] = field(default_factory=dict)
@@ -108,9 +109,7 @@ class SyntheticFleet:
             path = self.directory / host
             path.mkdir(parents=True, exist_ok=True)
             writer = VirtualClockWriter(path / "virtual_clock", capacity=4096)
-            writer.append(
-                now, self.random.randint(-5, 5) * 10**9 + self.random.randint(0, 10**9), self._ppm()
-            )
+            writer.append(now, self.random.randint(-self.apart_ns, self.apart_ns), self._ppm())
             self.clock_writers[host] = writer
             self.clocks[host] = VirtualClock(path / "virtual_clock")
             self.rings[host] = RingWriter(path / "probes", host, edges[host])
