@@ -29,9 +29,7 @@ std::uint64_t nic_identity(const std::string& host, const std::string& device) {
 }
 
 Engine::Engine(const Settings& settings)
-    : settings_(settings),
-      attended_(3 * std::max<std::int64_t>(settings.tick_ns, 1)),
-      random_(std::random_device{}()) {
+    : settings_(settings), attended_(1), random_(std::random_device{}()) {
   if (!(settings.rate > 0 && settings.rate <= 1'000))
     throw std::invalid_argument("rate must be in (0, 1000]");
   if (settings.paths < 1 || settings.paths > kMaxPaths)
@@ -42,10 +40,13 @@ Engine::Engine(const Settings& settings)
     throw std::invalid_argument("port and the source ports after it must be in [1, 65535]");
   if ((settings.ring_capacity & (settings.ring_capacity - 1)) != 0 || settings.ring_capacity == 0)
     throw std::invalid_argument("ring capacity must be a power of two");
-  // At most one train to a peer goes out in a tick: even the longest tick must be shorter than a period.
-  settings_.tick_ns =
-      std::min<std::int64_t>(settings.tick_ns, static_cast<std::int64_t>(0.8e9 / settings.rate));
-  attended_ = AttendedClock(3 * settings_.tick_ns);
+  if (settings.tick_ns < 100'000) throw std::invalid_argument("tick must be at least 100 us");
+  // A whole number of ticks makes a period, so that a host with peers enough for one batch wakes no oftener
+  // than it has to send, and every wake-up serves them all.
+  const auto period = static_cast<std::int64_t>(1e9 / settings.rate);
+  period_ticks_ = (period + settings.tick_ns - 1) / settings.tick_ns;
+  settings_.tick_ns = period / period_ticks_;
+  attended_ = AttendedClock(2 * longest_tick());
   // The edges of a NIC are heard for the last time within one period, and judged within one tick.
   edge_interval_ =
       settings_.interval_ns + 2 * settings_.tick_ns + static_cast<std::int64_t>(1e9 / settings_.rate);
@@ -172,7 +173,7 @@ void Engine::tick(std::int64_t planned) {
   }
   rotate_windows(now);
   judge(now);
-  send_due(now);
+  send_due();
   // Most drivers stamp within the system call that sends: taken at once, while all of it is in the caches, a
   // stamp costs a third of what it costs a tick later. Those that come later wait for the next tick.
   for (Nic& nic : nics_) drain_stamps(nic);

@@ -1,9 +1,9 @@
 // The probe engine: one native thread that sends trains, takes in what arrives, and judges.
 //
-// Theory of operation. The thread wakes on an absolute, jittered schedule (a tick, 16 ms by default) and does
+// Theory of operation. The thread wakes on an absolute, jittered schedule (a tick, 20 ms by default) and does
 // all its work then: TX stamps of the last tick, packets that have arrived, verdicts, trains that are due.
 // Draining late costs nothing, because the stamps are the kernel's, and is what makes 1,500 packets a second
-// each way cheap: one wake-up and two or three system calls serve two dozen packets. The trains of a tick are
+// each way cheap: one wake-up and half a dozen system calls serve 30 packets each way. The trains of a tick are
 // sent interleaved (all first packets, all second, all third), so that the spacing of a train comes from
 // useful work and not from spinning.
 //
@@ -60,8 +60,8 @@ struct Settings {
   double rate = 50;  // trains a second to each peer
   std::int64_t interval_ns = 1'000'000'000;
   std::int64_t grace_ns = 10'000'000'000;
-  std::int64_t tick_ns = 16'000'000;
-  std::int64_t spacing_ns = 20'000;  // between the packets of a train, at least
+  std::int64_t tick_ns = 20'000'000;  // at most, on average; the engine takes the next part of a period
+  std::int64_t spacing_ns = 20'000;   // between the packets of a train, at least
   std::int64_t window_ns = 15'000'000'000;
   std::int64_t latency_ceiling_ns = 10'000'000;
   double latency_factor = 3;
@@ -165,8 +165,7 @@ class Engine {
     Presence presence;
     EdgeVerdict verdict;
     std::int64_t heard_mono = 0, heard_by_mono = 0;  // for people; verdicts use `presence`
-    std::int64_t next_due = 0;
-    std::int64_t period_start = 0;
+    std::uint64_t next_due = 0, period_start = 0;    // number of a tick
     EdgeTrains trains;
     std::uint64_t sent = 0, send_errors = 0, received = 0;
     std::uint32_t session_received = 0;
@@ -214,6 +213,8 @@ class Engine {
     bool link_down() const { return !link || (!open && is_link_error(open_errno)); }
   };
 
+  // Ticks are 3/4 to 5/4 of tick_ns apart.
+  std::int64_t longest_tick() const { return settings_.tick_ns * 5 / 4; }
   void run();
   void tick(std::int64_t planned);
   void read_clock_page(std::int64_t now);
@@ -232,7 +233,7 @@ class Engine {
   void disconnected(Nic& nic, bool seen, std::int64_t now);
   void connected(Nic& nic, std::int64_t now);
   void emit_nic(const Nic& nic, EventKind kind, std::int64_t duration);
-  void send_due(std::int64_t now);
+  void send_due();
   void send_trains(const std::uint32_t* slots, std::size_t count);
   void fill_packet(Edge& edge, Packet* packet, int position, std::int64_t now_mono);
   void rotate_windows(std::int64_t now);
@@ -262,6 +263,7 @@ class Engine {
   std::int64_t next_clock_look_ = 0;
 
   AttendedClock attended_;
+  std::int64_t period_ticks_ = 1;  // from train to train
   std::int64_t edge_interval_ = 0;
   std::int64_t next_rotation_ = 0;
   std::int64_t realtime_offset_ = 0;  // CLOCK_REALTIME - CLOCK_MONOTONIC

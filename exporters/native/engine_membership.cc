@@ -83,7 +83,6 @@ std::vector<std::uint32_t> Engine::configure(const std::vector<NicSpec>& nics,
     if (ring_) ring_->retire_edge(slot);
   }
   const std::int64_t now = clock_ns(CLOCK_MONOTONIC);
-  const auto period = static_cast<std::int64_t>(1e9 / settings_.rate);
   std::uint32_t free_slot = 0;
   order_.clear();
   for (std::size_t i = 0; i < edges.size(); ++i) {
@@ -92,7 +91,7 @@ std::vector<std::uint32_t> Engine::configure(const std::vector<NicSpec>& nics,
       slots[i] = free_slot;
       edges_[free_slot] = std::make_unique<Edge>();
       Edge& edge = *edges_[free_slot];
-      edge.period_start = now + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(period));
+      edge.period_start = header_.ticks + 1 + random_() % static_cast<std::uint64_t>(period_ticks_);
       edge.next_due = edge.period_start;
       edge.tokens = settings_.receive_rate;
       edge.tokens_at = now;

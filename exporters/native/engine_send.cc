@@ -15,15 +15,14 @@ constexpr std::size_t kTrainsPerBatch = 10;  // keeps the packets of one train c
 
 }  // namespace
 
-void Engine::send_due(std::int64_t now) {
-  const auto period = static_cast<std::int64_t>(1e9 / settings_.rate);
+void Engine::send_due() {
+  const auto period = static_cast<std::uint64_t>(period_ticks_);
+  const std::uint64_t tick = header_.ticks;
   for (const std::uint32_t slot : order_) {
     Edge& edge = *edges_[slot];
-    if (now + settings_.tick_ns / 2 < edge.next_due) continue;
+    if (tick < edge.next_due) continue;
     edge.period_start += period;
-    if (edge.period_start < now - period) edge.period_start = now;
-    edge.next_due =
-        edge.period_start + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(period / 4 + 1));
+    edge.next_due = edge.period_start + random_() % (period / 4 + 1);
     if (!nics_[edge.nic].open) continue;
     due_.push_back(slot);
   }
