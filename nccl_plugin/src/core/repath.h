@@ -1,16 +1,22 @@
 // Which lane of a connection should get another path: a new source port, so that the fabric's hash sends it
 // elsewhere.
 //
-// Pure: no clock, no I/O, no allocation. Fed with samples of every lane, it looks at them in windows.
+// Pure: no clock, no I/O, no allocation. Fed with samples of every lane, it looks at them in windows, and
+// judges by means of a few windows: one alone says little, since what a lane delivers in a tenth of a second
+// is noisy.
 //
 //  bad      A lane that is kept busy, shows signs of a queue or of loss on its path, and delivers much less
-//  of
-//           its NIC's speed than its best sibling, for some windows on end. It gets a new path.
+//  of its
+//           NIC's speed than its best sibling, for some windows on end. It gets a new path.
 //  search   All lanes are busy and show such signs while more waits to be sent: perhaps they share one link
-//  of
-//           the fabric. The lane that carries least gets a new path; little is at stake.
-//  damping  A lane whose new path is no better waits twice as long for the next one, up to a minute; one that
-//           is better, or has been quiet for long, starts anew.
+//  of the
+//           fabric. The lane that carries least gets a new path; little is at stake.
+//  damping  After a new path that did not help, the pause to the lane's next move doubles, up to about an
+//  hour: a
+//           slow NIC stays slow on every path. Helped means, for a bad lane, that it keeps up with its
+//           siblings now, and for a search that all lanes together carry more; that a lane does better than
+//           in the bad moment for which it was moved says nothing. Help does not end the damping, only a long
+//           time without a wish to move.
 #ifndef FABRICPULSE_CORE_REPATH_H_
 #define FABRICPULSE_CORE_REPATH_H_
 
@@ -26,11 +32,14 @@ class RepathJudge {
   static constexpr uint32_t kNobody = UINT32_MAX;
   static constexpr uint64_t kWindowNs = 100'000'000;
   static constexpr uint32_t kBadWindows = 3, kSearchWindows = 5;
-  static constexpr double kBadShare = 0.6;  // of what the best sibling does; back above it ends the count
-  static constexpr double kBetter = 1.25;   // new path over old one: it has helped
-  static constexpr uint64_t kSettleNs = 500'000'000;  // a new path is judged after that
-  static constexpr uint64_t kFirstHoldNs = 500'000'000, kMaxHoldNs = 64'000'000'000;
-  static constexpr uint64_t kForgiveNs = 2 * kMaxHoldNs;
+  static constexpr uint32_t kMeanWindows = 3, kJudgeWindows = 4;
+  // Of what the best sibling does: below the first a window counts as bad, from the second on it ends the
+  // count.
+  static constexpr double kBadShare = 0.6, kGoodShare = 0.75;
+  static constexpr double kBetter = 1.2;              // all lanes together, after a search that has helped
+  static constexpr uint64_t kSettleNs = 300'000'000;  // of a new path that does not count yet
+  static constexpr uint64_t kFirstHoldNs = 500'000'000, kMaxHoldNs = 4096'000'000'000;
+  static constexpr uint64_t kForgiveNs = 120'000'000'000;
 
   struct Sample {
     bool up = false;
@@ -48,7 +57,8 @@ class RepathJudge {
     if (!sample.up || !lane.latest.up) {  // a new life begins with a clean window
       lane.window_ns = lane.busy_ns = 0;
       lane.bad = 0;
-      lane.rate_at_ns = 0;
+      lane.rate_at_ns = lane.troubled_at_ns = 0;
+      lane.windows = 0;
       lane.delivered_then = sample.delivered;
       lane.troubles_then = sample.troubles;
       lane.rtt_floor_ns = 0;
@@ -75,21 +85,30 @@ class RepathJudge {
     bool pressed = waiting_ns_ * 2 >= window_ns_;
     window_ns_ = waiting_ns_ = 0;
     for (uint32_t i = 0; i < count; ++i) end_window(&lanes_[i], now);
-    uint32_t chosen = worst(count, now);
-    if (chosen == kNobody) chosen = least(count, pressed, now);
-    if (chosen != kNobody) searched_ = 0;
+    judge(count, now);
+    uint32_t chosen = worst(count, now), searching = least(count, pressed, now);
+    if (chosen != kNobody) {
+      lanes_[chosen].search = false;
+    } else if (searching != kNobody) {
+      chosen = searching;
+      lanes_[chosen].search = true;
+    }
+    if (chosen != kNobody) {
+      searched_ = 0;
+      lanes_[chosen].total_before = total(count, now);
+    }
     return chosen;
   }
 
   // The lane has its new path.
   void moved(uint32_t index, uint64_t now) {
     View& lane = lanes_[index];
-    if (now - lane.moved_ns > kForgiveNs) lane.hold_ns = kFirstHoldNs;
+    if (now - lane.moved_ns > std::max(kForgiveNs, 2 * lane.hold_ns)) lane.hold_ns = kFirstHoldNs;
     lane.moved_ns = now;
-    lane.rate_before = lane.share;
+    lane.judged = 0;
     lane.judging = true;
-    lane.next_ns = now + std::max(lane.hold_ns, kSettleNs);
-    lane.bad = 0;
+    lane.next_ns = now + lane.hold_ns;
+    lane.bad = lane.windows = 0;
     lane.rtt_floor_ns = 0;
   }
 
@@ -97,45 +116,98 @@ class RepathJudge {
 
  private:
   static constexpr uint64_t kQueueNs = 1'000'000;
+  static constexpr uint64_t kRecentNs = 10 * kWindowNs;
 
   struct View {
     Sample latest;
     uint64_t window_ns = 0, busy_ns = 0;
     uint64_t delivered_then = 0, troubles_then = 0;
     uint64_t rtt_floor_ns = 0;
-    bool queue = false;     // its round trip has grown in this window
-    bool troubled = false;  // verdict of the last window: a queue, loss or marks on its path
-    bool worked = false;    // it was busy for most of the last window
-    double share = 0;       // delivered in the last window in which it was busy, of its NIC's speed
-    double carried = 0;     // bytes of the last window
+    bool queue = false;           // its round trip has grown in this window
+    bool troubled = false;        // verdict of the last window: a queue, loss or marks on its path
+    uint64_t troubled_at_ns = 0;  // the last such one
+    bool worked = false;          // it was busy for most of the last window
+    // What it delivered in the last windows in which it worked, bytes a second.
+    double rates[kMeanWindows] = {};
+    uint32_t windows = 0;  // of them so far, on this path
     uint64_t rate_at_ns = 0;
     uint32_t bad = 0;  // windows on end
     // Damping.
     uint64_t moved_ns = 0, next_ns = 0, hold_ns = kFirstHoldNs;
-    double rate_before = 0;
-    bool judging = false;
+    bool search = false;      // why it was moved
+    double total_before = 0;  // of all lanes
+    bool judging = false;     // whether that has helped
+    double judged_sum = 0, total_sum = 0;
+    uint32_t judged = 0;  // windows in these sums
   };
 
   void end_window(View* lane, uint64_t now) {
     uint64_t troubles = lane->latest.troubles - std::min(lane->latest.troubles, lane->troubles_then);
-    lane->carried = static_cast<double>(lane->latest.delivered - lane->delivered_then);
+    auto carried = static_cast<double>(lane->latest.delivered - lane->delivered_then);
     lane->worked = lane->latest.up && lane->window_ns > 0 && lane->busy_ns * 10 >= lane->window_ns * 7;
     lane->troubled = troubles > 0 || lane->queue;
-    if (lane->worked) {
-      double speed = static_cast<double>(std::max<uint64_t>(lane->latest.speed, 1));
-      lane->share = lane->carried * 1e9 / static_cast<double>(lane->window_ns) / speed;
+    if (lane->troubled) lane->troubled_at_ns = now;
+    bool settles = lane->judging && now - lane->moved_ns < kSettleNs;
+    if (lane->worked && !settles) {
+      if (now - lane->rate_at_ns > kRecentNs) lane->windows = 0;
+      lane->rates[lane->windows++ % kMeanWindows] = carried * 1e9 / static_cast<double>(lane->window_ns);
       lane->rate_at_ns = now;
-      if (lane->judging && now - lane->moved_ns >= kSettleNs) {
-        lane->judging = false;
-        lane->hold_ns = lane->share >= kBetter * lane->rate_before ? kFirstHoldNs
-                                                                   : std::min(2 * lane->hold_ns, kMaxHoldNs);
-        lane->next_ns = lane->moved_ns + lane->hold_ns;
-      }
     }
     lane->delivered_then = lane->latest.delivered;
     lane->troubles_then = lane->latest.troubles;
     lane->window_ns = lane->busy_ns = 0;
     lane->queue = false;
+  }
+
+  // Bytes a second.
+  static double mean(const View& lane) {
+    uint32_t count = std::min(lane.windows, kMeanWindows);
+    double sum = 0;
+    for (uint32_t i = 0; i < count; ++i) sum += lane.rates[i];
+    return count > 0 ? sum / count : 0;
+  }
+  // Of its NIC's speed.
+  static double share(const View& lane) {
+    return mean(lane) / static_cast<double>(std::max<uint64_t>(lane.latest.speed, 1));
+  }
+  static bool known(const View& lane, uint64_t now) {
+    return lane.latest.up && lane.windows > 0 && now - lane.rate_at_ns <= kRecentNs;
+  }
+
+  double total(uint32_t count, uint64_t now) const {
+    double sum = 0;
+    for (uint32_t i = 0; i < count; ++i)
+      if (known(lanes_[i], now)) sum += mean(lanes_[i]);
+    return sum;
+  }
+
+  // The share of the lane's best sibling that was at work lately; 0: there is none.
+  double best_sibling(uint32_t index, uint32_t count, uint64_t now) const {
+    double best = 0;
+    for (uint32_t k = 0; k < count; ++k)
+      if (k != index && known(lanes_[k], now)) best = std::max(best, share(lanes_[k]));
+    return best;
+  }
+
+  // Whether new paths have helped.
+  void judge(uint32_t count, uint64_t now) {
+    for (uint32_t i = 0; i < count; ++i) {
+      View& lane = lanes_[i];
+      if (!lane.judging || !lane.worked || lane.rate_at_ns != now) continue;
+      if (lane.judged == 0) lane.judged_sum = lane.total_sum = 0;
+      double best = best_sibling(i, count, now);
+      double own = lane.rates[(lane.windows - 1) % kMeanWindows];
+      double speed = static_cast<double>(std::max<uint64_t>(lane.latest.speed, 1));
+      lane.judged_sum += best > 0 ? own / speed / best : 1;
+      lane.total_sum += total(count, now);
+      if (++lane.judged < kJudgeWindows) continue;
+      lane.judging = false;
+      bool helped = lane.search ? lane.total_sum / lane.judged >= kBetter * lane.total_before
+                                : lane.judged_sum / lane.judged >= kGoodShare;
+      lane.search = false;
+      if (!helped) lane.hold_ns = std::min(2 * lane.hold_ns, kMaxHoldNs);
+      lane.next_ns = lane.moved_ns + lane.hold_ns;
+    }
   }
 
   bool may_move(const View& lane, uint64_t now) const {
@@ -146,16 +218,15 @@ class RepathJudge {
     uint32_t found = kNobody;
     for (uint32_t i = 0; i < count; ++i) {
       View& lane = lanes_[i];
-      double best = 0;  // of its siblings that were at work lately
-      for (uint32_t k = 0; k < count; ++k) {
-        const View& other = lanes_[k];
-        if (k == i || !other.latest.up || other.rate_at_ns == 0) continue;
-        if (now - other.rate_at_ns <= 10 * kWindowNs) best = std::max(best, other.share);
+      double best = best_sibling(i, count, now), own = share(lane);
+      bool troubled = lane.troubled_at_ns != 0 && now - lane.troubled_at_ns < kBadWindows * kWindowNs;
+      bool full = lane.windows >= kMeanWindows;
+      if (!lane.worked || !troubled || best <= 0 || own >= kGoodShare * best) {
+        lane.bad = 0;
+      } else if (full && own < kBadShare * best) {
+        ++lane.bad;
       }
-      bool bad = lane.worked && lane.troubled && best > 0 && lane.share < kBadShare * best;
-      lane.bad = bad ? lane.bad + 1 : 0;
-      if (lane.bad >= kBadWindows && may_move(lane, now) &&
-          (found == kNobody || lane.share < lanes_[found].share))
+      if (lane.bad >= kBadWindows && may_move(lane, now) && (found == kNobody || own < share(lanes_[found])))
         found = i;
     }
     return found;
@@ -169,9 +240,8 @@ class RepathJudge {
       if (!lane.latest.up) continue;
       ++up;
       // One that is idle although all windows are full has just come up; it is not known to be in trouble.
-      all &= lane.worked && lane.troubled;
-      if (lane.judging && now - lane.moved_ns < kSettleNs) all = false;
-      if (found == kNobody || lane.carried < lanes_[found].carried) found = i;
+      all &= lane.worked && lane.troubled && !lane.judging;
+      if (found == kNobody || mean(lane) < mean(lanes_[found])) found = i;
     }
     searched_ = all && up > 1 ? searched_ + 1 : 0;
     if (searched_ < kSearchWindows || found == kNobody || !may_move(lanes_[found], now)) return kNobody;
