@@ -29,21 +29,15 @@ void random_bytes(void* out, size_t size) {
   if (!filled) throw std::bad_alloc();
 }
 
-uint64_t nic_guid(const NicInfo& nic) {
-  uint64_t hash = UINT64_C(0xcbf29ce484222325);  // FNV-1a; must differ between the NICs of a host
-  auto add = [&hash](const void* data, size_t size) {
-    for (size_t i = 0; i < size; ++i)
-      hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * UINT64_C(0x100000001b3);
-  };
-  add(nic.address, sizeof(nic.address));
-  add(nic.name.data(), nic.name.size());
-  return hash;
-}
-
 std::mutex instance_lock;
 std::weak_ptr<Engine> instance;
 std::vector<NicInfo>
     first_scan;  // NCCL asks for the devices once: their numbers must not change when it starts anew
+// A NIC that came while the engine served the profiler alone has become a device too.
+void keep_devices(const Engine& engine) {
+  for (auto i = static_cast<uint32_t>(first_scan.size()); i < engine.device_count(); ++i)
+    first_scan.push_back(engine.nic(i));
+}
 Engine* exit_engine = nullptr;
 pid_t exit_pid = 0;
 
@@ -59,6 +53,7 @@ std::shared_ptr<Engine> Engine::acquire(LogFunction log, Purpose purpose, std::s
   if (auto engine = instance.lock()) {
     if (log != nullptr) engine->log_.store(log);
     if (purpose == Purpose::kNet && !engine->open_listeners(error)) return nullptr;
+    keep_devices(*engine);
     return engine;
   }
   std::string complaint;
@@ -67,6 +62,7 @@ std::shared_ptr<Engine> Engine::acquire(LogFunction log, Purpose purpose, std::s
   if (!complaint.empty()) engine->warn(complaint);
   if (!engine->start(error)) return nullptr;
   if (purpose == Purpose::kNet && !engine->open_listeners(error)) return nullptr;
+  keep_devices(*engine);
   instance = engine;
   exit_engine = engine.get();
   exit_pid = getpid();
@@ -90,24 +86,11 @@ bool Engine::start(std::string* error) {
     return false;
   }
   if (first_scan.empty()) first_scan = scan_nics(config_);
-  for (const NicInfo& info : first_scan) {
-    auto nic = std::make_unique<Nic>();
-    static_cast<NicInfo&>(*nic) = info;
-    nic->link_up = nic_link_up(info.name);
-    nic->guid = nic_guid(info);
-    nics_.push_back(std::move(nic));
-  }
   std::string complaint;
   telemetry_.open(config_, kPluginVersion, &complaint);
   if (!complaint.empty()) warn(complaint);
   telemetry_.header()->start_host_ns = host_clock();
-  for (uint32_t i = 0; i < nics_.size(); ++i) {
-    fp_plugin_device* record = telemetry_.device(i);
-    RecordChange<fp_plugin_device> change(record);
-    record->state = nics_[i]->link_up ? 1 : 2;
-    snprintf(record->name, sizeof(record->name), "%s", nics_[i]->name.c_str());
-    record->speed_mbps = nics_[i]->speed_mbps;
-  }
+  for (const NicInfo& info : first_scan) add_nic(info);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   links_ = open_link_events();
@@ -125,7 +108,7 @@ bool Engine::start(std::string* error) {
   telemetry_.header()->clock_status = fleet_time_.refresh(now(), host_clock());
   keeper_ = quiet_thread("fabricpulse", [this] { run(); });
   std::string names;
-  for (auto& nic : nics_) names += (names.empty() ? "" : ", ") + nic->name;
+  for (const NicInfo& nic : first_scan) names += (names.empty() ? "" : ", ") + nic.name;
   info("fabricpulse " + std::string(kPluginVersion) + ": NICs " + names + ", control socket " +
        (control_->path().empty() ? "none" : control_->path()));
   return true;
@@ -143,7 +126,7 @@ Engine::~Engine() {
   handshakes_.reset();
   connections_.clear();
   for (auto& nic : nics_)
-    if (nic->listen_fd >= 0) ::close(nic->listen_fd);
+    if (nic && nic->listen_fd >= 0) ::close(nic->listen_fd);
   for (int fd : {epoll_, wake_, links_})
     if (fd >= 0) ::close(fd);
 }
@@ -196,12 +179,13 @@ std::shared_ptr<Listener> Engine::listen(uint32_t device, uint64_t communicator,
   memcpy(handle->token, listener->token, sizeof(handle->token));
   handle->port = port_;
   bool v4 = true;
-  for (uint32_t i = 0; i < nics_.size(); ++i) v4 &= is_mapped_v4(nic_address(i).data());
+  uint32_t nics = nic_count();
+  for (uint32_t i = 0; i < nics; ++i) v4 &= is_mapped_v4(nic_address(i).data());
   handle->v4 = v4;
   size_t each = v4 ? 4 : 16, room = sizeof(handle->addresses) / each;
   // More NICs than room (IPv6 only): the listening one must be among them.
   uint32_t first = device < room ? 0 : static_cast<uint32_t>(device - room + 1);
-  for (uint32_t i = first; i < nics_.size() && handle->count < room; ++i)
+  for (uint32_t i = first; i < nics && handle->count < room; ++i)
     memcpy(handle->addresses + each * handle->count++, nic_address(i).data() + (v4 ? 12 : 0), each);
   handle->device = static_cast<uint8_t>(device - first);
   std::lock_guard<std::mutex> lock(lock_);
@@ -249,30 +233,9 @@ std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, 
       if (handle->v4) peer[i].address[10] = peer[i].address[11] = 0xff;
       memcpy(peer[i].address + (handle->v4 ? 12 : 0), handle->addresses + each * i, each);
     }
-    // The pair that NCCL chose, then rail to rail over the other NICs, then across.
-    std::vector<std::pair<uint32_t, uint32_t>> lanes;
-    uint32_t shift = handle->device + local * remote - device % remote;
-    for (uint32_t across = 0; across < remote; ++across)
-      for (uint32_t k = 0; k < local; ++k) {
-        uint32_t nic = (device + k) % local, peer_nic = (nic + shift + across) % remote;
-        if (k == 0 && across == 0) peer_nic = handle->device;
-        if (lanes.size() < config_.max_lanes &&
-            is_mapped_v4(nic_address(nic).data()) == is_mapped_v4(peer[peer_nic].address))
-          lanes.emplace_back(nic, peer_nic);
-      }
-    // A NIC with fewer lanes than `paths` has some over the same pair with other source ports: where the
-    // fabric has several ways, they have a sibling to compare with and to go to.
-    size_t pairs = lanes.size();
-    for (size_t k = 0; k < pairs && lanes.size() < config_.max_lanes; ++k) {
-      auto over = [&](uint32_t nic) {
-        return static_cast<uint32_t>(
-            std::count_if(lanes.begin(), lanes.end(), [nic](const auto& l) { return l.first == nic; }));
-      };
-      while (over(lanes[k].first) < config_.paths && lanes.size() < config_.max_lanes) {
-        auto pair = lanes[k];
-        lanes.push_back(pair);
-      }
-    }
+    std::vector<NicPair> lanes =
+        plan_lanes({local, remote, device, handle->device, config_.max_lanes, config_.paths},
+                   [&](NicPair pair) { return same_family(pair, peer); });
     if (lanes.empty()) {
       *error = "no NIC of this host has an address of the same family as the peer's";
       return nullptr;
@@ -280,6 +243,7 @@ std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, 
     uint64_t id = 0;
     while (id == 0) random_bytes(&id, sizeof(id));
     auto sender = std::make_shared<Sender>(this, id, device, communicator, lanes);
+    sender->other_nics(local, remote);
     PeerRoute route;
     route.port = handle->port;
     memcpy(route.token, handle->token, sizeof(route.token));
@@ -326,9 +290,27 @@ bool Engine::find_route(const Connection& connection, PeerRoute* route) {
 void Engine::refresh_route(const Connection& connection, const WireNic* nics, uint32_t count) {
   std::lock_guard<std::mutex> lock(lock_);
   auto found = routes_.find(key(connection));
-  // The numbers of NICs are the peer's own: a list of another length is no newer one of the same.
-  if (found == routes_.end() || found->second.nics.size() != count) return;
-  found->second.nics.assign(nics, nics + count);
+  if (found == routes_.end()) return;
+  // The numbers of NICs are the peer's own: a longer list is a newer one of the same if it goes on from it.
+  std::vector<WireNic>& known = found->second.nics;
+  if (count < known.size()) return;
+  for (size_t i = 0; count > known.size() && i < known.size(); ++i)
+    if (memcmp(known[i].address, nics[i].address, sizeof(known[i].address)) != 0) return;
+  known.assign(nics, nics + count);
+}
+
+void Engine::hear_nics(const Hello& hello) {
+  std::shared_ptr<Connection> connection;
+  {
+    std::lock_guard<std::mutex> lock(lock_);
+    auto found = connections_.find({hello.connection, Direction::kSend});
+    if (found == connections_.end()) return;
+    connection = found->second;
+  }
+  refresh_route(*connection, hello.nics, hello.nic_count);
+  Entered entered(connection.get());
+  if (connection->peer_known() && hello.nic_count > connection->peer_nics().size())
+    connection->set_peer(hello.process, hello.nics, hello.nic_count);
 }
 
 // Asked by a receiver that has lost all its lanes.

@@ -83,7 +83,10 @@ class Engine final : public Host {
   };
 
   // ---- NCCL's threads ----
-  uint32_t nic_count() const { return static_cast<uint32_t>(nics_.size()); }
+  // Grows when a NIC comes while the job runs; none ever leaves, nor changes its number.
+  uint32_t nic_count() const { return nic_count_.load(std::memory_order_acquire); }
+  // Those that NCCL sees as devices: it asks once. The others carry lanes only.
+  uint32_t device_count() const { return device_count_.load(std::memory_order_acquire); }
   const Nic& nic(uint32_t index) const { return *nics_[index]; }
   std::array<uint8_t, 16> nic_address(uint32_t index) const;
   void add_communicator(int change);
@@ -112,6 +115,10 @@ class Engine final : public Host {
   void fill_nics(WireNic* nics, uint32_t* count) const;
   // The peer's NICs as it has just said.
   void refresh_route(const Connection& connection, const WireNic* nics, uint32_t count);
+  // The same, of the sender of a connection whose receiver has said it.
+  void hear_nics(const Hello& hello);
+  // Gives the sender lanes over NICs that have come since it was last looked at.
+  void extend_lanes(Sender* sender, const PeerRoute& route, uint64_t now);
   bool find_route(const Connection& connection, PeerRoute* route);
   bool knows(uint64_t connection);
   // The receiving end that a hello is for, made if its listener is here; nullptr: not ours.
@@ -145,6 +152,10 @@ class Engine final : public Host {
   bool start(std::string* error);
   bool open_listeners(std::string* error);
   bool open_nic_listener(uint32_t index, uint16_t port);
+  void add_nic(const NicInfo& info);
+  void look_for_new_nics(uint64_t now);
+  // Whether both ends of a pair have addresses of one family.
+  bool same_family(NicPair pair, const std::vector<WireNic>& peer) const;
   void look_at_nic(uint32_t index, uint64_t now);
   void run();
   void tick(uint64_t now, uint64_t since_last);
@@ -156,7 +167,9 @@ class Engine final : public Host {
   std::atomic<LogFunction> log_;
   ProcessIdentity identity_;
   std::atomic<uint16_t> port_{0};  // 0: nobody listens
-  std::vector<std::unique_ptr<Nic>> nics_;
+  std::mutex nics_lock_;           // held by whoever adds one, or makes the listeners of all
+  std::array<std::unique_ptr<Nic>, kMaxNics> nics_;
+  std::atomic<uint32_t> nic_count_{0}, device_count_{0};
   mutable std::mutex addresses_lock_;  // addresses of nics_: a NIC may come back with another
   const fp_virtual_clock* virtual_clock_ = nullptr;
 
@@ -173,6 +186,7 @@ class Engine final : public Host {
 
   int epoll_ = -1, wake_ = -1, links_ = -1;
   std::unique_ptr<Handshakes> handshakes_;  // keeper only
+  bool nics_full_ = false;                  // said already
   uint64_t links_looked_ns_ = 0, published_ns_ = 0;
   std::unique_ptr<ControlServer> control_;
   std::atomic<uint32_t> detail_{0};

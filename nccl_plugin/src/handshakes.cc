@@ -20,6 +20,7 @@ constexpr uint64_t kHandshakeNs =
     1'000'000'000;                     // a lane that is not made by then is given up, and tried again
 constexpr uint32_t kRefusalsDead = 3;  // in a row, without any lane: nobody listens there any more
 constexpr uint64_t kProbeAfterNs = 300'000'000, kProbeEveryNs = 200'000'000;
+constexpr uint64_t kAnnounceEveryNs = 1'000'000'000;
 constexpr size_t kMaxIncoming = 1024;
 
 }  // namespace
@@ -112,7 +113,10 @@ void Handshakes::answer(Incoming* incoming, uint64_t now) {
     reply.status = HelloStatus::kVersion;
   } else if (hello.kind == HelloKind::kProbe) {
     bool ours = memcmp(hello.token, engine_->identity().id, sizeof(hello.token)) == 0;
-    if (ours && engine_->knows(hello.connection)) reply.status = HelloStatus::kOk;
+    if (ours && engine_->knows(hello.connection)) {
+      reply.status = HelloStatus::kOk;
+      engine_->hear_nics(hello);
+    }
   } else {
     receiver = engine_->receiver_for(hello);
   }
@@ -122,12 +126,15 @@ void Handshakes::answer(Incoming* incoming, uint64_t now) {
     return;
   }
   Entered entered(receiver.get());
+  if (hello.nic_count > receiver->peer_nics().size())
+    receiver->set_peer(hello.process, hello.nics, hello.nic_count);
   reply.status = receiver->hello(hello, incoming->nic, &reply.held, now);
   bool sent = send(incoming->fd, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(reply);
   if (reply.status != HelloStatus::kOk || !sent) {
     ::close(incoming->fd);
     return;
   }
+  receiver->announced_nics = std::max(receiver->announced_nics, reply.nic_count);
   receiver->attach(hello.lane, hello.epoch, make_tcp_lane(incoming->fd), now);
 }
 
@@ -162,6 +169,7 @@ void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint
   auto* sender = static_cast<Sender*>(connection.get());
   PeerRoute route;
   if (!engine_->find_route(*connection, &route)) return;
+  engine_->extend_lanes(sender, route, now);
   for (uint32_t n = 0; n < kMaxLanes; ++n) {
     DialPlan plan;
     uint32_t nic = 0, remote = 0, lanes = 0;
@@ -276,6 +284,8 @@ void Handshakes::end_dial(uint64_t id, int error, uint64_t now) {
   if (error == 0 && !gone) connection->refusals = 0;
   if (dial->probe) {
     connection->probing = false;
+    if (error == 0 && !gone)
+      connection->announced_nics = std::max(connection->announced_nics, dial->hello.nic_count);
     if (dial->fd >= 0) ::close(dial->fd);
     if (gone && connection->lanes_up() == 0)
       connection->peer_lost("the peer process has closed this connection", now);
@@ -284,7 +294,7 @@ void Handshakes::end_dial(uint64_t id, int error, uint64_t now) {
   auto* sender = static_cast<Sender*>(connection.get());
   std::unique_ptr<LaneTransport> transport;
   const HelloReply* reply = error == 0 ? &dial->reply : nullptr;
-  if (reply != nullptr && !gone && !sender->peer_known())
+  if (reply != nullptr && !gone && (!sender->peer_known() || reply->nic_count > sender->peer_nics().size()))
     sender->set_peer(reply->process, reply->nics, reply->nic_count);
   if (reply != nullptr && !gone) engine_->refresh_route(*sender, reply->nics, reply->nic_count);
   if (reply != nullptr && reply->status == HelloStatus::kOk) {
@@ -316,6 +326,20 @@ void Handshakes::drop_late(uint64_t now) {
       ++it;
     }
   }
+}
+
+// The sender plans the lanes: tell it of a NIC that has come here.
+void Handshakes::announce_nics(const std::shared_ptr<Connection>& connection, uint64_t now) {
+  if (connection->direction() != Direction::kReceive) return;
+  {
+    Entered entered(connection.get());
+    if (connection->lost() || connection->closed() || connection->closed_by_peer() ||
+        connection->lanes_up() == 0 || connection->announced_nics >= engine_->nic_count() ||
+        connection->probing || now < connection->next_probe_ns)
+      return;
+    connection->next_probe_ns = now + kAnnounceEveryNs;
+  }
+  start_probe(std::static_pointer_cast<Receiver>(connection), now);
 }
 
 // Without any lane: is the peer unreachable for now, or gone?

@@ -1,7 +1,7 @@
 // How lanes come to be: the hello that a sender's process says on a fresh socket, and the answer to it.
 //
 // Dials go out for the lanes that senders want, and as probes of a receiver that has lost all its lanes and
-// wants to know whether its peer still lives. Keeper thread only.
+// wants to know whether its peer still lives, or has another NIC to offer. Keeper thread only.
 #ifndef FABRICPULSE_HANDSHAKES_H_
 #define FABRICPULSE_HANDSHAKES_H_
 
@@ -30,6 +30,8 @@ class Handshakes {
   void serve_dial(uint64_t id, uint64_t now);
   // Dials the lanes that the connection wants now.
   void start_dials(const std::shared_ptr<Connection>& connection, uint64_t now);
+  // Tells the sender of a connection which NICs have come here since it heard of them.
+  void announce_nics(const std::shared_ptr<Connection>& connection, uint64_t now);
   // Without any lane: is the peer unreachable for now, or gone?
   void judge_peer(const std::shared_ptr<Connection>& connection, uint64_t now);
   void drop_late(uint64_t now);

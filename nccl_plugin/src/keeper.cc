@@ -86,6 +86,7 @@ void Engine::tick(uint64_t now, uint64_t since_last) {
       connection->tick(now, since_last);
     }
     handshakes_->start_dials(connection, now);
+    handshakes_->announce_nics(connection, now);
     handshakes_->judge_peer(connection, now);
   }
   handshakes_->drop_late(now);
@@ -106,7 +107,7 @@ void Engine::publish(uint64_t now) {
       up[lane.nic] += lane.up;
     }
   }
-  for (uint32_t i = 0; i < nics_.size(); ++i) {
+  for (uint32_t i = 0; i < nic_count(); ++i) {
     fp_plugin_device* record = telemetry_.device(i);
     RecordChange<fp_plugin_device> change(record);
     record->avoided = nics_[i]->avoided;

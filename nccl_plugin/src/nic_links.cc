@@ -10,6 +10,38 @@
 #include "engine.h"
 
 namespace fabricpulse {
+namespace {
+
+uint64_t nic_guid(const NicInfo& nic) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);  // FNV-1a; must differ between the NICs of a host
+  auto add = [&hash](const void* data, size_t size) {
+    for (size_t i = 0; i < size; ++i)
+      hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * UINT64_C(0x100000001b3);
+  };
+  add(nic.address, sizeof(nic.address));
+  add(nic.name.data(), nic.name.size());
+  return hash;
+}
+
+}  // namespace
+
+// At start, or by the keeper under nics_lock_. Its listener is made by open_listeners() or look_at_nic().
+void Engine::add_nic(const NicInfo& info) {
+  uint32_t index = nic_count();
+  auto nic = std::make_unique<Nic>();
+  static_cast<NicInfo&>(*nic) = info;
+  nic->link_up = nic_link_up(info.name);
+  nic->guid = nic_guid(info);
+  {
+    fp_plugin_device* record = telemetry_.device(index);
+    RecordChange<fp_plugin_device> change(record);
+    record->state = nic->link_up ? 1 : 2;
+    snprintf(record->name, sizeof(record->name), "%s", nic->name.c_str());
+    record->speed_mbps = nic->speed_mbps;
+  }
+  nics_[index] = std::move(nic);
+  nic_count_.store(index + 1, std::memory_order_release);
+}
 
 std::array<uint8_t, 16> Engine::nic_address(uint32_t index) const {
   std::lock_guard<std::mutex> lock(addresses_lock_);
@@ -43,8 +75,10 @@ bool Engine::open_nic_listener(uint32_t index, uint16_t port) {
 // One port on all NICs, so that a handle needs to say it once. Only when NCCL wants the net plugin: the
 // profiler beside NCCL's own transport listens nowhere.
 bool Engine::open_listeners(std::string* error) {
+  std::lock_guard<std::mutex> lock(nics_lock_);
   if (port_ != 0) return true;
-  if (nics_.empty()) {
+  uint32_t nics = nic_count();
+  if (nics == 0) {
     *error = config_.nics.empty()
                  ? "no NIC of this host is up and has an address; name some by FABRICPULSE_NICS"
                  : "no NIC of this host matches FABRICPULSE_NICS=" + config_.nics;
@@ -53,7 +87,7 @@ bool Engine::open_listeners(std::string* error) {
   for (int tries = 0; tries < 20; ++tries) {
     uint16_t port = 0;
     bool all = true;
-    for (uint32_t i = 0; i < nics_.size(); ++i) {
+    for (uint32_t i = 0; i < nics; ++i) {
       if (!open_nic_listener(i, port)) {
         *error = "cannot listen on " + nics_[i]->name + ": " + strerror(errno);
         all = false;
@@ -68,14 +102,13 @@ bool Engine::open_listeners(std::string* error) {
       }
     }
     if (all) {
+      device_count_.store(nics, std::memory_order_release);
       port_ = port;
-      for (uint32_t i = 0; i < nics_.size(); ++i) watch(nics_[i]->listen_fd, Watched::kListener, i, EPOLLIN);
+      for (uint32_t i = 0; i < nics; ++i) watch(nics_[i]->listen_fd, Watched::kListener, i, EPOLLIN);
       return true;
     }
-    for (auto& nic : nics_) {
-      if (nic->listen_fd >= 0) ::close(nic->listen_fd);
-      nic->listen_fd = -1;
-    }
+    for (uint32_t i = 0; i < nics; ++i)
+      if (nics_[i]->listen_fd >= 0) ::close(nics_[i]->listen_fd.exchange(-1));
   }
   return false;
 }
@@ -109,7 +142,7 @@ void Engine::look_at_nic(uint32_t index, uint64_t now) {
     return;
   }
   watch(nic.listen_fd, Watched::kListener, index, EPOLLIN);
-  info("NIC " + nic.name + " is back as another one");
+  info("NIC " + nic.name + (other ? " is back as another one" : " listens now"));
   for (auto& connection : connections()) {
     if (connection->direction() != Direction::kSend) continue;
     Entered entered(connection.get());
@@ -117,9 +150,33 @@ void Engine::look_at_nic(uint32_t index, uint64_t now) {
   }
 }
 
+// One that was not there at the start, or had no address or no link: hot-plugged, a virtual function, a
+// second rail that comes up late. NCCL has counted its devices already and places no connection on it, but
+// every connection may have lanes over it: new ones from the start, present ones by extend_lanes().
+void Engine::look_for_new_nics(uint64_t now) {
+  std::vector<std::string> known;
+  for (uint32_t i = 0; i < nic_count(); ++i) known.push_back(nics_[i]->name);
+  for (const NicInfo& found : scan_nics(config_, known)) {
+    if (nic_count() == kMaxNics) {
+      if (!nics_full_)
+        warn("NIC " + found.name + " has come, but " + std::to_string(kMaxNics) + " are the most");
+      nics_full_ = true;
+      return;
+    }
+    std::lock_guard<std::mutex> lock(nics_lock_);
+    add_nic(found);
+    EventFields fields{FP_EVENT_LINK_UP};
+    fields.device = nic_count() - 1;
+    telemetry_.event(fields, host_clock(), now);
+    info("NIC " + found.name +
+         " has come: it carries lanes; NCCL keeps the devices that it counted at the start");
+  }
+}
+
 void Engine::look_at_links(uint64_t now) {
   links_looked_ns_ = now;
-  for (uint32_t i = 0; i < nics_.size(); ++i) {
+  look_for_new_nics(now);
+  for (uint32_t i = 0; i < nic_count(); ++i) {
     Nic& nic = *nics_[i];
     look_at_nic(i, now);
     bool up = nic_link_up(nic.name);
@@ -151,8 +208,22 @@ void Engine::fill_nics(WireNic* nics, uint32_t* count) const {
   }
 }
 
+bool Engine::same_family(NicPair pair, const std::vector<WireNic>& peer) const {
+  return is_mapped_v4(nic_address(pair.first).data()) == is_mapped_v4(peer[pair.second].address);
+}
+
+void Engine::extend_lanes(Sender* sender, const PeerRoute& route, uint64_t now) {
+  uint32_t local = nic_count(), remote = static_cast<uint32_t>(route.nics.size());
+  Entered entered(sender);
+  if (!sender->other_nics(local, remote)) return;
+  LanePlan plan{local,        remote, sender->device(), sender->lanes()[0].remote_nic, config_.max_lanes,
+                config_.paths};
+  auto reaches = [&](NicPair pair) { return same_family(pair, route.nics); };
+  sender->add_lanes(lanes_to_add(sender->pairs(), plan, reaches), now);
+}
+
 Engine::Nic* Engine::find_nic(const std::string& name, uint32_t* index) {
-  for (uint32_t i = 0; i < nics_.size(); ++i) {
+  for (uint32_t i = 0; i < nic_count(); ++i) {
     if (nics_[i]->name != name) continue;
     *index = i;
     return nics_[i].get();

@@ -183,7 +183,7 @@ Result core_devices(int* count) {
   return guarded([&]() -> Result {
     auto engine = running();
     if (!engine) return abi::kInternalError;
-    *count = static_cast<int>(engine->nic_count());
+    *count = static_cast<int>(engine->device_count());
     return abi::kSuccess;
   });
 }
@@ -192,7 +192,7 @@ template <typename Properties>
 Result fill_properties(int device, Properties* out) {
   return guarded([&]() -> Result {
     auto engine = running();
-    if (!engine || device < 0 || static_cast<uint32_t>(device) >= engine->nic_count())
+    if (!engine || device < 0 || static_cast<uint32_t>(device) >= engine->device_count())
       return abi::kInvalidArgument;
     const Engine::Nic& nic = engine->nic(static_cast<uint32_t>(device));
     memset(out, 0, sizeof(*out));
@@ -223,7 +223,7 @@ Result fill_sizes(int device, Properties* out) {
 Result core_listen(void* context, int device, void* handle, void** listen_comm) {
   return guarded([&]() -> Result {
     auto* made = static_cast<Context*>(context);
-    if (device < 0 || static_cast<uint32_t>(device) >= made->engine->nic_count())
+    if (device < 0 || static_cast<uint32_t>(device) >= made->engine->device_count())
       return abi::kInvalidArgument;
     auto* comm = new ListenComm;
     comm->engine = made->engine;
@@ -242,7 +242,7 @@ Result core_connect(void* context, int device, void* handle, void** send_comm) {
   return guarded([&]() -> Result {
     auto* made = static_cast<Context*>(context);
     *send_comm = nullptr;
-    if (device < 0 || static_cast<uint32_t>(device) >= made->engine->nic_count())
+    if (device < 0 || static_cast<uint32_t>(device) >= made->engine->device_count())
       return abi::kInvalidArgument;
     std::string error;
     Handle own;

@@ -46,6 +46,15 @@ Connection::~Connection() {
   host_->telemetry()->drop_connection(record_, record_index_);
 }
 
+Lane& Connection::make_lane(uint32_t nic, uint64_t now) {
+  Lane& lane = lanes_.emplace_back();
+  lane.index = static_cast<uint32_t>(lanes_.size() - 1);
+  lane.nic = nic;
+  lane.state_since_ns = now;
+  lane_count_.store(static_cast<uint32_t>(lanes_.size()), std::memory_order_release);
+  return lane;
+}
+
 void Connection::set_peer(const ProcessIdentity& peer, const WireNic* nics, uint32_t count) {
   peer_ = peer;
   peer_known_ = true;

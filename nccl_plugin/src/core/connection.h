@@ -94,7 +94,7 @@ class Connection : public LaneSink {
 
   // ---- without the lock, from any thread ----
   fp_plugin_connection* record() { return record_; }
-  uint32_t lane_count() const { return static_cast<uint32_t>(lanes_.size()); }  // fixed at birth
+  uint32_t lane_count() const { return lane_count_.load(std::memory_order_acquire); }  // may grow
   // nullptr: the lane has not been up yet.
   const fp_plugin_lane* lane_record(uint32_t lane) const {
     return lane_records_[lane].load(std::memory_order_acquire);
@@ -144,6 +144,8 @@ class Connection : public LaneSink {
   uint32_t refusals = 0;
   uint64_t next_probe_ns = 0;
   bool probing = false;
+  // Receiver: how many of our NICs the sender has been told of.
+  uint32_t announced_nics = 0;
 
   // Farewell and end of all lanes.
   void close(uint64_t now);
@@ -173,6 +175,8 @@ class Connection : public LaneSink {
   // Goes with the farewell. False: this end has none.
   virtual bool final_state(HeldState*) const { return false; }
 
+  // At most kMaxLanes.
+  Lane& make_lane(uint32_t nic, uint64_t now);
   // Installs a transport on a lane.
   void lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transport, uint32_t epoch, uint64_t now);
   void set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now);
@@ -191,7 +195,8 @@ class Connection : public LaneSink {
   const uint32_t device_;
   std::mutex lock_;
   std::atomic<uint32_t> keeper_waits_{0};  // a progress thread that polls without a pause would keep the lock
-  std::vector<Lane> lanes_;
+  std::vector<Lane> lanes_;                // never moves: room for all is reserved
+  std::atomic<uint32_t> lane_count_{0};
   std::atomic<fp_plugin_lane*> lane_records_[kMaxLanes] = {};
   std::atomic<uint64_t> disabled_here_{0};
   ProcessIdentity peer_;

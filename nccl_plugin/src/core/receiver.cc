@@ -15,12 +15,7 @@ uint8_t nowhere[1];  // target of empty payloads
 Receiver::Receiver(Host* host, uint64_t id, uint32_t device, uint64_t communicator, uint32_t lanes)
     : Connection(host, Direction::kReceive, id, device, communicator),
       early_data_(new uint8_t[kEagerBytes * kEagerSlots]) {
-  for (uint32_t i = 0; i < lanes && i < kMaxLanes; ++i) {
-    Lane& lane = lanes_.emplace_back();
-    lane.index = i;
-    lane.nic = device;
-    lane.state_since_ns = host->now();
-  }
+  for (uint32_t i = 0; i < lanes && i < kMaxLanes; ++i) make_lane(device, host->now());
 }
 
 ReceiveMessage* Receiver::receive(void* data, uint64_t capacity, uint64_t now) {
@@ -254,10 +249,11 @@ void Receiver::on_tick(uint64_t now) {
 
 HelloStatus Receiver::hello(const Hello& hello, uint32_t nic, HeldState* held, uint64_t now) {
   now_ns_ = now;
-  if (closed_ || lost_ || hello.lane >= lanes_.size()) {
+  if (closed_ || lost_ || hello.lane >= kMaxLanes) {
     state(held);
     return HelloStatus::kUnknown;
   }
+  while (hello.lane >= lanes_.size()) make_lane(device_, now);  // a NIC has come, here or there
   Lane& lane = lanes_[hello.lane];
   lane.nic = nic;
   lane.remote_nic = hello.device;

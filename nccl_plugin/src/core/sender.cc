@@ -31,21 +31,30 @@ constexpr uint64_t kDrainNs =
 }  // namespace
 
 Sender::Sender(Host* host, uint64_t id, uint32_t device, uint64_t communicator,
-               const std::vector<std::pair<uint32_t, uint32_t>>& lanes)
+               const std::vector<NicPair>& lanes)
     : Connection(host, Direction::kSend, id, device, communicator) {
   created_ns_ = host->now();
-  for (size_t i = 0; i < lanes.size() && i < kMaxLanes; ++i) {
-    Lane& lane = lanes_.emplace_back();
-    lane.index = static_cast<uint32_t>(i);
-    lane.nic = lanes[i].first;
-    lane.remote_nic = lanes[i].second;
-    lane.named = true;
-    lane.state_since_ns = created_ns_;
-    flow_[i].window = kFirstWindow;
-    flow_[i].rate = std::min(static_cast<double>(host->nic_bytes_per_second(lane.nic)), kFirstRate);
-    flow_[i].backoff_ns = kFirstBackoffNs;
-  }
+  add_lanes(lanes, created_ns_);
   no_lane_since_ns_ = created_ns_;
+}
+
+void Sender::add_lanes(const std::vector<NicPair>& pairs, uint64_t now) {
+  for (const NicPair& pair : pairs) {
+    if (lanes_.size() == kMaxLanes) return;
+    Lane& lane = make_lane(pair.first, now);
+    lane.remote_nic = pair.second;
+    lane.named = true;
+    Flow& flow = flow_[lane.index];
+    flow.window = kFirstWindow;
+    flow.rate = std::min(static_cast<double>(host_->nic_bytes_per_second(lane.nic)), kFirstRate);
+    flow.backoff_ns = kFirstBackoffNs;
+  }
+}
+
+std::vector<NicPair> Sender::pairs() const {
+  std::vector<NicPair> all;
+  for (const Lane& lane : lanes_) all.emplace_back(lane.nic, lane.remote_nic);
+  return all;
 }
 
 SendMessage* Sender::send(const void* data, uint32_t size, uint32_t tag, uint64_t now) {

@@ -9,8 +9,11 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/connection.h"
+#include "core/lane_plan.h"
 #include "core/repath.h"
 
 namespace fabricpulse {
@@ -42,9 +45,8 @@ struct SendMessage {
 
 class Sender final : public Connection {
  public:
-  // lanes: (local NIC, remote NIC) each, the primary one first.
-  Sender(Host* host, uint64_t id, uint32_t device, uint64_t communicator,
-         const std::vector<std::pair<uint32_t, uint32_t>>& lanes);
+  // lanes: the primary one first.
+  Sender(Host* host, uint64_t id, uint32_t device, uint64_t communicator, const std::vector<NicPair>& lanes);
 
   // ---- NCCL, with the lock held ----
   // nullptr: no free request now. The buffer belongs to us until test() says done.
@@ -53,6 +55,13 @@ class Sender final : public Connection {
   bool test(SendMessage* message, uint32_t* size, uint64_t now);
 
   // ---- keeper, with the lock held ----
+  // Whether there are other NICs, here or there, than at the last call.
+  bool other_nics(uint32_t local, uint32_t remote) {
+    return std::exchange(planned_for_, NicPair{local, remote}) != NicPair{local, remote};
+  }
+  std::vector<NicPair> pairs() const;
+  // Lanes over other pairs, dialled at once; as many as there is room for.
+  void add_lanes(const std::vector<NicPair>& pairs, uint64_t now);
   // A lane that should be dialled now; false if there is none. The lane counts as being dialled until
   // dialled().
   bool want_dial(uint64_t now, DialPlan* plan);
@@ -142,6 +151,7 @@ class Sender final : public Connection {
   uint64_t moved_[kChunkWindow];  // chunks that wait for a new lane, oldest first
   uint32_t moved_count_ = 0;
   Flow flow_[kMaxLanes];
+  NicPair planned_for_{0, 0};  // how many NICs each end had
   RepathJudge paths_;
   bool full_ = false;  // more to send than the lanes take
   uint64_t weights_at_ns_ = 0;

@@ -112,7 +112,7 @@ socklen_t to_sockaddr(const uint8_t address[16], uint16_t port, sockaddr_storage
   return sizeof(*v6);
 }
 
-std::vector<NicInfo> scan_nics(const Config& config) {
+std::vector<NicInfo> scan_nics(const Config& config, const std::vector<std::string>& known) {
   std::map<std::string, NicInfo> found;
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return {};
@@ -127,6 +127,7 @@ std::vector<NicInfo> scan_nics(const Config& config) {
     bool up = (entry->ifa_flags & IFF_UP) && (entry->ifa_flags & IFF_RUNNING);
     if (!up && !chosen) continue;
     if (name.size() > 31) continue;
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     auto [at, fresh] = found.try_emplace(name);
     NicInfo& nic = at->second;
     // One address a NIC; IPv4 before IPv6, the first of its kind.
@@ -138,6 +139,7 @@ std::vector<NicInfo> scan_nics(const Config& config) {
   }
   freeifaddrs(list);
   std::vector<NicInfo> nics;
+  if (found.empty()) return nics;
   int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   for (auto& [name, nic] : found) {
     if (fd >= 0) nic.speed_mbps = link_speed(fd, name);

@@ -23,8 +23,8 @@ struct NicInfo {
 
 // NICs that pass the configuration's patterns, sorted by name so that the n-th of one host faces the n-th of
 // another: up (unless FABRICPULSE_NICS names it), no loopback, no container bridge, with an address. At most
-// kMaxNics.
-std::vector<NicInfo> scan_nics(const Config& config);
+// kMaxNics. Those in `known` are left out.
+std::vector<NicInfo> scan_nics(const Config& config, const std::vector<std::string>& known = {});
 
 // What there is now of a NIC of that name: its index and one address, of the family of `nic` if it has one.
 // False if there is no such NIC or it has no address yet.

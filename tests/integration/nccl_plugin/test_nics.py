@@ -1,6 +1,7 @@
 """NICs that come and go, NICs of IPv6 only, and no NIC at all for the profiler alone."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.integration.nccl_plugin.ring import Ring
@@ -68,6 +69,57 @@ def test_a_nic_that_comes_back_as_another_one_carries_again() -> None:
                 ),
                 10.0,
             )
+        ring.stop()
+
+
+def take_addresses(host: Host, device: str) -> Callable[[], None]:
+    """Takes a NIC all its addresses, so that the plugin cannot know it.
+
+    The function returned gives it back the IPv4 ones, and the routes.
+    """
+    shown = host.run(["ip", "-o", "-4", "addr", "show", "dev", device]).stdout
+    addresses = [line.split()[3] for line in shown.splitlines()]
+    routes = host.run(["ip", "-4", "route", "show", "table", "all", "dev", device]).stdout.splitlines()
+    host.run(["ip", "addr", "flush", "dev", device])
+
+    def give_back() -> None:
+        for address in addresses:
+            host.run(["ip", "addr", "add", address, "dev", device])
+        for route in sorted(routes, key=lambda line: " via " in line):
+            if "proto kernel" not in route:
+                host.run(["ip", "route", "replace", *route.replace("linkdown", "").split(), "dev", device])
+
+    return give_back
+
+
+def test_a_nic_that_was_unknown_at_the_start_carries_lanes() -> None:
+    """It gets its address while the job runs, first at one end: connections get lanes over it there, and over the pair
+    of rails when the other end has it too. Both directions carry, faster than one NIC can."""
+    with Lab(hosts=2, rails=2, nic_mbit=200) as lab:
+        give_back = [take_addresses(lab.host(number), "rail1") for number in (0, 1)]
+        ring = Ring(lab, 2, ["--bytes", "4M", "--channels", "1"])
+        ring.wait_running()
+        for host in ("h0", "h1"):
+            assert {device["device"] for device in ring.control(host, op="status")["devices"]} == {"rail0"}
+            assert {lane["device"] for lane in ring.lanes(host)} == {"rail0"}
+        give_back[0]()
+        ring.until(lambda: "up" in states(ring, "h0", "rail1"), 20.0)
+        give_back[1]()
+        for host in ("h0", "h1"):
+            ring.until(
+                lambda host=host: any(  # type: ignore[misc]
+                    lane["device"] == lane["peer_device"] == "rail1" and lane["sent_bytes"] > 0
+                    for lane in ring.lanes(host)
+                ),
+                20.0,
+            )
+        ring.until(lambda: ring.bandwidth(time.time() - 1, time.time()) > 1.5 * 25e6, 20.0)
+        # It fails like any other, and NCCL's connections stay where they were placed.
+        fault = lab.host(0).nic("rail1").down()
+        ring.until(lambda: not states(ring, "h0", "rail1") & {"up", "slow_start"}, 5.0)
+        fault.undo()
+        ring.until(lambda: "up" in states(ring, "h0", "rail1"), 20.0)
+        assert {c["device"] for c in ring.control("h0", op="status")["connections"]} == {"rail0"}
         ring.stop()
 
 
