@@ -1,23 +1,14 @@
 #include "links.h"
 
-#include <time.h>
 #include <unistd.h>
 
 #include <functional>
 #include <stdexcept>
 #include <string>
 
+#include "waiting.h"
+
 namespace fabricpulse::ring {
-namespace {
-
-double now_s() {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return static_cast<double>(ts.tv_sec) + static_cast<double>(ts.tv_nsec) * 1e-9;
-}
-
-}  // namespace
-
 std::vector<Link> connect_links(const Options& options, Net* net, Rendezvous* rendezvous,
                                 std::atomic<bool>* stop) {
   int devices = net->devices();

@@ -6,20 +6,15 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <stdexcept>
 
+#include "waiting.h"
+
 namespace fabricpulse::ring {
 namespace {
-
-double now_s() {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return static_cast<double>(ts.tv_sec) + static_cast<double>(ts.tv_nsec) * 1e-9;
-}
 
 void time_limit(int fd, int seconds) {
   timeval limit{seconds, 0};

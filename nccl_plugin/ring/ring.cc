@@ -1,6 +1,5 @@
 #include "ring.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -128,7 +127,7 @@ void Ring::round(uint64_t number, bool stop) {
     channel.recv_posted = channel.recv_done = channel.send_posted = channel.send_done = 0;
   }
   counters_->last_progress_ns = now_ns();
-  uint64_t idle_since = 0;
+  Pause pause(options_.busy);
   for (;;) {
     bool moved = false, finished = true;
     for (size_t c = 0; c < channels_.size(); ++c) {
@@ -137,19 +136,7 @@ void Ring::round(uint64_t number, bool stop) {
       finished &= channel.send_done == channel.total && channel.recv_done == channel.total;
     }
     if (finished) break;
-    if (moved || options_.busy) {
-      idle_since = 0;
-      continue;
-    }
-    // NCCL's progress thread yields when idle; on a machine with fewer processors than ranks that is not
-    // enough.
-    uint64_t now = now_ns();
-    if (idle_since == 0) idle_since = now;
-    if (now - idle_since < 50'000) {
-      sched_yield();
-    } else {
-      usleep(50);
-    }
+    pause.after(moved);
   }
   counters_->last_progress_ns = 0;
   uint32_t sum_a = 0, sum_b = 0;

@@ -1,8 +1,5 @@
 #include "stream.h"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -164,7 +161,8 @@ bool Stream::progress(uint32_t c, bool stop) {
 }
 
 void Stream::run(std::atomic<bool>* stop) {
-  uint64_t started = now_ns(), idle_since = 0;
+  uint64_t started = now_ns();
+  Pause pause(options_.busy);
   counters_->last_progress_ns = started;
   for (;;) {
     uint64_t now = now_ns();
@@ -186,16 +184,7 @@ void Stream::run(std::atomic<bool>* stop) {
       throw;
     }
     if (finished) break;
-    if (moved || options_.busy) {
-      idle_since = 0;
-      continue;
-    }
-    if (idle_since == 0) idle_since = now;
-    if (now - idle_since < 50'000) {
-      sched_yield();
-    } else {
-      usleep(50);
-    }
+    pause.after(moved);
   }
   counters_->last_progress_ns = 0;
 }

@@ -2,18 +2,12 @@
 #ifndef FABRICPULSE_RING_WORKLOAD_H_
 #define FABRICPULSE_RING_WORKLOAD_H_
 
-#include <time.h>
-
 #include <atomic>
 #include <cstdint>
 
-namespace fabricpulse::ring {
+#include "waiting.h"
 
-inline uint64_t now_ns() {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(ts.tv_nsec);
-}
+namespace fabricpulse::ring {
 
 inline uint64_t mix(uint64_t x) {  // splitmix64
   x += UINT64_C(0x9e3779b97f4a7c15);

@@ -135,6 +135,7 @@ class Sender final : public Connection {
   Lane* choose(uint32_t bytes, uint64_t now);
   uint32_t chunk_bytes(const Lane& lane) const;
   bool put(uint64_t chunk, Lane* lane, uint64_t now);
+  void await_lane(uint64_t chunk);
   void held(uint64_t chunk, uint8_t lane, uint64_t now);
   void send_fences(uint64_t now, bool again);
   void heard(const HeldState& state);

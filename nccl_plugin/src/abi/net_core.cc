@@ -1,0 +1,385 @@
+#include "abi/net_core.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "collectives.h"
+#include "engine.h"
+
+namespace fabricpulse::net {
+
+using abi::Result;
+
+namespace {
+
+// What NCCL has last said by setNetAttr about a communicator's traffic. Connections take it over when they
+// are used: it changes with the kind of transfer.
+struct Attributes {
+  std::atomic<uint32_t> operations{UINT32_MAX}, algorithms{UINT32_MAX}, protocols{UINT32_MAX};
+  std::atomic<uint32_t> changes{1};
+};
+
+struct Context {  // of a communicator
+  std::shared_ptr<Engine> engine;
+  uint64_t communicator = 0;
+  std::shared_ptr<Attributes> attributes = std::make_shared<Attributes>();
+  abi::ProfilerCallback profiler = nullptr;
+};
+
+struct ListenComm {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Listener> listener;
+  std::shared_ptr<Attributes> attributes;
+  abi::ProfilerCallback profiler = nullptr;
+};
+
+// What a connection tells of the traffic on it, besides moving it.
+struct Composition {
+  std::shared_ptr<Attributes> attributes;
+  uint32_t seen = 0;
+  abi::ProfilerCallback profiler = nullptr;
+
+  // With the connection's lock held. `parent`: the profiler's handle of the step, from NCCL; may be null.
+  void note(Engine* engine, Connection* connection, void* parent, uint64_t now) {
+    uint32_t changes = attributes->changes.load(std::memory_order_acquire);
+    if (changes != seen) {
+      seen = changes;
+      connection->set_attributes(attributes->operations, attributes->algorithms, attributes->protocols);
+    }
+    if (parent == nullptr || profiler == nullptr || engine->detail() < 2 || !connection->flow_due(now))
+      return;
+    void* event = nullptr;  // stays null: ours is over with this call, and another profiler does not know it
+    (void)profiler(&event, 0, parent, kNetEventId, connection);
+    if (event != nullptr) (void)profiler(&event, 1, nullptr, kNetEventId, nullptr);
+  }
+};
+
+struct SendComm {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Sender> sender;
+  Composition composition;
+};
+
+struct RecvComm {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Receiver> receiver;
+  Composition composition;
+};
+
+std::mutex process_lock;
+Context* process_context = nullptr;
+abi::Logger logger = nullptr;
+
+template <typename F>
+Result guarded(F&& body) noexcept {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    if (logger != nullptr)
+      logger(static_cast<int>(LogLevel::kWarn), ~0ul, "fabricpulse", 0, "NET/FABRICPULSE: %s", error.what());
+  } catch (...) {
+  }
+  return abi::kInternalError;
+}
+
+Result report(Engine* engine, const std::string& text, Result result) {
+  engine->warn(text);
+  return result;
+}
+
+// Receivers that owe their sender a word. It is given when this thread has nothing better to do, which is
+// soon: NCCL polls. Given at once it would lie between a receive and the send that answers it; left to the
+// next call on that connection it may come late, since after the last receive NCCL has no reason to call.
+class Debts {
+ public:
+  void add(Receiver* receiver) {
+    for (size_t i = 0; i < count_; ++i)
+      if (raw_[i] == receiver) return;
+    if (count_ == kMost) {
+      receiver->settle(receiver->clock());
+      return;
+    }
+    raw_[count_] = receiver;
+    receivers_[count_++] = receiver->weak_from_this();
+  }
+  void settle() {
+    if (count_ == 0) return;
+    for (size_t i = 0; i < count_; ++i) {
+      if (auto receiver = receivers_[i].lock(); receiver && receiver->try_enter()) {
+        receiver->settle(receiver->clock());
+        receiver->leave();
+      }
+      receivers_[i].reset();
+    }
+    count_ = 0;
+  }
+
+ private:
+  static constexpr size_t kMost = 16;
+  Receiver* raw_[kMost] = {};
+  std::weak_ptr<Receiver> receivers_[kMost];
+  size_t count_ = 0;
+};
+thread_local Debts debts;
+
+}  // namespace
+
+Result init(void** context, uint64_t communicator, abi::Logger log, abi::ProfilerCallback profiler,
+            const char* version) {
+  return guarded([&]() -> Result {
+    logger = log;
+    std::string error;
+    auto engine = Engine::acquire(log, Engine::Purpose::kNet, &error);
+    if (!engine) {
+      if (log != nullptr)
+        log(static_cast<int>(LogLevel::kWarn), ~0ul, "fabricpulse", 0, "NET/FABRICPULSE: not used: %s",
+            error.c_str());
+      return abi::kSystemError;
+    }
+    engine->called(version);
+    engine->add_communicator(1);
+    auto* made = new Context;
+    made->engine = std::move(engine);
+    made->communicator = communicator;
+    made->profiler = profiler;
+    *context = made;
+    return abi::kSuccess;
+  });
+}
+
+Result finalize(void* context) {
+  return guarded([&]() -> Result {
+    auto* made = static_cast<Context*>(context);
+    if (made == nullptr) return abi::kSuccess;
+    made->engine->add_communicator(-1);
+    delete made;
+    return abi::kSuccess;
+  });
+}
+
+Result process_init(abi::Logger log, abi::ProfilerCallback profiler, const char* version) {
+  std::lock_guard<std::mutex> lock(process_lock);
+  if (process_context != nullptr) return abi::kSuccess;
+  void* context = nullptr;
+  Result result = init(&context, 0, log, profiler, version);
+  if (result == abi::kSuccess) process_context = static_cast<Context*>(context);
+  return result;
+}
+
+void* process() { return process_context; }
+
+// devices() and getProperties() have no context: NCCL calls them after an init() that succeeded.
+static std::shared_ptr<Engine> running() {
+  std::string error;
+  return Engine::acquire(nullptr, Engine::Purpose::kNet, &error);
+}
+
+Result devices(int* count) {
+  return guarded([&]() -> Result {
+    auto engine = running();
+    if (!engine) return abi::kInternalError;
+    *count = static_cast<int>(engine->device_count());
+    return abi::kSuccess;
+  });
+}
+
+Result listen(void* context, int device, void* handle, void** listen_comm) {
+  return guarded([&]() -> Result {
+    auto* made = static_cast<Context*>(context);
+    if (device < 0 || static_cast<uint32_t>(device) >= made->engine->device_count())
+      return abi::kInvalidArgument;
+    auto* comm = new ListenComm;
+    comm->engine = made->engine;
+    comm->attributes = made->attributes;
+    comm->profiler = made->profiler;
+    Handle own;
+    comm->listener = made->engine->listen(static_cast<uint32_t>(device), made->communicator, &own);
+    memset(handle, 0, abi::kHandleBytes);
+    memcpy(handle, &own, sizeof(own));
+    *listen_comm = comm;
+    return abi::kSuccess;
+  });
+}
+
+Result connect(void* context, int device, void* handle, void** send_comm) {
+  return guarded([&]() -> Result {
+    auto* made = static_cast<Context*>(context);
+    *send_comm = nullptr;
+    if (device < 0 || static_cast<uint32_t>(device) >= made->engine->device_count())
+      return abi::kInvalidArgument;
+    std::string error;
+    Handle own;
+    memcpy(&own, handle, sizeof(own));
+    auto sender = made->engine->connect(static_cast<uint32_t>(device), made->communicator, &own, &error);
+    memcpy(handle, &own, sizeof(own));
+    if (!error.empty()) return report(made->engine.get(), error, abi::kRemoteError);
+    if (!sender) return abi::kSuccess;
+    auto* comm = new SendComm;
+    comm->engine = made->engine;
+    comm->composition.attributes = made->attributes;
+    comm->composition.profiler = made->profiler;
+    comm->sender = std::move(sender);
+    *send_comm = comm;
+    return abi::kSuccess;
+  });
+}
+
+Result accept(void* listen_comm, void** recv_comm) {
+  return guarded([&]() -> Result {
+    auto* listen = static_cast<ListenComm*>(listen_comm);
+    *recv_comm = nullptr;
+    auto receiver = listen->engine->accept(listen->listener);
+    if (!receiver) return abi::kSuccess;
+    auto* comm = new RecvComm;
+    comm->engine = listen->engine;
+    comm->composition.attributes = listen->attributes;
+    comm->composition.profiler = listen->profiler;
+    comm->receiver = std::move(receiver);
+    *recv_comm = comm;
+    return abi::kSuccess;
+  });
+}
+
+// Sockets need no registration; NCCL wants something that is not null.
+static char registered;
+
+Result reg_mr(void*, void*, size_t, int type, void** memory) {
+  if (type != abi::kPointerHost) return abi::kInvalidArgument;
+  *memory = &registered;
+  return abi::kSuccess;
+}
+
+Result reg_mr_dmabuf(void*, void*, size_t, int, uint64_t, int, void**) { return abi::kInvalidUsage; }
+Result dereg_mr(void*, void*) { return abi::kSuccess; }
+
+Result isend(void* send_comm, void* data, size_t size, int tag, void* parent, void** request) {
+  return guarded([&]() -> Result {
+    auto* comm = static_cast<SendComm*>(send_comm);
+    Sender* sender = comm->sender.get();
+    *request = nullptr;
+    if (size > (size_t{1} << 30)) return abi::kInvalidArgument;
+    if (!sender->try_enter()) return abi::kSuccess;
+    Result result = abi::kSuccess;
+    uint64_t now = comm->engine->now();
+    if (sender->broken(now)) {
+      result = abi::kRemoteError;
+    } else {
+      *request = sender->send(data, static_cast<uint32_t>(size), static_cast<uint32_t>(tag), now);
+      comm->composition.note(comm->engine.get(), sender, parent, now);
+    }
+    sender->leave();
+    return result;
+  });
+}
+
+Result irecv(void* recv_comm, int n, void** data, const size_t* sizes, void* parent, void** request) {
+  return guarded([&]() -> Result {
+    auto* comm = static_cast<RecvComm*>(recv_comm);
+    Receiver* receiver = comm->receiver.get();
+    *request = nullptr;
+    if (n != 1) return abi::kInvalidArgument;
+    if (!receiver->try_enter()) return abi::kSuccess;
+    Result result = abi::kSuccess;
+    uint64_t now = comm->engine->now();
+    if (receiver->broken(now)) {
+      result = abi::kRemoteError;
+    } else {
+      *request = receiver->receive(data[0], sizes[0], now);
+      comm->composition.note(comm->engine.get(), receiver, parent, now);
+      if (receiver->owes()) debts.add(receiver);
+    }
+    receiver->leave();
+    return result;
+  });
+}
+
+Result iflush(void*, int, void**, int*, void**, void** request) {
+  *request = nullptr;  // host memory: what test() has reported is there
+  return abi::kSuccess;
+}
+
+Result test(void* request, int* done, int* sizes) {
+  return guarded([&]() -> Result {
+    *done = 0;
+    uint32_t size = 0;
+    bool truncated = false, finished = false, broken = false;
+    auto* kind = static_cast<RequestKind*>(request);
+    if (*kind == RequestKind::kSend) {
+      auto* message = static_cast<SendMessage*>(request);
+      Sender* sender = message->owner;
+      if (!sender->try_enter()) return abi::kSuccess;
+      finished = sender->test(message, &size, sender->clock());
+      broken = !finished && sender->broken(sender->clock());
+      sender->leave();
+    } else {
+      auto* message = static_cast<ReceiveMessage*>(request);
+      Receiver* receiver = message->owner;
+      if (!receiver->try_enter()) return abi::kSuccess;
+      finished = receiver->test(message, &size, &truncated, receiver->clock());
+      broken = !finished && receiver->broken(receiver->clock());
+      if (finished && receiver->owes()) debts.add(receiver);
+      receiver->leave();
+    }
+    if (truncated) return abi::kInvalidUsage;
+    if (broken) return abi::kRemoteError;
+    if (!finished) {
+      debts.settle();
+      return abi::kSuccess;
+    }
+    if (sizes != nullptr) sizes[0] = static_cast<int>(size);
+    *done = 1;
+    return abi::kSuccess;
+  });
+}
+
+Result close_send(void* send_comm) {
+  return guarded([&]() -> Result {
+    std::unique_ptr<SendComm> comm(static_cast<SendComm*>(send_comm));
+    if (comm) comm->engine->close(comm->sender);
+    if (comm) comm->sender.reset();
+    return abi::kSuccess;
+  });
+}
+
+Result close_recv(void* recv_comm) {
+  return guarded([&]() -> Result {
+    std::unique_ptr<RecvComm> comm(static_cast<RecvComm*>(recv_comm));
+    if (comm) comm->engine->close(comm->receiver);
+    if (comm) comm->receiver.reset();
+    return abi::kSuccess;
+  });
+}
+
+Result close_listen(void* listen_comm) {
+  return guarded([&]() -> Result {
+    std::unique_ptr<ListenComm> comm(static_cast<ListenComm*>(listen_comm));
+    if (comm) comm->engine->close_listener(comm->listener);
+    if (comm) comm->listener.reset();
+    return abi::kSuccess;
+  });
+}
+
+Result set_attributes(void* context, abi::NetAttributes* attributes) {
+  auto* made = static_cast<Context*>(context);
+  if (made == nullptr || attributes == nullptr) return abi::kSuccess;
+  Attributes& kept = *made->attributes;
+  kept.operations = attributes->operations;
+  kept.algorithms = attributes->algorithms;
+  kept.protocols = attributes->protocols;
+  kept.changes.fetch_add(1, std::memory_order_release);
+  return abi::kSuccess;
+}
+
+Result describe(int device, const std::function<void(const Engine::Nic&)>& tell) {
+  return guarded([&]() -> Result {
+    auto engine = running();
+    if (!engine || device < 0 || static_cast<uint32_t>(device) >= engine->device_count())
+      return abi::kInvalidArgument;
+    tell(engine->nic(static_cast<uint32_t>(device)));
+    return abi::kSuccess;
+  });
+}
+
+}  // namespace fabricpulse::net

@@ -1,0 +1,195 @@
+// How a sender's lanes come to be, and to other paths: what the keeper is to dial, and what comes of it.
+#include <algorithm>
+
+#include "core/sender.h"
+
+namespace fabricpulse {
+namespace {
+
+constexpr uint64_t kFirstWindow = 512 * 1024;
+constexpr double kFirstRate = 64e6;  // until measured; little is at stake on a path that may be slow
+constexpr uint64_t kSlowStartWindow = 128 * 1024;
+constexpr uint64_t kFirstBackoffNs = 50'000'000;
+constexpr uint64_t kMaxBackoffNs = 1'000'000'000;
+constexpr uint64_t kLastResortNs =
+    20'000'000;  // without any lane for so long: lanes out of service are used too
+constexpr uint64_t kDrainNs =
+    300'000'000;  // a lane that gets another path takes nothing new for so long at most
+
+}  // namespace
+
+void Sender::add_lanes(const std::vector<NicPair>& pairs, uint64_t now) {
+  for (const NicPair& pair : pairs) {
+    if (lanes_.size() == kMaxLanes) return;
+    Lane& lane = make_lane(pair.first, now);
+    lane.remote_nic = pair.second;
+    lane.named = true;
+    Flow& flow = flow_[lane.index];
+    flow.window = kFirstWindow;
+    flow.rate = std::min(static_cast<double>(host_->nic_bytes_per_second(lane.nic)), kFirstRate);
+    flow.backoff_ns = kFirstBackoffNs;
+  }
+}
+
+std::vector<NicPair> Sender::pairs() const {
+  std::vector<NicPair> all;
+  for (const Lane& lane : lanes_) all.emplace_back(lane.nic, lane.remote_nic);
+  return all;
+}
+
+bool Sender::want_dial(uint64_t now, DialPlan* plan) {
+  if (lost_ || closed_ || bye_received_) return false;
+  bool none = lanes_up() == 0 && no_lane_since_ns_ != 0 && elapsed(now, no_lane_since_ns_) >= kLastResortNs;
+  for (Lane& lane : lanes_) {
+    Flow& flow = flow_[lane.index];
+    if (flow.dialling) continue;
+    if (lane.up) {
+      if (!flow.repath || draining(lane, now)) continue;
+      flow.dialling = lane.replacing = true;
+      flow.repath = false;  // a wish that comes from now on is for the life after the next
+      flow.moved_by_command = flow.by_command;
+      *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, kHelloRepath};
+      flow.source_port = 0;
+      if (!wanted(lane)) plan->flags |= kHelloLastResort;
+      return true;
+    }
+    if (now < flow.next_dial_ns) continue;
+    if (!host_->nic_up(lane.nic)) continue;
+    bool resort = false;
+    if (!wanted(lane)) {
+      if (!none) continue;
+      resort = true;
+    }
+    double level = penalty(&lane, now);
+    if (!none && (level >= kSuppress || (lane.state == FP_LANE_DAMPED && level >= kReuse))) {
+      if (lane.state != FP_LANE_DAMPED && lane.state != FP_LANE_FENCING) {
+        set_state(&lane, FP_LANE_DAMPED, lane.reason, now);
+        event(FP_EVENT_LANE_DAMPED, &lane, lane.reason, 0, now);
+      }
+      continue;
+    }
+    flow.dialling = true;
+    uint8_t flags = resort || none ? kHelloLastResort : 0;
+    *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, flags};
+    flow.source_port = 0;  // if that port cannot be had, another one is better than none
+    return true;
+  }
+  return false;
+}
+
+void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTransport> transport,
+                     const HelloReply* reply, uint64_t now) {
+  now_ns_ = now;
+  Lane& lane = lanes_[index];
+  Flow& flow = flow_[index];
+  flow.dialling = false;
+  if (reply != nullptr) {
+    heard(reply->held);
+    if (reply->status == HelloStatus::kDisabled) lane.peer_disabled = true;
+  }
+  bool replacing = lane.replacing;
+  lane.replacing = false;
+  if (transport == nullptr && lane.up) return;  // the old path stays
+  if (transport == nullptr) {
+    flow.next_dial_ns = now + flow.backoff_ns;
+    flow.backoff_ns = std::min(flow.backoff_ns * 2, kMaxBackoffNs);
+    return;
+  }
+  // The new life is accepted, so the old one is closed at the peer: end it here too.
+  if (replacing && lane.up && !lost_ && !closed_) fail_lane(index, FP_REASON_REPATH, now);
+  uint32_t moved = 0;
+  bool was_fencing = fencing_.lane(index).phase == SenderFencing::Phase::kFencing;
+  auto on_held = [&](uint64_t chunk, uint8_t l) { held(chunk, l, now); };
+  auto on_move = [&](uint64_t chunk) { await_lane(chunk), ++moved; };
+  if (lost_ || closed_ || !fencing_.joined(index, epoch, reply->held, on_held, on_move)) {
+    transport->close(false);
+    flow.next_dial_ns = now + flow.backoff_ns;
+    return;
+  }
+  if (was_fencing && !replacing)
+    event(FP_EVENT_LANE_FENCED, &lane, lane.reason, elapsed(now, flow.failed_ns), now);
+  if (moved > 0) {
+    event(FP_EVENT_CHUNKS_MOVED, &lane, lane.reason, moved, now);
+    RecordChange<fp_plugin_connection> change(record_);
+    record_->failovers += !replacing;
+    record_->resent_chunks += moved;
+  }
+  bool again = lane.ever_up;
+  flow.in_flight = 0;
+  flow.backoff_ns = kFirstBackoffNs;
+  flow.slow_start = again;
+  flow.window = again ? kSlowStartWindow : kFirstWindow;
+  flow.weighed = 0;
+  for (const Lane& other : lanes_)  // no catching up on the share of the time it was away
+    if (other.up) flow.weighed = std::max(flow.weighed, flow_[other.index].weighed);
+  lane_joined(&lane, std::move(transport), epoch, now);
+  lane.last_resort = !wanted(lane);
+  if (replacing) {
+    {
+      RecordChange<fp_plugin_lane> change(lane.record);
+      ++lane.record->repaths;
+    }
+    event(FP_EVENT_REPATH, &lane, flow.moved_by_command ? FP_REASON_COMMAND : FP_REASON_REPATH,
+          lane.transport->entropy(), now);
+    for (const Lane& other : lanes_)  // the old path's rate says nothing about this one
+      if (other.up) flow.rate = std::max(flow.rate, flow_[other.index].rate);
+    flow.rate_at_ns = now;
+    paths_.moved(index, now);
+  }
+  pump(now);
+  graveyard_.clear();
+}
+
+void Sender::dial_soon(uint32_t nic, uint64_t now) {
+  for (Lane& lane : lanes_) {
+    if (lane.nic != nic || lane.up) continue;
+    Flow& flow = flow_[lane.index];
+    flow.next_dial_ns = std::min(flow.next_dial_ns, now + 5'000'000);
+    flow.backoff_ns = kFirstBackoffNs;
+  }
+}
+
+void Sender::repath(uint32_t index, uint16_t source_port, bool command, uint64_t now) {
+  Lane& lane = lanes_[index];
+  Flow& flow = flow_[index];
+  flow.source_port = source_port;
+  if (!lane.up) {  // the next life will have another path anyway
+    flow.next_dial_ns = std::min(flow.next_dial_ns, now);
+  } else {
+    flow.repath = true;
+    flow.by_command = command;
+    flow.repath_since_ns = now;
+  }
+  host_->wake();
+}
+
+// What is in flight on a lane is sent again when it gets another path: let it arrive first, while siblings
+// take the rest.
+bool Sender::draining(const Lane& lane, uint64_t now) const {
+  const Flow& flow = flow_[lane.index];
+  bool moves = lane.replacing ? !flow.moved_by_command : flow.repath && !flow.by_command;
+  return moves && lane.up && lanes_up() > 1 && flow.in_flight > 0 &&
+         elapsed(now, flow.repath_since_ns) < kDrainNs;
+}
+
+void Sender::judge_paths(uint64_t now) {
+  if (!host_->config().repath || lost_ || closed_) return;
+  bool moving = false;
+  for (const Lane& lane : lanes_) {
+    const Flow& flow = flow_[lane.index];
+    moving |= flow.repath || lane.replacing;
+    RepathJudge::Sample sample;
+    sample.up = lane.up;
+    sample.movable = lane.up && wanted(lane) && !flow.slow_start && lane.fixed_weight < 0;
+    sample.busy = flow.in_flight > 0;
+    sample.delivered = flow.delivered;
+    sample.speed = host_->nic_bytes_per_second(lane.nic);
+    sample.troubles = lane.troubles;
+    sample.rtt_ns = lane.rtt_ns;
+    paths_.sample(lane.index, sample, now);
+  }
+  uint32_t chosen = paths_.verdict(static_cast<uint32_t>(lanes_.size()), full_, now);
+  if (chosen != RepathJudge::kNobody && !moving) repath(chosen, 0, false, now);  // one at a time
+}
+
+}  // namespace fabricpulse
