@@ -58,12 +58,14 @@ class NetOf final : public Net {
   int devices() override {
     int count = 0;
     check(table_->devices(&count), "devices");
+    for (int device = 0; device < count; ++device) {
+      Properties properties{};
+      check(table_->get_properties(device, &properties), "getProperties");
+      if (properties.name == nullptr || properties.max_recvs != 1)
+        throw std::runtime_error("getProperties: device " + std::to_string(device) +
+                                 " has no name, or another maxRecvs than 1");
+    }
     return count;
-  }
-  std::string device_name(int device) override {
-    Properties properties{};
-    check(table_->get_properties(device, &properties), "getProperties");
-    return properties.name;
   }
   void* listen(int device, void* handle) override {
     void* comm = nullptr;
@@ -97,6 +99,7 @@ class NetOf final : public Net {
     } else {
       check(table_->accept(listen_comm, &comm, &device_handle), "accept");
     }
+    if (comm != nullptr) refuses_two(comm);
     return comm;
   }
   void* reg(void* comm, void* data, size_t size) override {
@@ -122,14 +125,7 @@ class NetOf final : public Net {
   }
   void* irecv(void* comm, void* data, size_t size, int tag, void* memory) override {
     void* request = nullptr;
-    if constexpr (kProfiled) {
-      check(table_->irecv(comm, 1, &data, &size, &tag, &memory, nullptr, &request), "irecv");
-    } else if constexpr (kIntSend) {
-      int small = static_cast<int>(size);
-      check(table_->irecv(comm, 1, &data, &small, &tag, &memory, &request), "irecv");
-    } else {
-      check(table_->irecv(comm, 1, &data, &size, &tag, &memory, &request), "irecv");
-    }
+    check(receive(comm, 1, &data, &size, &tag, &memory, &request), "irecv");
     return request;
   }
   bool test(void* request, size_t* size) override {
@@ -146,6 +142,27 @@ class NetOf final : public Net {
   }
 
  private:
+  Result receive(void* comm, int n, void** data, size_t* sizes, int* tags, void** memory, void** request) {
+    if constexpr (kProfiled) {
+      return table_->irecv(comm, n, data, sizes, tags, memory, nullptr, request);
+    } else if constexpr (kIntSend) {
+      int small[2] = {static_cast<int>(sizes[0]), n > 1 ? static_cast<int>(sizes[1]) : 0};
+      return table_->irecv(comm, n, data, small, tags, memory, request);
+    } else {
+      return table_->irecv(comm, n, data, sizes, tags, memory, request);
+    }
+  }
+
+  // More receives in one request than maxRecvs says are an error, and leave the connection as it was.
+  void refuses_two(void* comm) {
+    char bytes[2];
+    void *data[2] = {bytes, bytes + 1}, *memory[2] = {}, *request = nullptr;
+    size_t sizes[2] = {1, 1};
+    int tags[2] = {};
+    if (receive(comm, 2, data, sizes, tags, memory, &request) == kSuccess || request != nullptr)
+      throw std::runtime_error("irecv took two receives, though maxRecvs is 1");
+  }
+
   const Table* table_;
   void* context_ = nullptr;
 };

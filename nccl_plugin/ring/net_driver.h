@@ -16,7 +16,6 @@ class Net {
  public:
   virtual ~Net() = default;
   virtual int devices() = 0;
-  virtual std::string device_name(int device) = 0;
   virtual void* listen(int device, void* handle) = 0;
   virtual void* connect(int device, void* handle) = 0;  // nullptr: not yet
   virtual void* accept(void* listen_comm) = 0;          // nullptr: not yet
