@@ -75,7 +75,13 @@ def link(folder: Path, default: bool) -> None:
 @click.argument("pid", type=int, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the jobs' own answers, one JSON object a line.")
 @click.option("--watch", is_flag=True, help="Show a live table until interrupted.")
-@click.option("--interval", default=1.0, show_default=True, help="Seconds between two looks of --watch.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks of --watch.",
+)
 def status(pid: int | None, as_json: bool, watch: bool, interval: float) -> None:
     """Show the lanes of all jobs of this host, or of process PID."""
     if as_json:
@@ -85,14 +91,15 @@ def status(pid: int | None, as_json: bool, watch: bool, interval: float) -> None
     if not watch:
         Console().print(status_table(_statuses(jobs.select(pid))))
         return
-    previous = _statuses(jobs.select(pid))
+    previous, looked = _statuses(jobs.select(pid)), time.monotonic()
     try:
         with Live(status_table(previous), auto_refresh=False) as live:
             while True:
                 time.sleep(interval)
-                current = _statuses(jobs.select(pid))
-                live.update(status_table(current, previous, interval), refresh=True)
-                previous = current
+                # A job that does not answer makes a round longer than the interval.
+                current, now = _statuses(jobs.select(pid)), time.monotonic()
+                live.update(status_table(current, previous, now - looked), refresh=True)
+                previous, looked = current, now
     except KeyboardInterrupt:
         return
 

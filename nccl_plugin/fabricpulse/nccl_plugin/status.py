@@ -85,8 +85,14 @@ def _lane(
         f"{lane.get('rtt_us', 0)} µs",
         size(moved),
         str(lane.get("failovers", 0)),
-        str(connection.get("waits_for", "")),
+        _waiting(connection),
     ]
+
+
+def _waiting(connection: Mapping[str, Any]) -> Text:
+    """What the oldest request waits for, and how long it has done so without progress if that is a second or more."""
+    waits, idle_s = str(connection.get("waits_for", "")), float(connection.get("idle_ms", 0)) / 1000
+    return Text(f"{waits} {idle_s:.0f} s", style="red") if idle_s >= 1 else Text(waits)
 
 
 def _lane_bytes(answer: Mapping[str, Any] | None) -> dict[tuple[str, int], int]:

@@ -1,17 +1,21 @@
 """`fabricpulse plugin status|ctl|path` against a job that answers on its control socket."""
 
+import copy
+import itertools
 import json
 import os
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.nccl_plugin import command as command_module
 from fabricpulse.nccl_plugin.command import command
 
 STATUS = {
@@ -36,6 +40,7 @@ class Job:
         folder.mkdir()
         self.requests: list[dict[str, Any]] = []
         self.refuse = False
+        self.status: dict[str, Any] = STATUS
         self.path = folder / f"{os.getpid()}.sock"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(str(self.path))
@@ -55,7 +60,7 @@ class Job:
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         self.requests.append(request)
         if request["op"] == "status":
-            return STATUS
+            return self.status
         if self.refuse:
             error = {"code": "last_healthy_lane", "message": "rail0 stays in service"}
             return {"ok": False, "op_id": request["op_id"], "error": error}
@@ -90,6 +95,39 @@ def test_status_shows_every_lane_and_why_it_is_out(job: Job) -> None:
     ):
         assert expected in output
     assert "123.0 MB" in output
+
+
+@pytest.mark.parametrize(("idle_ms", "shown"), [(400, "delivery "), (12_300, "delivery 12 s")])
+def test_a_request_that_hangs_says_how_long(job: Job, idle_ms: int, shown: str) -> None:
+    """Beside the peer's name and rank: who waits for whom, for what, and since when."""
+    job.status = copy.deepcopy(STATUS)
+    job.status["connections"][0]["idle_ms"] = idle_ms
+    (line,) = (line for line in invoke("status").output.splitlines() if "h1 rank 1" in line)
+    assert shown in f"{line} "
+
+
+def test_watching_shows_rates_until_interrupted(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second look has the rate of what was moved since the first one, over the time that has really passed."""
+    job.status = copy.deepcopy(STATUS)
+    lane = job.status["connections"][0]["lanes"][0]
+    clock = itertools.count(100.0, 2.0)  # a slow round: two seconds instead of one
+    sleeps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) == 2:
+            raise KeyboardInterrupt
+        lane["sent_bytes"] += 50_000_000
+
+    monkeypatch.setattr(command_module, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: next(clock)))
+    result = invoke("status", "--watch")
+    assert (result.exit_code, sleeps) == (0, [1.0, 1.0])
+    assert "25.0 MB/s" in result.output
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "x"])
+def test_an_interval_that_is_none_is_refused(job: Job, interval: str) -> None:
+    assert invoke("status", "--watch", "--interval", interval).exit_code == 2
 
 
 def test_status_as_json_is_the_jobs_own_answer(job: Job) -> None:
