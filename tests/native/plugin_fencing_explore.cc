@@ -11,6 +11,7 @@
 // Usage: plugin_fencing_explore LANES CHUNKS FAULTS; prints the number of states. Exit 1 with the trace of a
 // violation.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -70,10 +71,11 @@ void put_held(std::string* out, const HeldState& held) {
 }
 
 // The state as bytes, with the lanes in the given order.
-void digest_in_order(const Model& m, const uint32_t* order, std::string* out) {
+void digest_in_order(const Model& m, const std::array<uint32_t, 2>& order, std::string* out) {
   out->clear();
+  const uint32_t count = std::min<uint32_t>(lanes, 2);
   auto place = [&](uint32_t l) -> uint64_t {
-    for (uint32_t i = 0; i < lanes; ++i)
+    for (uint32_t i = 0; i < count; ++i)
       if (order[i] == l) return i;
     return 0xff;
   };
@@ -81,7 +83,7 @@ void digest_in_order(const Model& m, const uint32_t* order, std::string* out) {
   for (uint64_t c = 0; c < m.sender.next(); ++c)
     put(out, place(m.sender.lane_of(c)) | uint64_t{m.sender.acknowledged(c)} << 8 |
                  uint64_t{m.delivered[c]} << 16 | uint64_t{m.receiver.held().contains(c)} << 24);
-  for (uint32_t i = 0; i < lanes; ++i) {
+  for (uint32_t i = 0; i < count; ++i) {
     uint32_t l = order[i];
     const auto& view = m.sender.lane(l);
     put(out, static_cast<uint64_t>(view.phase) | uint64_t{view.epoch} << 8 | uint64_t{view.next_epoch} << 24);
@@ -118,7 +120,7 @@ struct KeyHash {
 
 Key digest(const Model& m) {
   static std::string text, mirror;
-  constexpr uint32_t kForward[] = {0, 1}, kMirror[] = {1, 0};
+  constexpr std::array<uint32_t, 2> kForward{0, 1}, kMirror{1, 0};
   digest_in_order(m, kForward, &text);
   if (lanes == 2) {
     digest_in_order(m, kMirror, &mirror);
@@ -427,9 +429,9 @@ void successors(const Model& from, std::vector<Step>* out) {
 
 int main(int argc, char** argv) {
   if (argc == 4) {
-    lanes = static_cast<uint32_t>(atoi(argv[1]));
-    chunks = static_cast<uint32_t>(atoi(argv[2]));
-    faults = static_cast<uint32_t>(atoi(argv[3]));
+    lanes = static_cast<uint32_t>(strtoul(argv[1], nullptr, 10));
+    chunks = static_cast<uint32_t>(strtoul(argv[2], nullptr, 10));
+    faults = static_cast<uint32_t>(strtoul(argv[3], nullptr, 10));
   }
   if (lanes < 1 || lanes > 2 || chunks > 8) return 2;
   Model start;

@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
       return failed("connect");
     if (receiving == nullptr && net->accept(listening, &receiving, nullptr) != kSuccess)
       return failed("accept");
-    usleep(1000);
+    usleep(1000);  // as NCCL, asks again and again
   }
   static char out[4096], in[4096];
   const long count = strtol(argv[2], nullptr, 10);

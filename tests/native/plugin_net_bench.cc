@@ -10,8 +10,7 @@
 //   * a pass over a send posts at most one isend, if fewer than NCCL_STEPS are under way, and is over then;
 //     otherwise it tests the oldest request, and only that one;
 //   * a pass over a receive posts at most one irecv, if fewer than NCCL_STEPS are under way, and is over
-//   then;
-//     otherwise it tests the oldest. Receives are posted before the first send starts;
+//     then; otherwise it tests the oldest. Receives are posted before the first send starts;
 //   * a pass without progress, and every eighth one with, ends with sched_yield.
 // As a GPU would, the sender writes every cache line of a message before isend and the receiver reads and
 // checks every line after test; no DMA does that here, so the time it takes is taken off the processor time
@@ -112,6 +111,12 @@ void swap_bytes(int fd, const void* mine, void* theirs, size_t size) {
   }
 }
 
+// What lies at an offset, given as 0x text, in a loaded library.
+void* at_offset(const link_map* map, const char* text) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the linker gives the library's address as a number
+  return reinterpret_cast<void*>(map->l_addr + strtoull(text, nullptr, 16));
+}
+
 const NetV12* table_of(const char* library, const char* table, const char* stub) {
   void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
@@ -123,13 +128,12 @@ const NetV12* table_of(const char* library, const char* table, const char* stub)
   if (stub != nullptr) {
     // mov dword ptr [rdi], 0; xor eax, eax; ret
     static const uint8_t kDeviceZero[] = {0xc7, 0x07, 0, 0, 0, 0, 0x31, 0xc0, 0xc3};
-    auto* at = reinterpret_cast<uint8_t*>(map->l_addr + strtoull(stub, nullptr, 16));
-    auto page = reinterpret_cast<uintptr_t>(at) & ~uintptr_t{4095};
-    if (mprotect(reinterpret_cast<void*>(page), 8192, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) exit(2);
+    auto* at = static_cast<uint8_t*>(at_offset(map, stub));
+    uint8_t* page = at - (reinterpret_cast<uintptr_t>(at) & 4095);
+    if (mprotect(page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) exit(2);
     memcpy(at, kDeviceZero, sizeof(kDeviceZero));
   }
-  if (strncmp(table, "0x", 2) == 0)
-    return reinterpret_cast<const NetV12*>(map->l_addr + strtoull(table, nullptr, 16));
+  if (strncmp(table, "0x", 2) == 0) return static_cast<const NetV12*>(at_offset(map, table));
   auto* found = static_cast<const NetV12*>(dlsym(handle, table));
   if (found == nullptr) exit(2);
   return found;
@@ -338,7 +342,8 @@ int main(int argc, char** argv) {
   bool receives = strcmp(argv[1], "receive") == 0, latency = strcmp(argv[3], "latency") == 0;
   size_t bytes = strtoull(argv[4], nullptr, 10);
   if (bytes < 8) return 2;
-  double seconds = atof(argv[5]);
+  double seconds = strtod(argv[5], nullptr);
+  if (!(seconds > 0)) return 2;
   int peer = meet(receives, argv[2]);
   int on = 1;
   setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
