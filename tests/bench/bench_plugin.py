@@ -3,14 +3,17 @@
 One JSON object a line; rows in which the peer wins are printed like all others. Exits with 1 if a gate is missed. Needs
 root. The peer is taken from the released NCCL (`nvidia-nccl-cu13`, 344 MB, pip puts it into build/peers) and driven
 through its v12 interface by the same program in the order of calls of NCCL's proxy (tests/native/plugin_net_bench.cc),
-rounds interleaved. iperf3 and UCX (scripts/system_packages.sh bench) are printed beside them if they are installed.
-Options: `--only PART,...`, `--rounds N`, `--seconds N` of one measurement, `--faults N` (five times as many in
-the chaos), `--no-peer`.
+rounds interleaved. iperf3 and UCX (scripts/system_packages.sh bench) take their turns in the same rounds if they are
+installed. Options: `--only PART,...`, `--rounds N` (three times as many of telemetry and profiler), `--seconds N` of
+one measurement, `--faults N` (five times as many in the chaos), `--no-peer`. Standard error says how long each part
+took.
 """
 
 import argparse
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench.plugin_contention import bench as bench_contention
@@ -21,15 +24,23 @@ from tests.bench.plugin_faults import (
     bench_rails,
     bench_status,
 )
-from tests.bench.plugin_limits import bench_limits
 from tests.bench.plugin_nets import build_program, nccl_sockets, our_net
 from tests.bench.plugin_rows import missed
-from tests.bench.plugin_speed import SIZES, bench_latency, bench_telemetry, bench_throughput
+from tests.bench.plugin_speed import bench_latency, bench_telemetry, bench_throughput
 
 from fabricpulse.lab import Lab
 
-SPEED = ("throughput", "latency", "telemetry", "limits")
+SPEED = ("throughput", "latency", "telemetry")
 FAULTS = ("rails", "contention", "failover", "peer_failover", "status", "chaos")
+
+
+def run(known: dict[str, Callable[[], None]], wanted: list[str]) -> None:
+    """Runs the wanted parts in the order of `known`; standard error says how long each took."""
+    for name, part in known.items():
+        if name in wanted:
+            start = time.monotonic()
+            part()
+            print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr)
 
 
 def main() -> int:
@@ -50,29 +61,23 @@ def main() -> int:
         nets = {"ours": our_net()}
         if not arguments.no_peer and {*SPEED, "peer_failover"} & set(parts):
             nets |= nccl_sockets()
+        fault_parts: dict[str, Callable[[], None]] = {
+            "rails": lambda: bench_rails(program, rounds, seconds),
+            "contention": lambda: bench_contention(rounds),
+            "failover": lambda: bench_failover(arguments.faults),
+            "peer_failover": lambda: bench_peer_failover(program, nets, 5),
+            "status": lambda: bench_status(rounds),
+            "chaos": lambda: bench_chaos(arguments.faults * 5),
+        }
         if set(SPEED) & set(parts):
             with Lab(hosts=2, rails=1) as lab:
-                if "throughput" in parts:
-                    bench_throughput(lab, program, nets, rounds, seconds)
-                if "latency" in parts:
-                    bench_latency(lab, program, nets, rounds, seconds)
-                if "telemetry" in parts:
-                    bench_telemetry(lab, program, nets, rounds, seconds)
-                if "limits" in parts:
-                    bench_limits(lab, SIZES, 3, seconds)
-        if "rails" in parts:
-            bench_rails(program, rounds, seconds)
-        if "contention" in parts:
-            bench_contention(rounds)
-        if "failover" in parts:
-            bench_failover(arguments.faults)
-        if "peer_failover" in parts:
-            two = {name: net for name, net in nets.items() if name != "nccl_socket_thread"}
-            bench_peer_failover(program, two, 5)
-        if "status" in parts:
-            bench_status(3)
-        if "chaos" in parts:
-            bench_chaos(arguments.faults * 5)
+                speed_parts: dict[str, Callable[[], None]] = {
+                    "throughput": lambda: bench_throughput(lab, program, nets, rounds, seconds),
+                    "latency": lambda: bench_latency(lab, program, nets, rounds, seconds),
+                    "telemetry": lambda: bench_telemetry(lab, program, nets, rounds),
+                }
+                run(speed_parts, parts)
+        run(fault_parts, parts)
     if missed:
         print(f"missed: {', '.join(missed)}", file=sys.stderr)
     return 1 if missed else 0

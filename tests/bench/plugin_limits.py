@@ -15,17 +15,20 @@ from fabricpulse.lab import Lab
 UCX_PORT = 7200
 
 
-def iperf3(lab: Lab, seconds: float) -> tuple[float, float]:
-    """GB/s of one stream, and processor seconds for a GB of both ends."""
+def iperf3(lab: Lab) -> tuple[float, float]:
+    """GB/s of one stream in a second, and processor seconds for a GB of both ends."""
     server, client = lab.host(0), lab.host(1)
     address = server.nic(0).address
     listening = server.popen(["iperf3", "-s", "-1", "-B", address, "-J"], stdout=subprocess.DEVNULL)
-    command = ["iperf3", "-c", address, "-t", str(seconds), "-J"]
+    command = ["iperf3", "-c", address, "-t", "1", "-J"]
     for _ in range(100):
         done = client.run(command, check=False)
         if done.returncode == 0:
             break
-        time.sleep(0.05)  # the server may not listen yet
+        time.sleep(0.05)  # the server may not listen yet, and says nothing until its end
+    else:
+        listening.kill()
+        raise RuntimeError(f"iperf3: {done.stdout[-300:]}{done.stderr[-300:]}")
     end = json.loads(done.stdout)["end"]
     listening.wait(10)
     rate = end["sum_received"]["bits_per_second"] / 8e9
@@ -52,16 +55,35 @@ def ucx(lab: Lab, size: int) -> float:
     raise RuntimeError(f"ucx_perftest: {done.stdout[-300:]}{done.stderr[-300:]}")
 
 
-def bench_limits(lab: Lab, sizes: tuple[int, ...], rounds: int, seconds: float) -> None:
-    """Medians of a few rounds each."""
-    for tool, package in (("iperf3", "iperf3"), ("ucx_perftest", "ucx-utils")):
-        if shutil.which(tool) is None:
-            print(f"no {tool}: scripts/system_packages.sh bench installs {package}", file=sys.stderr)
-    if shutil.which("iperf3"):
-        found = [iperf3(lab, max(seconds, 1)) for _ in range(rounds)]
-        report("one_stream", "iperf3_throughput", statistics.median(rate for rate, _ in found), "GB/s")
-        report("one_stream", "iperf3_cpu_per_gb", statistics.median(cost for _, cost in found), "s/GB")
-    if shutil.which("ucx_perftest"):
-        for size in sizes:
-            rate = statistics.median([ucx(lab, size) for _ in range(rounds)])
-            report(f"{size}", "ucx_tcp_throughput", rate, "GB/s")
+class Limits:
+    """What has been measured of them, a run at a time, so that they take their turns with the nets."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.streams: list[tuple[float, float]] = []
+        self.rates: dict[int, list[float]] = {}
+        self.tools = set()
+        for tool, package in (("iperf3", "iperf3"), ("ucx_perftest", "ucx-utils")):
+            if shutil.which(tool):
+                self.tools.add(tool)
+            else:
+                print(f"no {tool}: scripts/system_packages.sh bench installs {package}", file=sys.stderr)
+
+    def iperf3(self) -> None:
+        """One run of a second."""
+        if "iperf3" in self.tools:
+            self.streams.append(iperf3(self.lab))
+
+    def ucx(self, size: int) -> None:
+        """One run with messages of `size` bytes."""
+        if "ucx_perftest" in self.tools:
+            self.rates.setdefault(size, []).append(ucx(self.lab, size))
+
+    def report(self) -> None:
+        """Medians of the rounds."""
+        if self.streams:
+            rates, costs = zip(*self.streams, strict=True)
+            report("one_stream", "iperf3_throughput", statistics.median(rates), "GB/s", samples=len(rates))
+            report("one_stream", "iperf3_cpu_per_gb", statistics.median(costs), "s/GB", samples=len(costs))
+        for size, found in self.rates.items():
+            report(f"{size}", "ucx_tcp_throughput", statistics.median(found), "GB/s", samples=len(found))

@@ -1,8 +1,12 @@
-"""Which spine a lane crosses, and how to put it on another one."""
+"""Which spine a lane crosses, how to put it on another one, and two rings that collide on one."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from tests.integration.nccl_plugin.ring import Ring
+
+from fabricpulse.lab import Lab
 
 PORTS = range(20_000, 30_000)
 
@@ -56,3 +60,39 @@ def put_on(ring: Ring, host: str, peer: str, spine: str) -> None:
         )
 
     ring.until(there, 10.0)
+
+
+PAIRS = (("h0", "h2"), ("h1", "h3"))  # of rings whose ranks are in different pods
+
+
+@contextmanager
+def two_spines(uplink_mbit: float) -> Iterator[Lab]:
+    """Two pods of two hosts each, joined by two spines of that speed."""
+    with Lab(hosts=4, rails=1, spines=2, pods=2) as lab:
+        for leaf in lab.fabric.leaf_names:
+            for spine in lab.fabric.spine_names:
+                lab.link(leaf, spine).limit(uplink_mbit)
+        yield lab
+
+
+def collided(lab: Lab, size: str, env: Mapping[str, str] | None = None) -> list[Ring]:
+    """Two running rings of PAIRS with messages of that size, all of their lanes on spine0."""
+    arguments = ["--bytes", size, "--channels", "1"]
+    rings = [Ring(lab, 2, arguments, env=env, hosts=pair, port=7000 + at) for at, pair in enumerate(PAIRS)]
+    for ring in rings:
+        ring.wait_running()
+    for ring, (a, b) in zip(rings, PAIRS, strict=True):
+        put_on(ring, a, b, "spine0")
+        put_on(ring, b, a, "spine0")
+    return rings
+
+
+def elsewhere(rings: list[Ring]) -> int:
+    """Sending lanes of such rings that have left spine0."""
+    return sum(
+        spine_of(ring, host, peer, lane) != "spine0"
+        for ring, pair in zip(rings, PAIRS, strict=True)
+        for host, peer in (pair, pair[::-1])
+        for connection in sending(ring, host)
+        for lane in connection["lanes"]
+    )

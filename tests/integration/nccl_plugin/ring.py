@@ -4,7 +4,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,21 @@ class Rank:
     host: str
     process: LabProcess
     output: Path
+    _parsed: int = 0  # bytes
+    _entries: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
-        """Its JSON lines of one type so far."""
-        found = []
-        for line in self.output.read_text().splitlines():
-            if line.startswith("{") and line.endswith("}"):
+        """Its JSON lines of one type so far. Each is parsed once: a bench asks hundreds of times while it measures."""
+        with self.output.open("rb") as stream:
+            stream.seek(self._parsed)
+            new = stream.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._parsed += len(whole)
+        for line in whole.splitlines():
+            if line.startswith(b"{"):
                 entry = json.loads(line)
-                if entry["type"] == kind:
-                    found.append(entry)
-        return found
+                self._entries.setdefault(entry["type"], []).append(entry)
+        return list(self._entries.get(kind, ()))
 
     def text(self) -> str:
         """What it said that is not JSON."""
@@ -64,7 +69,12 @@ class Ring:
                         *("--rendezvous", f"{lab.host(hosts[0] if hosts else 0).front_end}:{port}"),
                         *("--interval-ms", str(INTERVAL_MS), *arguments),
                     ],
-                    env={"FABRICPULSE_NICS": "rail*", "FABRICPULSE_HOST": host.name, **(env or {})},
+                    env={
+                        "FABRICPULSE_NICS": "rail*",
+                        "FABRICPULSE_HOST": host.name,
+                        "FABRICPULSE_RANK": str(number),
+                        **(env or {}),
+                    },
                     stdout=stream,
                     stderr=subprocess.STDOUT,
                 )
@@ -104,6 +114,10 @@ class Ring:
             assert (summary["errors"], summary["corrupt_bytes"]) == (0, 0), self.said()
             found.append(summary)
         return found
+
+    def wait_printed(self, until_s: float) -> None:
+        """Until every rank has printed what it moved before that CLOCK_REALTIME."""
+        self.until(lambda: min(r.lines("interval")[-1]["real_ns"] for r in self.ranks) > until_s * 1e9)
 
     def stall_ms(self, since_s: float, until_s: float) -> float:
         """Longest gap between completed chunks that any rank saw in a span of CLOCK_REALTIME."""

@@ -4,7 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.integration.nccl_plugin.paths import port_over, put_on, sending, spine_of
+from tests.integration.nccl_plugin.paths import (
+    PAIRS,
+    collided,
+    elsewhere,
+    port_over,
+    sending,
+    spine_of,
+    two_spines,
+)
 from tests.integration.nccl_plugin.ring import Ring
 
 from fabricpulse.lab import Lab
@@ -94,33 +102,15 @@ def test_a_wrong_entropy_is_refused(ring: Ring, entropy: object) -> None:
 
 def test_rings_that_collide_part_by_themselves() -> None:
     """All lanes of two rings lie on one spine: soon the other one carries some too, without a command."""
-    pairs = (("h0", "h2"), ("h1", "h3"))
-    with Lab(hosts=4, rails=1, spines=2, pods=2) as lab:
-        for leaf in lab.fabric.leaf_names:
-            for spine in lab.fabric.spine_names:
-                lab.link(leaf, spine).limit(100)
-        arguments = ["--bytes", "4M", "--channels", "1"]
-        rings = [Ring(lab, 2, arguments, hosts=pair, port=7000 + at) for at, pair in enumerate(pairs)]
-        for each in rings:
-            each.wait_running()
-        for each, (a, b) in zip(rings, pairs, strict=True):
-            put_on(each, a, b, "spine0")
-            put_on(each, b, a, "spine0")
-
-        def others() -> int:
-            """Lanes that have left the crowded spine by themselves."""
-            return sum(
-                spine_of(each, host, peer, found) != "spine0"
-                for each, pair in zip(rings, pairs, strict=True)
-                for host, peer in (pair, pair[::-1])
-                for one in sending(each, host)
-                for found in one["lanes"]
-            )
-
-        rings[0].until(lambda: others() >= 2, 30.0)
-        reasons = {
-            e["reason"] for e in rings[0].control("h0", op="events")["events"] if e["kind"] == "repath"
-        }
-        assert reasons <= {"command", "repath"}
+    with two_spines(100) as lab:
+        rings = collided(lab, "4M")
+        rings[0].until(lambda: elsewhere(rings) >= 2, 30.0)
+        events = [
+            e
+            for ring in rings
+            for host in PAIRS[rings.index(ring)]
+            for e in ring.control(host, op="events")["events"]
+        ]
+        assert "repath" in {e["reason"] for e in events if e["kind"] == "repath"}
         for each in rings:
             each.stop()
