@@ -1,11 +1,9 @@
 """Random faults, several at a time: no error, no corrupt byte, no hang. Also under the sanitizers."""
 
 import random
-import shutil
-import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from fabricpulse.lab import Lab
 
 pytestmark = pytest.mark.root
 
-ROOT = Path(__file__).parents[3]
 COMMANDS = {
     "status",
     "events",
@@ -120,22 +117,13 @@ def test_random_faults(ring_lab: Lab, seed: int) -> None:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_random_faults_under_a_sanitizer(ring_lab: Lab, sanitizer: str, tmp_path: Path) -> None:
+def test_random_faults_under_a_sanitizer(
+    ring_lab: Lab, sanitized: Callable[[str], Path], sanitizer: str
+) -> None:
     """The sanitizer finds nothing while lanes die and come back."""
-    cmake = shutil.which("cmake")
-    if cmake is None:
-        pytest.skip("no cmake")
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    options = [f"-DFABRICPULSE_SANITIZE={sanitizer}", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-O1"]
-    for command in (
-        [cmake, "-S", str(ROOT / "nccl_plugin"), "-B", str(tmp_path), *generator, *options],
-        [cmake, "--build", str(tmp_path), "--parallel", "2"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
     env = {
         "ASAN_OPTIONS": "halt_on_error=1:detect_leaks=1",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
         "TSAN_OPTIONS": "halt_on_error=0:exitcode=66",
     }
-    survive(ring_lab, 3, 12, tmp_path / "fabricpulse-ring", env)
+    survive(ring_lab, 3, 12, sanitized(sanitizer) / "fabricpulse-ring", env)

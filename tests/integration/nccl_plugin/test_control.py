@@ -3,10 +3,13 @@
 import os
 import socket
 import stat
+import statistics
 import time
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
+from tests.fixtures.control_schema import check_answer, check_request
 from tests.integration.nccl_plugin.ring import Ring
 
 from fabricpulse.core.control_socket import ControlClient
@@ -49,8 +52,7 @@ def test_avoid_and_restore_a_nic(ring: Ring) -> None:
     assert answer["changed"]
     ring.until(lambda: set(on_rail(ring, "h0", "rail0")) == {"disabled"}, 3.0)
     since = time.time()
-    time.sleep(0.3)
-    assert ring.bandwidth(since, time.time()) > 0
+    ring.until(lambda: ring.bandwidth(since, time.time()) > 0)
     assert ring.control("h0", **request)["result"] == "duplicate"
     stale = ring.control("h0", op="nic.restore", op_id="a-0", generation=9, device="rail0")
     assert stale["error"]["code"] == "stale_generation"
@@ -112,6 +114,43 @@ def test_bad_requests_are_answered(ring: Ring, request_fields: dict[str, object]
     assert (answer["ok"], answer["error"]["code"]) == (False, code)
 
 
+def test_all_that_is_said_is_of_the_schema(ring: Ring) -> None:
+    """Requests and answers of a running job, no field missing and none that the schema does not know."""
+    (connection, *_) = (c for c in ring.control("h0", op="status")["connections"] if c["direction"] == "send")
+    lane = {"connection": connection["connection"], "lane": 0, "generation": 50}
+    nic = {"device": "rail0", "generation": 50}
+    for kind, request in (
+        ("hello", {"op": "hello"}),
+        ("status", {"op": "status"}),
+        ("status", {"op": "status", "connections": False}),
+        ("status", {"op": "status", "limit": 1}),
+        ("events", {"op": "events", "since": 0}),
+        ("change", {"op": "nic.avoid", "op_id": "s-1", **nic}),
+        ("error", {"op": "nic.avoid", "op_id": "s-2", "generation": 50, "device": "rail1"}),
+        ("change", {"op": "nic.restore", "op_id": "s-3", **nic}),
+        ("change", {"op": "lane.weight", "op_id": "s-4", "weight": 500, **lane}),
+        ("change", {"op": "lane.weight", "op_id": "s-5", "weight": None, **lane}),
+        ("change", {"op": "lane.repath", "op_id": "s-6", **lane}),
+        ("change", {"op": "lane.disable", "op_id": "s-7", **lane}),
+        ("change", {"op": "lane.enable", "op_id": "s-8", **lane}),
+        ("change", {"op": "detail", "op_id": "s-9", "generation": 50, "level": 2}),
+        ("change", {"op": "detail", "op_id": "s-9", "generation": 50, "level": 2}),
+        ("error", {"op": "detail", "op_id": "s-10", "generation": 49, "level": 0}),
+        ("status_of_operation", {"op": "status", "op_id": "s-1"}),
+        ("status_of_operation", {"op": "status", "op_id": "s-2"}),
+        ("status_of_operation", {"op": "status", "op_id": "s-none"}),
+        ("events", {"op": "events"}),
+    ):
+        check_request(request)
+        if request.get("op_id") == "s-2":  # the other NIC is on its way out
+            ring.until(lambda: set(on_rail(ring, "h0", "rail0")) == {"disabled"}, 3.0)
+        if request.get("op_id") in ("s-4", "s-7"):
+            ring.until(lambda: set(on_rail(ring, "h0", "rail0")) <= {"up", "slow_start"}, 5.0)
+        check_answer(ring.control("h0", **request), f"answer_{kind}")
+    check_answer(ring.control("h0", op="fly"), "answer_error")
+    ring.until(lambda: set(on_rail(ring, "h0", "rail0")) <= {"up", "slow_start"}, 5.0)
+
+
 def test_status_comes_in_pages(ring: Ring) -> None:
     """Page by page the same connections as in one piece, each once."""
     whole = ring.control("h0", op="status")
@@ -154,31 +193,42 @@ def knock(path: os.PathLike[str]) -> socket.socket:
     return client
 
 
+def garbage(path: os.PathLike[str], count: int) -> None:
+    """That many clients, one after the other: some say nothing, some nonsense, some hang up at once."""
+    kept: deque[socket.socket] = deque()
+    for number in range(count):
+        client = knock(path)
+        if number % 3 == 0:
+            client.send(b"\xff{garbage" * 100)
+        if number % 3 == 1:
+            kept.append(client)
+            if len(kept) > 100:
+                kept.popleft().close()
+        else:
+            client.close()
+    for client in kept:
+        client.close()
+
+
 def test_ten_thousand_garbage_clients_disturb_nobody(ring: Ring) -> None:
-    """Some say nothing, some nonsense, some hang up at once. Who asked before them is still served, so is a new one,
-    and the ring moves on."""
+    """Who asked before them is still served, so is a new one, and the job keeps its bandwidth (median of the rounds'
+    ratios to as long a time without them)."""
     (path,) = (ring.lab.host("h0").run_dir / "plugin").glob("*.sock")
-    since = time.time()
+    ratios = []
     with ControlClient(path) as known:
         assert known.call({"op": "hello"})["ok"]
-        kept: list[socket.socket] = []
-        for number in range(10_000):
-            client = knock(path)
-            if number % 3 == 0:
-                client.send(b"\xff{garbage" * 100)
-            if number % 3 == 1:
-                kept.append(client)
-                if len(kept) > 100:
-                    kept.pop(0).close()
-            else:
-                client.close()
-        assert known.call({"op": "hello"})["ok"]
-        for client in kept:
-            client.close()
+        for _ in range(5):
+            start = time.time()
+            garbage(path, 2_000)
+            middle = time.time()
+            time.sleep(middle - start)  # as long without them
+            end = time.time()
+            ring.wait_printed(end)
+            assert ring.stall_ms(start, middle) < 1000
+            ratios.append(ring.bandwidth(start, middle) / ring.bandwidth(middle, end))
+            assert known.call({"op": "hello"})["ok"]
     assert ring.control("h0", op="hello")["ok"]
-    until = time.time()
-    assert ring.bandwidth(since, until) > 0
-    assert ring.stall_ms(since, until) < 1000
+    assert statistics.median(ratios) >= 0.8, ratios
 
 
 def test_who_talks_nonsense_has_to_go(ring: Ring) -> None:

@@ -56,7 +56,7 @@ def test_a_dead_rail_costs_a_short_stall_and_nothing_else(ring: Ring, ring_lab: 
     """Traffic is on the other rail within 300 ms, and back on the first within 3 s of its repair."""
     since = time.time()
     fault = FAULTS[kind](ring_lab)
-    time.sleep(1.0)
+    time.sleep(1.0)  # the time in which a gap is looked for
     until = time.time()
     assert ring.stall_ms(since, until) <= MAX_STALL_MS
     assert ring.bandwidth(until - 0.5, until) > 0
@@ -69,9 +69,9 @@ def test_a_dead_rail_costs_a_short_stall_and_nothing_else(ring: Ring, ring_lab: 
 def test_both_rails_dead_is_waited_for(ring: Ring, ring_lab: Lab) -> None:
     """No lane at all is no error either: the ring stands still and goes on when one rail is back."""
     first, second = ring_lab.host(1).nic(0).down(), ring_lab.host(1).nic(1).black_hole()
-    time.sleep(1.0)
+    time.sleep(1.0)  # what is under way arrives
     stopped = time.time()
-    time.sleep(0.5)
+    time.sleep(0.5)  # the time in which nothing may move
     assert ring.bandwidth(stopped, stopped + 0.4) == 0
     first.undo()
     restored = time.time()
@@ -100,9 +100,33 @@ def test_a_stopped_peer_is_no_fault(ring: Ring) -> None:
     """SIGSTOP for a second: the lanes are well, so none fails, and the ring goes on after SIGCONT."""
     before = {lane["failovers"] for lane in ring.lanes("h1")}
     ring.ranks[2].process.suspend()
-    time.sleep(1.0)
+    time.sleep(1.0)  # many stall timers long
     ring.ranks[2].process.resume()
     resumed = time.time()
     ring.until(lambda: ring.bandwidth(resumed, time.time()) > 0, 5.0)
     assert {lane["failovers"] for lane in ring.lanes("h1")} == before == {0}
+    ring.stop()
+
+
+def test_a_hang_names_who_waits_for_whom(ring: Ring) -> None:
+    """With h2 stopped its neighbours' connections say how long they have waited for h2, and for what; after it goes on
+    nobody waits long for anybody."""
+
+    def waits(host: str, peer: str) -> set[str]:
+        """What a host's connections with a peer wait for, of those without progress for half a second."""
+        return {
+            c["waits_for"]
+            for c in ring.control(host, op="status")["connections"]
+            if c["peer"] == peer and c["requests"] > 0 and c["idle_ms"] > 500
+        }
+
+    (rank,) = {c["peer_rank"] for c in ring.control("h1", op="status")["connections"] if c["peer"] == "h2"}
+    assert rank == 2
+    ring.ranks[2].process.suspend()
+    # h1 sends to h2, h3 receives from it.
+    ring.until(lambda: bool(waits("h1", "h2")) and bool(waits("h3", "h2")), 5.0)
+    assert waits("h1", "h2") <= {"peer_receive", "delivery"}
+    assert waits("h3", "h2") <= {"peer_send", "arrival"}
+    ring.ranks[2].process.resume()
+    ring.until(lambda: not waits("h1", "h2") and not waits("h3", "h2"), 5.0)
     ring.stop()

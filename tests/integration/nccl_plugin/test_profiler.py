@@ -2,31 +2,19 @@
 
 import shutil
 import subprocess
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fabricpulse.core.control_socket import ControlClient
+from fabricpulse.core.control_socket import ControlClient, ControlError
 from fabricpulse.core.shm.plugin_telemetry import PluginTelemetryReader, Table, text
 from fabricpulse.lab import Lab
 from fabricpulse.nccl_plugin.locate import library
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    program = tmp_path_factory.mktemp("profiler") / "host"
-    source = ROOT / "tests/native/plugin_profiler_host.cc"
-    include = f"-I{ROOT}/nccl_plugin/src"
-    subprocess.run(
-        [compiler, "-std=c++17", "-O1", include, str(source), "-o", str(program), "-ldl"], check=True
-    )
-    return program
 
 
 def listening(pid: int) -> list[str]:
@@ -45,11 +33,11 @@ def listening(pid: int) -> list[str]:
 
 
 @pytest.mark.parametrize("version", ["v4", "v5", "v6", "v7"])
-def test_collectives_are_counted(host: Path, tmp_path: Path, version: str) -> None:
+def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: str) -> None:
     """Each all-reduce counts once, with its bytes, and lasts until its last child has ended; detail follows the control
     socket at once, and everything is gone when the job is. It needs no NIC."""
     process = subprocess.Popen(
-        [host, library(), version, "5", "20"],
+        [profiler_host, library(), version, "5", "20"],
         env={
             "FABRICPULSE_RUN_DIR": str(tmp_path),
             "FABRICPULSE_DETAIL": "2",
@@ -87,6 +75,48 @@ def test_collectives_are_counted(host: Path, tmp_path: Path, version: str) -> No
         process.terminate()
         process.wait(10)
         process.stdout.close()
+
+
+@pytest.mark.timeout(400)
+def test_detail_changes_while_collectives_run(sanitized: Callable[[str], Path], tmp_path: Path) -> None:
+    """The activation mask is written while NCCL reads it: no data race under ThreadSanitizer."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    program = tmp_path / "host"
+    flags = ("-std=c++17", "-O1", "-g", "-fsanitize=thread", f"-I{ROOT}/nccl_plugin/src")
+    source = ROOT / "tests/native/plugin_profiler_host.cc"
+    subprocess.run([compiler, *flags, source, "-o", program, "-ldl"], check=True)
+    process = subprocess.Popen(
+        [program, sanitized("thread") / "libnccl-net-fabricpulse.so", "v7", "1000", "0"],
+        env={
+            "FABRICPULSE_RUN_DIR": str(tmp_path),
+            "FABRICPULSE_DETAIL": "2",
+            "FABRICPULSE_NICS": "none-such",
+            "TSAN_OPTIONS": "halt_on_error=0:exitcode=66",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().startswith("mask ")
+        (socket,) = (tmp_path / "plugin").glob("*.sock")
+        changes = 0
+        # It ends by itself: the socket is gone then.
+        with suppress(ControlError, OSError), ControlClient(socket) as client:
+            while process.poll() is None:
+                change = {"op_id": f"x-{changes}", "generation": changes + 1, "level": 1 + changes % 2}
+                assert client.call({"op": "detail", **change})["ok"]
+                changes += 1
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, said
+    assert changes > 100
+    assert "WARNING: ThreadSanitizer" not in said
 
 
 @pytest.mark.root
