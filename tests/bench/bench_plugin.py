@@ -25,7 +25,7 @@ from tests.bench.plugin_faults import (
     bench_status,
 )
 from tests.bench.plugin_nets import build_program, nccl_sockets, our_net
-from tests.bench.plugin_rows import missed
+from tests.bench.plugin_rows import rows
 from tests.bench.plugin_speed import bench_latency, bench_telemetry, bench_throughput
 
 from fabricpulse.lab import Lab
@@ -78,9 +78,7 @@ def main() -> int:
                 }
                 run(speed_parts, parts)
         run(fault_parts, parts)
-    if missed:
-        print(f"missed: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
+    return rows.verdict()
 
 
 if __name__ == "__main__":

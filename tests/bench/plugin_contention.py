@@ -63,7 +63,7 @@ def bench(rounds: int) -> None:
         "contention_ratio",
         statistics.median(ratios),
         "ratio",
-        lambda v: v >= GATE,
+        f">= {GATE}",
         rounds=[round(each, 3) for each in ratios],
     )
     report(

@@ -1,6 +1,5 @@
 """Faults and shaped NICs under the NCCL plugin: what a job notices of them."""
 
-import operator
 import os
 import statistics
 import subprocess
@@ -10,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench.plugin_nets import Net, measure, our_net
-from tests.bench.plugin_rows import in_turn, percentile, report
+from tests.bench.plugin_rows import in_turn, report
+from tests.bench.rows import quantile
 from tests.integration.nccl_plugin.chaos import play
 from tests.integration.nccl_plugin.ring import Ring
 
@@ -23,7 +23,7 @@ def bench_rails(program: Path, rounds: int, seconds: float) -> None:
     with Lab(hosts=2, rails=2, nic_mbit=200) as lab:
         runs = [measure(lab, program, our_net(), "bandwidth", 1 << 20, seconds * 3) for _ in range(rounds)]
         rate = statistics.median(run["receive"]["gb_per_s"] for run in runs)
-        report("200mbit", "two_nics_ratio", rate * 8e3 / 400, "ratio", lambda v: v >= 0.92)
+        report("200mbit", "two_nics_ratio", rate * 8e3 / 400, "ratio", ">= 0.92")
         fault = lab.host(1).nic(0).limit(50, way="both")
         runs = [measure(lab, program, our_net(), "bandwidth", 1 << 20, seconds * 3) for _ in range(rounds)]
         rate = statistics.median(run["receive"]["gb_per_s"] for run in runs)
@@ -64,8 +64,8 @@ def rebalance(lab: Lab) -> None:
     case = "200mbit_to_50mbit"
     share, seconds = statistics.median(shares), statistics.median(took)
     rounds = [round(each, 4) for each in shares]
-    report(case, "rebalance_ratio", share, "ratio", lambda v: v >= gate, rounds=rounds)
-    report(case, "rebalance_s", seconds, "s", lambda v: v <= 1, rounds=[round(each, 1) for each in took])
+    report(case, "rebalance_ratio", share, "ratio", f">= {gate}", rounds=rounds)
+    report(case, "rebalance_s", seconds, "s", "<= 1", rounds=[round(each, 1) for each in took])
 
 
 # The same rail every 3 s: a penalty of 1000 that halves in 4 s stays just below the 2500 at which a lane is damped.
@@ -125,8 +125,8 @@ def bench_failover(faults: int) -> None:
         left = survivors(lab, ring)
         ring.stop()
     count = len(stalls)
-    p99 = percentile(stalls, 0.99)
-    report("link_down", "failover_stall_ms_p99", p99, "ms", lambda v: v <= 300, samples=count)
+    p99 = quantile(stalls, 0.99)
+    report("link_down", "failover_stall_ms_p99", p99, "ms", "<= 300", samples=count)
     report("link_down", "failover_stall_ms_p50", statistics.median(stalls), "ms", samples=count)
     report("link_down", "failover_stall_ms_max", max(stalls), "ms", samples=count)
     share = statistics.median(left)
@@ -135,14 +135,14 @@ def bench_failover(faults: int) -> None:
         "survivor_ratio",
         share,
         "ratio",
-        lambda v: v >= 0.9,
+        ">= 0.9",
         worst=round(min(left), 4),
         best=round(max(left), 4),
         samples=len(left),
     )
-    back = percentile(backs, 0.99)
-    report("link_up", "failback_s_p99", back, "s", lambda v: v <= 2, samples=count)
-    report("link_up", "failback_s", statistics.median(backs), "s", lambda v: v <= 2, samples=count)
+    back = quantile(backs, 0.99)
+    report("link_up", "failback_s_p99", back, "s", "<= 2", samples=count)
+    report("link_up", "failback_s", statistics.median(backs), "s", "<= 2", samples=count)
 
 
 def bench_peer_failover(program: Path, nets: dict[str, Net], faults: int) -> None:
@@ -219,13 +219,13 @@ def bench_status(rounds: int) -> None:
                         speeds[name] = ring.bandwidth(*span)
                     ratios.append(speeds["ordinary"] / speeds["quiet"])
             ring.stop()
-        p99, count = percentile(took["realtime"], 0.99), len(took["realtime"])
-        report(case, "status_us_p99", p99, "us", lambda v: v <= 2000, samples=count)
+        p99, count = quantile(took["realtime"], 0.99), len(took["realtime"])
+        report(case, "status_us_p99", p99, "us", "<= 2000", samples=count)
         report(case, "status_us_p50", statistics.median(took["realtime"]), "us", samples=count)
-        report(case, "status_us_p99_ordinary_asker", percentile(took["ordinary"], 0.99), "us", samples=count)
+        report(case, "status_us_p99_ordinary_asker", quantile(took["ordinary"], 0.99), "us", samples=count)
         shown = [round(each, 3) for each in ratios]
         ratio = statistics.median(ratios)
-        report(case, "bandwidth_while_asked_ratio", ratio, "ratio", partial(operator.le, loss), rounds=shown)
+        report(case, "bandwidth_while_asked_ratio", ratio, "ratio", f">= {loss}", rounds=shown)
 
 
 def bench_chaos(faults: int) -> None:
@@ -262,7 +262,7 @@ def bench_chaos(faults: int) -> None:
                 metric,
                 value,
                 "count",
-                lambda v: v == 0,
+                "== 0",
                 messages=messages,
                 faults_played=len(story),
             )
