@@ -233,7 +233,7 @@ def bench_chaos(faults: int) -> None:
     with Lab(hosts=3, rails=2, nic_mbit=300) as lab:
         ring = Ring(lab, 3, ["--stream", "0-262144"])
         ring.wait_running()
-        story = play(ring, lab, 7, faults, (0.02, 0.3))
+        story = play(ring, lab, 7, faults, (0.02, 0.2))
         healed = time.time()
         hangs = 0
         try:

@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from tests.integration.nccl_plugin.ring import Ring
 
@@ -17,7 +18,7 @@ def play(
     """Plays `count` random faults, several at a time; returns what was done. All are healed at the end.
 
     Kinds: link down, administratively down, one-way and two-way black hole, 20 % loss, throttle, both NICs of one host
-    at once, one NIC twice in a row, a stopped peer.
+    at once, one NIC twice in a row, a stopped peer. A NIC has one of them at a time.
     """
     dice = random.Random(seed)
     hosts = [lab.host(rank.host) for rank in ring.ranks]
@@ -30,7 +31,7 @@ def play(
                 entry[1].undo()
                 running.remove(entry)
 
-    for _ in range(count):
+    while len(story) < count:
         host = dice.choice(hosts)
         nic = host.nic(dice.randrange(len(host.nics)))
         busy = {id(entry[2]) for entry in running}
@@ -38,34 +39,35 @@ def play(
             "down": nic.down,
             "admin_down": nic.admin_down,
             "black_hole": nic.black_hole,
-            "one_way_rx": lambda nic=nic: nic.black_hole("rx"),  # type: ignore[misc]
-            "one_way_tx": lambda nic=nic: nic.black_hole("tx"),  # type: ignore[misc]
-            "loss": lambda nic=nic: nic.loss(20),  # type: ignore[misc]
-            "throttle": lambda nic=nic: nic.limit(40),  # type: ignore[misc]
+            "one_way_rx": partial(nic.black_hole, "rx"),
+            "one_way_tx": partial(nic.black_hole, "tx"),
+            "loss": partial(nic.loss, 20),
+            "throttle": partial(nic.limit, 40),
         }
         kind = dice.choice([*kinds, "both_nics", "twice", "stop"])
-        now = time.monotonic()
+        needed = {"both_nics": host.nics, "stop": ()}.get(kind, (nic,))
+        if busy & {id(each) for each in needed}:
+            continue  # has a fault already: another one is drawn in its place
         story.append(f"{kind} {nic!r}")
+        # The lengths of faults and pauses are drawn, not waited for: what meets what is the test.
         if kind == "stop":
             rank = dice.choice(ring.ranks)
             rank.process.suspend()
             time.sleep(dice.uniform(0.01, 0.3))
             rank.process.resume()
         elif kind == "both_nics":
-            if not busy & {id(each) for each in host.nics}:
-                faults = [each.down() for each in host.nics]
-                time.sleep(dice.uniform(0.01, 0.3))
-                for fault in faults:
-                    fault.undo()
+            faults = [each.down() for each in host.nics]
+            time.sleep(dice.uniform(0.01, 0.3))
+            for fault in faults:
+                fault.undo()
         elif kind == "twice":
-            if id(nic) not in busy:
-                for _ in range(2):
-                    fault = nic.down()
-                    time.sleep(dice.uniform(0.01, 0.2))
-                    fault.undo()
-                    time.sleep(dice.uniform(0.0, 0.05))
-        elif id(nic) not in busy:
-            running.append((now + dice.uniform(0.05, 1.0), kinds[kind](), nic))
+            for _ in range(2):
+                fault = nic.down()
+                time.sleep(dice.uniform(0.01, 0.2))
+                fault.undo()
+                time.sleep(dice.uniform(0.0, 0.05))
+        else:
+            running.append((time.monotonic() + dice.uniform(0.05, 1.0), kinds[kind](), nic))
         time.sleep(dice.uniform(*pause_s))
         undo(time.monotonic())
     undo(float("inf"))

@@ -77,6 +77,39 @@ def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: s
         process.stdout.close()
 
 
+def test_a_killed_jobs_files_go_with_the_next_job(profiler_host: Path, tmp_path: Path) -> None:
+    """Telemetry and socket of a process that could not clean up are removed when another one starts, those of a living
+    one are not; each cleans up after itself when it ends."""
+
+    def start() -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [profiler_host, library(), "v7", "1", "30"],
+            env={"FABRICPULSE_RUN_DIR": str(tmp_path), "FABRICPULSE_NICS": "none-such"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("mask ")
+        return process
+
+    def files() -> set[str]:
+        return {path.name for path in (tmp_path / "plugin").iterdir()}
+
+    def of(*processes: subprocess.Popen[str]) -> set[str]:
+        return {f"{process.pid}.{kind}" for process in processes for kind in ("telemetry", "sock")}
+
+    with start() as living, start() as killed:
+        assert files() == of(living, killed)
+        killed.kill()
+        killed.wait(10)
+        assert files() == of(living, killed)
+        with start() as following:
+            assert files() == of(living, following)
+            following.kill()
+        living.kill()
+
+
 @pytest.mark.timeout(400)
 def test_detail_changes_while_collectives_run(sanitized: Callable[[str], Path], tmp_path: Path) -> None:
     """The activation mask is written while NCCL reads it: no data race under ThreadSanitizer."""
