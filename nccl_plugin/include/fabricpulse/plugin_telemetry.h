@@ -26,8 +26,9 @@
 //
 // Liveness. The writer removes the file at exit. After a kill -9 it stays: the job is gone when no process
 // has `pid`, or when that process's start time (field 22 of /proc/<pid>/stat) is not `pid_start_ticks`. Who
-// finds such a file may remove it, and so does the plugin when the next job starts. `heartbeat_mono_ns` is
-// refreshed at least once a second.
+// finds such a file may remove it, and so does the plugin when the next job starts, but not while
+// `heartbeat_mono_ns` is fresh (less than 5 s old; refreshed at least once a second): the process may live in
+// another PID namespace.
 //
 // Units: bytes, nanoseconds. *_mono_ns is CLOCK_MONOTONIC of the machine, *_host_ns is the host's clock
 // (CLOCK_REALTIME through the virtual clock page where there is one). Python mirror:

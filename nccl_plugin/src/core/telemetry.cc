@@ -6,11 +6,14 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "core/host.h"
 
 namespace fabricpulse {
 namespace {
@@ -37,6 +40,21 @@ bool make_directories(const std::string& path) {
   return mkdir(path.c_str(), 0755) == 0 || errno == EEXIST;
 }
 
+// Whether the process that writes a telemetry file has done so lately. It may live in another PID namespace,
+// where our process table does not know it.
+bool beats(const std::string& path) {
+  constexpr uint64_t kFreshNs = 5'000'000'000;  // it beats once a second
+  fp_plugin_header header{};
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  bool whole = pread(fd, &header, sizeof(header), 0) == static_cast<ssize_t>(sizeof(header));
+  ::close(fd);
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  uint64_t now_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+  return whole && elapsed(now_ns, header.heartbeat_mono_ns) < kFreshNs;
+}
+
 // Files of jobs that were killed.
 void remove_leftovers(const std::string& directory) {
   DIR* dir = opendir(directory.c_str());
@@ -46,7 +64,8 @@ void remove_leftovers(const std::string& directory) {
     unsigned long pid = strtoul(entry->d_name, &end, 10);
     if (end == entry->d_name || pid == 0 || (strcmp(end, ".telemetry") != 0 && strcmp(end, ".sock") != 0))
       continue;
-    if (process_start_ticks(static_cast<uint32_t>(pid)) == 0)
+    if (process_start_ticks(static_cast<uint32_t>(pid)) == 0 &&
+        !beats(directory + "/" + std::to_string(pid) + ".telemetry"))
       unlink((directory + "/" + entry->d_name).c_str());
   }
   closedir(dir);

@@ -1,5 +1,6 @@
 """The profiler symbols, driven as NCCL drives them (tests/native/plugin_profiler_host.cc)."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.fixtures.telemetry_file import TelemetryFile
 
 from fabricpulse.core.control_socket import ControlClient, ControlError
 from fabricpulse.core.shm.plugin_telemetry import PluginTelemetryReader, Table, text
@@ -78,36 +80,30 @@ def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: s
 
 
 def test_a_killed_jobs_files_go_with_the_next_job(profiler_host: Path, tmp_path: Path) -> None:
-    """Telemetry and socket of a process that could not clean up are removed when another one starts, those of a living
-    one are not; each cleans up after itself when it ends."""
-
-    def start() -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [profiler_host, library(), "v7", "1", "30"],
-            env={"FABRICPULSE_RUN_DIR": str(tmp_path), "FABRICPULSE_NICS": "none-such"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+    """Files of a process that could not clean up are removed when another one starts; not those of a living one, nor
+    of one that still beats and only is in another PID namespace."""
+    folder = tmp_path / "plugin"
+    folder.mkdir()
+    nobody, elsewhere = 999_999_998, 999_999_999  # no process has them
+    TelemetryFile(folder, nobody).beat(seconds_ago=60)
+    TelemetryFile(folder, elsewhere)
+    TelemetryFile(folder, os.getpid()).beat(seconds_ago=60)  # stopped by a debugger
+    (folder / "999999997.telemetry").write_bytes(b"not whole")
+    for pid in (nobody, elsewhere, os.getpid()):
+        (folder / f"{pid}.sock").touch()
+    with subprocess.Popen(
+        [profiler_host, library(), "v7", "1", "30"],
+        env={"FABRICPULSE_RUN_DIR": str(tmp_path), "FABRICPULSE_NICS": "none-such"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("mask ")
-        return process
-
-    def files() -> set[str]:
-        return {path.name for path in (tmp_path / "plugin").iterdir()}
-
-    def of(*processes: subprocess.Popen[str]) -> set[str]:
-        return {f"{process.pid}.{kind}" for process in processes for kind in ("telemetry", "sock")}
-
-    with start() as living, start() as killed:
-        assert files() == of(living, killed)
-        killed.kill()
-        killed.wait(10)
-        assert files() == of(living, killed)
-        with start() as following:
-            assert files() == of(living, following)
-            following.kill()
-        living.kill()
+        left = {path.name for path in folder.iterdir()}
+        process.kill()
+    living = (elsewhere, os.getpid(), process.pid)
+    assert left == {f"{pid}.{kind}" for pid in living for kind in ("telemetry", "sock")}
 
 
 @pytest.mark.timeout(400)
