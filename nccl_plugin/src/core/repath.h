@@ -123,22 +123,22 @@ class RepathJudge {
     uint64_t window_ns = 0, busy_ns = 0;
     uint64_t delivered_then = 0, troubles_then = 0;
     uint64_t rtt_floor_ns = 0;
-    bool queue = false;           // its round trip has grown in this window
-    bool troubled = false;        // verdict of the last window: a queue, loss or marks on its path
-    uint64_t troubled_at_ns = 0;  // the last such one
-    bool worked = false;          // it was busy for most of the last window
+    uint64_t troubled_at_ns = 0;  // the last window with signs of trouble
     // What it delivered in the last windows in which it worked, bytes a second.
     double rates[kMeanWindows] = {};
-    uint32_t windows = 0;  // of them so far, on this path
     uint64_t rate_at_ns = 0;
-    uint32_t bad = 0;  // windows on end
     // Damping.
     uint64_t moved_ns = 0, next_ns = 0, hold_ns = kFirstHoldNs;
-    bool search = false;      // why it was moved
     double total_before = 0;  // of all lanes
-    bool judging = false;     // whether that has helped
     double judged_sum = 0, total_sum = 0;
-    uint32_t judged = 0;  // windows in these sums
+    uint32_t judged = 0;    // windows in these sums
+    uint32_t windows = 0;   // in `rates` so far, on this path
+    uint32_t bad = 0;       // windows on end
+    bool queue = false;     // its round trip has grown in this window
+    bool troubled = false;  // verdict of the last window: a queue, loss or marks on its path
+    bool worked = false;    // it was busy for most of the last window
+    bool search = false;    // why it was moved
+    bool judging = false;   // whether that has helped
   };
 
   void end_window(View* lane, uint64_t now) {

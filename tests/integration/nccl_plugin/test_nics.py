@@ -1,15 +1,22 @@
 """NICs that come and go, NICs of IPv6 only, and no NIC at all for the profiler alone."""
 
+import shutil
+import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.integration.nccl_plugin.ring import Ring
 
+from fabricpulse.core.control_socket import ControlClient
 from fabricpulse.lab import Lab
 from fabricpulse.lab.node import Host
+from fabricpulse.nccl_plugin.locate import library
 
 pytestmark = pytest.mark.root
+ROOT = Path(__file__).parents[3]
 
 
 def states(ring: Ring, host: str, device: str) -> set[str]:
@@ -121,6 +128,36 @@ def test_a_nic_that_was_unknown_at_the_start_carries_lanes() -> None:
         ring.until(lambda: "up" in states(ring, "h0", "rail1"), 20.0)
         assert {c["device"] for c in ring.control("h0", op="status")["connections"]} == {"rail0"}
         ring.stop()
+
+
+def test_a_new_connection_has_lanes_over_a_nic_that_came_after_the_start(tmp_path: Path) -> None:
+    """The lane over the new rail is the second, rail to rail, as if it had always been there; NCCL's devices stay."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    program = tmp_path / "late-nic-host"
+    source = ROOT / "tests/native/plugin_late_nic_host.cc"
+    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/nccl_plugin/src")
+    subprocess.run([compiler, *flags, source, "-o", program, "-ldl"], check=True)
+    with Lab(hosts=1, rails=2) as lab:
+        host = lab.host(0)
+        give_back = take_addresses(host, "rail1")
+        process = host.popen([str(program), str(library())], env={"FABRICPULSE_NICS": "rail*"})
+        process.wait_for_output("devices 1", 20)
+        (path,) = (host.run_dir / "plugin").glob("*.sock")
+        with ControlClient(path) as client:
+            give_back()
+            until = time.monotonic() + 20
+            while len(client.call({"op": "status"})["devices"]) == 1:
+                assert time.monotonic() < until, process.tail()
+                time.sleep(0.02)
+            process.send_signal(signal.SIGUSR1)
+            process.wait_for_output("connected 1", 20)
+            (sending,) = (c for c in client.call({"op": "status"})["connections"] if c["direction"] == "send")
+        assert sending["device"] == "rail0"
+        assert [lane["device"] for lane in sending["lanes"][:2]] == ["rail0", "rail1"]
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(20) == 0, process.tail()
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_a_nic_that_comes_here_gets_lanes(plan: Plan) -> None:
 def test_with_both_ends_grown_it_has_what_it_would_have_had(plan: Plan) -> None:
     """All pairs of the plan for two NICs a side, whichever end was first."""
     for first in ((2, 1), (1, 2)):
-        present = ("0-0", "0-0")
+        present: tuple[str, ...] = ("0-0", "0-0")
         present += tuple(plan(*first, present=present))
         present += tuple(plan(2, 2, present=present))
         assert set(present) == {"0-0", "1-1", "0-1", "1-0"}
