@@ -54,6 +54,8 @@ class MeshFleet:
         self.probe = {"interval_s": 0.5, **(probe or {})}
         self.config = config
         self.without_key = False
+        self.environments: dict[str, Mapping[str, str]] = {}
+        """By host, on top of the environment of every process in the lab."""
         self.daemons: dict[str, LabProcess] = {}
         self._pages: dict[str, ClockPageWriter] = {}
 
@@ -84,6 +86,7 @@ class MeshFleet:
             name,
             ["fabricpulse", "mesh", "--config", path, "--web.listen-address", f":{PORT}"],
             name=f"mesh-{time.monotonic_ns()}",
+            env=self.environments.get(name),
         )
 
     def true_clock(self, bound_ns: int = 10) -> None:

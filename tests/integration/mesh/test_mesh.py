@@ -664,7 +664,7 @@ def test_a_flood_of_recorded_packets_harms_nobody(fleet):
                 recorded = packet[28:148]
                 break
     before = fleet.scrape("h0")
-    down = before.value("fabricpulse_mesh_events_total", event="edge_down")
+    down = before.value("fabricpulse_mesh_events_total", kind="edge_down")
 
     def dropped(scrape, reason):
         return scrape.value("fabricpulse_probes_dropped_total", device="rail0", reason=reason)
@@ -679,7 +679,7 @@ def test_a_flood_of_recorded_packets_harms_nobody(fleet):
     after = fleet.scrape("h0")
     assert dropped(after, "replay") - dropped(before, "replay") > 5000
     assert dropped(after, "rate") == dropped(before, "rate")
-    assert after.value("fabricpulse_mesh_events_total", event="edge_down") == down
+    assert after.value("fabricpulse_mesh_events_total", kind="edge_down") == down
 
 
 def test_a_nic_that_vanishes_and_returns(fleet):
