@@ -21,7 +21,11 @@ _EDGE_STATES = {State.UNKNOWN: "unknown", State.UP: "up", State.DOWN: "down"}
 def edges_document(
     view: FleetView, snapshot: Snapshot, port: int, front_end: FrontEndWatch
 ) -> dict[str, Any]:
-    """`/api/v1/edges`: front end, NICs, edges, source ports. Times in ns, ages count back from now, null = unknown."""
+    """`/api/v1/edges`: front end, NICs, edges, source ports, as docs/mesh-api.md tells field by field.
+
+    port : UDP port of the probes, the first of the source ports.
+    """
+    synchronized = snapshot.clock_status in (1, 2)
     nics = [
         {
             "device": nic.device,
@@ -60,8 +64,8 @@ def edges_document(
         )
     return {
         "host": view.host,
-        "clock_synchronized": snapshot.clock_status in (1, 2),
-        "clock_error_bound_ns": snapshot.clock_bound_ns,
+        "clock_synchronized": synchronized,
+        "clock_error_bound_ns": snapshot.clock_bound_ns if synchronized else None,
         "front_end": {
             "state": STATE_NAMES[front_end.verdict.state],
             "disconnects": front_end.verdict.disconnects,
@@ -75,6 +79,7 @@ def edges_document(
 
 def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
     known = edge.window_count > 0
+    learned = edge.latency != State.UNKNOWN
     summary = summarize_paths(edge)
     return {
         "slot": edge.slot,
@@ -97,8 +102,8 @@ def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
         if known
         else None,
         "latency": {
-            "elevated": edge.latency == State.DOWN if edge.latency != State.UNKNOWN else None,
-            "baseline_ns": edge.baseline_ns,
+            "elevated": edge.latency == State.DOWN if learned else None,
+            "baseline_ns": edge.baseline_ns if learned else None,
             "limit_ns": edge.limit_ns,
         },
         "worst_port": port + summary.worst if summary is not None else None,
