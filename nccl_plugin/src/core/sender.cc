@@ -138,6 +138,7 @@ bool Sender::put(uint64_t number, Lane* lane, uint64_t now) {
     fail_lane(lane->index, FP_REASON_PROTOCOL, now);
     return false;
   }
+  chunk.place = flow.posted++;
   flow.in_flight += chunk.length;
   flow.weighed += chunk.length;
   flow.sent_since += chunk.length;
@@ -200,6 +201,8 @@ void Sender::held(uint64_t number, uint8_t lane_index, uint64_t now) {
   if (lane_index != SenderFencing::kNoLane) {
     Lane& lane = lanes_[lane_index];
     Flow& flow = flow_[lane_index];
+    if (lane.up && static_cast<int32_t>(chunk.place - lane.transport->chunks_taken()) >= 0)
+      early_ |= UINT64_C(1) << lane_index;
     flow.in_flight -= std::min<uint64_t>(flow.in_flight, chunk.length);
     flow.delivered += chunk.length;
     uint64_t took = now > chunk.sent_ns ? elapsed(now, chunk.sent_ns) : 1;
@@ -258,6 +261,14 @@ void Sender::held(uint64_t number, uint8_t lane_index, uint64_t now) {
   }
 }
 
+// NCCL may free the buffer of a message that is done, so a lane that still reads from it has to end before
+// anything is sent again. No honest peer holds what has not left.
+void Sender::fail_early(uint64_t now) {
+  for (Lane& lane : lanes_)
+    if ((early_ >> lane.index) & 1) fail_lane(lane.index, FP_REASON_PROTOCOL, now);
+  early_ = 0;
+}
+
 void Sender::heard(const HeldState& state) {
   if (state.posted > posted_) posted_ = state.posted;
   bool changed = false;
@@ -277,6 +288,7 @@ bool Sender::on_state_frame(uint32_t index, const FrameHeader& header, const Hel
     case FrameType::kBye:
       lanes_[index].last_data_ns = now;
       if (!fencing_.apply(body, on_held)) return false;
+      fail_early(now);
       heard(body);
       return true;
     case FrameType::kFenced: {
@@ -300,6 +312,7 @@ bool Sender::on_state_frame(uint32_t index, const FrameHeader& header, const Hel
           record_->resent_chunks += moved;
         }
       }
+      fail_early(now);
       return true;
     }
     default:

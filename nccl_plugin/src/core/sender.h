@@ -94,6 +94,7 @@ class Sender final : public Connection {
     uint32_t length = 0;
     uint64_t sent_ns = 0;
     uint64_t ahead = 0;  // bytes in flight on the lane when it was sent, itself included
+    uint32_t place = 0;  // among all that were posted on its lane, from 0
     bool moved = false;
   };
   struct Flow {              // of one lane
@@ -118,6 +119,7 @@ class Sender final : public Connection {
     uint16_t source_port = 0;       // wanted; 0: any
     uint64_t repath_since_ns = 0;
     uint64_t delivered = 0;  // bytes, cumulative
+    uint32_t posted = 0;     // chunks of the lane's present life
   };
 
   bool complete() const override { return requests_ == 0; }
@@ -137,6 +139,7 @@ class Sender final : public Connection {
   bool put(uint64_t chunk, Lane* lane, uint64_t now);
   void await_lane(uint64_t chunk);
   void held(uint64_t chunk, uint8_t lane, uint64_t now);
+  void fail_early(uint64_t now);
   void send_fences(uint64_t now, bool again);
   void heard(const HeldState& state);
   void publish_weights();
@@ -151,6 +154,7 @@ class Sender final : public Connection {
   uint32_t requests_ = 0;
   uint64_t moved_[kChunkWindow];  // chunks that wait for a new lane, oldest first
   uint32_t moved_count_ = 0;
+  uint64_t early_ = 0;  // lanes on which the peer claims to hold what has not left yet
   Flow flow_[kMaxLanes];
   NicPair planned_for_{0, 0};  // how many NICs each end had
   RepathJudge paths_;

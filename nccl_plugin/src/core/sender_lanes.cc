@@ -101,7 +101,9 @@ void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTranspo
   bool was_fencing = fencing_.lane(index).phase == SenderFencing::Phase::kFencing;
   auto on_held = [&](uint64_t chunk, uint8_t l) { held(chunk, l, now); };
   auto on_move = [&](uint64_t chunk) { await_lane(chunk), ++moved; };
-  if (lost_ || closed_ || !fencing_.joined(index, epoch, reply->held, on_held, on_move)) {
+  const bool joined = !lost_ && !closed_ && fencing_.joined(index, epoch, reply->held, on_held, on_move);
+  fail_early(now);
+  if (!joined) {
     transport->close(false);
     flow.next_dial_ns = now + flow.backoff_ns;
     return;
@@ -116,6 +118,7 @@ void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTranspo
   }
   bool again = lane.ever_up;
   flow.in_flight = 0;
+  flow.posted = 0;
   flow.backoff_ns = kFirstBackoffNs;
   flow.slow_start = again;
   flow.window = again ? kSlowStartWindow : kFirstWindow;

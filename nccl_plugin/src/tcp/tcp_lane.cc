@@ -85,6 +85,7 @@ class TcpLane final : public LaneTransport {
     return true;
   }
 
+  uint32_t chunks_taken() const override { return head_; }
   bool backlog() const override { return head_ != tail_ || state_sent_ != state_size_; }
 
   LaneStatus flush() override {
