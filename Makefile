@@ -28,12 +28,14 @@ demo: $(STAMP) ## Play a NIC fault on a fleet of network namespaces; options in 
 
 # The wheel first: it takes half a minute, and the summary that people look for is the last one. Both always run.
 test: $(STAMP) ## Test the built wheel, then everything; ARGS="-k flap" goes to pytest
+	@scripts/system_packages.sh test
 	@status=0; \
 	$(MAKE) --no-print-directory wheel-test || status=$$?; \
 	$(BIN)/python -Im pytest $(ARGS) || status=$$?; \
 	exit $$status
 
 test-unit: $(STAMP) ## Run the tests that need no namespaces and no servers
+	@scripts/system_packages.sh test
 	$(BIN)/python -Im pytest tests/unit $(ARGS)
 
 wheel-test: $(STAMP) ## Build the wheel, install it in an empty environment, test it without the sources

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build and the lab need, with the argument "lint" those of the checks, with "bench"
-# the peers that the benchmarks run beside ours; without root it says what is missing.
+# Installs the Debian packages that the build and the lab need, with the argument "lint" those of the checks, with "test"
+# those of the tests alone, with "bench" the peers that the benchmarks run beside ours; without root it says what is
+# missing.
 set -euo pipefail
 
 declare -A package_of
 if [[ ${1:-} == lint ]]; then
   package_of=([clang-format]=clang-format [clang-tidy]=clang-tidy [shellcheck]=shellcheck [jsonnetfmt]=jsonnet)
+elif [[ ${1:-} == test ]]; then
+  package_of=()
 elif [[ ${1:-} == bench ]]; then
   package_of=(
     [chronyd]=chrony [chronyc]=chrony [ptp4l]=linuxptp
@@ -21,12 +24,27 @@ missing=()
 for tool in "${!package_of[@]}"; do
   PATH="$PATH:/usr/sbin:/sbin" command -v "$tool" >/dev/null || missing+=("${package_of[$tool]}")
 done
+# libFuzzer and the sanitizers are in a package of their own: whether a clang has them shows when it links with them.
+links_libfuzzer() {
+  local compiler scratch
+  scratch=$(mktemp -d)
+  for compiler in $(compgen -c clang++ | sort -u); do
+    if echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+      "$compiler" -fsanitize=fuzzer,address,undefined -x c++ - -o "$scratch/probe" 2>/dev/null; then
+      rm -r "$scratch"
+      return 0
+    fi
+  done
+  rm -r "$scratch"
+  return 1
+}
 python="${PYTHON:-python3}"
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 "$python" - <<'PY' || missing+=(python3-dev)
 import os, sys, sysconfig
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))
 PY
+if [[ ${1:-} == test ]] && ! links_libfuzzer; then missing+=(clang libclang-rt-dev); fi
 if ((${#missing[@]} == 0)); then exit 0; fi
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 
@@ -41,4 +59,8 @@ fi
 echo "system packages: installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null || {
+  # Older distributions name clang's runtime otherwise.
+  [[ ${1:-} == test ]] || exit 1
+  echo "system packages: cannot install ${missing[*]}; the fuzz targets are built with g++ and a mutator of our own" >&2
+}

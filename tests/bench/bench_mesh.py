@@ -1,7 +1,7 @@
 """`make bench NAME=mesh`: the probe mesh in the lab, beside ping, blackbox_exporter and smokeping_prober.
 
 Prints one JSON object a line and exits with 1 if a gate is missed. Needs root. `ARGS="--only cpu,detect"` chooses
-parts; each runs alone. `--faults N`, `--flaps N`, `--stall-seconds S`, `--forged N` are their sizes.
+parts; each runs alone. Sizes: `--faults N`, `--flaps N`, `--stall-seconds S`, `--forged N`, `--fuzz-seconds S`.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from tests.bench.mesh_faults import bench_alert, bench_detect, bench_flaps
 from tests.bench.mesh_report import missed
 from tests.bench.mesh_rivals import bench_side_by_side
 from tests.bench.mesh_stalls import bench_stalls
-from tests.bench.mesh_truth import bench_forged, bench_owd
+from tests.bench.mesh_truth import bench_forged, bench_fuzz, bench_owd
 
 Parts = dict[str, list[Callable[[], None]]]
 
@@ -36,7 +36,7 @@ def parts_of(options: argparse.Namespace) -> Parts:
         "flaps": [partial(bench_flaps, options.flaps)],
         "stalls": [partial(bench_stalls, options.stall_seconds)],
         "owd": [partial(bench_owd, 20)],
-        "forged": [partial(bench_forged, options.forged)],
+        "forged": [partial(bench_forged, options.forged), partial(bench_fuzz, options.fuzz_seconds)],
         "side": [partial(bench_side_by_side, max(options.faults // 10, 5))],
     }
 
@@ -49,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--flaps", type=int, default=500)
     made.add_argument("--stall-seconds", type=float, default=600)
     made.add_argument("--forged", type=int, default=1_000_000)
+    made.add_argument("--fuzz-seconds", type=int, default=300)
     made.add_argument("--scrapes", type=int, default=300)
     return made
 

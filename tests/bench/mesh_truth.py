@@ -2,10 +2,14 @@
 
 import random
 import statistics
+import tempfile
 import time
+from pathlib import Path
 
 from tests.bench.mesh_faults import fleet_of_four
 from tests.bench.mesh_report import quantile, report
+from tests.fixtures.fuzzing import CrashError, libfuzzer_compiler, run_target
+from tests.fixtures.probe_fuzz import LONGEST, compile_probe_fuzz, seeds
 
 from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, ProbeRingReader
 from fabricpulse.exporters import _probe_engine as native
@@ -31,7 +35,7 @@ def bench_owd(seconds: float) -> None:
             fleet.true_clock()
             end = time.monotonic() + seconds / 4
             while time.monotonic() < end:
-                time.sleep(0.2)
+                time.sleep(0.2)  # the ring holds 8 s
                 for sample in reader.read():
                     if sample.direction != INBOUND or not sample.flags & FLEET_VALID:
                         continue
@@ -84,3 +88,18 @@ def bench_forged(count: int) -> None:
         verdicts[verdict] = verdicts.get(verdict, 0) + 1
         accepted += verdict == "accepted"
     report(f"{count} forged packets", "forged_accepted", accepted, "packets", 0, refused=verdicts)
+
+
+def bench_fuzz(seconds: int) -> None:
+    """What a packet can reach, searched by libFuzzer under the sanitizers from a random seed."""
+    with tempfile.TemporaryDirectory() as directory:
+        binary = Path(directory) / "probe_fuzz"
+        compile_probe_fuzz(binary)
+        tried, finding = 0, None
+        try:
+            tried = run_target(binary, seeds(), Path(directory), 0, seconds, LONGEST)
+        except CrashError as crash:
+            finding = str(crash)
+    kind = "libFuzzer" if libfuzzer_compiler() else "own mutator"
+    more = {"inputs": tried} if finding is None else {"finding": finding}
+    report(f"{kind}, {seconds} s", "fuzz_crashes", int(finding is not None), "inputs", 0, **more)

@@ -1,10 +1,12 @@
 // Where there is no libFuzzer (-DSTANDALONE): a main() that mutates seed files by itself.
-// Usage: PROGRAM RUNS FILE...
+// Usage: PROGRAM RUNS|SECONDSs SEED FILE..., for example `probe_fuzz 50000 1 seeds/*` or `probe_fuzz 600s 7
+// seeds/*`.
 #ifndef FABRICPULSE_TESTS_FUZZ_STANDALONE_H_
 #define FABRICPULSE_TESTS_FUZZ_STANDALONE_H_
 
 #ifdef STANDALONE
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -17,16 +19,24 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 int main(int argc, char** argv) {
   using Bytes = std::vector<std::uint8_t>;
-  if (argc < 3) return 2;
+  if (argc < 4) return 2;
   std::vector<Bytes> seeds;
-  for (int i = 2; i < argc; ++i) {
+  std::size_t longest = 4096;
+  for (int i = 3; i < argc; ++i) {
     std::ifstream file(argv[i], std::ios::binary);
     seeds.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    longest = std::max(longest, seeds.back().size());
     LLVMFuzzerTestOneInput(seeds.back().data(), seeds.back().size());
   }
-  std::mt19937_64 random(1);
-  long runs = std::stol(argv[1]);
-  for (long run = 0; run < runs; ++run) {
+  std::mt19937_64 random(std::stoull(argv[2]));
+  const std::string bound = argv[1];
+  const auto began = std::chrono::steady_clock::now();
+  const auto over = [&](long run) {
+    if (bound.back() != 's') return run >= std::stol(bound);
+    return std::chrono::steady_clock::now() - began >= std::chrono::seconds(std::stol(bound));
+  };
+  long run = 0;
+  for (; !over(run); ++run) {
     Bytes input = seeds[random() % seeds.size()];
     const Bytes& other = seeds[random() % seeds.size()];
     for (std::uint64_t edits = random() % 12; edits > 0; --edits) {
@@ -57,10 +67,10 @@ int main(int argc, char** argv) {
           }
       }
     }
-    if (input.size() > 4096) input.resize(4096);
+    if (input.size() > longest) input.resize(longest);
     LLVMFuzzerTestOneInput(input.data(), input.size());
   }
-  std::fprintf(stderr, "executed %ld\n", runs);
+  std::fprintf(stderr, "executed %ld\n", run);
 }
 #endif
 

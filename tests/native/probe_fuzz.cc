@@ -8,20 +8,14 @@
 //      nothing of it may break us. Bit 2 of the first byte: with an RX stamp; bit 3: of the NIC's clock
 //   2  we send a train; bit 2: nothing of it leaves the host
 //   3  a TX stamp: which train back, which packet, how long after the send; bit 2: of the NIC's clock; bit 3:
-//   the
-//      clock was stepped
-//
-// Without libFuzzer (-DSTANDALONE) it mutates the seed files by itself: probe_fuzz RUNS FILE...
+//      the clock was stepped
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
-#include <random>
-#include <string>
 #include <vector>
 
 #include "edge_trains.h"
+#include "fuzz_standalone.h"
 #include "session.h"
 #include "wire.h"
 
@@ -192,23 +186,3 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
-
-#ifdef STANDALONE
-int main(int argc, char** argv) {
-  std::vector<std::vector<std::uint8_t>> seeds;
-  for (int i = 2; i < argc; ++i) {
-    std::ifstream file(argv[i], std::ios::binary);
-    seeds.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  }
-  if (argc < 3) return 2;
-  std::mt19937_64 random(1);
-  for (long run = std::stol(argv[1]); run > 0; --run) {
-    std::vector<std::uint8_t> input = seeds[random() % seeds.size()];
-    for (std::uint64_t edits = random() % 16; edits > 0 && !input.empty(); --edits) {
-      input[random() % input.size()] = static_cast<std::uint8_t>(random());
-      if (random() % 8 == 0) input.resize(random() % (input.size() + 1));
-    }
-    LLVMFuzzerTestOneInput(input.data(), input.size());
-  }
-}
-#endif

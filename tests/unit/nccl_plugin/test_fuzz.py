@@ -1,20 +1,25 @@
-"""Framing and control messages under libFuzzer (or a small mutator where there is only g++), with AddressSanitizer and
-UndefinedBehaviorSanitizer. FABRICPULSE_FUZZ_RUNS sets how many inputs each target gets."""
+"""Framing and control messages under libFuzzer (or a mutator of our own), with AddressSanitizer and
+UndefinedBehaviorSanitizer; tests/fixtures/fuzzing.py says how to search for long."""
 
 import json
-import os
 import shutil
 import struct
 import subprocess
 from pathlib import Path
 
 import pytest
+from tests.fixtures.fuzzing import (
+    ROOT,
+    SECONDS,
+    compile_target,
+    found_before,
+    libfuzzer_compiler,
+    run_target,
+)
 
-ROOT = Path(__file__).parents[3]
-RUNS = int(os.environ.get("FABRICPULSE_FUZZ_RUNS", "20000"))
-CLANG = shutil.which("clang++")
+RUNS = 8_000
 
-pytestmark = pytest.mark.timeout(900)  # a sanitized build on a busy machine
+pytestmark = pytest.mark.timeout(900 + SECONDS)  # a sanitized build on a busy machine, and the search
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +29,11 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if cmake is None or shutil.which("g++") is None:
         pytest.skip("no cmake or no C++ compiler")
     build = tmp_path_factory.mktemp("core")
-    flags = "-O1 -fsanitize=fuzzer-no-link" if CLANG else "-O1"
+    compiler = libfuzzer_compiler()
+    flags = "-O1 -fsanitize=fuzzer-no-link" if compiler else "-O1"
     options = ["-DFABRICPULSE_SANITIZE=address", "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_FLAGS={flags}"]
-    if CLANG:
-        options += [f"-DCMAKE_CXX_COMPILER={CLANG}", f"-DCMAKE_C_COMPILER={shutil.which('clang')}"]
+    if compiler:
+        options += [f"-DCMAKE_CXX_COMPILER={compiler}"]
     if shutil.which("ninja"):
         options += ["-G", "Ninja"]
     for command in (
@@ -42,51 +48,15 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fuzz(core: Path, directory: Path, target: str, corpus: dict[str, bytes]) -> None:
     """Compiles tests/native/plugin_<target>_fuzz.cc and gives it RUNS inputs that come from the corpus."""
     binary = directory / target
-    kind: tuple[str, ...] = ("g++", "-DSTANDALONE")
-    if CLANG:
-        kind = (CLANG, "-fsanitize=fuzzer")
-    source = ROOT / "tests/native" / f"plugin_{target}_fuzz.cc"
-    includes = [f"-I{ROOT / path}" for path in ("nccl_plugin/src", "nccl_plugin/include", "core/include")]
-    subprocess.run(
-        [
-            *(*kind, "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-std=c++17", "-g", "-O1"),
-            *(
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                *includes,
-                str(source),
-                str(core),
-                "-lpthread",
-                "-o",
-                str(binary),
-            ),
-        ],
-        check=True,
-    )
-    seeds = directory / "corpus"
-    seeds.mkdir()
-    for name, content in corpus.items():
-        (seeds / name).write_bytes(content)
-    if CLANG:
-        arguments: list[object] = [seeds, f"-runs={RUNS}", "-seed=1", "-max_len=4096", "-print_final_stats=1"]
-    else:
-        arguments = [RUNS, *sorted(seeds.iterdir())]
+    includes = [ROOT / path for path in ("nccl_plugin/src", "nccl_plugin/include", "core/include")]
+    compile_target(f"plugin_{target}_fuzz", binary, includes, [core])
     run_dir = directory / "run"
     run_dir.mkdir()
-    result = subprocess.run(
-        [str(binary), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=directory,
-        env={**os.environ, "FABRICPULSE_RUN_DIR": str(run_dir)},
-    )
-    if result.returncode == 3:
+    try:
+        tried = run_target(binary, corpus, directory, RUNS, environment={"FABRICPULSE_RUN_DIR": str(run_dir)})
+    except SystemExit:
         pytest.skip("hardware: this machine has no NIC that is up")
-    assert result.returncode == 0, result.stderr[-6000:]
-    assert f"executed_units: {RUNS}" in result.stderr or f"executed {RUNS}" in result.stderr
+    assert tried >= RUNS or SECONDS
 
 
 def receive(capacity: int) -> bytes:
@@ -146,7 +116,7 @@ def test_no_peer_breaks_a_connection(core: Path, tmp_path: Path) -> None:
         "stale": sender + sends + fenced(1, 0, held(200, 255, 255), 0) + b"\5\xff",
         "path": sender + sends + b"\6\0" + b"\4\1\0" + held(0, 0, 9) + state(4, 0, 9, 0),
     }
-    fuzz(core, tmp_path, "wire", corpus)
+    fuzz(core, tmp_path, "wire", corpus | found_before("plugin_wire"))
 
 
 def test_no_client_breaks_the_control_socket(core: Path, tmp_path: Path) -> None:
