@@ -99,7 +99,7 @@ def exporter_under_test(rails: int, peers: int, rate: float) -> Iterator[tuple[M
         fleet.wait_green(30)
 
         def learned() -> list[float]:
-            time.sleep(0.5)
+            time.sleep(0.5)  # seldom: each look is a scrape of the exporter under test
             return fleet.scrape("h0").values("fabricpulse_edge_latency_elevated")
 
         wait_for(learned, 90, "delays")
@@ -143,7 +143,7 @@ def bench_exporter(scrapes: int) -> None:
         report("8 NICs x 10 peers", "series", series, "series", 2_000)
     with exporter_under_test(8, 64, 2) as (fleet, _):
         idle_start = lateness(fleet)
-        time.sleep(10)
+        time.sleep(10)  # the measurement without scrapes: 600 turns of the engine
         idle_end = lateness(fleet)
         connection = http.client.HTTPConnection("h0", 9610, timeout=10)
         connection.sock = fleet.lab.connect("h0", "127.0.0.1", 9610)
@@ -153,7 +153,7 @@ def bench_exporter(scrapes: int) -> None:
             connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
             body = connection.getresponse().read()
             times.append((time.perf_counter() - start) * 1e3)
-            time.sleep(0.02)
+            time.sleep(0.02)  # some 30 scrapes a second; back to back would measure a full core
         busy_end = lateness(fleet)
         connection.close()
         series = len(fleet.scrape("h0").samples)

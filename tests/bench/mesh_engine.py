@@ -55,10 +55,10 @@ def main() -> None:
     """Runs the engines that the file describes."""
     document = json.loads(Path(sys.argv[1]).read_text())
     engines = [start(plan) for plan in document["plans"]]
-    time.sleep(document["warmup"])
+    time.sleep(document["warmup"])  # until both ends have found each other, as the plan knows
     for seconds in measurements(document):
         before, began = [parse_snapshot(engine.snapshot()) for engine in engines], time.monotonic()
-        time.sleep(seconds)
+        time.sleep(seconds)  # the measurement
         after, ended = [parse_snapshot(engine.snapshot()) for engine in engines], time.monotonic()
         for first, last in zip(before, after, strict=True):
             print(json.dumps(result(first, last, ended - began)), flush=True)

@@ -84,7 +84,7 @@ def bench_detect(interval_s: float, faults: int, gate: float) -> None:
             times = []
             for host, nic in nics_of_rail(fleet, rail, count, 2):
                 wait_for(partial(watches[host].shows, nic.device, "1"), 10, "connected")
-                time.sleep(rng.uniform(0.05, 0.15))
+                time.sleep(rng.uniform(0.05, 0.15))  # at any moment of the exporter's rhythm
                 with nic.down() as fault:
                     wait_for(partial(watches[host].shows, nic.device, "0"), 10, "disconnected")
                     times.append((time.time_ns() - fault.event.before_ns) / 1e6)
@@ -161,10 +161,10 @@ class Flapping:
         rng = random.Random(self.host + self.nic.device)
         for _ in range(self.count):
             down = self.nic.switch_port.set_up(False)
-            time.sleep(rng.uniform(0.25, 0.7))
+            time.sleep(rng.uniform(0.25, 0.7))  # the length of the outage
             up = self.nic.switch_port.set_up(True)
             self.outages.append((down.before_ns, up.after_ns))
-            time.sleep(rng.uniform(0.35, 0.7))
+            time.sleep(rng.uniform(0.35, 0.7))  # and of what lies between two
         return []
 
 

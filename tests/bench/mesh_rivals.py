@@ -84,7 +84,7 @@ def fault_times(
     times: list[float] = []
     for _ in range(faults):
         wait_for(alive, 20, "the peer to see the link")
-        time.sleep(random.Random(len(times)).uniform(0.1, 1.1))
+        time.sleep(random.Random(len(times)).uniform(0.1, 1.1))  # at any moment of the rival's period
         with fleet.lab.host("h1").nic("rail0").down() as fault:
             wait_for(dead, 20, "the peer to miss the link")
             times.append((time.time_ns() - fault.event.before_ns) / 1e6)
@@ -99,7 +99,7 @@ def bench_side_by_side(faults: int) -> None:
             fleet, faults, partial(watch.shows, "rail0", "0"), partial(watch.shows, "rail0", "1")
         )
         first = fleet.scrape("h0")
-        time.sleep(10)
+        time.sleep(10)  # the measurement of our CPU time
         last = fleet.scrape("h0")
 
         def grown(name: str) -> float:
@@ -130,7 +130,7 @@ def side_ping(fleet: MeshFleet, faults: int, ours: tuple[float, float]) -> None:
         fleet, faults, lambda: "no answer" in last_line(), lambda: "bytes from" in last_line()
     )
     before, count = cpu_seconds(rival.process.outer_pid), rival.process.output().count("icmp_seq")
-    time.sleep(20)
+    time.sleep(20)  # the measurement of its CPU time: 100 probes
     probes = rival.process.output().count("icmp_seq") - count
     cpu = cpu_seconds(rival.process.outer_pid) - before
     rival.process.send_signal(signal.SIGINT)
@@ -149,7 +149,7 @@ def side_blackbox(fleet: MeshFleet, faults: int, ours: tuple[float, float]) -> N
     due = [time.monotonic()]
 
     def success() -> float | None:
-        time.sleep(max(due[0] - time.monotonic(), 0))
+        time.sleep(max(due[0] - time.monotonic(), 0))  # until the next scrape is due
         due[0] = max(due[0] + 1, time.monotonic())
         return rival.metrics(f"/probe?module=icmp&target={rival.target}").value("probe_success")
 
@@ -181,7 +181,7 @@ def side_smokeping(fleet: MeshFleet, faults: int, ours: tuple[float, float]) -> 
     def alive() -> bool:
         # One request may be on its way.
         first = open_requests()
-        time.sleep(1.2)
+        time.sleep(1.2)  # its period and some
         base[0] = min(first, open_requests())
         return first == open_requests() or open_requests() <= base[0] + 1
 
@@ -190,7 +190,7 @@ def side_smokeping(fleet: MeshFleet, faults: int, ours: tuple[float, float]) -> 
         cpu_seconds(rival.process.outer_pid),
         sum(rival.metrics().values("smokeping_requests_total")),
     )
-    time.sleep(30)
+    time.sleep(30)  # the measurement of its CPU time: 30 probes
     probes = sum(rival.metrics().values("smokeping_requests_total")) - count
     cpu = cpu_seconds(rival.process.outer_pid) - before
     rival.process.stop()
