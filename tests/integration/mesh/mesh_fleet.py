@@ -12,6 +12,7 @@ from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWrite
 from fabricpulse.lab import Lab, LabProcess
 
 PORT = 9610
+DISCONNECTS = "fabricpulse_nic_disconnects_total"
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -123,6 +124,29 @@ class MeshFleet:
         """`fabricpulse_nic_connected`."""
         return self.scrape(name).value("fabricpulse_nic_connected", device=device)
 
+    def wait_probing(self, intervals: float = 1.2, timeout: float = 15.0) -> None:
+        """Returns once every host has probed on for some intervals: what would be an outage by now, has been told.
+
+        Counted in probes and not in seconds, as verdicts count only the time in which the engine runs.
+        """
+
+        def sent() -> dict[tuple[str, str], float]:
+            return {
+                (name, str(labels)): value
+                for name in self.daemons
+                for metric, labels, value in self.scrape(name).samples
+                if metric == "fabricpulse_edge_probes_sent_total"
+            }
+
+        before = sent()
+        probes = intervals * self.probe["interval_s"] * 3 * 50  # trains of three packets, 50 a second
+
+        def enough() -> bool:
+            now = sent()
+            return all(now.get(key, 0) >= count + probes for key, count in before.items())
+
+        wait_for(enough, timeout, f"{intervals:g} intervals of probing")
+
     def wait_green(self, timeout: float = 15.0) -> None:
         """Returns once every edge of every host is up."""
 
@@ -147,4 +171,4 @@ def wait_for(condition: Callable[[], Any], timeout: float, what: str) -> Any:
         if result:
             return result
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
-        time.sleep(0.01)
+        time.sleep(0.01)  # the conditions are HTTP requests and files: they give no event, and each costs CPU
