@@ -62,7 +62,8 @@ bool Sender::sendable(const SendMessage& message) const {
 }
 
 uint32_t Sender::chunk_bytes(const Lane& lane) const {
-  double bytes = flow_[lane.index].rate * kChunkSeconds;
+  const Flow& flow = flow_[lane.index];
+  double bytes = std::min(flow.rate * kChunkSeconds, static_cast<double>(flow.window));
   if (bytes >= kMaxChunkBytes) return kMaxChunkBytes;
   if (bytes <= kMinChunk) return kMinChunk;
   return static_cast<uint32_t>(bytes) & ~4095u;
@@ -206,11 +207,14 @@ void Sender::held(uint64_t number, uint8_t lane_index, uint64_t now) {
     flow.in_flight -= std::min<uint64_t>(flow.in_flight, chunk.length);
     flow.delivered += chunk.length;
     uint64_t took = now > chunk.sent_ns ? elapsed(now, chunk.sent_ns) : 1;
-    if (lane.up && chunk.length >= kRateSampleBytes) {
+    bool measured = lane.up && chunk.length >= kRateSampleBytes;
+    if (measured) {
       double rate = static_cast<double>(chunk.ahead) * 1e9 / static_cast<double>(took);
       double speed = static_cast<double>(host_->nic_bytes_per_second(lane.nic)) * 8;
       flow.rate += (std::min(rate, speed) - flow.rate) / 4;
       flow.rate_at_ns = now;
+    }
+    if (lane.up) {
       uint64_t wanted = static_cast<uint64_t>(flow.rate * kWindowSeconds);
       wanted = std::min(std::max(wanted, kMinWindow), kMaxWindow);
       if (flow.slow_start) {
@@ -220,7 +224,7 @@ void Sender::held(uint64_t number, uint8_t lane_index, uint64_t now) {
           set_state(&lane, FP_LANE_UP, FP_REASON_NONE, now);
         }
       }
-      if (!flow.slow_start) flow.window = wanted;
+      if (measured && !flow.slow_start) flow.window = wanted;
     }
     RecordChange<fp_plugin_lane> change(lane.record);
     lane.record->acknowledged_bytes += chunk.length;

@@ -6,7 +6,6 @@
 namespace fabricpulse {
 namespace {
 
-constexpr uint64_t kFirstWindow = 512 * 1024;
 constexpr double kFirstRate = 64e6;  // until measured; little is at stake on a path that may be slow
 constexpr uint64_t kSlowStartWindow = 128 * 1024;
 constexpr uint64_t kFirstBackoffNs = 50'000'000;
@@ -25,7 +24,7 @@ void Sender::add_lanes(const std::vector<NicPair>& pairs, uint64_t now) {
     lane.remote_nic = pair.second;
     lane.named = true;
     Flow& flow = flow_[lane.index];
-    flow.window = kFirstWindow;
+    flow.window = kSlowStartWindow;
     flow.rate = std::min(static_cast<double>(host_->nic_bytes_per_second(lane.nic)), kFirstRate);
     flow.backoff_ns = kFirstBackoffNs;
   }
@@ -116,12 +115,11 @@ void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTranspo
     record_->failovers += !replacing;
     record_->resent_chunks += moved;
   }
-  bool again = lane.ever_up;
   flow.in_flight = 0;
   flow.posted = 0;
   flow.backoff_ns = kFirstBackoffNs;
-  flow.slow_start = again;
-  flow.window = again ? kSlowStartWindow : kFirstWindow;
+  flow.slow_start = true;  // the first life too: what a slow path takes at first, all messages wait for
+  flow.window = kSlowStartWindow;
   flow.weighed = 0;
   for (const Lane& other : lanes_)  // no catching up on the share of the time it was away
     if (other.up) flow.weighed = std::max(flow.weighed, flow_[other.index].weighed);
