@@ -18,14 +18,19 @@ into the receiver's socket, all on the sender's account. So the same engines are
   (`wire_ipis_per_s` says how many came all the same), and no CPU sleeps deeply, as on a node that is tuned for latency.
   Where the kernel has no idle driver that can poll, this is the same as `..._steered`.
 
+In the turns of the gated one a bare loop of the same system calls takes its own (mesh_floor): what the kernel of this
+machine uses for 1,500 packets each way at the moment, whatever engine asks for them. No gate.
+
 What is not on the thread's account on hardware either: the interrupt of a NIC that brings a packet. It is charged to
 whatever runs there.
 """
 
 import json
 import os
+import signal
 import statistics
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,12 +38,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from tests.bench.mesh_cost import ENGINES, engine_file, peer_lab
+from tests.bench.mesh_floor import BareLoop, bare_loop
 from tests.bench.mesh_report import report
 
 from fabricpulse.lab import Lab, LabProcess
 
 TURNS = 5
 TURN_S = 3.0
+TRAINS_PER_S = 50.0
 
 NOTES = {
     "": "the veths are steered to another CPU and idle CPUs poll: of the wire, wire_ipis_per_s is what is left",
@@ -152,12 +159,13 @@ def backlog_packets(cpu: int) -> int:
     raise AssertionError(f"/proc/net/softnet_stat has no CPU {cpu}")
 
 
-def measure_steered(engine: EngineUnderTest, own: int, other: int) -> dict[str, Any]:
+def measure_steered(engine: EngineUnderTest | BareLoop, own: int, other: int) -> dict[str, Any]:
     """One turn with the wire on CPU `other`. Raises AssertionError when it is on the engine's, `own`."""
-    packets, interrupts = backlog_packets(own), wire_interrupts(other)
+    packets, interrupts, began = backlog_packets(own), wire_interrupts(other), time.monotonic()
     got = engine.measure(TURN_S)
-    got["wire_per_s"] = (backlog_packets(own) - packets) / TURN_S
-    got["wire_ipis_per_s"] = (wire_interrupts(other) - interrupts) / TURN_S
+    elapsed = time.monotonic() - began  # with the warm-up of a bare loop
+    got["wire_per_s"] = (backlog_packets(own) - packets) / elapsed
+    got["wire_ipis_per_s"] = (wire_interrupts(other) - interrupts) / elapsed
     assert got["wire_per_s"] < 0.05 * got["sent_per_s"], f"the wire is on the engine's CPU: {got}"
     return got
 
@@ -169,13 +177,22 @@ def bench_cpu(case: str, metric: str, rails: int, gate: float) -> None:
         raise SystemExit("bench mesh: the CPU of the engine needs two CPUs: one for it, one for the wire")
     own, other = cpus[:2]
     turns: dict[str, list[dict[str, Any]]] = {way: [] for way in NOTES}
-    with peer_lab(rails, 10) as (lab, addresses), engine_under_test(lab, addresses) as engine:
+    floor: list[dict[str, Any]] = []
+    with (
+        peer_lab(rails, 10) as (lab, addresses),
+        bare_loop(lab, addresses, TRAINS_PER_S) as bare,
+        engine_under_test(lab, addresses) as engine,
+    ):
+        pin(bare.process, {own})
+        pin(bare.playing, {other})
         for _ in range(TURNS):
             steer(lab, other)
             pin(engine.process, {own})
             pin(engine.playing, {other})
             with polling_idle():
                 turns[""].append(measure_steered(engine, own, other))
+                with paused(engine):
+                    floor.append(measure_steered(bare, own, other))
             turns["_steered"].append(measure_steered(engine, own, other))
             steer(lab, None)
             pin(engine.process, set(cpus))
@@ -186,6 +203,36 @@ def bench_cpu(case: str, metric: str, rails: int, gate: float) -> None:
         value = median(measured, "cpu_percent")
         limit = gate if way == "" else None
         report(case, metric + way, value, "percent of a core", limit, **detail(measured), note=NOTES[way])
+    for got in floor:
+        # Else it is the floor of something else: two of three packets are stamped, and all arrive.
+        assert (
+            got["stamps_per_s"] > 0.6 * got["sent_per_s"] and got["received_per_s"] > 0.9 * got["sent_per_s"]
+        ), got
+    above = statistics.median(
+        got["cpu_percent"] / least["cpu_percent"] for got, least in zip(turns[""], floor, strict=True)
+    )
+    report(
+        f"{case}, bare socket loop",
+        metric,
+        median(floor, "cpu_percent"),
+        "percent of a core",
+        **detail(floor),
+        engine_to_this=round(above, 2),
+        note="peer: the same system calls without the engine, each turn right after the engine's",
+    )
+
+
+@contextmanager
+def paused(engine: EngineUnderTest) -> Iterator[None]:
+    """Neither engine runs inside; they have caught up with each other again afterwards."""
+    for process in (engine.process, engine.playing):
+        os.kill(process.outer_pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in (engine.process, engine.playing):
+            os.kill(process.outer_pid, signal.SIGCONT)
+        time.sleep(0.5)
 
 
 def median(turns: list[dict[str, Any]], key: str) -> float:
