@@ -46,7 +46,8 @@ def bare_loop(lab: Lab, addresses: list[list[str]], trains_per_s: float) -> Iter
     """Builds and starts both loops. addresses : of the peers, by rail."""
     program = lab.directory / "bare_probe_loop"
     subprocess.run(["cc", "-O2", SOURCE, "-o", program], check=True)
-    own, peers = [], []
+    own: list[str] = []
+    peers: list[str] = []
     for nic, found in zip(lab.host("h0").nics, addresses, strict=True):
         for address in found:
             own += [nic.device, nic.address, address]
@@ -54,7 +55,7 @@ def bare_loop(lab: Lab, addresses: list[list[str]], trains_per_s: float) -> Iter
     own_in, requests = os.pipe()
     peers_in, playing_requests = os.pipe()
     answers, own_out = os.pipe()
-    command = [program, str(trains_per_s)]
+    command: list[str | os.PathLike[str]] = [program, str(trains_per_s)]
     process = lab.popen("h0", [*command, *own], stdin=own_in, stdout=own_out)
     playing = lab.popen("h1", [*command, *peers], stdin=peers_in)
     for end in (own_in, peers_in, own_out):
