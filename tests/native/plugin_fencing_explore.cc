@@ -14,7 +14,6 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -61,17 +60,17 @@ struct Model {
   std::string violation;
 };
 
-void put(std::string* out, uint64_t value) {
-  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
+using Words = std::vector<uint64_t>;
 
-void put_held(std::string* out, const HeldState& held) {
+void put(Words* out, uint64_t value) { out->push_back(value); }
+
+void put_held(Words* out, const HeldState& held) {
   put(out, held.base);
   put(out, held.bitmap[0]);
 }
 
-// The state as bytes, with the lanes in the given order.
-void digest_in_order(const Model& m, const std::array<uint32_t, 2>& order, std::string* out) {
+// The state as words, with the lanes in the given order.
+void digest_in_order(const Model& m, const std::array<uint32_t, 2>& order, Words* out) {
   out->clear();
   const uint32_t count = std::min<uint32_t>(lanes, 2);
   auto place = [&](uint32_t l) -> uint64_t {
@@ -104,7 +103,7 @@ void digest_in_order(const Model& m, const std::array<uint32_t, 2>& order, std::
           if (w.kind == Word::kState || w.kind == Word::kFenced) put_held(out, w.held);
         }
     }
-    out->push_back('|');
+    put(out, UINT64_MAX);  // no life begins so
   }
 }
 
@@ -119,7 +118,7 @@ struct KeyHash {
 };
 
 Key digest(const Model& m) {
-  static std::string text, mirror;
+  static Words text, mirror;
   constexpr std::array<uint32_t, 2> kForward{0, 1}, kMirror{1, 0};
   digest_in_order(m, kForward, &text);
   if (lanes == 2) {
@@ -127,9 +126,7 @@ Key digest(const Model& m) {
     if (mirror < text) text.swap(mirror);
   }
   uint64_t low = UINT64_C(0x9e3779b97f4a7c15), high = UINT64_C(0xc2b2ae3d27d4eb4f);
-  for (size_t i = 0; i < text.size(); i += 8) {
-    uint64_t word = 0;
-    memcpy(&word, text.data() + i, std::min<size_t>(8, text.size() - i));
+  for (uint64_t word : text) {
     low = (low ^ word) * UINT64_C(0xff51afd7ed558ccd);
     low ^= low >> 32;
     high = (high + word) * UINT64_C(0xc4ceb9fe1a85ec53);
@@ -236,22 +233,25 @@ bool state_under_way(const Model& m, uint32_t l) {
   return false;
 }
 
+// What happened, in a form that costs nothing until it is printed.
+struct Label {
+  const char* text;
+  uint64_t a, b;
+};
+
 struct Step {
-  std::string name;
+  Label label;
   Model after;
 };
 
 void successors(const Model& from, std::vector<Step>* out) {
   out->clear();
-  auto step = [&](const std::string& name, auto&& change) {
-    Step s{name, from};
-    change(&s.after);
-    forget_dead_lives(&s.after);
-    out->push_back(std::move(s));
+  auto step = [&](const Label& what, auto&& change) {
+    out->push_back({what, from});
+    change(&out->back().after);
+    forget_dead_lives(&out->back().after);
   };
-  auto label = [](const char* text, uint64_t a, uint64_t b = 0) {
-    return std::string(text) + " " + std::to_string(a) + " " + std::to_string(b);
-  };
+  auto label = [](const char* text, uint64_t a, uint64_t b = 0) { return Label{text, a, b}; };
   // The sender puts the first chunk that is on no lane on any lane that is up.
   for (uint64_t c = from.sender.base(); c < chunks; ++c) {
     if (c < from.sender.next() &&
@@ -455,8 +455,12 @@ int main(int argc, char** argv) {
   std::vector<Frame> stack;
   uint64_t transitions = 0, ends = 0;
   auto trace = [&] {
-    for (const Frame& frame : stack)
-      if (frame.at > 0) fprintf(stderr, "  %s\n", frame.next[frame.at - 1].name.c_str());
+    for (const Frame& frame : stack) {
+      if (frame.at == 0) continue;
+      const Label& label = frame.next[frame.at - 1].label;
+      fprintf(stderr, "  %s %llu %llu\n", label.text, static_cast<unsigned long long>(label.a),
+              static_cast<unsigned long long>(label.b));
+    }
   };
   auto enter = [&](const Model& model) {
     stack.emplace_back();

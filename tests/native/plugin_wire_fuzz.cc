@@ -170,6 +170,34 @@ void greet(Input* input) {
   if (reply_plausible(&reply) && (reply.device >= reply.nic_count || reply.nic_count > kMaxNics)) abort();
 }
 
+// What NCCL has asked for and waits for; the buffer has the exact size of its message.
+template <typename Message>
+struct Posted {
+  Message* message;
+  std::unique_ptr<uint8_t[]> data;
+  size_t size;
+};
+
+template <typename Message>
+class Requests {
+ public:
+  // post(data) gives the request, nullptr for "not now".
+  template <typename Post>
+  void add(size_t size, Post&& post) {
+    std::unique_ptr<uint8_t[]> data(new uint8_t[std::max<size_t>(size, 1)]());
+    Message* message = post(data.get());
+    if (message != nullptr) posted_.push_back({message, std::move(data), size});
+  }
+  // Forgets those of which test(posted) says that they are over.
+  template <typename Test>
+  void test(Test&& test) {
+    posted_.erase(std::remove_if(posted_.begin(), posted_.end(), test), posted_.end());
+  }
+
+ private:
+  std::vector<Posted<Message>> posted_;
+};
+
 void test_receiver(Input* input) {
   TestHost host;
   Peer peer;
@@ -186,12 +214,7 @@ void test_receiver(Input* input) {
     };
     receiver.enter();
     for (uint32_t lane = 0; lane < kLanes; ++lane) join(lane, 1);
-    struct Posted {
-      ReceiveMessage* message;
-      std::unique_ptr<uint8_t[]> data;
-      size_t capacity;
-    };
-    std::vector<Posted> posted;
+    Requests<ReceiveMessage> requests;
     while (input->more()) {
       uint8_t step = input->byte();
       switch (step % 8) {
@@ -226,9 +249,7 @@ void test_receiver(Input* input) {
         }
         case 4: {
           size_t capacity = input->word();
-          std::unique_ptr<uint8_t[]> data(new uint8_t[std::max<size_t>(capacity, 1)]);
-          ReceiveMessage* message = receiver.receive(data.get(), capacity, host.now_ns);
-          if (message != nullptr) posted.push_back({message, std::move(data), capacity});
+          requests.add(capacity, [&](void* data) { return receiver.receive(data, capacity, host.now_ns); });
           break;
         }
         case 5:
@@ -245,17 +266,13 @@ void test_receiver(Input* input) {
       receiver.drive(host.now_ns);
       peer.drain();
       if (receiver.lost()) break;
-      for (size_t i = 0; i < posted.size();) {
+      requests.test([&](const Posted<ReceiveMessage>& posted) {
         uint32_t size = 0;
         bool truncated = false;
-        if (!receiver.test(posted[i].message, &size, &truncated, host.now_ns)) {
-          ++i;
-          continue;
-        }
-        if (!truncated && size > posted[i].capacity) abort();
-        if (truncated && size <= posted[i].capacity) abort();
-        posted.erase(posted.begin() + static_cast<long>(i));
-      }
+        if (!receiver.test(posted.message, &size, &truncated, host.now_ns)) return false;
+        if (truncated != (size > posted.size)) abort();
+        return true;
+      });
     }
     receiver.close(host.now_ns);
     receiver.leave();
@@ -283,12 +300,7 @@ void test_sender(Input* input) {
       }
     };
     dial(nullptr);
-    struct Posted {
-      SendMessage* message;
-      std::unique_ptr<uint8_t[]> data;
-      size_t size;
-    };
-    std::vector<Posted> posted;
+    Requests<SendMessage> requests;
     while (input->more()) {
       switch (input->byte() % 7) {
         case 0:
@@ -308,10 +320,8 @@ void test_sender(Input* input) {
           break;
         }
         case 3: {
-          size_t size = input->word();
-          std::unique_ptr<uint8_t[]> data(new uint8_t[std::max<size_t>(size, 1)]());
-          SendMessage* message = sender.send(data.get(), static_cast<uint32_t>(size), 0, host.now_ns);
-          if (message != nullptr) posted.push_back({message, std::move(data), size});
+          uint32_t size = input->word();
+          requests.add(size, [&](const void* data) { return sender.send(data, size, 0, host.now_ns); });
           break;
         }
         case 4:
@@ -329,15 +339,12 @@ void test_sender(Input* input) {
       sender.drive(host.now_ns);
       peer.drain();
       if (sender.lost()) break;
-      for (size_t i = 0; i < posted.size();) {
+      requests.test([&](const Posted<SendMessage>& posted) {
         uint32_t size = 0;
-        if (!sender.test(posted[i].message, &size, host.now_ns)) {
-          ++i;
-          continue;
-        }
-        if (size != posted[i].size) abort();
-        posted.erase(posted.begin() + static_cast<long>(i));
-      }
+        if (!sender.test(posted.message, &size, host.now_ns)) return false;
+        if (size != posted.size) abort();
+        return true;
+      });
     }
     sender.close(host.now_ns);
     sender.leave();
