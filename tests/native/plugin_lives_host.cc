@@ -1,0 +1,176 @@
+// Several communicators, each in a thread of its own, in a process that loads the plugin, unloads it and
+// loads it again: every thread makes a context, connects to itself, sends messages and compares them, and
+// ends the context, over and over, while the others are anywhere in that.
+//
+// Usage: plugin_lives_host LIBRARY THREADS ROUNDS LIVES; FABRICPULSE_RUN_DIR must be set. Prints, before the
+// first life and after each, one line: `threads T descriptors D files F` of this process and its telemetry.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "abi/net.h"
+
+using namespace fabricpulse::abi;
+
+namespace {
+
+constexpr int kMessages = 8;
+constexpr size_t kMost = 300'000;
+
+std::atomic<int> failures{0};
+
+void log_line(int level, unsigned long, const char*, int, const char* format, ...) {
+  if (level <= 2) fprintf(stderr, "%s\n", format);
+}
+
+bool good(Result result, const char* call) {
+  if (result == kSuccess) return true;
+  fprintf(stderr, "%s returned %d\n", call, static_cast<int>(result));
+  ++failures;
+  return false;
+}
+
+uint64_t mix(uint64_t value) {
+  value = (value ^ (value >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  value = (value ^ (value >> 27)) * UINT64_C(0x94d049bb133111eb);
+  return value ^ (value >> 31);
+}
+
+struct Ends {
+  void *context = nullptr, *listener = nullptr, *send = nullptr, *recv = nullptr;
+};
+
+bool connect(const NetV12* net, uint64_t seed, Ends* ends) {
+  int devices = 0;
+  if (!good(net->devices(&devices), "devices") || devices < 1) return false;
+  int device = static_cast<int>(seed % static_cast<uint64_t>(devices));
+  PropertiesV12 properties{};
+  if (!good(net->get_properties(device, &properties), "getProperties")) return false;
+  alignas(8) char handle[kHandleBytes] = {};
+  if (!good(net->listen(ends->context, device, handle, &ends->listener), "listen")) return false;
+  while (ends->send == nullptr || ends->recv == nullptr) {
+    void* unused = nullptr;
+    if (ends->send == nullptr &&
+        !good(net->connect(ends->context, device, handle, &ends->send, &unused), "connect"))
+      return false;
+    if (ends->recv == nullptr && !good(net->accept(ends->listener, &ends->recv, &unused), "accept"))
+      return false;
+    usleep(200);  // as NCCL's proxy: asked again and again
+  }
+  return true;
+}
+
+// kMessages messages, all under way at once; with `leave` they are given up in the middle.
+bool exchange(const NetV12* net, uint64_t seed, bool leave, const Ends& ends) {
+  static thread_local std::vector<uint8_t> out(kMessages * kMost), in(kMessages * kMost);
+  void *sent[kMessages] = {}, *received[kMessages] = {}, *memory[2] = {};
+  if (!good(net->reg_mr(ends.send, out.data(), out.size(), kPointerHost, &memory[0]), "regMr") ||
+      !good(net->reg_mr(ends.recv, in.data(), in.size(), kPointerHost, &memory[1]), "regMr"))
+    return false;
+  bool over[2][kMessages] = {};
+  size_t sizes[kMessages];
+  for (int i = 0; i < kMessages; ++i) {
+    sizes[i] = mix(seed * kMessages + static_cast<uint64_t>(i)) % kMost;
+    for (size_t at = 0; at < sizes[i]; ++at)
+      out[kMost * static_cast<size_t>(i) + at] =
+          static_cast<uint8_t>((seed + at) * 31 + static_cast<size_t>(i));
+  }
+  for (int at = 0, left = 2 * kMessages; left > 0; at = (at + 1) % kMessages) {
+    size_t offset = kMost * static_cast<size_t>(at);
+    void* data = in.data() + offset;
+    size_t room = kMost;
+    int tag = 0, done = 0, size = 0;
+    // In order, as NCCL posts them.
+    bool before = at == 0 || (received[at - 1] != nullptr && sent[at - 1] != nullptr);
+    if (received[at] == nullptr && before &&
+        !good(net->irecv(ends.recv, 1, &data, &room, &tag, &memory[1], nullptr, &received[at]), "irecv"))
+      return false;
+    if (sent[at] == nullptr && before && received[at] != nullptr &&
+        !good(net->isend(ends.send, out.data() + offset, sizes[at], 0, memory[0], nullptr, &sent[at]),
+              "isend"))
+      return false;
+    if (leave && sent[kMessages - 1] != nullptr) return true;
+    void* requests[2] = {sent[at], received[at]};
+    for (int way = 0; way < 2; ++way) {
+      if (requests[way] == nullptr || over[way][at]) continue;
+      if (!good(net->test(requests[way], &done, &size), "test")) return false;
+      if (done == 0) continue;
+      over[way][at] = true;
+      --left;
+      if (way == 1 && (static_cast<size_t>(size) != sizes[at] ||
+                       memcmp(out.data() + offset, in.data() + offset, sizes[at]) != 0)) {
+        fprintf(stderr, "message %d is not what was sent\n", at);
+        ++failures;
+        return false;
+      }
+    }
+  }
+  return good(net->dereg_mr(ends.send, memory[0]), "deregMr") &&
+         good(net->dereg_mr(ends.recv, memory[1]), "deregMr");
+}
+
+void communicator(const NetV12* net, uint64_t number) {
+  Ends ends;
+  Config config{-1};
+  if (!good(net->init(&ends.context, number, &config, log_line, nullptr), "init")) return;
+  if (connect(net, number, &ends)) exchange(net, number, number % 3 == 2, ends);
+  if (ends.send != nullptr) good(net->close_send(ends.send), "closeSend");
+  if (ends.recv != nullptr) good(net->close_recv(ends.recv), "closeRecv");
+  if (ends.listener != nullptr) good(net->close_listen(ends.listener), "closeListen");
+  good(net->finalize(ends.context), "finalize");
+}
+
+int entries(const std::string& folder) {
+  DIR* dir = opendir(folder.c_str());
+  if (dir == nullptr) return 0;
+  int count = 0;
+  while (dirent* entry = readdir(dir)) count += entry->d_name[0] != '.';
+  closedir(dir);
+  return count;
+}
+
+void show() {
+  std::string plugin = std::string(getenv("FABRICPULSE_RUN_DIR")) + "/plugin";
+  // The folder that is being read is a descriptor itself.
+  printf("threads %d descriptors %d files %d\n", entries("/proc/self/task"), entries("/proc/self/fd") - 1,
+         entries(plugin));
+  fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 5 || getenv("FABRICPULSE_RUN_DIR") == nullptr) return 2;
+  long threads = strtol(argv[2], nullptr, 10), rounds = strtol(argv[3], nullptr, 10);
+  long lives = strtol(argv[4], nullptr, 10);
+  show();
+  for (long life = 0; life < lives; ++life) {
+    void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      fprintf(stderr, "%s\n", dlerror());
+      return 2;
+    }
+    auto* net = static_cast<const NetV12*>(dlsym(library, "ncclNetPlugin_v12"));
+    if (net == nullptr) return 2;
+    std::vector<std::thread> running;
+    running.reserve(static_cast<size_t>(threads));
+    for (long thread = 0; thread < threads; ++thread)
+      running.emplace_back([=] {
+        for (long round = 0; round < rounds; ++round)
+          communicator(net, static_cast<uint64_t>((life * threads + thread) * rounds + round + 1));
+      });
+    for (std::thread& thread : running) thread.join();
+    dlclose(library);
+    show();
+  }
+  return failures == 0 ? 0 : 1;
+}
