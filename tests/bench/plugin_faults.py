@@ -76,13 +76,6 @@ LONG_FAULTS = 8  # two on each NIC of both hosts
 LONG_FAULT_LASTS_S = 3.0
 
 
-def carries(ring: Ring, host: str, device: str) -> bool:
-    """Whether lanes of a host's NIC are used."""
-    return any(
-        lane["device"] == device and lane["state"] == "up" and lane["weight"] > 0 for lane in ring.lanes(host)
-    )
-
-
 def survivors(lab: Lab, ring: Ring) -> list[float]:
     """The bandwidth with one NIC down over that NIC's capacity: from half a second after the fault to its end."""
     found = []
@@ -95,7 +88,7 @@ def survivors(lab: Lab, ring: Ring) -> list[float]:
         until = time.time()
         fault.undo()
         found.append(ring.bandwidth(since, until) / 25e6)
-        ring.until(partial(carries, ring, host, nic.device), 30)
+        ring.until(partial(ring.carries, host, nic.device), 30)
         time.sleep(1)  # so that the same rail is not down more often than without damping
     return found
 
@@ -117,7 +110,7 @@ def bench_failover(faults: int) -> None:
             time.sleep(FAULT_LASTS_S)
             fault.undo()
             repaired = time.monotonic()
-            ring.until(partial(carries, ring, host, nic.device), 30)
+            ring.until(partial(ring.carries, host, nic.device), 30)
             backs.append(time.monotonic() - repaired)
             time.sleep(max(0.0, next_at - time.monotonic()))
             # Looked up only now: reading takes processor time from the job. Gaps of the return count too.

@@ -157,3 +157,14 @@ class Ring:
         """Every lane of every connection of a host."""
         status = self.control(host, op="status")
         return [lane for connection in status["connections"] for lane in connection["lanes"]]
+
+    def states(self, host: str, device: str) -> set[str]:
+        """What state the lanes over a host's NIC are in."""
+        return {lane["state"] for lane in self.lanes(host) if lane["device"] == device}
+
+    def carries(self, host: str, device: str) -> bool:
+        """Whether lanes of a host's NIC are used."""
+        return any(
+            lane["device"] == device and lane["state"] == "up" and lane["weight"] > 0
+            for lane in self.lanes(host)
+        )

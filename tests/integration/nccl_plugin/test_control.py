@@ -28,10 +28,6 @@ def ring() -> Iterator[Ring]:
         started.stop()
 
 
-def on_rail(ring: Ring, host: str, device: str) -> list[str]:
-    return [lane["state"] for lane in ring.lanes(host) if lane["device"] == device]
-
-
 def test_the_socket_is_the_users_alone(ring: Ring) -> None:
     (path,) = (ring.lab.host("h0").run_dir / "plugin").glob("*.sock")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -50,7 +46,7 @@ def test_avoid_and_restore_a_nic(ring: Ring) -> None:
     answer = ring.control("h0", **request)
     assert (answer["ok"], answer["result"]) == (True, "applied")
     assert answer["changed"]
-    ring.until(lambda: set(on_rail(ring, "h0", "rail0")) == {"disabled"}, 3.0)
+    ring.until(lambda: ring.states("h0", "rail0") == {"disabled"}, 3.0)
     since = time.time()
     ring.until(lambda: ring.bandwidth(since, time.time()) > 0)
     assert ring.control("h0", **request)["result"] == "duplicate"
@@ -58,19 +54,19 @@ def test_avoid_and_restore_a_nic(ring: Ring) -> None:
     assert stale["error"]["code"] == "stale_generation"
     assert ring.control("h0", op="status", op_id="a-1")["result"] == "applied"
     assert ring.control("h0", op="nic.restore", op_id="a-2", generation=11, device="rail0")["ok"]
-    ring.until(lambda: set(on_rail(ring, "h0", "rail0")) <= {"up", "slow_start"}, 5.0)
+    ring.until(lambda: ring.states("h0", "rail0") <= {"up", "slow_start"}, 5.0)
 
 
 def test_never_the_last_healthy_lane(ring: Ring) -> None:
     """With one rail avoided the other one cannot be, and nothing changes by asking."""
     assert ring.control("h0", op="nic.avoid", op_id="b-1", generation=20, device="rail0")["ok"]
-    ring.until(lambda: set(on_rail(ring, "h0", "rail0")) == {"disabled"}, 3.0)
+    ring.until(lambda: ring.states("h0", "rail0") == {"disabled"}, 3.0)
     refused = ring.control("h0", op="nic.avoid", op_id="b-2", generation=20, device="rail1")
     assert refused["error"]["code"] == "last_healthy_lane"
     assert "rail1" in refused["error"]["message"]
-    assert "up" in on_rail(ring, "h0", "rail1")
+    assert "up" in ring.states("h0", "rail1")
     assert ring.control("h0", op="nic.restore", op_id="b-3", generation=21, device="rail0")["ok"]
-    ring.until(lambda: set(on_rail(ring, "h0", "rail0")) <= {"up", "slow_start"}, 5.0)
+    ring.until(lambda: ring.states("h0", "rail0") <= {"up", "slow_start"}, 5.0)
 
 
 def test_disable_and_enable_a_lane(ring: Ring) -> None:
@@ -143,12 +139,12 @@ def test_all_that_is_said_is_of_the_schema(ring: Ring) -> None:
     ):
         check_request(request)
         if request["op"] == "nic.avoid" and request["op_id"] == "s-2":  # the other NIC is on its way out
-            ring.until(lambda: set(on_rail(ring, "h0", "rail0")) == {"disabled"}, 3.0)
+            ring.until(lambda: ring.states("h0", "rail0") == {"disabled"}, 3.0)
         if request["op"] in ("lane.weight", "lane.disable"):
-            ring.until(lambda: set(on_rail(ring, "h0", "rail0")) <= {"up", "slow_start"}, 5.0)
+            ring.until(lambda: ring.states("h0", "rail0") <= {"up", "slow_start"}, 5.0)
         check_answer(ring.control("h0", **request), f"answer_{kind}")
     check_answer(ring.control("h0", op="fly"), "answer_error")
-    ring.until(lambda: set(on_rail(ring, "h0", "rail0")) <= {"up", "slow_start"}, 5.0)
+    ring.until(lambda: ring.states("h0", "rail0") <= {"up", "slow_start"}, 5.0)
 
 
 def test_status_comes_in_pages(ring: Ring) -> None:

@@ -34,14 +34,6 @@ def ring(ring_lab: Lab) -> Iterator[Ring]:
             rank.process.wait(10)
 
 
-def rail0_used(ring: Ring, host: str) -> bool:
-    """Some lane over the host's rail0 has carried bytes lately."""
-    return any(
-        lane["device"] == "rail0" and lane["state"] == "up" and lane["weight"] > 0
-        for lane in ring.lanes(host)
-    )
-
-
 FAULTS: dict[str, Callable[[Lab], Fault]] = {
     "link_down": lambda lab: lab.host(1).nic(0).down(),
     "admin_down": lambda lab: lab.host(1).nic(0).admin_down(),
@@ -62,7 +54,7 @@ def test_a_dead_rail_costs_a_short_stall_and_nothing_else(ring: Ring, ring_lab: 
     assert ring.bandwidth(until - 0.5, until) > 0
     assert all(lane["state"] != "up" for lane in ring.lanes("h1") if lane["device"] == "rail0")
     fault.undo()
-    ring.until(lambda: rail0_used(ring, "h1"), 3.0)
+    ring.until(lambda: ring.carries("h1", "rail0"), 3.0)
     ring.stop()
 
 

@@ -19,10 +19,6 @@ pytestmark = pytest.mark.root
 ROOT = Path(__file__).parents[3]
 
 
-def states(ring: Ring, host: str, device: str) -> set[str]:
-    return {lane["state"] for lane in ring.lanes(host) if lane["device"] == device}
-
-
 def recreate(host: Host, device: str) -> tuple[int, int]:
     """Takes a NIC away and puts one of the same name and addresses, but another index, in its place; both indexes.
 
@@ -64,7 +60,7 @@ def test_a_nic_that_comes_back_as_another_one_carries_again() -> None:
         before, after = recreate(lab.host(0), "rail0")
         assert after != before
         for host in ("h0", "h1"):
-            ring.until(lambda host=host: states(ring, host, "rail0") <= {"up", "slow_start"}, 20.0)  # type: ignore[misc]
+            ring.until(lambda host=host: ring.states(host, "rail0") <= {"up", "slow_start"}, 20.0)  # type: ignore[misc]
         sent = {
             host: sum(lane["sent_bytes"] for lane in ring.lanes(host) if lane["device"] == "rail0")
             for host in ("h0", "h1")
@@ -110,7 +106,7 @@ def test_a_nic_that_was_unknown_at_the_start_carries_lanes() -> None:
             assert {device["device"] for device in ring.control(host, op="status")["devices"]} == {"rail0"}
             assert {lane["device"] for lane in ring.lanes(host)} == {"rail0"}
         give_back[0]()
-        ring.until(lambda: "up" in states(ring, "h0", "rail1"), 20.0)
+        ring.until(lambda: "up" in ring.states("h0", "rail1"), 20.0)
         give_back[1]()
         for host in ("h0", "h1"):
             ring.until(
@@ -123,9 +119,9 @@ def test_a_nic_that_was_unknown_at_the_start_carries_lanes() -> None:
         ring.until(lambda: ring.bandwidth(time.time() - 1, time.time()) > 1.5 * 25e6, 20.0)
         # It fails like any other, and NCCL's connections stay where they were placed.
         fault = lab.host(0).nic("rail1").down()
-        ring.until(lambda: not states(ring, "h0", "rail1") & {"up", "slow_start"}, 5.0)
+        ring.until(lambda: not ring.states("h0", "rail1") & {"up", "slow_start"}, 5.0)
         fault.undo()
-        ring.until(lambda: "up" in states(ring, "h0", "rail1"), 20.0)
+        ring.until(lambda: "up" in ring.states("h0", "rail1"), 20.0)
         assert {c["device"] for c in ring.control("h0", op="status")["connections"]} == {"rail0"}
         ring.stop()
 
@@ -173,11 +169,11 @@ def lab6() -> Iterator[Lab]:
 def test_ipv6_alone_carries_and_fails_over(lab6: Lab) -> None:
     ring = Ring(lab6, 2, ["--bytes", "1M"])
     ring.wait_running()
-    assert states(ring, "h0", "rail0") == {"up"}
+    assert ring.states("h0", "rail0") == {"up"}
     out = lab6.host(0).run(["ss", "-Htn", "state", "established"]).stdout
     assert "[fd00" in out
     fault = lab6.host(0).nic("rail0").down()
-    ring.until(lambda: not states(ring, "h0", "rail0") & {"up", "slow_start"}, 5.0)
+    ring.until(lambda: not ring.states("h0", "rail0") & {"up", "slow_start"}, 5.0)
     fault.undo()
-    ring.until(lambda: states(ring, "h0", "rail0") <= {"up", "slow_start"}, 10.0)
+    ring.until(lambda: ring.states("h0", "rail0") <= {"up", "slow_start"}, 10.0)
     ring.stop()

@@ -21,10 +21,6 @@ def ring() -> Iterator[Ring]:
         started.stop()
 
 
-def states(ring: Ring, device: str) -> set[str]:
-    return {lane["state"] for lane in ring.lanes("h0") if lane["device"] == device}
-
-
 def blocked(stack: Stack, device: str) -> list[str]:
     return [t["blocked"] for t in stack.get("/api/v1/targets") if t["target"]["device"] == device]
 
@@ -42,7 +38,7 @@ def test_a_running_job_leaves_a_nic_and_comes_back(ring, stack: Stack):
     (action,) = stack.actions()
     assert (action["outcome"], action["processes"]) == ("succeeded", 1)
     assert action["verified_at"] - action["received_at"] < 3.0
-    ring.until(lambda: states(ring, "rail0") == {"disabled"}, 3.0)
+    ring.until(lambda: ring.states("h0", "rail0") == {"disabled"}, 3.0)
     wait_until(lambda: stack.actions()[0]["traffic"] == "moved", "the job moves data over the other rail", 10)
     since = time.time()
     time.sleep(0.3)  # the ring prints what it moved in this time
@@ -53,7 +49,7 @@ def test_a_running_job_leaves_a_nic_and_comes_back(ring, stack: Stack):
     stack.post(webhook(alert(device="rail1", status="resolved")))
     stack.post(webhook(alert(status="resolved")))
     stack.wait_phase("in_service")
-    ring.until(lambda: states(ring, "rail0") <= {"up", "slow_start"}, 5.0)
+    ring.until(lambda: ring.states("h0", "rail0") <= {"up", "slow_start"}, 5.0)
     assert len(stack.actions()) == 2
 
 
