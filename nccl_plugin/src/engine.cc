@@ -143,7 +143,9 @@ void Engine::add_communicator(int change) {
 }
 
 void Engine::called(const char* abi) {
+  std::lock_guard<std::mutex> lock(lock_);  // communicators may begin in several threads at once
   fp_plugin_header* header = telemetry_.header();
+  if (strncmp(header->abi, abi, sizeof(header->abi)) == 0) return;
   snprintf(header->abi, sizeof(header->abi), "%s", abi);
 }
 

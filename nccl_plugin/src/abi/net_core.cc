@@ -1,6 +1,7 @@
 #include "abi/net_core.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -70,15 +71,16 @@ struct RecvComm {
 
 std::mutex process_lock;
 Context* process_context = nullptr;
-abi::Logger logger = nullptr;
+// The last communicator's; they may begin in several threads at once.
+std::atomic<abi::Logger> logger{nullptr};
 
 template <typename F>
 Result guarded(F&& body) noexcept {
   try {
     return body();
   } catch (const std::exception& error) {
-    if (logger != nullptr)
-      logger(static_cast<int>(LogLevel::kWarn), ~0ul, "fabricpulse", 0, "NET/FABRICPULSE: %s", error.what());
+    if (abi::Logger log = logger.load(std::memory_order_relaxed); log != nullptr)
+      log(static_cast<int>(LogLevel::kWarn), ~0ul, "fabricpulse", 0, "NET/FABRICPULSE: %s", error.what());
   } catch (...) {
   }
   return abi::kInternalError;
@@ -129,7 +131,7 @@ thread_local Debts debts;
 Result init(void** context, uint64_t communicator, abi::Logger log, abi::ProfilerCallback profiler,
             const char* version) {
   return guarded([&]() -> Result {
-    logger = log;
+    logger.store(log, std::memory_order_relaxed);
     std::string error;
     auto engine = Engine::acquire(log, Engine::Purpose::kNet, &error);
     if (!engine) {
