@@ -176,7 +176,10 @@ class SimFleet:
     def _correct(self, host: SimHost, line: Line) -> None:
         if host.fleet_clock is not None:
             now = host.instant(self.t + 0.06)
-            correction = Correction(line.ref_host_ns, line.correction_ns, line.rate_ppt * 1e-3, line.bound_ns)
+            adrift = self.coordinator is not None and self.coordinator.adrift
+            correction = Correction(
+                line.ref_host_ns, line.correction_ns, line.rate_ppt * 1e-3, line.bound_ns, adrift=adrift
+            )
             host.fleet_clock.correct(now, correction)
 
     def _samples(self, edge: SimEdge, begin: float, end: float) -> Samples:
@@ -218,7 +221,18 @@ class SimFleet:
             line = Line(now, target.at(now) - now, target.rate_ppt, bound)
         info = HostInfo(1, "", (), names, "none")
         return StepReport(
-            PROTOCOL, host.name, 1, 1, now, reports, line, None, host.root, clock.page.disruptions, info
+            PROTOCOL,
+            host.name,
+            1,
+            1,
+            now,
+            reports,
+            line,
+            None,
+            host.root,
+            clock.page.disruptions,
+            info,
+            adrift=clock.adrift,
         )
 
     # The truth

@@ -164,6 +164,8 @@ class Coordinator:
             member.suspect,
             neighbours,
             self.fleet.generation,
+            self.fleet.quorum,
+            self.fleet.adrift,
         )
 
     def membership(self) -> Membership:
@@ -231,6 +233,7 @@ class Coordinator:
             {
                 "solves": fleet.solves,
                 "root": fleet.root,
+                "quorum": not fleet.adrift,
                 "generation": fleet.generation,
                 "residual_p50_ns": fleet.residual_p50_ns,
                 "members": members,
@@ -242,6 +245,7 @@ class Coordinator:
         fleet = self.fleet
         out = Exposition()
         out.add(metrics.MEMBERS, (), len(fleet.members))
+        out.add(metrics.QUORUM, (), int(not fleet.adrift))
         out.add(metrics.UNREACHED, (), fleet.unreached)
         out.add(metrics.SOLVES, (), fleet.solves)
         out.add(metrics.SOLVE_SECONDS, (), self._solve_s)

@@ -22,6 +22,7 @@ from fabricpulse.clocksync.wire import (
     EdgeName,
     HostInfo,
     Line,
+    Quorum,
     StepReport,
     edge_records,
 )
@@ -38,6 +39,8 @@ _SUSPECT_S = 60.0
 _MOST_RANK = 3
 # A fit that is older, or newer than the host's clock, is of no use: seconds.
 _OLDEST_S, _NEWEST_S = 120.0, 1.0
+# What clocks of one part of a fleet may do together while nobody sees it, as in holdover.
+_ALONE_DRIFT_PPB = 1_000.0
 _I4 = 2**31 - 1
 
 Ints = NDArray[np.int64]
@@ -83,6 +86,7 @@ class Fleet:
     waiting, missing : members whose report waits for a solve; members that were in the last one and have not reported
     since. begin_s : how long a fleet of which nobody has fleet time yet waits for hosts that others have edges to. Two
     halves that begin apart are two timelines, and clocks that never run backward take hours to become one again.
+    quorum : the latest known; adrift : the last solve had none, so that its timeline may not be the fleet's.
     """
 
     lease_s: float = 10.0
@@ -99,6 +103,8 @@ class Fleet:
     unreached: int = 0
     waiting: int = 0
     missing: int = 0
+    quorum: Quorum | None = None
+    adrift: bool = False
     _slots: dict[str, int] = field(default_factory=dict)
     _first_s: float = 0.0
 
@@ -184,7 +190,7 @@ class Fleet:
         if not taken:
             return None
         members, reports = [m for m, _ in taken], [r for _, r in taken]
-        said = _Said.of(members, reports, now_s)
+        said = _Said.of(members, reports, now_s, _ALONE_DRIFT_PPB * self.stale_s)
         # Where we are not the first choice, others who may know more begin, and their timeline comes with the reports.
         begin_s = self.begin_s * (1 + min(max(report.rank for report in reports), _MOST_RANK))
         if not said.known.any() and now_s - self._first_s < begin_s and self._incomplete(members):
@@ -193,21 +199,37 @@ class Fleet:
         if not len(records):
             return None
         host_now = said.simultaneous()
+        latest = max(filter(None, (self.quorum, *(report.quorum for report in reports))), default=None)
+        if latest is not None:
+            self.root = latest.root
         root = next((k for k, m in enumerate(members) if m.name == self.root), None)
         edges = _edges(records, owner, peer, host_now)
         hosts = said.hosts(host_now, self.parameters)
-        solution = solve(hosts, edges, root, self.parameters)
+        solution = solve(hosts, edges, root, self.parameters, latest)
         if not hosts.known.all():
             # Newcomers were only placed by when their report came in; now it is known what their clocks show.
             said.place(solution, host_now)
             host_now = said.simultaneous()
             edges = _edges(records, owner, peer, host_now)
             hosts = said.hosts(host_now, self.parameters)
-            solution = solve(hosts, edges, root, self.parameters)
-        self.root = members[solution.root].name
+            solution = solve(hosts, edges, root, self.parameters, latest)
+        self._take_quorum(members, hosts, host_now, solution, latest)
         self._deliver(taken, hosts, host_now, solution, now_s)
         self._judge(members, records["edge"], edges, solution)
         return solution
+
+    def _take_quorum(
+        self, members: list[Member], hosts: Hosts, host_now: Ints, solution: Solution, latest: Quorum | None
+    ) -> None:
+        """Remembers what the timeline rests on now, if it is the fleet's."""
+        self.quorum, self.adrift = latest, not solution.whole
+        if self.adrift:
+            return
+        self.root = members[solution.root].name
+        in_main = solution.component == solution.main
+        moment_s = int(host_now[solution.root] + solution.correction_ns[solution.root]) // 10**9
+        anchored = bool((in_main & np.isfinite(hosts.anchor_ns)).any())
+        self.quorum = Quorum(max(moment_s, 0), int(in_main.sum()), self.root, anchored)
 
     @staticmethod
     def _incomplete(members: list[Member]) -> bool:
@@ -328,10 +350,13 @@ class _Said:
     bound_ns: NDArray[np.float64]
     anchor_ns: NDArray[np.float64]
     anchor_bound_ns: NDArray[np.float64]
+    unnoticed_ns: NDArray[np.float64]
     placed: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, members: list[Member], reports: list[StepReport], now_s: float) -> "_Said":
+    def of(
+        cls, members: list[Member], reports: list[StepReport], now_s: float, unnoticed_ns: float
+    ) -> "_Said":
         nowhere = Line(0, 0, 0, 0)
         lines = [report.line or nowhere for report in reports]
         since = np.array([now_s - member.received_s for member in members])
@@ -347,6 +372,7 @@ class _Said:
             np.array([float(line.bound_ns) for line in lines]),
             np.array([float(anchor[0]) for anchor in anchors]),
             np.array([float(anchor[1]) for anchor in anchors]),
+            np.array([0.0 if report.adrift else unnoticed_ns for report in reports]),
             known.copy(),
         )
 
@@ -387,6 +413,7 @@ class _Said:
             np.where(self.known, self.bound_ns + parameters.drift_ppb * elapsed_s, np.inf),
             self.anchor_ns,
             self.anchor_bound_ns,
+            self.unnoticed_ns,
         )
 
 

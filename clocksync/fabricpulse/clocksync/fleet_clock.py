@@ -29,13 +29,16 @@ class Instant:
 @dataclass(frozen=True)
 class Correction:
     """fleet = host + correction_ns at host time ref_host_ns, with the rate rate_ppb; true within bound_ns
-    there.
+    there. free : of hosts that follow only each other, so that all may turn away from the fleet together. adrift : and
+    they know that they are not the fleet.
     """
 
     ref_host_ns: int
     correction_ns: int
     rate_ppb: float
     bound_ns: int
+    free: bool = False
+    adrift: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class FleetClock:
     target: ClockLine
     last: Instant
     corrected_host_ns: int = 0
+    adrift: bool = False  # the last correction was
     host_per_raw: float | None = None  # rate of the host clock minus that of the raw clock, as a ratio
     _anchor: Instant | None = None  # where the measurement of host_per_raw began
 
@@ -116,8 +120,14 @@ class FleetClock:
         )
         age_ns = abs(now.host_ns - correction.ref_host_ns)
         bound = correction.bound_ns + age_ns * self.parameters.drift_ppb // _NS
+        drift_ppb = self.parameters.drift_ppb
+        self.adrift = correction.adrift
+        if correction.free or correction.adrift:
+            drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
+        if not (self.adrift and self.known):
+            self.corrected_host_ns = now.host_ns
+        held = now.host_ns - self.corrected_host_ns <= self.parameters.holdover_after_ns
         self.target = target
-        self.corrected_host_ns = now.host_ns
         if not self.known:
             line = ClockLine(now.host_ns, target.at(now.host_ns), rate_ppt)
             self.page = replace(self.page, current=line, previous=line, ref_mono_raw_ns=now.raw_ns)
@@ -128,10 +138,10 @@ class FleetClock:
         ahead += self._turn_ppb(self.page.previous) * self.parameters.lead_ns // _NS + 1
         self.page = replace(
             self.page,
-            status=ClockStatus.SYNCHRONIZED,
+            status=ClockStatus.SYNCHRONIZED if held else ClockStatus.HOLDOVER,
             bound_ref_host_ns=now.host_ns,
             bound_ns=bound + ahead + 1,
-            drift_ppb=self.parameters.drift_ppb + self._turn_ppb(self.page.current),
+            drift_ppb=drift_ppb + self._turn_ppb(self.page.current),
             valid_until_host_ns=now.host_ns + self.parameters.validity_ns,
         )
         return self.page
@@ -159,6 +169,14 @@ class FleetClock:
                 now, ClockStatus.HOLDOVER, 0, max(drift_ppb, self.parameters.holdover_drift_ppb)
             )
         self.page = replace(page, valid_until_host_ns=now.host_ns + self.parameters.validity_ns)
+        return self.page
+
+    def hold(self, now: Instant) -> ClockPage:
+        """From now on nobody corrects: the page says holdover, and its bound grows as fast as that needs."""
+        page = self.tick(now)
+        if page.status in (ClockStatus.SYNCHRONIZED, ClockStatus.DISRUPTED):
+            drift_ppb = self.parameters.holdover_drift_ppb + self._turn_ppb(page.current)
+            self.page = self._rebound(now, ClockStatus.HOLDOVER, 0, drift_ppb)
         return self.page
 
     def _rebound(self, now: Instant, status: ClockStatus, extra_ns: int, drift_ppb: int) -> ClockPage:

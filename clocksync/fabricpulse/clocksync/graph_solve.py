@@ -7,12 +7,14 @@ dozen products (a direct factorisation of a random graph fills in completely and
 weights take edges that do not fit out of the answer. Pure: arrays in, arrays out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, dijkstra
+
+from fabricpulse.clocksync.wire import Quorum
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -49,7 +51,8 @@ class Hosts:
 
     correction_ns, rate_ppb : by the line that the host keeps. known : it has such a line. bound_ns : its
     error bound. anchor_ns : correction by a time source of its own, NaN without one. anchor_bound_ns : that
-    source's error bound.
+    source's error bound. unnoticed_ns : how far fleet time may have gone away from the host's while nobody noticed that
+    its part of the fleet was cut off.
     """
 
     correction_ns: Ints
@@ -58,6 +61,7 @@ class Hosts:
     bound_ns: Floats
     anchor_ns: Floats
     anchor_bound_ns: Floats
+    unnoticed_ns: Floats | float = 0.0
 
     def __len__(self) -> int:
         return len(self.correction_ns)
@@ -68,7 +72,8 @@ class Solution:
     """One solve. reached : host has a correction now (it is connected to the timeline).
 
     residual_ns : per edge, measured minus solved. weight : Huber weight of each edge, 1 = fits.
-    component : per host; hosts of other components than `main` keep a timeline of their own.
+    component : per host; hosts of other components than `main` keep a timeline of their own. whole : the main component
+    speaks for the fleet.
     """
 
     correction_ns: Ints
@@ -81,6 +86,7 @@ class Solution:
     main: int
     root: int
     shift_ns: float
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -180,11 +186,15 @@ def _dot(a: Floats, b: Floats) -> float:
     return float(np.einsum("i,i->", a, b))
 
 
-def solve(hosts: Hosts, edges: Edges, root: int | None, parameters: SolveParameters) -> Solution:
+def solve(
+    hosts: Hosts, edges: Edges, root: int | None, parameters: SolveParameters, quorum: Quorum | None = None
+) -> Solution:
     """One step of the fleet: corrections, rates and bounds of all hosts at the common instant.
 
-    root : the host of the last solve's root, if it still lives. The timeline goes on without a jump: the
-    median correction of hosts that already keep it does not change, unless anchors say so.
+    root : the host of the last solve's root, if it still lives. quorum : what the main component must have to speak for
+    the fleet, whose time without anchors is right by definition; otherwise others may keep the fleet's time, and only
+    what hosts knew before is known. The timeline goes on without a jump: the median correction of hosts that already
+    keep it does not change, unless anchors say so.
     """
     n = len(hosts)
     graph = Graph(n, edges.i, edges.j)
@@ -200,7 +210,7 @@ def solve(hosts: Hosts, edges: Edges, root: int | None, parameters: SolveParamet
     delta, huber = robust_least_squares(graph, m, sigma)
     residual = m - (delta[edges.i] - delta[edges.j])
 
-    main = _main_component(hosts, component)
+    main = _main_component(hosts, component, root)
     chosen = root if root is not None and 0 <= root < n and component[root] == main else None
     if chosen is None:
         chosen = _choose_root(component, edges, main)
@@ -208,9 +218,25 @@ def solve(hosts: Hosts, edges: Edges, root: int | None, parameters: SolveParamet
     rate = _gauge_rate(hosts, component, rate, parameters)
     correction = predicted + np.rint(correction_f).astype(np.int64)
     change = (correction - hosts.correction_ns).astype(np.float64)
-    bound = _bounds(hosts, edges, residual, change, component, chosen, main, parameters)
+    in_main = component == main
+    whole = _is_whole(hosts, in_main, chosen == root, quorum)
+    begins = not (hosts.known & in_main).any()
+    # Anchors say themselves what they know; without them the root of the fleet is right, and that of a part is not.
+    right = chosen if whole or begins else None
+    if not whole:
+        hosts = replace(hosts, bound_ns=hosts.bound_ns + hosts.unnoticed_ns)
+    bound = _bounds(hosts, edges, residual, change, right, parameters)
     reached = np.isfinite(bound)
-    return Solution(correction, rate, bound, reached, residual, huber, component, main, chosen, shift)
+    return Solution(correction, rate, bound, reached, residual, huber, component, main, chosen, shift, whole)
+
+
+def _is_whole(hosts: Hosts, in_main: NDArray[np.bool_], has_root: bool, quorum: Quorum | None) -> bool:
+    """Whether the hosts of the main component speak for the fleet; of two halves the one with the root does."""
+    anchored = bool((in_main & np.isfinite(hosts.anchor_ns)).any())
+    if quorum is None or anchored:
+        return True
+    count = int(in_main.sum())
+    return not quorum.anchored and (2 * count > quorum.hosts or (2 * count == quorum.hosts and has_root))
 
 
 def _predict(hosts: Hosts, edges: Edges, component: NDArray[np.int32]) -> Ints:
@@ -241,10 +267,14 @@ def _predict(hosts: Hosts, edges: Edges, component: NDArray[np.int32]) -> Ints:
     return predicted
 
 
-def _main_component(hosts: Hosts, component: NDArray[np.int32]) -> int:
-    """The component that goes on as the fleet: the one with most hosts that already keep fleet time."""
+def _main_component(hosts: Hosts, component: NDArray[np.int32], root: int | None) -> int:
+    """The component that goes on as the fleet: the one with most hosts that already keep fleet time; of two with
+    equally many the one with the root.
+    """
     anchored = np.isfinite(hosts.anchor_ns)
     votes = np.bincount(component, 1.0 + 1e3 * hosts.known + 1e7 * anchored)
+    if root is not None and 0 <= root < len(component):
+        votes[component[root]] += 0.5
     return int(votes.argmax())
 
 
@@ -314,16 +344,14 @@ def _bounds(
     edges: Edges,
     residual: Floats,
     change: Floats,
-    component: NDArray[np.int32],
-    root: int,
-    main: int,
+    root: int | None,
     parameters: SolveParameters,
 ) -> Floats:
     """Error bound of each host: the shortest way to something that is right, in units of what the edges can
     hide.
 
-    Right are: anchors, within their own bound; without anchors the root, by definition of the timeline; and
-    any host as far as its bound of before still holds. Each is a source of one multi-source shortest-path
+    Right are: anchors, within their own bound; without anchors the root, if there is one, by definition of the
+    timeline; and any host as far as its bound of before still holds. Each is a source of one multi-source shortest-path
     search, done as a search from a node added for the purpose. inf : not connected to any.
     """
     n = len(hosts)
@@ -332,7 +360,7 @@ def _bounds(
     if anchored.any():
         anchors = np.abs(hosts.anchor_ns - (hosts.correction_ns + change)) + hosts.anchor_bound_ns
         source = np.where(anchored, np.minimum(source, anchors), source)
-    elif not (hosts.known & (component != main)).any() or not hosts.known[root]:
+    elif root is not None:
         source[root] = 0.0
     length = edges.bound_ns + parameters.drift_ppb * np.maximum(edges.bound_age_s, 0.0) + np.abs(residual)
     start = np.flatnonzero(np.isfinite(source))

@@ -99,6 +99,11 @@ UNREACHED = MetricSpec(
     "gauge",
     "Hosts with a lease that no edge connects to the timeline.",
 )
+QUORUM = MetricSpec(
+    "fabricpulse_clocksync_quorum",
+    "gauge",
+    "1 while the last solve spoke for the fleet: it had an anchor, or most hosts of the solve before.",
+)
 SOLVES = MetricSpec("fabricpulse_clocksync_solves_total", "counter", "Solves of the fleet.")
 SOLVE_SECONDS = MetricSpec("fabricpulse_clocksync_solve_seconds", "gauge", "Duration of the last solve.")
 SOLVE_FAILURES = MetricSpec("fabricpulse_clocksync_solve_failures_total", "counter", "Solves that failed.")
@@ -117,5 +122,16 @@ METRICS = (
     *(BOUND, OFFSET, FREQUENCY, SYNCHRONIZED, STATUS, DISRUPTIONS, SLEW),
     *(EDGES, EDGE_RESIDUAL, EDGE_STEPS, ROUTE_CHANGES, SAMPLES, SAMPLES_LOST, COORDINATOR_UP, REPORT_ERRORS),
     *(SUSPECT, FIT_SECONDS, OUTPUT_SAMPLES, OUTPUT_FAILURES),
-    *(MEMBERS, UNREACHED, SOLVES, SOLVE_SECONDS, SOLVE_FAILURES, SOLVE_EDGES, RESIDUAL, MISFITS, SUSPECTS),
+    *(
+        MEMBERS,
+        QUORUM,
+        UNREACHED,
+        SOLVES,
+        SOLVE_SECONDS,
+        SOLVE_FAILURES,
+        SOLVE_EDGES,
+        RESIDUAL,
+        MISFITS,
+        SUSPECTS,
+    ),
 )

@@ -8,6 +8,7 @@ pure modules.
 import asyncio
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -31,6 +32,7 @@ from fabricpulse.clocksync.wire import (
     Line,
     LineReply,
     NicInfo,
+    Quorum,
     StepReply,
     StepReport,
     pack_edges,
@@ -82,6 +84,7 @@ class Sidecar:
         self._coordinator = CoordinatorClient(TokenFile(self._config.http_client.token_file))
         self._neighbours = NeighbourBook(run_dir / "clocksync-neighbours.json")
         self._root = ""
+        self._quorum: Quorum | None = None
         self._suspect = ""
         self._fit_s = 0.0
         self._started_s = time.monotonic()
@@ -214,7 +217,7 @@ class Sidecar:
             if self._synced_since_s is None:
                 self._synced_since_s = time.monotonic()
                 log.info("synchronized", after_s=round(time.monotonic() - self._started_s, 2))
-        else:
+        elif not self._fleet_clock.adrift:
             self._synced_since_s = None
 
     def _alone_s(self) -> float:
@@ -269,6 +272,8 @@ class Sidecar:
             root=self._root,
             steps=self._fleet_clock.page.disruptions,
             info=self._info if with_info else None,
+            quorum=self._quorum,
+            adrift=self._fleet_clock.adrift,
         )
 
     def _take_reply(self, reply: StepReply, follow: bool) -> None:
@@ -280,14 +285,21 @@ class Sidecar:
             self._neighbours.learn({**known, **reply.neighbours})
         if not follow:
             return
-        self._root = reply.root
+        self._root, self._quorum = reply.root, reply.quorum
         if reply.suspect and reply.suspect != self._suspect:
             log.warning("the coordinator finds this host's stamps wrong", reason=reply.suspect)
         self._suspect = reply.suspect
         self._edges.take_verdicts(unpack_verdicts(reply.verdicts))
         if reply.line is not None:
             line = reply.line
-            self._apply(Correction(line.ref_host_ns, line.correction_ns, line.rate_ppt * 1e-3, line.bound_ns))
+            rate_ppb = line.rate_ppt * 1e-3
+            if reply.adrift and not self._fleet_clock.adrift:
+                log.warning(
+                    "too few hosts are left to know what the fleet does: the error bound grows as in holdover"
+                )
+            self._apply(
+                Correction(line.ref_host_ns, line.correction_ns, rate_ppb, line.bound_ns, adrift=reply.adrift)
+            )
 
     def _apply(self, correction: Correction) -> None:
         now = self._clock.instant()
@@ -318,7 +330,7 @@ class Sidecar:
             return
         correction = consensus(self.host, self._own_line(), fits, lines, self._clock.now_ns(), drift)
         if correction is not None:
-            self._apply(correction)
+            self._apply(replace(correction, free=True))
 
     # What others ask
 

@@ -98,6 +98,8 @@ class SidecarView:
             return "no probe samples: is fabricpulse mesh running on this host, with the same FABRICPULSE_RUN_DIR?"
         if not len(self.edges):
             return "the mesh has no edges: is this host in its membership, and any other?"
+        if self.clock.adrift and self.coordinator.up:
+            return "most of the fleet is out of reach: this part goes on alone, and cannot know what the rest does"
         if not self.edges.fits():
             return (
                 "no edge has samples of both directions: do the peers run, and do their NICs reach this host?"

@@ -75,12 +75,26 @@ class Line(msgspec.Struct, frozen=True, array_like=True):
     bound_ns: Annotated[int, Meta(ge=0, le=2**61)]
 
 
+class Quorum(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """What the last solve that spoke for the fleet rested on: `hosts` on the timeline, and anchors if there were any.
+
+    moment_s : fleet time of it. A part of the fleet that has lost more than half of these hosts, or half and the root,
+    or all anchors, cannot know what the rest does.
+    """
+
+    moment_s: Annotated[int, Meta(ge=0, le=2**40)]
+    hosts: Annotated[int, Meta(ge=0, le=2**32)]
+    root: str
+    anchored: bool
+
+
 class StepReport(msgspec.Struct, frozen=True, array_like=True):
     """What a sidecar sends each step. edges : records of EDGE. host_ns : its host clock when it sent.
 
     line : None while it has none. anchor : correction and bound by a time source of its own. root : of the last
     solve it has seen. steps : clock steps that the host itself has noticed. rank : of the coordinator in the host's
-    list; 0 is the one that it asks first.
+    list; 0 is the one that it asks first. quorum, adrift : as
+    it was last told.
     """
 
     protocol: int
@@ -95,6 +109,8 @@ class StepReport(msgspec.Struct, frozen=True, array_like=True):
     steps: int
     info: HostInfo | None
     rank: int = 0
+    quorum: Quorum | None = None
+    adrift: bool = False
 
 
 class EdgeVerdict(NamedTuple):
@@ -110,6 +126,7 @@ class StepReply(msgspec.Struct, frozen=True, array_like=True):
 
     verdicts : records of
     VERDICT. resend_info : send HostInfo with the next report. neighbours : host -> sidecar URL, when it changed.
+    adrift : the solve did not speak for the fleet, so that bounds must grow as in holdover.
     """
 
     solve: int
@@ -120,6 +137,8 @@ class StepReply(msgspec.Struct, frozen=True, array_like=True):
     suspect: str
     neighbours: dict[str, str] | None
     generation: int
+    quorum: Quorum | None = None
+    adrift: bool = False
 
 
 class LineReply(msgspec.Struct, frozen=True, array_like=True):

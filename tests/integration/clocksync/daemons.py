@@ -5,9 +5,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,67 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
+
+
+class Relay:
+    """A TCP way to `port` that can be cut: connections end, and new ones are reset until it is mended."""
+
+    def __init__(self, port: int) -> None:
+        self.up = True
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def cut(self) -> None:
+        self.up = False
+        for one in (end for pair in self._pairs for end in pair):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self.up = True
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # ends accept
+        self._threads[0].join()
+        self.cut()
+        for thread in self._threads[1:]:
+            thread.join()
+        for one in (self._listener, *(end for pair in self._pairs for end in pair)):
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = self._reach() if self.up else None
+            if far is None:
+                near.close()
+                continue
+            self._pairs.append((near, far))
+            for source, sink in ((near, far), (far, near)):
+                thread = threading.Thread(target=self._copy, args=(source, sink))
+                self._threads.append(thread)
+                thread.start()
+
+    def _reach(self) -> socket.socket | None:
+        try:
+            return socket.create_connection(("127.0.0.1", self._port))
+        except OSError:
+            return None
+
+    @staticmethod
+    def _copy(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
 
 
 class Daemons:
@@ -40,6 +103,7 @@ class Daemons:
         self.coordinator_arguments: list[str] = []
         self.sidecar_arguments: list[str] = []
         self.scheme = "http"
+        self.relays: list[Relay] = []
 
     def spawn(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
         with (self.directory / f"{name}.log").open("ab") as log:
@@ -59,15 +123,25 @@ class Daemons:
         listen = f"127.0.0.1:{self.coordinator_ports[name]}"
         self.spawn(name, ["coordinator", "--web.listen-address", listen, *self.coordinator_arguments], {})
 
-    def sidecar(self, host: str, *coordinators: str, settings: list[str] | None = None) -> None:
-        """coordinators : names; default: the one called coordinator."""
+    def sidecar(self, host: str, *coordinators: str | Relay, settings: list[str] | None = None) -> None:
+        """coordinators : names, or relays to them; default: the one called coordinator."""
         config = self.directory / f"{host}.yaml"
-        urls = [self.url(name) for name in (coordinators or ("coordinator",))]
+        urls = [
+            self.url(way) if isinstance(way, str) else f"{self.scheme}://localhost:{way.port}"
+            for way in (coordinators or ("coordinator",))
+        ]
         lines = [f"coordinators: [{', '.join(urls)}]", *(self.settings if settings is None else settings)]
         config.write_text("\n".join(lines) + "\n")
         listen = f"127.0.0.1:{self.ports[host]}"
         arguments = ["sidecar", "--config", str(config), "--web.listen-address", listen]
         self.spawn(host, [*arguments, *self.sidecar_arguments], self.fleet.environment(host))
+
+    def relay(self, name: str = "coordinator") -> Relay:
+        """A way to a coordinator that can be cut; the sidecars that take it name its port."""
+        self.url(name)
+        made = Relay(self.coordinator_ports[name])
+        self.relays.append(made)
+        return made
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()
@@ -81,6 +155,8 @@ class Daemons:
         process.wait()
 
     def stop(self) -> None:
+        for relay in self.relays:
+            relay.close()
         for process in self.running.values():
             process.send_signal(signal.SIGCONT)
             process.terminate()
@@ -133,9 +209,11 @@ def read(fleet: SyntheticFleet, host: str, kernel_ns: int | None = None) -> Flee
     return page.convert(fleet.clocks[host].from_kernel(kernel_ns or time.time_ns()))
 
 
-def disagreement(fleet: SyntheticFleet, hosts: list[str]) -> tuple[float, bool, list[FleetTime]]:
+def disagreement(
+    fleet: SyntheticFleet, hosts: list[str], kernel_ns: int | None = None
+) -> tuple[float, bool, list[FleetTime]]:
     """Largest difference of fleet time between hosts at one moment, and whether all bounds hold for it."""
-    now = time.time_ns()
+    now = kernel_ns or time.time_ns()
     times = [t for host in hosts if (t := read(fleet, host, now)) is not None]
     spread = max(t.fleet_ns for t in times) - min(t.fleet_ns for t in times)
     hold = all(abs(a.fleet_ns - b.fleet_ns) <= a.bound_ns + b.bound_ns for a in times for b in times)
@@ -156,20 +234,29 @@ def all_have(fleet: SyntheticFleet, hosts: list[str], status: ClockStatus) -> bo
 
 
 class Watch:
-    """Looks at fleet time until told otherwise: bounds hold, and it never runs backward on any host."""
+    """Looks at fleet time until told otherwise: bounds hold, it never runs backward on any host, and never jumps."""
 
-    def __init__(self, fleet: SyntheticFleet) -> None:
-        self._fleet = fleet
-        self._last = dict.fromkeys(fleet.hosts, 0)
+    def __init__(self, fleet: SyntheticFleet, hosts: list[str] | None = None) -> None:
+        self._fleet, self._hosts = fleet, hosts or fleet.hosts
+        self._last: dict[str, int] = {}
+        self._looked_ns = 0
 
     def once(self) -> float:
         """Asserts what always must hold; returns the largest disagreement, ns."""
-        spread, hold, times = disagreement(self._fleet, self._fleet.hosts)
+        now = time.time_ns()
+        spread, hold, times = disagreement(self._fleet, self._hosts, now)
         assert hold, times
-        for host, shown in zip(self._fleet.hosts, times, strict=True):
+        # Fleet time may differ by 50 ppm from true time, as clocks do, and be slewed by 500.
+        most = 600e-6 * (now - self._looked_ns) + 1_000
+        for host, shown in zip(self._hosts, times, strict=True):
             assert shown.status != ClockStatus.UNKNOWN
-            assert shown.fleet_ns > self._last[host], f"fleet time of {host} ran backward"
+            if host in self._last:
+                moved = shown.fleet_ns - self._last[host]
+                assert moved >= 0, f"fleet time of {host} ran backward by {-moved} ns"
+                jump = moved - (now - self._looked_ns)
+                assert abs(jump) < most, f"fleet time of {host} jumped by {jump} ns"
             self._last[host] = shown.fleet_ns
+        self._looked_ns = now
         return spread
 
     def run(self, seconds: float, limit_ns: float) -> None:

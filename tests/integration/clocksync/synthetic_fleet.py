@@ -126,6 +126,17 @@ class SyntheticFleet:
             "FABRICPULSE_VIRTUAL_CLOCK": str(self.directory / host / "virtual_clock"),
         }
 
+    def set_clock(self, host: str, offset_ns: int, rate_ppb: int = 0) -> None:
+        """From now on the clock of `host` shows the kernel's time and `offset_ns`, and gains `rate_ppb`."""
+        self.clock_writers[host].append(time.time_ns(), offset_ns, rate_ppb * 1000)
+
+    def turn_clock(self, host: str, by_ppb: int) -> None:
+        """The clock of `host` runs faster by `by_ppb` from now on, without a step."""
+        now = time.time_ns() + 50_000_000
+        shown = self.clocks[host].from_kernel(now)
+        rate_ppb = self.clocks[host].from_kernel(now + 10**9) - shown - 10**9
+        self.clock_writers[host].append(now, shown - now, (rate_ppb + by_ppb) * 1000)
+
     def step_clock(self, host: str, by_ns: int) -> None:
         """Steps the clock of `host` now; its rate stays."""
         now = time.time_ns()

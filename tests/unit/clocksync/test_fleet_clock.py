@@ -172,3 +172,35 @@ def test_somebody_slewing_the_host_clock_widens_the_bound() -> None:
         clock.tick(slewed)
         fleet = clock.page.convert(slewed.host_ns)
         assert abs(fleet.fleet_ns - t * S) <= fleet.bound_ns
+
+
+def test_a_part_of_the_fleet_grows_its_bound_and_is_soon_in_holdover() -> None:
+    """Corrections of a part hold what a holdover holds, from the first on; after 4 s of them it is one."""
+    clock = synced(5.0)
+    holdover_ppb = clock.parameters.holdover_drift_ppb
+    for t in range(6, 12):
+        now = at(t)
+        for tick in range(4):
+            clock.tick(at(t - 1 + tick / 4))
+        page = clock.correct(now, replace(truth(t, now), adrift=True))
+        assert page.drift_ppb >= holdover_ppb
+        assert page.status == (ClockStatus.SYNCHRONIZED if t <= 8 else ClockStatus.HOLDOVER), t
+    for tick in range(48, 53):  # four a second, as a sidecar's: slews end
+        now = at(tick / 4)
+        clock.tick(now)
+    page = clock.correct(now, truth(13, now))
+    assert page.status == ClockStatus.SYNCHRONIZED
+    assert page.drift_ppb < holdover_ppb
+
+
+def test_a_clock_that_is_left_alone_says_holdover() -> None:
+    """At the end of its sidecar: same time, same bound, growing as in holdover, and not for ever."""
+    clock = synced(5.0)
+    now = at(5.1)
+    before = clock.tick(now).convert(now.host_ns)
+    page = clock.hold(now)
+    after = page.convert(now.host_ns)
+    assert (after.fleet_ns, after.bound_ns) == (before.fleet_ns, before.bound_ns)
+    assert after.status == ClockStatus.HOLDOVER
+    assert page.drift_ppb >= clock.parameters.holdover_drift_ppb
+    assert page.convert(at(16.0).host_ns).status == ClockStatus.UNKNOWN

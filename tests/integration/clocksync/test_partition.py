@@ -1,0 +1,99 @@
+"""Both networks are cut in two, that of the probes and that of the coordinators, and mended: real daemons."""
+
+import json
+
+import pytest
+from tests.integration.clocksync.daemons import (
+    HOSTS,
+    Daemons,
+    Relay,
+    Watch,
+    all_have,
+    disagreement,
+    read,
+    wait_for,
+)
+from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
+
+from fabricpulse.core.shm.clock_page import ClockStatus
+
+# What the clocks of one part gain on the others' at first, and later: an air conditioning that fails. The first is less
+# than what the bound allows for while measured, the sum less than in holdover.
+_TURN_PPB = (200, 600)
+
+
+class Divided:
+    """A fleet with a coordinator in each part; `small` hosts are cut off from the rest."""
+
+    def __init__(self, fleet: SyntheticFleet, daemons: Daemons, small: list[str]) -> None:
+        self.fleet, self.daemons, self.small = fleet, daemons, small
+        self.large = [host for host in HOSTS if host not in small]
+        self.across: list[Relay] = []
+        for name in ("first", "second"):
+            daemons.coordinator(name)
+        for host in HOSTS:
+            ways = [daemons.relay(name) for name in ("first", "second")]
+            self.across.append(ways[0] if host in small else ways[1])
+            daemons.sidecar(host, *ways)
+        wait_for(lambda: all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED), 20, "all synchronized")
+        wait_for(lambda: disagreement(fleet, HOSTS)[0] < 1_000, 10, "agreement within 1 us")
+        wait_for(lambda: len(self.members("second")) == len(HOSTS), 10, "all report to the second")
+        self.links = [link for link in fleet.links if (link.a in small) != (link.b in small)]
+
+    def cut(self) -> None:
+        for link in self.links:
+            link.up = False
+        for relay in self.across:
+            relay.cut()
+
+    def mend(self) -> None:
+        for link in self.links:
+            link.up = True
+        for relay in self.across:
+            relay.mend()
+
+    def members(self, name: str) -> set[str]:
+        document = json.loads(self.daemons.get(f"{self.daemons.url(name)}/api/v1/clocksync/status"))
+        return {member["host"] for member in document["members"] if member["age_s"] < 2}
+
+    def bound_ns(self, hosts: list[str]) -> int:
+        """The widest, now."""
+        return max(t.bound_ns for host in hosts if (t := read(self.fleet, host)) is not None)
+
+
+@pytest.mark.parametrize("small", [["h3"], ["h2", "h3"], ["h0", "h1"]], ids=["one", "half", "other-half"])
+def test_the_part_that_is_not_the_fleet_is_in_holdover(
+    fleet: SyntheticFleet, daemons: Daemons, small: list[str]
+) -> None:
+    """Its clocks turn by 800 ppb together, which it cannot see: it says holdover, its bound covers that all the time,
+    and after the healing all are one fleet again, without a jump and within the slew limit.
+    """
+    divided = Divided(fleet, daemons, small)
+    watch = Watch(fleet)
+    watch.run(2, 2_000)
+    divided.cut()
+    for host in small:
+        fleet.turn_clock(host, _TURN_PPB[0])
+
+    def adrift(hosts: list[str]) -> bool:
+        return all_have(fleet, hosts, ClockStatus.HOLDOVER)
+
+    watch.until(lambda: adrift(small) or adrift(divided.large), 20, "one part is in holdover")
+    alone, goes_on = (small, divided.large) if adrift(small) else (divided.large, small)
+    if len(small) == 1:
+        assert alone == small
+    for host in alone:
+        fleet.turn_clock(host, _TURN_PPB[1])
+    watch.run(10, 60_000)
+    assert adrift(alone)
+    assert all_have(fleet, goes_on, ClockStatus.SYNCHRONIZED)
+    assert divided.bound_ns(goes_on) < 10_000
+    for host in alone if len(alone) > 1 else []:
+        assert "most of the fleet is out of reach" in daemons.get(
+            f"http://127.0.0.1:{daemons.ports[host]}/api/v1/clocksync/status"
+        )
+    divided.mend()
+    watch.until(lambda: all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED), 20, "all synchronized again")
+    watch.until(lambda: disagreement(fleet, HOSTS)[0] < 1_000, 10, "all agree again")
+    watch.run(2, 2_000)
+    assert divided.bound_ns(HOSTS) < 10_000
