@@ -45,6 +45,7 @@ from fabricpulse.core.fleet.membership import Membership, load_membership
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
+from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.clock_page import ClockPage, ClockPageReader, ClockPageWriter, ClockStatus
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.core.web.server import WebServer, parse_address
@@ -70,6 +71,8 @@ class Sidecar:
         self._membership = self._load_membership(self._config)
         self._clock = HostClock()
         run_dir = ensure_run_dir()
+        # Two sidecars would take turns with the clock page: fleet time would run backward.
+        self._lock = RunLock(run_dir, "clocksync sidecar")
         now = self._clock.instant()
         parameters = self._config.clock.parameters(self._config.estimator.drift_ppb)
         self._fleet_clock = FleetClock.start(parameters, now, _old_page(clock_page_path()))
@@ -144,6 +147,7 @@ class Sidecar:
             await self._coordinator.close()
             stopped.cancel()
             await self.server.stop()
+            self._leave()
             for task in done:
                 if task is not stopped:
                     task.result()
@@ -152,6 +156,13 @@ class Sidecar:
         while True:
             self._tick()
             await asyncio.sleep(_TICK_S)
+
+    def _leave(self) -> None:
+        """What the page says when nobody looks after it any more: holdover, for as long as a page holds."""
+        page = self._fleet_clock.hold(self._clock.instant())
+        self._writer.write(page)
+        self._outputs.publish(page, self._clock)
+        self._lock.release()
 
     def _tick(self) -> None:
         before = self._fleet_clock.page.disruptions

@@ -9,13 +9,13 @@ from click.testing import CliRunner
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.run_dir import RUN_DIR_ENV
+from fabricpulse.core.run_lock import RunLock
 from fabricpulse.exporters.nic.command import command
 from fabricpulse.exporters.nic.config import NicConfig
 from fabricpulse.exporters.nic.event_log import EventLog
 from fabricpulse.exporters.nic.exporter import NicExporter, Sources, event_log
 from fabricpulse.exporters.nic.flap_store import load_links, save_links
 from fabricpulse.exporters.nic.flap_tracker import LinkState
-from fabricpulse.exporters.nic.run_lock import RunLock
 
 LABELS = ("mlx5_0", "1", "eth0")
 
@@ -185,15 +185,15 @@ def test_a_log_that_cannot_be_written_ends_the_daemon_at_once(tree, tmp_path, mo
 
 
 def test_a_second_exporter_is_refused_until_the_first_is_gone(tmp_path):
-    first = RunLock(tmp_path)
+    first = RunLock(tmp_path, "nic")
     with pytest.raises(
         UserError, match=rf"in use by another fabricpulse nic \(process {os.getpid()}\): stop it"
     ):
-        RunLock(tmp_path)
+        RunLock(tmp_path, "nic")
     first.release()
-    RunLock(tmp_path).release()
+    RunLock(tmp_path, "nic").release()
 
 
 def test_a_run_directory_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"cannot write .*nic.lock: No such file or directory"):
-        RunLock(tmp_path / "none")
+        RunLock(tmp_path / "none", "nic")

@@ -16,13 +16,13 @@ from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.run_dir import ensure_run_dir
+from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.virtual_clock import ENV as VIRTUAL_CLOCK_ENV
 from fabricpulse.core.shm.virtual_clock import VirtualClock
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.exporters.nic.config import COLLECTORS, OFF_BY_DEFAULT, DeviceSection, NicConfig
 from fabricpulse.exporters.nic.exporter import NicExporter, event_log
 from fabricpulse.exporters.nic.flap_store import boot_id, write_atomically
-from fabricpulse.exporters.nic.run_lock import RunLock
 
 DEFAULT_LISTEN = ":9611"
 
@@ -137,7 +137,7 @@ def command(
     def make(config: NicConfig) -> NicExporter:
         return NicExporter(config, sysfs=sysfs, run_dir=run_dir, clock=clock, boot_id=boot)
 
-    lock = RunLock(run_dir)
+    lock = RunLock(run_dir, "nic")
     try:
         run_daemon(lambda life: serve(life, options, load, make))
     finally:

@@ -1,4 +1,4 @@
-"""One exporter a run directory: two would overwrite each other's flap state and tell each event twice."""
+"""One daemon of a kind a run directory: two would overwrite each other's files."""
 
 import fcntl
 import os
@@ -7,15 +7,16 @@ from pathlib import Path
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.run_dir import RUN_DIR_ENV
 
-NAME = "nic.lock"
-
 
 class RunLock:
-    """Holds `<run_dir>/nic.lock` until the process ends, however it ends (flock)."""
+    """Holds `<run_dir>/<name>.lock` until the process ends, however it ends (flock)."""
 
-    def __init__(self, run_dir: Path) -> None:
-        """Raises UserError when another process holds it or the directory cannot be written."""
-        path = run_dir / NAME
+    def __init__(self, run_dir: Path, name: str) -> None:
+        """name : of the command, such as "clocksync sidecar"; its last word names the file.
+
+        Raises UserError when another process holds it or the directory cannot be written.
+        """
+        path = run_dir / f"{name.rsplit(maxsplit=1)[-1]}.lock"
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
@@ -28,7 +29,7 @@ class RunLock:
             holder = os.read(self._descriptor, 32).decode("ascii", "replace").strip()
             os.close(self._descriptor)
             raise UserError(
-                f"{run_dir} is in use by another fabricpulse nic (process {holder or 'unknown'}): stop it, or give"
+                f"{run_dir} is in use by another fabricpulse {name} (process {holder or 'unknown'}): stop it, or give"
                 f" this one a directory of its own with {RUN_DIR_ENV}"
             ) from error
         os.truncate(self._descriptor, 0)
