@@ -51,6 +51,7 @@ class Coordinator:
         self._arrived = asyncio.Event()
         # One event a solve: a thousand waiters wake at once, without a lock that they queue for.
         self._solved = asyncio.Event()
+        self._started_s = time.monotonic()
         self._solve_s = 0.0
         self._failures = 0
         self._edges = 0
@@ -186,8 +187,12 @@ class Coordinator:
 
     async def _http_sd(self, request: web.Request) -> web.Response:
         """Targets for Prometheus: one group a host that has a lease; `?exporter=mesh|nic|qp|clocksync` or
-        `?port=`.
+        `?port=`. Sidecars are listed with the port that they listen on.
         """
+        if (left := self._started_s + self._config.lease_s - time.monotonic()) > 0:
+            # An empty list would make Prometheus drop what it has; after an error it keeps that.
+            text = f"started just now: hosts that live have reported in {left:.0f} s\n"
+            return web.Response(status=503, text=text, headers={"Retry-After": f"{left:.0f}"})
         exporter = request.query.get("exporter", "clocksync")
         port = request.query.get("port", "") or str(SD_PORTS.get(exporter, ""))
         if not port.isdigit():
@@ -198,8 +203,12 @@ class Coordinator:
         groups = []
         for member in sorted(self.fleet.members.values(), key=lambda m: m.name):
             url = member.info.url if member.info is not None else ""
-            address = url.partition("://")[2].rpartition(":")[0] or member.name
-            groups.append({"targets": [f"{address}:{port}"], "labels": {"fabricpulse_host": member.name}})
+            address, _, own_port = url.partition("://")[2].rpartition(":")
+            if own_port and exporter == "clocksync" and "port" not in request.query:
+                target = f"{address}:{own_port}"
+            else:
+                target = f"{address or member.name}:{port}"
+            groups.append({"targets": [target], "labels": {"fabricpulse_host": member.name}})
         return web.json_response(groups)
 
     async def _status(self, _: web.Request) -> web.Response:
