@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench.mesh_faults import Watch, fleet_of_four
-from tests.bench.mesh_report import cpu_seconds, report
+from tests.bench.mesh_rows import report
+from tests.bench.rows import cpu_seconds
 from tests.integration.mesh.mesh_fleet import MeshFleet, Scrape, wait_for
 
 from fabricpulse.core.errors import UserError

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from tests.bench.mesh_faults import DISCONNECTS, fleet_of_four
-from tests.bench.mesh_report import report
+from tests.bench.mesh_rows import report
 from tests.integration.mesh.mesh_fleet import MeshFleet
 
 from fabricpulse.lab import Host
@@ -108,7 +108,7 @@ def bench_stalls(seconds: float) -> None:
             "false_disconnects",
             before,
             "disconnects",
-            0,
+            "== 0",
             played=played,
         )
 

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from tests.bench.mesh_faults import fleet_of_four
-from tests.bench.mesh_report import quantile, report
+from tests.bench.mesh_rows import report
+from tests.bench.rows import quantile
 from tests.fixtures.fuzzing import CrashError, libfuzzer_compiler, run_target
 from tests.fixtures.probe_fuzz import LONGEST, compile_probe_fuzz, seeds
 
@@ -49,7 +50,7 @@ def bench_owd(seconds: float) -> None:
                     errors.append(float(abs(sample.owd_ns - truth)))
                     delays.append(float(truth))
         case = f"true clock, {len(errors)} trains"
-        report(case, "owd_error_ns_p99", quantile(errors, 0.99), "ns", 500, max=max(errors))
+        report(case, "owd_error_ns_p99", quantile(errors, 0.99), "ns", "<= 500", max=max(errors))
         report(case, "owd_us_p50", statistics.median(delays) / 1e3, "us")
 
 
@@ -87,7 +88,7 @@ def bench_forged(count: int) -> None:
         verdict = gate.take(packet)
         verdicts[verdict] = verdicts.get(verdict, 0) + 1
         accepted += verdict == "accepted"
-    report(f"{count} forged packets", "forged_accepted", accepted, "packets", 0, refused=verdicts)
+    report(f"{count} forged packets", "forged_accepted", accepted, "packets", "== 0", refused=verdicts)
 
 
 def bench_fuzz(seconds: int) -> None:
@@ -102,4 +103,4 @@ def bench_fuzz(seconds: int) -> None:
             finding = str(crash)
     kind = "libFuzzer" if libfuzzer_compiler() else "own mutator"
     more = {"inputs": tried} if finding is None else {"finding": finding}
-    report(f"{kind}, {seconds} s", "fuzz_crashes", int(finding is not None), "inputs", 0, **more)
+    report(f"{kind}, {seconds} s", "fuzz_crashes", int(finding is not None), "inputs", "== 0", **more)

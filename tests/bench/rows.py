@@ -27,11 +27,11 @@ class Rows:
     ) -> None:
         """Prints one row.
 
-        must : the gate as `<= 1.5`, `>= 0.9` or `== 0`; a value that is not a number misses every gate.
+        must : the gate as `<= 1.5`, `>= 0.9` or `== 0`; a value that is not a number (printed as null) misses every gate.
         more : further fields; by convention `peer`, `peer_value` and `ratio` where there is a peer.
         """
         row: dict[str, Any] = {"bench": self.bench, "case": case, "metric": metric}
-        row |= {"value": round(value, 6), "unit": unit, **more}
+        row |= {"value": None if math.isnan(value) else round(value, 6), "unit": unit, **more}
         if must is not None:
             comparison, bound = must.split()
             row |= {"must": must, "ok": not math.isnan(value) and _KEPT[comparison](value, float(bound))}
