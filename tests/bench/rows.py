@@ -27,7 +27,7 @@ class Rows:
     ) -> None:
         """Prints one row.
 
-        must : the gate as `<= 1.5`, `>= 0.9` or `== 0`; a value that is not a number (printed as null) misses every gate.
+        must : the gate as `<= 1.5`, `>= 0.9` or `== 0`; a value that is not a number is null and misses every gate.
         more : further fields; by convention `peer`, `peer_value` and `ratio` where there is a peer.
         """
         row: dict[str, Any] = {"bench": self.bench, "case": case, "metric": metric}
