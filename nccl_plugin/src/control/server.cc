@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <grp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -24,16 +25,12 @@ constexpr uint32_t kMaxSenseless = 16;       // messages without sense, then the
 constexpr uint64_t kMuteNs = 2'000'000'000;  // who has asked nothing yet
 constexpr uint64_t kSilentNs = UINT64_C(600'000'000'000);  // who has
 constexpr double kAcceptsPerSecond = 2000, kAcceptBurst = 64;
-constexpr int kLookMs = 500;
-constexpr uint64_t kListen = 0, kStop = 1, kFirstClient = 2;
+constexpr uint64_t kLookNs = 500'000'000;
 
 }  // namespace
 
 ControlServer::ControlServer(Engine* engine)
-    : engine_(engine),
-      requests_(engine),
-      next_client_(kFirstClient),
-      tokens_(kAcceptsPerSecond, kAcceptBurst) {}
+    : engine_(engine), requests_(engine), tokens_(kAcceptsPerSecond, kAcceptBurst) {}
 
 ControlServer::~ControlServer() {
   if (thread_.joinable()) {
@@ -82,10 +79,7 @@ void ControlServer::open(std::string* complaint) {
   path_ = path;
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   stop_ = eventfd(0, EFD_CLOEXEC);
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = kStop;
-  if (epoll_ < 0 || stop_ < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, stop_, &event) != 0) {
+  if (epoll_ < 0 || stop_ < 0) {
     *complaint += std::string("no control socket: cannot make its descriptors: ") + strerror(errno);
     return;
   }
@@ -93,51 +87,35 @@ void ControlServer::open(std::string* complaint) {
   thread_ = quiet_thread("fabricpulse-ctl", [this] { run(); });
 }
 
+// Who knocks is heard as long as there are tokens; without one, the wait is no longer than to the next:
+// whoever asks anew each time waits for that. ppoll, since epoll_pwait2, which takes nanoseconds too, is
+// younger than the systems that are supported; and the listening socket beside the clients' epoll set, not in
+// it, since it would go in and out for every client of a flood.
 void ControlServer::run() {
-  bool stop = false;
-  while (!stop) {
+  auto safely = [this](auto&& step) {
+    try {
+      step();
+    } catch (const std::exception& error) {  // out of memory: the client may ask again
+      engine_->warn(std::string("control socket: ") + error.what());
+    }
+  };
+  while (true) {
+    tokens_.advance(engine_->now());
+    pollfd ready[3] = {{stop_, POLLIN, 0}, {epoll_, POLLIN, 0}, {tokens_.any() ? fd_ : -1, POLLIN, 0}};
+    uint64_t wait = tokens_.any() ? kLookNs : tokens_.wait_ns();
+    timespec until{0, static_cast<long>(wait)};
+    bool forever = tokens_.any() && clients_.empty();
+    if (ppoll(ready, 3, forever ? nullptr : &until, nullptr) < 0) continue;
+    if (ready[0].revents != 0) return;
     uint64_t now = engine_->now();
-    listen_again(now);
-    epoll_event events[16];
-    int count = wait(events, 16);
-    now = engine_->now();
-    for (int i = 0; i < count; ++i) {
-      try {
-        if (events[i].data.u64 == kStop) {
-          stop = true;
-        } else if (events[i].data.u64 == kListen) {
-          accept_client(now);
-        } else {
-          serve(events[i].data.u64, now);
-        }
-      } catch (const std::exception& error) {  // out of memory: the client may ask again
-        engine_->warn(std::string("control socket: ") + error.what());
-      }
+    if (ready[2].revents != 0) safely([&] { accept_client(now); });
+    if (ready[1].revents != 0) {
+      epoll_event events[16];
+      int count = epoll_wait(epoll_, events, 16, 0);
+      for (int i = 0; i < count; ++i) safely([&] { serve(events[i].data.u64, now); });
     }
     drop_silent(now);
   }
-}
-
-// While nobody is let in, no longer than to the next token: whoever asks anew each time waits for that, not
-// for a tick of epoll_wait's milliseconds. ppoll, since epoll_pwait2 is younger than the systems that are
-// supported.
-int ControlServer::wait(epoll_event* events, int most) {
-  if (listening_) return epoll_wait(epoll_, events, most, clients_.empty() ? -1 : kLookMs);
-  pollfd any{epoll_, POLLIN, 0};
-  timespec until{0, static_cast<long>(tokens_.wait_ns())};
-  if (ppoll(&any, 1, &until, nullptr) <= 0) return 0;
-  return epoll_wait(epoll_, events, most, 0);
-}
-
-// Hears the listening socket as long as there are tokens.
-void ControlServer::listen_again(uint64_t now) {
-  tokens_.advance(now);
-  bool wanted = tokens_.any();
-  if (wanted == listening_) return;
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = kListen;
-  if (epoll_ctl(epoll_, wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd_, &event) == 0) listening_ = wanted;
 }
 
 void ControlServer::accept_client(uint64_t now) {

@@ -2,11 +2,11 @@
 //
 // A thread of its own because an answer must not wait for the keeper's work, nor the keeper's timers for a
 // client. Clients are few, are heard in turn, and leave when they say nothing; new ones are let in at a
-// bounded rate, so that whoever opens sockets all day takes a few per cent of a processor at most.
+// bounded rate, so that whoever opens sockets all day takes an eighth of a processor
+// (13 % measured at that rate), not one.
 #ifndef FABRICPULSE_CONTROL_SERVER_H_
 #define FABRICPULSE_CONTROL_SERVER_H_
 
-#include <sys/epoll.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -42,13 +42,11 @@ class ControlServer {
   };
 
   void run();
-  int wait(epoll_event* events, int most);
   void accept_client(uint64_t now);
   void make_room();
   void drop(uint64_t id);
   void drop_silent(uint64_t now);
   void serve(uint64_t id, uint64_t now);
-  void listen_again(uint64_t now);
 
   Engine* const engine_;
   ControlRequests requests_;
@@ -56,10 +54,9 @@ class ControlServer {
   std::string path_;
   gid_t group_ = static_cast<gid_t>(-1);
   std::map<uint64_t, Client> clients_;
-  uint64_t next_client_;
+  uint64_t next_client_ = 1;
   std::vector<char> buffer_;
   TokenBucket tokens_;  // clients that may be let in
-  bool listening_ = false;
   std::thread thread_;
 };
 
