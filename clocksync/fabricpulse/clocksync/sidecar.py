@@ -83,6 +83,7 @@ class Sidecar:
         self._edges_told = -1
         self._epoch = time.time_ns() & 0x7FFFFFFFFFFFFFFF
         self._generation = 0
+        self._anchors: bool | None = None
         self._info = HostInfo(0, "", (), (), "none")
         self._coordinator = CoordinatorClient(TokenFile(self._config.http_client.token_file))
         self._neighbours = NeighbourBook(run_dir / "clocksync-neighbours.json")
@@ -279,13 +280,28 @@ class Sidecar:
             host_ns=self._clock.now_ns(),
             edges=pack_edges(self._edges.reports()),
             line=self._own_line(),
-            anchor=system_anchor(self._config.anchor),
+            anchor=self._anchor(),
             root=self._root,
             steps=self._fleet_clock.page.disruptions,
             info=self._info if with_info else None,
             quorum=self._quorum,
             adrift=self._fleet_clock.adrift,
         )
+
+    def _anchor(self) -> tuple[int, int] | None:
+        """What this host's clock is worth as UTC now; a change is logged."""
+        anchor = system_anchor(self._config.anchor)
+        anchors = anchor is not None
+        if self._config.anchor.kind == "system" and anchors != self._anchors:
+            if anchor is not None:
+                log.info("the host's clock is an anchor of fleet time", error_bound_ns=anchor[1])
+            else:
+                log.warning(
+                    "no anchor: the kernel says that the host's clock is not synchronized; does chronyd run, with a "
+                    "source and with rtcsync in its configuration?"
+                )
+        self._anchors = anchors
+        return anchor
 
     def _take_reply(self, reply: StepReply, follow: bool) -> None:
         """Raises ValueError when it makes no sense. follow : it is of the coordinator whose timeline is ours."""
