@@ -4,9 +4,12 @@ import json
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+from tests.bench.clock_daemons import SETTLE_S, wait_for_probes
 
+from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
 from fabricpulse.lab import Lab, LabProcess
 
 _NS = 10**9
@@ -34,7 +37,10 @@ def bench_sidecar(report: Callable[..., None], seconds: float = 30.0) -> None:
             listen = f"{host.front_end}:9613"
             command = ["fabricpulse", "clocksync", "sidecar", "--config", str(config)]
             sidecars.append(host.popen([*command, "--web.listen-address", listen], name="sidecar"))
-        time.sleep(20)  # past the start, when windows and steps are short
+        wait_for_probes(lab)
+        for host in lab.hosts:
+            _wait_synchronized(host.run_dir / "clock")
+        time.sleep(SETTLE_S)  # the start has shorter steps, and fits both ends of an edge
         before = [cpu_s(lab, process.pid) for process in sidecars]
         began = time.monotonic()
         time.sleep(seconds)
@@ -53,6 +59,20 @@ def bench_sidecar(report: Callable[..., None], seconds: float = 30.0) -> None:
             "6 hosts x 2 rails", "sidecar_cpu_percent", max(percent), "%", lambda v: v <= 1.5,
             edges=min(edges), fitted=fitted, each=percent,
         )  # fmt: skip
+
+
+def _wait_synchronized(page: Path, seconds: float = 30.0) -> None:
+    """Returns when the clock page says so. Raises TimeoutError."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if page.exists():
+            reader = ClockPageReader(page)
+            status = reader.read().status
+            reader.close()
+            if status == ClockStatus.SYNCHRONIZED:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"{page}: not synchronized within {seconds:g} s")
 
 
 def cpu_s(lab: Lab, pid: int) -> float:
