@@ -99,8 +99,17 @@ def bench_wire(seconds: float) -> None:
         lambda v: v <= 300,
     )
     for contestant, own, metric, least in (
-        # 16 trains of 3 packets each way are 96 packets a second, a poll of -6 is 128.
-        ("chronyd poll -6", "clocksync 16/s", "ratio_p95_chrony", 10),
+        # 16 trains of 3 packets each way are 96 packets a second, a poll of -6 is 128. Of what chronyd does with them
+        # the better counts.
+        (
+            min(
+                ("chronyd poll -6", "chronyd poll -6 filter"),
+                key=lambda name: of("80/20", name).quantile(0.95) if of("80/20", name).errors else math.inf,
+            ),
+            "clocksync 16/s",
+            "ratio_p95_chrony",
+            10,
+        ),
         ("ptp4l", "clocksync 50/s", "ratio_p95_ptp4l", 100),
     ):
         peer, mine = of("80/20", contestant).quantile(0.95), of("80/20", own).quantile(0.95)
