@@ -73,6 +73,7 @@ class SimFleet:
     noise_ns: float = 10.0
     window_s: float = 4.0
     step_s: float = 1.0
+    grid_s: float = 0.01
     parameters: EstimatorParameters = field(default_factory=EstimatorParameters)
     clock_parameters: FleetClockParameters = field(default_factory=FleetClockParameters)
 
@@ -89,6 +90,7 @@ class SimFleet:
                     offset_ns=1_700_000_000 * _NS + int(rng.integers(-5 * _NS, 5 * _NS)),
                     rate_ppb=float(rng.uniform(-50_000, 50_000)),
                     wander_ppb=self.wander_ppb,
+                    grid_s=self.grid_s,
                 ),
             )
             for i in range(self.n)
@@ -264,7 +266,9 @@ class SimFleet:
         base = times[chosen[0]].fleet_ns  # type: ignore[union-attr]
         f = np.array([times[i].fleet_ns - base for i in chosen], np.float64)  # type: ignore[union-attr]
         b = np.array([times[i].bound_ns for i in chosen], np.float64)  # type: ignore[union-attr]
-        return int((np.abs(f[:, None] - f) > b[:, None] + b).sum() // 2)
+        # Pairs of intervals that do not meet: those that begin behind the end of another. No matrix of all pairs: at
+        # 50,000 hosts it would take 20 GB.
+        return int((len(f) - np.searchsorted(np.sort(f - b), f + b, side="right")).sum())
 
     def statuses(self) -> list[ClockStatus | None]:
         return [None if time is None else time.status for time in self.times()]

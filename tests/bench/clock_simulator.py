@@ -8,6 +8,7 @@ Truth is known exactly: `Clock.at` maps true time to what a host's clock shows. 
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,18 @@ Ints = NDArray[np.int64]
 _GRID_S = 0.01
 
 
+@lru_cache
+def _grid(steps: int, grid_s: float) -> Floats:
+    """One for all clocks of a fleet."""
+    grid: Floats = np.arange(steps, dtype=np.float64) * grid_s
+    return grid
+
+
 class Clock:
     """What a host's crystal shows: offset, rate, and a rate that wanders as a random walk.
 
-    wander_ppb : standard deviation of the change of rate over 1 s.
+    wander_ppb : standard deviation of the change of rate over 1 s. grid_s : how often the rate changes; memory is 16
+    bytes each.
     """
 
     def __init__(
@@ -34,17 +43,18 @@ class Clock:
         offset_ns: int,
         rate_ppb: float,
         wander_ppb: float = 2.0,
+        grid_s: float = _GRID_S,
     ) -> None:
-        steps = int(seconds / _GRID_S) + 2
-        walk = np.cumsum(rng.normal(0, wander_ppb * np.sqrt(_GRID_S), steps))
+        steps = int(seconds / grid_s) + 2
+        walk = np.cumsum(rng.normal(0, wander_ppb * np.sqrt(grid_s), steps))
         self.offset_ns = offset_ns
         self._rate = rate_ppb + walk
-        self._grid = np.arange(steps) * _GRID_S
+        self._grid_s, self._grid = grid_s, _grid(steps, grid_s)
         self._gained = self._integral()
         self.steps: list[tuple[float, int]] = []
 
     def _integral(self) -> Floats:
-        return np.concatenate([[0.0], np.cumsum(self._rate[:-1]) * _GRID_S])
+        return np.concatenate([[0.0], np.cumsum(self._rate[:-1]) * self._grid_s])
 
     def turn(self, at_s: float, by_ppb: float) -> None:
         """The rate changes at once at true time `at_s`."""

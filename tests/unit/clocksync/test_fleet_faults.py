@@ -1,5 +1,8 @@
 """A simulated fleet, with the daemons' own estimator, solve and clock, in which things go wrong."""
 
+import dataclasses
+import itertools
+
 import pytest
 from tests.bench.clock_fleet import SimFleet
 
@@ -124,3 +127,20 @@ def test_a_host_whose_receive_path_is_slow_stays_within_its_bound(fleet: SimFlee
         fleet.step()
         assert fleet.violations() == 0
     assert fleet.backward_jumps == 0
+
+
+def test_pairs_outside_their_bounds_are_counted(fleet: SimFleet) -> None:
+    """The simulation's own judgement, against all pairs one by one."""
+    host = fleet.hosts[4].fleet_clock
+    assert host is not None
+    for by in (0, 1_700, 10**7):
+        line = host.page.current
+        line = dataclasses.replace(line, ref_fleet_ns=line.ref_fleet_ns + by)
+        host.page = dataclasses.replace(host.page, current=line, previous=line)
+        times = [t for t in fleet.times() if t is not None]
+        outside = [
+            abs(a.fleet_ns - b.fleet_ns) > a.bound_ns + b.bound_ns
+            for a, b in itertools.combinations(times, 2)
+        ]
+        assert fleet.violations() == sum(outside)
+    assert sum(outside) == 11
