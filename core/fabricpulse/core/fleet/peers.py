@@ -1,7 +1,8 @@
 """Who probes whom: one graph for the fleet, computed alike on every host from the membership alone.
 
-An edge is undirected: both of its ends send trains to each other, so in-degree equals out-degree by construction. Degrees
-of two NICs may differ: where rings agree and the further ones find no place either, a NIC has a few peers below K.
+An edge is undirected: both of its ends send trains to each other, so in-degree equals out-degree by construction.
+Degrees of two NICs may differ: where rings agree and the further ones find no place either, a NIC has a few peers
+below K.
 
 Same network: the NICs of a network are put on several rings, each ordered by another hash, and neighbours on a ring are
 peers. A ring adds two peers to each NIC, and a join or leave changes three edges of it. Further rings, in a fixed
