@@ -1,4 +1,4 @@
-"""The class of traffic that probes leave in: taken from the wire, where the network sees it."""
+"""How probes leave a host: in which class of traffic, as the network sees it on the wire, and by which NIC."""
 
 import socket
 import time
@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 import yaml
-from tests.integration.mesh.mesh_fleet import MeshFleet
+from tests.integration.mesh.mesh_fleet import MeshFleet, wait_for
 
 from fabricpulse.lab import Lab
 
@@ -69,3 +69,27 @@ def test_probes_leave_in_the_class_that_is_set(make_lab, family):
     tos = tos_by_source_port(lab, "h0", 450)
     assert sorted(tos) == list(range(PORT, PORT + 8))
     assert sum(tos.values(), Counter()) == {DSCP << 2: 450}
+
+
+def test_probes_leave_by_their_own_nic(make_lab):
+    """A wrong route leads to the peer over the other rail: bound to its device, a probe does not follow it."""
+    lab = make_lab(hosts=2, rails=2)
+    fleet = MeshFleet(lab, {"cross_peers": 0})
+    fleet.start().wait_green()
+    host = lab.host("h0")
+    peer = f"{lab.host('h1').nic('rail0').address}/32"
+    host.run(["ip", "route", "add", peer, "dev", "rail1", "table", "77"])
+    host.run(["ip", "rule", "add", "to", peer, "table", "77", "priority", "1"])  # before the lab's own rules
+    fleet.wait_probing(3)
+    for name in ("h0", "h1"):
+        assert set(fleet.scrape(name).values("fabricpulse_edge_up")) == {1.0}
+    # The route is as wrong as that: without the binding the edge is lost.
+    fleet.daemons["h0"].stop()
+    fleet.probe["bind_device"] = False
+    fleet.start("h0")
+
+    def only_the_wrong_route_is_lost():
+        scrape = fleet.scrape("h1")
+        return [scrape.value("fabricpulse_edge_up", device=rail) for rail in ("rail0", "rail1")] == [0, 1]
+
+    wait_for(only_the_wrong_route_is_lost, 10, "the edge is lost")
