@@ -2,6 +2,10 @@
 //
 //   cc -O2 -shared -fPIC -I core/include virtual_clock_preload.c -o virtual_clock_preload.so
 //
+// With -DAS_SYSTEM_CLOCK also for our own daemons, which then take the page's clock for the kernel's: a step
+// of it is to them a step of CLOCK_REALTIME. The variable is gone once it has been read here, as they would
+// go through the page a second time; a program that they start is on the kernel's clock again.
+//
 // CLOCK_REALTIME and the kernel's packet stamps go through the page that FABRICPULSE_VIRTUAL_CLOCK names, as
 // in our own daemons. Only reading is changed: the program must not set the clock (chronyd -x). A page that
 // is named and cannot be read ends the program, which would otherwise be measured on the wrong clock.
@@ -31,6 +35,9 @@ __attribute__((constructor)) static void prepare(void) {
     fputs("virtual_clock_preload: cannot read the page that " FP_VIRTUAL_CLOCK_ENV " names\n", stderr);
     abort();
   }
+#ifdef AS_SYSTEM_CLOCK
+  unsetenv(FP_VIRTUAL_CLOCK_ENV);
+#endif
 }
 
 static void convert(struct timespec* t) {
