@@ -2,8 +2,9 @@
 
 import json
 from collections import deque
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
@@ -19,7 +20,7 @@ class EventLogWriter:
         self._path = path
         self._max_bytes = max_bytes
         self._recent: deque[dict[str, Any]] = deque(maxlen=keep)
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
         self._size = 0
         if path is not None:
             try:
@@ -29,25 +30,32 @@ class EventLogWriter:
                     f"cannot write the event log {path}: {error.strerror}; choose another event_log.path"
                 ) from error
 
-    def _open(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+    def _open(self, path: Path) -> FileIO:
+        # Unbuffered: what a full disk has refused is gone, and does not come back as an error of the next line.
+        self._file = FileIO(path, "a")
         self._size = self._file.tell()
+        return self._file
 
     def append(self, event: dict[str, Any]) -> None:
-        """Keeps one event. A disk that is full costs the line in the file, never the daemon."""
+        """Keeps one event. A disk that is full, a file that cannot be rotated: a line is lost, never the daemon."""
         self._recent.append(event)
-        if self._file is None or self._path is None:
+        if self._path is None:
             return
-        line = json.dumps(event, separators=(",", ":")) + "\n"
+        line = (json.dumps(event, separators=(",", ":")) + "\n").encode()
         try:
-            if self._size + len(line) > self._max_bytes:
-                self._file.close()
-                self._path.replace(f"{self._path}.1")
-                self._open(self._path)
-            self._file.write(line)
+            self._writable(self._path, len(line)).write(line)
             self._size += len(line)
         except OSError as error:
             log.warning("cannot write to the event log", path=str(self._path), error=str(error))
+
+    def _writable(self, path: Path, size: int) -> FileIO:
+        """The file, rotated if it has no room for `size` bytes more. Raises OSError; the next line tries again."""
+        file = self._file or self._open(path)
+        if self._size + size <= self._max_bytes:
+            return file
+        self.close()
+        path.replace(f"{path}.1")
+        return self._open(path)
 
     def recent(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The newest events, oldest first."""
@@ -57,5 +65,5 @@ class EventLogWriter:
     def close(self) -> None:
         """Closes the file."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            file.close()
