@@ -34,7 +34,18 @@ def test_a_clock_that_is_mended():
     assert clock.ahead_s == 0
 
 
-@pytest.mark.parametrize("date", ["", "soon", "Tue, 99 Nov 2023 22:13:20 GMT", "\x00", "1700000000"])
+@pytest.mark.parametrize(
+    "date",
+    [
+        "",
+        "soon",
+        "Tue, 99 Nov 2023 22:13:20 GMT",
+        "\x00",
+        "1700000000",
+        "Fri, 31 Dec 9999 23:59:59 GMT",
+        "Fri, 31 Dec 99999999999999999999 23:59:59 GMT",
+    ],
+)
 def test_what_is_no_date_tells_nothing(date):
     clock = AlertmanagerTime()
     assert not clock.learn(date, NOW, NOW)

@@ -131,6 +131,19 @@ async def test_a_name_that_hangs_takes_one_look_up(monkeypatch):
     await asyncio.gather(rounds, return_exceptions=True)
 
 
+async def test_a_name_that_is_none_is_said_and_ends_nothing():
+    """What the resolver refuses to ask for is an answer like any other; the rounds go on."""
+    watch = FrontEndWatch([("prometheus..example", 9090)], 0.02, lambda *_: None)
+    rounds = asyncio.create_task(watch.run())
+    async with asyncio.timeout(10):
+        while watch.verdict._missed < 2:
+            assert not rounds.done()
+            await asyncio.sleep(0.01)
+    assert list(watch.described().values()) == ["prometheus..example is no host name"]
+    rounds.cancel()
+    await asyncio.gather(rounds, return_exceptions=True)
+
+
 async def test_without_targets_nothing_is_said():
     watch = FrontEndWatch([], 1, lambda *_: None)
     await watch.run()

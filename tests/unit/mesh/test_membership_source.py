@@ -1,11 +1,14 @@
 """Where the membership comes from."""
 
 import socket
+import threading
 
 import pytest
 from aiohttp import web
 
+from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.exporters.mesh import membership_source
 from fabricpulse.exporters.mesh.config import MembershipSource
 from fabricpulse.exporters.mesh.fleet_view import view_of
 from fabricpulse.exporters.mesh.membership_source import MembershipReader
@@ -68,6 +71,25 @@ async def test_url_with_etag():
     assert requests == [None, '"v1"', '"v1"']
 
 
+@pytest.mark.parametrize("charset", ["utf-8", "no-such"])
+async def test_url_that_serves_no_text(charset):
+    """A picture, a proxy's page: an error to be told like any other, whatever its headers say of it."""
+    app = web.Application()
+    headers = {"Content-Type": f"text/html; charset={charset}"}
+
+    async def serve(_):
+        return web.Response(body=b"\xff\xfe\x00", headers=headers)
+
+    app.router.add_get("/membership", serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/membership"
+    with pytest.raises(UserError, match="is not UTF-8 text"):
+        await MembershipReader(MembershipSource(url=url)).read()
+    await runner.cleanup()
+
+
 async def test_dns(monkeypatch):
     """Addresses of a name are the members of its network; their reverse names are the hosts."""
     addresses = {"rail0.fleet": ["10.0.0.1", "10.0.0.2"], "rail1.fleet": ["10.1.0.1"]}
@@ -91,6 +113,40 @@ async def test_dns(monkeypatch):
     del addresses["rail1.fleet"]
     with pytest.raises(UserError, match=r"rail1\.fleet"):
         await MembershipReader(source).read()
+
+
+async def test_dns_that_does_not_answer(monkeypatch):
+    """The reader gives up long before the resolver, and asks again without taking another thread."""
+    lookups, answer = [], threading.Event()
+
+    def getaddrinfo(name, *_args, **_kwargs):
+        lookups.append(name)
+        answer.wait(10)
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("10.0.0.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getnameinfo", lambda *_: ("gpu-1.fleet", "0"))
+    monkeypatch.setattr(membership_source, "_TIMEOUT_S", 0.05)
+    reader = MembershipReader(MembershipSource(dns={"n0": "rail0.fleet"}, devices={"n0": "eth1"}))
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"DNS does not answer for rail0\.fleet within 0\.05 s"):
+            await reader.read()
+    answer.set()
+    monkeypatch.setattr(membership_source, "_TIMEOUT_S", 5)
+    assert [host.name for host in await hosts_of(reader)] == ["gpu-1"]
+    assert lookups == ["rail0.fleet"]
+
+
+async def test_dns_of_a_name_that_is_none():
+    source = MembershipSource(dns={"n0": "rail0..fleet"}, devices={"n0": "eth1"})
+    with pytest.raises(UserError, match=r"'rail0\.\.fleet', the members of network n0, is no host name"):
+        await MembershipReader(source).read()
+
+
+@pytest.mark.parametrize("url", ["coordinator:9613", "http://", "http://coordinator:x/membership"])
+def test_what_is_no_url_is_refused(url):
+    with pytest.raises(ConfigError, match="is not an http or https URL"):
+        parse_config(f"url: '{url}'\n", MembershipSource, "c.yaml")
 
 
 def test_no_source():

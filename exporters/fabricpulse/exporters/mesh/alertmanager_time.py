@@ -9,6 +9,8 @@ from email.utils import parsedate_to_datetime
 
 # Below this the two clocks count as one: Date has whole seconds, and an alert lives for minutes.
 TOLERATED_S = 2.0
+# No clock is off by more, a lost RTC battery included; what the sum would be is no time that can be written.
+_BELIEVED_S = 100 * 365 * 86_400.0
 
 
 class AlertmanagerTime:
@@ -27,12 +29,15 @@ class AlertmanagerTime:
         """
         try:
             moment = parsedate_to_datetime(date)
-        except ValueError:
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            date_s = moment.timestamp()
+        except (ValueError, OverflowError):
             return False
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
+        if abs(date_s - answered_s) > _BELIEVED_S:
+            return False
         # Written between the two, in the second that begins with it.
-        least, most = moment.timestamp() - answered_s, moment.timestamp() + 1 - asked_s
+        least, most = date_s - answered_s, date_s + 1 - asked_s
         self.ahead_least_s = least
         if least - TOLERATED_S <= self.ahead_s <= most + TOLERATED_S:
             return False

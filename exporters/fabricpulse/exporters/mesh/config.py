@@ -16,6 +16,15 @@ Positive = Annotated[float, Meta(gt=0)]
 _SHORTEST_KEY = 16
 
 
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        # `port` is worked out when it is asked for; 0 cannot be connected to.
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket without its other half
+        return False
+
+
 class MembershipSource(Section, frozen=True):
     """Where the members of the fleet come from: one of file, url, dns.
 
@@ -33,7 +42,7 @@ class MembershipSource(Section, frozen=True):
     def validate(self) -> None:
         if sum(map(bool, (self.file, self.url, self.dns))) > 1:
             raise ValueError("give one of file, url and dns")
-        if self.url and not self.url.startswith(("http://", "https://")):
+        if self.url and not _is_url(self.url):
             raise ValueError(f"url {self.url!r} is not an http or https URL")
         if set(self.dns) != set(self.devices):
             raise ValueError("dns and devices must name the same networks")
@@ -111,8 +120,10 @@ class Alerting(Section, frozen=True):
 
     def validate(self) -> None:
         for url in self.alertmanagers:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"alertmanager {url!r} is not an http or https URL")
+            if not _is_url(url):
+                raise ValueError(
+                    f"alertmanager {url!r} is not an http or https URL, such as http://alertmanager:9093"
+                )
         if self.resolve_hold_s > 3 * self.resend_s:
             raise ValueError(
                 f"resolve_hold_s ({self.resolve_hold_s:g}) must not be above 3 x resend_s ({3 * self.resend_s:g}); "

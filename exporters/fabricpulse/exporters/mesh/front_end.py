@@ -158,4 +158,6 @@ async def _look_up(host: str) -> str | OSError:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         return error
+    except UnicodeError:  # an empty label, or one above 63 characters
+        return OSError(f"{host} is no host name")
     return str(found[0][4][0])

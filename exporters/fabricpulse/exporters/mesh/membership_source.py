@@ -27,6 +27,7 @@ class MembershipReader:
         self._source = source
         self._stamp: tuple[int, int, int] | None = None
         self._etag = ""
+        self._look_up: asyncio.Task[Membership] | None = None
 
     async def read(self) -> Membership | None:
         """The membership, or None when it is certain that it has not changed since the last call.
@@ -63,16 +64,32 @@ class MembershipReader:
                     return None
                 if response.status != 200:
                     raise UserError(f"cannot read the membership from {url}: HTTP status {response.status}")
-                text = await response.text()
+                body = await response.read()
                 etag = response.headers.get("ETag", "")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             raise UserError(f"cannot read the membership from {url}: {reason}") from error
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            raise UserError(f"the membership from {url} is not UTF-8 text: {error.reason}") from error
         membership = parse_config(text, Membership, url)
         self._etag = etag
         return membership
 
     async def _read_dns(self) -> Membership:
+        names = ", ".join(self._source.dns.values())
+        # The resolver gives up only after many seconds, and blocks its thread until then: the next call waits for
+        # the same look-up instead of taking another thread.
+        if self._look_up is None:
+            self._look_up = asyncio.create_task(self._look_up_all())
+        done, _ = await asyncio.wait([self._look_up], timeout=_TIMEOUT_S)
+        if not done:
+            raise UserError(f"DNS does not answer for {names} within {_TIMEOUT_S:g} s")
+        look_up, self._look_up = self._look_up, None
+        return look_up.result()
+
+    async def _look_up_all(self) -> Membership:
         loop = asyncio.get_running_loop()
         hosts: dict[str, list[Nic]] = defaultdict(list)
         for network, name in sorted(self._source.dns.items()):
@@ -81,6 +98,11 @@ class MembershipReader:
             except OSError as error:
                 raise UserError(
                     f"cannot look up {name}, the members of network {network}: {error.strerror}"
+                ) from error
+            except UnicodeError as error:
+                raise UserError(
+                    f"{name!r}, the members of network {network}, is no host name: a label is empty or above 63 "
+                    "characters"
                 ) from error
             for address in sorted({str(entry[4][0]) for entry in found}):
                 try:
