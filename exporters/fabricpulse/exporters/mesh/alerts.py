@@ -111,9 +111,10 @@ class AlertPusher:
         self._changed = {url: asyncio.Event() for url in config.alertmanagers}
         self._resolved_left: dict[tuple[str, str], set[str]] = {}
         self._all_told = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
         self._ssl: ssl.SSLContext | bool = True
+        # Requests, and those of them that were not taken.
         self.pushes = dict.fromkeys(config.alertmanagers, 0)
         self.failures = dict.fromkeys(config.alertmanagers, 0)
 
@@ -124,24 +125,26 @@ class AlertPusher:
         if self._config.ca_file:
             self._ssl = await asyncio.to_thread(ssl.create_default_context, cafile=self._config.ca_file)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
-        self._tasks = [asyncio.create_task(self._serve(url)) for url in self._config.alertmanagers]
+        self.tasks = [asyncio.create_task(self._serve(url)) for url in self._config.alertmanagers]
 
-    async def stop(self) -> None:
-        """Ends the tasks; alerts that fire are left to expire, because a stopped exporter has not mended a NIC.
+    async def stop(self) -> list[BaseException | None]:
+        """Ends the tasks and returns how they ended.
 
+        Alerts that fire are left to expire, because a stopped exporter has not mended a NIC.
         Ends that are still held back are told now, if the Alertmanagers take them within two seconds.
         """
-        if self._tasks and self._resolved_left:
+        if self.tasks and self._resolved_left:
             for key in self._resolved_left:
                 self._alerts[key].due = 0.0
             self._wake()
             self._all_told.clear()
             await wait_at_most(self._all_told, _TIMEOUT_S)
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        outcomes = await asyncio.gather(*self.tasks, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
+        return outcomes
 
     def fire(self, device: str, network: str) -> None:
         """The NIC is disconnected."""
@@ -200,9 +203,9 @@ class AlertPusher:
             told = [*firing, *(alert for _, alert in due)]
             if told:
                 body = [alert.body(config, self._host, now, wall_s, past_s) for alert in told]
+                self.pushes[url] += 1
                 if await self._post(url, body):
                     pause = config.retry_s
-                    self.pushes[url] += len(told)
                     if self._times[url].ahead_s != ahead_s and not retold:
                         retold = True  # once: behind a proxy may be several, each with a clock of its own
                         continue
@@ -256,7 +259,8 @@ class AlertPusher:
                 self._learn_time(url, response, asked_s)
                 if response.status < 300:
                     return True
-                text = (await response.text())[:200]
+                # Of a proxy it may be no text at all, or claim a charset that nobody knows.
+                text = (await response.read())[:200].decode(errors="replace")
                 log.warning("Alertmanager refused an alert", url=url, status=response.status, answer=text)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             log.warning("cannot reach Alertmanager", url=url, error=str(error) or type(error).__name__)

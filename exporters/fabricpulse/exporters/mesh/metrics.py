@@ -119,7 +119,7 @@ EDGE_OUTBOUND = MetricSpec(
 EDGE_OWD = MetricSpec(
     "fabricpulse_edge_owd_seconds",
     "summary",
-    "True one-way delay, peer to device, main path, on fleet time; quantiles over the last 1 to 2 windows (15 s).",
+    "True one-way delay, peer to device, main path, on fleet time; quantiles over the last 1 to 2 latency.window_s.",
     _EDGE,
 )
 EDGE_OWD_BOUND = MetricSpec(
@@ -211,7 +211,10 @@ MEMBERSHIP_TIME = MetricSpec(
     "When the membership last changed, by this host's clock.",
 )
 PUSHES = MetricSpec(
-    "fabricpulse_alert_pushes_total", "counter", "Alerts pushed to an Alertmanager.", ("alertmanager",)
+    "fabricpulse_alert_pushes_total",
+    "counter",
+    "Pushes to an Alertmanager, with those that it did not take; each carries all alerts that are due.",
+    ("alertmanager",),
 )
 PUSH_FAILURES = MetricSpec(
     "fabricpulse_alert_push_failures_total",
