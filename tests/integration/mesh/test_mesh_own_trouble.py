@@ -65,3 +65,17 @@ def test_a_port_in_use_is_no_dead_nic(fleet):
         fleet.daemons["h1"].wait_for_output("cannot open the probe socket")
     wait_for(lambda: fleet.connected("h1", "rail0") == 1, 5, "connected")
     assert fleet.scrape("h1").value(DISCONNECTS, device="rail0") == 0
+
+
+def test_a_second_exporter_leaves_the_first_alone(fleet):
+    """Started twice by mistake: the second is refused, and the samples that the clock lives on go on in the first."""
+    host = fleet.lab.host("h1")
+    ring = host.run_dir / "probes"
+    inode = ring.stat().st_ino
+    second = host.popen(
+        ["fabricpulse", "mesh", "--config", host.directory / "mesh.yaml", "--web.listen-address", ":9699"],
+        name="second",
+    )
+    assert second.wait(15) == 1
+    assert f"in use by another fabricpulse mesh (process {fleet.daemons['h1'].pid})" in second.output()
+    assert ring.stat().st_ino == inode

@@ -21,6 +21,7 @@ from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
+from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.virtual_clock import host_now_ns, open_virtual_clock
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.exporters import _probe_engine as native
@@ -97,6 +98,7 @@ class MeshService:
         self._exposition = MeshExposition(self.view, config.probe.port)
         self._build = (version("fabricpulse"), "mesh", platform.python_version())
         self._engine: native.Engine | None = None
+        self._lock: RunLock | None = None
         self._keys_path = Path(config.key_file) if config.key_file else None
         self._keys: list[bytes] = []
         self._socket_errors: dict[str, int] = {}
@@ -113,7 +115,7 @@ class MeshService:
         """Reads keys and membership and starts probing. Raises UserError."""
         membership = await self._first_membership()
         view = self._view_of(membership or Membership())
-        ensure_run_dir()
+        self._lock = RunLock(ensure_run_dir(), "mesh")
         edges = len(view.peers) if membership else _EDGES_EXPECTED
         try:
             self._engine = native.Engine(engine_settings(self.config, edges))
@@ -123,7 +125,10 @@ class MeshService:
             raise ConfigError(f"probe: {error}") from error
         self._load_keys()
         if membership is not None:
-            self._apply(membership, view)
+            try:
+                self._apply(membership, view)
+            except ValueError as error:
+                raise ConfigError(f"the membership cannot be probed: {error}; lower probe.peers") from error
         try:
             await self.pusher.start()
         except (OSError, ssl.SSLError) as error:
@@ -139,14 +144,17 @@ class MeshService:
             )
         asyncio.get_running_loop().add_reader(self.engine.event_fd, self._take_events)
 
-    async def stop(self) -> None:
-        """Stops probing."""
+    async def stop(self) -> list[BaseException | None]:
+        """Stops probing; returns how the pusher's tasks have ended."""
         if self._engine is not None:
             asyncio.get_running_loop().remove_reader(self.engine.event_fd)
             await asyncio.to_thread(self.engine.stop)
             self._take_events()
-        await self.pusher.stop()
+        outcomes = await self.pusher.stop()
         self.events.close()
+        if self._lock is not None:
+            self._lock.release()
+        return outcomes
 
     async def _first_membership(self) -> Membership | None:
         """The membership, None when it cannot be had yet: `watch` goes on trying. A bad file is refused at once."""
@@ -155,6 +163,7 @@ class MeshService:
         except ConfigError:
             raise
         except UserError as error:
+            self._membership_error = str(error)
             log.warning(
                 "no membership yet; nothing is probed until there is one",
                 error=str(error),
@@ -239,8 +248,11 @@ class MeshService:
             self.counters.membership_ok = self._membership is not None
             self._membership_error = ""
         except (UserError, ValueError) as error:
-            if self._membership is not None and str(error) != self._membership_error:
-                log.error("the membership stays as it was", error=str(error))
+            if str(error) != self._membership_error:
+                have = self._membership is not None
+                log.error(
+                    "the membership stays as it was" if have else "still no membership", error=str(error)
+                )
             self._membership_error = str(error)
             self.counters.membership_ok = False
 
@@ -343,6 +355,13 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
     server.router.add_get("/api/v1/events", service.serve_events)
     await service.start()
     watchers = [asyncio.create_task(service.watch()), asyncio.create_task(service.front_end.run())]
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            life.stop()
+
+    for task in (*watchers, *service.pusher.tasks):
+        task.add_done_callback(ended)
     try:
         await server.start(options.listen)
         life.on_reload(lambda: service.reload(options.config))
@@ -351,6 +370,10 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
     finally:
         for watcher in watchers:
             watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
+        outcomes = await asyncio.gather(*watchers, return_exceptions=True)
         await server.stop()
-        await service.stop()
+        outcomes += await service.stop()
+    # A defect of ours: better seen, and started anew by systemd, than an exporter that no longer follows its fleet.
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome

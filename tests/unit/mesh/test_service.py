@@ -1,0 +1,84 @@
+"""The daemon as a whole, on the loopback device."""
+
+import asyncio
+
+import pytest
+
+from fabricpulse.core.config import parse_config
+from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.options import DaemonOptions
+from fabricpulse.exporters.mesh.alerts import AlertPusher
+from fabricpulse.exporters.mesh.config import MeshConfig
+from fabricpulse.exporters.mesh.front_end import FrontEndWatch
+from fabricpulse.exporters.mesh.service import MeshService, run
+
+OPTIONS = DaemonOptions(None, ("127.0.0.1:0",), None, "info", "logfmt")
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """A fleet of two hosts; gives the configuration of the first, with other settings on top."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path / "run"))
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(
+        "hosts:\n"
+        "  - {name: h0, nics: [{device: lo, address: 127.0.0.1, network: a}]}\n"
+        "  - {name: h1, nics: [{device: lo, address: 127.0.0.2, network: a}]}\n"
+    )
+
+    def make(more=""):
+        text = f"host: h0\nmembership: {{file: '{fleet}', refresh_s: 0.02}}\nprobe: {{port: 19640}}\n{more}"
+        return parse_config(text, MeshConfig, "mesh.yaml"), fleet
+
+    return make
+
+
+@pytest.mark.parametrize(("kind", "method"), [(FrontEndWatch, "run"), (AlertPusher, "_serve")])
+async def test_a_task_that_dies_ends_the_daemon(config, monkeypatch, kind, method):
+    """Not one that goes on without it and looks well."""
+
+    async def die(*_):
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(kind, method, die)
+    made, _ = config("alerting: {alertmanagers: ['http://127.0.0.1:1']}\n")
+    async with asyncio.timeout(10):
+        with pytest.raises(RuntimeError, match="a defect"):
+            await run(Lifetime(), made, OPTIONS)
+
+
+async def test_a_stop_is_no_failure(config):
+    made, _ = config("alerting: {alertmanagers: ['http://127.0.0.1:1']}\n")
+
+    class Brief(Lifetime):
+        def ready(self):
+            super().ready()
+            self.stop()
+
+    async with asyncio.timeout(10):
+        await run(Brief(), made, OPTIONS)
+
+
+async def test_more_edges_than_the_engine_has_room_for(config):
+    """At the start a sentence; later the membership stays as it was."""
+    made, fleet = config()
+    good = fleet.read_text()
+    nics = [
+        ", ".join(f"{{device: d{n}, address: 10.{n}.0.{host + 1}, network: r{n}}}" for n in range(120))
+        for host in range(12)
+    ]
+    crowd = "hosts:\n" + "".join(f"  - {{name: h{host}, nics: [{text}]}}\n" for host, text in enumerate(nics))
+    fleet.write_text(crowd)
+    service = MeshService(made)
+    with pytest.raises(ConfigError, match=r"the membership cannot be probed: more than 1024 edges"):
+        await service.start()
+    await service.stop()
+    fleet.write_text(good)
+    service = MeshService(made)
+    await service.start()
+    fleet.write_text(crowd)
+    await service.refresh()
+    assert not service.counters.membership_ok
+    assert service.view.members == 2
+    await service.stop()
