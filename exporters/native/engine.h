@@ -3,8 +3,8 @@
 // Theory of operation. The thread wakes on an absolute, jittered schedule (a tick, 20 ms by default) and does
 // all its work then: TX stamps of the last tick, packets that have arrived, verdicts, trains that are due.
 // Draining late costs nothing, because the stamps are the kernel's, and is what makes 1,500 packets a second
-// each way cheap: one wake-up and half a dozen system calls serve 30 packets each way. The trains of a tick are
-// sent interleaved (all first packets, all second, all third), so that the spacing of a train comes from
+// each way cheap: one wake-up and half a dozen system calls serve 30 packets each way. The trains of a tick
+// are sent interleaved (all first packets, all second, all third), so that the spacing of a train comes from
 // useful work and not from spinning.
 //
 // A packet's way out: engine_send.cc (schedule, fill_packet) -> wire.cc (encode) -> probe_socket.cc -> back
