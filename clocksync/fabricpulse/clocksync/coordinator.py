@@ -269,4 +269,4 @@ class Coordinator:
 
 
 def _membership_of(config: CoordinatorConfig) -> Membership:
-    return load_membership(Path(config.membership)) if config.membership else Membership()
+    return load_membership(Path(config.membership)) if config.membership else Membership(hosts=())

@@ -110,7 +110,7 @@ class Sidecar:
 
     @staticmethod
     def _load_membership(config: SidecarConfig) -> Membership:
-        return load_membership(Path(config.membership)) if config.membership else Membership()
+        return load_membership(Path(config.membership)) if config.membership else Membership(hosts=())
 
     async def _reload(self) -> None:
         config = load_config(self._options.config, SidecarConfig)

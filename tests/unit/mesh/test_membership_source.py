@@ -38,6 +38,10 @@ async def test_file_is_read_only_when_it_has_changed(tmp_path):
         await reader.read()
     with pytest.raises(ConfigError):  # and again: a bad file is not taken for an unchanged one
         await reader.read()
+    for text in ("", "# soon\n"):  # an editor has cut it and not yet written
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="hosts"):
+            await reader.read()
     path.write_text("hosts: []")
     assert await hosts_of(reader) == ()
 

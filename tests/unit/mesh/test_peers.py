@@ -166,4 +166,4 @@ def test_the_lab():
 
 def test_negative_numbers_are_refused():
     with pytest.raises(ValueError, match="fewer than 0"):
-        peer_graph(Membership(), -1)
+        peer_graph(Membership(hosts=()), -1)

@@ -53,10 +53,10 @@ class Host(Section, frozen=True):
 class Membership(Section, frozen=True):
     """All hosts of the fleet.
 
-    hosts : in any order.
+    hosts : in any order. It must be there: a file that is being written and still empty is not a fleet of nobody.
     """
 
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[Host, ...]
 
     def validate(self) -> None:
         names = [host.name for host in self.hosts]

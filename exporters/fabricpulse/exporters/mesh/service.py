@@ -114,7 +114,7 @@ class MeshService:
     async def start(self) -> None:
         """Reads keys and membership and starts probing. Raises UserError."""
         membership = await self._first_membership()
-        view = self._view_of(membership or Membership())
+        view = self._view_of(membership or Membership(hosts=()))
         self._lock = RunLock(ensure_run_dir(), "mesh")
         edges = len(view.peers) if membership else _EDGES_EXPECTED
         try:
