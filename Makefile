@@ -59,6 +59,7 @@ docs: $(STAMP) ## Render docs/metrics.md and docs/configuration.md
 
 bench: $(STAMP) ## Run a benchmark, NAME=mesh; one JSON object a line
 	@test -n "$(NAME)" || { echo "make bench: say which, NAME=one of:" $$(cd tests/bench && ls bench_*.py | sed 's/bench_//; s/\.py//'); exit 2; }
+	@scripts/system_packages.sh bench
 	@$(BIN)/python -m tests.bench.bench_$(NAME) $(ARGS)
 
 clean: ## Remove what the targets have made

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that the build and the lab need, with the argument "lint" those of the checks, with "test"
-# those of the tests alone, with "bench" the peers that the benchmarks run beside ours; without root it says what is
-# missing.
+# those of the tests alone, with "bench" peers that the benchmarks run beside ours (those with services of their own are
+# unpacked to .tools/ instead, tests/fixtures/debian_tool.py); without root it says what is missing.
 set -euo pipefail
 
 declare -A package_of
@@ -10,10 +10,7 @@ if [[ ${1:-} == lint ]]; then
 elif [[ ${1:-} == test ]]; then
   package_of=()
 elif [[ ${1:-} == bench ]]; then
-  package_of=(
-    [chronyd]=chrony [chronyc]=chrony [ptp4l]=linuxptp
-    [iperf3]=iperf3 [ucx_perftest]=ucx-utils
-  )
+  package_of=([iperf3]=iperf3 [ucx_perftest]=ucx-utils)
 else
   package_of=(
     [g++]=g++ [make]=make [ip]=iproute2 [tc]=iproute2 [nft]=nftables

@@ -8,7 +8,6 @@ on the kernel's clock, where the true offset is 0 and what it believes is its er
 
 import ctypes
 import os
-import shutil
 import socket
 import struct
 import subprocess
@@ -16,21 +15,28 @@ import sys
 import time
 from pathlib import Path
 
+from tests.fixtures.debian_tool import debian_tool
+
 from fabricpulse.lab import Host, Lab
 
 ROOT = Path(__file__).parents[2]
+PEERS = [("chrony", "chronyd"), ("linuxptp", "ptp4l")]  # Debian's package, program
 _SO_TIMESTAMPING = 37
 _TX_SOFTWARE, _SOFTWARE, _OPT_TSONLY = 1 << 1, 1 << 4, 1 << 11
 _NTP_EPOCH = 2_208_988_800
 
 
 def missing_tools() -> list[str]:
-    """Programs that are needed and not there."""
-    return [
-        tool
-        for tool in ("chronyd", "chronyc", "ptp4l")
-        if shutil.which(tool, path="/usr/sbin:/usr/bin:/sbin") is None
-    ]
+    """Programs that are needed and cannot be had."""
+    return [program for package, program in PEERS if debian_tool(package, program) is None]
+
+
+def _program(name: str) -> str:
+    package = next(package for package, program in PEERS if program == name)
+    found = debian_tool(package, name)
+    if found is None:
+        raise FileNotFoundError(f"{name} is not on PATH, and Debian's package {package} cannot be fetched")
+    return found
 
 
 def build_preload(directory: Path) -> Path:
@@ -60,7 +66,7 @@ def start_chronyd(
     ]  # fmt: skip
     config.write_text("\n".join([*common, *lines]) + "\n")
     host.popen(
-        ["/usr/sbin/chronyd", "-x", "-d", "-f", str(config)],
+        [_program("chronyd"), "-x", "-d", "-f", str(config)],
         name=f"chronyd-{name}",
         env=None if preload is None else {"LD_PRELOAD": str(preload)},
     )
@@ -200,7 +206,7 @@ class Ptp4l:
         for host, lines in ((server, server_lines), (client, client_lines)):
             config = directory / f"ptp4l-{host.name}.conf"
             config.write_text("\n".join(lines) + "\n")
-            command = ["/usr/sbin/ptp4l", "-f", str(config), "-m", "-i", "rail0"]
+            command = [_program("ptp4l"), "-f", str(config), "-m", "-i", "rail0"]
             host.popen(command, env={"LD_PRELOAD": str(shim)}, name="ptp4l")
         path = directory / "ptp4l-offsets"
         with path.open("wb") as out:

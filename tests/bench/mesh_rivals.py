@@ -1,14 +1,10 @@
 """The probe mesh beside ping, blackbox_exporter and smokeping_prober on one link."""
 
-import os
 import random
-import shutil
 import signal
 import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,26 +14,10 @@ from pathlib import Path
 from tests.bench.mesh_faults import Watch, fleet_of_four
 from tests.bench.mesh_rows import report
 from tests.bench.rows import cpu_seconds
+from tests.fixtures.debian_tool import debian_tool
 from tests.integration.mesh.mesh_fleet import MeshFleet, Scrape, wait_for
 
 from fabricpulse.core.errors import UserError
-
-
-def debian_tool(package: str, program: str) -> str | None:
-    """A program on PATH, in .tools/, or unpacked there from Debian's package."""
-    tools = Path(__file__).parents[2] / ".tools"
-    places = ":".join(str(tools / part) for part in ("usr/bin", "usr/sbin", "bin"))
-    found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:{places}")
-    if found is None and shutil.which("apt-get") and shutil.which("dpkg"):
-        with tempfile.TemporaryDirectory() as folder:
-            sandbox = f"APT::Sandbox::User={os.environ.get('USER', 'root')}"
-            command = ["apt-get", "-qq", "-o", sandbox, "download", package]
-            done = subprocess.run(command, cwd=folder, check=False, capture_output=True)
-            for deb in Path(folder).glob("*.deb") if done.returncode == 0 else ():
-                tools.mkdir(exist_ok=True)
-                subprocess.run(["dpkg", "-x", str(deb), str(tools)], check=True)
-        found = shutil.which(program, path=places)
-    return found
 
 
 class Rival:

@@ -3,17 +3,16 @@
 import http.client
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.rows import Rows, cpu_seconds
+from tests.fixtures.debian_tool import debian_tool
 
 NODE_PORT, NIC_PORT = 29_710, 29_711
 SCRAPE_HEADERS = {"Accept-Encoding": "gzip"}
@@ -23,20 +22,8 @@ rows = Rows("nic")
 
 
 def node_exporter() -> str | None:
-    """The reference: on PATH, in .tools/, or fetched there."""
-    tools = Path(__file__).parents[2] / ".tools"
-    found = shutil.which("prometheus-node-exporter", path=f"{os.environ['PATH']}:{tools}/usr/bin")
-    if found is None and shutil.which("apt-get") and shutil.which("dpkg"):
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder).chmod(0o755)
-            done = subprocess.run(
-                ["apt-get", "download", "-qq", "prometheus-node-exporter"], cwd=folder, check=False
-            )
-            for package in Path(folder).glob("*.deb") if done.returncode == 0 else ():
-                tools.mkdir(exist_ok=True)
-                subprocess.run(["dpkg", "-x", str(package), str(tools)], check=True)
-        found = shutil.which("prometheus-node-exporter", path=f"{tools}/usr/bin")
-    return found
+    """The reference."""
+    return debian_tool("prometheus-node-exporter", "prometheus-node-exporter")
 
 
 class Daemon:
