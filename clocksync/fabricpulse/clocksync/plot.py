@@ -93,6 +93,12 @@ def svg(host: str, points: Sequence[HistoryPoint]) -> str:
     return "\n".join(parts) + "\n"
 
 
+def _runs(points: Sequence[HistoryPoint]) -> list[tuple[int, int]]:
+    """[begin, end) of each stretch of one status."""
+    changes = [k for k in range(1, len(points)) if points[k].status != points[k - 1].status]
+    return list(pairwise([0, *changes, len(points)]))
+
+
 def _write_png(path: Path, host: str, points: Sequence[HistoryPoint]) -> None:
     try:
         from matplotlib.figure import Figure
@@ -102,7 +108,20 @@ def _write_png(path: Path, host: str, points: Sequence[HistoryPoint]) -> None:
     bound = [point.bound_ns / 1e3 for point in points]
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots()
-    axes.fill_between(age, [-b for b in bound], bound, color="#cfe8cf", label="bound")
+    named: set[str] = set()
+    for begin, end in _runs(points):
+        # To the first point of the next status: the bound of a step holds until the next one, as in the SVG.
+        part, status = slice(begin, end + 1), points[begin].status
+        axes.fill_between(
+            age[part],
+            [-b for b in bound[part]],
+            bound[part],
+            step="post",
+            linewidth=0,
+            color=_BAND.get(status, "#dddddd"),
+            label=None if status in named else f"bound, {status}",
+        )
+        named.add(status)
     axes.plot(age, [point.error_ns / 1e3 for point in points], color="#1f4e9c", label="error")
     axes.set(xlabel="s", ylabel="µs", title=f"Fleet time on {host}")
     axes.legend(loc="upper left")

@@ -97,6 +97,25 @@ def test_the_plot_is_svg_with_every_point(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_text().startswith("<svg")
 
 
+def test_the_png_marks_holdover(tmp_path: Path) -> None:
+    """What is seen: the colour of holdover over its fifth of the time, that of synchronized over the rest."""
+    image = pytest.importorskip("matplotlib.image", reason="matplotlib is not installed")
+    points = [
+        HistoryPoint(100.0 - k, 0, 2_000, 1.0, "holdover" if 60 <= k < 80 else "synchronized")
+        for k in range(101)
+    ]
+    write_plot(tmp_path / "a.png", "h0", points)
+    seen = (image.imread(tmp_path / "a.png")[:, :, :3] * 255).round()
+
+    def columns(red: int, green: int, blue: int) -> int:
+        """Pixel columns in which the colour fills a quarter of the height: the band, not the legend."""
+        return int(((seen == (red, green, blue)).all(axis=2).mean(axis=0) > 0.25).sum())
+
+    holdover, synchronized = columns(0xF6, 0xDF, 0xB0), columns(0xCF, 0xE8, 0xCF)
+    assert holdover > 50
+    assert 0.22 < holdover / synchronized < 0.28, (holdover, synchronized)
+
+
 def test_a_plot_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     """Wrong ending, no history, no directory."""
     point = HistoryPoint(1.0, 0.0, 1.0, 0.0, "synchronized")
