@@ -179,7 +179,8 @@ class CoordinatorConfig(Section, frozen=True):
     join by lease. token_file : a bearer token that sidecars must show to report; read again when it changes. It guards
     reports only: passwords and certificates for everything, also scrapes, membership, http_sd, status pages and what
     sidecars tell their neighbours, are the web configuration's (--web.config.file of each daemon). step_s : the
-    longest time between two solves.
+    longest time between two solves. anchor_wait_s : how long a fleet that has no fleet time yet waits for the first of
+    the hosts whose sidecars are configured as anchors; begun without UTC, it would take hours to slew there.
     """
 
     membership: str = ""
@@ -187,11 +188,14 @@ class CoordinatorConfig(Section, frozen=True):
     # A host that has not reported for this long has left the fleet.
     lease_s: float = 10.0
     step_s: float = 1.0
+    anchor_wait_s: float = 30.0
     # How much the rate of a clock may change between two reports, in parts per 10^9; part of the bound.
     drift_ppb: float = 250.0
 
     def validate(self) -> None:
         if not 0.1 <= self.step_s <= self.lease_s / 2:
             raise ValueError("0.1 <= step_s <= lease_s / 2 is needed")
+        if self.anchor_wait_s < 0:
+            raise ValueError("anchor_wait_s must not be negative")
         if self.drift_ppb <= 0:
             raise ValueError("drift_ppb must be positive")

@@ -44,8 +44,11 @@ class Coordinator:
         self._options = options
         self._life = life
         self.fleet = Fleet(
-            lease_s=self._config.lease_s, parameters=SolveParameters(drift_ppb=self._config.drift_ppb)
+            lease_s=self._config.lease_s,
+            anchor_wait_s=self._config.anchor_wait_s,
+            parameters=SolveParameters(drift_ppb=self._config.drift_ppb),
         )
+        self._awaited: tuple[str, ...] = ()
         self._static = _membership_of(self._config)
         self._token = TokenFile(self._config.token_file)
         self._arrived = asyncio.Event()
@@ -76,7 +79,7 @@ class Coordinator:
         # All that can fail comes first: a reload that fails changes nothing.
         token, static = TokenFile(config.token_file), _membership_of(config)
         self._config, self._token, self._static = config, token, static
-        self.fleet.lease_s = config.lease_s
+        self.fleet.lease_s, self.fleet.anchor_wait_s = config.lease_s, config.anchor_wait_s
         self.fleet.parameters = SolveParameters(drift_ppb=config.drift_ppb)
 
     async def run(self) -> None:
@@ -96,6 +99,7 @@ class Coordinator:
             try:
                 solution = self.fleet.step(began)
                 self._edges = 0 if solution is None else len(solution.residual_ns)
+                self._log_awaited()
             except Exception:
                 # One malformed report must not stop the fleet's clock.
                 self._failures += 1
@@ -103,6 +107,20 @@ class Coordinator:
             self._solve_s = time.monotonic() - began
             solved, self._solved = self._solved, asyncio.Event()
             solved.set()
+
+    def _log_awaited(self) -> None:
+        """Says whom a fleet without fleet time waits for, and when it gives up."""
+        awaited, before = self.fleet.awaited, self._awaited
+        self._awaited = awaited
+        if awaited and not before:
+            log.info("fleet time begins when these hosts say how far they are from UTC", hosts=awaited)
+        elif before and not awaited and self.fleet.quorum is not None and not self.fleet.quorum.anchored:
+            log.warning(
+                "fleet time has begun without UTC, and will slew to it for hours once an anchor carries it: none of "
+                "the hosts with anchor.kind system or reference is synchronized; see their sidecars' logs",
+                hosts=before,
+                waited_s=self._config.anchor_wait_s,
+            )
 
     async def _gather(self) -> None:
         """Returns when it is time to solve."""
@@ -243,6 +261,7 @@ class Coordinator:
                 "solves": fleet.solves,
                 "root": fleet.root,
                 "quorum": not fleet.adrift,
+                "awaited_anchors": list(fleet.awaited),
                 "generation": fleet.generation,
                 "residual_p50_ns": fleet.residual_p50_ns,
                 "members": members,

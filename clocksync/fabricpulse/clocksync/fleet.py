@@ -86,12 +86,15 @@ class Fleet:
     waiting, missing : members whose report waits for a solve; members that were in the last one and have not reported
     since. begin_s : how long a fleet of which nobody has fleet time yet waits for hosts that others have edges to. Two
     halves that begin apart are two timelines, and clocks that never run backward take hours to become one again.
+    anchor_wait_s : the same for the first of the hosts that are to carry UTC, which chronyd may still be setting right;
+    a fleet that begins beside UTC takes hours to get there. awaited : those that are waited for now.
     quorum : the latest known; adrift : the last solve had none, so that its timeline may not be the fleet's.
     """
 
     lease_s: float = 10.0
     stale_s: float = 5.0
     begin_s: float = 3.0
+    anchor_wait_s: float = 30.0
     parameters: SolveParameters = field(default_factory=SolveParameters)
     members: dict[str, Member] = field(default_factory=dict)
     generation: int = 0
@@ -105,6 +108,7 @@ class Fleet:
     missing: int = 0
     quorum: Quorum | None = None
     adrift: bool = False
+    awaited: tuple[str, ...] = ()
     _slots: dict[str, int] = field(default_factory=dict)
     _first_s: float = 0.0
 
@@ -191,9 +195,8 @@ class Fleet:
             return None
         members, reports = [m for m, _ in taken], [r for _, r in taken]
         said = _Said.of(members, reports, now_s, _ALONE_DRIFT_PPB * self.stale_s)
-        # Where we are not the first choice, others who may know more begin, and their timeline comes with the reports.
-        begin_s = self.begin_s * (1 + min(max(report.rank for report in reports), _MOST_RANK))
-        if not said.known.any() and now_s - self._first_s < begin_s and self._incomplete(members):
+        self.awaited = ()
+        if not said.known.any() and self._too_early(members, reports, now_s - self._first_s):
             return None
         records, owner, peer = self._fits(members, reports)
         if not len(records):
@@ -230,6 +233,23 @@ class Fleet:
         moment_s = int(host_now[solution.root] + solution.correction_ns[solution.root]) // 10**9
         anchored = bool((in_main & np.isfinite(hosts.anchor_ns)).any())
         self.quorum = Quorum(max(moment_s, 0), int(in_main.sum()), self.root, anchored)
+
+    def _too_early(self, members: list[Member], reports: list[StepReport], waited_s: float) -> bool:
+        """Whether a fleet without fleet time should wait for hosts that are to come, or for UTC."""
+        to_come = [
+            member.name
+            for member, report in zip(members, reports, strict=True)
+            if member.info is not None and member.info.anchor != "none" and report.anchor is None
+        ]
+        utc = any(report.anchor is not None for report in reports)
+        # Where we are not the first choice, others who may know more begin, and their timeline comes with the reports.
+        later = 1 + min(max(report.rank for report in reports), _MOST_RANK)
+        # Of one anchor nobody knows whether it is right: others are worth as long a wait as any host.
+        anchor_wait_s = self.begin_s if utc else max(self.begin_s, self.anchor_wait_s)
+        if to_come and waited_s < anchor_wait_s * later:
+            self.awaited = tuple(sorted(to_come))
+            return True
+        return waited_s < self.begin_s * later and self._incomplete(members)
 
     @staticmethod
     def _incomplete(members: list[Member]) -> bool:

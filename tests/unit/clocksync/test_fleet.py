@@ -15,12 +15,18 @@ HOSTS = ["h0", "h1", "h2"]
 NOW_NS = 1_800_000_000_000_000_000
 
 
-def report(host: str, line: Line | None = None, rank: int = 0) -> StepReport:
-    """One that has an edge of offset 0 to each other host."""
+def report(
+    host: str,
+    line: Line | None = None,
+    rank: int = 0,
+    kind: str = "none",
+    anchor: tuple[int, int] | None = None,
+) -> StepReport:
+    """One that has an edge of offset 0 to each other host. kind : of the anchor that it is to be."""
     names = tuple(EdgeName("rail0", peer, "rail0") for peer in HOSTS if peer != host)
     edges = [EdgeReport(NOW_NS, 0, 0, 0, 10, 1000, 1000, k, 0) for k in range(len(names))]
-    info = HostInfo(1, "", (), names, "none")
-    return StepReport(PROTOCOL, host, 1, 1, NOW_NS, pack_edges(edges), line, None, "", 0, info, rank)
+    info = HostInfo(1, "", (), names, kind)
+    return StepReport(PROTOCOL, host, 1, 1, NOW_NS, pack_edges(edges), line, anchor, "", 0, info, rank)
 
 
 def placed(fleet: Fleet) -> list[str]:
@@ -60,3 +66,60 @@ def test_who_has_fleet_time_brings_it() -> None:
     for member in fleet.members.values():
         assert member.line is not None
         assert abs(member.line.correction_ns - 5_000_000) < 2_000
+
+
+UTC = (7_000_000, 1_000)
+
+
+def test_a_timeline_begins_on_utc_when_an_anchor_is_announced() -> None:
+    """All hosts are there, and wait for the one that says that it will carry UTC; then they begin on it."""
+    fleet = Fleet(begin_s=1.0, anchor_wait_s=30.0)
+    for at in (0.0, 4.0, 29.0):
+        for host in HOSTS:
+            fleet.report(report(host, kind="system" if host == "h1" else "none"), at)
+        fleet.step(at + 0.5)
+        assert placed(fleet) == []
+        assert fleet.awaited == ("h1",)
+    for host in HOSTS:
+        ready = host == "h1"
+        fleet.report(report(host, kind="system" if ready else "none", anchor=UTC if ready else None), 29.8)
+    fleet.step(29.9)
+    assert placed(fleet) == HOSTS
+    assert fleet.awaited == ()
+    for member in fleet.members.values():
+        assert member.line is not None
+        assert abs(member.line.correction_ns - UTC[0]) <= UTC[1]
+
+
+def test_an_anchor_that_never_carries_utc_is_not_waited_for_for_ever() -> None:
+    """After anchor_wait_s the fleet begins without UTC."""
+    fleet = Fleet(begin_s=1.0, anchor_wait_s=30.0)
+    for at in (0.0, 29.5):
+        for host in HOSTS:
+            fleet.report(report(host, kind="system"), at)
+        fleet.step(at + 0.1)
+        assert placed(fleet) == []
+    fleet.step(30.1)
+    assert placed(fleet) == HOSTS
+
+
+def test_a_second_anchor_is_waited_for_as_long_as_any_host() -> None:
+    """One of two carries UTC: the other gets begin_s, not anchor_wait_s."""
+    fleet = Fleet(begin_s=1.0, anchor_wait_s=30.0)
+    for host in HOSTS:
+        fleet.report(
+            report(host, kind="none" if host == "h2" else "system", anchor=UTC if host == "h0" else None), 0.0
+        )
+    fleet.step(0.9)
+    assert (placed(fleet), fleet.awaited) == ([], ("h1",))
+    fleet.step(1.1)
+    assert placed(fleet) == HOSTS
+
+
+def test_a_fleet_that_has_fleet_time_waits_for_no_anchor() -> None:
+    """Nothing changes for a fleet that runs when its coordinator is restarted while the anchor is not ready."""
+    fleet = Fleet()
+    for host in HOSTS:
+        fleet.report(report(host, Line(NOW_NS, 5_000_000, 0, 100), kind="system"), 0.0)
+    fleet.step(0.1)
+    assert placed(fleet) == HOSTS
