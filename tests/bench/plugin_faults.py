@@ -194,9 +194,10 @@ def bench_status(rounds: int) -> None:
     NICs of 400 Mbit/s, and over NICs as fast as the machine, where each answer takes processor time from the data.
 
     An asker that gets a processor at once is printed beside the ordinary one: the difference is what the asker itself
-    waits for a processor behind the job, which no control socket can change.
+    waits for a processor behind the job, which no control socket can change. Where the processors are the limit the
+    bandwidth of a round moves by a third whether anybody asks or not, so its ratio is printed there, not judged.
     """
-    for case, mbit, loss in (("2x400mbit", 400, 0.98), ("unshaped", None, 0.95)):
+    for case, mbit, loss in (("2x400mbit", 400, ">= 0.98"), ("unshaped", None, None)):
         with Lab(hosts=2, rails=2, nic_mbit=mbit) as lab:
             ring = Ring(lab, 2, ["--bytes", "4M"])
             ring.wait_running()
@@ -219,7 +220,7 @@ def bench_status(rounds: int) -> None:
         report(case, "status_us_p99_realtime_asker", quantile(took["realtime"], 0.99), "us", samples=count)
         shown = [round(each, 3) for each in ratios]
         ratio = statistics.median(ratios)
-        report(case, "bandwidth_while_asked_ratio", ratio, "ratio", f">= {loss}", rounds=shown)
+        report(case, "bandwidth_while_asked_ratio", ratio, "ratio", loss, rounds=shown)
 
 
 def bench_chaos(faults: int) -> None:
