@@ -39,10 +39,13 @@ def _program(name: str) -> str:
     return found
 
 
-def build_preload(directory: Path) -> Path:
-    """Compiles what gives a program the virtual clock of its host. Raises subprocess.CalledProcessError."""
-    target = directory / "virtual_clock_preload.so"
-    source = ROOT / "tests" / "native" / "virtual_clock_preload.c"
+def build_preload(directory: Path, name: str = "virtual_clock_preload") -> Path:
+    """Compiles what gives a program the virtual clock of its host, to read, or as virtual_timex_preload to steer.
+
+    Raises subprocess.CalledProcessError.
+    """
+    target = directory / f"{name}.so"
+    source = ROOT / "tests" / "native" / f"{name}.c"
     include = f"-I{ROOT / 'core' / 'include'}"
     subprocess.run(
         ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", include, str(source), "-o", str(target)], check=True

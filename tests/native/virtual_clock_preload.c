@@ -7,8 +7,9 @@
 // go through the page a second time; a program that they start is on the kernel's clock again.
 //
 // CLOCK_REALTIME and the kernel's packet stamps go through the page that FABRICPULSE_VIRTUAL_CLOCK names, as
-// in our own daemons. Only reading is changed: the program must not set the clock (chronyd -x). A page that
-// is named and cannot be read ends the program, which would otherwise be measured on the wrong clock.
+// in our own daemons. Only reading is changed: the program must not set the clock (chronyd -x), or steer the
+// virtual one by virtual_timex_preload.c. A page that is named and cannot be read ends the program, which
+// would otherwise be measured on the wrong clock.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

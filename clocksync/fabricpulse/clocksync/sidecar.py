@@ -84,6 +84,8 @@ class Sidecar:
         self._epoch = time.time_ns() & 0x7FFFFFFFFFFFFFFF
         self._generation = 0
         self._anchors: bool | None = None
+        self._anchor_bound_ns: int | None = None
+        self._stepped_s: float | None = None
         self._info = HostInfo(0, "", (), (), "none")
         self._coordinator = CoordinatorClient(TokenFile(self._config.http_client.token_file))
         self._neighbours = NeighbourBook(run_dir / "clocksync-neighbours.json")
@@ -170,6 +172,7 @@ class Sidecar:
         page = self._fleet_clock.tick(self._clock.instant())
         if page.disruptions != before:
             log.warning("the system clock was stepped; fleet time goes on", disruptions=page.disruptions)
+            self._stepped_s = time.monotonic()
             self._edges.clear()
         self._writer.write(page)
         self._outputs.publish(page, self._clock)
@@ -289,18 +292,31 @@ class Sidecar:
         )
 
     def _anchor(self) -> tuple[int, int] | None:
-        """What this host's clock is worth as UTC now; a change is logged."""
+        """What this host's clock is worth as UTC now; a change is logged.
+
+        Nothing as long as a window may hold stamps of before a step of it: what chronyd has just set right by seconds
+        would drag hosts along whose measurements still are of the old clock.
+        """
         anchor = system_anchor(self._config.anchor)
+        self._tick()  # sees a step that came before the answer
+        window_s = self._config.estimator.window_s
+        settling = self._stepped_s is not None and time.monotonic() - self._stepped_s < window_s
+        synchronized = anchor is not None
+        if settling:
+            anchor = None
         anchors = anchor is not None
         if self._config.anchor.kind == "system" and anchors != self._anchors:
             if anchor is not None:
                 log.info("the host's clock is an anchor of fleet time", error_bound_ns=anchor[1])
+            elif synchronized:
+                log.info("no anchor for now: the host's clock was stepped", for_s=window_s)
             else:
                 log.warning(
                     "no anchor: the kernel says that the host's clock is not synchronized; does chronyd run, with a "
                     "source and with rtcsync in its configuration?"
                 )
         self._anchors = anchors
+        self._anchor_bound_ns = None if anchor is None else anchor[1]
         return anchor
 
     def _take_reply(self, reply: StepReply, follow: bool) -> None:
@@ -322,7 +338,8 @@ class Sidecar:
             rate_ppb = line.rate_ppt * 1e-3
             if reply.adrift and not self._fleet_clock.adrift:
                 log.warning(
-                    "too few hosts are left to know what the fleet does: the error bound grows as in holdover"
+                    "too few hosts are left to know what the fleet does, or none that carries UTC where some did: the "
+                    "error bound grows as in holdover"
                 )
             self._apply(
                 Correction(line.ref_host_ns, line.correction_ns, rate_ppb, line.bound_ns, adrift=reply.adrift)
@@ -379,6 +396,7 @@ class Sidecar:
             self._root,
             self._suspect,
             self._fit_s,
+            self._anchor_bound_ns,
         )
 
     async def _status(self, _: web.Request) -> web.Response:

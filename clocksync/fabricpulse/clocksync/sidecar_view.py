@@ -58,7 +58,10 @@ class SidecarHistory:
 
 @dataclass(frozen=True)
 class SidecarView:
-    """What there is to see at host time `now_ns`. root, suspect : as the coordinator last said."""
+    """What there is to see at host time `now_ns`. root, suspect : as the coordinator last said.
+
+    anchor_bound_ns : how far from UTC the host's own clock may be, None while it is no anchor.
+    """
 
     host: str
     now_ns: int
@@ -69,6 +72,7 @@ class SidecarView:
     root: str
     suspect: str
     fit_s: float
+    anchor_bound_ns: int | None
 
     def status(self) -> dict[str, Any]:
         """The document of `/api/v1/clocksync/status`."""
@@ -85,6 +89,7 @@ class SidecarView:
             "rate_ppb": page.current.rate_ppt * 1e-3,
             "coordinator_up": self.coordinator.up,
             "root": self.root,
+            "anchor_bound_ns": self.anchor_bound_ns,
             "suspect": self.suspect,
             "disruptions": page.disruptions,
             "edges": [_edge_document(edge) for edge in self.edges],
@@ -99,7 +104,10 @@ class SidecarView:
         if not len(self.edges):
             return "the mesh has no edges: is this host in its membership, and any other?"
         if self.clock.adrift and self.coordinator.up:
-            return "most of the fleet is out of reach: this part goes on alone, and cannot know what the rest does"
+            return (
+                "most of the fleet, or every host that carried UTC, is out of reach: this part goes on alone, and "
+                "cannot know what the rest does"
+            )
         if not self.edges.fits():
             return (
                 "no edge has samples of both directions: do the peers run, and do their NICs reach this host?"

@@ -91,6 +91,8 @@ def _print_host(document: dict[str, Any], console: Console) -> None:
     )
     if document.get("why"):
         console.print(f"[yellow]not synchronized[/yellow]: {document['why']}", soft_wrap=True)
+    if document.get("anchor_bound_ns") is not None:
+        console.print(f"anchor: the host's clock is UTC within {duration(document['anchor_bound_ns'])}")
     if document["suspect"]:
         console.print(f"[red]suspect[/red]: {document['suspect']}")
     table = Table(

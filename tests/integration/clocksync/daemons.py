@@ -123,8 +123,14 @@ class Daemons:
         listen = f"127.0.0.1:{self.coordinator_ports[name]}"
         self.spawn(name, ["coordinator", "--web.listen-address", listen, *self.coordinator_arguments], {})
 
-    def sidecar(self, host: str, *coordinators: str | Relay, settings: list[str] | None = None) -> None:
-        """coordinators : names, or relays to them; default: the one called coordinator."""
+    def sidecar(
+        self,
+        host: str,
+        *coordinators: str | Relay,
+        settings: list[str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """coordinators : names, or relays to them; default: the one called coordinator. environment : more of it."""
         config = self.directory / f"{host}.yaml"
         urls = [
             self.url(way) if isinstance(way, str) else f"{self.scheme}://localhost:{way.port}"
@@ -134,7 +140,11 @@ class Daemons:
         config.write_text("\n".join(lines) + "\n")
         listen = f"127.0.0.1:{self.ports[host]}"
         arguments = ["sidecar", "--config", str(config), "--web.listen-address", listen]
-        self.spawn(host, [*arguments, *self.sidecar_arguments], self.fleet.environment(host))
+        self.spawn(
+            host,
+            [*arguments, *self.sidecar_arguments],
+            {**self.fleet.environment(host), **(environment or {})},
+        )
 
     def relay(self, name: str = "coordinator") -> Relay:
         """A way to a coordinator that can be cut; the sidecars that take it name its port."""

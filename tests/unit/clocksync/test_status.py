@@ -38,6 +38,13 @@ def test_the_table_of_a_host_says_status_bound_and_worst_edge() -> None:
         assert word in text
 
 
+def test_the_table_says_what_an_anchor_is_worth() -> None:
+    """Only of a host that is one, and also when it is exact."""
+    assert "anchor: the host's clock is UTC within 292 µs" in text_of({**HOST, "anchor_bound_ns": 292_000})
+    assert "anchor" in text_of({**HOST, "anchor_bound_ns": 0})
+    assert "anchor" not in text_of({**HOST, "anchor_bound_ns": None})
+
+
 def test_the_table_says_why_a_host_is_not_synchronised() -> None:
     """The reason is on the screen, and only while there is one."""
     text = text_of({**HOST, "status": "holdover", "why": "no probe samples: is fabricpulse mesh running"})
