@@ -86,6 +86,20 @@ class Level:
 
 
 @dataclass(frozen=True)
+class Fresh:
+    """Third packets since the last fit, pure or not: (n,) seconds from our host time t_ns, and the offset that each
+    says, ns from base_ns. Upper ones went to the peer.
+    """
+
+    t_ns: int
+    base_ns: int
+    upper_t: Floats
+    upper: Floats
+    lower_t: Floats
+    lower: Floats
+
+
+@dataclass(frozen=True)
 class Extremes:
     """The fastest packet of each direction in a fit's trains: our host time, and the offset that it says."""
 
@@ -104,7 +118,7 @@ class EdgeFit:
     plus what stamps can hide. half_gap_ns : half of the round trip on the fastest paths seen. sigma_ns,
     rate_sigma_ppb : expected size of the error, for weights. pure : trains that passed the filter, both ways.
     raw_offset_ns : what this window alone says, at t_ns. level : of the trains since the last fit; None without.
-    extremes : for the next windows' limits of the rate.
+    extremes : for the next windows' limits of the rate. fresh : what the level was made of, and what it left out.
     """
 
     t_ns: int
@@ -127,6 +141,7 @@ class EdgeFit:
     raw_offset_ns: int
     level: Level | None
     extremes: Extremes
+    fresh: Fresh | None = None
 
     def at(self, t_ns: int) -> float:
         """Offset extrapolated to our host time `t_ns`, ns."""
@@ -248,6 +263,7 @@ def _finish(
         raw_offset_ns=base + offset,
         level=_level(used, t_ref, base, parameters, prior),
         extremes=_extremes(upper, lower, line, t_ref, base),
+        fresh=_fresh(upper, lower, t_ref, base, prior),
     )
 
 
@@ -307,10 +323,13 @@ def _purify(
     if not known.any():
         return known, parameters.guard_ns[1]
     delay = sign * (cloud.y - slope * cloud.t)
-    fast = known & (delay <= np.quantile(delay[known], 0.25))
-    centre = float(np.median(cloud.gap[fast]))
-    distance = np.where(known, np.abs(cloud.gap - centre), np.inf)
     points = int(known.sum())
+    # By partition and sort: numpy's quantile and median cost more than the rest of the filter.
+    quarter = (points - 1) // 4
+    fast = known & (delay <= np.partition(delay[known], quarter)[quarter])
+    gaps = np.sort(cloud.gap[fast])
+    centre = float(gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) / 2
+    distance = np.where(known, np.abs(cloud.gap - centre), np.inf)
     # Points, not trains: each pure train gives two.
     wanted = max(min(2 * parameters.minimum_trains, 0.5 * points), parameters.minimum_share * points)
     nth = min(points, max(1, int(np.ceil(wanted)))) - 1
@@ -342,6 +361,14 @@ def _level(
     moment = (moments[0] + moments[1]) / 2
     offset = (floors[0] - floors[1]) / 2 + prior.rate_ppb * moment
     return Level(t_ref + round(moment * 1e9), base + round(offset), (floors[0] + floors[1]) / 2)
+
+
+def _fresh(upper: _Cloud, lower: _Cloud, t_ref: int, base: int, prior: Prior | None) -> Fresh | None:
+    if prior is None:
+        return None
+    since = (prior.since_ns - t_ref) * 1e-9
+    up, low = (upper.t > since) & upper.last, (lower.t > since) & lower.last
+    return Fresh(t_ref, base, upper.t[up], upper.y[up], lower.t[low], lower.y[low])
 
 
 def _extremes(upper: _Cloud, lower: _Cloud, line: SeparatingLine, t_ref: int, base: int) -> Extremes:
