@@ -28,7 +28,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "siphash.h"
+#include "fabricpulse/siphash.h"
 
 namespace fabricpulse {
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from tests.bench.clock_daemons import bench_fleet, field_mb
 from tests.bench.clock_follow import bench_chrony
+from tests.bench.clock_intake import intake_child
 from tests.bench.clock_load import bench_load
 from tests.bench.clock_peers import missing_tools
 from tests.bench.clock_scenarios import bench_simulate
@@ -164,6 +165,19 @@ def bench_cost() -> None:
     )
     report("50,000 hosts x 10", "solve_rss_mb", solve["rss_mb"], "MB", lambda v: v <= 400)
     report("50,000 hosts x 10", "solve_gain", solve["gain"], "ratio")
+    # Each edge is reported by one of its ends: ten edges a host are five in its report. And twice as many.
+    for reported in (5, 10):
+        out_text = subprocess.run(
+            [sys.executable, "-m", "tests.bench.bench_clocksync", "--intake-child", str(reported)],
+            capture_output=True, text=True, check=True, cwd=ROOT,
+        ).stdout  # fmt: skip
+        step = json.loads(out_text)
+        case = f"50,000 hosts, {reported} edges in each report"
+        parts = {f"{part}_s": step[part] for part in ("intake", "take", "solve", "answer")}
+        intake_us = round((step["intake"] + step["take"]) / 50_000 * 1e6, 2)
+        report(case, "report_intake_us", intake_us, "us", overflowed=step["counts"]["overflowed"])
+        report(case, "step_cpu_s_50000", round(sum(parts.values()), 3), "s", **parts)
+        report(case, "step_rss_mb", step["rss_mb"], "MB")
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         reader = _compile("clock_reader.c", place)
@@ -259,7 +273,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--hosts", default="128", help="sizes of simulated fleets")
     parser.add_argument("--solve-child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--intake-child", type=int, metavar="EDGES", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.intake_child:
+        intake_child(50_000, arguments.intake_child)
+        return 0
     if arguments.solve_child:
         solve_child()
         return 0

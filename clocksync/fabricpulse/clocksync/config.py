@@ -143,6 +143,9 @@ class SidecarConfig(Section, frozen=True):
     coordinators: tuple[str, ...] = ()
     membership: str = ""
     advertise_url: str = ""
+    # Reports go as datagrams where the coordinator offers it and they pass, else by HTTP. Datagrams are authenticated
+    # and not encrypted; the key of each sidecar comes with a reply by HTTP.
+    datagrams: bool = True
     # Port of the sidecars on the neighbours, for the fallback without a coordinator.
     neighbour_port: int = 9613
     # Seconds between two estimates.
@@ -185,6 +188,8 @@ class CoordinatorConfig(Section, frozen=True):
 
     membership: str = ""
     token_file: str = ""
+    # Take reports as datagrams too, on the UDP ports of the same numbers as --web.listen-address; they cost far less.
+    datagrams: bool = True
     # A host that has not reported for this long has left the fleet.
     lease_s: float = 10.0
     step_s: float = 1.0

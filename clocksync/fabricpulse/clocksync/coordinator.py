@@ -1,10 +1,12 @@
 """`fabricpulse clocksync coordinator`: HTTP around `fleet.Fleet`.
 
 A report waits for the solve that uses it and takes its result home in the reply. A solve starts when all members that
-were in the last one have reported, or half of `step_s` after the last that did, or `step_s` after the first that waits.
+were in the last one have reported, or half of `step_s` after the last that did (a tenth if few are missing), or
+`step_s` after the first that waits. Reports come by HTTP, or as datagrams on a channel that a reply by HTTP has opened.
 """
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from aiohttp import web
 
 from fabricpulse.clocksync import metrics
 from fabricpulse.clocksync.config import CoordinatorConfig
-from fabricpulse.clocksync.fleet import Fleet, Member
+from fabricpulse.clocksync.fleet import Fleet
 from fabricpulse.clocksync.graph_solve import SolveParameters
-from fabricpulse.clocksync.wire import EDGE, PROTOCOL, STEP_PATH, StepReply, report_decoder
+from fabricpulse.clocksync.members import Member
+from fabricpulse.clocksync.report_channels import ReportChannels
+from fabricpulse.clocksync.wire import PROTOCOL, STEP_PATH, StepReply, report_decoder
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_membership
@@ -23,7 +27,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.waiting import wait_at_most
-from fabricpulse.core.web.server import WebServer
+from fabricpulse.core.web.server import WebServer, parse_address
 from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
@@ -31,6 +35,9 @@ log = get_logger(__name__)
 _reply_encoder = msgspec.msgpack.Encoder()
 # How long reports are gathered at least.
 _GATHER_S = 0.02
+# Of a step: how long a solve waits for the next report of many that are missing, and of few. In a large fleet somebody
+# is always late or lost, and must not cost the others half of their step each time.
+_PATIENCE, _PATIENCE_WITH_FEW, _FEW = 0.5, 0.1, 0.02
 # Exporters that http_sd may list, by the name asked for.
 SD_PORTS = {"mesh": 9610, "nic": 9611, "qp": 9612, "clocksync": 9613}
 
@@ -58,8 +65,7 @@ class Coordinator:
         self._solve_s = 0.0
         self._failures = 0
         self._edges = 0
-        # New hosts learn quickly where the others are; who knows it is not told again.
-        self._told: dict[str, int] = {}
+        self._channels: ReportChannels | None = None
         self.server = WebServer(
             "fabricpulse clocksync coordinator",
             life,
@@ -85,19 +91,42 @@ class Coordinator:
     async def run(self) -> None:
         """Serves until stopped. Raises UserError when the address cannot be bound."""
         await self.server.start(self._options.listen)
+        if self._config.datagrams:
+            self._open_channels()
         solver = asyncio.create_task(self._solve_forever())
         self._life.ready()
         await self._life.stopped()
         solver.cancel()
         self._solved.set()
         await self.server.stop()
+        if self._channels is not None:
+            asyncio.get_running_loop().remove_reader(self._channels.intake.event_fd)
+            self._channels.stop()
+
+    def _open_channels(self) -> None:
+        try:
+            self._channels = ReportChannels(self.fleet, [parse_address(a) for a in self._options.listen])
+        except OSError as error:
+            # The fleet can do without; a large one costs much more then.
+            log.warning(
+                "no reports as datagrams, HTTP only; free the UDP port, or choose another --web.listen-address",
+                reason=str(error),
+            )
+            return
+        asyncio.get_running_loop().add_reader(self._channels.intake.event_fd, self._hear)
+
+    def _hear(self) -> None:
+        if self._channels is not None:
+            os.eventfd_read(self._channels.intake.event_fd)
+        self._arrived.set()
 
     async def _solve_forever(self) -> None:
         while True:
             await self._gather()
             began = time.monotonic()
             try:
-                solution = self.fleet.step(began)
+                arrived = self._channels.take() if self._channels is not None else None
+                solution = self.fleet.step(began, arrived)
                 self._edges = 0 if solution is None else len(solution.residual_ns)
                 self._log_awaited()
             except Exception:
@@ -107,6 +136,11 @@ class Coordinator:
             self._solve_s = time.monotonic() - began
             solved, self._solved = self._solved, asyncio.Event()
             solved.set()
+            if self._channels is not None:
+                try:
+                    self._channels.answer()
+                except (OSError, ValueError):
+                    log.exception("replies to datagrams failed")
 
     def _log_awaited(self) -> None:
         """Says whom a fleet without fleet time waits for, and when it gives up."""
@@ -124,18 +158,28 @@ class Coordinator:
 
     async def _gather(self) -> None:
         """Returns when it is time to solve."""
-        while not self.fleet.waiting:
+        while not self._outstanding()[0]:
             self._arrived.clear()
             await self._arrived.wait()
         first = time.monotonic()
         deadline = first + self._config.step_s
         # Newcomers come one by one, and nobody is expected yet: solves for each of them may take half of our time.
         await asyncio.sleep(max(_GATHER_S, self._solve_s))
-        while self.fleet.missing and (left := deadline - time.monotonic()) > 0:
+        while True:
+            waiting, missing = self._outstanding()
+            left = deadline - time.monotonic()
+            if not missing or left <= 0:
+                return
             # One that has died would hold up all; half the step is enough for those that live.
+            share = _PATIENCE if missing > _FEW * waiting else _PATIENCE_WITH_FEW
             self._arrived.clear()
-            if not await wait_at_most(self._arrived, min(left, 0.5 * self._config.step_s)):
-                break
+            if not await wait_at_most(self._arrived, min(left, share * self._config.step_s)):
+                return
+
+    def _outstanding(self) -> tuple[int, int]:
+        """Hosts whose reports wait for a solve, and hosts whose reports it waits for."""
+        waiting, missing = self._channels.intake.waiting() if self._channels is not None else (0, 0)
+        return self.fleet.waiting + waiting, self.fleet.missing + missing
 
     async def _step(self, request: web.Request) -> web.Response:
         if not self._token.accepts(request.headers.get("Authorization", "")):
@@ -150,23 +194,27 @@ class Coordinator:
                 status=400, text=f"protocol {report.protocol}, this coordinator speaks {PROTOCOL}\n"
             )
         try:
-            member = self.fleet.report(report, time.monotonic())
+            by_datagram = report.datagrams and self._channels is not None
+            member = self.fleet.report(report, time.monotonic(), again=not by_datagram)
         except ValueError as error:
             return web.Response(status=400, text=f"not a step report: {error}\n")
+        if self._channels is not None:
+            # Who reports by HTTP does not use its channel, if it has one.
+            self._channels.close(member)
         solved = self._solved
         self._arrived.set()
         await solved.wait()
         return web.Response(
-            body=_reply_encoder.encode(self._reply(member)), content_type="application/msgpack"
+            body=_reply_encoder.encode(self._reply(member, by_datagram)), content_type="application/msgpack"
         )
 
-    def _reply(self, member: Member) -> StepReply:
+    def _reply(self, member: Member, by_datagram: bool) -> StepReply:
         neighbours = None
         info = member.info
-        if info is not None and self._told.get(member.name) != self.fleet.generation:
-            if len(self._told) > 1024 + 2 * len(self.fleet.members):
-                self._told.clear()  # hosts that are gone; the others are told once more
-            self._told[member.name] = self.fleet.generation
+        here = self.fleet.members.get(member.name) is member
+        # New hosts learn quickly where the others are; who knows it is not told again.
+        if info is not None and here and member.told != self.fleet.generation:
+            member.told = self.fleet.generation
             neighbours = {
                 name: other.info.url
                 for name in {edge.peer for edge in info.edges}
@@ -185,6 +233,7 @@ class Coordinator:
             self.fleet.generation,
             self.fleet.quorum,
             self.fleet.adrift,
+            self._channels.open(member) if by_datagram and here and self._channels is not None else None,
         )
 
     def membership(self) -> Membership:
@@ -236,15 +285,16 @@ class Coordinator:
             {
                 "host": m.name,
                 "age_s": round(now - m.received_s, 3),
-                "bound_ns": m.line.bound_ns if m.line is not None else None,
-                "correction_ns": m.line.correction_ns if m.line is not None else None,
-                "rate_ppb": m.line.rate_ppt * 1e-3 if m.line is not None else None,
+                "bound_ns": line.bound_ns if line is not None else None,
+                "correction_ns": line.correction_ns if line is not None else None,
+                "rate_ppb": line.rate_ppt * 1e-3 if line is not None else None,
                 "edges": len(m.info.edges) if m.info is not None else 0,
-                "reported_edges": len(m.report.edges) // EDGE.size if m.report is not None else 0,
+                "reported_edges": m.reported_edges,
                 "misfit_edges": m.misfits,
                 "suspect": m.suspect,
             }
             for m in sorted(fleet.members.values(), key=lambda m: m.name)
+            for line in [m.line]
         ]
         misfits = [
             {
@@ -281,6 +331,9 @@ class Coordinator:
         out.add(metrics.SOLVE_EDGES, (), self._edges)
         out.add(metrics.RESIDUAL, (), fleet.residual_p50_ns * 1e-9)
         out.add(metrics.MISFITS, (), fleet.misfits)
+        if self._channels is not None:
+            for outcome, count in self._channels.intake.counts().items():
+                out.add(metrics.DATAGRAMS, (outcome,), count)
         for member in fleet.members.values():
             if member.suspect:
                 out.add(metrics.SUSPECTS, (member.name,), 1)

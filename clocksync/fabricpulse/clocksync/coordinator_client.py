@@ -3,6 +3,9 @@
 All coordinators get all reports, so each of them always has the whole fleet, and hosts that reach different ones still
 keep one timeline: it travels with the reports. A list of which only one is asked would split the fleet whenever one
 host had reason to ask the next.
+
+The first report goes by HTTP; the reply may bring a channel, and those that follow go as datagrams, as long as they are
+answered.
 """
 
 import asyncio
@@ -12,6 +15,7 @@ from collections.abc import Callable, Sequence
 import aiohttp
 import msgspec
 
+from fabricpulse.clocksync.datagram_client import DatagramClient
 from fabricpulse.clocksync.wire import STEP_PATH, StepReply, StepReport, reply_decoder, report_encoder
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.token_file import TokenFile
@@ -31,13 +35,16 @@ class _Peer:
         self.answered_s = self.placed_s = _NEVER_S
         self.task: asyncio.Task[None] | None = None
         self.refused = ""
+        self.datagrams = DatagramClient(url)
 
 
 class CoordinatorClient:
     """errors : reports that were not answered, by reason."""
 
-    def __init__(self, token: TokenFile) -> None:
+    def __init__(self, token: TokenFile, *, datagrams: bool = True, timeout_s: float = 3.0) -> None:
+        """datagrams : ask for channels. timeout_s : for the answer to one."""
         self._token = token
+        self._datagrams, self._timeout_s = datagrams, timeout_s
         self.errors = {"timeout": 0, "connection": 0, "status": 0, "reply": 0}
         self._peers: list[_Peer] = []
         self._follow_s = 0.0
@@ -97,6 +104,8 @@ class CoordinatorClient:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for peer in self._peers:
+            peer.datagrams.close()
 
     def _choose(self, urls: Sequence[str]) -> None:
         """Peers for `urls`, which a reload may have changed."""
@@ -107,6 +116,7 @@ class CoordinatorClient:
         for gone in known.values():
             if gone.task is not None:
                 gone.task.cancel()
+            gone.datagrams.close()
 
     def _followed(self, now_s: float) -> _Peer | None:
         """The first of the list that placed this host lately; for a host that never was placed, the first that is up:
@@ -123,10 +133,17 @@ class CoordinatorClient:
         report: Callable[[bool], StepReport],
         take: Callable[[StepReply, bool], None],
     ) -> None:
-        sent = msgspec.structs.replace(report(peer.resend_info), rank=self._peers.index(peer))
-        # What changes while this report is under way is for the next one.
-        peer.resend_info = False
-        reply = await self._post(session, peer, report_encoder.encode(sent))
+        reply = await self._send(peer, report) if not peer.resend_info else None
+        if reply is None:
+            wanted = self._datagrams and peer.datagrams.wanted
+            sent = msgspec.structs.replace(
+                report(peer.resend_info), rank=self._peers.index(peer), datagrams=wanted
+            )
+            # What changes while this report is under way is for the next one.
+            peer.resend_info = False
+            reply = await self._post(session, peer, report_encoder.encode(sent))
+            if reply is not None:
+                await peer.datagrams.open(reply)
         if reply is None:
             peer.resend_info = True
             if peer.up:
@@ -148,6 +165,13 @@ class CoordinatorClient:
             take(reply, follow)
         except ValueError as error:
             log.exception("the coordinator's reply is malformed", url=peer.url, reason=str(error))
+
+    async def _send(self, peer: _Peer, report: Callable[[bool], StepReport]) -> StepReply | None:
+        """The reply to a report by datagram; None when it has to go by HTTP."""
+        sent = msgspec.structs.replace(report(False), rank=self._peers.index(peer))
+        if not peer.datagrams.ready(sent):
+            return None
+        return await peer.datagrams.report(sent, self._timeout_s)
 
     async def _post(self, session: aiohttp.ClientSession, peer: _Peer, body: bytes) -> StepReply | None:
         reason = ""

@@ -117,6 +117,12 @@ MISFITS = MetricSpec(
 SUSPECTS = MetricSpec(
     "fabricpulse_clocksync_suspect", "gauge", "1 for each host whose stamps do not fit the fleet.", ("peer",)
 )
+DATAGRAMS = MetricSpec(
+    "fabricpulse_clocksync_datagrams_total",
+    "counter",
+    "Datagrams of sidecars by what became of them: taken, answered, or why not; overflowed: the kernel had no room.",
+    ("outcome",),
+)
 
 METRICS = (
     *(BOUND, OFFSET, FREQUENCY, SYNCHRONIZED, STATUS, DISRUPTIONS, SLEW),
@@ -134,4 +140,5 @@ METRICS = (
         MISFITS,
         SUSPECTS,
     ),
+    DATAGRAMS,
 )

@@ -87,7 +87,11 @@ class Sidecar:
         self._anchor_bound_ns: int | None = None
         self._stepped_s: float | None = None
         self._info = HostInfo(0, "", (), (), "none")
-        self._coordinator = CoordinatorClient(TokenFile(self._config.http_client.token_file))
+        self._coordinator = CoordinatorClient(
+            TokenFile(self._config.http_client.token_file),
+            datagrams=self._config.datagrams,
+            timeout_s=self._config.http_client.timeout_s,
+        )
         self._neighbours = NeighbourBook(run_dir / "clocksync-neighbours.json")
         self._root = ""
         self._quorum: Quorum | None = None
@@ -117,7 +121,7 @@ class Sidecar:
     async def _reload(self) -> None:
         config = load_config(self._options.config, SidecarConfig)
         membership = self._load_membership(config)
-        for name in ("host", "outputs", "http_client"):
+        for name in ("host", "outputs", "http_client", "datagrams"):
             if getattr(config, name) != getattr(self._config, name):
                 log.warning("this setting changes with a restart only", setting=name)
         self._config, self._membership = config, membership

@@ -93,8 +93,8 @@ class StepReport(msgspec.Struct, frozen=True, array_like=True):
 
     line : None while it has none. anchor : correction and bound by a time source of its own. root : of the last
     solve it has seen. steps : clock steps that the host itself has noticed. rank : of the coordinator in the host's
-    list; 0 is the one that it asks first. quorum, adrift : as
-    it was last told.
+    list; 0 is the one that it asks first. quorum, adrift : as it was last told. datagrams : it wants a channel for the
+    reports that follow.
     """
 
     protocol: int
@@ -111,6 +111,7 @@ class StepReport(msgspec.Struct, frozen=True, array_like=True):
     rank: int = 0
     quorum: Quorum | None = None
     adrift: bool = False
+    datagrams: bool = False
 
 
 class EdgeVerdict(NamedTuple):
@@ -121,12 +122,20 @@ class EdgeVerdict(NamedTuple):
     fits: bool
 
 
+class Channel(msgspec.Struct, frozen=True, array_like=True):
+    """Under which key a sidecar may send its next reports as datagrams (datagram.py), to the same port number."""
+
+    number: int
+    key: bytes
+
+
 class StepReply(msgspec.Struct, frozen=True, array_like=True):
     """What the coordinator answers. line : None while the host is not connected to the timeline.
 
     verdicts : records of
     VERDICT. resend_info : send HostInfo with the next report. neighbours : host -> sidecar URL, when it changed.
-    adrift : the solve did not speak for the fleet, so that bounds must grow as in holdover.
+    adrift : the solve did not speak for the fleet, so that bounds must grow as in holdover. channel : replaces those of
+    earlier replies.
     """
 
     solve: int
@@ -139,6 +148,7 @@ class StepReply(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     quorum: Quorum | None = None
     adrift: bool = False
+    channel: Channel | None = None
 
 
 class LineReply(msgspec.Struct, frozen=True, array_like=True):

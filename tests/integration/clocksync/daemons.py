@@ -1,6 +1,7 @@
 """Real sidecars and coordinators on a synthetic fleet, and what the truth says of them."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -26,17 +27,35 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def _both_of_one_number() -> tuple[int, socket.socket, socket.socket]:
+    """A listener and a socket for datagrams on a port that is free for both."""
+    while True:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            datagrams.bind(("127.0.0.1", port))
+        except OSError:
+            listener.close()
+            datagrams.close()
+            continue
+        return port, listener, datagrams
+
+
 class Relay:
-    """A TCP way to `port` that can be cut: connections end, and new ones are reset until it is mended."""
+    """A way to `port` by TCP and UDP that can be cut: connections end, new ones are reset, and datagrams are lost
+    until it is mended.
+    """
 
     def __init__(self, port: int) -> None:
         self.up = True
         self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
+        self.port, self._listener, self._datagrams = _both_of_one_number()
+        self._end, self._ended = socket.socketpair()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
+        self._threads = [threading.Thread(target=self._accept), threading.Thread(target=self._pass_datagrams)]
+        for thread in self._threads:
+            thread.start()
 
     def cut(self) -> None:
         self.up = False
@@ -49,11 +68,17 @@ class Relay:
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # ends accept
+        self._end.close()
         self._threads[0].join()
         self.cut()
         for thread in self._threads[1:]:
             thread.join()
-        for one in (self._listener, *(end for pair in self._pairs for end in pair)):
+        for one in (
+            self._listener,
+            self._datagrams,
+            self._ended,
+            *(end for pair in self._pairs for end in pair),
+        ):
             one.close()
 
     def _accept(self) -> None:
@@ -71,6 +96,26 @@ class Relay:
                 thread = threading.Thread(target=self._copy, args=(source, sink))
                 self._threads.append(thread)
                 thread.start()
+
+    def _pass_datagrams(self) -> None:
+        ways: dict[tuple[str, int], socket.socket] = {}
+        back: dict[socket.socket, tuple[str, int]] = {}
+        while self._ended not in (ready := select.select([self._ended, self._datagrams, *back], [], [])[0]):
+            for source in ready:
+                with suppress(OSError):  # nobody listens there
+                    data, sender = source.recvfrom(2_048)
+                    if not self.up:
+                        continue
+                    if source is not self._datagrams:
+                        self._datagrams.sendto(data, back[source])
+                        continue
+                    if sender not in ways:
+                        ways[sender] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                        ways[sender].connect(("127.0.0.1", self._port))
+                        back[ways[sender]] = sender
+                    ways[sender].send(data)
+        for way in back:
+            way.close()
 
     def _reach(self) -> socket.socket | None:
         try:
@@ -182,8 +227,9 @@ class Daemons:
             return str(response.read().decode())
 
     def metrics(self, host: str) -> dict[str, float]:
-        """Of the sidecar of `host`."""
-        lines = self.get(f"http://127.0.0.1:{self.ports[host]}/metrics").splitlines()
+        """Of the sidecar of `host`, or of a coordinator by its name."""
+        port = self.coordinator_ports[host] if host in self.coordinator_ports else self.ports[host]
+        lines = self.get(f"http://127.0.0.1:{port}/metrics").splitlines()
         return {
             line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
             for line in lines

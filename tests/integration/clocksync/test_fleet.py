@@ -66,6 +66,38 @@ def test_each_edge_is_reported_once(fleet: SyntheticFleet, daemons: Daemons) -> 
     assert all_have(fleet, HOSTS, SYNCHRONIZED)
 
 
+def datagrams(daemons: Daemons, outcome: str) -> float:
+    """Of the coordinator; 0 while it starts."""
+    try:
+        now = daemons.metrics("coordinator")
+    except OSError:
+        return 0.0
+    return now[f'fabricpulse_clocksync_datagrams_total{{outcome="{outcome}"}}']
+
+
+def test_reports_go_as_datagrams_and_come_back_after_a_restart(
+    fleet: SyntheticFleet, daemons: Daemons
+) -> None:
+    """All of them are taken and answered; one whose sidecar is told not to stays with HTTP, in the same fleet. A new
+    coordinator is joined by HTTP, and then gets datagrams too."""
+    daemons.coordinator()
+    daemons.sidecar("h3", settings=["datagrams: false"])
+    for host in HOSTS[:3]:
+        daemons.sidecar(host)
+    wait_for(lambda: all_have(fleet, HOSTS, SYNCHRONIZED), 15, "all synchronized")
+    wait_for(lambda: disagreement(fleet, HOSTS)[0] < 1_000, 6, "agreement within 1 us")
+    watch = Watch(fleet)
+    watch.until(lambda: datagrams(daemons, "answered") >= 12, 12, "twelve reports by datagram")
+    document = json.loads(daemons.get(f"{daemons.url()}/api/v1/clocksync/status"))
+    assert [member["host"] for member in document["members"]] == HOSTS
+    for outcome in ("malformed", "forged", "replayed", "unsendable", "overflowed"):
+        assert datagrams(daemons, outcome) == 0
+    daemons.kill("coordinator")
+    daemons.coordinator()
+    watch.until(lambda: datagrams(daemons, "answered") >= 6, 12, "datagrams to the new coordinator")
+    watch.until(lambda: all_have(fleet, HOSTS, SYNCHRONIZED), 6, "synchronized again")
+
+
 def test_a_coordinator_dies_in_the_middle_of_a_step_and_the_second_takes_over(
     fleet: SyntheticFleet, daemons: Daemons
 ) -> None:

@@ -1,6 +1,7 @@
 """Both networks are cut in two, that of the probes and that of the coordinators, and mended: real daemons."""
 
 import json
+from functools import partial
 
 import pytest
 from tests.integration.clocksync.daemons import (
@@ -38,6 +39,9 @@ class Divided:
         wait_for(lambda: all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED), 20, "all synchronized")
         wait_for(lambda: disagreement(fleet, HOSTS)[0] < 1_000, 10, "agreement within 1 us")
         wait_for(lambda: len(self.members("second")) == len(HOSTS), 10, "all report to the second")
+        taken = 'fabricpulse_clocksync_datagrams_total{outcome="taken"}'
+        for name in ("first", "second"):
+            wait_for(partial(self._has, name, taken, len(HOSTS)), 10, "reports by datagram")
         self.links = [link for link in fleet.links if (link.a in small) != (link.b in small)]
 
     def cut(self) -> None:
@@ -51,6 +55,9 @@ class Divided:
             link.up = True
         for relay in self.across:
             relay.mend()
+
+    def _has(self, name: str, metric: str, value: float) -> bool:
+        return self.daemons.metrics(name)[metric] >= value
 
     def members(self, name: str) -> set[str]:
         document = json.loads(self.daemons.get(f"{self.daemons.url(name)}/api/v1/clocksync/status"))

@@ -1,8 +1,8 @@
 // SipHash-2-4 with a 64-bit tag: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012).
 //
 // A keyed pseudo-random function made for short inputs: 100 ns for a probe, where HMAC-SHA-256 takes 1 us.
-#ifndef FABRICPULSE_EXPORTERS_SIPHASH_H_
-#define FABRICPULSE_EXPORTERS_SIPHASH_H_
+#ifndef FABRICPULSE_SIPHASH_H_
+#define FABRICPULSE_SIPHASH_H_
 
 #include <array>
 #include <cstddef>
@@ -50,4 +50,4 @@ inline std::uint64_t siphash24(const SipKey& key, const std::uint8_t* data, std:
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_EXPORTERS_SIPHASH_H_
+#endif  // FABRICPULSE_SIPHASH_H_

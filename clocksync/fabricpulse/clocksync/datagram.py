@@ -1,0 +1,160 @@
+"""Reports and replies as datagrams: the same as `StepReport` and `StepReply` say, without what seldom changes.
+
+A datagram is a head, records of 40 bytes an edge (requests) or 8 bytes an edge (replies), padding or the root's name,
+and a tag: SipHash-2-4 of all of it under the channel's key, which came by HTTP. The heads are those of channel_table.h.
+Nothing here is secret, and nothing is believed whose tag is wrong.
+"""
+
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.clocksync._report_intake import (
+    MAX_DATAGRAM,
+    MIN_REQUEST,
+    REPLY_MAGIC,
+    REQUEST_MAGIC,
+    RESET_MAGIC,
+    siphash24,
+)
+from fabricpulse.clocksync.members import SUSPICIONS
+from fabricpulse.clocksync.report_table import ROW_DTYPE, Records, name_hash
+from fabricpulse.clocksync.wire import EDGE, EDGE_DTYPE, VERDICT, Channel, Line, Quorum, StepReply, StepReport
+
+_REQUEST_FIELDS = [
+    ("magic", "<u4"), ("channel", "<u4"), ("sequence", "<u8"), ("host_ns", "<i8"), ("ref_ns", "<i8"),
+    ("correction_ns", "<i8"), ("rate_ppt", "<i8"), ("bound_ns", "<i8"), ("anchor_ns", "<i8"),
+    ("anchor_bound_ns", "<i8"), ("steps", "<u4"), ("generation", "<u4"), ("flags", "u1"), ("rank", "u1"),
+    ("edges", "<u2"), ("quorum_hosts", "<u4"), ("quorum_s", "<u8"), ("quorum_root", "<u8"),
+]  # fmt: skip
+ARRIVAL_DTYPE = np.dtype([*_REQUEST_FIELDS, ("received_ns", "<i8")])
+REPLY_DTYPE = np.dtype(
+    [
+        ("magic", "<u4"), ("channel", "<u4"), ("sequence", "<u8"), ("solve", "<u8"), ("ref_ns", "<i8"),
+        ("correction_ns", "<i8"), ("rate_ppt", "<i8"), ("bound_ns", "<i8"), ("generation", "<u4"), ("verdicts", "<u2"),
+        ("flags", "u1"), ("suspect", "u1"), ("quorum_s", "<u8"), ("quorum_hosts", "<u4"), ("reserved", "<u4"),
+    ]
+)  # fmt: skip
+_REQUEST = struct.Struct("<IIQqqqqqqqIIBBHIQQ")
+_REPLY = struct.Struct("<IIQQqqqqIHBBQI4x")
+_RESET = struct.Struct("<IIQ8x")
+_TAG = struct.Struct("<Q")
+# Flags. HAS_ANCHOR : of a request only. RESEND_INFO, NEWS : of a reply only: the next report should come by HTTP, with
+# HostInfo, or for news of neighbours.
+HAS_LINE, HAS_ANCHOR, RESEND_INFO, NEWS, ADRIFT, HAS_QUORUM, QUORUM_ANCHORED = (1 << bit for bit in range(7))
+_NS_LIMIT, _SMALL_LIMIT = 2**61, 2**40
+
+
+class Reset(Exception):  # noqa: N818 - no error: an answer
+    """The coordinator does not know the channel: it has been restarted, or the lease has run out."""
+
+
+def fits(report: StepReport) -> bool:
+    """Whether `report` can go as a datagram: not with HostInfo, nor with more edges than one holds (33)."""
+    size = _REQUEST.size + len(report.edges) + _TAG.size
+    numbers = 0 <= report.steps < 2**32 and 0 <= report.generation < 2**32
+    return report.info is None and size <= MAX_DATAGRAM and numbers and report.rank < 256
+
+
+def pack_request(channel: Channel, sequence: int, report: StepReport) -> bytes:
+    """The datagram of a report that fits."""
+    line, anchor, quorum = report.line, report.anchor, report.quorum
+    head = _REQUEST.pack(
+        REQUEST_MAGIC, channel.number, sequence, report.host_ns,
+        *((line.ref_host_ns, line.correction_ns, line.rate_ppt, line.bound_ns) if line else (0, 0, 0, 0)),
+        *(anchor or (0, 0)), report.steps, report.generation,
+        HAS_LINE * (line is not None) | HAS_ANCHOR * (anchor is not None) | ADRIFT * report.adrift | _flags(quorum),
+        report.rank, len(report.edges) // EDGE.size,
+        *((quorum.hosts, quorum.moment_s, name_hash(quorum.root)) if quorum else (0, 0, 0)),
+    )  # fmt: skip
+    body = (head + report.edges).ljust(MIN_REQUEST - _TAG.size, b"\0")
+    return body + _TAG.pack(siphash24(channel.key, body))
+
+
+def _flags(quorum: Quorum | None) -> int:
+    return HAS_QUORUM | QUORUM_ANCHORED * quorum.anchored if quorum is not None else 0
+
+
+def unpack_reply(
+    channel: Channel, sequence: int, data: bytes, root: str, quorum: Quorum | None = None
+) -> tuple[StepReply, bool] | None:
+    """The answer to request `sequence`, and whether there is more to be fetched by HTTP.
+
+    None when it is none: another's, an old one, or not the coordinator's.
+
+    root, quorum : those of the last reply, which stay when there was no room for the root's name. Raises Reset.
+    """
+    if len(data) == _RESET.size and _RESET.unpack(data) == (RESET_MAGIC, channel.number, sequence):
+        raise Reset
+    if len(data) < _REPLY.size + _TAG.size:
+        return None
+    body = data[: -_TAG.size]
+    if _TAG.unpack(data[-_TAG.size :])[0] != siphash24(channel.key, body):
+        return None
+    (
+        magic,
+        number,
+        answered,
+        solve,
+        ref,
+        correction,
+        rate,
+        bound,
+        generation,
+        verdicts,
+        flags,
+        suspect,
+        moment_s,
+        hosts,
+    ) = _REPLY.unpack_from(body)
+    end = _REPLY.size + verdicts * VERDICT.size
+    if (magic, number, answered) != (REPLY_MAGIC, channel.number, sequence) or end > len(body):
+        return None
+    name = body[end:].decode("utf-8", "replace")
+    if flags & HAS_QUORUM and name:
+        quorum = Quorum(moment_s, hosts, name, bool(flags & QUORUM_ANCHORED))
+    reply = StepReply(
+        solve,
+        Line(ref, correction, rate, bound) if flags & HAS_LINE else None,
+        name or root,
+        bool(flags & RESEND_INFO),
+        body[_REPLY.size : end],
+        SUSPICIONS[suspect] if suspect < len(SUSPICIONS) else "its stamps are not to be trusted",
+        None,
+        generation,
+        quorum,
+        bool(flags & ADRIFT),
+    )
+    return reply, bool(flags & NEWS or (flags & HAS_QUORUM and not name))
+
+
+def rows_of(arrivals: bytes, edges: bytes, slot_of: NDArray[np.int32]) -> tuple[Records, Records, Records]:
+    """What the intake has taken, as rows and edge records for the fleet, and their heads (ARRIVAL_DTYPE).
+
+    slot_of : the host's slot for each channel, -1 for none. What makes no sense is left out.
+    """
+    heads: Records = np.frombuffer(arrivals, ARRIVAL_DTYPE)
+    records: Records = np.frombuffer(edges, EDGE_DTYPE)
+    rows = np.zeros(len(heads), ROW_DTYPE)
+    for name in set(ROW_DTYPE.names or ()) & set(ARRIVAL_DTYPE.names or ()):
+        rows[name] = heads[name]
+    rows["received_s"] = heads["received_ns"] * 1e-9
+    rows["known"] = heads["flags"] & HAS_LINE != 0
+    rows["anchored"] = heads["flags"] & HAS_ANCHOR != 0
+    rows["adrift"] = heads["flags"] & ADRIFT != 0
+    rows["quorum_anchored"] = heads["flags"] & QUORUM_ANCHORED != 0
+    has_quorum = heads["flags"] & HAS_QUORUM != 0
+    rows["quorum_s"] = np.where(has_quorum, heads["quorum_s"].astype(np.int64), -1)
+    rows["slot"] = slot_of[heads["channel"]]
+    sane = (
+        (rows["slot"] >= 0) & (rows["bound_ns"] >= 0) & (rows["steps"] < 2**31) & (rows["generation"] < 2**31)
+    )
+    for name in ("host_ns", "ref_ns", "correction_ns", "bound_ns", "anchor_ns", "anchor_bound_ns"):
+        sane &= (rows[name] >= -_NS_LIMIT) & (rows[name] <= _NS_LIMIT)
+    sane &= ~has_quorum | (heads["quorum_s"] <= _SMALL_LIMIT)
+    sane &= (rows["rate_ppt"] >= -_SMALL_LIMIT) & (rows["rate_ppt"] <= _SMALL_LIMIT)
+    if not sane.all():
+        records = records[np.repeat(sane, rows["edges"])]
+        rows, heads = rows[sane], heads[sane]
+    return rows, records, heads

@@ -1,0 +1,126 @@
+"""Hosts with a lease, as the coordinator knows them: names and edges as objects, all that changes each step as columns.
+
+A host has a slot, a number that it keeps; edges name their peers by slot. At 50,000 hosts an attribute of an object a
+host would cost a step more than the solve.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.clocksync.wire import HostInfo, Line
+
+SUSPICIONS = ("", "its stamps jumped though its clock did not", "most of its edges do not fit the fleet")
+JUMPED, MISFITTING = 1, 2
+
+# told : generation of the fleet in which the host was last told where its neighbours are; moved : in which the host
+# itself last said that its neighbours find it somewhere else. info : generation of its HostInfo, -1 without.
+COLUMNS = np.dtype(
+    [
+        ("expires_s", "f8"),
+        ("received_s", "f8"),
+        ("suspect_until_s", "f8"),
+        ("bound_ns", "f8"),
+        ("ref_ns", "i8"),
+        ("correction_ns", "i8"),
+        ("rate_ppt", "i8"),
+        ("line_bound_ns", "i8"),
+        ("steps", "i8"),
+        ("info", "i8"),
+        ("generation", "i8"),
+        ("told", "i8"),
+        ("moved", "i8"),
+        ("verdicts", "u4", (2,)),
+        ("jumps", "i4"),
+        ("misfits", "i4"),
+        ("reported_edges", "i4"),
+        ("joined", "?"),
+        ("placed", "?"),
+        ("suspect", "u1"),
+    ]
+)
+
+
+class Columns:
+    """One entry of COLUMNS a slot, and the verdicts of the last solve, which `verdicts` is begin and end in."""
+
+    def __init__(self) -> None:
+        self.at: NDArray[np.void] = np.zeros(0, COLUMNS)
+        self.verdicts = b""
+
+    def make_room(self, slots: int) -> None:
+        """At least `slots` entries."""
+        if len(self.at) < slots:
+            grown = np.zeros(max(1024, 2 * slots), COLUMNS)
+            grown[: len(self.at)] = self.at
+            self.at = grown
+
+    def clear(self, slot: int) -> None:
+        """As of a host that has said nothing yet."""
+        self.at[slot] = np.zeros((), COLUMNS)
+        self.at["bound_ns"][slot] = np.nan
+        self.at["info"][slot] = self.at["told"][slot] = -1
+
+
+class Member:
+    """A host with a lease. epoch : of its sidecar. peers : slots at the other ends of its edges."""
+
+    __slots__ = ("_columns", "channel", "epoch", "info", "name", "peers", "slot")
+
+    def __init__(self, columns: Columns, name: str, slot: int, epoch: int) -> None:
+        self.name, self.slot, self.epoch = name, slot, epoch
+        self.info: HostInfo | None = None
+        self.peers: NDArray[np.int32] = np.empty(0, np.int32)
+        # Number of its channel for datagrams, -1 without.
+        self.channel = -1
+        self._columns = columns
+
+    @property
+    def line(self) -> Line | None:
+        """What the last solve says; None while no edge ties it to the timeline."""
+        at = self._columns.at[self.slot]
+        if not at["placed"]:
+            return None
+        return Line(
+            int(at["ref_ns"]), int(at["correction_ns"]), int(at["rate_ppt"]), int(at["line_bound_ns"])
+        )
+
+    @property
+    def verdicts(self) -> bytes:
+        """Records of VERDICT, of the edges that its last report was about."""
+        begin, end = self._columns.at["verdicts"][self.slot]
+        return self._columns.verdicts[begin:end]
+
+    @property
+    def usable(self) -> bool:
+        """The names of the edges that it reports are known."""
+        at = self._columns.at[self.slot]
+        return bool(at["info"] >= 0 and at["info"] == at["generation"])
+
+    @property
+    def suspect(self) -> str:
+        """Why its stamps are not to be trusted, "" if they are."""
+        return SUSPICIONS[self._columns.at["suspect"][self.slot]]
+
+    @property
+    def misfits(self) -> int:
+        """Of its edges."""
+        return int(self._columns.at["misfits"][self.slot])
+
+    @property
+    def reported_edges(self) -> int:
+        """In its last report."""
+        return int(self._columns.at["reported_edges"][self.slot])
+
+    @property
+    def received_s(self) -> float:
+        """When its last report that was solved with came in."""
+        return float(self._columns.at["received_s"][self.slot])
+
+    @property
+    def told(self) -> int:
+        """Generation of the fleet in which it was last told where its neighbours are."""
+        return int(self._columns.at["told"][self.slot])
+
+    @told.setter
+    def told(self, generation: int) -> None:
+        self._columns.at["told"][self.slot] = generation

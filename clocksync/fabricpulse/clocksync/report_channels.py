@@ -1,0 +1,134 @@
+"""The coordinator's end of reports by datagram: who has which channel, and what the fleet answers.
+
+The native intake takes the datagrams from the sockets and checks them; here they become rows of the fleet's table, and
+the columns of the fleet become replies, all of a step at once.
+"""
+
+import secrets
+import socket
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.clocksync._report_intake import ReportIntake
+from fabricpulse.clocksync.datagram import (
+    ADRIFT,
+    ARRIVAL_DTYPE,
+    HAS_LINE,
+    HAS_QUORUM,
+    NEWS,
+    QUORUM_ANCHORED,
+    REPLY_DTYPE,
+    RESEND_INFO,
+    rows_of,
+)
+from fabricpulse.clocksync.fleet import Fleet
+from fabricpulse.clocksync.members import Member
+from fabricpulse.clocksync.report_table import Records
+from fabricpulse.clocksync.wire import Channel
+
+# Room for reports of thousands of hosts in the time that the thread may have to wait for a core. The kernel gives what
+# net.core.rmem_max allows to a process without CAP_NET_ADMIN.
+_RECEIVE_BUFFER = 16 << 20
+# Hosts that are told in one step to fetch news of their neighbours by HTTP: where a whole fleet comes up there is news
+# for all of them, again and again.
+_NEWS_A_STEP = 256
+
+
+class ReportChannels:
+    """Channels of the members of `fleet`. Raises OSError when no socket can be bound to one of the addresses."""
+
+    def __init__(self, fleet: Fleet, listen: Sequence[tuple[str, int]]) -> None:
+        self._fleet = fleet
+        addresses = [address for host, port in listen for address in _numeric(host, port)]
+        self.intake = ReportIntake(list(dict.fromkeys(addresses)), _RECEIVE_BUFFER)
+        self._members: dict[int, Member] = {}
+        self._heads: Records = np.empty(0, np.void)
+        fleet.on_gone = self.close
+
+    def open(self, member: Member) -> Channel:
+        """A new channel for `member`; the one that it had ends."""
+        self.close(member)
+        key = secrets.token_bytes(16)
+        member.channel = self.intake.open_channel(key)
+        self._members[member.channel] = member
+        return Channel((member.channel + self.intake.salt) & 0xFFFFFFFF, key)
+
+    def close(self, member: Member) -> None:
+        """Ends the channel of `member`, if it has one."""
+        if member.channel >= 0:
+            self._members.pop(member.channel, None)
+            self.intake.close_channel(member.channel)
+            member.channel = -1
+
+    def take(self) -> tuple[Records, Records]:
+        """Rows and edge records of the reports since the last call, for `Fleet.step`."""
+        arrivals, edges = self.intake.take()
+        slot_of = np.full(max(self._members, default=-1) + 2, -1, np.int32)
+        slot_of[list(self._members)] = [member.slot for member in self._members.values()]
+        rows, records, self._heads = rows_of(arrivals, edges, _padded(slot_of, arrivals))
+        return rows, records
+
+    def answer(self) -> int:
+        """Answers what was taken, after the solve; returns how many replies were sent."""
+        heads, self._heads = self._heads, self._heads[:0]
+        if not len(heads):
+            return 0
+        # Of several reports of one host the last is answered; and a member may have gone in the meantime.
+        last: NDArray[np.intp] = np.full(int(heads["channel"].max()) + 1, -1, np.intp)
+        np.maximum.at(last, heads["channel"], np.arange(len(heads)))
+        for number in np.flatnonzero(last >= 0).tolist():
+            if number not in self._members:
+                last[number] = -1
+        heads = heads[last[last >= 0]]
+        if not len(heads):
+            return 0
+        channels = heads["channel"]
+        slots = np.array([self._members[number].slot for number in channels.tolist()], np.intp)
+        at = self._fleet.columns.at[slots]
+        replies = np.zeros(len(heads), REPLY_DTYPE)
+        replies["channel"], replies["sequence"] = channels, heads["sequence"]
+        replies["solve"], replies["generation"] = self._fleet.solves, self._fleet.generation & 0xFFFFFFFF
+        for name in ("ref_ns", "correction_ns", "rate_ppt"):
+            replies[name] = at[name]
+        replies["bound_ns"] = at["line_bound_ns"]
+        replies["suspect"] = at["suspect"]
+        ignorant = (at["info"] < 0) | (at["info"] != at["generation"])
+        replies["flags"] = HAS_LINE * at["placed"] + RESEND_INFO * ignorant + NEWS * self._news(slots)
+        replies["flags"] += ADRIFT * self._fleet.adrift
+        quorum = self._fleet.quorum
+        if quorum is not None and quorum.root:
+            replies["flags"] += HAS_QUORUM + QUORUM_ANCHORED * quorum.anchored
+            replies["quorum_s"], replies["quorum_hosts"] = quorum.moment_s, quorum.hosts
+        return self.intake.answer(
+            replies.tobytes(), at["verdicts"].tobytes(), self._fleet.columns.verdicts, self._fleet.root
+        )
+
+    def _news(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of `slots` should fetch news of their neighbours now; the others' turn comes in later steps."""
+        untold = np.flatnonzero(self._fleet.untold(slots))
+        quorum = self._fleet.quorum
+        if quorum is not None and not quorum.root:
+            # By datagram came only the hash of a name that is not known here; by HTTP comes the name.
+            untold = np.arange(len(slots))
+        chosen = np.zeros(len(slots), np.bool_)
+        chosen[np.roll(untold, -self._fleet.solves * _NEWS_A_STEP)[:_NEWS_A_STEP]] = True
+        return chosen
+
+    def stop(self) -> None:
+        """Closes the sockets."""
+        self.intake.stop()
+
+
+def _padded(slot_of: NDArray[np.int32], arrivals: bytes) -> NDArray[np.int32]:
+    """With room for channels that were closed after their datagrams had been taken."""
+    numbers = np.frombuffer(arrivals, ARRIVAL_DTYPE)["channel"]
+    most = int(numbers.max(initial=0))
+    return np.pad(slot_of, (0, max(0, most + 1 - len(slot_of))), constant_values=-1)
+
+
+def _numeric(host: str, port: int) -> list[tuple[str, int]]:
+    """What the HTTP server would listen on, as addresses."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+    return [(str(address[0]).partition("%")[0], port) for *_, address in found]

@@ -1,0 +1,108 @@
+"""The last report of each host, as arrays: what a step of the whole fleet computes with.
+
+A report by HTTP is a `StepReport`, one by datagram already a row; both end up here. Rows stand in the order in which
+they came, and the edge records of all of them behind each other in the same order.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.clocksync._report_intake import siphash24
+from fabricpulse.clocksync.wire import EDGE, EDGE_DTYPE, StepReport
+
+# slot : number of the host in the fleet. known : it has a line. anchored : it has a time source of its own. quorum_s :
+# moment of its Quorum, -1 for none. quorum_root : name_hash of its root.
+ROW_DTYPE = np.dtype(
+    [
+        ("received_s", "f8"),
+        ("host_ns", "i8"),
+        ("ref_ns", "i8"),
+        ("correction_ns", "i8"),
+        ("rate_ppt", "i8"),
+        ("bound_ns", "i8"),
+        ("anchor_ns", "i8"),
+        ("anchor_bound_ns", "i8"),
+        ("steps", "i8"),
+        ("generation", "i8"),
+        ("quorum_s", "i8"),
+        ("quorum_hosts", "i8"),
+        ("quorum_root", "u8"),
+        ("slot", "i4"),
+        ("edges", "i4"),
+        ("rank", "i4"),
+        ("known", "?"),
+        ("anchored", "?"),
+        ("quorum_anchored", "?"),
+        ("adrift", "?"),
+    ]
+)
+Records = NDArray[np.void]
+_NO_KEY = bytes(16)
+
+
+def name_hash(name: str) -> int:
+    """A host's name in 64 bits: what rows and datagrams say instead."""
+    return siphash24(_NO_KEY, name.encode())
+
+
+class ReportTable:
+    """rows : of ROW_DTYPE, at most one a slot. records : of EDGE_DTYPE."""
+
+    def __init__(self) -> None:
+        self.rows: Records = np.empty(0, ROW_DTYPE)
+        self.records: Records = np.empty(0, EDGE_DTYPE)
+        self._spoken: list[tuple[float | int | bool, ...]] = []
+        self._blocks: list[bytes] = []
+
+    def add(self, slot: int, report: StepReport, received_s: float) -> None:
+        """A report of the host of `slot`, later than those that are there."""
+        line, anchor, quorum = report.line, report.anchor, report.quorum
+        self._spoken.append(
+            (
+                received_s,
+                report.host_ns,
+                *((line.ref_host_ns, line.correction_ns, line.rate_ppt, line.bound_ns) if line else (0,) * 4),
+                *(anchor or (0, 0)),
+                report.steps,
+                report.generation,
+                *((quorum.moment_s, quorum.hosts, name_hash(quorum.root)) if quorum else (-1, 0, 0)),
+                slot,
+                len(report.edges) // EDGE.size,
+                report.rank,
+                line is not None,
+                anchor is not None,
+                quorum is not None and quorum.anchored,
+                report.adrift,
+            )
+        )
+        self._blocks.append(report.edges)
+
+    def settle(self, slots: int, arrived: tuple[Records, Records] | None = None) -> None:
+        """Makes rows of what was added; the last of each slot counts. slots : all are below. arrived : further rows
+        and their records, that came before the added ones.
+        """
+        rows, records = [self.rows], [self.records]
+        if arrived is not None:
+            rows.append(arrived[0])
+            records.append(arrived[1])
+        if self._spoken:
+            rows.append(np.array(self._spoken, ROW_DTYPE))
+            records.append(np.frombuffer(b"".join(self._blocks), EDGE_DTYPE))
+            self._spoken, self._blocks = [], []
+        if len(rows) == 1:
+            return
+        self.rows, self.records = np.concatenate(rows), np.concatenate(records)
+        last = np.full(slots, -1, np.intp)
+        np.maximum.at(last, self.rows["slot"], np.arange(len(self.rows)))
+        self.keep(last[self.rows["slot"]] == np.arange(len(self.rows)))
+
+    def keep(self, which: NDArray[np.bool_]) -> None:
+        """Drops the rows that are not in `which`, and their records."""
+        if not which.all():
+            self.records = self.records[np.repeat(which, self.rows["edges"])]
+            self.rows = self.rows[which]
+
+    def renumber(self, slot_of: NDArray[np.int32]) -> None:
+        """Hosts have new slots: slot_of[old], -1 for those that are gone."""
+        self.rows["slot"] = slot_of[self.rows["slot"]]
+        self.keep(self.rows["slot"] >= 0)

@@ -1,0 +1,114 @@
+"""What the reports of one step say, as input of the solve: the hosts at one moment, and the edges between them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.clocksync.graph_solve import Edges, Hosts, Solution, SolveParameters
+from fabricpulse.clocksync.report_table import Records
+
+# A fit that is older, or newer than the host's clock, is of no use: seconds.
+_OLDEST_S, _NEWEST_S = 120.0, 1.0
+
+Ints = NDArray[np.int64]
+
+
+@dataclass
+class Said:
+    """What the reports of one step say of their hosts, as arrays.
+
+    arrived_ns : what the host's clock shows about now, by when its report came in. known : it has a line.
+    """
+
+    arrived_ns: Ints
+    known: NDArray[np.bool_]
+    ref_ns: Ints
+    correction_ns: Ints
+    rate_ppt: Ints
+    bound_ns: NDArray[np.float64]
+    anchor_ns: NDArray[np.float64]
+    anchor_bound_ns: NDArray[np.float64]
+    unnoticed_ns: NDArray[np.float64]
+    placed: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rows: Records, now_s: float, unnoticed_ns: float) -> "Said":
+        """From `rows` at `now_s`. unnoticed_ns : what clocks may have done together while nobody saw it."""
+        known, anchored = rows["known"].copy(), rows["anchored"]
+        return cls(
+            rows["host_ns"] + np.rint((now_s - rows["received_s"]) * 1e9).astype(np.int64),
+            known,
+            rows["ref_ns"].copy(),
+            rows["correction_ns"].copy(),
+            rows["rate_ppt"].copy(),
+            rows["bound_ns"].astype(np.float64),
+            np.where(anchored, rows["anchor_ns"].astype(np.float64), np.nan),
+            np.where(anchored, rows["anchor_bound_ns"].astype(np.float64), np.inf),
+            np.where(rows["adrift"], 0.0, unnoticed_ns),
+            known.copy(),
+        )
+
+    def _correction_at(self, host_ns: Ints) -> Ints:
+        # In two parts: the product of some seconds in ns and a rate in 10^-12 does not fit 64 bits.
+        whole, rest = np.divmod(host_ns - self.ref_ns, 10**6)
+        return self.correction_ns + (whole * self.rate_ppt + rest * self.rate_ppt // 10**6) // 10**6
+
+    def simultaneous(self) -> Ints:
+        """What each host's clock shows at one moment, ns.
+
+        A report says what the host's clock showed when it left; how long it took to get here is not known, and at 100
+        ppm of difference 10 ms of it would cost 1 us. So the moment is one of fleet time, which every host with a line
+        can name exactly; when the reports came in only says about which.
+        """
+        if not self.placed.any():
+            return self.arrived_ns
+        fleet = self.arrived_ns + self._correction_at(self.arrived_ns)
+        shown = np.sort(fleet[self.placed])
+        moment = shown[len(shown) // 2]
+        return np.where(self.placed, self.arrived_ns + (moment - fleet), self.arrived_ns)
+
+    def place(self, solution: Solution, host_now: Ints) -> None:
+        """Gives newcomers the lines that a first solve found for them, only to say which moment is meant."""
+        new = ~self.placed & solution.reached
+        self.ref_ns[new] = host_now[new]
+        self.correction_ns[new] = solution.correction_ns[new]
+        self.rate_ppt[new] = np.rint(solution.rate_ppb[new] * 1000).astype(np.int64)
+        self.placed |= new
+
+    def hosts(self, host_now: Ints, parameters: SolveParameters) -> Hosts:
+        """What the hosts know of themselves when their clocks show `host_now`."""
+        elapsed_s = np.abs((host_now - self.ref_ns).astype(np.float64)) * 1e-9
+        return Hosts(
+            np.where(self.known, self._correction_at(host_now), 0),
+            np.where(self.known, self.rate_ppt * 1e-3, 0.0),
+            self.known,
+            np.where(self.known, self.bound_ns + parameters.drift_ppb * elapsed_s, np.inf),
+            self.anchor_ns,
+            self.anchor_bound_ns,
+            self.unnoticed_ns,
+        )
+
+
+def edge_input(
+    records: NDArray[np.void], owner: NDArray[np.intp], peer: NDArray[np.intp], host_now: Ints
+) -> Edges:
+    """What the solve takes of the `records`, each of the row `owner` about the row `peer`."""
+    age_s = (host_now[owner] - records["t_ns"]) * 1e-9
+    # What makes no sense stays in its place, so that verdicts find theirs, and weighs nothing.
+    sane = (age_s >= -_NEWEST_S) & (age_s <= _OLDEST_S)
+    age_s = np.where(sane, age_s, 0.0)
+    sigma = np.where(sane, np.maximum(records["sigma_ns"], 1), 1e9)
+    rate_sigma = np.where(sane, np.maximum(records["rate_sigma_ppt"] * 1e-3, 0.1), 1e9)
+    bound = np.where(sane, records["bound_ns"].astype(np.float64), 1e12)
+    return Edges(
+        owner,
+        peer,
+        records["offset_ns"].astype(np.int64),
+        records["rate_ppt"] * 1e-3,
+        sigma,
+        rate_sigma,
+        bound,
+        age_s,
+        age_s - records["last_after_us"] * 1e-6,
+    )

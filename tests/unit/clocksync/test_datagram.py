@@ -1,0 +1,424 @@
+"""Reports as datagrams: what they say, what is believed, what is answered, and when HTTP takes over."""
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from fabricpulse.clocksync import _report_intake
+from fabricpulse.clocksync.datagram import (
+    ARRIVAL_DTYPE,
+    REPLY_DTYPE,
+    Reset,
+    fits,
+    pack_request,
+    unpack_reply,
+)
+from fabricpulse.clocksync.datagram_client import DatagramClient
+from fabricpulse.clocksync.fleet import Fleet
+from fabricpulse.clocksync.report_channels import ReportChannels
+from fabricpulse.clocksync.wire import (
+    PROTOCOL,
+    Channel,
+    EdgeName,
+    EdgeReport,
+    HostInfo,
+    Line,
+    Quorum,
+    StepReply,
+    StepReport,
+    pack_edges,
+    unpack_verdicts,
+)
+
+NOW = 1_700_000_000 * 10**9
+HOSTS = ["a", "b", "c"]
+
+
+def report_of(host: str, offset_ns: int = 0, *, info: bool = False, edges: int | None = None) -> StepReport:
+    """A host whose clock is `offset_ns` behind those of the others."""
+    peers = [peer for peer in HOSTS if peer != host]
+    names = tuple(EdgeName("rail0", peer, "rail0") for peer in peers)
+    count = len(peers) if edges is None else edges
+    block = [EdgeReport(NOW - 10**9, offset_ns, 0, 500_000, 20, 5_000, 2_000, k, 0) for k in range(count)]
+    return StepReport(
+        PROTOCOL, host, 1, 1, NOW, pack_edges(block), Line(NOW, 0, 0, 1_000), None, "", 0,
+        HostInfo(1, f"http://{host}:9613", (), names, "none") if info else None,
+    )  # fmt: skip
+
+
+class Coordinator:
+    """A fleet whose three hosts have joined by HTTP, and its channels on a port of the loopback."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.channels = ReportChannels(self.fleet, [("127.0.0.1", self.port)])
+        self.now_s = 100.0
+        for host in HOSTS:
+            self.fleet.report(report_of(host, info=True), self.now_s, again=False)
+        self.channel = {host: self.channels.open(self.fleet.members[host]) for host in HOSTS}
+        for host in HOSTS:
+            self.fleet.members[host].told = self.fleet.generation
+        self.solve()
+
+    def solve(self) -> int:
+        """One step; returns how many datagrams were answered."""
+        rows, records = self.channels.take()
+        rows["received_s"] = self.now_s
+        self.fleet.step(self.now_s + 0.01, (rows, records))
+        self.now_s += 1
+        return self.channels.answer()
+
+    def counts(self) -> dict[str, int]:
+        return self.channels.intake.counts()
+
+    def wait_for(self, **counts: int) -> None:
+        """Until the intake has counted so many; it works in a thread of its own."""
+        for _ in range(2_000):
+            now = self.counts()
+            if all(now[name] >= value for name, value in counts.items()):
+                return
+            select.select([], [], [], 0.005)
+        raise AssertionError(f"{counts} were expected, there are {self.counts()}")
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    made = Coordinator()
+    yield made
+    made.channels.stop()
+
+
+class Sidecar:
+    """The other end, as a plain socket."""
+
+    def __init__(self, channel: Channel, port: int) -> None:
+        self.channel = channel
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.settimeout(10)
+        self.socket.connect(("127.0.0.1", port))
+
+    def receive(self, sequence: int) -> StepReply:
+        answer = unpack_reply(self.channel, sequence, self.socket.recv(2048), "before")
+        assert answer is not None
+        return answer[0]
+
+
+@pytest.fixture
+def sidecars(coordinator: Coordinator) -> Iterator[dict[str, Sidecar]]:
+    made = {host: Sidecar(channel, coordinator.port) for host, channel in coordinator.channel.items()}
+    yield made
+    for sidecar in made.values():
+        sidecar.socket.close()
+
+
+def test_layouts_are_those_of_the_native_module() -> None:
+    """Heads of requests (with the moment of arrival) and replies."""
+    assert (
+        ARRIVAL_DTYPE.itemsize - 8,
+        REPLY_DTYPE.itemsize,
+        ARRIVAL_DTYPE.itemsize,
+    ) == _report_intake.HEAD_SIZES
+
+
+def test_a_step_by_datagram_says_what_one_by_http_says(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """Lines, root and verdicts; leases are renewed; a reply is never longer than its request."""
+    by_http = Fleet()
+    sizes = {}
+    for host, sidecar in sidecars.items():
+        report = report_of(host, 300 if host == "a" else 0)
+        by_http.report(msgspec.structs.replace(report, info=report_of(host, info=True).info), 100.0)
+        data = pack_request(sidecar.channel, 7, report)
+        sizes[host] = len(data)
+        sidecar.socket.send(data)
+    coordinator.wait_for(taken=3)
+    assert coordinator.channels.intake.waiting() == (3, 0)
+    coordinator.now_s = 105.0
+    assert coordinator.solve() == 3
+    assert not coordinator.fleet.expire(111.0)
+    by_http.step(100.01)
+    for host, sidecar in sidecars.items():
+        data = sidecar.socket.recv(2048)
+        assert len(data) <= sizes[host]
+        answer = unpack_reply(sidecar.channel, 7, data, "before")
+        assert answer is not None
+        reply, expected = answer[0], by_http.members[host]
+        assert expected.line is not None
+        assert reply.line is not None
+        assert reply.line.correction_ns == pytest.approx(expected.line.correction_ns, abs=1)
+        assert reply.line.bound_ns == pytest.approx(expected.line.bound_ns, abs=2)
+        assert reply.root == coordinator.fleet.root
+        assert (reply.quorum, reply.adrift) == (coordinator.fleet.quorum, False)
+        assert reply.quorum is not None
+        assert reply.quorum.hosts == 3
+        assert unpack_verdicts(reply.verdicts) == unpack_verdicts(expected.verdicts)
+        assert not reply.resend_info
+
+
+@pytest.mark.parametrize("adrift", [False, True])
+def test_half_of_a_fleet_hears_by_datagram_that_it_is_adrift(
+    adrift: bool, coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """A quorum that the reports bring is the coordinator's, as by HTTP, and its root is found by the hash."""
+    by_http = Fleet()
+    quorum = Quorum(NOW // 10**9, 8, "b", anchored=False)
+    for host, sidecar in sidecars.items():
+        report = msgspec.structs.replace(report_of(host), quorum=quorum, adrift=adrift)
+        by_http.report(msgspec.structs.replace(report, info=report_of(host, info=True).info), 100.0)
+        sidecar.socket.send(pack_request(sidecar.channel, 7, report))
+    coordinator.wait_for(taken=3)
+    coordinator.solve()
+    by_http.step(100.01)
+    assert by_http.adrift
+    for host, sidecar in sidecars.items():
+        reply, expected = sidecar.receive(7), by_http.members[host].line
+        assert (reply.quorum, reply.root, reply.adrift) == (quorum, "b", True)
+        assert expected is not None
+        assert reply.line is not None
+        # What nobody has noticed is added to the bound, unless it grows already.
+        assert reply.line.bound_ns == pytest.approx(expected.bound_ns, abs=2)
+        assert (reply.line.bound_ns > 5_000) is not adrift
+
+
+def test_a_root_of_which_only_the_hash_is_known_is_asked_for(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """The quorum counts at once, is not passed on without its root, and is whole after a report by HTTP."""
+    quorum = Quorum(NOW // 10**9 + 100, 8, "elsewhere", anchored=False)
+    for sequence, (host, sidecar) in enumerate(sidecars.items(), 1):
+        report = msgspec.structs.replace(report_of(host), quorum=quorum)
+        sidecar.socket.send(pack_request(sidecar.channel, sequence, report))
+    coordinator.wait_for(taken=3)
+    coordinator.solve()
+    assert coordinator.fleet.adrift
+    for sequence, sidecar in enumerate(sidecars.values(), 1):
+        answer = unpack_reply(sidecar.channel, sequence, sidecar.socket.recv(2048), "before", quorum)
+        assert answer is not None
+        assert (answer[0].quorum, answer[0].root, answer[1]) == (quorum, "before", True)
+    coordinator.fleet.report(msgspec.structs.replace(report_of("a"), quorum=quorum), coordinator.now_s)
+    coordinator.solve()
+    assert coordinator.fleet.quorum == quorum
+
+
+def test_a_name_for_which_a_reply_has_no_room_is_fetched_by_http(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """What is known of the quorum stays until then."""
+    before = Quorum(NOW // 10**9, 3, "b" * 200, anchored=False)
+    coordinator.fleet.quorum = Quorum(NOW // 10**9 + 100, 8, "c" * 200, anchored=False)
+    sidecars["a"].socket.send(pack_request(sidecars["a"].channel, 1, report_of("a")))
+    sidecars["b"].socket.send(pack_request(sidecars["b"].channel, 1, report_of("b")))
+    coordinator.wait_for(taken=2)
+    coordinator.solve()
+    answer = unpack_reply(sidecars["a"].channel, 1, sidecars["a"].socket.recv(2048), "before", before)
+    assert answer is not None
+    assert (answer[0].quorum, answer[0].root, answer[0].adrift, answer[1]) == (before, "before", True, True)
+
+
+def test_what_is_forged_or_replayed_is_not_taken(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """A wrong key, a changed byte anywhere, the same datagram twice, an older one; nor is any of it answered."""
+    sidecar = sidecars["a"]
+    good = pack_request(sidecar.channel, 9, report_of("a"))
+    wrong_key = pack_request(msgspec.structs.replace(sidecar.channel, key=bytes(16)), 10, report_of("a"))
+    sidecar.socket.send(wrong_key)
+    for at in (8, 20, 90, len(good) - 1):
+        sidecar.socket.send(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+    coordinator.wait_for(forged=5)
+    sidecar.socket.send(good)
+    sidecar.socket.send(good)
+    sidecar.socket.send(pack_request(sidecar.channel, 8, report_of("a")))
+    coordinator.wait_for(taken=1, replayed=2)
+    assert coordinator.solve() == 1
+    sidecar.receive(9)
+    assert coordinator.solve() == 0
+
+
+def test_what_is_no_datagram_of_ours_is_dropped(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """Too short, too long, another magic, more edges than bytes."""
+    send = sidecars["a"].socket.send
+    good = pack_request(sidecars["a"].channel, 1, report_of("a"))
+    send(good[:100])
+    send(good.ljust(1_500, b"\0"))
+    send(b"GET " + good[4:])
+    send(good[:82] + b"\xff\xff" + good[84:])
+    coordinator.wait_for(malformed=4)
+    assert coordinator.counts()["taken"] == 0
+
+
+def test_values_of_nonsense_are_left_out(coordinator: Coordinator, sidecars: dict[str, Sidecar]) -> None:
+    """Under a valid tag: a time that would overflow, a negative bound. The others' reports count."""
+    for host, line in (("a", Line(2**62, 0, 0, 0)), ("b", Line(NOW, 0, 0, -1))):
+        report = msgspec.structs.replace(report_of(host), line=line)
+        sidecars[host].socket.send(pack_request(sidecars[host].channel, 1, report))
+    sidecars["c"].socket.send(pack_request(sidecars["c"].channel, 1, report_of("c")))
+    coordinator.wait_for(taken=3)
+    rows, records = coordinator.channels.take()
+    assert rows["slot"].tolist() == [coordinator.fleet.members["c"].slot]
+    assert len(records) == 2
+
+
+def test_a_channel_that_is_not_known_is_told_so(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """After a restart and after the end of a lease; and a number that was closed is not given on at once."""
+    before = coordinator.fleet.members["a"].channel
+    assert coordinator.fleet.expire(coordinator.now_s + 100) == HOSTS
+    sidecar = sidecars["a"]
+    sidecar.socket.send(pack_request(sidecar.channel, 1, report_of("a")))
+    data = sidecar.socket.recv(2048)
+    with pytest.raises(Reset):
+        unpack_reply(sidecar.channel, 1, data, "")
+    assert unpack_reply(sidecar.channel, 2, data, "") is None
+    member = coordinator.fleet.report(report_of("a", info=True), coordinator.now_s)
+    coordinator.channels.open(member)
+    assert member.channel not in range(before, before + len(HOSTS))
+
+
+def test_a_source_gets_few_resets_in_a_second(coordinator: Coordinator, sidecars: dict[str, Sidecar]) -> None:
+    """Nobody can make the coordinator a source of traffic; the answers are far shorter than what asks for them."""
+    sidecar = sidecars["a"]
+    nowhere = msgspec.structs.replace(sidecar.channel, number=(sidecar.channel.number + 1_000) & 0xFFFFFFFF)
+    for sequence in range(100):
+        sidecar.socket.send(pack_request(nowhere, sequence, report_of("a")))
+    coordinator.wait_for(unknown=100)
+    sidecar.socket.setblocking(False)
+    sizes = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sizes.append(len(sidecar.socket.recv(2048)))
+    # The turn of a second may lie in between.
+    assert sizes in ([24] * 16, [24] * 32)
+
+
+def test_of_several_reports_the_last_counts_and_one_is_answered(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """And of very many only a few are kept."""
+    sidecar = sidecars["a"]
+    for sequence in range(1, 8):
+        sidecar.socket.send(pack_request(sidecar.channel, sequence, report_of("a", edges=sequence % 3)))
+    coordinator.wait_for(taken=4, surplus=3)
+    assert coordinator.solve() == 1
+    sidecar.receive(4)
+    assert coordinator.fleet.members["a"].reported_edges == 4 % 3
+
+
+def test_who_did_not_report_is_missed_once(coordinator: Coordinator, sidecars: dict[str, Sidecar]) -> None:
+    """The next solve waits for it, the one after does not; a report by HTTP ends the waiting too."""
+    assert coordinator.channels.intake.waiting() == (0, 3)
+    for host in "ab":
+        sidecars[host].socket.send(pack_request(sidecars[host].channel, 1, report_of(host)))
+    coordinator.wait_for(taken=2)
+    assert coordinator.channels.intake.waiting() == (2, 1)
+    coordinator.channels.close(coordinator.fleet.members["c"])
+    assert coordinator.channels.intake.waiting() == (2, 0)
+    coordinator.solve()
+    assert coordinator.channels.intake.waiting() == (0, 2)
+    coordinator.solve()
+    assert coordinator.channels.intake.waiting() == (0, 0)
+
+
+def test_the_event_descriptor_says_when_all_are_there(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """Readable after the first report, and again after the last that was missing."""
+    descriptor = coordinator.channels.intake.event_fd
+    for expected, hosts in ((1, "a"), (3, "bc")):
+        for host in hosts:
+            sidecars[host].socket.send(pack_request(sidecars[host].channel, 1, report_of(host)))
+        while coordinator.channels.intake.waiting()[0] < expected:
+            assert select.select([descriptor], [], [], 10)[0]
+            os.eventfd_read(descriptor)
+
+
+def test_news_of_neighbours_are_fetched_by_http(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """A host whose neighbour has moved is told to ask; one that has been told, or has other neighbours, is not."""
+    fleet = coordinator.fleet
+    joined = fleet.members["b"].info
+    assert joined is not None
+    info = msgspec.structs.replace(joined, generation=2, url="http://elsewhere:9613")
+    fleet.report(msgspec.structs.replace(report_of("b"), info=info, generation=2), coordinator.now_s)
+    fleet.members["c"].told = fleet.generation
+    for host in "ac":
+        sidecars[host].socket.send(pack_request(sidecars[host].channel, 1, report_of(host)))
+    coordinator.wait_for(taken=2)
+    coordinator.solve()
+    for host, expected in (("a", True), ("c", False)):
+        answer = unpack_reply(sidecars[host].channel, 1, sidecars[host].socket.recv(2048), "")
+        assert answer is not None
+        assert answer[1] is expected
+
+
+def test_what_is_too_long_goes_by_http() -> None:
+    """HostInfo, and more edges than an Ethernet frame takes."""
+    assert fits(report_of("a", edges=33))
+    assert not fits(report_of("a", edges=34))
+    assert not fits(report_of("a", info=True))
+
+
+def reply_with(channel: Channel | None) -> StepReply:
+    return StepReply(1, None, "a", False, b"", "", None, 1, channel=channel)
+
+
+async def test_a_client_that_is_answered_goes_on(coordinator: Coordinator) -> None:
+    """The reply comes back; the root stays when a reply has no room for it."""
+    client = DatagramClient(f"http://127.0.0.1:{coordinator.port}")
+    await client.open(reply_with(coordinator.channel["a"]))
+    assert client.ready(report_of("a"))
+    task = asyncio.create_task(client.report(report_of("a"), 10.0))
+    await asyncio.to_thread(coordinator.wait_for, taken=1)
+    coordinator.solve()
+    reply = await task
+    assert reply is not None
+    assert reply.root == coordinator.fleet.root
+    assert client.ready(report_of("a"))
+    client.close()
+
+
+async def test_a_client_whose_coordinator_was_restarted_hears_it_at_once(coordinator: Coordinator) -> None:
+    """Not after a timeout; and it asks for a new channel, since the old one had worked."""
+    client = DatagramClient(f"http://127.0.0.1:{coordinator.port}")
+    await client.open(reply_with(coordinator.channel["a"]))
+    coordinator.fleet.expire(coordinator.now_s + 100)
+    assert await client.report(report_of("a"), 60.0) is None
+    assert not client.ready(report_of("a"))
+    assert client.wanted
+
+
+async def test_a_client_behind_a_wall_gives_up_for_a_while() -> None:
+    """Datagrams vanish: after two channels in a row it asks for none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole:
+        hole.bind(("127.0.0.1", 0))
+        client = DatagramClient(f"http://127.0.0.1:{hole.getsockname()[1]}")
+        for _ in range(2):
+            assert client.wanted
+            await client.open(reply_with(Channel(1, bytes(16))))
+            assert await client.report(report_of("a"), 0.02) is None
+            assert not client.ready(report_of("a"))
+        assert not client.wanted
+
+
+async def test_a_port_without_a_listener_is_noticed_at_once() -> None:
+    """The network says so; no timeout."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    client = DatagramClient(f"http://127.0.0.1:{port}")
+    await client.open(reply_with(Channel(1, bytes(16))))
+    assert await client.report(report_of("a"), 60.0) is None

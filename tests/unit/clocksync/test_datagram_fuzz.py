@@ -1,0 +1,60 @@
+"""The coordinator's table of channels under libFuzzer (or a mutator of our own), with AddressSanitizer and
+UndefinedBehaviorSanitizer; tests/fixtures/fuzzing.py says how to search for long."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from tests.fixtures.fuzzing import ROOT, SECONDS, compile_target, run_target
+
+from fabricpulse.clocksync.datagram import pack_request
+from fabricpulse.clocksync.wire import PROTOCOL, Channel, EdgeReport, Line, Quorum, StepReport, pack_edges
+
+RUNS = 6_000
+LONGEST = 16_384
+
+
+def step(what: int, which: int = 0, data: bytes = b"") -> bytes:
+    """One step of the harness."""
+    return struct.pack("<BBH", what, which, len(data)) + data
+
+
+def request(sequence: int, edges: int) -> bytes:
+    """What a sidecar sends; the harness signs it."""
+    block = pack_edges([EdgeReport(10**18, 5, 0, 500_000, 20, 5_000, 2_000, k, 0) for k in range(edges)])
+    report = StepReport(
+        PROTOCOL, "a", 1, 1, 10**18, block, Line(10**18, 0, 0, 1_000), None, "", 0, None,
+        quorum=Quorum(10**9, 3, "a", anchored=False),
+    )  # fmt: skip
+    return pack_request(Channel(0, bytes(range(16))), sequence, report)
+
+
+def seeds() -> dict[str, bytes]:
+    """Steps of a fleet: hosts come, report, are answered, repeat themselves, leave and come again."""
+    opened = b"".join(step(2, key) for key in range(1, 5))
+    reports = b"".join(step(1, which, request(7, edges)) for which, edges in enumerate((0, 1, 5, 33)))
+    solve = step(4, 12, bytes(5 * 8))
+    closed = step(3, 1)
+    return {
+        "steps": opened + reports + solve + reports + solve,
+        "many_at_once": opened + b"".join(step(9, 2, request(0, 3)) for _ in range(7)) + solve,
+        "leases_end": opened
+        + reports
+        + closed
+        + step(2, 9)
+        + solve
+        + step(2, 10)
+        + step(9, 1, request(0, 2)),
+        "strangers": opened + step(0, 1, request(1, 2)) + step(0, 1, request(1, 2)[:100]),
+        "resets": step(5, 3, request(1, 2)) * 20 + step(13, 3, request(1, 2)),
+    }
+
+
+@pytest.mark.timeout(300 + SECONDS)  # a sanitized build on a busy machine, and the search
+def test_no_input_breaks_the_table(tmp_path: Path) -> None:
+    """Strangers are never believed, nothing counts twice, no answer is longer than what it answers, resets are few."""
+    native = ROOT / "clocksync" / "native"
+    includes = [native, ROOT / "core" / "include"]
+    compile_target("report_fuzz", tmp_path / "report_fuzz", includes, [native / "channel_table.cc"])
+    tried = run_target(tmp_path / "report_fuzz", seeds(), tmp_path, RUNS, longest=LONGEST)
+    assert tried >= RUNS or SECONDS
