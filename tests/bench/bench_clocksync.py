@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from tests.bench.clock_scenarios import bench_simulate
 from tests.bench.clock_sidecar import bench_sidecar
 from tests.bench.clock_simulator import Clock, Edge, loaded_path
 from tests.bench.clock_wire import Measured, run_wire
+from tests.bench.rows import Rows
 
 from fabricpulse.clocksync.clockbound import ClockBoundData, ClockBoundWriter
 from fabricpulse.clocksync.edge_estimator import EstimatorParameters, fit_edge
@@ -48,26 +48,8 @@ CASES = [
     ("90/90", 0.9, 0.9, 0),
     ("hog", 0, 0, 2),
 ]
-missed: list[str] = []
-
-
-def report(
-    case: str, metric: str, value: float, unit: str, gate: Callable[[float], bool] | None = None, **more: Any
-) -> None:
-    """Prints one row; a missed gate is remembered."""
-    row: dict[str, Any] = {
-        "bench": "clocksync",
-        "case": case,
-        "metric": metric,
-        "value": value,
-        "unit": unit,
-        **more,
-    }
-    if gate is not None:
-        row["gate"] = "ok" if not math.isnan(value) and gate(value) else "missed"
-        if row["gate"] == "missed":
-            missed.append(f"{case} {metric}")
-    print(json.dumps(row), flush=True)
+rows = Rows("clocksync")
+report = rows.report
 
 
 # The wire
@@ -84,20 +66,20 @@ def bench_wire(seconds: float) -> None:
     def of(case: str, contestant: str) -> Measured:
         return results[case].get(contestant, Measured())
 
-    report("0/0", "err_ns_p99", round(of("0/0", "clocksync 50/s").quantile(0.99), 1), "ns", lambda v: v <= 60)
+    report("0/0", "err_ns_p99", round(of("0/0", "clocksync 50/s").quantile(0.99), 1), "ns", "<= 60")
     report(
         "80/20",
         "err_ns_p99",
         round(of("80/20", "clocksync 50/s").quantile(0.99), 1),
         "ns",
-        lambda v: v <= 150,
+        "<= 150",
     )
     report(
         "90/90",
         "err_ns_p99",
         round(of("90/90", "clocksync 100/s").quantile(0.99), 1),
         "ns",
-        lambda v: v <= 300,
+        "<= 300",
     )
     for contestant, own, metric, least in (
         # 16 trains of 3 packets each way are 96 packets a second, a poll of -6 is 128. Of what chronyd does with them
@@ -116,7 +98,7 @@ def bench_wire(seconds: float) -> None:
         peer, mine = of("80/20", contestant).quantile(0.95), of("80/20", own).quantile(0.95)
         ratio = round(peer / mine, 1) if mine else math.nan
         report(
-            "80/20", metric, ratio, "ratio", lambda v, least=least: v >= least, peer=contestant,  # type: ignore[misc]
+            "80/20", metric, ratio, "ratio", f">= {least}", peer=contestant,
             peer_value=round(peer, 1), ratio=ratio,
         )  # fmt: skip
     ours = [m for case in results.values() for name, m in case.items() if name.startswith("clocksync")]
@@ -126,12 +108,12 @@ def bench_wire(seconds: float) -> None:
         "bound_coverage",
         round(float(np.mean(held)), 6),
         "share",
-        lambda v: v >= 0.999,
+        ">= 0.999",
         count=len(held),
     )
     widths = [w for m in ours for w in m.widths]
     width = round(float(np.median(widths)), 1)
-    report("wire, all loads", "bound_width_ns_p50", width, "ns", lambda v: v <= 5_000)
+    report("wire, all loads", "bound_width_ns_p50", width, "ns", "<= 5000")
 
 
 # Costs
@@ -154,16 +136,14 @@ def bench_cost() -> None:
             if fit is not None:
                 filter_.update(fit)
             times.append(time.thread_time() - began)
-    report("4 s, 50 trains/s", "edge_fit_ms", round(1e3 * statistics.mean(times), 3), "ms", lambda v: v <= 1)
+    report("4 s, 50 trains/s", "edge_fit_ms", round(1e3 * statistics.mean(times), 3), "ms", "<= 1")
     out_text = subprocess.run(
         [sys.executable, "-m", "tests.bench.bench_clocksync", "--solve-child"],
         capture_output=True, text=True, check=True, cwd=ROOT,
     ).stdout  # fmt: skip
     solve = json.loads(out_text)
-    report(
-        "50,000 hosts x 10", "solve_s_50000", solve["warm_s"], "s", lambda v: v <= 1.5, cold_s=solve["cold_s"]
-    )
-    report("50,000 hosts x 10", "solve_rss_mb", solve["rss_mb"], "MB", lambda v: v <= 400)
+    report("50,000 hosts x 10", "solve_s_50000", solve["warm_s"], "s", "<= 1.5", cold_s=solve["cold_s"])
+    report("50,000 hosts x 10", "solve_rss_mb", solve["rss_mb"], "MB", "<= 400")
     report("50,000 hosts x 10", "solve_gain", solve["gain"], "ratio")
     # Each edge is reported by one of its ends: ten edges a host are five in its report. And twice as many.
     for reported in (5, 10):
@@ -186,7 +166,7 @@ def bench_cost() -> None:
         writer = ClockPageWriter(place / "clock")
         writer.write(ClockPage(ClockStatus.SYNCHRONIZED, line, line, now, 2_000, 250, now + 600 * _NS, 0, 0))
         cost = min(float(_output([reader, str(place / "clock"), "5000000"]).split()[0]) for _ in range(7))
-        report("C", "clock_read_ns", cost, "ns", lambda v: v <= 60)
+        report("C", "clock_read_ns", cost, "ns", "<= 60")
         client = _compile("clockbound_reader.c", place)
         segment = ClockBoundWriter(place / "shm0")
         segment.write(ClockBoundData(1_000, 2 * _NS, 1_000, 1, 1, 1))
@@ -199,9 +179,7 @@ def bench_cost() -> None:
             segment.write(ClockBoundData(number * 1000, 2 * _NS, number * 1000, number, 1, 1))
         text = process.communicate()[0]
         reads, torn, _, changes = (int(word) for word in text.split())
-        report(
-            "clockbound_client", "torn_reads", torn, "count", lambda v: v == 0, reads=reads, changes=changes
-        )
+        report("clockbound_client", "torn_reads", torn, "count", "== 0", reads=reads, changes=changes)
 
 
 def solve_child() -> None:
@@ -286,8 +264,7 @@ def main() -> int:
     if missing_tools() and {"wire", "chrony"} & set(parts):
         tools = " and ".join(missing_tools())
         print(
-            f"bench_clocksync: {tools} not installed, their rows will miss; "
-            "scripts/system_packages.sh bench installs them",
+            f"bench clocksync: {tools} are not there and cannot be fetched: their rows will miss",
             file=sys.stderr,
         )
     if "cost" in parts:
@@ -304,9 +281,7 @@ def main() -> int:
         bench_sidecar(report)
     if "chrony" in parts:
         bench_chrony(report)
-    if missed:
-        print(f"bench_clocksync: missed: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
+    return rows.verdict()
 
 
 if __name__ == "__main__":
