@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -55,7 +54,7 @@ def env(nccl_version: str | None, profiler_only: bool, check_only: bool) -> None
         click.echo(f"NCCL will load {library()}: {', '.join(parts)}")
         return
     for setting in wanted.settings:
-        click.echo(f"export {setting.name}={shlex.quote(setting.value)}  # {setting.reason}")
+        click.echo(setting.shell())
 
 
 @command.command()

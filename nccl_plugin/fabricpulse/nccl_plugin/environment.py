@@ -7,6 +7,7 @@ tries the symbols of its own version first and then the older ones that it still
 import ctypes
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,22 +34,35 @@ _LOADS: tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int] | None], .
 )
 # 2.31 added profiler version 7 to what 2.30 loads.
 _PROFILER_7 = (2, 31)
-# From 2.27 NCCL_NET_PLUGIN may hold a path with a slash; before, dlopen got it as it is too, so one form serves all.
+# From 2.21 on NCCL_NET_PLUGIN is tried as it is, so that it may be a path; before, libnccl-net-VALUE.so alone was.
+_PATHS = (2, 21)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable, its value, and why."""
+    """A variable, its value, and why. prepended : to what the variable holds already, with a colon between."""
 
     name: str
     value: str
     reason: str
+    prepended: bool = False
+
+    def shell(self) -> str:
+        """The command that sets it."""
+        rest = f"${{{self.name}:+:${self.name}}}" if self.prepended else ""
+        return f"export {self.name}={shlex.quote(self.value)}{rest}  # {self.reason}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to set for one NCCL release. net, profiler : the versions that NCCL will choose from this library."""
+    """What to set for one NCCL release.
 
+    net, profiler : the versions that NCCL will choose from this library. takes_paths : whether that release lets
+    NCCL_NET_PLUGIN be a path.
+    """
+
+    library: Path
+    takes_paths: bool
     settings: tuple[Setting, ...]
     net: int
     profiler: int | None
@@ -93,18 +107,20 @@ def plan(library: Path, nccl: tuple[int, int] | None, profiler_only: bool = Fals
             raise UserError(
                 f"NCCL {release} loads no profiler version that {library.name} has; use 2.27 or newer"
             )
-        return Plan(
-            (Setting("NCCL_PROFILER_PLUGIN", str(library), "telemetry of NCCL's own transport"),), 0, profiler
-        )
+        setting = Setting("NCCL_PROFILER_PLUGIN", str(library), "telemetry of NCCL's own transport")
+        return Plan(library, True, (setting,), 0, profiler)
     if net is None:
         offered = ", ".join(f"v{v}" for v in sorted(net_versions)) or "none"
         raise UserError(
             f"NCCL {release} loads net plugins v{net_range[1]} to v{net_range[0]}, {library.name} offers {offered}; "
-            "use NCCL 2.20 or newer"
+            f"use NCCL {_oldest(net_versions)} or newer"
         )
+    takes_paths = (nccl or _PROFILER_7) >= _PATHS
     settings = [
         Setting(
-            "NCCL_NET_PLUGIN", str(library), "loads the plugin; without it NCCL looks for libnccl-net.so only"
+            "NCCL_NET_PLUGIN",
+            str(library) if takes_paths else NET_NAME,
+            "loads the plugin; without it NCCL looks for libnccl-net.so only",
         ),
         Setting(
             "NCCL_NET",
@@ -112,17 +128,30 @@ def plan(library: Path, nccl: tuple[int, int] | None, profiler_only: bool = Fals
             "makes NCCL fail at start, not fall back in silence, if the plugin cannot be used",
         ),
     ]
+    if not takes_paths:
+        reason = f"where NCCL {release}, which takes no path, finds the plugin by its name"
+        settings.append(Setting("LD_LIBRARY_PATH", str(library.parent), reason, prepended=True))
     if profiler is not None:
         settings.append(
             Setting("NCCL_PROFILER_PLUGIN", str(library), "per-collective bandwidth; may be left out")
         )
-    return Plan(tuple(settings), net, profiler)
+    return Plan(library, takes_paths, tuple(settings), net, profiler)
+
+
+def _oldest(net_versions: set[int]) -> str:
+    """The first NCCL release that loads one of these versions."""
+    releases = [first for first, net, _ in _LOADS if any(net[1] <= v <= net[0] for v in net_versions)]
+    return ".".join(map(str, min(releases, default=_LOADS[0][0])))
 
 
 def check(wanted: Plan, environment: Mapping[str, str]) -> list[str]:
     """What is wrong with `environment` for this plan, one sentence each; empty when it will work."""
     problems = []
     for setting in wanted.settings:
+        if (
+            setting.prepended
+        ):  # any folder serves that has the library or a link to it: looked at with its name
+            continue
         found = environment.get(setting.name)
         if found is None:
             if setting.name != "NCCL_PROFILER_PLUGIN" or wanted.net == 0:
@@ -130,22 +159,33 @@ def check(wanted: Plan, environment: Mapping[str, str]) -> list[str]:
         elif setting.name == "NCCL_NET":
             if found.lower() != setting.value:
                 problems.append(f"NCCL_NET={found} chooses another transport; set it to {setting.value}")
+        elif not wanted.takes_paths and "/" in found:
+            problems.append(
+                f"{setting.name}={found} is a path, which this NCCL does not take; set it to {setting.value}, and "
+                f"LD_LIBRARY_PATH to {wanted.library.parent}"
+            )
         elif not _names_library(
             found,
-            Path(setting.value),
+            wanted.library,
             environment.get("LD_LIBRARY_PATH", ""),
             NET_PREFIXES if setting.name == "NCCL_NET_PLUGIN" else PROFILER_PREFIXES,
+            wanted.takes_paths,
         ):
-            problems.append(f"{setting.name}={found} does not lead to {setting.value}")
+            problems.append(
+                f"{setting.name}={found} does not lead to {wanted.library}; LD_LIBRARY_PATH must have its folder, or "
+                "one with a link to it"
+            )
     algorithms = environment.get("NCCL_COLLNET_ENABLE", "0")
     if algorithms not in ("", "0"):
         problems.append("NCCL_COLLNET_ENABLE is set, but the plugin offers no collective offload; unset it")
     return problems
 
 
-def _names_library(value: str, library: Path, load_path: str, prefixes: tuple[str, ...]) -> bool:
+def _names_library(
+    value: str, library: Path, load_path: str, prefixes: tuple[str, ...], as_it_is: bool
+) -> bool:
     """Whether a plugin variable leads NCCL or RCCL to `library`: a path, a file name on the loader's path, or a short
-    name to which one of `prefixes` belongs."""
+    name to which one of `prefixes` belongs. as_it_is : whether the value may be a file name itself."""
     for entry in value.split(","):
         if "/" in entry:
             if Path(entry).exists() and Path(entry).resolve() == library.resolve():
@@ -153,7 +193,7 @@ def _names_library(value: str, library: Path, load_path: str, prefixes: tuple[st
         else:
             # NCCL's and RCCL's rule: the name as it is, then with the prefix of its kind (links.py).
             folders = [Path(folder) for folder in load_path.split(":") if folder]
-            names = (entry, *(f"{prefix}-{entry}.so" for prefix in prefixes))
+            names = (*([entry] if as_it_is else []), *(f"{prefix}-{entry}.so" for prefix in prefixes))
             if any((folder / name).resolve() == library.resolve() for folder in folders for name in names):
                 return True
     return False

@@ -45,7 +45,8 @@ def test_each_release_gets_the_newest_versions_that_both_sides_know(
     plan = environment.plan(library, environment.parse_version(nccl))
     assert (plan.net, plan.profiler) == (net, profiler)
     names = {setting.name for setting in plan.settings}
-    assert names == {"NCCL_NET_PLUGIN", "NCCL_NET"} | ({"NCCL_PROFILER_PLUGIN"} if profiler else set())
+    expected = {"NCCL_NET_PLUGIN", "NCCL_NET"} | ({"NCCL_PROFILER_PLUGIN"} if profiler else set())
+    assert names - {"LD_LIBRARY_PATH"} == expected
 
 
 @pytest.mark.parametrize("nccl", ["2.18.1", "2.12", "1.0"])
@@ -96,6 +97,38 @@ def test_a_short_name_on_the_loaders_path_is_right(library: Path) -> None:
         "LD_LIBRARY_PATH": str(library.parent),
     }
     assert environment.check(plan, good) == []
+
+
+@pytest.mark.parametrize("before", ["", "/opt/lib"])
+def test_a_release_that_takes_no_path_finds_it_by_name(library: Path, before: str) -> None:
+    """NCCL before 2.21 makes libnccl-net-VALUE.so of whatever NCCL_NET_PLUGIN says."""
+    plan = environment.plan(library, (2, 20))
+    commands = "\n".join(setting.shell() for setting in plan.settings)
+    script = f"{commands}\necho $NCCL_NET_PLUGIN $LD_LIBRARY_PATH"
+    done = subprocess.run(
+        ["sh", "-c", script], env={"LD_LIBRARY_PATH": before}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["fabricpulse", f"{library.parent}:{before}".rstrip(":")]
+    set_up = {
+        "NCCL_NET": "fabricpulse",
+        "NCCL_NET_PLUGIN": "fabricpulse",
+        "LD_LIBRARY_PATH": str(library.parent),
+    }
+    assert environment.check(plan, set_up) == []
+    (problem,) = environment.check(plan, set_up | {"NCCL_NET_PLUGIN": str(library)})
+    assert "is a path" in problem
+    for wrong in ({"LD_LIBRARY_PATH": before}, {"NCCL_NET_PLUGIN": library.name}):
+        (problem,) = environment.check(plan, set_up | wrong)
+        assert "does not lead to" in problem
+
+
+def test_the_oldest_release_that_will_do_is_said(tmp_path: Path) -> None:
+    """By what the library exports: v9 is what NCCL 2.24 loads first."""
+    source, library = tmp_path / "plugin.c", tmp_path / "libnccl-net-fabricpulse.so"
+    source.write_text("int ncclNetPlugin_v9;")
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    with pytest.raises(UserError, match=r"use NCCL 2\.24 or newer"):
+        environment.plan(library, (2, 20))
 
 
 def test_profiler_only_keeps_the_transport(library: Path) -> None:
