@@ -42,5 +42,5 @@ def probe_ring_path() -> Path:
 
 
 def plugin_dir() -> Path:
-    """`<pid>.telemetry` and `<pid>.sock` of each process that has loaded the NCCL plugin."""
+    """`<name>.telemetry` and `<name>.sock` of each process with the NCCL plugin; names: core/plugin_process.py."""
     return run_dir() / "plugin"

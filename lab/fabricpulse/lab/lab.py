@@ -43,7 +43,7 @@ DIRECTORY_PREFIX = "fabricpulse-lab-"
 # not theirs, a clock and a run directory of another host.
 _NOT_INHERITED = {"NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", RUN_DIR_ENV, CLOCK_ENV}
 
-# AF_UNIX paths end at 107 bytes, and `<lab>/h199/run/plugin/<pid>.sock` must fit.
+# AF_UNIX paths end at 107 bytes, and `<lab>/h199/run/plugin/4194304-ffffffff.sock` must fit.
 _DIRECTORY_MAX = 60
 
 

@@ -17,7 +17,7 @@ from fabricpulse.core.errors import UserError
 class LabProcess:
     """A running or ended process of a node.
 
-    pid : inside the lab, as in `<run>/plugin/<pid>.sock`. log : where its output goes, or None.
+    pid : inside the lab, as in `<run>/plugin/<pid>-*.sock`. log : where its output goes, or None.
     """
 
     def __init__(

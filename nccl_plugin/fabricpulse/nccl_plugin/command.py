@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.plugin_process import parse_name
 from fabricpulse.nccl_plugin import environment, jobs, links
 from fabricpulse.nccl_plugin.locate import library
 from fabricpulse.nccl_plugin.status import status_table
@@ -71,7 +72,7 @@ def link(folder: Path, default: bool) -> None:
 
 
 @command.command()
-@click.argument("pid", type=int, required=False)
+@click.argument("pid", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the jobs' own answers, one JSON object a line.")
 @click.option("--watch", is_flag=True, help="Show a live table until interrupted.")
 @click.option(
@@ -81,11 +82,15 @@ def link(folder: Path, default: bool) -> None:
     show_default=True,
     help="Seconds between two looks of --watch.",
 )
-def status(pid: int | None, as_json: bool, watch: bool, interval: float) -> None:
-    """Show the lanes of all jobs of this host, or of process PID."""
+def status(pid: str | None, as_json: bool, watch: bool, interval: float) -> None:
+    """Show the lanes of all jobs of this host, or of process PID.
+
+    PID is that of the job in its own container. Where several containers have it, say the name of its control socket
+    without .sock.
+    """
     if as_json:
         for job in jobs.select(pid):
-            click.echo(json.dumps({"pid": job.pid, **_status(job)}))
+            click.echo(json.dumps({"pid": job.pid, "process": job.name, **_status(job)}))
         return
     if not watch:
         Console().print(status_table(_statuses(jobs.select(pid))))
@@ -147,7 +152,7 @@ def ctl(
                 else jobs.present_generation(_call(job, {"op": "status", "connections": False}))
             )
             answer = _call(job, jobs.change_message(operation, values, op_id, number))
-        click.echo(json.dumps({"pid": job.pid, **answer}))
+        click.echo(json.dumps({"pid": job.pid, "process": job.name, **answer}))
         refused = refused or not answer.get("ok", False)
     if refused:
         sys.exit(1)
@@ -155,18 +160,18 @@ def ctl(
 
 def _operands(
     target: str | None, operation: str | None, arguments: tuple[str, ...], everywhere: bool
-) -> tuple[int | None, str, tuple[str, ...]]:
+) -> tuple[str | None, str, tuple[str, ...]]:
     """PID, operation and its arguments; with --all the first operand is the operation already."""
     if everywhere:
         rest = (*((operation,) if operation is not None else ()), *arguments)
         if target is None:
             raise UserError("say what to do: an operation is missing after --all")
         return None, target, rest
-    if target is None or not target.isdigit():
+    if target is None or parse_name(target) is None:
         raise UserError("say which job: a process id, or --all")
     if operation is None:
         raise UserError("say what to do: an operation is missing after the process id")
-    return int(target), operation, arguments
+    return target, operation, arguments
 
 
 # Arguments that are numbers or null; all others are text, also a connection whose 16 digits are decimal.
@@ -200,12 +205,12 @@ def _status(job: jobs.Job) -> dict[str, Any]:
         raise UserError(f"process {job.pid} did not answer on its control socket: {error}") from error
 
 
-def _statuses(found: list[jobs.Job]) -> dict[int, dict[str, Any]]:
+def _statuses(found: list[jobs.Job]) -> dict[str, dict[str, Any]]:
     """The status of each job that answers: one that ends between two looks is no error."""
     answers = {}
-    for job in found:
+    for job, label in jobs.labels(found).items():
         try:
-            answers[job.pid] = job.status()
+            answers[label] = job.status()
         except jobs.ControlError as error:
-            answers[job.pid] = {"ok": False, "error": {"code": "silent", "message": str(error)}}
+            answers[label] = {"ok": False, "error": {"code": "silent", "message": str(error)}}
     return answers

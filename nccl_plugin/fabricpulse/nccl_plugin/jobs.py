@@ -1,6 +1,6 @@
 """The processes of this host that have loaded the plugin, and how to talk to them."""
 
-import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from fabricpulse.core.control_socket import ControlClient, ControlError
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.plugin_process import is_gone, parse_name
 from fabricpulse.core.run_dir import plugin_dir
 
 # Plugin commands that change something: they carry an operation id and a generation.
@@ -17,10 +18,15 @@ READS = ("hello", "status", "events")
 
 @dataclass(frozen=True)
 class Job:
-    """A process with a control socket."""
+    """A process with a control socket. pid : in its own PID namespace."""
 
     pid: int
     socket: Path
+
+    @property
+    def name(self) -> str:
+        """`4711-effffffc`: tells it from a process with the same pid in another PID namespace."""
+        return self.socket.stem
 
     def call(self, message: dict[str, Any], timeout_s: float = 2.0) -> dict[str, Any]:
         """One request and its answer. Raises ControlError."""
@@ -41,31 +47,32 @@ class Job:
 
 def find_jobs(folder: Path | None = None) -> list[Job]:
     """The processes with a control socket, by pid; sockets of processes that are gone are left out."""
-    paths = [path for path in (folder or plugin_dir()).glob("*.sock") if path.stem.isdigit()]
-    jobs = [Job(int(path.stem), path) for path in paths if process_exists(int(path.stem))]
-    return sorted(jobs, key=lambda job: job.pid)
+    jobs = []
+    for path in (folder or plugin_dir()).glob("*.sock"):
+        process = parse_name(path.stem)
+        if process is not None and not is_gone(path):
+            jobs.append(Job(process.pid, path))
+    return sorted(jobs, key=lambda job: (job.pid, job.name))
 
 
-def process_exists(pid: int) -> bool:
-    """Whether a process `pid` exists, of whatever user."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def labels(jobs: list[Job]) -> dict[Job, str]:
+    """What people call each job: its pid, or its whole name where several containers have that pid."""
+    pids = Counter(job.pid for job in jobs)
+    return {job: str(job.pid) if pids[job.pid] == 1 else job.name for job in jobs}
 
 
-def select(pid: int | None) -> list[Job]:
-    """The job of one process, or all jobs for None. Raises UserError when there is none."""
+def select(which: str | None) -> list[Job]:
+    """The job of one process, by pid or name, or all jobs for None. Raises UserError when there is none, or several."""
     jobs = find_jobs()
-    if pid is not None:
-        jobs = [job for job in jobs if job.pid == pid]
+    if which is not None:
+        jobs = [job for job in jobs if which in (str(job.pid), job.name)]
         if not jobs:
             raise UserError(
-                f"process {pid} has no plugin control socket in {plugin_dir()}; is its run directory another?"
+                f"process {which} has no plugin control socket in {plugin_dir()}; is its run directory another?"
             )
+        if len(jobs) > 1:
+            names = ", ".join(job.name for job in jobs)
+            raise UserError(f"several containers have a process {which}; say which: {names}")
     elif not jobs:
         raise UserError(
             f"no process with the plugin found in {plugin_dir()}; set FABRICPULSE_RUN_DIR if it is another"
@@ -92,7 +99,7 @@ __all__ = [
     "Job",
     "change_message",
     "find_jobs",
+    "labels",
     "present_generation",
-    "process_exists",
     "select",
 ]

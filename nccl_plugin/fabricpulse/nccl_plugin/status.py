@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-Statuses = Mapping[int, Mapping[str, Any]]
+Statuses = Mapping[str, Mapping[str, Any]]
 
 _STATE_STYLES = {
     "up": "green",
@@ -30,7 +30,7 @@ def status_table(
 
 
 def _process(
-    pid: int, answer: Mapping[str, Any], before: Mapping[str, Any] | None, interval_s: float
+    pid: str, answer: Mapping[str, Any], before: Mapping[str, Any] | None, interval_s: float
 ) -> Table:
     if not answer.get("ok"):
         error = answer.get("error", {})

@@ -1,7 +1,9 @@
-// What the NCCL plugin shows of itself: <run>/plugin/<pid>.telemetry.
+// What the NCCL plugin shows of itself: <run>/plugin/<name>.telemetry. The name is the process id and the
+// inode of its PID namespace in hexadecimal, "4711-effffffc": containers that share the directory share no
+// pids.
 //
 // One writer process (the job), any number of readers that only map and read. Nothing here is a command:
-// those go to <run>/plugin/<pid>.sock (docs/control-protocol.md).
+// those go to <run>/plugin/<name>.sock (docs/control-protocol.md).
 //
 // The file is a header, then tables of fixed-size records. The header says where each table starts, how large
 // a record is and how many there are; a reader uses those numbers, not its own sizeof, so that a record may

@@ -46,7 +46,7 @@ ControlServer::~ControlServer() {
 
 void ControlServer::open(std::string* complaint) {
   const Config& config = engine_->config();
-  std::string path = config.run_dir + "/plugin/" + std::to_string(getpid()) + ".sock";
+  std::string path = config.run_dir + "/plugin/" + process_file_name() + ".sock";
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {

@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -55,6 +57,34 @@ bool beats(const std::string& path) {
   return whole && elapsed(now_ns, header.heartbeat_mono_ns) < kFreshNs;
 }
 
+// Inode of the PID namespace of this process; 0 without /proc.
+uint64_t pid_namespace() {
+  struct stat status {};
+  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+// Whether somebody listens on a control socket. True too for one that may not be asked.
+bool listens(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return false;
+  memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return true;
+  bool refused = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 &&
+                 (errno == ECONNREFUSED || errno == ENOENT);
+  ::close(fd);
+  return !refused;
+}
+
+// Whether the process that left `name` is gone. In another PID namespace our process table knows nothing of
+// it, but a process that is stopped, and so does not beat, has its control socket still.
+bool is_gone(const std::string& directory, const std::string& name, uint32_t pid, bool foreign) {
+  std::string path = directory + "/" + name;
+  if (beats(path + ".telemetry")) return false;
+  return foreign ? !listens(path + ".sock") : process_start_ticks(pid) == 0;
+}
+
 // Files of jobs that were killed.
 void remove_leftovers(const std::string& directory) {
   DIR* dir = opendir(directory.c_str());
@@ -62,10 +92,11 @@ void remove_leftovers(const std::string& directory) {
   while (dirent* entry = readdir(dir)) {
     char* end = nullptr;
     unsigned long pid = strtoul(entry->d_name, &end, 10);
-    if (end == entry->d_name || pid == 0 || (strcmp(end, ".telemetry") != 0 && strcmp(end, ".sock") != 0))
-      continue;
-    if (process_start_ticks(static_cast<uint32_t>(pid)) == 0 &&
-        !beats(directory + "/" + std::to_string(pid) + ".telemetry"))
+    if (end == entry->d_name || pid == 0) continue;
+    bool foreign = *end == '-' && strtoull(end + 1, &end, 16) != pid_namespace();
+    if (strcmp(end, ".telemetry") != 0 && strcmp(end, ".sock") != 0) continue;
+    std::string name(entry->d_name, static_cast<size_t>(end - entry->d_name));
+    if (is_gone(directory, name, static_cast<uint32_t>(pid), foreign))
       unlink((directory + "/" + entry->d_name).c_str());
   }
   closedir(dir);
@@ -105,6 +136,13 @@ uint64_t process_start_ticks(uint32_t pid) {
   return at == nullptr ? 0 : strtoull(at + 1, nullptr, 10);
 }
 
+std::string process_file_name() {
+  char name[48];
+  snprintf(name, sizeof(name), "%u-%llx", static_cast<unsigned>(getpid()),
+           static_cast<unsigned long long>(pid_namespace()));
+  return name;
+}
+
 uint32_t delay_bucket(uint64_t delay_ns) {
   return static_cast<uint32_t>(std::lower_bound(kBounds, kBounds + FP_PLUGIN_DELAY_BOUNDS, delay_ns) -
                                kBounds);
@@ -138,8 +176,9 @@ void Telemetry::lay_out(uint8_t* base) {
 void Telemetry::open(const Config& config, const std::string& version, std::string* complaint) {
   uint32_t pid = static_cast<uint32_t>(getpid());
   std::string directory = config.run_dir + "/plugin";
-  std::string final_path = directory + "/" + std::to_string(pid) + ".telemetry";
-  std::string temporary = directory + "/." + std::to_string(pid) + ".telemetry";
+  std::string name = process_file_name();
+  std::string final_path = directory + "/" + name + ".telemetry";
+  std::string temporary = directory + "/." + name + ".telemetry";
   int fd = -1;
   void* map = MAP_FAILED;
   if (config.telemetry) {

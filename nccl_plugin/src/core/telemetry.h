@@ -1,4 +1,4 @@
-// Writer of <run>/plugin/<pid>.telemetry (layout: fabricpulse/plugin_telemetry.h).
+// Writer of <run>/plugin/<name>.telemetry (layout: fabricpulse/plugin_telemetry.h).
 //
 // Records are written in place by whoever holds the lock of the object they describe. An object that finds
 // its table full, or a process without a file (no permission, telemetry off), writes to a private record: no
@@ -151,6 +151,10 @@ inline void delay_add(fp_delay_histogram* histogram, int64_t delay_ns) {
 
 // Field 22 of /proc/<pid>/stat; 0 if there is no such process.
 uint64_t process_start_ticks(uint32_t pid);
+
+// What the files of this process are called: "<pid>-<inode of its PID namespace, hexadecimal>". The pid alone
+// is not enough where containers share the run directory: each has a process 1.
+std::string process_file_name();
 
 }  // namespace fabricpulse
 

@@ -2,18 +2,23 @@
 
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.fixtures.remediation_stack import wait_until
 from tests.fixtures.telemetry_file import TelemetryFile
 
 from fabricpulse.core.control_socket import ControlClient, ControlError
+from fabricpulse.core.plugin_process import own_namespace
 from fabricpulse.core.shm.plugin_telemetry import PluginTelemetryReader, Table, text
+from fabricpulse.exporters.qp.reading import TelemetryFolder, monotonic_s
 from fabricpulse.lab import Lab
+from fabricpulse.nccl_plugin.jobs import find_jobs
 from fabricpulse.nccl_plugin.locate import library
 
 ROOT = Path(__file__).parents[3]
@@ -68,8 +73,8 @@ def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: s
         assert np.uint64(5_000_000) <= record["busy_ns"] < np.uint64(2_000_000_000)
         assert np.uint64(5_000_000) <= record["proxy_wait_ns"] <= record["busy_ns"]
         reader.close()
-        (socket,) = (tmp_path / "plugin").glob("*.sock")
-        with ControlClient(socket) as client:
+        (path,) = (tmp_path / "plugin").glob("*.sock")
+        with ControlClient(path) as client:
             answer = client.call({"op": "detail", "op_id": "x", "generation": 1, "level": 0})
             assert answer["ok"]
             assert client.call({"op": "status"})["detail"] == 0
@@ -81,7 +86,8 @@ def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: s
 
 def test_a_killed_jobs_files_go_with_the_next_job(profiler_host: Path, tmp_path: Path) -> None:
     """Files of a process that could not clean up are removed when another one starts; not those of a living one, nor
-    of one that still beats and only is in another PID namespace."""
+    of one in another PID namespace that still beats, or does not since it is stopped, but has its control socket. A
+    process here with the same number is not that one."""
     folder = tmp_path / "plugin"
     folder.mkdir()
     nobody, elsewhere = 999_999_998, 999_999_999  # no process has them
@@ -91,19 +97,65 @@ def test_a_killed_jobs_files_go_with_the_next_job(profiler_host: Path, tmp_path:
     (folder / "999999997.telemetry").write_bytes(b"not whole")
     for pid in (nobody, elsewhere, os.getpid()):
         (folder / f"{pid}.sock").touch()
-    with subprocess.Popen(
-        [profiler_host, library(), "v7", "1", "30"],
-        env={"FABRICPULSE_RUN_DIR": str(tmp_path), "FABRICPULSE_NICS": "none-such"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
+    stopped, dead = f"{os.getpid()}-1", f"{os.getpid()}-2"  # of other namespaces
+    for name in (stopped, dead):
+        file = TelemetryFile(folder, 999_999_996)
+        file.beat(seconds_ago=60)
+        file.path.rename(folder / f"{name}.telemetry")
+    (folder / f"{dead}.sock").touch()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(folder / f"{stopped}.sock"))
+    listener.listen()
+    with (
+        listener,
+        subprocess.Popen(
+            [profiler_host, library(), "v7", "1", "30"],
+            env={"FABRICPULSE_RUN_DIR": str(tmp_path), "FABRICPULSE_NICS": "none-such"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as process,
+    ):
         assert process.stdout is not None
         assert process.stdout.readline().startswith("mask ")
         left = {path.name for path in folder.iterdir()}
         process.kill()
-    living = (elsewhere, os.getpid(), process.pid)
-    assert left == {f"{pid}.{kind}" for pid in living for kind in ("telemetry", "sock")}
+    living = (elsewhere, os.getpid(), stopped, f"{process.pid}-{own_namespace():x}")
+    assert left == {f"{name}.{kind}" for name in living for kind in ("telemetry", "sock")}
+
+
+@pytest.mark.root
+def test_containers_share_the_run_directory(profiler_host: Path, tmp_path: Path) -> None:
+    """Each has a process 1; each has its own files, answers for itself, and is seen from outside."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("no unshare")
+    environment = {"FABRICPULSE_RUN_DIR": str(tmp_path), "FABRICPULSE_NICS": "none-such"}
+    container = [unshare, "--pid", "--fork", "--kill-child", "--mount-proc"]
+    container += [str(profiler_host), str(library()), "v7", "1", "60"]
+    with ExitStack() as stack:
+        for number in (1, 2):
+            process = stack.enter_context(
+                subprocess.Popen(
+                    container,
+                    env={**environment, "FABRICPULSE_WORKLOAD": f"job-{number}"},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+            )
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("mask ")
+        assert len(list((tmp_path / "plugin").glob("1-*.telemetry"))) == 2
+        jobs = find_jobs(tmp_path / "plugin")
+        assert [job.pid for job in jobs] == [1, 1]
+        assert {job.status()["workload"] for job in jobs} == {"job-1", "job-2"}
+        snapshots, dead = TelemetryFolder(tmp_path / "plugin", cleanup_after_s=60).look(monotonic_s())
+        assert {snapshot.workload for snapshot in snapshots} == {"job-1", "job-2"}
+        assert dead == []
+    assert len(list((tmp_path / "plugin").glob("1-*.sock"))) == 2  # they were killed
+    wait_until(lambda: find_jobs(tmp_path / "plugin") == [], "jobs gone", 10)
 
 
 @pytest.mark.timeout(400)
@@ -131,10 +183,10 @@ def test_detail_changes_while_collectives_run(sanitized: Callable[[str], Path], 
     assert process.stdout is not None
     try:
         assert process.stdout.readline().startswith("mask ")
-        (socket,) = (tmp_path / "plugin").glob("*.sock")
+        (path,) = (tmp_path / "plugin").glob("*.sock")
         changes = 0
         # It ends by itself: the socket is gone then.
-        with suppress(ControlError, OSError), ControlClient(socket) as client:
+        with suppress(ControlError, OSError), ControlClient(path) as client:
             while process.poll() is None:
                 change = {"op_id": f"x-{changes}", "generation": changes + 1, "level": 1 + changes % 2}
                 assert client.call({"op": "detail", **change})["ok"]

@@ -36,12 +36,12 @@ STATUS = {
 class Job:
     """A control socket of this process that remembers what it was asked."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
+    def __init__(self, folder: Path, name: str = "") -> None:
+        folder.mkdir(exist_ok=True)
         self.requests: list[dict[str, Any]] = []
         self.refuse = False
         self.status: dict[str, Any] = STATUS
-        self.path = folder / f"{os.getpid()}.sock"
+        self.path = folder / f"{name or os.getpid()}.sock"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(str(self.path))
         self._socket.listen()
@@ -133,7 +133,7 @@ def test_an_interval_that_is_none_is_refused(job: Job, interval: str) -> None:
 def test_status_as_json_is_the_jobs_own_answer(job: Job) -> None:
     """One object a line, nothing left out."""
     answer = json.loads(invoke("status", "--json").output)
-    assert answer == STATUS | {"pid": 1}
+    assert answer == STATUS | {"pid": 1, "process": str(os.getpid())}
 
 
 def test_ctl_sends_a_change_with_identity_and_the_present_generation(job: Job) -> None:
@@ -198,6 +198,21 @@ def test_a_job_that_is_gone_is_not_asked(job: Job, tmp_path: Path) -> None:
     (tmp_path / "plugin" / "999999999.sock").touch()
     (tmp_path / "plugin" / "notes.sock").touch()
     assert len(invoke("status", "--json").output.splitlines()) == 1
+
+
+def test_two_containers_with_the_same_pid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are shown, and neither is told what was meant for the other."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    first, second = (Job(tmp_path / "plugin", name) for name in ("1-f0000001", "1-f0000002"))
+    output = invoke("status").output
+    assert "process 1-f0000001" in output
+    assert "process 1-f0000002" in output
+    result = invoke("ctl", "1", "nic.avoid", "device=rail0")
+    assert isinstance(result.exception, UserError)
+    assert "1-f0000001, 1-f0000002" in str(result.exception)
+    assert invoke("ctl", "1-f0000002", "nic.avoid", "device=rail0").exit_code == 0
+    changed = [[r["op"] for r in job.requests if r["op"] != "status"] for job in (first, second)]
+    assert changed == [[], ["nic.avoid"]]
 
 
 def test_without_jobs_it_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,17 @@ def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path, aggregator:
     assert aggregator.pairs()[PAIR].counters["sent_bytes"] == 13
 
 
+def test_two_containers_may_have_the_same_pid_and_start(tmp_path: Path, aggregator: Aggregator) -> None:
+    """The first processes of two containers that began within one clock tick; both count."""
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        file = TelemetryFile(tmp_path / str(number), 1)
+        file.header["pid_start_ticks"], file.header["start_host_ns"] = 77, number
+        file.lane(0, 0, "h1", sent_bytes=10)
+        aggregator.take([read(file)], [], float(number), interval=True)
+    assert aggregator.pairs()[PAIR].counters["sent_bytes"] == 20
+
+
 def test_a_finished_job_is_forgotten(tmp_path: Path, aggregator: Aggregator) -> None:
     """After its last process has been gone for the time set, no series of a job is left; gauges go at once."""
     file = TelemetryFile(tmp_path, 100)

@@ -170,6 +170,11 @@ class TelemetrySnapshot:
     tables: dict[Table, Records]
     slots: dict[Table, NDArray[np.intp]]
 
+    @property
+    def process(self) -> tuple[int, int, int]:
+        """Tells the writer from all others of this machine: in containers, pid and start may be the same."""
+        return self.pid, self.pid_start_ticks, self.start_host_ns
+
     def device_names(self) -> dict[int, str]:
         """Slot of a device -> its name."""
         records = self.tables[Table.DEVICES]
@@ -182,7 +187,7 @@ def text(value: bytes) -> str:
 
 
 class PluginTelemetryReader:
-    """Reads one `<pid>.telemetry`."""
+    """Reads one `<name>.telemetry`."""
 
     def __init__(self, path: Path) -> None:
         """Raises FileNotFoundError, or LayoutError for another layout or a table that leaves the file."""

@@ -34,7 +34,7 @@ COUNTERS = (
 )  # fmt: skip
 COLLECTIVE_COUNTERS = ("operations", "bytes", "busy_ns")
 
-ProcessId = tuple[int, int]
+ProcessId = tuple[int, int, int]  # TelemetrySnapshot.process
 Pair = tuple[str, str, str, str]  # workload, device, peer, peer_device
 
 
@@ -186,7 +186,7 @@ class Aggregator:
     # Counters.
 
     def _count(self, snapshot: TelemetrySnapshot) -> None:
-        process = (snapshot.pid, snapshot.pid_start_ticks)
+        process = snapshot.process
         devices = snapshot.device_names()
         sums: dict[Pair, tuple[Counter[str], np.ndarray, list[int]]] = {}
         fleet: dict[Pair, bool] = {}
@@ -223,7 +223,7 @@ class Aggregator:
     def _count_collectives(
         self, snapshot: TelemetrySnapshot, bandwidth: defaultdict[tuple[str, str], Counter[str]]
     ) -> None:
-        process = (snapshot.pid, snapshot.pid_start_ticks)
+        process = snapshot.process
         sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for record in snapshot.tables[Table.COLLECTIVES]:
             for name in COLLECTIVE_COUNTERS:
@@ -281,7 +281,7 @@ class Aggregator:
 
     def _lane_delays(self, snapshot: TelemetrySnapshot) -> dict[tuple[ProcessId, int, int], tuple[int, int]]:
         """Finds the slowest lanes of the interval; returns what the next interval starts from."""
-        process = (snapshot.pid, snapshot.pid_start_ticks)
+        process = snapshot.process
         devices = snapshot.device_names()
         lanes: Records = snapshot.tables[Table.LANES]
         carried = flows(snapshot)

@@ -25,7 +25,7 @@ HEARTBEAT_FRESH_S = 5.0
 
 
 class TelemetryFolder:
-    """All `<pid>.telemetry` of a folder. New files are found, and those of dead processes cleaned, on each look."""
+    """All `<name>.telemetry` of a folder. New files are found, and those of dead processes cleaned, on each look."""
 
     def __init__(self, folder: Path, cleanup_after_s: float, proc: Path = Path("/proc")) -> None:
         self._folder = folder

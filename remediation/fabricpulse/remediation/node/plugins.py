@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fabricpulse.core.control_socket import ControlClient, ControlError
+from fabricpulse.core.plugin_process import is_gone
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.node.survey import Survey, nics_of
 from fabricpulse.remediation.protocol import DesiredNic, Result
@@ -166,7 +167,7 @@ class Plugins:
             with ControlClient(path, 0.2):
                 return False
         except ControlError:
-            return not path.exists() or not name.isdigit() or not Path(f"/proc/{name}").exists()
+            return not path.exists() or is_gone(path)
 
 
 CALL_RESULTS = (
