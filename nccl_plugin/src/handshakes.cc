@@ -105,12 +105,12 @@ void Handshakes::answer(Incoming* incoming, uint64_t now) {
   HelloReply reply;
   reply.status = HelloStatus::kUnknown;
   reply.epoch = hello.epoch;
-  reply.process = engine_->identity();
-  reply.device = incoming->nic;
-  engine_->fill_nics(reply.nics, &reply.nic_count);
+  reply.nic_count = 1;  // nameless
   std::shared_ptr<Receiver> receiver;
   if (hello.version != kWireVersion) {
     reply.status = HelloStatus::kVersion;
+    reply.process = engine_->identity();  // for its error
+    memset(reply.process.id, 0, sizeof(reply.process.id));
   } else if (hello.kind == HelloKind::kProbe) {
     bool ours = memcmp(hello.token, engine_->identity().id, sizeof(hello.token)) == 0;
     if (ours && engine_->knows(hello.connection)) {
@@ -119,6 +119,12 @@ void Handshakes::answer(Incoming* incoming, uint64_t now) {
     }
   } else {
     receiver = engine_->receiver_for(hello);
+  }
+  // Who does not know a token of ours learns nothing of this host, least of all the token of this process.
+  if (receiver || reply.status == HelloStatus::kOk) {
+    reply.process = engine_->identity();
+    reply.device = incoming->nic;
+    engine_->fill_nics(reply.nics, &reply.nic_count);
   }
   if (!receiver) {
     (void)!send(incoming->fd, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL);
