@@ -211,26 +211,29 @@ void Engine::close_listener(const std::shared_ptr<Listener>& listener) {
 
 std::shared_ptr<Receiver> Engine::accept(const std::shared_ptr<Listener>& listener) {
   std::lock_guard<std::mutex> lock(lock_);
-  if (listener->waiting.empty()) return nullptr;
-  auto receiver = listener->waiting.front();
-  receiver->enter();
-  bool ready = receiver->lanes_up() > 0;
-  receiver->leave();
-  if (!ready) return nullptr;
-  listener->waiting.pop_front();
+  auto ready = [](const std::shared_ptr<Receiver>& receiver) {
+    Entered entered(receiver.get());
+    // One whose peer has said goodbye may hold messages still; one whose peer is lost has an error to tell.
+    return receiver->lanes_up() > 0 || receiver->closed_by_peer() || receiver->lost();
+  };
+  auto found = std::find_if(listener->waiting.begin(), listener->waiting.end(), ready);
+  if (found == listener->waiting.end()) return nullptr;
+  auto receiver = *found;
+  listener->waiting.erase(found);
   return receiver;
 }
 
 std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, Handle* handle,
                                         std::string* error) {
-  if (handle->magic != kHandleMagic || handle->count == 0 || handle->device >= handle->count) {
+  size_t each = handle->v4 ? 4 : 16;
+  if (handle->magic != kHandleMagic || handle->count == 0 || handle->device >= handle->count ||
+      handle->count * each > sizeof(handle->addresses)) {
     *error = "the handle does not come from this plugin; all hosts must use the same version of it";
     return nullptr;
   }
   if (handle->cookie == 0) {
     uint32_t local = nic_count(), remote = handle->count;
     std::vector<WireNic> peer(remote);
-    size_t each = handle->v4 ? 4 : 16;
     for (uint32_t i = 0; i < remote; ++i) {
       if (handle->v4) peer[i].address[10] = peer[i].address[11] = 0xff;
       memcpy(peer[i].address + (handle->v4 ? 12 : 0), handle->addresses + each * i, each);

@@ -14,8 +14,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "abi/net.h"
@@ -68,6 +70,76 @@ bool connect(const NetV12* net, uint64_t seed, Ends* ends) {
     usleep(200);  // as NCCL's proxy: asked again and again
   }
   return true;
+}
+
+// A sender that connects, sends a small message and leaves before the other end has accepted it: accept()
+// gives the connection all the same, and the message is there.
+bool hasty(const NetV12* net, uint64_t seed, Ends* ends) {
+  alignas(8) char handle[kHandleBytes] = {};
+  void *unused = nullptr, *memory = nullptr, *request = nullptr;
+  std::vector<uint8_t> out(1000, static_cast<uint8_t>(seed)), in(out.size());
+  if (!good(net->listen(ends->context, 0, handle, &ends->listener), "listen")) return false;
+  while (ends->send == nullptr) {
+    if (!good(net->connect(ends->context, 0, handle, &ends->send, &unused), "connect")) return false;
+    usleep(200);
+  }
+  if (!good(net->reg_mr(ends->send, out.data(), out.size(), kPointerHost, &memory), "regMr")) return false;
+  auto finish = [&](const std::function<Result()>& begin, const char* call) {
+    for (int done = 0, size = 0; done == 0; usleep(200)) {
+      if (request == nullptr && !good(begin(), call)) return false;
+      if (request != nullptr && !good(net->test(request, &done, &size), "test")) return false;
+    }
+    request = nullptr;
+    return true;
+  };
+  if (!finish([&] { return net->isend(ends->send, out.data(), out.size(), 0, memory, nullptr, &request); },
+              "isend"))
+    return false;
+  good(net->close_send(ends->send), "closeSend");
+  ends->send = nullptr;
+  usleep(100'000);  // the farewell arrives: longer than the keeper leaves a connection alone
+  for (int tries = 0; ends->recv == nullptr; ++tries) {
+    if (!good(net->accept(ends->listener, &ends->recv, &unused), "accept")) return false;
+    if (tries > 10'000) {
+      fprintf(stderr, "accept does not give a connection whose sender has left\n");
+      ++failures;
+      return false;
+    }
+    usleep(200);
+  }
+  void* data = in.data();
+  size_t room = in.size();
+  int tag = 0;
+  if (!finish([&] { return net->irecv(ends->recv, 1, &data, &room, &tag, &memory, nullptr, &request); },
+              "irecv"))
+    return false;
+  if (in == out) return true;
+  fprintf(stderr, "the message of a sender that has left is not what was sent\n");
+  ++failures;
+  return false;
+}
+
+// A handle that this plugin has not made is refused, whichever part of it is wrong; nothing is read beyond
+// it.
+bool refuses(const NetV12* net, Ends* ends) {
+  alignas(8) char handle[kHandleBytes] = {}, wrong[kHandleBytes];
+  if (!good(net->listen(ends->context, 0, handle, &ends->listener), "listen")) return false;
+  constexpr size_t kMagic = 0, kV4 = 26, kCount = 27, kDevice = 28;
+  const struct {
+    size_t place;
+    unsigned char value;
+  } changes[] = {{kMagic, 'x'}, {kCount, 0}, {kCount, 17}, {kCount, 255}, {kDevice, 16}, {kV4, 0}};
+  for (const auto& change : changes) {
+    memcpy(wrong, handle, sizeof(wrong));
+    wrong[change.place] = static_cast<char>(change.value);
+    if (change.place == kV4) wrong[kCount] = 5;  // of 16 bytes each, where 4 have room
+    void *made = nullptr, *unused = nullptr;
+    if (net->connect(ends->context, 0, wrong, &made, &unused) != kSuccess && made == nullptr) continue;
+    fprintf(stderr, "a handle with byte %zu changed to %d is taken\n", change.place, change.value);
+    ++failures;
+    return false;
+  }
+  return good(net->close_listen(std::exchange(ends->listener, nullptr)), "closeListen");
 }
 
 // kMessages messages, all under way at once; with `leave` they are given up in the middle.
@@ -123,7 +195,11 @@ void communicator(const NetV12* net, uint64_t number) {
   Ends ends;
   Config config{-1};
   if (!good(net->init(&ends.context, number, &config, log_line, nullptr), "init")) return;
-  if (connect(net, number, &ends)) exchange(net, number, number % 3 == 2, ends);
+  if (number % 5 == 4) {
+    if (refuses(net, &ends)) hasty(net, number, &ends);
+  } else if (connect(net, number, &ends)) {
+    exchange(net, number, number % 3 == 2, ends);
+  }
   if (ends.send != nullptr) good(net->close_send(ends.send), "closeSend");
   if (ends.recv != nullptr) good(net->close_recv(ends.recv), "closeRecv");
   if (ends.listener != nullptr) good(net->close_listen(ends.listener), "closeListen");

@@ -51,8 +51,8 @@ def live(lab: Lab, program: Path, plugin: Path, threads: int, rounds: int, *flag
 
 
 def test_communicators_come_and_go_in_threads(lab: Lab, tmp_path: Path) -> None:
-    """Every message right while others begin and end; threads, descriptors and files of a life go with it, and the
-    library can be unloaded and loaded again."""
+    """Every message right while others begin and end, also of a sender that has left before accept(); threads,
+    descriptors and files of a life go with it, and the library can be unloaded and loaded again."""
     live(lab, tmp_path / "host", Path(library()), 6, 20)
 
 
