@@ -25,9 +25,11 @@ from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_membership
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.waiting import wait_at_most
-from fabricpulse.core.web.server import WebServer, parse_address
+from fabricpulse.core.web.listeners import parse_address
+from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
@@ -70,7 +72,7 @@ class Coordinator:
             "fabricpulse clocksync coordinator",
             life,
             self._metrics,
-            web_config=options.web_config,
+            options.web,
             landing_links=[("/api/v1/membership", "Membership"), ("/api/v1/clocksync/status", "Status")],
         )
         router = self.server.router
@@ -90,7 +92,7 @@ class Coordinator:
 
     async def run(self) -> None:
         """Serves until stopped. Raises UserError when the address cannot be bound."""
-        await self.server.start(self._options.listen)
+        await self.server.start()
         if self._config.datagrams:
             self._open_channels()
         solver = asyncio.create_task(self._solve_forever())
@@ -105,7 +107,7 @@ class Coordinator:
 
     def _open_channels(self) -> None:
         try:
-            self._channels = ReportChannels(self.fleet, [parse_address(a) for a in self._options.listen])
+            self._channels = ReportChannels(self.fleet, [parse_address(a) for a in self._options.web.listen])
         except OSError as error:
             # The fleet can do without; a large one costs much more then.
             log.warning(
@@ -319,7 +321,7 @@ class Coordinator:
             }
         )
 
-    async def _metrics(self) -> bytes:
+    async def _metrics(self, text_format: TextFormat) -> bytes:
         fleet = self.fleet
         out = Exposition()
         out.add(metrics.MEMBERS, (), len(fleet.members))
@@ -337,7 +339,7 @@ class Coordinator:
         for member in fleet.members.values():
             if member.suspect:
                 out.add(metrics.SUSPECTS, (member.name,), 1)
-        return out.render()
+        return out.render(text_format)
 
 
 def _membership_of(config: CoordinatorConfig) -> Membership:

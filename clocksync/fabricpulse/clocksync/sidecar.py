@@ -43,12 +43,14 @@ from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Membership, load_membership
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.clock_page import ClockPage, ClockPageReader, ClockPageWriter, ClockStatus
 from fabricpulse.core.shm.mapping import LayoutError
-from fabricpulse.core.web.server import WebServer, parse_address
+from fabricpulse.core.web.listeners import parse_address
+from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
@@ -104,7 +106,7 @@ class Sidecar:
             "fabricpulse clocksync sidecar",
             life,
             self._metrics,
-            web_config=options.web_config,
+            options.web,
             landing_links=[("/api/v1/clocksync/status", "Status")],
         )
         self.server.router.add_get(LINE_PATH, self._serve_line)
@@ -138,7 +140,7 @@ class Sidecar:
 
     async def run(self) -> None:
         """Works until stopped. Raises UserError when the address cannot be bound."""
-        await self.server.start(self._options.listen)
+        await self.server.start()
         if not self._config.coordinators and not self._config.membership:
             log.warning(
                 "neither coordinators nor a membership file are configured: fleet time cannot be known"
@@ -262,8 +264,8 @@ class Sidecar:
         """Where neighbours reach us; empty when that cannot be told from the settings."""
         if self._config.advertise_url:
             return self._config.advertise_url
-        scheme = "https" if self._options.web_config is not None else "http"
-        for listen in self._options.listen:
+        scheme = "https" if self._options.web.config is not None else "http"
+        for listen in self._options.web.listen:
             address, port = parse_address(listen)
             if address not in ("", "0.0.0.0", "::"):  # noqa: S104 - a comparison
                 return f"{scheme}://[{address}]:{port}" if ":" in address else f"{scheme}://{address}:{port}"
@@ -409,8 +411,8 @@ class Sidecar:
     async def _serve_history(self, _: web.Request) -> web.Response:
         return web.json_response(self._history.document())
 
-    async def _metrics(self) -> bytes:
-        return self._view().metrics()
+    async def _metrics(self, text_format: TextFormat) -> bytes:
+        return self._view().metrics(text_format)
 
 
 def _old_page(path: Path) -> ClockPage | None:

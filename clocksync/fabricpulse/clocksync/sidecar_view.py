@@ -12,6 +12,7 @@ from fabricpulse.clocksync.fleet_clock import FleetClock
 from fabricpulse.clocksync.outputs import Outputs
 from fabricpulse.clocksync.sidecar_edges import HostEdge, HostEdges
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 _WORST_EDGES = 5
@@ -116,7 +117,7 @@ class SidecarView:
             return "no coordinator answers, and no neighbour has a fleet time"
         return "the coordinator knows no edge that ties this host to the fleet: do the peers' sidecars report to it?"
 
-    def metrics(self) -> bytes:
+    def metrics(self, text_format: TextFormat) -> bytes:
         """The exposition."""
         out = Exposition()
         page, known = self.clock.page, self.clock.known
@@ -145,7 +146,7 @@ class SidecarView:
         for output, refclock in self.outputs.refclocks.items():
             out.add(metrics.OUTPUT_SAMPLES, (output,), refclock.sent)
             out.add(metrics.OUTPUT_FAILURES, (output,), refclock.failed)
-        return out.render()
+        return out.render(text_format)
 
     def _add_edges(self, out: Exposition) -> None:
         qualities = [_quality(edge) for edge in self.edges]

@@ -1,5 +1,6 @@
 """Command-line options that every daemon takes."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Any, cast
 import click
 
 from fabricpulse.core.log import LEVELS, LogFormat, configure_logging
+from fabricpulse.core.web.options import DEFAULT_MAX_REQUESTS, DEFAULT_TELEMETRY_PATH, WebOptions
+
+_PATH = re.compile(r"/[\w./~-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -15,14 +19,13 @@ class DaemonOptions:
     """What `daemon_options` has read from the command line."""
 
     config: Path | None
-    listen: tuple[str, ...]
-    web_config: Path | None
+    web: WebOptions
     log_level: str
     log_format: LogFormat
 
 
 def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds `--config`, `--web.listen-address`, `--web.config.file`, `--log.level`, `--log.format`.
+    """Adds `--config`, `--web.*`, `--log.level` and `--log.format`.
 
     The command receives one argument `options: DaemonOptions`, with logging already configured.
     """
@@ -32,14 +35,18 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
             config: Path | None,
             listen: tuple[str, ...],
             web_config: Path | None,
+            telemetry_path: str,
+            max_requests: int,
+            systemd_socket: bool,
             log_level: str,
             log_format: str,
             **rest: Any,
         ) -> Any:
             fmt = cast(LogFormat, log_format)
             configure_logging(log_level, fmt)
-            options = DaemonOptions(config, listen or (default_listen,), web_config, log_level, fmt)
-            return function(options=options, **rest)
+            addresses = listen or (default_listen,)
+            web = WebOptions(addresses, web_config, telemetry_path, max_requests, systemd_socket)
+            return function(options=DaemonOptions(config, web, log_level, fmt), **rest)
 
         wrapper.__name__ = function.__name__
         wrapper.__doc__ = function.__doc__
@@ -60,6 +67,29 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
                 help="TLS and basic authentication, in the format of the Prometheus exporter toolkit.",
             ),
             click.option(
+                "--web.telemetry-path",
+                "telemetry_path",
+                default=DEFAULT_TELEMETRY_PATH,
+                show_default=True,
+                metavar="PATH",
+                callback=_url_path,
+                help="Path of the metrics.",
+            ),
+            click.option(
+                "--web.max-requests",
+                "max_requests",
+                type=click.IntRange(min=0),
+                default=DEFAULT_MAX_REQUESTS,
+                show_default=True,
+                help="Scrapes that are answered at a time, 503 above; 0 for any number.",
+            ),
+            click.option(
+                "--web.systemd-socket",
+                "systemd_socket",
+                is_flag=True,
+                help="Serve on the sockets of a systemd .socket unit, not on --web.listen-address.",
+            ),
+            click.option(
                 "--log.level", "log_level", type=click.Choice(LEVELS), default="info", show_default=True
             ),
             click.option(
@@ -76,3 +106,12 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
         return decorated
 
     return decorate
+
+
+def _url_path(_: click.Context, __: click.Parameter, value: str) -> str:
+    # Anything else aiohttp would take for a pattern, or no scraper could ask for.
+    if not _PATH.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no path; it begins with / and has letters, digits, / . _ ~ -")
+    if value.startswith(("/-/", "/api/")):
+        raise click.BadParameter(f"{value!r} is taken; choose one outside of /-/ and /api/")
+    return value

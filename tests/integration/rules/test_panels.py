@@ -23,7 +23,8 @@ import pytest
 import yaml
 
 from fabricpulse.core.metrics.catalogue import MetricSpec, load_catalogue
-from fabricpulse.core.metrics.exposition import CONTENT_TYPE, Exposition
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.rules.mixin import compile_mixin
 
 ROOT = Path(__file__).parents[3]
@@ -80,7 +81,7 @@ def target() -> Iterator[str]:
             scrapes += 1
             body = exposition(scrapes)
             self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Type", TextFormat.PLAIN.value)
             self.end_headers()
             self.wfile.write(body)
 

@@ -6,6 +6,8 @@ import sys
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import configure_logging
+from fabricpulse.core.metrics.formats import TextFormat
+from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.server import WebServer
 
 
@@ -13,7 +15,7 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-async def metrics() -> bytes:
+async def metrics(_: TextFormat) -> bytes:
     return b""
 
 
@@ -28,8 +30,10 @@ async def run(life: Lifetime) -> None:
             raise UserError("the new file is bad")
 
     life.on_reload(reload)
-    server = WebServer("child", life, metrics)
-    await server.start(["127.0.0.1:0"])
+    server = WebServer(
+        "child", life, metrics, WebOptions(("127.0.0.1:0",), systemd_socket="socket" in sys.argv)
+    )
+    await server.start()
     life.ready()
     say("ready", server.addresses[0][1])
     await life.stopped()

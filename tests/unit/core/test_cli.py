@@ -11,6 +11,7 @@ import pytest
 from fabricpulse.core import cli
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
+from fabricpulse.core.web.options import WebOptions
 
 
 def fabricpulse(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -72,12 +73,28 @@ def test_daemon_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("fabricpulse.core.options.configure_logging", lambda *_: None)
     daemon.main([], standalone_mode=False)
-    addresses = ["--web.listen-address", "127.0.0.1:1", "--web.listen-address", ":2"]
+    web = ["--web.listen-address", "127.0.0.1:1", "--web.listen-address", ":2"]
+    web += ["--web.telemetry-path", "/telemetry", "--web.max-requests", "3", "--web.systemd-socket"]
     daemon.main(
-        [*addresses, "--config", "/x", "--log.level", "debug", "--log.format", "json"], standalone_mode=False
+        [*web, "--config", "/x", "--log.level", "debug", "--log.format", "json"], standalone_mode=False
     )
 
-    assert seen[0].listen == (":9610",)
-    assert seen[1].listen == ("127.0.0.1:1", ":2")
+    assert seen[0].web == WebOptions((":9610",))
+    assert seen[1].web.listen == ("127.0.0.1:1", ":2")
+    assert (seen[1].web.telemetry_path, seen[1].web.max_requests) == ("/telemetry", 3)
+    assert seen[1].web.systemd_socket
     assert str(seen[1].config) == "/x"
     assert (seen[1].log_level, seen[1].log_format) == ("debug", "json")
+
+
+@pytest.mark.parametrize("path", ["metrics", "/{x}", "/a b", "/-/ready", "/api/v1/x", ""])
+def test_bad_telemetry_path(path: str) -> None:
+    """A path that cannot be served, or that is taken, is refused when the command line is read."""
+
+    @click.command()
+    @daemon_options(":9610")
+    def daemon(options: DaemonOptions) -> None:
+        raise AssertionError(options)
+
+    with pytest.raises(click.BadParameter, match=r"is no path|is taken"):
+        daemon.main(["--web.telemetry-path", path], standalone_mode=False)

@@ -86,6 +86,47 @@ def test_systemd_is_told(tmp_path: Path) -> None:
             assert notify.recv(100) == b"STOPPING=1"
 
 
+# As systemd does it: the sockets begin at descriptor 3, and the process is told that they are for it.
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def test_socket_activation() -> None:
+    """With --web.systemd-socket it serves on the socket that it is handed; who connected before it ran is answered."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname(), timeout=10)
+        client.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
+        command = [sys.executable, "-I", "-c", ACTIVATE, str(listener.fileno())]
+        process = subprocess.Popen(
+            [*command, sys.executable, "-I", str(CHILD), "socket"],
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=[listener.fileno()],
+        )
+        with client, process:
+            try:
+                assert line(process) == f"ready {listener.getsockname()[1]}"
+                assert client.recv(100).startswith(b"HTTP/1.0 200 ")
+                process.terminate()
+                assert process.wait(10) == 0
+            finally:
+                process.kill()
+
+
+@pytest.mark.parametrize("pid", ["", "1"])
+def test_no_socket_from_systemd(pid: str) -> None:
+    """Asked for a socket and handed none, or one for another process, it ends with a sentence."""
+    with daemon("socket", LISTEN_FDS="1", LISTEN_PID=pid) as process:
+        _, errors = process.communicate(timeout=10)
+
+    assert process.returncode == 1
+    assert "systemd has handed over no socket" in errors
+
+
 def test_bare_daemon_is_small() -> None:
     """A daemon that does nothing yet takes less than 45 MB; what is heavy is imported by who needs it."""
     with daemon() as process:

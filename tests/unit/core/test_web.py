@@ -4,24 +4,31 @@ import asyncio
 import base64
 import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import bcrypt
 import pytest
 import trustme
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from tests.unit.core.test_exposition import filled
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError, UserError
-from fabricpulse.core.web.server import WebServer, parse_address
+from fabricpulse.core.metrics.formats import TextFormat
+from fabricpulse.core.web.listeners import parse_address
+from fabricpulse.core.web.options import WebOptions
+from fabricpulse.core.web.server import MetricsSource, WebServer
 from fabricpulse.core.web.toolkit import WebConfig
 
 BODY = b"fabricpulse_x 1\n"
+LOCAL = WebOptions(("127.0.0.1:0",))
 
 
-async def metrics() -> bytes:
+async def metrics(_: TextFormat) -> bytes:
     return BODY
 
 
@@ -29,13 +36,13 @@ async def metrics() -> bytes:
 async def serving(
     web_config: Path | None = None,
     life: Lifetime | None = None,
-    source: Callable[[], Awaitable[bytes]] = metrics,
+    source: MetricsSource = metrics,
+    options: WebOptions = LOCAL,
 ) -> AsyncIterator[str]:
     """A running server; yields "127.0.0.1:PORT"."""
-    server = WebServer(
-        "test", life or Lifetime(), source, web_config=web_config, landing_links=[("/x", "<X>")]
-    )
-    await server.start(["127.0.0.1:0"])
+    options = replace(options, config=web_config)
+    server = WebServer("test", life or Lifetime(), source, options, landing_links=[("/x", "<X>")])
+    await server.start()
     try:
         yield f"127.0.0.1:{server.addresses[0][1]}"
     finally:
@@ -43,12 +50,14 @@ async def serving(
 
 
 async def test_metrics_plain_and_compressed() -> None:
-    """/metrics is the source's bytes in the text format, compressed for who asks for it."""
+    """/metrics is the source's bytes and those of the process, compressed for who asks for it."""
     async with serving() as address, aiohttp.ClientSession(auto_decompress=False) as session:
         async with session.get(f"http://{address}/metrics", headers={"Accept-Encoding": "identity"}) as plain:
             assert plain.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
             assert "Content-Encoding" not in plain.headers
-            assert await plain.read() == BODY
+            body = await plain.read()
+            assert body.startswith(BODY)
+            assert b"\nprocess_resident_memory_bytes " in body
         async with session.get(f"http://{address}/metrics", headers={"Accept-Encoding": "gzip"}) as packed:
             assert packed.headers["Content-Encoding"] == "gzip"
             assert (await packed.read())[:2] == b"\x1f\x8b"
@@ -57,7 +66,7 @@ async def test_metrics_plain_and_compressed() -> None:
         aiohttp.ClientSession() as session,
         session.get(f"http://{address}/metrics") as response,
     ):
-        assert await response.read() == BODY
+        assert (await response.read()).startswith(BODY)
 
 
 async def test_health_readiness_landing() -> None:
@@ -107,7 +116,7 @@ async def test_reload() -> None:
 async def test_failing_scrape_is_one_failed_scrape(caplog: pytest.LogCaptureFixture) -> None:
     """A source that raises makes a 500 and the server lives on."""
 
-    async def broken() -> bytes:
+    async def broken(_: TextFormat) -> bytes:
         raise RuntimeError("boom")
 
     async with serving(source=broken) as address, aiohttp.ClientSession(f"http://{address}") as session:
@@ -119,11 +128,98 @@ async def test_failing_scrape_is_one_failed_scrape(caplog: pytest.LogCaptureFixt
     assert "boom" in caplog.text
 
 
+async def test_openmetrics_for_who_asks() -> None:
+    """Prometheus' own header gets OpenMetrics, whole and with its end; the samples are those of the text format."""
+    accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+    told = []
+
+    async def source(text_format: TextFormat) -> bytes:
+        told.append(text_format)
+        return filled().render(text_format)
+
+    async with serving(source=source) as address, aiohttp.ClientSession(f"http://{address}") as session:
+        async with session.get("/metrics", headers={"Accept": accept}) as response:
+            assert response.headers["Content-Type"] == TextFormat.OPENMETRICS.value
+            assert response.headers["Vary"] == "Accept, Accept-Encoding"
+            text = await response.text()
+        async with session.get("/metrics") as response:
+            assert response.headers["Content-Type"] == TextFormat.PLAIN.value
+            plain = await response.text()
+    assert told == [TextFormat.OPENMETRICS, TextFormat.PLAIN]
+    names = {family.name for family in openmetrics_families(text)}
+    assert {"fabricpulse_test_sent", "process_cpu_seconds", "process_open_fds"} <= names
+
+    def series(exposition: str) -> list[str]:
+        return [row.rpartition(" ")[0] for row in exposition.splitlines() if not row.startswith("#")]
+
+    assert series(text) == series(plain)
+
+
+async def test_telemetry_path() -> None:
+    """The metrics are where the option says and nowhere else; the landing page knows. At / there is no such page."""
+    options = replace(LOCAL, telemetry_path="/telemetry")
+    async with serving(options=options) as address, aiohttp.ClientSession(f"http://{address}") as session:
+        async with session.get("/telemetry") as response:
+            assert (await response.read()).startswith(BODY)
+        async with session.get("/metrics") as response:
+            assert response.status == 404
+        async with session.get("/") as response:
+            assert '<a href="/telemetry">' in await response.text()
+    options = replace(LOCAL, telemetry_path="/")
+    async with serving(options=options) as address, aiohttp.ClientSession(f"http://{address}") as session:
+        async with session.get("/") as response:
+            assert (await response.read()).startswith(BODY)
+        async with session.head("/") as response:
+            assert response.status == 200
+
+
+async def test_too_many_scrapes_at_a_time() -> None:
+    """Above --web.max-requests it is 503 and the reason, for scrapes alone; a scrape that ends makes room."""
+    entered, leave = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow(_: TextFormat) -> bytes:
+        entered.release()
+        await leave.wait()
+        return BODY
+
+    options = replace(LOCAL, max_requests=2)
+    async with (
+        serving(source=slow, options=options) as address,
+        aiohttp.ClientSession(f"http://{address}") as session,
+    ):
+
+        async def scrape() -> int:
+            async with session.get("/metrics") as response:
+                return response.status
+
+        running = [asyncio.create_task(scrape()) for _ in range(2)]
+        for _ in running:
+            await entered.acquire()
+        async with session.get("/metrics") as response:
+            assert response.status == 503
+            assert "2 scrapes are being answered" in await response.text()
+        async with session.get("/-/healthy") as response:
+            assert response.status == 200
+        leave.set()
+        assert await asyncio.gather(*running) == [200, 200]
+        assert await scrape() == 200
+
+
+async def test_no_limit_of_scrapes() -> None:
+    """--web.max-requests=0 is no limit."""
+    async with (
+        serving(options=replace(LOCAL, max_requests=0)) as address,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{address}/metrics") as response,
+    ):
+        assert response.status == 200
+
+
 async def test_port_in_use() -> None:
     """A taken port is one sentence that names the address and the way out."""
     async with serving() as address:
         with pytest.raises(UserError) as caught:
-            await WebServer("test", Lifetime(), metrics).start([address])
+            await WebServer("test", Lifetime(), metrics, WebOptions((address,))).start()
 
     assert str(caught.value) == (
         f"cannot listen on {address}: address already in use; choose another --web.listen-address"
@@ -148,7 +244,7 @@ def test_addresses(text: str, parsed: tuple[str, int]) -> None:
 async def test_unknown_host() -> None:
     """A host name that does not resolve is a sentence."""
     with pytest.raises(UserError, match=r"cannot listen on nowhere\.invalid:1: "):
-        await WebServer("test", Lifetime(), metrics).start(["nowhere.invalid:1"])
+        await WebServer("test", Lifetime(), metrics, WebOptions(("nowhere.invalid:1",))).start()
 
 
 # TLS and passwords.
@@ -202,7 +298,7 @@ async def test_tls_serves_and_rotates(tls_config: Path, authority: trustme.CA) -
             aiohttp.ClientSession() as session,
             session.get(f"https://{address}/metrics", ssl=context) as response,
         ):
-            assert await response.read() == BODY
+            assert (await response.read()).startswith(BODY)
         first = await peer_serial(address, context)
         assert await peer_serial(address, context) == first
 

@@ -8,12 +8,13 @@ from fabricpulse.core.config import parse_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.web.options import WebOptions
 from fabricpulse.exporters.mesh.alerts import AlertPusher
 from fabricpulse.exporters.mesh.config import MeshConfig
 from fabricpulse.exporters.mesh.front_end import FrontEndWatch
 from fabricpulse.exporters.mesh.service import MeshService, run
 
-OPTIONS = DaemonOptions(None, ("127.0.0.1:0",), None, "info", "logfmt")
+OPTIONS = DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt")
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ class MetricSpec:
 def load_catalogue() -> dict[str, MetricSpec]:
     """All declared metrics by name, in the order of component and declaration.
 
-    Raises ValueError when two components declare one name.
+    Raises ValueError when two components declare one name, or names that OpenMetrics takes for one family.
     """
     catalogue: dict[str, MetricSpec] = {}
     for entry in sorted(entry_points(group=METRICS_GROUP), key=lambda entry: entry.name):
@@ -63,4 +63,7 @@ def load_catalogue() -> dict[str, MetricSpec]:
             if spec.name in catalogue:
                 raise ValueError(f"metric {spec.name} is declared twice, the second time in {entry.value}")
             catalogue[spec.name] = spec
+    for name, spec in catalogue.items():
+        if spec.type == "counter" and name.removesuffix("_total") in catalogue:
+            raise ValueError(f"metric {name} and {name.removesuffix('_total')} are one family in OpenMetrics")
     return catalogue

@@ -1,28 +1,32 @@
 """The HTTP server of a daemon, as Prometheus users expect one.
 
-Serves `/metrics`, `/-/healthy`, `/-/ready`, `POST /-/reload` and a landing page, with TLS and basic authentication
-from an exporter-toolkit file, plus whatever routes the daemon adds.
+Serves `/metrics` (as text 0.0.4 or OpenMetrics, as the scraper wants), `/-/healthy`, `/-/ready`, `POST /-/reload` and
+a landing page, with TLS and basic authentication from an exporter-toolkit file, plus whatever routes the daemon adds.
 """
 
 import asyncio
 import gzip
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from html import escape
 from importlib.metadata import version
-from pathlib import Path
 
 from aiohttp import web
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.metrics.exposition import CONTENT_TYPE
+from fabricpulse.core.metrics.formats import TextFormat, accepts_gzip, negotiate
+from fabricpulse.core.metrics.process import process_metrics
+from fabricpulse.core.web.listeners import parse_address, systemd_sockets
+from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.toolkit import WebConfig, authentication_middleware
 
 log = get_logger(__name__)
 
-MetricsSource = Callable[[], Awaitable[bytes]]
+# All families of the daemon but those of its process, in this format and without its end.
+MetricsSource = Callable[[TextFormat], Awaitable[bytes]]
 
 
 class WebServer:
@@ -38,8 +42,8 @@ class WebServer:
         name: str,
         life: Lifetime,
         metrics: MetricsSource,
+        options: WebOptions,
         *,
-        web_config: Path | None = None,
         landing_links: Sequence[tuple[str, str]] = (),
         max_body: int = 1 << 20,
         not_ready: Callable[[], str] = lambda: "",
@@ -48,19 +52,22 @@ class WebServer:
         self._not_ready = not_ready
         self._life = life
         self._metrics = metrics
+        self._options = options
+        self._scrapes = 0
         self._links = [
-            ("/metrics", "Metrics"),
+            (options.telemetry_path, "Metrics"),
             ("/-/healthy", "Health"),
             ("/-/ready", "Readiness"),
             *landing_links,
         ]
-        self._web_config = WebConfig.load(web_config) if web_config else None
+        self._web_config = WebConfig.load(options.config) if options.config else None
         middlewares = [authentication_middleware(self._web_config)] if self._web_config else []
         self.app = web.Application(middlewares=middlewares, client_max_size=max_body)
         if self._web_config:
             self.app.on_response_prepare.append(self._web_config.add_headers)
-        self.app.router.add_get("/", self._landing)
-        self.app.router.add_get("/metrics", self._serve_metrics)
+        self.app.router.add_get(options.telemetry_path, self._serve_metrics)
+        if options.telemetry_path != "/":
+            self.app.router.add_get("/", self._landing)
         self.app.router.add_get("/-/healthy", self._healthy)
         self.app.router.add_get("/-/ready", self._ready)
         self.app.router.add_post("/-/reload", self._reload)
@@ -72,24 +79,35 @@ class WebServer:
         """Where the daemon adds its own routes."""
         return self.app.router
 
-    async def start(self, listen: Sequence[str]) -> None:
-        """Listens on each address. Raises UserError for a malformed address or one that cannot be bound."""
+    async def start(self) -> None:
+        """Listens. Raises UserError for a malformed address, one that cannot be bound, sockets that are not there."""
         context = self._web_config.ssl_context() if self._web_config else None
         self._runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=2)
         await self._runner.setup()
-        for address in listen:
-            host, port = parse_address(address)
-            site = web.TCPSite(self._runner, host or None, port, ssl_context=context, reuse_address=True)
-            try:
-                await site.start()
-            except OSError as error:
-                await self.stop()
-                raise UserError(
-                    f"cannot listen on {address}: {_reason(error)}; choose another --web.listen-address"
-                ) from error
-        self.addresses = [(str(a[0]), int(a[1])) for a in self._runner.addresses]
+        try:
+            if self._options.systemd_socket:
+                for taken in systemd_sockets():
+                    await web.SockSite(self._runner, taken, ssl_context=context).start()
+            else:
+                for address in self._options.listen:
+                    await self._listen(self._runner, address, context)
+        except UserError:
+            await self.stop()
+            raise
+        self.addresses = [(str(a[0]), int(a[1])) for a in self._runner.addresses if isinstance(a, tuple)]
         for host, port in self.addresses:
             log.info("listening", address=f"{host}:{port}", tls=context is not None)
+
+    @staticmethod
+    async def _listen(runner: web.AppRunner, address: str, context: ssl.SSLContext | None) -> None:
+        host, port = parse_address(address)
+        site = web.TCPSite(runner, host or None, port, ssl_context=context, reuse_address=True)
+        try:
+            await site.start()
+        except OSError as error:
+            raise UserError(
+                f"cannot listen on {address}: {_reason(error)}; choose another --web.listen-address"
+            ) from error
 
     async def stop(self) -> None:
         """Stops listening and lets requests in flight finish."""
@@ -98,9 +116,21 @@ class WebServer:
             self._runner = None
 
     async def _serve_metrics(self, request: web.Request) -> web.Response:
-        body = await self._metrics()
-        headers = {"Content-Type": CONTENT_TYPE}
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
+        limit = self._options.max_requests
+        if limit and self._scrapes >= limit:
+            text = f"{limit} scrapes are being answered, the limit of --web.max-requests; try again later\n"
+            return web.Response(status=503, text=text)
+        self._scrapes += 1
+        try:
+            return await self._answer_scrape(request)
+        finally:
+            self._scrapes -= 1
+
+    async def _answer_scrape(self, request: web.Request) -> web.Response:
+        text_format = negotiate(request.headers.get("Accept", ""))
+        body = b"".join((await self._metrics(text_format), process_metrics(text_format), text_format.end))
+        headers = {"Content-Type": text_format.value, "Vary": "Accept, Accept-Encoding"}
+        if accepts_gzip(request.headers.get("Accept-Encoding", "")):
             # zlib lets go of the interpreter lock: a large scrape does not hold up the daemon.
             body = await asyncio.to_thread(gzip.compress, body, 1)
             headers["Content-Encoding"] = "gzip"
@@ -130,14 +160,6 @@ class WebServer:
             f"<body><h1>{name}</h1><p>Version {escape(version('fabricpulse'))}</p><ul>{links}</ul></body></html>\n"
         )
         return web.Response(text=page, content_type="text/html")
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """`HOST:PORT`, `[V6]:PORT` or `:PORT` (all addresses) as (host, port). Raises UserError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"listen address {address!r} is not HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _reason(error: OSError) -> str:

@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import prometheus_client
 from aiohttp import web
 
 from fabricpulse.core.config import load_config
@@ -19,6 +18,7 @@ from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
 from fabricpulse.core.run_lock import RunLock
@@ -321,12 +321,12 @@ class MeshService:
         """The engine's state now."""
         return parse_snapshot(self.engine.snapshot())
 
-    async def metrics(self) -> bytes:
+    async def metrics(self, text_format: TextFormat) -> bytes:
         """The exposition."""
         out = Exposition(self.config.sample_cap)
         out.add(BUILD_INFO, self._build, 1)
         self._exposition.write(out, self.engine.snapshot(), self.counters)
-        return out.render() + prometheus_client.generate_latest(prometheus_client.REGISTRY)
+        return out.render(text_format)
 
     async def serve_edges(self, _: web.Request) -> web.Response:
         """GET /api/v1/edges."""
@@ -348,7 +348,7 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
         "fabricpulse mesh",
         life,
         service.metrics,
-        web_config=options.web_config,
+        options.web,
         landing_links=[("/api/v1/edges", "Edges (JSON)"), ("/api/v1/events", "Events (JSON)")],
     )
     server.router.add_get("/api/v1/edges", service.serve_edges)
@@ -363,7 +363,7 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
     for task in (*watchers, *service.pusher.tasks):
         task.add_done_callback(ended)
     try:
-        await server.start(options.listen)
+        await server.start()
         life.on_reload(lambda: service.reload(options.config))
         life.ready()
         await life.stopped()

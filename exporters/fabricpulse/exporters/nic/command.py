@@ -14,6 +14,7 @@ import msgspec
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.run_dir import ensure_run_dir
 from fabricpulse.core.run_lock import RunLock
@@ -165,9 +166,9 @@ async def serve(
     # Neither a scrape nor a second reload meets an exporter that is stopped or has not looked at its links yet.
     in_turn = asyncio.Lock()
 
-    async def scrape() -> bytes:
+    async def scrape(text_format: TextFormat) -> bytes:
         async with in_turn:
-            return await exporter.scrape()
+            return await exporter.scrape(text_format)
 
     async def reload() -> None:
         nonlocal exporter
@@ -178,11 +179,11 @@ async def serve(
             exporter = make(config)
             await exporter.start()
 
-    server = WebServer("fabricpulse nic", life, scrape, web_config=options.web_config)
+    server = WebServer("fabricpulse nic", life, scrape, options.web)
     life.on_reload(reload)
     await exporter.start()
     try:
-        await server.start(options.listen)
+        await server.start()
         life.ready()
         await life.stopped()
     finally:

@@ -13,6 +13,7 @@ from pathlib import Path
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.common import BUILD_INFO, COLLECTOR_DURATION, COLLECTOR_SUCCESS
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.exporters.nic.collectors.bonding import BondingCollector
 from fabricpulse.exporters.nic.collectors.contract import HOST, Collector, Context
 from fabricpulse.exporters.nic.collectors.dcb import DcbCollector
@@ -213,13 +214,13 @@ class NicExporter:
 
         self._runner.close(clean_up)
 
-    async def scrape(self) -> bytes:
+    async def scrape(self, text_format: TextFormat = TextFormat.PLAIN) -> bytes:
         """One exposition. The event loop stays free for link events meanwhile."""
         async with self._one_at_a_time:
             if self._counts_flaps and not self.flaps.is_live:
                 self.flaps.poll(self.inventory.netdevs)
             outcome = await self._runner.run_async(*self._begin())
-            body = self._render(outcome)
+            body = self._render(outcome, text_format)
         self.flaps.use(self.inventory)
         for collector in self.collectors:
             if isinstance(collector, InfinibandCollector) and self._counts_flaps:
@@ -269,7 +270,7 @@ class NicExporter:
         await self._scan()
         self.flaps.use(self.inventory)
 
-    def _render(self, outcome: Outcome) -> bytes:
+    def _render(self, outcome: Outcome, text_format: TextFormat = TextFormat.PLAIN) -> bytes:
         exposition = Exposition(self._config.sample_cap)
         lines: dict[str, list[str]] = {}
         for sink in outcome.sinks:
@@ -293,7 +294,7 @@ class NicExporter:
             found = lines.get(spec.name)
             if found:
                 exposition.add_block(spec, "".join(found), len(found))
-        return exposition.render()
+        return exposition.render(text_format)
 
     def _link_changed(self, link: str) -> None:
         device = self.flaps.labels(link)[0]

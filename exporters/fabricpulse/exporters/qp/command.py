@@ -10,6 +10,7 @@ from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.run_dir import ensure_run_dir, plugin_dir
 from fabricpulse.core.web.server import WebServer
@@ -32,8 +33,8 @@ def command(options: DaemonOptions) -> None:
 async def _run(life: Lifetime, config: QpConfig, options: DaemonOptions) -> None:
     ensure_run_dir()
     exporter = Exporter(config)
-    server = WebServer("fabricpulse qp exporter", life, exporter.scrape, web_config=options.web_config)
-    await server.start(options.listen)
+    server = WebServer("fabricpulse qp exporter", life, exporter.scrape, options.web)
+    await server.start()
     looking = asyncio.create_task(exporter.keep_looking())
     try:
         life.ready()
@@ -71,12 +72,12 @@ class Exporter:
             await self._look(interval=True)
             await asyncio.sleep(max(0.05, started + self._config.interval_seconds - time.monotonic()))
 
-    async def scrape(self) -> bytes:
+    async def scrape(self, text_format: TextFormat) -> bytes:
         """A fresh look as an exposition."""
         await self._look(interval=False)
         exposition = Exposition(self._config.sample_cap)
         expose(self._aggregator, self._folder.errors, exposition)
-        return exposition.render()
+        return exposition.render(text_format)
 
     def close(self) -> None:
         """Unmaps the telemetry."""

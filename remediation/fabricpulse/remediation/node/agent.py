@@ -19,6 +19,7 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import plugin_dir
 from fabricpulse.core.waiting import wait_at_most
@@ -76,10 +77,8 @@ class NodeAgent:
             self._journal.close()
 
     async def _work(self, options: DaemonOptions) -> None:
-        server = WebServer(
-            "fabricpulse remediation node agent", self._life, self._metrics, web_config=options.web_config
-        )
-        await server.start(options.listen)
+        server = WebServer("fabricpulse remediation node agent", self._life, self._metrics, options.web)
+        await server.start()
         connector = aiohttp.TCPConnector(ssl=self._tls)
         async with aiohttp.ClientSession(connector=connector) as session:
             work = [
@@ -307,7 +306,7 @@ class NodeAgent:
         self._report_now.set()
         log.info("result", **msgspec.structs.asdict(result))
 
-    async def _metrics(self) -> bytes:
+    async def _metrics(self, text_format: TextFormat) -> bytes:
         out = Exposition()
         out.add(BUILD_INFO, (version("fabricpulse"), "remediation-node", python_version()), 1)
         out.add(metrics.AGENT_CONNECTED, (), int(self._connected))
@@ -317,7 +316,7 @@ class NodeAgent:
             out.add(metrics.AGENT_AVOIDED, (device,), int(nic.desired == "avoid"))
         for result in CALL_RESULTS:
             out.add(metrics.AGENT_CALLS, (result,), self._plugins.calls[result])
-        return out.render()
+        return out.render(text_format)
 
 
 class _RefusedError(Exception):

@@ -15,6 +15,7 @@ from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import load_membership
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.server import WebServer
@@ -83,7 +84,7 @@ class Receiver:
             "fabricpulse remediation receiver",
             self._life,
             self._metrics,
-            web_config=options.web_config,
+            options.web,
             landing_links=[
                 ("/api/v1/status", "Status"),
                 ("/api/v1/targets", "NICs"),
@@ -98,7 +99,7 @@ class Receiver:
         server.router.add_post("/api/v1/alertmanager", self._webhook)
         self._agents.add(server.router)
         self._people.add(server.router)
-        if not (self._config.token_file or options.web_config) and any(
+        if not (self._config.token_file or options.web.config) and any(
             rule.mode == "auto" for rule in self._config.rules
         ):
             log.warning(
@@ -108,7 +109,7 @@ class Receiver:
             await self._engine.start(self._reconciler.on_start)
         except StoreError as error:
             raise UserError(str(error)) from error
-        await server.start(options.listen)
+        await server.start()
         async with aiohttp.ClientSession() as session:
             work = [
                 asyncio.create_task(self._engine.run()),
@@ -221,8 +222,8 @@ class Receiver:
     def _on_truth(self, answers: list[tuple[Alert, ...] | None], state: State, now: float) -> Step:
         return self._reconciler.on_truth(state, answers, now)
 
-    async def _metrics(self) -> bytes:
-        return expose(self._config, self._engine, self._clock, self._store, self._ingest)
+    async def _metrics(self, text_format: TextFormat) -> bytes:
+        return expose(self._config, self._engine, self._clock, self._store, self._ingest, text_format)
 
 
 def _read_body(body: bytes, received_at: float) -> tuple[Notification, Delivery]:

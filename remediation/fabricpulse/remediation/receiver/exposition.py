@@ -8,6 +8,7 @@ from platform import python_version
 
 from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.remediation import metrics
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards import REASONS, bucket_level
@@ -39,7 +40,14 @@ class Ingest:
         self.seconds = Histogram()
 
 
-def expose(config: ReceiverConfig, engine: Engine, clock: SteadyClock, store: Store, ingest: Ingest) -> bytes:
+def expose(
+    config: ReceiverConfig,
+    engine: Engine,
+    clock: SteadyClock,
+    store: Store,
+    ingest: Ingest,
+    text_format: TextFormat,
+) -> bytes:
     """One scrape's answer."""
     state, counts, now = engine.state, engine.counts, clock()
     out = Exposition()
@@ -75,4 +83,4 @@ def expose(config: ReceiverConfig, engine: Engine, clock: SteadyClock, store: St
     out.add(metrics.COMMIT_SECONDS, (), engine.commit_seconds[0])
     out.add(metrics.JOURNAL_LINES, (), counts["transitions",])
     out.add(metrics.JOURNAL_LENGTH, (), store.head()[0])
-    return out.render()
+    return out.render(text_format)

@@ -1,0 +1,46 @@
+"""What a server listens on: addresses of its own, or sockets that systemd hands over (sd_listen_fds(3))."""
+
+import os
+import socket
+
+from fabricpulse.core.errors import UserError
+
+_FIRST_FD = 3  # SD_LISTEN_FDS_START
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """`HOST:PORT`, `[V6]:PORT` or `:PORT` (all addresses) as (host, port). Raises UserError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"listen address {address!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def systemd_sockets() -> list[socket.socket]:
+    """The sockets that systemd has handed to this process; once taken they are not there any more.
+
+    Raises UserError when there is none, or one that is no listening stream socket.
+    """
+    own = os.environ.get("LISTEN_PID") == str(os.getpid())
+    count = os.environ.get("LISTEN_FDS", "")
+    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
+        os.environ.pop(name, None)  # not for our children
+    if not own or not count.isdigit() or int(count) == 0:
+        raise UserError(
+            "--web.systemd-socket is set and systemd has handed over no socket; "
+            "start the service by its .socket unit or leave the option out"
+        )
+    sockets = []
+    for number in range(_FIRST_FD, _FIRST_FD + int(count)):
+        os.set_inheritable(number, False)
+        taken = socket.socket(fileno=number)
+        listening = taken.type == socket.SOCK_STREAM and taken.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+        )
+        if not listening:
+            raise UserError(
+                f"socket {number - _FIRST_FD + 1} from systemd does not listen on a stream; "
+                "use ListenStream= and Accept=no in the .socket unit"
+            )
+        sockets.append(taken)
+    return sockets

@@ -1,0 +1,23 @@
+"""How a daemon's HTTP server is set up, from the command line."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_TELEMETRY_PATH = "/metrics"
+DEFAULT_MAX_REQUESTS = 40  # node_exporter's
+
+
+@dataclass(frozen=True)
+class WebOptions:
+    """The options `--web.*`.
+
+    listen : addresses HOST:PORT, [V6]:PORT or :PORT. config : exporter-toolkit file. telemetry_path : where the
+    metrics are. max_requests : scrapes at a time, 0 for any number. systemd_socket : serve on the sockets that
+    systemd hands over, instead of `listen`.
+    """
+
+    listen: tuple[str, ...]
+    config: Path | None = None
+    telemetry_path: str = DEFAULT_TELEMETRY_PATH
+    max_requests: int = DEFAULT_MAX_REQUESTS
+    systemd_socket: bool = False
