@@ -7,8 +7,9 @@
 
     run_daemon(run)
 
-SIGTERM and SIGINT end it with exit code 0, SIGHUP calls the reload hooks. A second SIGTERM during shutdown does not
-wait for anybody.
+SIGTERM and SIGINT end it with exit code 0, SIGHUP calls the reload hooks. A daemon that is still starting is cancelled.
+No thread that blocks, in the resolver say, holds up the end. A second SIGTERM during shutdown does not wait for
+anybody.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.threads import DaemonThreads
 
 log = get_logger(__name__)
 
@@ -69,13 +71,19 @@ def run_daemon(main: Callable[[Lifetime], Awaitable[None]]) -> None:
 async def _run(main: Callable[[Lifetime], Awaitable[None]]) -> None:
     life = Lifetime()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(DaemonThreads())
     reloads: set[asyncio.Task[None]] = set()
+    running = asyncio.ensure_future(main(life))
 
     def terminate() -> None:
         if life._stop.is_set():
             os._exit(1)
         log.info("stopping")
+        starting = not life.is_ready
         life.stop()
+        if starting:
+            # It may wait for what never comes, an answer to a look-up say, and not for the order to stop.
+            running.cancel()
 
     async def reload() -> None:
         try:
@@ -92,7 +100,11 @@ async def _run(main: Callable[[Lifetime], Awaitable[None]]) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, terminate)
     loop.add_signal_handler(signal.SIGHUP, on_hangup)
-    await main(life)
+    try:
+        await running
+    except asyncio.CancelledError:
+        if not life._stop.is_set():
+            raise
     notify_systemd("STOPPING=1")
 
 

@@ -1,7 +1,9 @@
 """A daemon for test_daemon.py: serves, tells what happens to it on standard output."""
 
 import asyncio
+import socket
 import sys
+import threading
 
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
@@ -13,6 +15,19 @@ from fabricpulse.core.web.server import WebServer
 
 def say(*words: object) -> None:
     print(*words, flush=True)
+
+
+in_resolver = threading.Event()
+resolve = socket.getaddrinfo
+
+
+def resolver(host: object, *arguments: object, **more: object) -> object:
+    if host != "hangs.invalid":
+        return resolve(host, *arguments, **more)
+    say("in the resolver")
+    in_resolver.set()
+    threading.Event().wait()
+    raise AssertionError("nothing ends this look-up")
 
 
 async def metrics(_: TextFormat) -> bytes:
@@ -30,6 +45,12 @@ async def run(life: Lifetime) -> None:
             raise UserError("the new file is bad")
 
     life.on_reload(reload)
+    if "resolve-at-start" in sys.argv:
+        await asyncio.get_running_loop().getaddrinfo("hangs.invalid", 1)
+    looking = asyncio.ensure_future(asyncio.sleep(0))
+    if "resolve" in sys.argv:
+        looking = asyncio.ensure_future(asyncio.get_running_loop().getaddrinfo("hangs.invalid", 1))
+        await asyncio.to_thread(in_resolver.wait)
     server = WebServer(
         "child", life, metrics, WebOptions(("127.0.0.1:0",), systemd_socket="socket" in sys.argv)
     )
@@ -38,6 +59,7 @@ async def run(life: Lifetime) -> None:
     say("ready", server.addresses[0][1])
     await life.stopped()
     say("stopping")
+    looking.cancel()
     if "hang" in sys.argv:
         await asyncio.sleep(60)
     await server.stop()
@@ -45,4 +67,5 @@ async def run(life: Lifetime) -> None:
 
 
 configure_logging()
+socket.getaddrinfo = resolver
 run_daemon(run)

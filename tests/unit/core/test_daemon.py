@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,20 @@ def test_second_signal_does_not_wait() -> None:
         process.terminate()
 
         assert process.wait(5) == 1
+
+
+@pytest.mark.parametrize("when", ["resolve", "resolve-at-start"])
+def test_a_look_up_that_hangs_does_not_hold_up_the_end(when: str) -> None:
+    """A name server that does not answer blocks a thread; the daemon exits within a second all the same."""
+    with daemon(when) as process:
+        assert line(process) == "in the resolver"
+        if when == "resolve":
+            assert line(process).startswith("ready")
+        began = time.monotonic()
+        process.terminate()
+
+        assert process.wait(10) == 0
+        assert time.monotonic() - began < 1.0
 
 
 def test_reload() -> None:

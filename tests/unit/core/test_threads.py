@@ -1,0 +1,79 @@
+"""The worker threads of a daemon: results, errors, reuse, an end that waits for nobody for long."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from fabricpulse.core.threads import EXIT_WAIT_S, DaemonThreads
+
+
+def test_results_errors_and_reuse() -> None:
+    """Results and errors come back; one thread does one call after another, and all of them are daemonic."""
+    pool = DaemonThreads()
+    seen = set()
+    for number in range(20):
+        thread = pool.submit(threading.current_thread).result(5)
+        seen.add(thread)
+        assert thread.daemon
+        assert pool.submit(divmod, number, 7).result(5) == divmod(number, 7)
+    with pytest.raises(ZeroDivisionError):
+        pool.submit(divmod, 1, 0).result(5)
+    assert len(seen) <= 3  # a call may come before the thread of the last one waits again
+    pool.shutdown()
+    with pytest.raises(RuntimeError):
+        pool.submit(int)
+
+
+def test_calls_run_beside_each_other_up_to_the_limit() -> None:
+    """As many at a time as there may be threads; the next one waits for a free one."""
+    pool, barrier, leave = DaemonThreads(3), threading.Barrier(4), threading.Event()
+
+    def work() -> None:
+        barrier.wait(5)
+        leave.wait(5)
+
+    running = [pool.submit(work) for _ in range(3)]
+    barrier.wait(5)
+    late = pool.submit(int, "7")
+    assert not late.done()
+    leave.set()
+    assert late.result(5) == 7
+    assert [future.result(5) for future in running] == [None] * 3
+    pool.shutdown()
+
+
+def test_queued_work_is_done_or_cancelled() -> None:
+    """What is queued when the pool ends is done, or cancelled if that is wished."""
+    for cancel in (False, True):
+        pool, began, leave = DaemonThreads(1), threading.Event(), threading.Event()
+        first = pool.submit(lambda began=began, leave=leave: began.set() or leave.wait(5))
+        began.wait(5)
+        queued = pool.submit(int, "7")
+        pool.shutdown(wait=False, cancel_futures=cancel)
+        leave.set()
+        assert first.result(5) is True
+        if cancel:
+            assert queued.cancelled()
+        else:
+            assert queued.result(5) == 7
+
+
+def test_the_end_does_not_wait_for_who_hangs() -> None:
+    """asyncio closes its loop after EXIT_WAIT_S though a thread hangs."""
+    leave = threading.Event()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(DaemonThreads())
+        hung = loop.run_in_executor(None, leave.wait)
+        await loop.run_in_executor(None, int)
+        hung.cancel()
+
+    began = time.monotonic()
+    asyncio.run(main())
+    took = time.monotonic() - began
+    leave.set()
+
+    assert EXIT_WAIT_S <= took < EXIT_WAIT_S + 1
