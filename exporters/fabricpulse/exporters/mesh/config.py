@@ -28,7 +28,9 @@ def _is_url(text: str) -> bool:
 class MembershipSource(Section, frozen=True):
     """Where the members of the fleet come from: one of file, url, dns.
 
-    file : membership file, read again when it changes. url : where the clocksync coordinator serves the same document.
+    file : membership file, read again when it changes. Replace it by a rename: a file that is read while it is being
+    written, cut between two hosts, is a valid one of fewer hosts. url : where the clocksync coordinator serves the same
+    document.
     dns : for each network, a name whose addresses are the members' addresses on it; hosts are named by reverse look-up.
     devices : with dns, the device of each network on every host. refresh_s : how often to look.
     """
