@@ -44,11 +44,16 @@ def test_calls_run_beside_each_other_up_to_the_limit() -> None:
     pool.shutdown()
 
 
+def hold(began: threading.Event, leave: threading.Event) -> bool:
+    began.set()
+    return leave.wait(5)
+
+
 def test_queued_work_is_done_or_cancelled() -> None:
     """What is queued when the pool ends is done, or cancelled if that is wished."""
     for cancel in (False, True):
         pool, began, leave = DaemonThreads(1), threading.Event(), threading.Event()
-        first = pool.submit(lambda began=began, leave=leave: began.set() or leave.wait(5))
+        first = pool.submit(hold, began, leave)
         began.wait(5)
         queued = pool.submit(int, "7")
         pool.shutdown(wait=False, cancel_futures=cancel)
