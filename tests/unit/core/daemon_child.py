@@ -4,6 +4,7 @@ import asyncio
 import socket
 import sys
 import threading
+from typing import Any
 
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
@@ -21,7 +22,7 @@ in_resolver = threading.Event()
 resolve = socket.getaddrinfo
 
 
-def resolver(host: object, *arguments: object, **more: object) -> object:
+def resolver(host: Any, *arguments: Any, **more: Any) -> Any:
     if host != "hangs.invalid":
         return resolve(host, *arguments, **more)
     say("in the resolver")
@@ -47,7 +48,7 @@ async def run(life: Lifetime) -> None:
     life.on_reload(reload)
     if "resolve-at-start" in sys.argv:
         await asyncio.get_running_loop().getaddrinfo("hangs.invalid", 1)
-    looking = asyncio.ensure_future(asyncio.sleep(0))
+    looking: asyncio.Future[Any] = asyncio.ensure_future(asyncio.sleep(0))
     if "resolve" in sys.argv:
         looking = asyncio.ensure_future(asyncio.get_running_loop().getaddrinfo("hangs.invalid", 1))
         await asyncio.to_thread(in_resolver.wait)
