@@ -47,10 +47,12 @@ class ClockBoundData:
     status: int
 
 
-def from_page(page: ClockPage, host_ns: int, monotonic_ns: int) -> ClockBoundData:
+def from_page(page: ClockPage, host_ns: int, monotonic_ns: int, holdover_drift_ppb: int) -> ClockBoundData:
     """The segment for host time `host_ns`, which was CLOCK_MONOTONIC_COARSE `monotonic_ns`."""
     fleet = page.convert(host_ns)
-    drift = page.drift_ppb + abs(page.current.rate_ppt) // 1000 + 1
+    # Unlike the page, the segment is used for 1,000 s after the death of its writer: its bound grows as in holdover
+    # from the first.
+    drift = page.drift_ppb + holdover_drift_ppb + abs(page.current.rate_ppt) // 1000 + 1
     known = page.status != ClockStatus.UNKNOWN
     return ClockBoundData(
         as_of_ns=monotonic_ns,
@@ -71,9 +73,10 @@ class ClockBoundWriter:
         self._map = create_mapping(path, SEGMENT.size)
         self._generation = 0
 
-    def publish(self, page: ClockPage, host_ns: int) -> None:
-        """Publishes the state of `page` now."""
-        self.write(from_page(page, host_ns, time.clock_gettime_ns(_CLOCK_MONOTONIC_COARSE)))
+    def publish(self, page: ClockPage, host_ns: int, holdover_drift_ppb: int) -> None:
+        """Publishes the state of `page` now. holdover_drift_ppb : what the fleet clock may drift without us."""
+        now_ns = time.clock_gettime_ns(_CLOCK_MONOTONIC_COARSE)
+        self.write(from_page(page, host_ns, now_ns, holdover_drift_ppb))
 
     def write(self, data: ClockBoundData) -> None:
         """A reader sees the old segment or the new one: the generation is odd in between, and never 0 again."""

@@ -170,7 +170,7 @@ class Sidecar:
         """What the page says when nobody looks after it any more: holdover, for as long as a page holds."""
         page = self._fleet_clock.hold(self._clock.instant())
         self._writer.write(page)
-        self._outputs.publish(page, self._clock)
+        self._outputs.publish(page, self._clock, self._config.clock.holdover_drift_ppb)
         self._lock.release()
 
     def _tick(self) -> None:
@@ -181,7 +181,7 @@ class Sidecar:
             self._stepped_s = time.monotonic()
             self._edges.clear()
         self._writer.write(page)
-        self._outputs.publish(page, self._clock)
+        self._outputs.publish(page, self._clock, self._config.clock.holdover_drift_ppb)
 
     async def _steps(self, session: aiohttp.ClientSession) -> None:
         while True:

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from fabricpulse.clocksync.clockbound import ClockBoundData, ClockBoundWriter, from_page
-from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWriter, ClockStatus
+from fabricpulse.core.shm.clock_page import (
+    ClockLine,
+    ClockPage,
+    ClockPageReader,
+    ClockPageWriter,
+    ClockStatus,
+)
+from fabricpulse.core.shm.virtual_clock import VirtualClock, VirtualClockWriter
 
 ROOT = Path(__file__).parents[3]
 S = 10**9
@@ -75,22 +82,40 @@ def test_c_reader_never_fails_or_runs_backward_beside_a_writer(
     assert (status, backward) == ("1", "0")
 
 
+def test_python_reader_says_now_earliest_and_latest(tmp_path: Path) -> None:
+    """As the page has it: 1 ms ahead of the host, 20 ppm faster, within 2 us that grow; of a lab's clock too."""
+    host = time.time_ns()
+    ClockPageWriter(tmp_path / "clock").write(page(host))
+    lab = VirtualClockWriter(tmp_path / "virtual", 1)
+    lab.append(host, 5_000_000, 0)
+    reader = ClockPageReader(tmp_path / "clock")
+    for clock, ahead_ns in ((None, 1_000_000), (VirtualClock(tmp_path / "virtual"), 6_000_000)):
+        before = time.time_ns()
+        now = reader.now(clock)
+        after = time.time_ns()
+        assert now.status == ClockStatus.SYNCHRONIZED
+        assert before + ahead_ns <= now.fleet_ns <= after + ahead_ns + (after + ahead_ns - host) // 50_000
+        assert now.fleet_ns - now.earliest_ns == now.latest_ns - now.fleet_ns == now.bound_ns
+        assert 2_000 <= now.bound_ns <= 2_000 + (after + ahead_ns - host) // 4_000_000 + 1
+    reader.close()
+
+
 def test_clockbound_client_sees_what_the_page_says(tmp_path: Path) -> None:
     """Status, bound and interval of a client are those of the page: offset from fleet time plus its bound."""
     client = build("clockbound_reader.c", tmp_path / "client", "-O2")
     writer = ClockBoundWriter(tmp_path / "shm0")
     host = time.time_ns()
-    writer.publish(page(host), host)
+    writer.publish(page(host), host, 1_000)
     out = subprocess.run(
         [str(client), str(tmp_path / "shm0")], capture_output=True, text=True, check=True
     ).stdout
     status, bound, drift, marker, earliest, latest = (int(word) for word in out.split())
-    assert (status, bound, drift, marker) == (1, 1_002_000, 20_251, 3)
+    assert (status, bound, drift, marker) == (1, 1_002_000, 21_251, 3)
     real, half = (earliest + latest) // 2, (latest - earliest) // 2
     assert host <= real <= time.time_ns()
     # The bound grows with the age of the segment, which is at least that of a coarse tick.
     age_s = (time.time_ns() - host) * 1e-9
-    assert 1_002_000 <= half <= 1_002_000 + 20_251 * (age_s + 0.02)
+    assert 1_002_000 <= half <= 1_002_000 + 21_251 * (age_s + 0.02)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +129,19 @@ def test_clockbound_client_sees_what_the_page_says(tmp_path: Path) -> None:
 )
 def test_clockbound_status(status: ClockStatus, expected: int) -> None:
     """Each status has its ClockBound value, and a page whose writer is gone is unknown."""
-    assert from_page(page(5 * S, status), 5 * S, 0).status == expected
-    assert from_page(page(5 * S, status), 16 * S, 0).status == 0
+    assert from_page(page(5 * S, status), 5 * S, 0, 1_000).status == expected
+    assert from_page(page(5 * S, status), 16 * S, 0, 1_000).status == 0
+
+
+def test_a_segment_outlives_its_writer_as_in_holdover() -> None:
+    """The sidecar is killed while synchronized: clients go on with this segment, and nobody can tell them to be careful
+    any more. A crystal that turns by 900 ppb then stays within what they compute for 1,000 s.
+    """
+    data = from_page(page(5 * S), 5 * S, 0, 1_000)
+    assert data.status == 1
+    for age_s in (10, 100, 999):
+        fleet_ahead_ns = 1_000_000 + age_s * (20_000 + 900)
+        assert fleet_ahead_ns <= data.bound_ns + age_s * data.max_drift_ppb
 
 
 def test_no_torn_reads_of_the_clockbound_segment(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.mapping import MappedFile, create_mapping
+from fabricpulse.core.shm.virtual_clock import VirtualClock, host_now_ns
 
 MAGIC = 0x314B434F4C435046
 VERSION = 1
@@ -46,11 +47,21 @@ class ClockLine:
 
 @dataclass(frozen=True)
 class FleetTime:
-    """A stamp on fleet time: the truth lies in [fleet_ns - bound_ns, fleet_ns + bound_ns]."""
+    """A stamp on fleet time: the truth lies in [earliest_ns, latest_ns]; ns since 1970."""
 
     fleet_ns: int
     bound_ns: int
     status: ClockStatus
+
+    @property
+    def earliest_ns(self) -> int:
+        """The truth is not before this."""
+        return self.fleet_ns - self.bound_ns
+
+    @property
+    def latest_ns(self) -> int:
+        """The truth is not after this."""
+        return self.fleet_ns + self.bound_ns
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ class ClockPage:
 
 
 class ClockPageReader:
-    """Reads the clock page that a sidecar writes."""
+    """Reads the clock page that a sidecar writes: `ClockPageReader(clock_page_path()).now()` is fleet time."""
 
     def __init__(self, path: Path) -> None:
         """Raises FileNotFoundError before the first sidecar has started, LayoutError for another layout."""
@@ -89,6 +100,14 @@ class ClockPageReader:
     def close(self) -> None:
         """Unmaps the page."""
         self._file.close()
+
+    def now(self, virtual_clock: VirtualClock | None = None) -> FleetTime:
+        """Fleet time now. Look at its status first: UNKNOWN means that there is none.
+
+        virtual_clock : this host's in a lab. Raises TimeoutError as `read`.
+        """
+        page = self.read()
+        return page.convert(host_now_ns(virtual_clock))
 
     def read(self) -> ClockPage:
         """One consistent copy. Raises TimeoutError if the writer died while writing."""
