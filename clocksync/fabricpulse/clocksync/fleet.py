@@ -30,7 +30,8 @@ _JUMP_NS = 50_000.0
 _SUSPECT_S = 60.0
 # Later coordinators of a list wait no longer than this one.
 _MOST_RANK = 3
-# What clocks of one part of a fleet may do together while nobody sees it, as in holdover.
+# What clocks of one part of a fleet, or all that follow an anchor, may do together while nobody sees it, as in
+# holdover.
 _ALONE_DRIFT_PPB = 1_000.0
 _I4 = 2**31 - 1
 
@@ -238,20 +239,24 @@ class Fleet:
         if not len(records):
             return None
         host_now = said.simultaneous()
+        drift_ppb = self.parameters.drift_ppb
+        if rows["anchored"].any():
+            # All follow an anchor, whose clock may be free by now: chronyd has died, or hears no server.
+            drift_ppb = max(drift_ppb, _ALONE_DRIFT_PPB)
         latest = self._latest_quorum(rows)
         if latest is not None:
             self.root = latest.root
         at_root = np.flatnonzero(rows["slot"] == self._slots.get(self.root, -1))
         root = int(at_root[0]) if len(at_root) else None
         edges = edge_input(records, owner, peer, host_now)
-        hosts = said.hosts(host_now, self.parameters)
+        hosts = said.hosts(host_now, drift_ppb)
         solution = solve(hosts, edges, root, self.parameters, latest)
         if not hosts.known.all():
             # Newcomers were only placed by when their report came in; now it is known what their clocks show.
             said.place(solution, host_now)
             host_now = said.simultaneous()
             edges = edge_input(records, owner, peer, host_now)
-            hosts = said.hosts(host_now, self.parameters)
+            hosts = said.hosts(host_now, drift_ppb)
             solution = solve(hosts, edges, root, self.parameters, latest)
         self._take_quorum(rows, hosts, host_now, solution, latest)
         self._deliver(rows, hosts, host_now, solution, now_s)

@@ -29,8 +29,8 @@ class Instant:
 @dataclass(frozen=True)
 class Correction:
     """fleet = host + correction_ns at host time ref_host_ns, with the rate rate_ppb; true within bound_ns
-    there. free : of hosts that follow only each other, so that all may turn away from the fleet together. adrift : and
-    they know that they are not the fleet.
+    there. free : of hosts that follow only each other, or an anchor, so that all may turn away from the fleet, or from
+    UTC, together. adrift : and they know that they are not the fleet.
     """
 
     ref_host_ns: int
@@ -118,12 +118,12 @@ class FleetClock:
         target = ClockLine(
             correction.ref_host_ns, correction.ref_host_ns + correction.correction_ns, rate_ppt
         )
-        age_ns = abs(now.host_ns - correction.ref_host_ns)
-        bound = correction.bound_ns + age_ns * self.parameters.drift_ppb // _NS
         drift_ppb = self.parameters.drift_ppb
         self.adrift = correction.adrift
         if correction.free or correction.adrift:
             drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
+        age_ns = abs(now.host_ns - correction.ref_host_ns)
+        bound = correction.bound_ns + age_ns * drift_ppb // _NS
         if not (self.adrift and self.known):
             self.corrected_host_ns = now.host_ns
         held = now.host_ns - self.corrected_host_ns <= self.parameters.holdover_after_ns

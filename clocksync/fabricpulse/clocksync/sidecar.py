@@ -340,16 +340,12 @@ class Sidecar:
         self._suspect = reply.suspect
         self._edges.take_verdicts(unpack_verdicts(reply.verdicts))
         if reply.line is not None:
-            line = reply.line
-            rate_ppb = line.rate_ppt * 1e-3
             if reply.adrift and not self._fleet_clock.adrift:
                 log.warning(
                     "too few hosts are left to know what the fleet does, or none that carries UTC where some did: the "
                     "error bound grows as in holdover"
                 )
-            self._apply(
-                Correction(line.ref_host_ns, line.correction_ns, rate_ppb, line.bound_ns, adrift=reply.adrift)
-            )
+            self._apply(correction_of(reply, reply.line))
 
     def _apply(self, correction: Correction) -> None:
         now = self._clock.instant()
@@ -413,6 +409,20 @@ class Sidecar:
 
     async def _metrics(self, text_format: TextFormat) -> bytes:
         return self._view().metrics(text_format)
+
+
+def correction_of(reply: StepReply, line: Line) -> Correction:
+    """What a coordinator's reply with this `line` asks of the clock."""
+    # An anchor's clock may be free by now without its saying so, and all follow it: their edges cannot tell.
+    anchored = reply.quorum is not None and reply.quorum.anchored
+    return Correction(
+        line.ref_host_ns,
+        line.correction_ns,
+        line.rate_ppt * 1e-3,
+        line.bound_ns,
+        free=anchored,
+        adrift=reply.adrift,
+    )
 
 
 def _old_page(path: Path) -> ClockPage | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.graph_solve import Edges, Hosts, Solution, SolveParameters
+from fabricpulse.clocksync.graph_solve import Edges, Hosts, Solution
 from fabricpulse.clocksync.report_table import Records
 
 # A fit that is older, or newer than the host's clock, is of no use: seconds.
@@ -76,14 +76,14 @@ class Said:
         self.rate_ppt[new] = np.rint(solution.rate_ppb[new] * 1000).astype(np.int64)
         self.placed |= new
 
-    def hosts(self, host_now: Ints, parameters: SolveParameters) -> Hosts:
-        """What the hosts know of themselves when their clocks show `host_now`."""
+    def hosts(self, host_now: Ints, drift_ppb: float) -> Hosts:
+        """What the hosts know of themselves when their clocks show `host_now`. drift_ppb : by which that ages."""
         elapsed_s = np.abs((host_now - self.ref_ns).astype(np.float64)) * 1e-9
         return Hosts(
             np.where(self.known, self._correction_at(host_now), 0),
             np.where(self.known, self.rate_ppt * 1e-3, 0.0),
             self.known,
-            np.where(self.known, self.bound_ns + parameters.drift_ppb * elapsed_s, np.inf),
+            np.where(self.known, self.bound_ns + drift_ppb * elapsed_s, np.inf),
             self.anchor_ns,
             self.anchor_bound_ns,
             self.unnoticed_ns,

@@ -1,0 +1,97 @@
+"""The clock of the only anchor is no longer steered, and its kernel does not say so for hours."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from fabricpulse.clocksync.fleet import Fleet
+from fabricpulse.clocksync.fleet_clock import FleetClock, FleetClockParameters, Instant
+from fabricpulse.clocksync.sidecar import correction_of
+from fabricpulse.clocksync.wire import (
+    PROTOCOL,
+    EdgeName,
+    EdgeReport,
+    HostInfo,
+    Line,
+    StepReply,
+    StepReport,
+    pack_edges,
+)
+
+S = 10**9
+HOSTS = ["h0", "h1", "h2"]
+ANCHOR = "h0"
+START_NS = 1_700_000_000 * S
+# What the kernel adds to the error that chronyd has told it, ns a second.
+KERNEL_PPB = 500_000
+
+
+class Anchored:
+    """Three hosts with perfect edges. Those without UTC are 30 us off and keep the true rate; the anchor's clock is
+    right at 0 s, and turns away by `turn_ppb` from then on.
+    """
+
+    def __init__(self, turn_ppb: int) -> None:
+        self.turn_ppb = turn_ppb
+        self.fleet = Fleet()
+        self.clocks = {h: FleetClock.start(FleetClockParameters(), self.instant(h, 0.0)) for h in HOSTS}
+
+    def instant(self, host: str, t_s: float) -> Instant:
+        true_ns = START_NS + round(t_s * S)
+        late = round(t_s * self.turn_ppb) if host == ANCHOR else 30_000
+        return Instant(true_ns + late, true_ns)
+
+    def report(self, host: str, t_s: float) -> StepReport:
+        now, clock = self.instant(host, t_s).host_ns, self.clocks[host]
+        edges: list[EdgeReport] = []
+        names: list[EdgeName] = []
+        for peer in HOSTS:
+            if peer == host:
+                continue
+            rate_ppb = self.turn_ppb * ((peer == ANCHOR) - (host == ANCHOR))
+            offset = self.instant(peer, t_s).host_ns - now
+            edges.append(EdgeReport(now, offset, rate_ppb * 1000, 0, 10, 1_000, 1_000, len(names), 0))
+            names.append(EdgeName("rail0", peer, "rail0"))
+        line = None
+        if clock.known:
+            target = clock.target
+            line = Line(now, target.at(now) - now, target.rate_ppt, clock.page.convert(now).bound_ns)
+        anchor = (0, 1_000 + round(t_s * KERNEL_PPB)) if host == ANCHOR else None
+        info = HostInfo(1, "", (), tuple(names), "system" if anchor else "none")
+        return StepReport(PROTOCOL, host, 1, 1, now, pack_edges(edges), line, anchor, "", 0, info)
+
+    def step(self, t_s: float) -> None:
+        for host in HOSTS:
+            self.fleet.report(self.report(host, t_s), t_s)
+        self.fleet.step(t_s + 0.2)
+        for host in HOSTS:
+            line = self.fleet.members[host].line
+            assert line is not None
+            reply = StepReply(
+                0, line, self.fleet.root, False, b"", "", None, 0, self.fleet.quorum, self.fleet.adrift
+            )
+            self.clocks[host].correct(self.instant(host, t_s + 0.2), correction_of(reply, line))
+
+    def outside(self, seconds: int) -> Iterator[tuple[float, str, int, int]]:
+        """Moments, hosts, errors and bounds where the truth is not within the bound."""
+        for second in range(seconds):
+            self.step(float(second))
+            for quarter in range(1, 5):
+                t_s = second + 0.2 + quarter / 4 - 0.05
+                for host in HOSTS:
+                    now = self.instant(host, t_s)
+                    self.clocks[host].tick(now)
+                    shown = self.clocks[host].page.convert(now.host_ns)
+                    error = shown.fleet_ns - now.raw_ns
+                    if abs(error) > shown.bound_ns:
+                        yield t_s, host, error, shown.bound_ns
+
+
+@pytest.mark.parametrize("turn_ppb", [-900, 900])
+def test_bounds_hold_as_in_holdover(turn_ppb: int) -> None:
+    """All follow it, and none of their edges can tell: bounds grow by what a clock may drift that nobody steers."""
+    fleet = Anchored(turn_ppb)
+    assert list(fleet.outside(60)) == []
+    shown = fleet.clocks["h1"].page.convert(fleet.instant("h1", 60.0).host_ns)
+    assert abs(shown.fleet_ns - fleet.instant("h1", 60.0).raw_ns) > 50_000, "it has followed"
+    assert shown.bound_ns < 70_000, "and no more than that"
