@@ -303,7 +303,12 @@ class Sidecar:
         Nothing as long as a window may hold stamps of before a step of it: what chronyd has just set right by seconds
         would drag hosts along whose measurements still are of the old clock.
         """
-        anchor = system_anchor(self._config.anchor)
+        anchor: tuple[int, int] | None = None
+        refused = ""
+        try:
+            anchor = system_anchor(self._config.anchor)
+        except OSError as error:
+            refused = error.strerror or str(error)
         self._tick()  # sees a step that came before the answer
         window_s = self._config.estimator.window_s
         settling = self._stepped_s is not None and time.monotonic() - self._stepped_s < window_s
@@ -314,6 +319,12 @@ class Sidecar:
         if self._config.anchor.kind == "system" and anchors != self._anchors:
             if anchor is not None:
                 log.info("the host's clock is an anchor of fleet time", error_bound_ns=anchor[1])
+            elif refused:
+                log.warning(
+                    "no anchor: adjtimex, which says how well the host's clock is synchronized, is forbidden; does the "
+                    "unit's SystemCallFilter allow adjtimex and clock_adjtime, without ProtectClock?",
+                    reason=refused,
+                )
             elif synchronized:
                 log.info("no anchor for now: the host's clock was stepped", for_s=window_s)
             else:

@@ -1,6 +1,7 @@
 """What the kernel knows of its own clock's error: `adjtimex`, as chronyd, ntpd and phc2sys maintain it."""
 
 import ctypes
+import os
 
 from fabricpulse.clocksync.config import AnchorConfig
 
@@ -22,13 +23,19 @@ class _Timex(ctypes.Structure):
 
 
 def system_anchor(config: AnchorConfig) -> tuple[int, int] | None:
-    """(UTC minus host clock = 0, its error bound in ns), or None when this host is no anchor now."""
+    """(UTC minus host clock = 0, its error bound in ns), or None when this host is no anchor now.
+
+    Raises OSError where this process may not ask the kernel.
+    """
     if config.kind == "none":
         return None
     if config.kind == "reference":
         return 0, config.uncertainty_ns
     timex = _Timex()
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.adjtimex(ctypes.byref(timex)) in (-1, _TIME_ERROR):
+    state = libc.adjtimex(ctypes.byref(timex))
+    if state < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    if state == _TIME_ERROR:
         return None  # the kernel says "not synchronised"
     return 0, max(config.uncertainty_ns, timex.maxerror * 1000)

@@ -52,6 +52,15 @@ def test_unit(path: Path) -> None:
     assert re.search(r"^CapabilityBoundingSet=", text, re.M)
 
 
+def test_the_sidecar_may_ask_the_kernel_how_well_its_clock_is_synchronized() -> None:
+    """anchor.kind system reads adjtimex: @system-service would kill it for that, ProtectClock= forbid it."""
+    text = (DEPLOY / "systemd" / "fabricpulse-clocksync-sidecar.service").read_text()
+    (calls,) = re.findall(r"^SystemCallFilter=(.*)$", text, re.M)
+    assert {"@system-service", "adjtimex", "clock_adjtime"} <= set(calls.split())
+    assert "ProtectClock=yes" not in text
+    assert re.search(r"^CapabilityBoundingSet=$", text, re.M), "reads it, and cannot set it"
+
+
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
 def test_systemd_accepts_it(path: Path, tmp_path: Path) -> None:
     """systemd knows every setting of the unit."""
