@@ -28,7 +28,6 @@ from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.waiting import wait_at_most
-from fabricpulse.core.web.listeners import parse_address
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 
@@ -50,7 +49,6 @@ class Coordinator:
     def __init__(self, options: DaemonOptions, life: Lifetime) -> None:
         self._path = options.config
         self._config = load_config(options.config, CoordinatorConfig)
-        self._options = options
         self._life = life
         self.fleet = Fleet(
             lease_s=self._config.lease_s,
@@ -107,7 +105,7 @@ class Coordinator:
 
     def _open_channels(self) -> None:
         try:
-            self._channels = ReportChannels(self.fleet, [parse_address(a) for a in self._options.web.listen])
+            self._channels = ReportChannels(self.fleet, self.server.addresses)
         except OSError as error:
             # The fleet can do without; a large one costs much more then.
             log.warning(

@@ -63,6 +63,15 @@ class NeighbourBook:
         return urls
 
 
+def own_url(addresses: Iterable[tuple[str, int]], *, tls: bool) -> str:
+    """Where a server that listens on `addresses` is reached; "" if all of them are wildcards."""
+    scheme = "https" if tls else "http"
+    for address, port in addresses:
+        if address not in ("", "0.0.0.0", "::"):  # noqa: S104 - a comparison
+            return f"{scheme}://[{address}]:{port}" if ":" in address else f"{scheme}://{address}:{port}"
+    return ""
+
+
 async def ask_lines(session: aiohttp.ClientSession, urls: Mapping[str, str]) -> dict[str, LineReply]:
     """The answers of the neighbours that answer; asked all at once."""
     replies = await asyncio.gather(*(_ask_line(session, url) for url in urls.values()))

@@ -20,7 +20,7 @@ from fabricpulse.clocksync.coordinator_client import CoordinatorClient
 from fabricpulse.clocksync.fleet_clock import Correction, FleetClock
 from fabricpulse.clocksync.host_clock import HostClock
 from fabricpulse.clocksync.http_client import open_session
-from fabricpulse.clocksync.neighbours import NeighbourBook, ask_lines, consensus
+from fabricpulse.clocksync.neighbours import NeighbourBook, ask_lines, consensus, own_url
 from fabricpulse.clocksync.outputs import Outputs
 from fabricpulse.clocksync.sidecar_edges import HostEdges
 from fabricpulse.clocksync.sidecar_view import SidecarHistory, SidecarView
@@ -262,14 +262,10 @@ class Sidecar:
 
     def _url(self) -> str:
         """Where neighbours reach us; empty when that cannot be told from the settings."""
-        if self._config.advertise_url:
-            return self._config.advertise_url
-        scheme = "https" if self._options.web.config is not None else "http"
-        for listen in self._options.web.listen:
-            address, port = parse_address(listen)
-            if address not in ("", "0.0.0.0", "::"):  # noqa: S104 - a comparison
-                return f"{scheme}://[{address}]:{port}" if ":" in address else f"{scheme}://{address}:{port}"
-        return ""
+        web = self._options.web
+        # Names are kept as they were given: a certificate is for a name.
+        addresses = self.server.addresses if web.systemd_socket else [parse_address(a) for a in web.listen]
+        return self._config.advertise_url or own_url(addresses, tls=self.server.tls)
 
     def _own_line(self) -> Line | None:
         """The line that the last correction asked for, with the bound of the page now."""

@@ -34,7 +34,7 @@ class WebServer:
 
     name : what the landing page calls the daemon. metrics : called on each scrape. `router` may be extended before
     `start`; `landing_links` are (path, text) pairs for the landing page. not_ready : says why a daemon that has started
-    is not ready all the same, "" if it is.
+    is not ready all the same, "" if it is. After `start` addresses says where it listens, and tls whether by HTTPS.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class WebServer:
         self.app.router.add_post("/-/reload", self._reload)
         self._runner: web.AppRunner | None = None
         self.addresses: list[tuple[str, int]] = []
+        self.tls = False
 
     @property
     def router(self) -> web.UrlDispatcher:
@@ -82,6 +83,7 @@ class WebServer:
     async def start(self) -> None:
         """Listens. Raises UserError for a malformed address, one that cannot be bound, sockets that are not there."""
         context = self._web_config.ssl_context() if self._web_config else None
+        self.tls = context is not None
         self._runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=2)
         await self._runner.setup()
         try:
