@@ -122,6 +122,16 @@ def _print_fleet(document: dict[str, Any], console: Console) -> None:
         f"[bold]{len(members)} hosts[/bold], median residual {duration(document['residual_p50_ns'])}, "
         f"{len(document['misfit_edges'])} edges do not fit"
     )
+    if document.get("quorum") is False:
+        console.print(
+            "[yellow]not the fleet[/yellow]: most hosts, or every host that carried UTC, are out of reach; bounds "
+            "grow as in holdover",
+            soft_wrap=True,
+        )
+    if document.get("awaited_anchors"):
+        console.print(
+            f"fleet time waits for UTC from {', '.join(document['awaited_anchors'])}", soft_wrap=True
+        )
     table = Table("host", "bound", "correction", "rate ppb", "edges", "misfit", "last seen", "suspect")
     for member in members:
         table.add_row(

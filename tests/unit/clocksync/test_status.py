@@ -82,6 +82,17 @@ def test_the_table_of_the_fleet_names_suspects_and_misfits() -> None:
         assert word in text
 
 
+def test_the_table_of_the_fleet_says_that_it_is_not_the_fleet_and_whom_it_waits_for() -> None:
+    """Only while that is so."""
+    fleet = {"members": [], "residual_p50_ns": 0.0, "misfit_edges": []}
+    text = text_of({**fleet, "quorum": False, "awaited_anchors": ["h1", "h4"]})
+    assert "not the fleet" in text
+    assert "waits for UTC from h1, h4" in text
+    text = text_of({**fleet, "quorum": True, "awaited_anchors": []})
+    assert "not the fleet" not in text
+    assert "waits" not in text
+
+
 @pytest.mark.parametrize(
     ("ns", "expected"), [(None, "-"), (0, "0 ns"), (-31.4, "-31.4 ns"), (2_050, "2.05 µs"), (1.5e9, "1.5 s")]
 )
