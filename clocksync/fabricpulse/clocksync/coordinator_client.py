@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import aiohttp
 import msgspec
 
+from fabricpulse.clocksync.datagram import fits
 from fabricpulse.clocksync.datagram_client import DatagramClient
 from fabricpulse.clocksync.wire import STEP_PATH, StepReply, StepReport, reply_decoder, report_encoder
 from fabricpulse.core.log import get_logger
@@ -135,10 +136,11 @@ class CoordinatorClient:
     ) -> None:
         reply = await self._send(peer, report) if not peer.resend_info else None
         if reply is None:
-            wanted = self._datagrams and peer.datagrams.wanted
-            sent = msgspec.structs.replace(
-                report(peer.resend_info), rank=self._peers.index(peer), datagrams=wanted
-            )
+            sent = msgspec.structs.replace(report(peer.resend_info), rank=self._peers.index(peer))
+            # With more edges than a datagram holds a channel would be of no use, to be opened again at each step.
+            small = fits(msgspec.structs.replace(sent, info=None))
+            wanted = self._datagrams and peer.datagrams.wanted and small
+            sent = msgspec.structs.replace(sent, datagrams=wanted)
             # What changes while this report is under way is for the next one.
             peer.resend_info = False
             reply = await self._post(session, peer, report_encoder.encode(sent))

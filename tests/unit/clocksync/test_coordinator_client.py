@@ -1,0 +1,46 @@
+"""What a sidecar asks of a coordinator when it reports by HTTP."""
+
+import msgspec
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+
+from fabricpulse.clocksync.coordinator_client import CoordinatorClient
+from fabricpulse.clocksync.wire import (
+    PROTOCOL,
+    STEP_PATH,
+    EdgeReport,
+    HostInfo,
+    StepReply,
+    StepReport,
+    pack_edges,
+    report_decoder,
+)
+from fabricpulse.core.web.token_file import TokenFile
+
+
+@pytest.mark.parametrize(("edges", "asks"), [(33, True), (34, False)])
+async def test_a_channel_is_asked_for_where_reports_fit_a_datagram(edges: int, asks: bool) -> None:
+    """A host of many NICs has more edges than that: a channel would be opened at each step, and not used."""
+    heard: list[StepReport] = []
+
+    async def step(request: web.Request) -> web.Response:
+        heard.append(report_decoder.decode(await request.read()))
+        reply = StepReply(1, None, "a", False, b"", "", None, 1)
+        return web.Response(body=msgspec.msgpack.encode(reply))
+
+    def report(with_info: bool) -> StepReport:
+        info = HostInfo(1, "", (), (), "none") if with_info else None
+        block = pack_edges(EdgeReport(0, 0, 0, 0, 1, 1, 1, k, 0) for k in range(edges))
+        return StepReport(PROTOCOL, "a", 1, 1, 0, block, None, None, "", 0, info)
+
+    app = web.Application()
+    app.router.add_post(STEP_PATH, step)
+    async with TestServer(app) as server, ClientSession() as session:
+        client = CoordinatorClient(TokenFile(""))
+        for _ in range(2):
+            url = str(server.make_url(""))
+            await client.report(session, [url], report, lambda *_: None, wait_s=10.0, follow_s=2.0)
+        await client.close()
+    assert [said.datagrams for said in heard] == [asks, asks]
+    assert [said.info is not None for said in heard] == [True, False]
