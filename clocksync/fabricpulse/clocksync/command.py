@@ -68,9 +68,9 @@ def status(url: str, as_json: bool, watch: float, plot: Path | None, http_config
     import msgspec
     from rich.console import Console
 
-    from fabricpulse.clocksync.config import HttpClientConfig
     from fabricpulse.clocksync.plot import HistoryPoint, write_plot
     from fabricpulse.clocksync.status import HISTORY_PATH, STATUS_PATH, fetch, print_status
+    from fabricpulse.core.web.client_config import HttpClientConfig
 
     client = load_config(http_config, HttpClientConfig)
     while True:

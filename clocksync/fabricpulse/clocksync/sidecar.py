@@ -19,7 +19,6 @@ from fabricpulse.clocksync.config import SidecarConfig
 from fabricpulse.clocksync.coordinator_client import CoordinatorClient
 from fabricpulse.clocksync.fleet_clock import Correction, FleetClock
 from fabricpulse.clocksync.host_clock import HostClock
-from fabricpulse.clocksync.http_client import open_session
 from fabricpulse.clocksync.neighbours import NeighbourBook, ask_lines, consensus, own_url
 from fabricpulse.clocksync.outputs import Outputs
 from fabricpulse.clocksync.sidecar_edges import HostEdges
@@ -49,6 +48,7 @@ from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.clock_page import ClockPage, ClockPageReader, ClockPageWriter, ClockStatus
 from fabricpulse.core.shm.mapping import LayoutError
+from fabricpulse.core.web.client import open_session
 from fabricpulse.core.web.listeners import parse_address
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile

@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fabricpulse.clocksync.config import HttpClientConfig
-from fabricpulse.clocksync.http_client import password_header, tls_context
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.web.client import password_header, tls_context
+from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.token_file import TokenFile
 
 STATUS_PATH = "/api/v1/clocksync/status"

@@ -1,13 +1,17 @@
 """Where the membership comes from."""
 
+import json
 import socket
+import ssl
 import threading
 
 import pytest
+import trustme
 from aiohttp import web
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.exporters.mesh import membership_source
 from fabricpulse.exporters.mesh.config import MembershipSource
 from fabricpulse.exporters.mesh.fleet_view import view_of
@@ -75,6 +79,49 @@ async def test_url_with_etag():
     assert requests == [None, '"v1"', '"v1"']
 
 
+@pytest.mark.parametrize(
+    ("client", "refusal"),
+    [
+        ({"token_file": "token"}, None),
+        ({"basic_auth": {"username": "mesh", "password_file": "password"}}, "HTTP status 401"),
+        ({"tls_config": None, "token_file": "token"}, "certificate"),
+    ],
+)
+async def test_url_behind_tls_and_a_token(tmp_path, client, refusal):
+    """A coordinator with a private authority: what http_client trusts and shows is used, and a refusal is told."""
+    authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "password").write_text("wrong\n")
+
+    async def serve(request):
+        if request.headers.get("Authorization") != "Bearer s3cret":
+            return web.Response(status=401)
+        return web.Response(text=FLEET)
+
+    app = web.Application()
+    app.router.add_get("/membership", serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    shown = {"tls_config": {"ca_file": "ca.pem"}} | client
+    text = json.dumps(shown).replace('_file": "', f'_file": "{tmp_path}/')
+    source = MembershipSource(
+        url=f"https://localhost:{runner.addresses[0][1]}/membership",
+        http_client=parse_config(text, HttpClientConfig, "test"),
+    )
+    try:
+        if refusal is None:
+            assert len(await hosts_of(MembershipReader(source))) == 2
+        else:
+            with pytest.raises(UserError, match=refusal):
+                await MembershipReader(source).read()
+    finally:
+        await runner.cleanup()
+
+
 @pytest.mark.parametrize("charset", ["utf-8", "no-such"])
 async def test_url_that_serves_no_text(charset):
     """A picture, a proxy's page: an error to be told like any other, whatever its headers say of it."""
@@ -130,13 +177,13 @@ async def test_dns_that_does_not_answer(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     monkeypatch.setattr(socket, "getnameinfo", lambda *_: ("gpu-1.fleet", "0"))
-    monkeypatch.setattr(membership_source, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(membership_source, "_PATIENCE_S", 0.05)
     reader = MembershipReader(MembershipSource(dns={"n0": "rail0.fleet"}, devices={"n0": "eth1"}))
     for _ in range(2):
         with pytest.raises(UserError, match=r"DNS does not answer for rail0\.fleet within 0\.05 s"):
             await reader.read()
     answer.set()
-    monkeypatch.setattr(membership_source, "_TIMEOUT_S", 5)
+    monkeypatch.setattr(membership_source, "_PATIENCE_S", 5)
     assert [host.name for host in await hosts_of(reader)] == ["gpu-1"]
     assert lookups == ["rail0.fleet"]
 

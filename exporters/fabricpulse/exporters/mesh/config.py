@@ -11,6 +11,7 @@ from msgspec import Meta
 from fabricpulse.core.config import Section
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
+from fabricpulse.core.web.client_config import HttpClientConfig
 
 Positive = Annotated[float, Meta(gt=0)]
 _SHORTEST_KEY = 16
@@ -30,7 +31,7 @@ class MembershipSource(Section, frozen=True):
 
     file : membership file, read again when it changes. Replace it by a rename: a file that is read while it is being
     written, cut between two hosts, is a valid one of fewer hosts. url : where the clocksync coordinator serves the same
-    document.
+    document, with http_client where it asks for TLS, a password or a token.
     dns : for each network, a name whose addresses are the members' addresses on it; hosts are named by reverse look-up.
     devices : with dns, the device of each network on every host. refresh_s : how often to look.
     """
@@ -40,6 +41,7 @@ class MembershipSource(Section, frozen=True):
     dns: dict[str, str] = {}
     devices: dict[str, str] = {}
     refresh_s: Positive = 2.0
+    http_client: HttpClientConfig = HttpClientConfig()
 
     def validate(self) -> None:
         if sum(map(bool, (self.file, self.url, self.dns))) > 1:

@@ -10,21 +10,24 @@ import aiohttp
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_membership
+from fabricpulse.core.web.client import open_session
+from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.exporters.mesh.config import MembershipSource
 
-_TIMEOUT_S = 5.0
+_PATIENCE_S = 5.0  # with DNS
 
 
 class MembershipReader:
     """Reads one source. `read` is cheap when nothing can have changed."""
 
     def __init__(self, source: MembershipSource) -> None:
-        """Raises ConfigError when no source is configured."""
+        """Raises ConfigError when no source is configured, UserError when the token's file cannot be read."""
         if not (source.file or source.url or source.dns):
             raise ConfigError(
                 "no membership is configured; set membership.file, membership.url or membership.dns"
             )
         self._source = source
+        self._token = TokenFile(source.http_client.token_file)
         self._stamp: tuple[int, int, int] | None = None
         self._etag = ""
         self._look_up: asyncio.Task[Membership] | None = None
@@ -55,9 +58,12 @@ class MembershipReader:
 
     async def _read_url(self, url: str) -> Membership | None:
         headers = {"If-None-Match": self._etag} if self._etag else {}
+        if self._token.token:
+            headers["Authorization"] = f"Bearer {self._token.token}"
         try:
+            # A new session each time: certificates and the password are read anew.
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session,
+                open_session(self._source.http_client) as session,
                 session.get(url, headers=headers) as response,
             ):
                 if response.status == 304:
@@ -83,9 +89,9 @@ class MembershipReader:
         # the same look-up instead of taking another thread.
         if self._look_up is None:
             self._look_up = asyncio.create_task(self._look_up_all())
-        done, _ = await asyncio.wait([self._look_up], timeout=_TIMEOUT_S)
+        done, _ = await asyncio.wait([self._look_up], timeout=_PATIENCE_S)
         if not done:
-            raise UserError(f"DNS does not answer for {names} within {_TIMEOUT_S:g} s")
+            raise UserError(f"DNS does not answer for {names} within {_PATIENCE_S:g} s")
         look_up, self._look_up = self._look_up, None
         return look_up.result()
 

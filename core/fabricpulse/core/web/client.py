@@ -1,4 +1,4 @@
-"""What every HTTP request of clocksync shows and trusts: TLS, password and token, from files."""
+"""What every request to another daemon of ours shows and trusts: TLS, password and token, from files."""
 
 import ssl
 from base64 import b64encode
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import aiohttp
 
-from fabricpulse.clocksync.config import HttpClientConfig
 from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.web.client_config import HttpClientConfig
 
 
 def open_session(config: HttpClientConfig) -> aiohttp.ClientSession:
