@@ -1,7 +1,7 @@
 """Which text format a scraper gets, and OpenMetrics: byte for byte and by a strict parser."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.unit.core.test_exposition import GOLDEN, UP, filled
@@ -130,10 +130,11 @@ def test_a_strict_parser_reads_it() -> None:
     assert sum(len(family.samples) for family in families.values()) == len(samples(text))
 
 
+@example(" ", ["", ""])
 @given(st.text().filter(lambda text: "\n" not in text), st.lists(st.text(), min_size=2, max_size=2))
 def test_any_help_and_label_comes_back(words: str, labels: list[str]) -> None:
-    """Whatever a help text or a label holds, a reader of OpenMetrics gets it back."""
-    spec = MetricSpec(UP.name, "gauge", words + ".", UP.labels)
+    """Whatever a help text or a label holds, a reader of OpenMetrics gets it back (this one strips leading blanks)."""
+    spec = MetricSpec(UP.name, "gauge", f"A{words}.", UP.labels)
     exposition = Exposition()
     exposition.add(spec, labels, 1)
 
