@@ -239,7 +239,7 @@ def paused(engine: EngineUnderTest) -> Iterator[None]:
     finally:
         for process in (engine.process, engine.playing):
             os.kill(process.outer_pid, signal.SIGCONT)
-        time.sleep(0.5)
+        time.sleep(0.5)  # what queued while they stood still must not count as the next turn's work
 
 
 def median(turns: list[dict[str, Any]], key: str) -> float:
