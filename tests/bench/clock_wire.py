@@ -118,15 +118,15 @@ class Measured:
 
 
 class Wire:
-    """The lab with every contestant running."""
+    """The lab with every contestant running. wander_ppb : of the rate of each clock, over 1 s."""
 
-    def __init__(self, lab: Lab, peers: bool) -> None:
+    def __init__(self, lab: Lab, peers: bool, wander_ppb: float = 2.0) -> None:
         self.lab = lab
         a, b = lab.hosts
         self.a, self.b = a, b
-        a.clock.set(offset_ns=1_234_567_890, drift_ppm=-11.3, wander_ppb=2, seed=1)
+        a.clock.set(offset_ns=1_234_567_890, drift_ppm=-11.3, wander_ppb=wander_ppb, seed=1)
         # Near each other: chronyd says its offset in a float of 24 bits, in steps of 238 ns if the offset were 2 s.
-        b.clock.set(offset_ns=1_233_567_890, drift_ppm=23.7, wander_ppb=2, seed=2)
+        b.clock.set(offset_ns=1_233_567_890, drift_ppm=23.7, wander_ppb=wander_ppb, seed=2)
         for host in (a, b):
             host.nic("rail0").limit(LINK_MBIT, QUEUE_MS)
         membership = lab.write_membership()
