@@ -45,6 +45,8 @@ def seeds() -> dict[str, bytes]:
         + solve
         + step(2, 10)
         + step(9, 1, request(0, 2)),
+        # A number that is free is given out again, also when fewer channels than that are open by now.
+        "numbers_come_back": opened + closed * 2 + step(2, 5) + step(3, 2) + step(3, 4) + solve + step(2, 6),
         "strangers": opened + step(0, 1, request(1, 2)) + step(0, 1, request(1, 2)[:100]),
         "resets": step(5, 3, request(1, 2)) * 20 + step(13, 3, request(1, 2)),
     }
