@@ -1,5 +1,6 @@
 """What a server listens on: addresses of its own, or sockets that systemd hands over (sd_listen_fds(3))."""
 
+import ipaddress
 import os
 import socket
 
@@ -44,3 +45,22 @@ def systemd_sockets() -> list[socket.socket]:
             )
         sockets.append(taken)
     return sockets
+
+
+def reached_at(listener: socket.socket) -> list[tuple[str, int]]:
+    """Numeric addresses and the port under which clients reach `listener`; none for one that has no IP address.
+
+    One of IPv6 may serve IPv4 as well (`ListenStream=9613` makes such a socket): `[::]` is there as `0.0.0.0` too, and
+    an IPv4 address that is mapped as what it is.
+    """
+    if listener.family == socket.AF_INET:
+        host, port = listener.getsockname()
+        return [(host, port)]
+    if listener.family != socket.AF_INET6:
+        return []
+    host, port = listener.getsockname()[:2]
+    address = ipaddress.IPv6Address(host)
+    if address.ipv4_mapped is not None:
+        return [(str(address.ipv4_mapped), port)]
+    both = not listener.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) and address.is_unspecified
+    return [(host, port), ("0.0.0.0", port)] if both else [(host, port)]  # noqa: S104 - says what is so already

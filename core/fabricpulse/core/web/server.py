@@ -19,7 +19,7 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.formats import TextFormat, accepts_gzip, negotiate
 from fabricpulse.core.metrics.process import process_metrics
-from fabricpulse.core.web.listeners import parse_address, systemd_sockets
+from fabricpulse.core.web.listeners import parse_address, reached_at, systemd_sockets
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.toolkit import WebConfig, authentication_middleware
 
@@ -90,13 +90,17 @@ class WebServer:
             if self._options.systemd_socket:
                 for taken in systemd_sockets():
                     await web.SockSite(self._runner, taken, ssl_context=context).start()
+                    self.addresses += reached_at(taken)
             else:
                 for address in self._options.listen:
                     await self._listen(self._runner, address, context)
+                # What asyncio binds itself serves one family only.
+                self.addresses = [
+                    (str(a[0]), int(a[1])) for a in self._runner.addresses if isinstance(a, tuple)
+                ]
         except UserError:
             await self.stop()
             raise
-        self.addresses = [(str(a[0]), int(a[1])) for a in self._runner.addresses if isinstance(a, tuple)]
         for host, port in self.addresses:
             log.info("listening", address=f"{host}:{port}", tls=context is not None)
 
