@@ -64,7 +64,9 @@ bool ChannelTable::accept(const std::uint8_t* data, std::size_t size, const Sour
     return false;
   }
   std::memcpy(&head, data, sizeof(head));
-  if (head.magic != kRequestMagic || sizeof(head) + head.edges * kEdgeSize + kTagSize > size) {
+  const std::uint8_t part = head.part & 15, parts = (head.part >> 4) + 1;
+  if (head.magic != kRequestMagic || sizeof(head) + head.edges * kEdgeSize + kTagSize > size ||
+      parts > kMaxParts || part >= parts) {
     ++counts.malformed;
     return false;
   }
@@ -88,17 +90,35 @@ bool ChannelTable::accept(const std::uint8_t* data, std::size_t size, const Sour
     ++counts.forged;
     return false;
   }
-  if (head.sequence <= channel.sequence) {
+  const auto bit = static_cast<std::uint8_t>(1 << part);
+  if (head.sequence < channel.sequence || (head.sequence == channel.sequence && !(channel.awaited & bit))) {
     ++counts.replayed;
     return false;
   }
-  channel.sequence = head.sequence;
+  if (head.sequence > channel.sequence) {
+    counts.incomplete += channel.awaited != 0;
+    channel.sequence = head.sequence;
+    channel.awaited = static_cast<std::uint8_t>((1 << parts) - 1);
+    channel.longest = 0;
+    channel.begun = {};
+  }
+  channel.awaited &= static_cast<std::uint8_t>(~bit);
+  channel.longest = std::max(channel.longest, static_cast<std::uint16_t>(size));
+  const std::uint8_t* const edges = data + sizeof(head);
+  const std::uint8_t* const end = edges + head.edges * kEdgeSize;
+  if (channel.awaited) {
+    channel.begun.insert(channel.begun.end(), edges, end);
+    return false;
+  }
+  // No memory stays: of 50,000 channels it would be more than the reports themselves.
+  const std::vector<std::uint8_t> begun = std::move(channel.begun);
+  channel.begun = {};
   if (channel.reports == kMaxReports) {
     ++counts.surplus;
     return false;
   }
   ++channel.reports;
-  channel.room = static_cast<std::uint16_t>(size);
+  channel.room = channel.longest;
   channel.from = from;
   if (channel.reports == 1) {
     ++reported_;
@@ -106,8 +126,10 @@ bool ChannelTable::accept(const std::uint8_t* data, std::size_t size, const Sour
   }
   ++counts.taken;
   head.channel = number;
-  arrivals_.push_back({head, now_ns});
-  edges_.insert(edges_.end(), data + sizeof(head), data + sizeof(head) + head.edges * kEdgeSize);
+  const std::size_t before = begun.size() / kEdgeSize;
+  arrivals_.push_back({head, now_ns, static_cast<std::uint32_t>(before + head.edges), 0});
+  edges_.insert(edges_.end(), begun.begin(), begun.end());
+  edges_.insert(edges_.end(), edges, end);
   return false;
 }
 

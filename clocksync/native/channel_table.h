@@ -6,6 +6,10 @@
 // in reply to a report by HTTP; its sequence numbers only grow, so that nothing counts twice. A reply is
 // never longer than its request, and only what carries a valid tag is answered: with one exception, a reset
 // of 24 bytes for a channel that is not known, of which each source and all of them get so many a second.
+//
+// A report of more edges than one datagram holds comes in parts: several datagrams with the same head and
+// sequence number, each with its tag, its place among them and its share of the edges. It counts once all of
+// them are there; what a newer sequence number overtakes is dropped. One reply answers all of a report.
 #ifndef FABRICPULSE_CLOCKSYNC_CHANNEL_TABLE_H_
 #define FABRICPULSE_CLOCKSYNC_CHANNEL_TABLE_H_
 
@@ -29,6 +33,9 @@ constexpr std::size_t kEdgeSize = 40, kVerdictSize = 8, kTagSize = 8, kResetSize
 constexpr std::size_t kMaxDatagram = 1432;
 // So that a reply fits even where no edge is reported.
 constexpr std::size_t kMinRequest = 192;
+// Parts of a report: so many that one reply, as long as the longest of them, holds the verdicts on all edges
+// and the longest host name.
+constexpr std::uint8_t kMaxParts = 4;
 // Reports of one sidecar that are kept for one solve.
 constexpr std::uint8_t kMaxReports = 4;
 // Resets a second to all, and to the sources that share a place in a table of so many: a lab with some
@@ -44,7 +51,9 @@ struct RequestHead {
   std::int64_t anchor_ns, anchor_bound_ns;
   std::uint32_t steps, generation;
   std::uint8_t flags, rank;
-  std::uint16_t edges;
+  // Edges of this datagram, and which part of the report it is: its place, from 0, and 16 times how many come
+  // beside it.
+  std::uint8_t edges, part;
   std::uint32_t quorum_hosts;
   std::uint64_t quorum_s, quorum_root;
 };
@@ -62,16 +71,20 @@ struct ReplyHead {
 };
 static_assert(sizeof(ReplyHead) == 80, "no padding");
 
-// A request as it is handed over: its head, and when it was taken from the socket.
+// A report as it is handed over: the head of the part that came last, when that was taken from the socket,
+// and the edges of all parts.
 struct Arrival {
   RequestHead head;
   std::int64_t received_ns;  // CLOCK_MONOTONIC
+  std::uint32_t edges, reserved;
 };
-static_assert(sizeof(Arrival) == 112, "no padding");
+static_assert(sizeof(Arrival) == 120, "no padding");
 
+// taken : reports, all other requests: datagrams. incomplete : reports of which a part had not come when the
+// next one did.
 struct IntakeCounts {
-  std::uint64_t taken = 0, malformed = 0, unknown = 0, forged = 0, replayed = 0, surplus = 0, overflowed = 0,
-                answered = 0, unsendable = 0;
+  std::uint64_t taken = 0, malformed = 0, unknown = 0, forged = 0, replayed = 0, incomplete = 0, surplus = 0,
+                overflowed = 0, answered = 0, unsendable = 0;
 };
 
 // Where a datagram came from, and where its answer goes.
@@ -117,8 +130,11 @@ class ChannelTable {
     SipKey key{};
     bool open = false, expected = false;
     std::uint8_t reports = 0;  // since the last take()
-    std::uint16_t room = 0;    // bytes of its last request
+    std::uint8_t awaited = 0;  // parts of the report `sequence` that have not come yet, a bit each
+    std::uint16_t room = 0;    // bytes of the longest datagram of its last report, and of the one that comes
+    std::uint16_t longest = 0;
     std::uint64_t sequence = 0;
+    std::vector<std::uint8_t> begun;  // edges of the parts that have
     Source from;
   };
 

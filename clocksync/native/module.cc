@@ -49,6 +49,7 @@ NB_MODULE(_report_intake, m) {
   m.attr("HEAD_SIZES") = nb::make_tuple(sizeof(RequestHead), sizeof(ReplyHead), sizeof(Arrival));
   m.attr("MAX_DATAGRAM") = kMaxDatagram;
   m.attr("MIN_REQUEST") = kMinRequest;
+  m.attr("MAX_PARTS") = kMaxParts;
 
   m.def("siphash24", [](nb::bytes key, nb::bytes data) {
     return siphash24(to_key(key), reinterpret_cast<const std::uint8_t*>(data.c_str()), data.size());
@@ -95,6 +96,7 @@ NB_MODULE(_report_intake, m) {
         out["unknown"] = c.unknown;
         out["forged"] = c.forged;
         out["replayed"] = c.replayed;
+        out["incomplete"] = c.incomplete;
         out["surplus"] = c.surplus;
         out["overflowed"] = c.overflowed;
         out["answered"] = c.answered;

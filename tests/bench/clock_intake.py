@@ -111,14 +111,15 @@ def _send_steps(
             size = edges * EDGE.size
             line = Line(now_ns, 0, 0, 2_000)
             datagrams = [
-                pack_request(
+                part
+                for k, (name, channel) in enumerate(zip(names, channels, strict=True))
+                for part in pack_request(
                     channel,
                     step,
                     StepReport(
                         PROTOCOL, name, 1, 1, now_ns, data[k * size : (k + 1) * size], line, None, "", 0, None
                     ),
                 )
-                for k, (name, channel) in enumerate(zip(names, channels, strict=True))
             ]
             os.write(ready, b"r")
             if not os.read(go, 1):

@@ -4,9 +4,8 @@
 // The input is a list of steps: one byte that says which, one for the channel or the source, two of length,
 // then that many bytes:
 //   0  a datagram as it is, of a stranger: never taken, because the fuzzer does not know the keys
-//   1  a datagram signed anew on one of our channels: what a broken sidecar may send. Bit 3 of the first
-//   byte: with
-//      the next sequence number instead of that in the bytes
+//   1  a datagram signed anew on one of our channels: what a broken sidecar may send. Instead of the sequence
+//      number in the bytes with the next one (bit 3 of the first byte) or the last one (bit 4): another part
 //   2  a channel is opened; 3  one is closed
 //   4  what has come is taken and answered, with as many verdicts and as long a name as the bytes say
 //   5  a datagram on a channel that is not there; a second passes when bit 3 is set
@@ -38,6 +37,9 @@ struct Known {
   SipKey key;
   std::uint64_t sequence = 0;
   std::size_t reports = 0, room = 0;
+  // Of the report `sequence`: parts that are missing, and what is there.
+  std::set<unsigned> missing;
+  std::size_t edges = 0, longest = 0;
 };
 
 // A table and what it must know.
@@ -53,7 +55,7 @@ class Coordinator {
     require(table_.waiting() == waiting);
   }
 
-  void member(std::vector<std::uint8_t> bytes, std::uint8_t which, bool next) {
+  void member(std::vector<std::uint8_t> bytes, std::uint8_t which, bool next, bool same) {
     if (open_.empty()) return;
     auto found = open_.begin();
     std::advance(found, which % open_.size());
@@ -62,8 +64,8 @@ class Coordinator {
     const std::uint32_t magic = kRequestMagic, channel = number + kSalt;
     std::memcpy(bytes.data(), &magic, 4);
     std::memcpy(bytes.data() + 4, &channel, 4);
-    if (next) {
-      const std::uint64_t sequence = known.sequence + 1;
+    if (next || same) {
+      const std::uint64_t sequence = known.sequence + (next ? 1 : 0);
       std::memcpy(bytes.data() + 8, &sequence, 8);
     }
     const std::size_t signed_size = bytes.size() - kTagSize;
@@ -74,19 +76,33 @@ class Coordinator {
     const IntakeCounts before = table_.counts;
     require(!send(bytes, which));
     require(table_.counts.forged == before.forged && table_.counts.unknown == before.unknown);
-    const bool well_formed =
-        bytes.size() <= kMaxDatagram && sizeof(head) + head.edges * kEdgeSize + kTagSize <= bytes.size();
+    const unsigned part = head.part % 16, parts = head.part / 16 + 1;
+    const bool well_formed = bytes.size() <= kMaxDatagram &&
+                             sizeof(head) + head.edges * kEdgeSize + kTagSize <= bytes.size() &&
+                             parts <= kMaxParts && part < parts;
     require((table_.counts.malformed == before.malformed) == well_formed);
     if (!well_formed) return;
-    require((table_.counts.replayed == before.replayed) == (head.sequence > known.sequence));
-    if (head.sequence <= known.sequence) return;
-    known.sequence = head.sequence;
+    const bool newer = head.sequence > known.sequence;
+    const bool wanted = newer || (head.sequence == known.sequence && known.missing.count(part));
+    require((table_.counts.replayed == before.replayed) == wanted);
+    if (!wanted) return;
+    require(table_.counts.incomplete == before.incomplete + (newer && !known.missing.empty()));
+    if (newer) {
+      known.sequence = head.sequence;
+      known.missing.clear();
+      for (unsigned k = 0; k < parts; ++k) known.missing.insert(k);
+      known.edges = known.longest = 0;
+    }
+    known.missing.erase(part);
+    known.edges += head.edges;
+    known.longest = std::max(known.longest, bytes.size());
     const bool taken = table_.counts.taken > before.taken;
-    require(taken == (known.reports < kMaxReports));
+    require(taken == (known.missing.empty() && known.reports < kMaxReports));
+    require((table_.counts.surplus > before.surplus) == (known.missing.empty() && !taken));
     if (taken) {
       ++known.reports;
-      known.room = bytes.size();
-      edges_ += head.edges;
+      known.room = known.longest;
+      edges_ += known.edges;
     }
     send(bytes, which);  // twice: nothing counts
     require(table_.counts.replayed == before.replayed + 1);
@@ -117,7 +133,7 @@ class Coordinator {
     std::vector<std::uint8_t> edges;
     table_.take(&arrivals, &edges);
     std::size_t counted = 0;
-    for (const Arrival& arrival : arrivals) counted += arrival.head.edges;
+    for (const Arrival& arrival : arrivals) counted += arrival.edges;
     require(edges.size() == counted * kEdgeSize && counted == edges_);
     require(table_.waiting().first == 0 && table_.waiting().second <= open_.size());
     edges_ = 0;
@@ -216,7 +232,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         coordinator.stranger(bytes, which);
         break;
       case 1:
-        coordinator.member(bytes, which, what & 8);
+        coordinator.member(bytes, which, what & 8, what & 16);
         break;
       case 2:
         coordinator.open(which);

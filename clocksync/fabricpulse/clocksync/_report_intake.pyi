@@ -6,6 +6,7 @@ RESET_MAGIC: int
 HEAD_SIZES: tuple[int, int, int]
 MAX_DATAGRAM: int
 MIN_REQUEST: int
+MAX_PARTS: int
 
 def siphash24(key: bytes, data: bytes) -> int: ...
 

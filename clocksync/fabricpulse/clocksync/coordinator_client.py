@@ -137,7 +137,7 @@ class CoordinatorClient:
         reply = await self._send(peer, report) if not peer.resend_info else None
         if reply is None:
             sent = msgspec.structs.replace(report(peer.resend_info), rank=self._peers.index(peer))
-            # With more edges than a datagram holds a channel would be of no use, to be opened again at each step.
+            # With more edges than datagrams take a channel would be of no use, to be opened again at each step.
             small = fits(msgspec.structs.replace(sent, info=None))
             wanted = self._datagrams and peer.datagrams.wanted and small
             sent = msgspec.structs.replace(sent, datagrams=wanted)

@@ -2,7 +2,8 @@
 
 A datagram is a head, records of 40 bytes an edge (requests) or 8 bytes an edge (replies), padding or the root's name,
 and a tag: SipHash-2-4 of all of it under the channel's key, which came by HTTP. The heads are those of channel_table.h.
-Nothing here is secret, and nothing is believed whose tag is wrong.
+A report of more edges than one holds goes as several, its parts, each with the whole head and its share of the edges;
+one reply answers them. Nothing here is secret, and nothing is believed whose tag is wrong.
 """
 
 import struct
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from fabricpulse.clocksync._report_intake import (
     MAX_DATAGRAM,
+    MAX_PARTS,
     MIN_REQUEST,
     REPLY_MAGIC,
     REQUEST_MAGIC,
@@ -26,9 +28,9 @@ _REQUEST_FIELDS = [
     ("magic", "<u4"), ("channel", "<u4"), ("sequence", "<u8"), ("host_ns", "<i8"), ("ref_ns", "<i8"),
     ("correction_ns", "<i8"), ("rate_ppt", "<i8"), ("bound_ns", "<i8"), ("anchor_ns", "<i8"),
     ("anchor_bound_ns", "<i8"), ("steps", "<u4"), ("generation", "<u4"), ("flags", "u1"), ("rank", "u1"),
-    ("edges", "<u2"), ("quorum_hosts", "<u4"), ("quorum_s", "<u8"), ("quorum_root", "<u8"),
+    ("part_edges", "u1"), ("part", "u1"), ("quorum_hosts", "<u4"), ("quorum_s", "<u8"), ("quorum_root", "<u8"),
 ]  # fmt: skip
-ARRIVAL_DTYPE = np.dtype([*_REQUEST_FIELDS, ("received_ns", "<i8")])
+ARRIVAL_DTYPE = np.dtype([*_REQUEST_FIELDS, ("received_ns", "<i8"), ("edges", "<u4"), ("reserved", "<u4")])
 REPLY_DTYPE = np.dtype(
     [
         ("magic", "<u4"), ("channel", "<u4"), ("sequence", "<u8"), ("solve", "<u8"), ("ref_ns", "<i8"),
@@ -36,7 +38,7 @@ REPLY_DTYPE = np.dtype(
         ("flags", "u1"), ("suspect", "u1"), ("quorum_s", "<u8"), ("quorum_hosts", "<u4"), ("reserved", "<u4"),
     ]
 )  # fmt: skip
-_REQUEST = struct.Struct("<IIQqqqqqqqIIBBHIQQ")
+_REQUEST = struct.Struct("<IIQqqqqqqqIIBBBBIQQ")
 _REPLY = struct.Struct("<IIQQqqqqIHBBQI4x")
 _RESET = struct.Struct("<IIQ8x")
 _TAG = struct.Struct("<Q")
@@ -44,6 +46,9 @@ _TAG = struct.Struct("<Q")
 # HostInfo, or for news of neighbours.
 HAS_LINE, HAS_ANCHOR, RESEND_INFO, NEWS, ADRIFT, HAS_QUORUM, QUORUM_ANCHORED = (1 << bit for bit in range(7))
 _NS_LIMIT, _SMALL_LIMIT = 2**61, 2**40
+# Edges that one datagram holds, and that a report by datagram can have.
+PART_EDGES = (MAX_DATAGRAM - _REQUEST.size - _TAG.size) // EDGE.size
+MAX_EDGES = MAX_PARTS * PART_EDGES
 
 
 class Reset(Exception):  # noqa: N818 - no error: an answer
@@ -51,24 +56,33 @@ class Reset(Exception):  # noqa: N818 - no error: an answer
 
 
 def fits(report: StepReport) -> bool:
-    """Whether `report` can go as a datagram: not with HostInfo, nor with more edges than one holds (33)."""
-    size = _REQUEST.size + len(report.edges) + _TAG.size
+    """Whether `report` can go as datagrams: not with HostInfo, nor with more than MAX_EDGES (132)."""
     numbers = 0 <= report.steps < 2**32 and 0 <= report.generation < 2**32
-    return report.info is None and size <= MAX_DATAGRAM and numbers and report.rank < 256
+    few = len(report.edges) <= MAX_EDGES * EDGE.size
+    return report.info is None and few and numbers and report.rank < 256
 
 
-def pack_request(channel: Channel, sequence: int, report: StepReport) -> bytes:
-    """The datagram of a report that fits."""
+def pack_request(channel: Channel, sequence: int, report: StepReport) -> list[bytes]:
+    """The datagrams of a report that fits: its parts, as few as possible, all but the last of them full."""
+    size = PART_EDGES * EDGE.size
+    shares = [report.edges[at : at + size] for at in range(0, len(report.edges), size)] or [b""]
+    return [
+        _pack_part(channel, sequence, report, share, part | len(shares) - 1 << 4)
+        for part, share in enumerate(shares)
+    ]
+
+
+def _pack_part(channel: Channel, sequence: int, report: StepReport, share: bytes, part: int) -> bytes:
     line, anchor, quorum = report.line, report.anchor, report.quorum
     head = _REQUEST.pack(
         REQUEST_MAGIC, channel.number, sequence, report.host_ns,
         *((line.ref_host_ns, line.correction_ns, line.rate_ppt, line.bound_ns) if line else (0, 0, 0, 0)),
         *(anchor or (0, 0)), report.steps, report.generation,
         HAS_LINE * (line is not None) | HAS_ANCHOR * (anchor is not None) | ADRIFT * report.adrift | _flags(quorum),
-        report.rank, len(report.edges) // EDGE.size,
+        report.rank, len(share) // EDGE.size, part,
         *((quorum.hosts, quorum.moment_s, name_hash(quorum.root)) if quorum else (0, 0, 0)),
     )  # fmt: skip
-    body = (head + report.edges).ljust(MIN_REQUEST - _TAG.size, b"\0")
+    body = (head + share).ljust(MIN_REQUEST - _TAG.size, b"\0")
     return body + _TAG.pack(siphash24(channel.key, body))
 
 

@@ -86,7 +86,8 @@ class DatagramClient(asyncio.DatagramProtocol):
             return None
         self._sequence += 1
         self._answer = asyncio.get_running_loop().create_future()
-        self._transport.sendto(pack_request(self._channel, self._sequence, report))
+        for part in pack_request(self._channel, self._sequence, report):
+            self._transport.sendto(part)
         try:
             async with asyncio.timeout(timeout_s):
                 reply, self._news = await self._answer

@@ -120,7 +120,7 @@ SUSPECTS = MetricSpec(
 DATAGRAMS = MetricSpec(
     "fabricpulse_clocksync_datagrams_total",
     "counter",
-    "Datagrams of sidecars by what became of them: taken, answered, or why not; overflowed: the kernel had no room.",
+    "Reports as datagrams by what became of them: taken, answered, or why not; overflowed: the kernel had no room.",
     ("outcome",),
 )
 

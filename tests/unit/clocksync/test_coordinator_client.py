@@ -19,9 +19,9 @@ from fabricpulse.clocksync.wire import (
 from fabricpulse.core.web.token_file import TokenFile
 
 
-@pytest.mark.parametrize(("edges", "asks"), [(33, True), (34, False)])
-async def test_a_channel_is_asked_for_where_reports_fit_a_datagram(edges: int, asks: bool) -> None:
-    """A host of many NICs has more edges than that: a channel would be opened at each step, and not used."""
+@pytest.mark.parametrize(("edges", "asks"), [(132, True), (133, False)])
+async def test_a_channel_is_asked_for_where_reports_fit_datagrams(edges: int, asks: bool) -> None:
+    """A host with more edges than that: a channel would be opened at each step, and not used."""
     heard: list[StepReport] = []
 
     async def step(request: web.Request) -> web.Response:

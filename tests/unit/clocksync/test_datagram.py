@@ -52,6 +52,24 @@ def report_of(host: str, offset_ns: int = 0, *, info: bool = False, edges: int |
     )  # fmt: skip
 
 
+def packed(channel: Channel, sequence: int, report: StepReport) -> bytes:
+    """A report of one datagram."""
+    (data,) = pack_request(channel, sequence, report)
+    return data
+
+
+def rejoin(coordinator: "Coordinator", host: str, edges: int) -> None:
+    """`host` says by HTTP that it has so many edges."""
+    peers = [peer for peer in HOSTS if peer != host]
+    names = tuple(EdgeName(f"rail{k}", peers[k % 2], "rail0") for k in range(edges))
+    info = HostInfo(1, f"http://{host}:9613", (), names, "none")
+    coordinator.fleet.report(
+        msgspec.structs.replace(report_of(host), info=info), coordinator.now_s, again=False
+    )
+    # What came by HTTP counts as later than what came by datagram before the same solve.
+    coordinator.solve()
+
+
 class Coordinator:
     """A fleet whose three hosts have joined by HTTP, and its channels on a port of the loopback."""
 
@@ -121,9 +139,9 @@ def sidecars(coordinator: Coordinator) -> Iterator[dict[str, Sidecar]]:
 
 
 def test_layouts_are_those_of_the_native_module() -> None:
-    """Heads of requests (with the moment of arrival) and replies."""
+    """Heads of requests (with what is added as they arrive) and replies."""
     assert (
-        ARRIVAL_DTYPE.itemsize - 8,
+        ARRIVAL_DTYPE.itemsize - 16,
         REPLY_DTYPE.itemsize,
         ARRIVAL_DTYPE.itemsize,
     ) == _report_intake.HEAD_SIZES
@@ -138,7 +156,7 @@ def test_a_step_by_datagram_says_what_one_by_http_says(
     for host, sidecar in sidecars.items():
         report = report_of(host, 300 if host == "a" else 0)
         by_http.report(msgspec.structs.replace(report, info=report_of(host, info=True).info), 100.0)
-        data = pack_request(sidecar.channel, 7, report)
+        data = packed(sidecar.channel, 7, report)
         sizes[host] = len(data)
         sidecar.socket.send(data)
     coordinator.wait_for(taken=3)
@@ -175,7 +193,7 @@ def test_half_of_a_fleet_hears_by_datagram_that_it_is_adrift(
     for host, sidecar in sidecars.items():
         report = msgspec.structs.replace(report_of(host), quorum=quorum, adrift=adrift)
         by_http.report(msgspec.structs.replace(report, info=report_of(host, info=True).info), 100.0)
-        sidecar.socket.send(pack_request(sidecar.channel, 7, report))
+        sidecar.socket.send(packed(sidecar.channel, 7, report))
     coordinator.wait_for(taken=3)
     coordinator.solve()
     by_http.step(100.01)
@@ -197,7 +215,7 @@ def test_a_root_of_which_only_the_hash_is_known_is_asked_for(
     quorum = Quorum(NOW // 10**9 + 100, 8, "elsewhere", anchored=False)
     for sequence, (host, sidecar) in enumerate(sidecars.items(), 1):
         report = msgspec.structs.replace(report_of(host), quorum=quorum)
-        sidecar.socket.send(pack_request(sidecar.channel, sequence, report))
+        sidecar.socket.send(packed(sidecar.channel, sequence, report))
     coordinator.wait_for(taken=3)
     coordinator.solve()
     assert coordinator.fleet.adrift
@@ -216,8 +234,8 @@ def test_a_name_for_which_a_reply_has_no_room_is_fetched_by_http(
     """What is known of the quorum stays until then."""
     before = Quorum(NOW // 10**9, 3, "b" * 200, anchored=False)
     coordinator.fleet.quorum = Quorum(NOW // 10**9 + 100, 8, "c" * 200, anchored=False)
-    sidecars["a"].socket.send(pack_request(sidecars["a"].channel, 1, report_of("a")))
-    sidecars["b"].socket.send(pack_request(sidecars["b"].channel, 1, report_of("b")))
+    sidecars["a"].socket.send(packed(sidecars["a"].channel, 1, report_of("a")))
+    sidecars["b"].socket.send(packed(sidecars["b"].channel, 1, report_of("b")))
     coordinator.wait_for(taken=2)
     coordinator.solve()
     answer = unpack_reply(sidecars["a"].channel, 1, sidecars["a"].socket.recv(2048), "before", before)
@@ -230,15 +248,15 @@ def test_what_is_forged_or_replayed_is_not_taken(
 ) -> None:
     """A wrong key, a changed byte anywhere, the same datagram twice, an older one; nor is any of it answered."""
     sidecar = sidecars["a"]
-    good = pack_request(sidecar.channel, 9, report_of("a"))
-    wrong_key = pack_request(msgspec.structs.replace(sidecar.channel, key=bytes(16)), 10, report_of("a"))
+    good = packed(sidecar.channel, 9, report_of("a"))
+    wrong_key = packed(msgspec.structs.replace(sidecar.channel, key=bytes(16)), 10, report_of("a"))
     sidecar.socket.send(wrong_key)
     for at in (8, 20, 90, len(good) - 1):
         sidecar.socket.send(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
     coordinator.wait_for(forged=5)
     sidecar.socket.send(good)
     sidecar.socket.send(good)
-    sidecar.socket.send(pack_request(sidecar.channel, 8, report_of("a")))
+    sidecar.socket.send(packed(sidecar.channel, 8, report_of("a")))
     coordinator.wait_for(taken=1, replayed=2)
     assert coordinator.solve() == 1
     sidecar.receive(9)
@@ -248,14 +266,17 @@ def test_what_is_forged_or_replayed_is_not_taken(
 def test_what_is_no_datagram_of_ours_is_dropped(
     coordinator: Coordinator, sidecars: dict[str, Sidecar]
 ) -> None:
-    """Too short, too long, another magic, more edges than bytes."""
+    """Too short, too long, another magic, more edges than bytes, parts that cannot be."""
     send = sidecars["a"].socket.send
-    good = pack_request(sidecars["a"].channel, 1, report_of("a"))
+    good = packed(sidecars["a"].channel, 1, report_of("a"))
     send(good[:100])
     send(good.ljust(1_500, b"\0"))
     send(b"GET " + good[4:])
-    send(good[:82] + b"\xff\xff" + good[84:])
-    coordinator.wait_for(malformed=4)
+    send(good[:82] + b"\xff" + good[83:])
+    # The second of one part, and the first of five.
+    send(good[:83] + b"\x01" + good[84:])
+    send(good[:83] + b"\x40" + good[84:])
+    coordinator.wait_for(malformed=6)
     assert coordinator.counts()["taken"] == 0
 
 
@@ -263,8 +284,8 @@ def test_values_of_nonsense_are_left_out(coordinator: Coordinator, sidecars: dic
     """Under a valid tag: a time that would overflow, a negative bound. The others' reports count."""
     for host, line in (("a", Line(2**62, 0, 0, 0)), ("b", Line(NOW, 0, 0, -1))):
         report = msgspec.structs.replace(report_of(host), line=line)
-        sidecars[host].socket.send(pack_request(sidecars[host].channel, 1, report))
-    sidecars["c"].socket.send(pack_request(sidecars["c"].channel, 1, report_of("c")))
+        sidecars[host].socket.send(packed(sidecars[host].channel, 1, report))
+    sidecars["c"].socket.send(packed(sidecars["c"].channel, 1, report_of("c")))
     coordinator.wait_for(taken=3)
     rows, records = coordinator.channels.take()
     assert rows["slot"].tolist() == [coordinator.fleet.members["c"].slot]
@@ -278,7 +299,7 @@ def test_a_channel_that_is_not_known_is_told_so(
     before = coordinator.fleet.members["a"].channel
     assert coordinator.fleet.expire(coordinator.now_s + 100) == HOSTS
     sidecar = sidecars["a"]
-    sidecar.socket.send(pack_request(sidecar.channel, 1, report_of("a")))
+    sidecar.socket.send(packed(sidecar.channel, 1, report_of("a")))
     data = sidecar.socket.recv(2048)
     with pytest.raises(Reset):
         unpack_reply(sidecar.channel, 1, data, "")
@@ -293,7 +314,7 @@ def test_a_source_gets_few_resets_in_a_second(coordinator: Coordinator, sidecars
     sidecar = sidecars["a"]
     nowhere = msgspec.structs.replace(sidecar.channel, number=(sidecar.channel.number + 1_000) & 0xFFFFFFFF)
     for sequence in range(100):
-        sidecar.socket.send(pack_request(nowhere, sequence, report_of("a")))
+        sidecar.socket.send(packed(nowhere, sequence, report_of("a")))
     coordinator.wait_for(unknown=100)
     sidecar.socket.setblocking(False)
     sizes = []
@@ -310,7 +331,7 @@ def test_of_several_reports_the_last_counts_and_one_is_answered(
     """And of very many only a few are kept."""
     sidecar = sidecars["a"]
     for sequence in range(1, 8):
-        sidecar.socket.send(pack_request(sidecar.channel, sequence, report_of("a", edges=sequence % 3)))
+        sidecar.socket.send(packed(sidecar.channel, sequence, report_of("a", edges=sequence % 3)))
     coordinator.wait_for(taken=4, surplus=3)
     assert coordinator.solve() == 1
     sidecar.receive(4)
@@ -321,7 +342,7 @@ def test_who_did_not_report_is_missed_once(coordinator: Coordinator, sidecars: d
     """The next solve waits for it, the one after does not; a report by HTTP ends the waiting too."""
     assert coordinator.channels.intake.waiting() == (0, 3)
     for host in "ab":
-        sidecars[host].socket.send(pack_request(sidecars[host].channel, 1, report_of(host)))
+        sidecars[host].socket.send(packed(sidecars[host].channel, 1, report_of(host)))
     coordinator.wait_for(taken=2)
     assert coordinator.channels.intake.waiting() == (2, 1)
     coordinator.channels.close(coordinator.fleet.members["c"])
@@ -339,7 +360,7 @@ def test_the_event_descriptor_says_when_all_are_there(
     descriptor = coordinator.channels.intake.event_fd
     for expected, hosts in ((1, "a"), (3, "bc")):
         for host in hosts:
-            sidecars[host].socket.send(pack_request(sidecars[host].channel, 1, report_of(host)))
+            sidecars[host].socket.send(packed(sidecars[host].channel, 1, report_of(host)))
         while coordinator.channels.intake.waiting()[0] < expected:
             assert select.select([descriptor], [], [], 10)[0]
             os.eventfd_read(descriptor)
@@ -356,7 +377,7 @@ def test_news_of_neighbours_are_fetched_by_http(
     fleet.report(msgspec.structs.replace(report_of("b"), info=info, generation=2), coordinator.now_s)
     fleet.members["c"].told = fleet.generation
     for host in "ac":
-        sidecars[host].socket.send(pack_request(sidecars[host].channel, 1, report_of(host)))
+        sidecars[host].socket.send(packed(sidecars[host].channel, 1, report_of(host)))
     coordinator.wait_for(taken=2)
     coordinator.solve()
     for host, expected in (("a", True), ("c", False)):
@@ -365,10 +386,89 @@ def test_news_of_neighbours_are_fetched_by_http(
         assert answer[1] is expected
 
 
+@pytest.mark.parametrize(("edges", "parts"), [(33, 1), (34, 2), (40, 2), (132, 4)])
+def test_a_report_of_many_edges_comes_in_parts(
+    edges: int, parts: int, coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """In any order; it counts once, with all edges, and one reply no longer than a part has all verdicts."""
+    rejoin(coordinator, "a", edges)
+    sidecar = sidecars["a"]
+    sidecar.channel = coordinator.channels.open(coordinator.fleet.members["a"])
+    data = pack_request(sidecar.channel, 7, report_of("a", edges=edges))
+    assert [len(part) <= 1432 for part in data] == [True] * parts
+    for host in "bc":
+        sidecars[host].socket.send(packed(sidecars[host].channel, 1, report_of(host)))
+    for part in reversed(data):
+        sidecar.socket.send(part)
+    coordinator.wait_for(taken=3)
+    assert coordinator.counts()["incomplete"] == coordinator.counts()["replayed"] == 0
+    assert coordinator.solve() == 3
+    assert coordinator.fleet.members["a"].reported_edges == edges
+    raw = sidecar.socket.recv(2048)
+    assert len(raw) <= max(map(len, data))
+    answer = unpack_reply(sidecar.channel, 7, raw, "before")
+    assert answer is not None
+    verdicts = unpack_verdicts(answer[0].verdicts)
+    assert sorted(verdict.edge for verdict in verdicts) == list(range(edges))
+    assert answer[0].root == coordinator.fleet.root
+
+
+def test_a_reply_to_most_edges_has_room_for_the_longest_name(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """Else such a host would have to fetch it by HTTP at each step."""
+    rejoin(coordinator, "a", 132)
+    sidecar = sidecars["a"]
+    sidecar.channel = coordinator.channels.open(coordinator.fleet.members["a"])
+    name = "r" * 253
+    coordinator.fleet.quorum = Quorum(NOW // 10**9 + 100, 8, name, anchored=False)
+    for host in "bc":
+        sidecars[host].socket.send(packed(sidecars[host].channel, 1, report_of(host)))
+    for part in pack_request(sidecar.channel, 7, report_of("a", edges=132)):
+        sidecar.socket.send(part)
+    coordinator.wait_for(taken=3)
+    coordinator.solve()
+    reply = sidecar.receive(7)
+    assert (reply.root, len(unpack_verdicts(reply.verdicts))) == (name, 132)
+
+
+def test_a_report_of_which_a_part_was_lost_is_overtaken(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """Nothing of it counts, a part that comes late or twice does not either; and nobody waits for the lost part."""
+    sidecar = sidecars["a"]
+    first, second = pack_request(sidecar.channel, 1, report_of("a", edges=40))
+    sidecar.socket.send(first)
+    sidecar.socket.send(first)
+    coordinator.wait_for(replayed=1)
+    assert coordinator.channels.intake.waiting() == (0, 3)
+    assert coordinator.solve() == 0
+    assert coordinator.channels.intake.waiting() == (0, 2)
+    sidecar.socket.send(packed(sidecar.channel, 2, report_of("a", edges=2)))
+    sidecar.socket.send(second)
+    coordinator.wait_for(taken=1, incomplete=1, replayed=2)
+    rows, records = coordinator.channels.take()
+    assert (rows["edges"].tolist(), len(records)) == ([2], 2)
+
+
+def test_a_part_under_another_key_completes_nothing(
+    coordinator: Coordinator, sidecars: dict[str, Sidecar]
+) -> None:
+    """Each part has its own tag."""
+    sidecar = sidecars["a"]
+    first, second = pack_request(sidecar.channel, 1, report_of("a", edges=40))
+    sidecar.socket.send(first)
+    sidecar.socket.send(second[:-1] + bytes([second[-1] ^ 1]))
+    coordinator.wait_for(forged=1)
+    assert coordinator.counts()["taken"] == 0
+    sidecar.socket.send(second)
+    coordinator.wait_for(taken=1)
+
+
 def test_what_is_too_long_goes_by_http() -> None:
-    """HostInfo, and more edges than an Ethernet frame takes."""
-    assert fits(report_of("a", edges=33))
-    assert not fits(report_of("a", edges=34))
+    """HostInfo, and more edges than the parts of a report take."""
+    assert fits(report_of("a", edges=132))
+    assert not fits(report_of("a", edges=133))
     assert not fits(report_of("a", info=True))
 
 
@@ -376,18 +476,21 @@ def reply_with(channel: Channel | None) -> StepReply:
     return StepReply(1, None, "a", False, b"", "", None, 1, channel=channel)
 
 
-async def test_a_client_that_is_answered_goes_on(coordinator: Coordinator) -> None:
-    """The reply comes back; the root stays when a reply has no room for it."""
+@pytest.mark.parametrize("edges", [2, 40, 132])
+async def test_a_client_that_is_answered_goes_on(edges: int, coordinator: Coordinator) -> None:
+    """The reply comes back, to a report in parts too, and the next may go the same way."""
     client = DatagramClient(f"http://127.0.0.1:{coordinator.port}")
-    await client.open(reply_with(coordinator.channel["a"]))
-    assert client.ready(report_of("a"))
-    task = asyncio.create_task(client.report(report_of("a"), 10.0))
+    rejoin(coordinator, "a", edges)
+    await client.open(reply_with(coordinator.channels.open(coordinator.fleet.members["a"])))
+    report = report_of("a", edges=edges)
+    assert client.ready(report)
+    task = asyncio.create_task(client.report(report, 10.0))
     await asyncio.to_thread(coordinator.wait_for, taken=1)
     coordinator.solve()
     reply = await task
     assert reply is not None
     assert reply.root == coordinator.fleet.root
-    assert client.ready(report_of("a"))
+    assert client.ready(report)
     client.close()
 
 

@@ -19,7 +19,7 @@ def step(what: int, which: int = 0, data: bytes = b"") -> bytes:
     return struct.pack("<BBH", what, which, len(data)) + data
 
 
-def request(sequence: int, edges: int) -> bytes:
+def parts(sequence: int, edges: int) -> list[bytes]:
     """What a sidecar sends; the harness signs it."""
     block = pack_edges([EdgeReport(10**18, 5, 0, 500_000, 20, 5_000, 2_000, k, 0) for k in range(edges)])
     report = StepReport(
@@ -29,13 +29,26 @@ def request(sequence: int, edges: int) -> bytes:
     return pack_request(Channel(0, bytes(range(16))), sequence, report)
 
 
+def request(sequence: int, edges: int) -> bytes:
+    """A report of one datagram."""
+    (data,) = parts(sequence, edges)
+    return data
+
+
 def seeds() -> dict[str, bytes]:
     """Steps of a fleet: hosts come, report, are answered, repeat themselves, leave and come again."""
+    last, *others = reversed(parts(0, 132))
     opened = b"".join(step(2, key) for key in range(1, 5))
     reports = b"".join(step(1, which, request(7, edges)) for which, edges in enumerate((0, 1, 5, 33)))
     solve = step(4, 12, bytes(5 * 8))
     closed = step(3, 1)
+    in_parts = step(9, 2, last) + b"".join(step(17, 2, part) for part in others)
     return {
+        "parts": opened + in_parts * 5 + step(17, 2, last) + step(4, 12, bytes(132 * 8)) + in_parts,
+        "overtaken": opened
+        + in_parts[: -len(step(17, 2, others[-1]))]
+        + step(9, 2, request(0, 3))
+        + in_parts,
         "steps": opened + reports + solve + reports + solve,
         "many_at_once": opened + b"".join(step(9, 2, request(0, 3)) for _ in range(7)) + solve,
         "leases_end": opened
