@@ -2,8 +2,10 @@
 
 chronyd runs with `-x` and on its host's virtual clock, as our own daemons do (tests/native/virtual_clock_preload.c): on
 the kernel's, which all namespaces share, it would follow a clock that never drifts against its own. What it believes is
-asked at its command socket. ptp4l runs with the ntpshm servo, which publishes its offset and touches no clock; it stays
-on the kernel's clock, where the true offset is 0 and what it believes is its error: a help, if anything.
+asked at its command socket. Of the two transmit stamps that the lab's kernel gives a packet it sees the first
+(first_tx_stamp.c): the second is taken behind the queue, and chronyd, which takes the last, would not be under load at
+all. ptp4l runs with the ntpshm servo, which publishes its offset and touches no clock; it stays on the kernel's clock,
+where the true offset is 0 and what it believes is its error: a help, if anything.
 """
 
 import ctypes
@@ -13,6 +15,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.fixtures.debian_tool import debian_tool
@@ -40,7 +43,8 @@ def _program(name: str) -> str:
 
 
 def build_preload(directory: Path, name: str = "virtual_clock_preload") -> Path:
-    """Compiles what gives a program the virtual clock of its host, to read, or as virtual_timex_preload to steer.
+    """Compiles what gives a program the virtual clock of its host, to read, or as virtual_timex_preload to steer; as
+    first_tx_stamp what hides from chronyd the lab's second transmit stamp.
 
     Raises subprocess.CalledProcessError.
     """
@@ -54,11 +58,11 @@ def build_preload(directory: Path, name: str = "virtual_clock_preload") -> Path:
 
 
 def start_chronyd(
-    host: Host, directory: Path, name: str, port: int, lines: list[str], preload: Path | None = None
+    host: Host, directory: Path, name: str, port: int, lines: list[str], preload: Sequence[Path] = ()
 ) -> Path:
     """Starts `chronyd -x` on `host`, answering NTP at `port`; returns its command socket.
 
-    preload : of build_preload, for the host's virtual clock instead of the kernel's.
+    preload : of build_preload, for the host's virtual clock instead of the kernel's, and for one stamp a packet.
     """
     place = directory / f"chrony-{name}"
     place.mkdir(mode=0o700)
@@ -71,7 +75,7 @@ def start_chronyd(
     host.popen(
         [_program("chronyd"), "-x", "-d", "-f", str(config)],
         name=f"chronyd-{name}",
-        env=None if preload is None else {"LD_PRELOAD": str(preload)},
+        env={"LD_PRELOAD": ":".join(map(str, preload))} if preload else None,
     )
     return place / "command"
 

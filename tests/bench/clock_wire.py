@@ -150,7 +150,9 @@ class Wire:
 
     def _start_peers(self) -> None:
         server = self.b.nic("rail0").address
-        preload = build_preload(self.lab.directory)
+        # In this order: what is first converts the stamps that the second lets pass.
+        names = ("virtual_clock_preload", "first_tx_stamp")
+        preload = [build_preload(self.lab.directory, name) for name in names]
         start_chronyd(self.b, self.lab.directory, "server", 11_230, ["local stratum 1"], preload)
         for k, (name, options) in enumerate(CHRONY.items()):
             line = f"server {server} port 11230 iburst {options} xleave"
