@@ -1,4 +1,4 @@
-"""How a sidecar reports: to all coordinators, following the first of its list that places it.
+"""How a sidecar reports: to all coordinators, following one of them (following.py).
 
 All coordinators get all reports, so each of them always has the whole fleet, and hosts that reach different ones still
 keep one timeline: it travels with the reports. A list of which only one is asked would split the fleet whenever one
@@ -17,7 +17,15 @@ import msgspec
 
 from fabricpulse.clocksync.datagram import fits
 from fabricpulse.clocksync.datagram_client import DatagramClient
-from fabricpulse.clocksync.wire import STEP_PATH, StepReply, StepReport, reply_decoder, report_encoder
+from fabricpulse.clocksync.following import Standing, followed, last_quorum
+from fabricpulse.clocksync.wire import (
+    STEP_PATH,
+    Quorum,
+    StepReply,
+    StepReport,
+    reply_decoder,
+    report_encoder,
+)
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.token_file import TokenFile
 
@@ -26,27 +34,29 @@ log = get_logger(__name__)
 _NEVER_S = -1e9
 
 
-class _Peer:
-    """One coordinator. up : it answered the last report. answered_s, placed_s : when it last did, and with a line."""
+class _Peer(Standing):
+    """One coordinator."""
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self.url = url
-        self.up = False
         self.resend_info = True
-        self.answered_s = self.placed_s = _NEVER_S
         self.task: asyncio.Task[None] | None = None
         self.refused = ""
         self.datagrams = DatagramClient(url)
 
 
 class CoordinatorClient:
-    """errors : reports that were not answered, by reason."""
+    """errors : reports that were not answered, by reason. quorum : of the last solve that spoke for the fleet and
+    placed this host.
+    """
 
     def __init__(self, token: TokenFile, *, datagrams: bool = True, timeout_s: float = 3.0) -> None:
         """datagrams : ask for channels. timeout_s : for the answer to one."""
         self._token = token
         self._datagrams, self._timeout_s = datagrams, timeout_s
         self.errors = {"timeout": 0, "connection": 0, "status": 0, "reply": 0}
+        self.quorum: Quorum | None = None
         self._peers: list[_Peer] = []
         self._follow_s = 0.0
         self._placed = False
@@ -88,7 +98,7 @@ class CoordinatorClient:
         at most `wait_s` later.
 
         report : makes one of now; with HostInfo if it is passed True. take : gets each reply, even after the return,
-        and whether it is that of the coordinator to follow: the first that placed this host within `follow_s`.
+        and whether it is that of the coordinator to follow. follow_s : how long one is followed that no longer answers.
         """
         self._choose(urls)
         self._follow_s = follow_s
@@ -119,14 +129,6 @@ class CoordinatorClient:
                 gone.task.cancel()
             gone.datagrams.close()
 
-    def _followed(self, now_s: float) -> _Peer | None:
-        """The first of the list that placed this host lately; for a host that never was placed, the first that is up:
-        two coordinators of a fleet that begins would begin two timelines.
-        """
-        if not self._placed:
-            return next((peer for peer in self._peers if peer.up), None)
-        return next((peer for peer in self._peers if now_s - peer.placed_s <= self._follow_s), None)
-
     async def _report(
         self,
         session: aiohttp.ClientSession,
@@ -153,15 +155,13 @@ class CoordinatorClient:
             peer.up = False
             return
         now_s = time.monotonic()
-        peer.answered_s = now_s
         if not peer.up:
             log.info("a coordinator answers", url=peer.url)
-        peer.up = True
+        peer.heard(reply, now_s)
         peer.resend_info = peer.resend_info or reply.resend_info
-        if reply.line is not None:
-            peer.placed_s = now_s
-        followed = self._followed(now_s)
-        follow = followed is None or followed is peer
+        leader = followed(self._peers, now_s, self._follow_s, placed=self._placed)
+        follow = leader is None or leader is peer
+        self.quorum = last_quorum(self._peers) or self.quorum
         self._placed = self._placed or (follow and reply.line is not None)
         try:
             take(reply, follow)

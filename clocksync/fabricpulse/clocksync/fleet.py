@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fabricpulse.clocksync.graph_solve import Edges, Hosts, Solution, SolveParameters, solve
 from fabricpulse.clocksync.members import JUMPED, MISFITTING, Columns, Member
+from fabricpulse.clocksync.quorum import Election
 from fabricpulse.clocksync.report_table import Records, ReportTable, name_hash
 from fabricpulse.clocksync.solve_input import Ints, Said, edge_input
 from fabricpulse.clocksync.wire import EDGE, VERDICT, VERDICT_DTYPE, EdgeName, Quorum, StepReport
@@ -139,6 +140,7 @@ class Fleet:
         self.members[name] = self._by_slot[slot] = member
         self.columns.clear(slot)
         self.columns.at["joined"][slot] = True
+        self.columns.at["name"][slot] = name_hash(name)
         self.generation += 1
         self._peers = None
         return member
@@ -243,42 +245,38 @@ class Fleet:
         if rows["anchored"].any():
             # All follow an anchor, whose clock may be free by now: chronyd has died, or hears no server.
             drift_ppb = max(drift_ppb, _ALONE_DRIFT_PPB)
-        latest = self._latest_quorum(rows)
-        if latest is not None:
-            self.root = latest.root
-        at_root = np.flatnonzero(rows["slot"] == self._slots.get(self.root, -1))
-        root = int(at_root[0]) if len(at_root) else None
+        election = self._election(rows, said, now_s)
         edges = edge_input(records, owner, peer, host_now)
         hosts = said.hosts(host_now, drift_ppb)
-        solution = solve(hosts, edges, root, self.parameters, latest)
+        solution = solve(hosts, edges, election, self.parameters)
         if not hosts.known.all():
             # Newcomers were only placed by when their report came in; now it is known what their clocks show.
             said.place(solution, host_now)
             host_now = said.simultaneous()
             edges = edge_input(records, owner, peer, host_now)
             hosts = said.hosts(host_now, drift_ppb)
-            solution = solve(hosts, edges, root, self.parameters, latest)
-        self._take_quorum(rows, hosts, host_now, solution, latest)
+            solution = solve(hosts, edges, election, self.parameters)
+        self._take_quorum(rows, hosts, host_now, solution, election.quorum)
         self._deliver(rows, hosts, host_now, solution, now_s)
         self._judge(rows, records["edge"], edges, solution)
         return solution
 
-    def _latest_quorum(self, rows: Records) -> Quorum | None:
-        """The latest of those that are known here and those that the reports bring."""
-        # Nearly all rows say the same, so that only few have to become objects.
-        for name in ("quorum_s", "quorum_hosts"):
-            rows = rows[rows[name] == rows[name].max()]
-        said = {
-            Quorum(
-                int(row["quorum_s"]),
-                int(row["quorum_hosts"]),
-                self._name(int(row["quorum_root"])),
-                bool(row["quorum_anchored"]),
-            )
-            for row in np.unique(rows[["quorum_s", "quorum_hosts", "quorum_root", "quorum_anchored"]])
-            if row["quorum_s"] >= 0
-        }
-        return max(filter(None, (self.quorum, *said)), default=None)
+    def _election(self, rows: Records, said: Said, now_s: float) -> Election:
+        fleet_ns = said.fleet_ns()
+        election = Election.of(
+            rows,
+            self.columns.at["name"][rows["slot"]],
+            self.quorum,
+            self._name,
+            rested=self.columns.at["rested"][rows["slot"]],
+            heard=now_s - rows["received_s"] <= self.stale_s / 2,
+            away_s=self.lease_s,
+            fleet_s=None if fleet_ns is None else fleet_ns // 10**9,
+            first=self.root,
+        )
+        if election.quorum is not None:
+            self.root = election.quorum.root
+        return election
 
     def _name(self, hashed: int) -> str:
         """The host whose name has this hash; "" when none is known here, so that it is nobody's root."""
@@ -295,6 +293,8 @@ class Fleet:
             return
         self.root = self._by_slot[int(rows["slot"][solution.root])].name
         in_main = solution.component == solution.main
+        self.columns.at["rested"] = False
+        self.columns.at["rested"][rows["slot"][in_main]] = True
         moment_s = int(host_now[solution.root] + solution.correction_ns[solution.root]) // 10**9
         anchored = bool((in_main & np.isfinite(hosts.anchor_ns)).any())
         self.quorum = Quorum(max(moment_s, 0), int(in_main.sum()), self.root, anchored)

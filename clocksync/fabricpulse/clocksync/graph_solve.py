@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, dijkstra
 
-from fabricpulse.clocksync.wire import Quorum
+from fabricpulse.clocksync.quorum import Election
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -186,14 +186,12 @@ def _dot(a: Floats, b: Floats) -> float:
     return float(np.einsum("i,i->", a, b))
 
 
-def solve(
-    hosts: Hosts, edges: Edges, root: int | None, parameters: SolveParameters, quorum: Quorum | None = None
-) -> Solution:
+def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParameters) -> Solution:
     """One step of the fleet: corrections, rates and bounds of all hosts at the common instant.
 
-    root : the host of the last solve's root, if it still lives. quorum : what the main component must have to speak for
-    the fleet, whose time without anchors is right by definition; otherwise others may keep the fleet's time, and only
-    what hosts knew before is known. The timeline goes on without a jump: the median correction of hosts that already
+    election : whose the root is, and what the main component must have to speak for the fleet, whose time without
+    anchors is right by definition; otherwise others may keep the fleet's time, and only what hosts knew before is
+    known. The timeline goes on without a jump: the median correction of hosts that already
     keep it does not change, unless anchors say so.
     """
     n = len(hosts)
@@ -210,16 +208,16 @@ def solve(
     delta, huber = robust_least_squares(graph, m, sigma)
     residual = m - (delta[edges.i] - delta[edges.j])
 
-    main = _main_component(hosts, component, root)
-    chosen = root if root is not None and 0 <= root < n and component[root] == main else None
+    main = _main_component(hosts, component, election)
+    chosen = election.root if election.root is not None and component[election.root] == main else None
     if chosen is None:
-        chosen = _choose_root(component, edges, main)
-    correction_f, shift = _gauge(hosts, component, predicted, delta)
-    rate = _gauge_rate(hosts, component, rate, parameters)
+        chosen = _choose_root(component, edges, main, election.order)
+    correction_f, shift = _gauge(hosts, component, predicted, delta, election.keeps)
+    rate = _gauge_rate(hosts, component, rate, parameters, election.keeps)
     correction = predicted + np.rint(correction_f).astype(np.int64)
     change = (correction - hosts.correction_ns).astype(np.float64)
     in_main = component == main
-    whole = _is_whole(hosts, in_main, chosen == root, quorum)
+    whole = election.whole(in_main, bool((in_main & np.isfinite(hosts.anchor_ns)).any()))
     begins = not (hosts.known & in_main).any()
     # Anchors say themselves what they know; without them the root of the fleet is right, and that of a part is not.
     right = chosen if whole or begins else None
@@ -228,15 +226,6 @@ def solve(
     bound = _bounds(hosts, edges, residual, change, right, parameters)
     reached = np.isfinite(bound)
     return Solution(correction, rate, bound, reached, residual, huber, component, main, chosen, shift, whole)
-
-
-def _is_whole(hosts: Hosts, in_main: NDArray[np.bool_], has_root: bool, quorum: Quorum | None) -> bool:
-    """Whether the hosts of the main component speak for the fleet; of two halves the one with the root does."""
-    anchored = bool((in_main & np.isfinite(hosts.anchor_ns)).any())
-    if quorum is None or anchored:
-        return True
-    count = int(in_main.sum())
-    return not quorum.anchored and (2 * count > quorum.hosts or (2 * count == quorum.hosts and has_root))
 
 
 def _predict(hosts: Hosts, edges: Edges, component: NDArray[np.int32]) -> Ints:
@@ -267,25 +256,39 @@ def _predict(hosts: Hosts, edges: Edges, component: NDArray[np.int32]) -> Ints:
     return predicted
 
 
-def _main_component(hosts: Hosts, component: NDArray[np.int32], root: int | None) -> int:
-    """The component that goes on as the fleet: the one with most hosts that already keep fleet time; of two with
-    equally many the one with the root.
+def _main_component(hosts: Hosts, component: NDArray[np.int32], election: Election) -> int:
+    """The component that goes on as the fleet: the one with most anchors; without them, or where they are equally many,
+    with most hosts that keep fleet time and vote, then with most that keep it, then with the root, then the largest.
     """
-    anchored = np.isfinite(hosts.anchor_ns)
-    votes = np.bincount(component, 1.0 + 1e3 * hosts.known + 1e7 * anchored)
-    if root is not None and 0 <= root < len(component):
-        votes[component[root]] += 0.5
-    return int(votes.argmax())
+    n = int(component.max()) + 1
+    with_root = np.zeros(n)
+    if election.root is not None:
+        with_root[component[election.root]] = 1.0
+    ranks = [
+        np.bincount(component, of, n)
+        for of in (np.isfinite(hosts.anchor_ns), hosts.known & election.votes, hosts.known)
+    ]
+    # The last key is the first that counts.
+    return int(np.lexsort([np.bincount(component, minlength=n), with_root, *reversed(ranks)])[-1])
 
 
-def _choose_root(component: NDArray[np.int32], edges: Edges, main: int) -> int:
+def _choose_root(component: NDArray[np.int32], edges: Edges, main: int, order: NDArray[np.uint64]) -> int:
+    """The best connected host, and the same at each coordinator that hears the same."""
     degree = np.bincount(edges.i, minlength=len(component)) + np.bincount(edges.j, minlength=len(component))
     degree = np.where(component == main, degree, -1)
-    return int(degree.argmax())
+    best = np.flatnonzero(degree == degree.max())
+    return int(best[order[best].argmin()])
+
+
+def _keepers(hosts: Hosts, members: NDArray[np.intp], keeps: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Those of `members` whose lines say what the timeline is."""
+    known = members[hosts.known[members]]
+    keepers = known[keeps[known]]
+    return keepers if len(keepers) else known
 
 
 def _gauge(
-    hosts: Hosts, component: NDArray[np.int32], predicted: Ints, delta: Floats
+    hosts: Hosts, component: NDArray[np.int32], predicted: Ints, delta: Floats, keeps: NDArray[np.bool_]
 ) -> tuple[Floats, float]:
     """Fixes the constant of each component, and says by how much its anchors want to move the main
     timeline.
@@ -295,7 +298,7 @@ def _gauge(
     for label in np.unique(component):
         members = np.flatnonzero(component == label)
         anchored = members[np.isfinite(hosts.anchor_ns[members])]
-        known = members[hosts.known[members]]
+        known = _keepers(hosts, members, keeps)
         if len(anchored):
             wanted = hosts.anchor_ns[anchored] - predicted[anchored] - delta[anchored]
             constant = _weighted_median(wanted, 1.0 / np.square(hosts.anchor_bound_ns[anchored] + 1.0))
@@ -311,7 +314,11 @@ def _gauge(
 
 
 def _gauge_rate(
-    hosts: Hosts, component: NDArray[np.int32], rate: Floats, parameters: SolveParameters
+    hosts: Hosts,
+    component: NDArray[np.int32],
+    rate: Floats,
+    parameters: SolveParameters,
+    keeps: NDArray[np.bool_],
 ) -> Floats:
     """Fixes the fleet's frequency: it goes on as it was and turns slowly to the median of the hosts'
     frequencies.
@@ -320,7 +327,7 @@ def _gauge_rate(
     for label in np.unique(component):
         members = np.flatnonzero(component == label)
         anchored = members[np.isfinite(hosts.anchor_ns[members])]
-        known = members[hosts.known[members]]
+        known = _keepers(hosts, members, keeps)
         if len(anchored):
             # An anchor's own clock runs at the right rate.
             out[members] -= np.median(rate[anchored])

@@ -14,6 +14,8 @@ JUMPED, MISFITTING = 1, 2
 
 # told : generation of the fleet in which the host was last told where its neighbours are; moved : in which the host
 # itself last said that its neighbours find it somewhere else. info : generation of its HostInfo, -1 without.
+# name : its name_hash. rested : the last solve that spoke for the
+# fleet rested on it, among others.
 COLUMNS = np.dtype(
     [
         ("expires_s", "f8"),
@@ -29,12 +31,14 @@ COLUMNS = np.dtype(
         ("generation", "i8"),
         ("told", "i8"),
         ("moved", "i8"),
+        ("name", "u8"),
         ("verdicts", "u4", (2,)),
         ("jumps", "i4"),
         ("misfits", "i4"),
         ("reported_edges", "i4"),
         ("joined", "?"),
         ("placed", "?"),
+        ("rested", "?"),
         ("suspect", "u1"),
     ]
 )

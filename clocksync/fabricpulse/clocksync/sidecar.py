@@ -31,7 +31,6 @@ from fabricpulse.clocksync.wire import (
     Line,
     LineReply,
     NicInfo,
-    Quorum,
     StepReply,
     StepReport,
     pack_edges,
@@ -96,7 +95,6 @@ class Sidecar:
         )
         self._neighbours = NeighbourBook(run_dir / "clocksync-neighbours.json")
         self._root = ""
-        self._quorum: Quorum | None = None
         self._suspect = ""
         self._fit_s = 0.0
         self._started_s = time.monotonic()
@@ -289,7 +287,7 @@ class Sidecar:
             root=self._root,
             steps=self._fleet_clock.page.disruptions,
             info=self._info if with_info else None,
-            quorum=self._quorum,
+            quorum=self._coordinator.quorum,
             adrift=self._fleet_clock.adrift,
         )
 
@@ -341,7 +339,7 @@ class Sidecar:
             self._neighbours.learn({**known, **reply.neighbours})
         if not follow:
             return
-        self._root, self._quorum = reply.root, reply.quorum
+        self._root = reply.root
         if reply.suspect and reply.suspect != self._suspect:
             log.warning("the coordinator finds this host's stamps wrong", reason=reply.suspect)
         self._suspect = reply.suspect

@@ -54,6 +54,13 @@ class Said:
         whole, rest = np.divmod(host_ns - self.ref_ns, 10**6)
         return self.correction_ns + (whole * self.rate_ppt + rest * self.rate_ppt // 10**6) // 10**6
 
+    def fleet_ns(self) -> int | None:
+        """Fleet time about now, by most of the hosts that have it; None while nobody does."""
+        if not self.placed.any():
+            return None
+        shown = np.sort((self.arrived_ns + self._correction_at(self.arrived_ns))[self.placed])
+        return int(shown[len(shown) // 2])
+
     def simultaneous(self) -> Ints:
         """What each host's clock shows at one moment, ns.
 
@@ -61,11 +68,10 @@ class Said:
         ppm of difference 10 ms of it would cost 1 us. So the moment is one of fleet time, which every host with a line
         can name exactly; when the reports came in only says about which.
         """
-        if not self.placed.any():
+        moment = self.fleet_ns()
+        if moment is None:
             return self.arrived_ns
         fleet = self.arrived_ns + self._correction_at(self.arrived_ns)
-        shown = np.sort(fleet[self.placed])
-        moment = shown[len(shown) // 2]
         return np.where(self.placed, self.arrived_ns + (moment - fleet), self.arrived_ns)
 
     def place(self, solution: Solution, host_now: Ints) -> None:

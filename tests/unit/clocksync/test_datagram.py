@@ -212,7 +212,7 @@ def test_a_root_of_which_only_the_hash_is_known_is_asked_for(
     coordinator: Coordinator, sidecars: dict[str, Sidecar]
 ) -> None:
     """The quorum counts at once, is not passed on without its root, and is whole after a report by HTTP."""
-    quorum = Quorum(NOW // 10**9 + 100, 8, "elsewhere", anchored=False)
+    quorum = Quorum(NOW // 10**9, 8, "elsewhere", anchored=False)
     for sequence, (host, sidecar) in enumerate(sidecars.items(), 1):
         report = msgspec.structs.replace(report_of(host), quorum=quorum)
         sidecar.socket.send(packed(sidecar.channel, sequence, report))

@@ -1,0 +1,122 @@
+"""Which part of a fleet that is cut in several speaks for it.
+
+Without anchors fleet time is right by definition, and that can hold for one part only. Each solve that speaks for the
+fleet says what it rested on (`Quorum`); the hosts that it placed remember that and say it with their next report. A
+later solve speaks for the fleet if it has more than half of those hosts, or half of them and the root. Coordinators
+need not remember anything, nor ask each other. Pure.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.clocksync.report_table import Records, name_hash
+from fabricpulse.clocksync.wire import Quorum
+
+# Quorums of one step: coordinators do not solve at the same moment, and moments are whole seconds.
+_SAME_S = 2
+
+
+def merged(quorums: Iterable[Quorum | None]) -> Quorum | None:
+    """The latest of `quorums`; where several are of one step, the most hosts and one root, the same for everybody.
+
+    Two coordinators of one fleet may begin with two roots. Hosts that report to both pass this on to both.
+    """
+    known = [quorum for quorum in quorums if quorum is not None]
+    if not known:
+        return None
+    latest = max(quorum.moment_s for quorum in known)
+    same = [quorum for quorum in known if quorum.moment_s >= latest - _SAME_S]
+    root = min((quorum.root for quorum in same), key=name_hash)
+    return Quorum(latest, max(q.hosts for q in same), root, any(q.anchored for q in same))
+
+
+@dataclass(frozen=True)
+class Election:
+    """What the reports of one solve, in rows, say of the last quorum; None when there was none.
+
+    votes : the row's host was part of it, or is new. keeps : its line is the fleet's; a host that was away brings its
+    own, which must not move the others'. root : row of the root of the timeline, if one of those named is
+    there. decides : that row decides between two halves: it is the root that all agree on. order : by which a new root
+    is chosen, the same number for a host wherever it reports; the least wins.
+    """
+
+    quorum: Quorum | None
+    votes: NDArray[np.bool_]
+    keeps: NDArray[np.bool_]
+    root: int | None
+    decides: bool
+    order: NDArray[np.uint64]
+
+    @classmethod
+    def of(
+        cls,
+        rows: Records,
+        order: NDArray[np.uint64],
+        remembered: Quorum | None,
+        name_of: Callable[[int], str],
+        *,
+        rested: NDArray[np.bool_],
+        heard: NDArray[np.bool_],
+        away_s: float,
+        fleet_s: int | None,
+        first: str = "",
+    ) -> "Election":
+        """From `rows`. order : name_hash of each row's host. remembered : counts when no row knows of any.
+
+        name_of : the host with a name_hash, "" if none is known. fleet_s : fleet time; nothing that a row says to be
+        from later is believed. first : root to take where there was no quorum. away_s : a host that was part of a
+        quorum so much older than the last does not vote: it was away, or in another part; unless it is one of those
+        that `rested` in what is remembered (the reply was lost). heard : rows of hosts that have reported just now;
+        others do not vote. Who has lost the others must know it before they, who have lost the root, take another.
+        """
+        spoken = rows["quorum_s"] >= 0
+        if fleet_s is not None:
+            spoken &= rows["quorum_s"] <= fleet_s + _SAME_S
+        if not spoken.any():
+            named = name_hash(remembered.root if remembered is not None else first)
+            root = _row_of(order, named)
+            decides = root is not None and bool(heard[root])
+            return cls(remembered, heard, np.ones(len(rows), np.bool_), root, decides, order)
+        latest = int(rows["quorum_s"][spoken].max())
+        same = rows[spoken & (rows["quorum_s"] >= latest - _SAME_S)]
+        # Nearly all rows say the same.
+        roots = np.unique(same["quorum_root"])
+        present = [row for named in roots.tolist() if (row := _row_of(order, named)) is not None]
+        quorum = Quorum(
+            latest,
+            int(same["quorum_hosts"].max()),
+            name_of(int(roots[0])),
+            bool(same["quorum_anchored"].any()),
+        )
+        part = spoken & (rows["quorum_s"] >= latest - away_s)
+        if remembered is not None and remembered.moment_s >= latest:
+            part |= rested
+        root = present[0] if present else None
+        decides = root is not None and bool(heard[root]) and int(order[root]) == int(roots[0])
+        return cls(quorum, heard & (part | ~spoken), part, root, decides, order)
+
+    @classmethod
+    def undisputed(cls, hosts: int, root: int | None = None) -> "Election":
+        """Of a fleet that nothing was part of before, or of which nobody doubts that it is all here."""
+        everybody = np.ones(hosts, np.bool_)
+        order = np.arange(hosts, dtype=np.uint64)
+        return cls(None, everybody, everybody, root, root is not None, order)
+
+    def whole(self, part: NDArray[np.bool_], anchored: bool) -> bool:
+        """Whether the rows in `part` speak for the fleet. anchored : one of them is an anchor, so that UTC is right."""
+        if self.quorum is None or anchored:
+            return True
+        votes = int((part & self.votes).sum())
+        if self.quorum.anchored:
+            return False
+        # A root that is here is not with the other half, whatever it was part of.
+        decides = self.decides and self.root is not None and bool(part[self.root])
+        return 2 * votes > self.quorum.hosts or (2 * votes == self.quorum.hosts and decides)
+
+
+def _row_of(order: NDArray[np.uint64], named: int) -> int | None:
+    found = np.flatnonzero(order == np.uint64(named))
+    return int(found[0]) if len(found) else None

@@ -1,0 +1,83 @@
+"""Parts of a fleet that do not reach each other: whatever is cut, bounds hold, and one part at most is the fleet."""
+
+import pytest
+from tests.unit.clocksync.divided_fleet import DividedFleet
+
+from fabricpulse.clocksync.fleet import Fleet
+
+# A part's clocks turn by this together when it is cut off: less than what an edge's bound allows for while its last
+# fit counts. Later by as much more as holdover allows.
+_TURN_PPB, _MORE_PPB = 200, 600
+
+
+def running(hosts: int, coordinators: int, seed: int, lost: float = 0.0) -> DividedFleet:
+    """All synchronized."""
+    fleet = DividedFleet(hosts, coordinators, seed, lost)
+    for _ in range(15):
+        fleet.step()
+    assert fleet.synchronized() == set(fleet.hosts)
+    return fleet
+
+
+def turn(fleet: DividedFleet, part: set[str], by_ppb: float) -> None:
+    for name in part:
+        fleet.hosts[name].turn(fleet.t_s, by_ppb)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_after_any_cut_bounds_hold(seed: int) -> None:
+    """Hosts and coordinators are divided at random, some of either die or start again, replies are lost; the clocks of
+    one part turn. Then all is mended, and they are one fleet again.
+    """
+    fleet = running(2 + seed % 5, 1 + seed % 3, seed, lost=(seed % 2) * 0.05)
+    random, names = fleet.random, sorted(fleet.hosts)
+    for _ in range(2):
+        part = set(random.sample(names, random.randint(1, len(names) - 1)))
+        cut = set(random.sample(range(len(fleet.coordinators)), random.randint(0, len(fleet.coordinators))))
+        fleet.cut(part, cut)
+        turn(fleet, part, _TURN_PPB)
+        dead = random.randrange(len(fleet.coordinators)) if random.random() < 0.3 else None
+        if dead is not None:
+            fleet.coordinators[dead] = None
+        for second in range(30):
+            if second == 12:
+                turn(fleet, part, _MORE_PPB)
+            if second == 20 and dead is not None:
+                fleet.coordinators[dead] = Fleet()
+            fleet.step()
+        fleet.mend()
+        turn(fleet, part, -_TURN_PPB - _MORE_PPB)
+        for _ in range(20):
+            fleet.step()
+        assert fleet.synchronized() == set(names)
+        assert fleet.spread_ns() < 1_000
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_two_halves_exactly_one_is_the_fleet(seed: int) -> None:
+    """Each has a coordinator; the one with the root goes on, the other knows that it cannot know."""
+    fleet = running(4, 2, seed)
+    half = set(fleet.random.sample(sorted(fleet.hosts), 2))
+    fleet.cut(half, {1})
+    turn(fleet, half, _TURN_PPB)
+    for second in range(30):
+        fleet.step()
+        if second >= 10:
+            assert fleet.synchronized() in (half, set(fleet.hosts) - half)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_some_reach_only_one_of_the_coordinators(seed: int) -> None:
+    """From the first moment; all exchange probes with all. One timeline."""
+    fleet = DividedFleet(3 + seed % 4, 2, seed)
+    names = sorted(fleet.hosts)
+    fleet.random.shuffle(names)
+    for name in names[1:]:
+        fleet.hears[name] = fleet.random.choice([{0}, {1}, {0, 1}])
+    for _ in range(15):
+        fleet.step()
+    for _ in range(60):
+        fleet.step()
+        assert fleet.spread_ns() < 1_000
+    # Some may hear a coordinator only that hears too few.
+    assert 2 * len(fleet.synchronized()) >= len(names)
