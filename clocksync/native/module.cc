@@ -6,8 +6,8 @@
 
 #include <cstring>
 #include <stdexcept>
-#include <system_error>
 
+#include "python_module.h"
 #include "report_intake.h"
 
 namespace nb = nanobind;
@@ -15,13 +15,6 @@ using namespace nb::literals;
 using namespace fabricpulse;
 
 namespace {
-
-SipKey to_key(nb::bytes raw) {
-  if (raw.size() != 16) throw std::invalid_argument("a key has 16 bytes");
-  SipKey key;
-  std::memcpy(key.data(), raw.c_str(), key.size());
-  return key;
-}
 
 template <typename Record>
 std::vector<Record> records_of(nb::bytes raw) {
@@ -34,14 +27,7 @@ std::vector<Record> records_of(nb::bytes raw) {
 }  // namespace
 
 NB_MODULE(_report_intake, m) {
-  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
-    try {
-      std::rethrow_exception(p);
-    } catch (const std::system_error& e) {
-      errno = e.code().value();
-      PyErr_SetFromErrnoWithFilename(PyExc_OSError, e.what());
-    }
-  });
+  raise_os_errors();
 
   m.attr("REQUEST_MAGIC") = kRequestMagic;
   m.attr("REPLY_MAGIC") = kReplyMagic;

@@ -9,24 +9,17 @@
 #include <cstring>
 #include <optional>
 #include <stdexcept>
-#include <system_error>
 #include <tuple>
 
 #include "edge_text.h"
 #include "engine.h"
+#include "python_module.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace fabricpulse;
 
 namespace {
-
-SipKey to_key(nb::bytes raw) {
-  if (raw.size() != 16) throw std::invalid_argument("a key has 16 bytes");
-  SipKey key;
-  std::memcpy(key.data(), raw.c_str(), key.size());
-  return key;
-}
 
 template <typename Array>
 nb::tuple bounds(const Array& array) {
@@ -56,14 +49,7 @@ using EdgeTuple = std::tuple<std::uint32_t, std::string, std::string, std::strin
 }  // namespace
 
 NB_MODULE(_probe_engine, m) {
-  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
-    try {
-      std::rethrow_exception(p);
-    } catch (const std::system_error& e) {
-      errno = e.code().value();
-      PyErr_SetFromErrnoWithFilename(PyExc_OSError, e.what());
-    }
-  });
+  raise_os_errors();
 
   m.attr("OWD_BUCKETS_NS") = bounds(kOwdBuckets);
   m.attr("LATENESS_BUCKETS_NS") = bounds(kLatenessBuckets);
