@@ -387,6 +387,16 @@ class Fleet:
         columns["bound_ns"][slots] = solution.bound_ns[placed]
         columns["line_bound_ns"][slots] = np.ceil(solution.bound_ns[placed]).astype(np.int64)
         self.unreached = int((~placed).sum())
+        # Their next report will say so. A solve before that, for newcomers, would else begin another timeline.
+        begun = placed & ~rows["known"]
+        rows["known"] |= begun
+        for name, column in (
+            ("ref_ns", "ref_ns"),
+            ("correction_ns", "correction_ns"),
+            ("rate_ppt", "rate_ppt"),
+            ("bound_ns", "line_bound_ns"),
+        ):
+            rows[name][begun] = columns[column][rows["slot"][begun]]
 
     def _judge(self, rows: Records, numbers: NDArray[np.uint16], edges: Edges, solution: Solution) -> None:
         """Names the edges that do not fit, and the host most of whose edges do not."""

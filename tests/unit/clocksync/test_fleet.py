@@ -123,3 +123,51 @@ def test_a_fleet_that_has_fleet_time_waits_for_no_anchor() -> None:
         fleet.report(report(host, Line(NOW_NS, 5_000_000, 0, 100), kind="system"), 0.0)
     fleet.step(0.1)
     assert placed(fleet) == HOSTS
+
+
+def test_a_timeline_that_has_begun_goes_on_before_its_hosts_say_so() -> None:
+    """A solve for a newcomer 0.4 s after the first, with the reports of before: 2 us off if it began anew."""
+    fleet = Fleet()
+    rates_ppb = {"h0": 50_000, "h1": 40_000, "h2": -50_000}
+
+    def shown(host: str, at_ns: int) -> int:
+        return NOW_NS + at_ns + at_ns * rates_ppb[host] // 10**9
+
+    def said(host: str, at_ns: int) -> StepReport:
+        others = [peer for peer in HOSTS if peer != host]
+        edges = [
+            EdgeReport(
+                shown(host, at_ns), shown(peer, at_ns) - shown(host, at_ns),
+                (rates_ppb[peer] - rates_ppb[host]) * 1000, 0, 10, 1000, 1000, k, 0,
+            )
+            for k, peer in enumerate(others)
+        ]  # fmt: skip
+        names = tuple(EdgeName("rail0", peer, "rail0") for peer in others)
+        info = HostInfo(1, "", (), names, "none")
+        return StepReport(
+            PROTOCOL, host, 1, 1, shown(host, at_ns), pack_edges(edges), None, None, "", 0, info
+        )
+
+    def times(at_ns: int) -> dict[str, tuple[float, int]]:
+        lines = {name: member.line for name, member in fleet.members.items()}
+        return {
+            name: (
+                shown(name, at_ns) - NOW_NS + line.correction_ns
+                + (shown(name, at_ns) - line.ref_host_ns) * line.rate_ppt * 1e-12,
+                line.bound_ns,
+            )
+            for name, line in lines.items() if line is not None
+        }  # fmt: skip
+
+    for host in HOSTS[:2]:
+        fleet.report(said(host, 0), 0.0)
+    fleet.step(3.1)
+    first = times(3_100_000_000)
+    assert sorted(first) == HOSTS[:2]
+    fleet.report(said("h2", 3_400_000_000), 3.4)
+    fleet.step(3.5)
+    second = times(3_100_000_000)
+    assert sorted(second) == HOSTS
+    for before, its_bound in first.values():
+        for after, bound in second.values():
+            assert abs(after - before) <= bound + its_bound
