@@ -28,6 +28,7 @@ from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.core.web.listeners import allow_connections
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 
@@ -90,6 +91,7 @@ class Coordinator:
 
     async def run(self) -> None:
         """Serves until stopped. Raises UserError when the address cannot be bound."""
+        allow_connections()
         await self.server.start()
         if self._config.datagrams:
             self._open_channels()

@@ -23,7 +23,11 @@ _FRUITLESS = 2
 
 
 class DatagramClient(asyncio.DatagramProtocol):
-    """Reports to the coordinator at `url`. wanted : the next report by HTTP should ask for a channel."""
+    """Reports to the coordinator at `url`.
+
+    wanted : the next report by HTTP should ask for a channel. forgotten : the coordinator has said that it does not
+    know the last one, so that it does not know the host either.
+    """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -40,6 +44,7 @@ class DatagramClient(asyncio.DatagramProtocol):
         self._heard = self._news = False
         self._fruitless = 0
         self._paused_until_s = 0.0
+        self.forgotten = False
 
     @property
     def wanted(self) -> bool:
@@ -55,6 +60,7 @@ class DatagramClient(asyncio.DatagramProtocol):
     async def open(self, reply: StepReply) -> None:
         """Takes the channel of a reply by HTTP, if it has one; the one of before has ended in any case."""
         self.close()
+        self.forgotten = False
         if reply.channel is None:
             return
         try:
@@ -91,7 +97,8 @@ class DatagramClient(asyncio.DatagramProtocol):
         try:
             async with asyncio.timeout(timeout_s):
                 reply, self._news = await self._answer
-        except (TimeoutError, OSError, Reset):
+        except (TimeoutError, OSError, Reset) as error:
+            self.forgotten = isinstance(error, Reset)
             self._missed()
             return None
         finally:

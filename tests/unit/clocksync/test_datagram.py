@@ -501,7 +501,9 @@ async def test_a_client_whose_coordinator_was_restarted_hears_it_at_once(coordin
     coordinator.fleet.expire(coordinator.now_s + 100)
     assert await client.report(report_of("a"), 60.0) is None
     assert not client.ready(report_of("a"))
-    assert client.wanted
+    assert (client.wanted, client.forgotten) == (True, True)
+    await client.open(reply_with(None))
+    assert not client.forgotten
 
 
 async def test_a_client_behind_a_wall_gives_up_for_a_while() -> None:

@@ -3,7 +3,10 @@
 import asyncio
 import base64
 import os
+import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -458,3 +461,29 @@ def test_certificate_without_permission(tls_config: Path) -> None:
             WebConfig.load(tls_config)
     finally:
         os.seteuid(user)
+
+
+async def test_hundreds_may_connect_at_once() -> None:
+    """While the daemon is busy: this loop accepts nobody until all have connected."""
+    async with serving() as address:
+        host, _, port = address.partition(":")
+        clients = [socket.create_connection((host, int(port)), timeout=0.9) for _ in range(300)]
+    for client in clients:
+        client.close()
+
+
+def test_a_service_may_have_more_open_files_than_it_begins_with() -> None:
+    """systemd's soft limit is 1,024; the hard one counts."""
+    child = (
+        "import resource as r\n"
+        "from fabricpulse.core.web.listeners import allow_connections\n"
+        "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (256, hard))\n"
+        "allow_connections()\n"
+        "print(r.getrlimit(r.RLIMIT_NOFILE)[0] == (65536 if hard == r.RLIM_INFINITY else min(hard, 65536)))\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (128, 300))\n"
+        "allow_connections()\n"
+        "print(r.getrlimit(r.RLIMIT_NOFILE)[0])\n"
+    )
+    out = subprocess.run([sys.executable, "-I", "-c", child], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["True", "300"]

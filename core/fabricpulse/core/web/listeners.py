@@ -2,11 +2,13 @@
 
 import ipaddress
 import os
+import resource
 import socket
 
 from fabricpulse.core.errors import UserError
 
 _FIRST_FD = 3  # SD_LISTEN_FDS_START
+_MOST_FILES = 65_536
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -15,6 +17,14 @@ def parse_address(address: str) -> tuple[str, int]:
     if not colon or not port.isdigit() or int(port) > 65535:
         raise UserError(f"listen address {address!r} is not HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def allow_connections() -> None:
+    """Lets this process have as many open files as it may, at most 65,536: a service begins with 1,024 of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def systemd_sockets() -> list[socket.socket]:

@@ -25,6 +25,9 @@ from fabricpulse.core.web.toolkit import WebConfig, authentication_middleware
 
 log = get_logger(__name__)
 
+# Connections that may wait to be accepted, as far as net.core.somaxconn lets: sidecars come to a restarted coordinator
+# all at once, and who finds the queue full tries again after one second, then two.
+_BACKLOG = 4096
 # All families of the daemon but those of its process, in this format and without its end.
 MetricsSource = Callable[[TextFormat], Awaitable[bytes]]
 
@@ -89,7 +92,7 @@ class WebServer:
         try:
             if self._options.systemd_socket:
                 for taken in systemd_sockets():
-                    await web.SockSite(self._runner, taken, ssl_context=context).start()
+                    await web.SockSite(self._runner, taken, ssl_context=context, backlog=_BACKLOG).start()
                     self.addresses += reached_at(taken)
             else:
                 for address in self._options.listen:
@@ -107,7 +110,9 @@ class WebServer:
     @staticmethod
     async def _listen(runner: web.AppRunner, address: str, context: ssl.SSLContext | None) -> None:
         host, port = parse_address(address)
-        site = web.TCPSite(runner, host or None, port, ssl_context=context, reuse_address=True)
+        site = web.TCPSite(
+            runner, host or None, port, ssl_context=context, reuse_address=True, backlog=_BACKLOG
+        )
         try:
             await site.start()
         except OSError as error:
