@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from fabricpulse.clocksync.graph_solve import Edges, Hosts, Solution
 from fabricpulse.clocksync.report_table import Records
 
-# A fit that is older, or newer than the host's clock, is of no use: seconds.
-_OLDEST_S, _NEWEST_S = 120.0, 1.0
+# A fit that is older, or newer than the moment of the solve, is of no use: seconds. The moment is that of most reports,
+# which may have waited as long as their senders do for an answer, behind thousands of others after a restart.
+_OLDEST_S, _NEWEST_S = 120.0, 5.0
 
 Ints = NDArray[np.int64]
 
@@ -116,5 +117,5 @@ def edge_input(
         rate_sigma,
         bound,
         age_s,
-        age_s - records["last_after_us"] * 1e-6,
+        np.where(age_s >= 0, age_s - records["last_after_us"] * 1e-6, -age_s),
     )

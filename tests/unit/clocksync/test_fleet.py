@@ -171,3 +171,43 @@ def test_a_timeline_that_has_begun_goes_on_before_its_hosts_say_so() -> None:
     for before, its_bound in first.values():
         for after, bound in second.values():
             assert abs(after - before) <= bound + its_bound
+
+
+def test_what_a_fresh_report_measured_counts_beside_reports_that_waited() -> None:
+    """Two of three reports have waited 2.5 s in a queue: the solve is of the moment that most reports are of, and what
+    the third has measured since is no less true for that.
+    """
+    rates_ppb = {"h0": 50_000, "h1": 40_000, "h2": -50_000}
+
+    def shown(host: str, at_ns: int) -> int:
+        return NOW_NS + at_ns + at_ns * rates_ppb[host] // 10**9
+
+    fleet = Fleet()
+    for host, made_ns in (("h0", 0), ("h1", 0), ("h2", 2_500_000_000)):
+        others = [peer for peer in HOSTS if peer != host]
+        t_ns = made_ns - 500_000_000
+        edges = [
+            EdgeReport(
+                shown(host, t_ns), shown(peer, t_ns) - shown(host, t_ns),
+                (rates_ppb[peer] - rates_ppb[host]) * 1000, 0, 10, 1000, 1000, k, 0,
+            )
+            for k, peer in enumerate(others)
+        ]  # fmt: skip
+        # Fleet time is true time.
+        own = Line(
+            shown(host, made_ns), NOW_NS + made_ns - shown(host, made_ns), -rates_ppb[host] * 1000, 3_000
+        )
+        info = HostInfo(1, "", (), tuple(EdgeName("rail0", peer, "rail0") for peer in others), "none")
+        block = pack_edges(edges if host == "h2" else [])
+        fleet.report(
+            StepReport(PROTOCOL, host, 1, 1, shown(host, made_ns), block, own, None, "h0", 0, info), 2.5
+        )
+    fleet.step(2.51)
+    assert placed(fleet) == HOSTS
+    for host, member in fleet.members.items():
+        line = member.line
+        assert line is not None
+        ahead_ns = shown(host, 2_500_000_000) - line.ref_host_ns
+        fleet_ns = line.ref_host_ns + ahead_ns + line.correction_ns + ahead_ns * line.rate_ppt // 10**12
+        assert abs(fleet_ns - NOW_NS - 2_500_000_000) <= 100
+        assert line.bound_ns < 10_000
