@@ -2,7 +2,8 @@
 
 One JSON object a line; rows in which a peer wins are printed like all others. Exits with 1 if a gate is missed. Needs
 root for the parts `wire`, `fleet`, `sidecar` and `chrony`. Options: `--only wire,cost`, `--seconds N` per load of the
-wire, `--hosts N,N` of the simulation (50,000 takes an hour: every edge is fitted).
+wire, `--hosts N,N` of the simulation: a Clos fabric in which every edge is fitted, on all cores; how long that takes is
+in docs/clock-simulator.md.
 """
 
 import argparse

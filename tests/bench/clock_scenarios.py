@@ -1,8 +1,9 @@
 """Simulated fleets: Clos fabrics of any size, faults, clocks left alone; every fit and every solve is a real one."""
 
 import math
+import os
+import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.bench.clock_clos import ClosFleet
 from tests.bench.clock_daemons import field_mb
 from tests.bench.clock_fleet import SimFleet
 from tests.bench.clock_simulator import Clock
@@ -17,8 +19,6 @@ from tests.bench.clock_simulator import Clock
 from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters, Instant
 
 _NS = 10**9
-# Forward and backward, of each edge one of these.
-LOADS = ((0.0, 0.0), (0.4, 0.4), (0.8, 0.2), (0.2, 0.8), (0.9, 0.9))
 
 
 def bench_simulate(report: Callable[..., None], sizes: list[int]) -> None:
@@ -34,39 +34,57 @@ def bench_simulate(report: Callable[..., None], sizes: list[int]) -> None:
 
 
 def bench_size(report: Callable[..., None], n: int) -> None:
-    """One fabric of `n` hosts, loads of 0 to 90 %, seeded; the rows say what it took.
+    """One Clos fabric of `n` hosts, loads of 0 to 90 %, seeded; the rows say what it took.
 
-    Memory is in the windows of the edges: 130 bytes a train and direction. So the largest fleets probe at 16 a second.
+    Every edge is fitted at every step. What is shown is of the steps that end 6 s or more after the first probe. The
+    largest fleets begin with full windows, as when all sidecars are started anew: partial ones cost 3 fits an edge.
     """
-    rate = 50.0 if n <= 10_000 else 16.0
-    steps = 20 if n <= 256 else 10
-    began = time.perf_counter()
-    fleet = SimFleet(n, 10, loads=LOADS, rate=rate, seconds=steps + 5, grid_s=0.01 if n <= 1_000 else 0.1)
+    steps, filled = (20, 0) if n <= 256 else (10, 0) if n <= 10_000 else (5, 3)
+    usual = 5 - filled
+    began, cpu_began = time.perf_counter(), _cpu_s()
+    fleet = ClosFleet(n, steps, filled, progress=True)
+    fleet.measure()
+    case = f"Clos fabric, {n} hosts"
+    fits, seen = fleet.fits, np.s_[usual:]
+    error, there = np.abs(fits.error_ns[seen]), fits.fitted[seen]
+    held = (error <= fits.records["bound_ns"][seen])[there]
+    report(case, "edge_err_ns_p99", _quantile(error[there], 0.99), "ns",
+           p50=_quantile(error[there], 0.5), trains_s=fleet.rate, edges=error.shape[1])  # fmt: skip
+    report(case, "edge_bound_coverage", round(float(held.mean()), 6), "share", ">= 0.999")
     pairs = outside = 0
     errors: list[NDArray[np.float64]] = []
-    for second in range(steps):
-        step_began = time.perf_counter()
+    bounds: list[NDArray[np.float64]] = []
+    for step in range(steps):
         fleet.step()
-        now = time.perf_counter()
-        if now - step_began > 5:
-            text = f"step {second + 1} of {steps}, {now - began:.0f} s, {_rss_mb():.0f} MB"
-            print(f"bench_clocksync: {n} hosts: {text}", file=sys.stderr, flush=True)
-        if fleet.times()[0] is None:
-            continue
-        pairs += n * (n - 1) // 2
+        now = fleet.errors()
+        pairs += len(now) * (len(now) - 1) // 2
         outside += fleet.violations()
-        if second >= 6:
-            errors.append(np.abs(fleet.errors()))
-    case = f"simulated, {n} hosts"
-    error = np.concatenate(errors)
-    p50, p99 = (round(float(q), 1) for q in np.quantile(error, (0.5, 0.99)))
-    report(case, "node_err_ns_p99", p99, "ns", p50=p50, max=round(float(error.max()), 1), trains_s=rate)
+        if step >= usual:
+            errors.append(np.abs(now))
+            bounds.append(fleet.bounds())
+    node, bound = np.concatenate(errors), np.concatenate(bounds)
+    report(case, "node_err_ns_p99", _quantile(node, 0.99), "ns",
+           p50=_quantile(node, 0.5), max=round(float(node.max()), 1), hosts=len(bounds[-1]))  # fmt: skip
     report(case, "bound_coverage", round(1 - outside / pairs, 6), "share", ">= 0.999")
+    report(case, "bound_width_ns_p50", 2 * _quantile(bound, 0.5), "ns")
     report(case, "backward_jumps", fleet.backward_jumps, "count", "== 0")
-    took = time.perf_counter() - began
-    fits = len(fleet.edges) * steps
-    report(case, "simulation_s", round(took, 1), "s", edge_fits=fits, ms_per_fit=round(1e3 * took / fits, 2))
-    report(case, "simulation_rss_mb", round(_rss_mb(), 1), "MB")
+    wall, cpu = (statistics.median(run) for run in zip(*fleet.solve_s[1:], strict=True))
+    report(case, "solve_s", round(wall, 3), "s", cpu_s=round(cpu, 3), first_s=round(fleet.solve_s[0][0], 3))
+    took, count = time.perf_counter() - began, int(fits.fitted.sum())
+    used = _cpu_s() - cpu_began
+    report(case, "simulation_s", round(took, 1), "s", cpu_s=round(used, 1), edge_fits=count,
+           cpu_ms_per_fit=round(1e3 * used / count, 2), steps=steps)  # fmt: skip
+    worker_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    report(case, "simulation_rss_mb", round(_rss_mb(), 1), "MB", largest_worker_mb=round(worker_mb, 1))
+
+
+def _quantile(values: NDArray[np.float64], q: float) -> float:
+    return round(float(np.quantile(values, q)), 1)
+
+
+def _cpu_s() -> float:
+    """Of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
 
 
 def _rss_mb() -> float:

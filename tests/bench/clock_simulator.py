@@ -78,7 +78,9 @@ class Clock:
 
 
 class Queue:
-    """The unfinished work of one link direction over time."""
+    """The unfinished work of one link direction over time; what is left at the end is there at the begin, so that the
+    trace can be repeated without an end.
+    """
 
     def __init__(
         self,
@@ -104,10 +106,15 @@ class Queue:
         # Work after each arrival: W_n = max(W_{n-1} - gap, 0) + s_n, in closed form by a running maximum.
         service = size * self.byte_ns
         done = np.cumsum(service)
-        idle = arrival - (done - service)
-        work = done + np.maximum.accumulate(idle) - arrival
-        self._t = np.concatenate([[-1.0], arrival])
-        self._work = np.concatenate([[0.0], work])
+        idle = np.maximum.accumulate(arrival - (done - service))
+        left = max(float(done[-1] + idle[-1]) - seconds * 1e9, 0.0) if count else 0.0
+        work = done + np.maximum(idle, left) - arrival
+        self._t = np.concatenate([[0.0], arrival])
+        self._work = np.concatenate([[left], work])
+
+    def trace(self) -> tuple[Floats, Floats]:
+        """When bursts arrive, and the unfinished work just after each, ns; the first entry is the begin, at 0."""
+        return self._t, self._work
 
     def wait_ns(self, t_ns: Floats) -> Floats:
         """How long a packet that arrives at `t_ns` waits; the trace is repeated when time runs past its end."""
