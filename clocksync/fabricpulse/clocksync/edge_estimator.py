@@ -30,7 +30,8 @@ class EstimatorParameters:
     guard_ns : first and widest guard band. nu, nu_unfiltered : share of the points that may lie on the wrong
     side. nu_level : the same for a level. asymmetry_ns : difference of the two path lengths, halved, that no
     measurement can see and that stamps of the kernel may be late. drift_ppb : how far the rate may stray from a
-    straight line within a window and the memory before it. stamp_noise_ns : what a stamp is worth at best.
+    straight line within a window and the memory before it. wander_ppb : standard deviation of the change of rate
+    over 1 s, until it is learned. stamp_noise_ns : what a stamp is worth at best.
     """
 
     guard_ns: tuple[float, float] = (30.0, 5_000.0)

@@ -7,7 +7,8 @@ of empty queues and warm caches, the gap would be the usual one of this edge; if
 either direction, or of both, were slow by 2 e together, and the level is wrong by up to e. The same holds the other way
 round: a gap narrower than usual tells of late transmit stamps. So a quiet second counts much and a bad one hardly. The
 level only finds the place and notices a clock that has changed; once the offset is known to some widths of a floor, the
-packets themselves are asked (floor_likelihood.py), which say more. The bound owes nothing to all this: it is causality
+packets themselves are asked (floor_likelihood.py), which say more, and how restless the clocks are is learned from what
+they say (wander.py). The bound owes nothing to all this: it is causality
 around whatever line comes out.
 """
 
@@ -19,6 +20,7 @@ import numpy as np
 from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters, Extremes, Fresh, Prior
 from fabricpulse.clocksync.floor_likelihood import FloorLikelihood
 from fabricpulse.clocksync.separating_line import WIDEST_RATE_PPB
+from fabricpulse.clocksync.wander import Wander
 
 # A level that contradicts the filter by so many standard deviations, and ns, means that a clock has changed.
 _GATE_SIGMAS, _GATE_NS = 8.0, 500.0
@@ -64,9 +66,11 @@ class EdgeFilter:
     _extremes: deque[Extremes] = field(default_factory=deque)
     _turns: int = 0
     _floors: FloorLikelihood = field(init=False)
+    _wander: Wander = field(init=False)
 
     def __post_init__(self) -> None:
         self._floors = FloorLikelihood(_FLOOR_WIDTH * self.parameters.stamp_noise_ns)
+        self._wander = Wander(self.parameters.wander_ppb)
 
     def clear(self) -> None:
         """Forgets everything but the counter."""
@@ -75,13 +79,14 @@ class EdgeFilter:
         self._wider.clear()
         self._extremes.clear()
         self._floors.clear()
+        self._wander.clear()
 
     def prior(self, t_ns: int) -> Prior | None:
         """What is known of the rate at host time `t_ns`; None before the first window."""
         if self.windows == 0:
             return None
         dt = max(0.0, (t_ns - self.t_ns) * 1e-9)
-        sigma = float(np.sqrt(self.p_rr + self.parameters.wander_ppb**2 * dt))
+        sigma = float(np.sqrt(self.p_rr + self._wander.ppb**2 * dt))
         extremes = tuple(self._extremes)
         return Prior(self.rate_ppb, sigma, self.rate_low_ppb, self.rate_high_ppb, self.t_ns, extremes)
 
@@ -145,6 +150,7 @@ class EdgeFilter:
         shift = self._floors.shift(upper, lower, before, usual, scatter, step_s)
         if shift is None:
             return False
+        self._wander.corrected(shift.mean_ns / float(np.sqrt(before)))
         k_o, k_r = g_o / before, g_r / before
         self.offset_ns += k_o * shift.mean_ns
         self.rate_ppb += k_r * shift.mean_ns
@@ -181,7 +187,7 @@ class EdgeFilter:
 
     def _predict(self, t_ns: int) -> None:
         dt = (t_ns - self.t_ns) * 1e-9
-        q = self.parameters.wander_ppb**2 * abs(dt)
+        q = self._wander.ppb**2 * abs(dt)
         self.offset_ns += self.rate_ppb * dt
         self.p_oo += 2 * dt * self.p_or + dt * dt * self.p_rr + q * dt * dt / 3
         self.p_or += dt * self.p_rr + q * dt / 2

@@ -36,8 +36,10 @@ _BELOW, _ABOVE, _STEP = -48.0, 180.0, 0.1
 _GRID, _WIDEST = 81, 40.0
 # A clock that has changed: probability a step, and by how much the variance is then larger.
 _SURPRISE, _SURPRISE_VARIANCE = 1e-3, 100.0
-# How fast half of the round trip moves, ns per square root of a second; how well it is known at first, widths.
-_FLOOR_WANDER_NS, _FLOOR_SIGMA = 0.5, 2.3
+# How fast half of the round trip moves, ns per square root of a second; how well it is known at first, widths. A path
+# keeps its length, but the hosts that take the stamps are for seconds some 100 ns slower, in both directions alike
+# (docs/decisions/0016). A floor that cannot follow lets the offset go after single packets.
+_FLOOR_WANDER_NS, _FLOOR_SIGMA = 10.0, 2.3
 # Half a round trip that is so many widths from the usual gap belongs to the past.
 _FLOOR_LOST = 10.0
 # Widths that are believed, ns, and for how many packets below the floor one is remembered.

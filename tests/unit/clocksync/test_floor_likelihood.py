@@ -89,36 +89,65 @@ def test_nothing_is_said_of_an_offset_that_is_hardly_known_or_by_one_direction()
     assert floors.shift(delays(rng, 50), np.empty(0), 10.0**2, HALF_GAP, 10.0, 1.0) is None
 
 
+def errors_of(
+    edge_filter: EdgeFilter,
+    seed: int,
+    *,
+    seconds: int = 45,
+    wander_ppb: float = 2.0,
+    slow: range = range(0),
+    slow_ns: float = 0.0,
+) -> list[float]:
+    """Error of the filter's line a second after each step, ns, from the twelfth on: 16 trains a second under load.
+
+    slow : seconds in which all packets of both directions take slow_ns longer.
+    """
+    rng = np.random.default_rng(seed)
+    a, b = (
+        Clock(rng, seconds + 5, offset_ns=S * k, rate_ppb=20_000.0 * k, wander_ppb=wander_ppb) for k in (1, 2)
+    )
+    trains: list[list[Trains]] = [[], []]
+    errors = []
+    for second in range(1, seconds):
+        for parts, sender, receiver, near in ((trains[0], a, b, 0.06), (trains[1], b, a, 0.1)):
+            start = second + (np.arange(16) + rng.uniform(0, 0.6, 16)) / 16
+            sent = start[:, None] + np.arange(3) * 20e-6
+            delay = delays(rng, 48, near=near).reshape(16, 3)
+            delay[:, :2] += rng.exponential(400, (16, 2))
+            delay += slow_ns * (second in slow)
+            tx, rx = sender.at(sent), receiver.at(sent + delay * 1e-9)
+            own = (tx if sender is a else rx)[:, 0]
+            parts.append(Trains(own, tx, rx, np.ones((16, 3), np.bool_)))
+            del parts[:-4]
+        out, into = (
+            Trains(*(np.concatenate([getattr(t, n) for t in p]) for n in ("t_ns", "tx_ns", "rx_ns", "valid")))
+            for p in trains
+        )
+        fit = fit_edge(out, into, EstimatorParameters(), edge_filter.prior(int(out.t_ns[-1])))
+        if fit is None:
+            continue
+        fit = edge_filter.update(fit)
+        if second > 12:
+            now = float(second + 1)
+            truth = b.at(np.array([now]))[0] - a.at(np.array([now]))[0]
+            errors.append(abs(fit.at(int(a.at(np.array([now]))[0])) - float(truth)))
+    return errors
+
+
 def test_sixteen_trains_a_second_are_enough_under_load() -> None:
     """One packet a second near each floor: 95 % of the errors within 60 ns; by the levels alone within 96 ns."""
-    errors = []
-    for seed in range(6):
-        rng = np.random.default_rng(seed)
-        a, b = (Clock(rng, 50, offset_ns=S * k, rate_ppb=20_000.0 * k, wander_ppb=2.0) for k in (1, 2))
-        edge_filter = EdgeFilter(EstimatorParameters())
-        trains: list[list[Trains]] = [[], []]
-        for second in range(1, 45):
-            for parts, sender, receiver, near in ((trains[0], a, b, 0.06), (trains[1], b, a, 0.1)):
-                start = second + (np.arange(16) + rng.uniform(0, 0.6, 16)) / 16
-                sent = start[:, None] + np.arange(3) * 20e-6
-                delay = delays(rng, 48, near=near).reshape(16, 3)
-                delay[:, :2] += rng.exponential(400, (16, 2))
-                tx, rx = sender.at(sent), receiver.at(sent + delay * 1e-9)
-                own = (tx if sender is a else rx)[:, 0]
-                parts.append(Trains(own, tx, rx, np.ones((16, 3), np.bool_)))
-                del parts[:-4]
-            out, into = (
-                Trains(
-                    *(np.concatenate([getattr(t, n) for t in p]) for n in ("t_ns", "tx_ns", "rx_ns", "valid"))
-                )
-                for p in trains
-            )
-            fit = fit_edge(out, into, EstimatorParameters(), edge_filter.prior(int(out.t_ns[-1])))
-            if fit is None:
-                continue
-            fit = edge_filter.update(fit)
-            if second > 12:
-                now = float(second + 1)
-                truth = b.at(np.array([now]))[0] - a.at(np.array([now]))[0]
-                errors.append(abs(fit.at(int(a.at(np.array([now]))[0])) - float(truth)))
+    errors = [e for seed in range(6) for e in errors_of(EdgeFilter(EstimatorParameters()), seed)]
     assert np.quantile(errors, 0.95) <= 60
+
+
+def test_hosts_that_turn_slow_move_the_floor_and_not_the_offset() -> None:
+    """All stamps 60 ns later from some second on, in both directions alike, as on the lab's wire: 29 ns, as without.
+
+    A floor that hardly moves makes it 69 ns: the offset goes after the packets that come near the old floor.
+    """
+    errors = [
+        e
+        for seed in range(8)
+        for e in errors_of(EdgeFilter(EstimatorParameters()), seed, slow=range(14, 45), slow_ns=60.0)
+    ]
+    assert np.quantile(errors, 0.95) <= 45
