@@ -138,8 +138,8 @@ class CoordinatorClient:
     ) -> None:
         reply = await self._send(peer, report) if not peer.resend_info else None
         if reply is None:
-            # Else a restarted coordinator would have to ask for it, and get two reports by HTTP of each host.
-            peer.resend_info = peer.resend_info or peer.datagrams.forgotten
+            # Else a restarted coordinator would have to ask for HostInfo, and get two reports by HTTP of each host.
+            peer.resend_info = peer.resend_info or peer.datagrams.lost
             sent = msgspec.structs.replace(report(peer.resend_info), rank=self._peers.index(peer))
             # With more edges than datagrams take a channel would be of no use, to be opened again at each step.
             small = fits(msgspec.structs.replace(sent, info=None))

@@ -25,8 +25,8 @@ _FRUITLESS = 2
 class DatagramClient(asyncio.DatagramProtocol):
     """Reports to the coordinator at `url`.
 
-    wanted : the next report by HTTP should ask for a channel. forgotten : the coordinator has said that it does not
-    know the last one, so that it does not know the host either.
+    wanted : the next report by HTTP should ask for a channel. lost : the last one ended without an answer; a
+    coordinator that was restarted does not know the host either.
     """
 
     def __init__(self, url: str) -> None:
@@ -44,7 +44,7 @@ class DatagramClient(asyncio.DatagramProtocol):
         self._heard = self._news = False
         self._fruitless = 0
         self._paused_until_s = 0.0
-        self.forgotten = False
+        self.lost = False
 
     @property
     def wanted(self) -> bool:
@@ -60,7 +60,7 @@ class DatagramClient(asyncio.DatagramProtocol):
     async def open(self, reply: StepReply) -> None:
         """Takes the channel of a reply by HTTP, if it has one; the one of before has ended in any case."""
         self.close()
-        self.forgotten = False
+        self.lost = False
         if reply.channel is None:
             return
         try:
@@ -97,8 +97,8 @@ class DatagramClient(asyncio.DatagramProtocol):
         try:
             async with asyncio.timeout(timeout_s):
                 reply, self._news = await self._answer
-        except (TimeoutError, OSError, Reset) as error:
-            self.forgotten = isinstance(error, Reset)
+        except (TimeoutError, OSError, Reset):
+            self.lost = True
             self._missed()
             return None
         finally:

@@ -9,6 +9,7 @@ from fabricpulse.clocksync.coordinator_client import CoordinatorClient
 from fabricpulse.clocksync.wire import (
     PROTOCOL,
     STEP_PATH,
+    Channel,
     EdgeReport,
     HostInfo,
     StepReply,
@@ -44,3 +45,27 @@ async def test_a_channel_is_asked_for_where_reports_fit_datagrams(edges: int, as
         await client.close()
     assert [said.datagrams for said in heard] == [asks, asks]
     assert [said.info is not None for said in heard] == [True, False]
+
+
+async def test_after_a_lost_datagram_the_report_by_http_says_who_the_host_is() -> None:
+    """A coordinator that was restarted meanwhile then need not ask for it."""
+    heard: list[StepReport] = []
+
+    async def step(request: web.Request) -> web.Response:
+        heard.append(report_decoder.decode(await request.read()))
+        reply = StepReply(1, None, "a", False, b"", "", None, 1, channel=Channel(1, bytes(16)))
+        return web.Response(body=msgspec.msgpack.encode(reply))
+
+    def report(with_info: bool) -> StepReport:
+        info = HostInfo(1, "", (), (), "none") if with_info else None
+        return StepReport(PROTOCOL, "a", 1, 1, 0, b"", None, None, "", 0, info)
+
+    app = web.Application()
+    app.router.add_post(STEP_PATH, step)
+    async with TestServer(app) as server, ClientSession() as session:
+        client = CoordinatorClient(TokenFile(""))
+        url = str(server.make_url(""))
+        for _ in range(2):  # on the port of the second's datagram nobody listens
+            await client.report(session, [url], report, lambda *_: None, wait_s=10.0, follow_s=2.0)
+        await client.close()
+    assert [said.info is not None for said in heard] == [True, True]

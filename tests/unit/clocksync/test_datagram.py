@@ -501,9 +501,9 @@ async def test_a_client_whose_coordinator_was_restarted_hears_it_at_once(coordin
     coordinator.fleet.expire(coordinator.now_s + 100)
     assert await client.report(report_of("a"), 60.0) is None
     assert not client.ready(report_of("a"))
-    assert (client.wanted, client.forgotten) == (True, True)
+    assert (client.wanted, client.lost) == (True, True)
     await client.open(reply_with(None))
-    assert not client.forgotten
+    assert not client.lost
 
 
 async def test_a_client_behind_a_wall_gives_up_for_a_while() -> None:
@@ -527,3 +527,4 @@ async def test_a_port_without_a_listener_is_noticed_at_once() -> None:
     client = DatagramClient(f"http://127.0.0.1:{port}")
     await client.open(reply_with(Channel(1, bytes(16))))
     assert await client.report(report_of("a"), 60.0) is None
+    assert client.lost
