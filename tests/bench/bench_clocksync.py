@@ -24,6 +24,7 @@ from tests.bench.clock_follow import bench_chrony
 from tests.bench.clock_intake import intake_child
 from tests.bench.clock_load import bench_load
 from tests.bench.clock_peers import missing_tools
+from tests.bench.clock_restart import bench_restart
 from tests.bench.clock_scenarios import bench_simulate
 from tests.bench.clock_sidecar import bench_sidecar
 from tests.bench.clock_simulator import Clock, Edge, loaded_path
@@ -244,7 +245,7 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-PARTS = ("cost", "load", "simulate", "wire", "fleet", "sidecar", "chrony")
+PARTS = ("cost", "load", "restart", "simulate", "wire", "fleet", "sidecar", "chrony")
 
 
 def main() -> int:
@@ -253,6 +254,7 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--hosts", default="128", help="sizes of simulated fleets")
+    parser.add_argument("--restart-hosts", type=int, default=5_000, help="sidecars of the restart")
     parser.add_argument("--solve-child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--intake-child", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -274,6 +276,8 @@ def main() -> int:
         bench_cost()
     if "load" in parts:
         bench_load(report, [1_000, 5_000])
+    if "restart" in parts:
+        bench_restart(report, arguments.restart_hosts)
     if "simulate" in parts:
         bench_simulate(report, [int(n) for n in arguments.hosts.split(",")])
     if "wire" in parts:

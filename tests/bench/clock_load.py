@@ -31,7 +31,7 @@ from fabricpulse.clocksync.wire import (
 EDGES = 10
 
 
-class _Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One keep-alive connection; `answer` is the body of the reply to the last request."""
 
     def __init__(self) -> None:
@@ -84,14 +84,14 @@ class SimulatedSidecars:
         self._block = np.zeros(EDGES, EDGE_DTYPE)
         self._block["edge"] = np.arange(EDGES)
         self._block["sigma_ns"], self._block["rate_sigma_ppt"], self._block["bound_ns"] = 20, 5_000, 2_000
-        self._connections: list[_Connection] = []
+        self._connections: list[HttpConnection] = []
         self._lines: list[Line | None] = [None] * n
         self._informed = False
 
     async def connect(self) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(self.n):
-            _, connection = await loop.create_connection(_Connection, "127.0.0.1", self._port)
+            _, connection = await loop.create_connection(HttpConnection, "127.0.0.1", self._port)
             self._connections.append(connection)
 
     def _bodies(self) -> list[bytes]:
@@ -124,12 +124,14 @@ class SimulatedSidecars:
         return sum(line is not None for line in self._lines)
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU that the process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _rss_mb(pid: int) -> float:
+def rss_mb(pid: int) -> float:
+    """The most memory that the process has had at once."""
     status = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
 
@@ -179,14 +181,14 @@ async def _load(report: Callable[..., None], n: int, steps: int, port: int, pid:
     await fleet.connect()
     for _ in range(3):
         await fleet.step()
-    before, took, solves = _cpu_s(pid), [], []
+    before, took, solves = cpu_s(pid), [], []
     for _ in range(steps):
         took.append(await fleet.step())
         solves.append(_solve_s(port))
-    cpu_s = (_cpu_s(pid) - before) / steps
+    spent_s = (cpu_s(pid) - before) / steps
     case = f"{n} sidecars x {EDGES} edges"
     solve = float(np.median(solves))
-    more = {"reached": fleet.reached, "rss_mb": round(_rss_mb(pid), 1)}
-    report(case, "coordinator_cpu_s_per_step", round(cpu_s, 3), "s", solve_s=round(solve, 3), **more)
-    report(case, "coordinator_us_per_report", round((cpu_s - solve) / n * 1e6, 1), "us")
+    more = {"reached": fleet.reached, "rss_mb": round(rss_mb(pid), 1)}
+    report(case, "coordinator_cpu_s_per_step", round(spent_s, 3), "s", solve_s=round(solve, 3), **more)
+    report(case, "coordinator_us_per_report", round((spent_s - solve) / n * 1e6, 1), "us")
     report(case, "step_s_p50", round(float(np.median(took)), 3), "s")
