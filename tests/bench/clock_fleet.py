@@ -169,4 +169,6 @@ def _stamp(host: CrystalHost, t_s: NDArray[np.float64]) -> NDArray[np.int64]:
     shown = host.clock.at(t_s)
     if host.lie_ns is None:
         return shown
-    return shown + round(host.lie_ns(float(t_s.flat[0])))
+    # Train by train: a lie begins in the middle of a window.
+    lies = np.array([round(host.lie_ns(float(t))) for t in t_s[:, 0]], np.int64)
+    return shown + lies[:, None]

@@ -20,7 +20,8 @@ _RAW = np.dtype((np.void, SAMPLE_DTYPE.itemsize))
 # A packet that arrives this much before it can have been sent, beyond half the round trip, tells of a stepped
 # clock.
 STEP_NS = 20_000.0
-# Consecutive trains that must tell so: one may be a broken stamp.
+# Trains that must tell so: one may be a broken stamp. Fewer are left out: the last two of a short window, from a clock
+# that was stepped by 1 ms, would turn its line by hundreds of us.
 STEP_TRAINS = 3
 # A floor of the round trip that moved by this share, and at least this much, is another route.
 ROUTE_SHARE, ROUTE_NS = 0.15, 500.0
@@ -39,6 +40,7 @@ class EdgeWindow:
     filter: EdgeFilter = field(init=False)
     _chunks: dict[int, list[Samples]] = field(default_factory=lambda: {INBOUND: [], OUTBOUND: []})
     _not_before_ns: int = 0
+    _broken: list[int] = field(default_factory=list)  # trains that are left out, by our host time
 
     def __post_init__(self) -> None:
         self.filter = EdgeFilter(self.parameters)
@@ -60,6 +62,7 @@ class EdgeWindow:
         """Forgets all trains and the slope: this host's clock has changed."""
         for chunks in self._chunks.values():
             chunks.clear()
+        self._broken.clear()
         self.fit = None
         self.filter.clear()
 
@@ -79,11 +82,16 @@ class EdgeWindow:
         begin = max(now_ns - self.window_ns, self._not_before_ns)
         outbound = self._trains(OUTBOUND, begin, now_ns)
         inbound = self._trains(INBOUND, begin, now_ns)
-        cut = self._step_time(outbound, inbound, self.fit) if self.fit is not None else None
-        if cut is not None:
-            self.steps += 1
-            self._cut(cut)
-            outbound, inbound = _after(outbound, cut), _after(inbound, cut)
+        if self.fit is not None:
+            early = _early(outbound, 1, self.fit), _early(inbound, -1, self.fit)
+            cut = self._step_time(outbound, inbound, early, self.fit)
+            if cut is not None:
+                self.steps += 1
+                self._cut(cut)
+                outbound, inbound = _after(outbound, cut), _after(inbound, cut)
+            elif early[0].any() or early[1].any():
+                self._broken += [*outbound.t_ns[early[0]].tolist(), *inbound.t_ns[early[1]].tolist()]
+                outbound, inbound = _only(outbound, ~early[0]), _only(inbound, ~early[1])
         fit = fit_edge(outbound, inbound, self.parameters, self.filter.prior(now_ns))
         if fit is not None:
             cut = self._route_time(outbound, inbound, fit)
@@ -100,6 +108,7 @@ class EdgeWindow:
 
     def _cut(self, at_ns: int) -> None:
         self._not_before_ns = at_ns
+        self._broken.clear()
         self.fit = None
         self.filter.clear()
 
@@ -123,6 +132,9 @@ class EdgeWindow:
         self._chunks[direction] = [block] if len(block) else []
         valid = ((block["tx_valid"] & block["rx_valid"])[:, None] & bits) != 0
         inside = valid.any(axis=1) & (t_ns <= end_ns + _NS)
+        if self._broken:
+            self._broken = [at for at in self._broken if at >= begin_ns]
+            inside &= ~np.isin(t_ns, self._broken)
         order = np.argsort(t_ns[inside], kind="stable")
         return Trains(
             t_ns[inside][order],
@@ -131,16 +143,14 @@ class EdgeWindow:
             valid[inside][order],
         )
 
-    def _step_time(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> int | None:
-        """When trains began to arrive before they were sent, by the last fit; None if they do not."""
-        for trains, sign in ((outbound, 1), (inbound, -1)):
-            fresh = trains.t_ns > fit.t_last_ns
-            if not fresh.any():
-                continue
-            t = trains.t_ns[fresh]
-            early = _above_line(trains, sign, fit, first=0)[fresh] < -STEP_NS
-            if early.sum() >= min(STEP_TRAINS, len(early)):
-                return int(t[int(early.argmax())])
+    def _step_time(
+        self, outbound: Trains, inbound: Trains, early: tuple[NDArray[np.bool_], ...], fit: EdgeFit
+    ) -> int | None:
+        """When trains began to be `early`, which are as many as a step makes; None if they are not."""
+        for trains, which in zip((outbound, inbound), early, strict=True):
+            fresh = int((trains.t_ns > fit.t_last_ns).sum())
+            if fresh and which.sum() >= min(STEP_TRAINS, fresh):
+                return int(trains.t_ns[int(which.argmax())])
         return None
 
     def _route_time(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> int | None:
@@ -177,6 +187,15 @@ def _above_line(trains: Trains, sign: int, fit: EdgeFit, first: int) -> NDArray[
     return result
 
 
+def _early(trains: Trains, sign: int, fit: EdgeFit) -> NDArray[np.bool_]:
+    """Which trains since `fit` have arrived, by it, before they can have been sent."""
+    fresh = trains.t_ns > fit.t_last_ns
+    if not fresh.any():
+        return fresh
+    early: NDArray[np.bool_] = fresh & (_above_line(trains, sign, fit, first=0) < -STEP_NS)
+    return early
+
+
 def _floor(delay: NDArray[np.float64]) -> tuple[float, float]:
     """The fastest packet and the fastest tenth."""
     ordered = np.sort(delay)
@@ -184,5 +203,8 @@ def _floor(delay: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _after(trains: Trains, cut_ns: int) -> Trains:
-    keep = trains.t_ns >= cut_ns
+    return _only(trains, trains.t_ns >= cut_ns)
+
+
+def _only(trains: Trains, keep: NDArray[np.bool_]) -> Trains:
     return Trains(trains.t_ns[keep], trains.tx_ns[keep], trains.rx_ns[keep], trains.valid[keep])

@@ -107,6 +107,22 @@ def test_a_liar_is_named_and_harms_nobody(fleet: SimFleet) -> None:
     assert suspects(fleet) == ["h00007"]
 
 
+@pytest.mark.parametrize("before_step_s", [0.05, 0.035])
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_a_liar_in_the_first_second_harms_nobody(seed: int, before_step_s: float) -> None:
+    """Two trains of a window of 0.5 s are of the lie: too few for a step, and enough to turn its line."""
+    fleet = SimFleet(4, 3, seed=seed, loads=((0.3, 0.3),), seconds=6, step_s=0.25, window_s=0.5)
+    fleet.run(1)
+    begin = fleet.t + 0.25 - before_step_s
+    fleet.hosts[2].lie_ns = lambda t: 1e6 if t >= begin else 0.0
+    others = [0, 1, 3]
+    for _ in range(6):
+        fleet.step()
+        for after_s in (0.0, 0.12, 0.24):  # while clocks are slewed, too
+            assert abs(fleet.errors(others, fleet.t + after_s)).max() < 100
+        assert fleet.violations(others) == 0
+
+
 def test_one_asymmetric_path_is_seen_and_bounded(fleet: SimFleet) -> None:
     """5 us more one way on one edge: that edge does not fit, nobody leaves their bound or is moved by 300 ns."""
     fleet.edges[4].forward.base_ns += 5_000
