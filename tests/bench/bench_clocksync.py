@@ -253,6 +253,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench NAME=clocksync ARGS=", description=__doc__)
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument(
+        "--holdover", type=float, default=60.0, help="the longest holdover of the fleet: 10, 60 or 300 s"
+    )
     parser.add_argument("--hosts", default="128", help="sizes of simulated fleets")
     parser.add_argument("--restart-hosts", type=int, default=5_000, help="sidecars of the restart")
     parser.add_argument("--solve-child", action="store_true", help=argparse.SUPPRESS)
@@ -283,7 +286,7 @@ def main() -> int:
     if "wire" in parts:
         bench_wire(arguments.seconds)
     if "fleet" in parts:
-        bench_fleet(report, arguments.seconds)
+        bench_fleet(report, arguments.seconds, arguments.holdover)
     if "sidecar" in parts:
         bench_sidecar(report)
     if "chrony" in parts:
