@@ -158,11 +158,15 @@ class CoordinatorConfig(Section, frozen=True):
     anchor_wait_s: float = 30.0
     # How much the rate of a clock may change between two reports, in parts per 10^9; part of the bound.
     drift_ppb: float = 250.0
+    # Growth of the error bound of what clocks may do together while nobody sees it: all that follow an anchor whose
+    # chronyd may have died, or a part of the fleet that is cut off. In parts per 10^9; the same as the sidecars'
+    # clock.holdover_drift_ppb, the worst clock of the fleet.
+    holdover_drift_ppb: int = 1_000
 
     def validate(self) -> None:
         if not 0.1 <= self.step_s <= self.lease_s / 2:
             raise ValueError("0.1 <= step_s <= lease_s / 2 is needed")
         if self.anchor_wait_s < 0:
             raise ValueError("anchor_wait_s must not be negative")
-        if self.drift_ppb <= 0:
-            raise ValueError("drift_ppb must be positive")
+        if self.drift_ppb <= 0 or self.holdover_drift_ppb <= 0:
+            raise ValueError("drift_ppb and holdover_drift_ppb must be positive")

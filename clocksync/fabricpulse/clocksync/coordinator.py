@@ -54,6 +54,7 @@ class Coordinator:
         self.fleet = Fleet(
             lease_s=self._config.lease_s,
             anchor_wait_s=self._config.anchor_wait_s,
+            holdover_drift_ppb=self._config.holdover_drift_ppb,
             parameters=SolveParameters(drift_ppb=self._config.drift_ppb),
         )
         self._awaited: tuple[str, ...] = ()
@@ -87,6 +88,7 @@ class Coordinator:
         token, static = TokenFile(config.token_file), _membership_of(config)
         self._config, self._token, self._static = config, token, static
         self.fleet.lease_s, self.fleet.anchor_wait_s = config.lease_s, config.anchor_wait_s
+        self.fleet.holdover_drift_ppb = config.holdover_drift_ppb
         self.fleet.parameters = SolveParameters(drift_ppb=config.drift_ppb)
 
     async def run(self) -> None:

@@ -31,9 +31,6 @@ _JUMP_NS = 50_000.0
 _SUSPECT_S = 60.0
 # Later coordinators of a list wait no longer than this one.
 _MOST_RANK = 3
-# What clocks of one part of a fleet, or all that follow an anchor, may do together while nobody sees it, as in
-# holdover.
-_ALONE_DRIFT_PPB = 1_000.0
 _I4 = 2**31 - 1
 
 
@@ -49,15 +46,17 @@ class Fleet:
     reported since. begin_s : how long a fleet of which nobody has fleet time yet waits for hosts that others have edges
     to. Two halves that begin apart are two timelines, and clocks that never run backward take hours to become one
     again. anchor_wait_s : the same for the first of the hosts that are to carry UTC, which chronyd may still be setting
-    right; a fleet that begins beside UTC takes hours to get there. awaited : those that are waited for now. on_gone :
-    called with each member that is no longer one. quorum : the latest known; adrift : the last solve had none, so that
-    its timeline may not be the fleet's.
+    right; a fleet that begins beside UTC takes hours to get there. holdover_drift_ppb : what the clocks of one part of
+    a fleet, or all that follow an anchor, may do together while nobody sees it. awaited : those that are waited for
+    now. on_gone : called with each member that is no longer one. quorum : the latest known; adrift : the last solve had
+    none, so that its timeline may not be the fleet's.
     """
 
     lease_s: float = 10.0
     stale_s: float = 5.0
     begin_s: float = 3.0
     anchor_wait_s: float = 30.0
+    holdover_drift_ppb: float = 1_000.0
     parameters: SolveParameters = field(default_factory=SolveParameters)
     members: dict[str, Member] = field(default_factory=dict)
     columns: Columns = field(default_factory=Columns)
@@ -233,7 +232,7 @@ class Fleet:
         columns["reported_edges"][rows["slot"]] = rows["edges"]
         if not len(rows):
             return None
-        said = Said.of(rows, now_s, _ALONE_DRIFT_PPB * self.stale_s)
+        said = Said.of(rows, now_s, self.holdover_drift_ppb * self.stale_s)
         self.awaited = ()
         if not said.known.any() and self._too_early(rows, now_s - self._first_s):
             return None
@@ -244,7 +243,7 @@ class Fleet:
         drift_ppb = self.parameters.drift_ppb
         if rows["anchored"].any():
             # All follow an anchor, whose clock may be free by now: chronyd has died, or hears no server.
-            drift_ppb = max(drift_ppb, _ALONE_DRIFT_PPB)
+            drift_ppb = max(drift_ppb, self.holdover_drift_ppb)
         election = self._election(rows, said, now_s)
         edges = edge_input(records, owner, peer, host_now)
         hosts = said.hosts(host_now, drift_ppb)

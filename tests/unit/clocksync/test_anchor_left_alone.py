@@ -28,13 +28,15 @@ KERNEL_PPB = 500_000
 
 class Anchored:
     """Three hosts with perfect edges. Those without UTC are 30 us off and keep the true rate; the anchor's clock is
-    right at 0 s, and turns away by `turn_ppb` from then on.
+    right at 0 s, and turns away by `turn_ppb` from then on. holdover_ppb : the setting, of the coordinator and of the
+    sidecars.
     """
 
-    def __init__(self, turn_ppb: int) -> None:
+    def __init__(self, turn_ppb: int, holdover_ppb: int = 1_000) -> None:
         self.turn_ppb = turn_ppb
-        self.fleet = Fleet()
-        self.clocks = {h: FleetClock.start(FleetClockParameters(), self.instant(h, 0.0)) for h in HOSTS}
+        self.fleet = Fleet(holdover_drift_ppb=holdover_ppb)
+        parameters = FleetClockParameters(holdover_drift_ppb=holdover_ppb)
+        self.clocks = {h: FleetClock.start(parameters, self.instant(h, 0.0)) for h in HOSTS}
 
     def instant(self, host: str, t_s: float) -> Instant:
         true_ns = START_NS + round(t_s * S)
@@ -95,3 +97,12 @@ def test_bounds_hold_as_in_holdover(turn_ppb: int) -> None:
     shown = fleet.clocks["h1"].page.convert(fleet.instant("h1", 60.0).host_ns)
     assert abs(shown.fleet_ns - fleet.instant("h1", 60.0).raw_ns) > 50_000, "it has followed"
     assert shown.bound_ns < 70_000, "and no more than that"
+
+
+@pytest.mark.parametrize("turn_ppb", [-4_500, 4_500])
+def test_a_fleet_of_worse_clocks_says_so_in_one_setting(turn_ppb: int) -> None:
+    """holdover_drift_ppb: with 5,000 on both sides the bounds hold; a coordinator with less would break them."""
+    assert list(Anchored(turn_ppb, 5_000).outside(30)) == []
+    of_two_minds = Anchored(turn_ppb, 5_000)
+    of_two_minds.fleet.holdover_drift_ppb = 1_000
+    assert list(of_two_minds.outside(30)) != []
