@@ -123,6 +123,19 @@ def test_a_liar_in_the_first_second_harms_nobody(seed: int, before_step_s: float
         assert fleet.violations(others) == 0
 
 
+def test_a_train_of_broken_stamps_is_left_out() -> None:
+    """One train of each edge is 1 ms off, in the first second: no step, and nobody moves, nor later."""
+    fleet = SimFleet(4, 3, loads=((0.3, 0.3),), seconds=8, step_s=0.25, window_s=0.5)
+    fleet.run(1)
+    begin = fleet.t + 0.215
+    fleet.hosts[2].lie_ns = lambda t: 1e6 if begin <= t < begin + 0.02 else 0.0
+    for _ in range(6):
+        fleet.step()
+        assert abs(fleet.errors()).max() < 100
+        assert fleet.violations() == 0
+    assert sum(edge.window.steps for edge in fleet.edges) == 0
+
+
 def test_one_asymmetric_path_is_seen_and_bounded(fleet: SimFleet) -> None:
     """5 us more one way on one edge: that edge does not fit, nobody leaves their bound or is moved by 300 ns."""
     fleet.edges[4].forward.base_ns += 5_000
