@@ -6,6 +6,10 @@ follows fleet time (by the chrony outputs) has a small one.
 
 Layout: 80 bytes, native endian, protocol version 2 of ClockBound's docs/PROTOCOL.md. The magic is two native 32-bit
 words, as its clients compare them; the byte order that the page prints is the one of a big-endian machine.
+
+Clock disruption support is for a daemon that reads the hypervisor's VMClock (/dev/vmclock0) and repeats its marker: a
+client that sees the flag opens that device itself, fails where there is none, and trusts nothing while the two markers
+differ. Nobody here reads the device, so the flag stays off. Steps of the clock are told by the status.
 """
 
 import struct
@@ -24,6 +28,7 @@ GENERATION_OFFSET = 14
 # Past this age of a segment a client must not use its bound (as clockbound's own daemon has it), ns.
 VOID_AFTER_NS = 1000 * 10**9
 _NS = 10**9
+_NO_DISRUPTION_SUPPORT = 0
 _CLOCK_MONOTONIC_COARSE = 6  # <linux/time.h>; Python has no name for it
 
 # fabricpulse -> ClockBound: unknown, synchronized, free running, disrupted.
@@ -37,7 +42,7 @@ STATUS = {
 
 @dataclass(frozen=True)
 class ClockBoundData:
-    """What a segment says. Times are CLOCK_MONOTONIC_COARSE, ns."""
+    """What a segment says. Times are CLOCK_MONOTONIC_COARSE, ns. disruption_marker : of the VMClock; 0 = none read."""
 
     as_of_ns: int
     void_after_ns: int
@@ -58,7 +63,7 @@ def from_page(page: ClockPage, host_ns: int, monotonic_ns: int, holdover_drift_p
         as_of_ns=monotonic_ns,
         void_after_ns=monotonic_ns + VOID_AFTER_NS,
         bound_ns=abs(fleet.fleet_ns - host_ns) + fleet.bound_ns if known else 0,
-        disruption_marker=page.disruptions,
+        disruption_marker=0,
         max_drift_ppb=min(drift, _NS - 1),
         status=STATUS[fleet.status],
     )
@@ -96,7 +101,7 @@ class ClockBoundWriter:
             data.disruption_marker,
             data.max_drift_ppb,
             data.status,
-            1,
+            _NO_DISRUPTION_SUPPORT,
         )
         self._generation = 2 if odd == 0xFFFF else odd + 1
         fence()
