@@ -13,8 +13,14 @@
 namespace fabricpulse {
 namespace {
 
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::generic_category(), what);
+[[noreturn]] void fail(int error, const std::string& what) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+// A file that is not to stay: it holds the room that others may need.
+[[noreturn]] void discard(const std::string& temporary, int error, const std::string& what) {
+  unlink(temporary.c_str());
+  fail(error, what);
 }
 
 }  // namespace
@@ -27,17 +33,19 @@ RingWriter::RingWriter(const std::string& path, const std::string& host, std::ui
   size_ = samples_offset + static_cast<std::size_t>(capacity) * sizeof(fp_probe_sample);
   const std::string temporary = path + ".new." + std::to_string(getpid());
   const int fd = open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) fail("cannot create " + temporary);
+  if (fd < 0) fail(errno, "cannot create " + temporary);
   fchmod(fd, 0644);
-  if (ftruncate(fd, static_cast<off_t>(size_)) != 0) {
+  // Allocated now: in a file with holes a full file system is a SIGBUS at the first write, without a word.
+  if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(size_)); error != 0) {
     close(fd);
-    fail("cannot size " + temporary);
+    discard(temporary, error, "cannot size " + temporary);
   }
   map_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  const int map_error = errno;
   close(fd);
   if (map_ == MAP_FAILED) {
     map_ = nullptr;
-    fail("cannot map " + temporary);
+    discard(temporary, map_error, "cannot map " + temporary);
   }
   auto* bytes = static_cast<std::uint8_t*>(map_);
   // Every page now, so that the engine's thread has no page faults to pay for later.
@@ -60,10 +68,8 @@ RingWriter::RingWriter(const std::string& path, const std::string& host, std::ui
   header_->epoch = epoch;
   if (rename(temporary.c_str(), path.c_str()) != 0) {
     const int error = errno;
-    unlink(temporary.c_str());
     munmap(map_, size_);
-    errno = error;
-    fail("cannot put " + path + " in place");
+    discard(temporary, error, "cannot put " + path + " in place");
   }
 }
 

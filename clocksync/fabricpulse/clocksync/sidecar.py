@@ -6,7 +6,6 @@ pure modules.
 """
 
 import asyncio
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -38,12 +37,11 @@ from fabricpulse.clocksync.wire import (
 )
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime
-from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Membership, load_membership
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
-from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
+from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path, write_refused
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.clock_page import ClockPage, ClockPageReader, ClockPageWriter, ClockStatus
 from fabricpulse.core.shm.mapping import LayoutError
@@ -448,7 +446,4 @@ def _open_page(path: Path) -> ClockPageWriter:
     try:
         return ClockPageWriter(path)
     except OSError as error:
-        raise UserError(
-            f"cannot write the clock page {path}: {error.strerror}; run as root or set FABRICPULSE_RUN_DIR "
-            f"(process {os.getpid()})"
-        ) from error
+        raise write_refused("the clock page", path, error) from error

@@ -1,5 +1,6 @@
 """Where the processes of one host meet: `/run/fabricpulse`, or `FABRICPULSE_RUN_DIR`."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -29,6 +30,17 @@ def ensure_run_dir() -> Path:
             f"cannot create the run directory {path}: {error.strerror}; run as root or set {RUN_DIR_ENV}"
         ) from error
     return path
+
+
+def write_refused(what: str, path: Path, error: OSError) -> UserError:
+    """What to say when `what` cannot be written at `path` in the run directory, and what to do about it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = f"make room on the file system of {path.parent}"
+    else:
+        remedy = f"make {path.parent} writable for this user, run as root"
+    return UserError(
+        f"cannot write {what} {path}: {error.strerror}; {remedy}, or set {RUN_DIR_ENV} to another directory"
+    )
 
 
 def clock_page_path() -> Path:

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.run_dir import RUN_DIR_ENV
+from fabricpulse.core.run_dir import RUN_DIR_ENV, write_refused
 
 
 class RunLock:
@@ -20,9 +20,7 @@ class RunLock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            raise UserError(
-                f"cannot write {path}: {error.strerror}; make the run directory writable or set {RUN_DIR_ENV}"
-            ) from error
+            raise write_refused("the lock", path, error) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -32,8 +30,12 @@ class RunLock:
                 f"{run_dir} is in use by another fabricpulse {name} (process {holder or 'unknown'}): stop it, or give"
                 f" this one a directory of its own with {RUN_DIR_ENV}"
             ) from error
-        os.truncate(self._descriptor, 0)
-        os.write(self._descriptor, f"{os.getpid()}\n".encode())
+        try:
+            os.truncate(self._descriptor, 0)
+            os.write(self._descriptor, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            os.close(self._descriptor)
+            raise write_refused("the lock", path, error) from error
 
     def release(self) -> None:
         """Lets the next one in."""

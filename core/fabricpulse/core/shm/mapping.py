@@ -14,7 +14,7 @@ def create_mapping(path: Path, size: int, mode: int = 0o644, initial: bytes = b"
 
     `initial` holds what a reader checks when it opens the file, which must be true before the name appears. The old
     file is unlinked, not overwritten: a reader that still maps it keeps its old, consistent content and finds the new
-    file when it looks again (`MappedFile.stale`). Raises OSError.
+    file when it looks again (`MappedFile.stale`). Raises OSError, with nothing left behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
@@ -22,7 +22,8 @@ def create_mapping(path: Path, size: int, mode: int = 0o644, initial: bytes = b"
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         os.fchmod(descriptor, mode)
-        os.ftruncate(descriptor, size)
+        # Allocated now: in a file with holes a full file system is a SIGBUS at the first write, without a word.
+        os.posix_fallocate(descriptor, 0, size)
         mapping = mmap.mmap(descriptor, size)
         mapping[: len(initial)] = initial
         temporary.replace(path)

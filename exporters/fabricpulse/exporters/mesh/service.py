@@ -20,7 +20,7 @@ from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
-from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
+from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path, write_refused
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.virtual_clock import host_now_ns, open_virtual_clock
 from fabricpulse.core.web.server import WebServer
@@ -120,7 +120,7 @@ class MeshService:
         try:
             self._engine = native.Engine(engine_settings(self.config, edges))
         except OSError as error:
-            raise UserError(f"cannot make the probe ring {probe_ring_path()}: {error.strerror}") from error
+            raise write_refused("the probe ring", probe_ring_path(), error) from error
         except ValueError as error:
             raise ConfigError(f"probe: {error}") from error
         self._load_keys()
