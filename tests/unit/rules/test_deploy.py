@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ import yaml
 from click.testing import CliRunner
 
 from fabricpulse.core.cli import cli
+from fabricpulse.core.config import parse_config
+from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.rules.mixin import compile_mixin, knobs, mixin_dir
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+SAMPLES = sorted((DEPLOY / "config").glob("*.yaml"))
 PORTS = {"mesh": 9610, "nic": 9611, "qp": 9612, "clocksync": 9613, "coordinator": 9614, "remediation": 9615}
 
 
@@ -47,7 +51,9 @@ def test_unit(path: Path) -> None:
     result = CliRunner().invoke(cli, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert "--config" in result.output
-    for setting in ("Type=notify", "Restart=always", "NoNewPrivileges=yes", "ProtectSystem=strict"):
+    # With settings that cannot be used it would start once a second for ever.
+    final = f"RestartPreventExitStatus={ConfigError.exit_code}"
+    for setting in ("Type=notify", "Restart=always", final, "NoNewPrivileges=yes", "ProtectSystem=strict"):
         assert f"\n{setting}\n" in text
     assert re.search(r"^CapabilityBoundingSet=", text, re.M)
 
@@ -90,6 +96,44 @@ def test_prometheus_configuration() -> None:
         assert re.fullmatch(pattern[1], job["job_name"])
         first = job["static_configs"][0]["targets"][0]
         assert first.endswith(f":{PORTS[job['job_name'].removeprefix('fabricpulse-')]}")
+
+
+@pytest.mark.parametrize(
+    ("address", "instance"),
+    [
+        ("gpu-001:9610", "gpu-001"),
+        ("gpu-001.example:9610", "gpu-001.example"),
+        ("10.0.0.1:9610", "10.0.0.1"),
+        ("[fd00::1]:9610", "fd00::1"),
+        ("[fd00::1:9610]:9610", "fd00::1:9610"),
+    ],
+)
+def test_instance_is_the_host(address: str, instance: str) -> None:
+    """The host of each target, IPv6 addresses whole; Prometheus anchors the pattern at both ends."""
+    for job in yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]:
+        [rule] = job["relabel_configs"]
+        match = re.fullmatch(rule["regex"], address)
+        assert match
+        assert (match[1], rule["target_label"]) == (instance, "instance")
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_sample_configuration(path: Path) -> None:
+    """It is accepted as it stands and with all that it offers switched on, and goes where its unit looks."""
+    [entry] = entry_points(group="fabricpulse.configs", name=path.stem)
+    text = path.read_text()
+    offered = re.sub(r"^#(?=[a-z ]+\S*:)(?! )", "", re.sub(r"^#(?=  )", "", text, flags=re.M), flags=re.M)
+
+    assert parse_config(text, entry.load(), path.name) != parse_config(offered, entry.load(), path.name)
+    assert offered.count("#") < text.count("#")
+    place = f"/etc/fabricpulse/{path.name}"
+    assert text.startswith(f"# {place}, for fabricpulse-{path.stem}.service")
+    assert f" --config {place}\n" in (DEPLOY / "systemd" / f"fabricpulse-{path.stem}.service").read_text()
+
+
+def test_clocksync_has_samples() -> None:
+    """Both daemons can be started from what is here."""
+    assert {"clocksync-coordinator", "clocksync-sidecar"} <= {path.stem for path in SAMPLES}
 
 
 def test_alertmanager_configuration() -> None:
