@@ -1,29 +1,33 @@
 """Configuration of the sidecar and the coordinator; docs/configuration.md is generated from it."""
 
 import socket
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from fabricpulse.clocksync.edge_estimator import EstimatorParameters
 from fabricpulse.clocksync.fleet_clock import FleetClockParameters
 from fabricpulse.core.config import Section
 from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.urls import check_base_url
 
 _NS = 1_000_000_000
+# Bounds grow with these, as integers of 64 bits in the clock page. No clock of a computer is worse than 1 % off.
+DriftPpb = Annotated[float, Meta(gt=0, le=10_000_000)]
+HoldoverDriftPpb = Annotated[int, Meta(ge=1, le=10_000_000)]
+_DAY_S = 86_400
 
 
 class AnchorConfig(Section, frozen=True):
     """What this host's own clock is worth as UTC.
 
-    none : nothing. reference : it is fleet time. system : it follows UTC by chrony, ntpd or phc2sys, as
-    exactly as the kernel says (adjtimex maxerror), but no better than uncertainty_ns.
+    kind : "none" = no anchor, "reference" = it is UTC within uncertainty_ns, "system" = it follows UTC by chrony, ntpd
+    or phc2sys, as exactly as the kernel says (adjtimex maxerror), no better than uncertainty_ns. uncertainty_ns : error
+    bound of its UTC, ns.
     """
 
     kind: Literal["none", "reference", "system"] = "none"
-    uncertainty_ns: int = 0
-
-    def validate(self) -> None:
-        if self.uncertainty_ns < 0:
-            raise ValueError("uncertainty_ns must not be negative")
+    uncertainty_ns: Annotated[int, Meta(ge=0, le=16 * _NS)] = 0
 
 
 class EstimatorConfig(Section, frozen=True):
@@ -34,15 +38,13 @@ class EstimatorConfig(Section, frozen=True):
     # The same for the first estimate, so that a host is synchronised soon after its start.
     start_window_s: float = 0.5
     # How much longer one direction of a path may be than the other, in ns; part of the error bound.
-    asymmetry_ns: float = 100.0
+    asymmetry_ns: Annotated[float, Meta(ge=0, le=_NS)] = 100.0
     # How much the rate of a clock may change while it is measured, in parts per 10^9; part of the bound.
-    drift_ppb: float = 250.0
+    drift_ppb: DriftPpb = 250.0
 
     def validate(self) -> None:
         if not 0.1 <= self.start_window_s <= self.window_s <= 60:
             raise ValueError("0.1 <= start_window_s <= window_s <= 60 is needed")
-        if self.asymmetry_ns < 0 or self.drift_ppb <= 0:
-            raise ValueError("asymmetry_ns must not be negative and drift_ppb must be positive")
 
     def parameters(self) -> EstimatorParameters:
         """For the estimator."""
@@ -53,17 +55,11 @@ class ClockConfig(Section, frozen=True):
     """Fleet time on this host."""
 
     # How fast fleet time may catch up with a correction, in parts per 10^6; it never jumps.
-    max_slew_ppm: float = 500.0
+    max_slew_ppm: Annotated[float, Meta(ge=1, le=100_000)] = 500.0
     # Without a measurement for this long the clock is in holdover.
-    holdover_after_s: float = 4.0
+    holdover_after_s: Annotated[float, Meta(gt=0, le=3600)] = 4.0
     # Growth of the error bound in holdover, in parts per 10^9: the worst clock of the fleet.
-    holdover_drift_ppb: int = 1_000
-
-    def validate(self) -> None:
-        if not 1 <= self.max_slew_ppm <= 100_000:
-            raise ValueError("max_slew_ppm must lie within 1 and 100000")
-        if self.holdover_after_s <= 0 or self.holdover_drift_ppb <= 0:
-            raise ValueError("holdover_after_s and holdover_drift_ppb must be positive")
+    holdover_drift_ppb: HoldoverDriftPpb = 1_000
 
     def parameters(self, drift_ppb: float) -> FleetClockParameters:
         """For the clock. drift_ppb : error of the rate while synchronised."""
@@ -85,11 +81,7 @@ class OutputsConfig(Section, frozen=True):
 
     clockbound: str = ""
     chrony_sock: str = ""
-    ntp_shm_unit: int = -1
-
-    def validate(self) -> None:
-        if not -1 <= self.ntp_shm_unit <= 255:
-            raise ValueError("ntp_shm_unit must lie within -1 and 255")
+    ntp_shm_unit: Annotated[int, Meta(ge=-1, le=255)] = -1
 
 
 class SidecarConfig(Section, frozen=True):
@@ -109,7 +101,7 @@ class SidecarConfig(Section, frozen=True):
     # and not encrypted; the key of each sidecar comes with a reply by HTTP.
     datagrams: bool = True
     # Port of the sidecars on the neighbours, for the fallback without a coordinator.
-    neighbour_port: int = 9613
+    neighbour_port: Annotated[int, Meta(ge=1, le=65535)] = 9613
     # Seconds between two estimates.
     step_s: float = 1.0
     # The same until the first synchronisation.
@@ -129,8 +121,9 @@ class SidecarConfig(Section, frozen=True):
                 f"({self.step_s:g}), or every step ends in holdover"
             )
         for url in self.coordinators:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"coordinator {url!r} is not an http:// or https:// URL")
+            check_base_url("coordinator", url)
+        if self.advertise_url:
+            check_base_url("advertise_url", self.advertise_url)
 
     def host_name(self) -> str:
         """The configured name, or the system's."""
@@ -153,20 +146,16 @@ class CoordinatorConfig(Section, frozen=True):
     # Take reports as datagrams too, on the UDP ports of the same numbers as --web.listen-address; they cost far less.
     datagrams: bool = True
     # A host that has not reported for this long has left the fleet.
-    lease_s: float = 10.0
+    lease_s: Annotated[float, Meta(le=_DAY_S)] = 10.0
     step_s: float = 1.0
-    anchor_wait_s: float = 30.0
+    anchor_wait_s: Annotated[float, Meta(ge=0, le=_DAY_S)] = 30.0
     # How much the rate of a clock may change between two reports, in parts per 10^9; part of the bound.
-    drift_ppb: float = 250.0
+    drift_ppb: DriftPpb = 250.0
     # Growth of the error bound of what clocks may do together while nobody sees it: all that follow an anchor whose
     # chronyd may have died, or a part of the fleet that is cut off. In parts per 10^9; the same as the sidecars'
     # clock.holdover_drift_ppb, the worst clock of the fleet.
-    holdover_drift_ppb: int = 1_000
+    holdover_drift_ppb: HoldoverDriftPpb = 1_000
 
     def validate(self) -> None:
         if not 0.1 <= self.step_s <= self.lease_s / 2:
             raise ValueError("0.1 <= step_s <= lease_s / 2 is needed")
-        if self.anchor_wait_s < 0:
-            raise ValueError("anchor_wait_s must not be negative")
-        if self.drift_ppb <= 0 or self.holdover_drift_ppb <= 0:
-            raise ValueError("drift_ppb and holdover_drift_ppb must be positive")

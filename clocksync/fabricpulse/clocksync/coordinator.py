@@ -31,6 +31,7 @@ from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.listeners import allow_connections
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
+from fabricpulse.core.web.urls import host_and_port, join_host_port
 
 log = get_logger(__name__)
 
@@ -265,21 +266,20 @@ class Coordinator:
             text = f"started just now: hosts that live have reported in {left:.0f} s\n"
             return web.Response(status=503, text=text, headers={"Retry-After": f"{left:.0f}"})
         exporter = request.query.get("exporter", "clocksync")
-        port = request.query.get("port", "") or str(SD_PORTS.get(exporter, ""))
-        if not port.isdigit():
+        asked = request.query.get("port", "")
+        if asked and not (asked.isascii() and asked.isdigit() and 1 <= int(asked) <= 65535):
+            return web.Response(status=400, text=f"port {asked!r} does not lie within 1 and 65535\n")
+        port = int(asked) if asked else SD_PORTS.get(exporter)
+        if port is None:
             known = ", ".join(SD_PORTS)
             return web.Response(
                 status=400, text=f"exporter {exporter!r} is not known; one of {known}, or ?port=\n"
             )
-        groups = []
-        for member in sorted(self.fleet.members.values(), key=lambda m: m.name):
-            url = member.info.url if member.info is not None else ""
-            address, _, own_port = url.partition("://")[2].rpartition(":")
-            if own_port and exporter == "clocksync" and "port" not in request.query:
-                target = f"{address}:{own_port}"
-            else:
-                target = f"{address or member.name}:{port}"
-            groups.append({"targets": [target], "labels": {"fabricpulse_host": member.name}})
+        own_ports = exporter == "clocksync" and not asked
+        groups = [
+            {"targets": [_target(member, port, own_ports)], "labels": {"fabricpulse_host": member.name}}
+            for member in sorted(self.fleet.members.values(), key=lambda m: m.name)
+        ]
         return web.json_response(groups)
 
     async def _status(self, _: web.Request) -> web.Response:
@@ -342,6 +342,18 @@ class Coordinator:
             if member.suspect:
                 out.add(metrics.SUSPECTS, (member.name,), 1)
         return out.render(text_format)
+
+
+def _target(member: Member, port: int, own_port: bool) -> str:
+    """What Prometheus scrapes of `member`: its sidecar's address, by name if that is not known, and `port`.
+
+    own_port : take the sidecar's own instead, where it is known.
+    """
+    try:
+        host, listens = host_and_port(member.info.url if member.info is not None else "")
+    except ValueError:  # it did not say where it is reached, or an older one said what is no URL
+        return join_host_port(member.name, port)
+    return join_host_port(host, listens if own_port else port)
 
 
 def _membership_of(config: CoordinatorConfig) -> Membership:

@@ -104,7 +104,7 @@ class CoordinatorClient:
         self._follow_s = follow_s
         for peer in self._peers:
             if peer.task is None or peer.task.done():
-                peer.task = asyncio.create_task(self._report(session, peer, report, take))
+                peer.task = asyncio.create_task(self._report_safely(session, peer, report, take))
         tasks = [peer.task for peer in self._peers if peer.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=wait_s)
@@ -128,6 +128,20 @@ class CoordinatorClient:
             if gone.task is not None:
                 gone.task.cancel()
             gone.datagrams.close()
+
+    async def _report_safely(
+        self,
+        session: aiohttp.ClientSession,
+        peer: _Peer,
+        report: Callable[[bool], StepReport],
+        take: Callable[[StepReply, bool], None],
+    ) -> None:
+        """A fault in what is said to one coordinator is logged, and keeps nobody from the others or the neighbours."""
+        try:
+            await self._report(session, peer, report, take)
+        except Exception:
+            peer.up = False
+            log.exception("report failed", url=peer.url)
 
     async def _report(
         self,

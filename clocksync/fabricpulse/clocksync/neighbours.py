@@ -80,11 +80,11 @@ async def ask_lines(session: aiohttp.ClientSession, urls: Mapping[str, str]) -> 
 
 async def _ask_line(session: aiohttp.ClientSession, url: str) -> LineReply | None:
     try:
-        async with session.get(url + LINE_PATH, timeout=_TIMEOUT) as response:
+        async with session.get(url.rstrip("/") + LINE_PATH, timeout=_TIMEOUT) as response:
             if response.status != 200:
                 return None
             return line_decoder.decode(await response.read())
-    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError):
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError, msgspec.MsgspecError):
         return None
 
 

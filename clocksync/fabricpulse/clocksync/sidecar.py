@@ -216,14 +216,18 @@ class Sidecar:
         self._edges.fit(self._clock.now_ns(), self._window_ns(), everything=everything)
         self._fit_s = time.thread_time() - began
         # A coordinator that is cut off may take its time not to answer; neither steps nor neighbours wait for it.
-        await self._coordinator.report(
-            session,
-            self._config.coordinators,
-            self._step_report,
-            self._take_reply,
-            wait_s=0.8 * self._config.step_s,
-            follow_s=self._alone_s(),
-        )
+        try:
+            await self._coordinator.report(
+                session,
+                self._config.coordinators,
+                self._step_report,
+                self._take_reply,
+                wait_s=0.8 * self._config.step_s,
+                follow_s=self._alone_s(),
+            )
+        except Exception:
+            # Neighbours are for the time when coordinators cannot be asked, whyever that is.
+            log.exception("reports to the coordinators failed")
         # One that answers but knows no edge of ours that it could use is as good as none.
         if self._coordinator.unplaced_s() > self._alone_s():
             await self._ask_neighbours(session)

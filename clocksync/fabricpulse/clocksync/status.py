@@ -14,6 +14,7 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.client import password_header, tls_context
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.token_file import TokenFile
+from fabricpulse.core.web.urls import check_base_url
 
 STATUS_PATH = "/api/v1/clocksync/status"
 HISTORY_PATH = "/api/v1/clocksync/history"
@@ -21,8 +22,10 @@ HISTORY_PATH = "/api/v1/clocksync/history"
 
 def fetch(url: str, path: str, client: HttpClientConfig | None = None) -> Any:
     """The JSON document at `url` + `path`. Raises UserError naming what could not be reached, and what to do."""
-    if not url.startswith(("http://", "https://")):
-        raise UserError(f"{url!r} is not an http:// or https:// URL")
+    try:
+        check_base_url("--url", url)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     client = client or HttpClientConfig()
     headers = {**password_header(client), **TokenFile(client.token_file).header}
     request = urllib.request.Request(url.rstrip("/") + path, headers=headers)  # noqa: S310 - checked above

@@ -15,6 +15,7 @@ from fabricpulse.core.daemon import run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.web.token_file import TokenFile
+from fabricpulse.core.web.urls import check_base_url
 from fabricpulse.remediation.tables import actions_table, journal_table, status_tables
 
 _URL = click.option(
@@ -164,8 +165,10 @@ def _client(url: str, token_file: Path | None) -> Any:
 
 
 def _open(url: str, path: str, token_file: Path | None, message: dict[str, Any] | None = None) -> Any:
-    if not url.startswith(("http://", "https://")):
-        raise UserError(f"--url {url!r} is not an http(s) URL")
+    try:
+        check_base_url("--url", url)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     headers = {"Content-Type": "application/json"}
     if token_file is not None:
         headers |= TokenFile(str(token_file)).header

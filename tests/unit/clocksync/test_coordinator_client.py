@@ -69,3 +69,19 @@ async def test_after_a_lost_datagram_the_report_by_http_says_who_the_host_is() -
             await client.report(session, [url], report, lambda *_: None, wait_s=10.0, follow_s=2.0)
         await client.close()
     assert [said.info is not None for said in heard] == [True, True]
+
+
+async def test_a_fault_in_a_report_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged for each coordinator, the call returns, and the next step tries again."""
+
+    def report(_: bool) -> StepReport:
+        raise ZeroDivisionError
+
+    async with ClientSession() as session:
+        client = CoordinatorClient(TokenFile(""))
+        urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+        for _ in range(2):
+            await client.report(session, urls, report, lambda *_: None, wait_s=10.0, follow_s=2.0)
+        await client.close()
+    assert [r.getMessage() for r in caplog.records].count("report failed") == 4
+    assert not client.up

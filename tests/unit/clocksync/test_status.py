@@ -150,3 +150,11 @@ def test_an_unreachable_daemon_is_one_sentence() -> None:
     result = CliRunner().invoke(command, ["status", "--url", "http://127.0.0.1:9"])
     assert isinstance(result.exception, UserError)
     assert "127.0.0.1:9" in str(result.exception)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:9613", "http://127.0.0.1:notaport", "http://[::1:9613"])
+def test_a_url_that_is_none_is_called_so(url: str) -> None:
+    """And not a server that behaves strangely."""
+    result = CliRunner().invoke(command, ["status", "--url", url])
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).startswith(f"--url {url!r} is not an http or https URL")

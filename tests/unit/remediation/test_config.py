@@ -23,7 +23,9 @@ from fabricpulse.remediation.receiver.damping import hold_seconds, is_sticky
         ("guards: {cooldown: 3}", "did you mean 'cooldown_s'?"),
         ("guards: {cooldown_s: -1}", "guards.cooldown_s"),
         ("hold: {initial_s: 10, cap_s: 5}", "cap_s must not be below initial_s"),
-        ("alertmanagers: [am:9093]", "not an http(s) URL"),
+        ("alertmanagers: [am:9093]", "alertmanager 'am:9093' is not an http or https URL"),
+        ("alertmanagers: ['http://[::1:9093']", "invalid IPv6 URL"),
+        ("alertmanagers: ['http://am:notaport']", "is not an http or https URL"),
     ],
 )
 def test_receiver(text, sentence):
@@ -37,10 +39,12 @@ def test_receiver(text, sentence):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("receiver: h:9615", "not an http(s) URL"),
+        ("receiver: h:9615", "receiver 'h:9615' is not an http or https URL"),
+        ("receiver: http://h:99999", "port out of range"),
         ("cert_file: a.pem", "cert_file and key_file are needed together"),
         ("scan_interval_s: 0", "scan_interval_s"),
-        ("mesh_url: x", "mesh_url"),
+        ("mesh_url: x", "mesh_url 'x' is not an http or https URL"),
+        ("mesh_url: http:///metrics", "no host"),
     ],
 )
 def test_node(text, sentence):
@@ -96,7 +100,11 @@ def test_token_rotates_and_bad_ones_are_refused(tmp_path):
     ("arguments", "sentence"),
     [
         (["status", "--url", "http://127.0.0.1:1"], "cannot reach the receiver at http://127.0.0.1:1"),
-        (["status", "--url", "nonsense"], "--url 'nonsense' is not an http(s) URL"),
+        (["status", "--url", "nonsense"], "--url 'nonsense' is not an http or https URL"),
+        (
+            ["status", "--url", "http://127.0.0.1:notaport"],
+            "--url 'http://127.0.0.1:notaport' is not an http",
+        ),
         (["journal", "--url", "http://127.0.0.1:1"], "start it or give another --url"),
         (["pause", "--reason", "x", "--token-file", "/nonexistent"], "cannot read token_file /nonexistent"),
         (["receiver", "--config", "/nonexistent"], "cannot read configuration /nonexistent"),

@@ -1,5 +1,9 @@
 """Configuration of the requests that a daemon makes of another one."""
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from fabricpulse.core.config import Section
 
 
@@ -33,10 +37,8 @@ class HttpClientConfig(Section, frozen=True):
     tls_config: TlsClientConfig | None = None
     basic_auth: BasicAuth | None = None
     token_file: str = ""
-    timeout_s: float = 3.0
+    timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 3.0
 
     def validate(self) -> None:
-        if self.timeout_s <= 0:
-            raise ValueError("timeout_s must be positive")
         if self.basic_auth is not None and self.token_file:
             raise ValueError("basic_auth and token_file exclude each other: a request shows one of them")

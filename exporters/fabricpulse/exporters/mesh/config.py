@@ -12,18 +12,10 @@ from fabricpulse.core.config import Section
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
 from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.urls import check_base_url, check_url
 
 Positive = Annotated[float, Meta(gt=0)]
 _SHORTEST_KEY = 16
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        # `port` is worked out when it is asked for; 0 cannot be connected to.
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, a bracket without its other half
-        return False
 
 
 class MembershipSource(Section, frozen=True):
@@ -46,8 +38,8 @@ class MembershipSource(Section, frozen=True):
     def validate(self) -> None:
         if sum(map(bool, (self.file, self.url, self.dns))) > 1:
             raise ValueError("give one of file, url and dns")
-        if self.url and not _is_url(self.url):
-            raise ValueError(f"url {self.url!r} is not an http or https URL")
+        if self.url:
+            check_url("url", self.url)
         if set(self.dns) != set(self.devices):
             raise ValueError("dns and devices must name the same networks")
 
@@ -124,10 +116,7 @@ class Alerting(Section, frozen=True):
 
     def validate(self) -> None:
         for url in self.alertmanagers:
-            if not _is_url(url):
-                raise ValueError(
-                    f"alertmanager {url!r} is not an http or https URL, such as http://alertmanager:9093"
-                )
+            check_base_url("alertmanager", url)
         if self.resolve_hold_s > 3 * self.resend_s:
             raise ValueError(
                 f"resolve_hold_s ({self.resolve_hold_s:g}) must not be above 3 x resend_s ({3 * self.resend_s:g}); "

@@ -6,6 +6,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
+from fabricpulse.core.web.urls import check_base_url, check_url
 
 
 class NodeConfig(Section, frozen=True):
@@ -37,12 +38,11 @@ class NodeConfig(Section, frozen=True):
     traffic_timeout_s: Annotated[float, Meta(ge=0.5, le=300)] = 5
 
     def validate(self) -> None:
-        if not self.receiver.startswith(("http://", "https://")):
-            raise ValueError(f"receiver: {self.receiver!r} is not an http(s) URL")
+        check_base_url("receiver", self.receiver)
         if bool(self.cert_file) != bool(self.key_file):
             raise ValueError("cert_file and key_file are needed together")
-        if self.mesh_url and not self.mesh_url.startswith(("http://", "https://")):
-            raise ValueError(f"mesh_url: {self.mesh_url!r} is not an http(s) URL")
+        if self.mesh_url:
+            check_url("mesh_url", self.mesh_url)
 
     @property
     def host_name(self) -> str:

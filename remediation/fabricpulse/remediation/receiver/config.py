@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
+from fabricpulse.core.web.urls import check_base_url
 
 Seconds = Annotated[float, Meta(ge=0)]
 Mode = Literal["observe", "dry_run", "auto"]
@@ -125,8 +126,7 @@ class ReceiverConfig(Section, frozen=True):
         if len(set(names)) != len(names):
             raise ValueError("rules: an alert is listed twice")
         for url in self.alertmanagers:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"alertmanagers: {url!r} is not an http(s) URL")
+            check_base_url("alertmanager", url)
         if not Path(self.journal).name:
             raise ValueError("journal is not the name of a file")
 

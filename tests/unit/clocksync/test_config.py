@@ -1,0 +1,74 @@
+"""What the settings of both daemons refuse: each would break later, silently or with a traceback."""
+
+import pytest
+
+from fabricpulse.clocksync.config import CoordinatorConfig, SidecarConfig
+from fabricpulse.core.config import Section, parse_config
+from fabricpulse.core.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("advertise_url: node2:9613", "advertise_url 'node2:9613' is not an http or https URL"),
+        ("advertise_url: http://node2:9613?x=1", "must end with its path"),
+        ("coordinators: [monitor:9614]", "coordinator 'monitor:9614' is not an http or https URL"),
+        ('coordinators: ["http://[::1:9614"]', "invalid IPv6 URL"),
+        ("coordinators: [http://monitor:notaport]", "is not an http or https URL"),
+        ("neighbour_port: 99999999", "neighbour_port: "),
+        ("neighbour_port: 0", "neighbour_port: "),
+        ("anchor: {uncertainty_ns: 100000000000000000000}", "anchor.uncertainty_ns: "),
+        ("anchor: {uncertainty_ns: -1}", "anchor.uncertainty_ns: "),
+        ("clock: {holdover_drift_ppb: 1000000000000000000000000000000}", "clock.holdover_drift_ppb: "),
+        ("clock: {holdover_drift_ppb: 0}", "clock.holdover_drift_ppb: "),
+        ("clock: {holdover_after_s: .inf}", "clock.holdover_after_s: "),
+        ("clock: {max_slew_ppm: .nan}", "clock.max_slew_ppm: "),
+        ("estimator: {drift_ppb: .inf}", "estimator.drift_ppb: "),
+        ("estimator: {drift_ppb: .nan}", "estimator.drift_ppb: "),
+        ("estimator: {asymmetry_ns: .inf}", "estimator.asymmetry_ns: "),
+        ("estimator: {window_s: .nan}", "window_s <= 60 is needed"),
+        ("outputs: {ntp_shm_unit: 256}", "outputs.ntp_shm_unit: "),
+        ("http_client: {timeout_s: .inf}", "http_client.timeout_s: "),
+    ],
+)
+def test_sidecar(text: str, words: str) -> None:
+    """One sentence, with file, line and setting."""
+    refused(text, words, SidecarConfig)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("drift_ppb: .inf", "drift_ppb: "),
+        ("drift_ppb: 0", "drift_ppb: "),
+        ("holdover_drift_ppb: 0", "holdover_drift_ppb: "),
+        ("anchor_wait_s: .nan", "anchor_wait_s: "),
+        ("anchor_wait_s: -1", "anchor_wait_s: "),
+        ("lease_s: .inf", "lease_s: "),
+        ("step_s: .nan", "step_s <= lease_s / 2 is needed"),
+    ],
+)
+def test_coordinator(text: str, words: str) -> None:
+    """The same for the other daemon."""
+    refused(text, words, CoordinatorConfig)
+
+
+def refused(text: str, words: str, kind: type[Section]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, kind, "c.yaml")
+    said = str(caught.value)
+    assert said.startswith("c.yaml")
+    assert words in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'coordinators: ["http://[fd00::1]:9614", "https://monitor", "http://monitor:9614/"]',
+        "advertise_url: https://gpu-001.example:9613/clock/",
+    ],
+)
+def test_what_can_be_reached_is_accepted(text: str) -> None:
+    """Addresses, names, https on its own port, a path of a proxy."""
+    parse_config(text, SidecarConfig, "c.yaml")
