@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -96,6 +97,35 @@ def test_plugin_is_there() -> None:
     library = ctypes.CDLL(str(path))
     for version in range(8, 13):
         assert ctypes.c_void_p.in_dll(library, f"ncclNetPlugin_v{version}")
+
+
+READERS = {
+    "c": (["cc", "-std=c11", "-D_GNU_SOURCE"], "#include <fabricpulse/clock_page.h>\n#include <stdio.h>\n"),
+    "cc": (["c++", "-std=c++17"], "#include <fabricpulse/clock_page.h>\n#include <cstdio>\n"),
+}
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_a_program_that_reads_fleet_time_compiles(suffix: str, tmp_path: Path) -> None:
+    """The headers are there, complete, where `fabricpulse clocksync include` says; the program agrees on the layout."""
+    from fabricpulse.core.shm.clock_page import PAGE
+
+    compiler, head = READERS[suffix]
+    if which(compiler[0]) is None:
+        pytest.skip(f"no {compiler[0]}")
+    result = fabricpulse("clocksync", "include")
+    assert result.returncode == 0, result.stderr
+    folder = Path(result.stdout.strip())
+    assert folder.is_relative_to(sys.prefix)
+    source = tmp_path / f"reader.{suffix}"
+    source.write_text(head + 'int main() { printf("%zu", sizeof(struct fp_clock_page)); return 0; }\n')
+    warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    command = [*compiler, *warnings, f"-I{folder}", str(source), "-o", str(tmp_path / "reader")]
+    subprocess.run(command, check=True)
+
+    out = subprocess.run([str(tmp_path / "reader")], capture_output=True, text=True, check=True)
+
+    assert int(out.stdout) == PAGE.size
 
 
 def test_probe_engine_is_there() -> None:

@@ -42,6 +42,14 @@ def coordinator(options: DaemonOptions) -> None:
 
 
 @command.command()
+def include() -> None:
+    """Print the folder of the C headers, for the compiler's -I."""
+    from fabricpulse.core.shm.headers import include_dir
+
+    click.echo(include_dir())
+
+
+@command.command()
 @click.option(
     "--url",
     default="http://127.0.0.1:9613",

@@ -42,7 +42,7 @@ struct fp_virtual_clock {
   uint32_t capacity;  // segments that fit
   uint32_t count;     // segments that hold; written with release order
   uint32_t reserved;
-  struct fp_virtual_clock_segment segments[];
+  __extension__ struct fp_virtual_clock_segment segments[];  // in C++ an extension, which all compilers have
 };
 
 // The page named by FABRICPULSE_VIRTUAL_CLOCK, or NULL when the variable is unset. A page that is named but

@@ -1,0 +1,80 @@
+"""The programs that docs/clocksync.md shows: they compile as it says, and read what the page has."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.unit.clocksync.test_clock_readers import page
+
+from fabricpulse.clocksync.command import command
+from fabricpulse.core.run_dir import RUN_DIR_ENV
+from fabricpulse.core.shm.clock_page import ClockPageWriter, ClockStatus
+
+DOCS = Path(__file__).parents[3] / "docs" / "clocksync.md"
+LANGUAGES = ("c", "cpp", "python")
+
+
+def example(language: str) -> str:
+    """The one program in `language` on the page."""
+    [found] = re.findall(rf"^```{language}\n(.*?)^```$", DOCS.read_text(), re.M | re.S)
+    return str(found)
+
+
+@pytest.fixture(scope="module", params=LANGUAGES)
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Built with the command in the first line of the example, which must not warn."""
+    source = example(request.param)
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "python":
+        (folder / "example.py").write_text(source)
+        return [sys.executable, str(folder / "example.py")]
+    [line] = re.findall(r"\A// (.*) && (\./.*)\n", source)
+    include = CliRunner().invoke(command, ["include"]).output.strip()
+    words = shlex.split(line[0].replace("$(fabricpulse clocksync include)", include))
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"no {words[0]}")
+    [name] = [word for word in words if word.endswith((".c", ".cc"))]
+    (folder / name).write_text(source)
+    subprocess.run([*words, "-Wall", "-Wextra", "-Wpedantic", "-Werror"], cwd=folder, check=True)
+    return [str(folder / line[1])]
+
+
+def run(program: list[str], run_dir: Path) -> subprocess.CompletedProcess[str]:
+    command = program if program[0] == sys.executable else [*program, str(run_dir / "clock")]
+    environment = os.environ | {RUN_DIR_ENV: str(run_dir)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_it_says_now_earliest_and_latest(program: list[str], tmp_path: Path) -> None:
+    """The page is 1 ms ahead of the host and good for 2 us."""
+    before = time.time_ns()
+    ClockPageWriter(tmp_path / "clock").write(page(before))
+
+    result = run(program, tmp_path)
+
+    assert result.returncode == 0, result.stderr
+    now, earliest, latest = (int(word) for word in result.stdout.split())
+    past_s = (time.time_ns() - before) * 1e-9
+    assert before + 1_000_000 <= now <= time.time_ns() + 1_000_000 + 20_000 * past_s
+    assert now - earliest == latest - now
+    assert 2_000 <= now - earliest <= 2_000 + 250 * past_s + 1
+
+
+def test_it_says_when_there_is_no_fleet_time(program: list[str], tmp_path: Path) -> None:
+    """A page without fleet time, and no page: an error, and no number that somebody could take for a time."""
+    for written in (False, True):
+        if written:
+            ClockPageWriter(tmp_path / "clock").write(page(time.time_ns(), ClockStatus.UNKNOWN))
+
+        result = run(program, tmp_path)
+
+        assert result.returncode == 1
+        assert result.stdout == ""
+        assert len(result.stderr.splitlines()) == 1
