@@ -2,6 +2,7 @@
 // channel and one proxy operation with one step each. Usage: plugin_profiler_host LIBRARY VERSION COUNT
 // [HOLD_SECONDS]
 #include <dlfcn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,11 @@ using namespace fabricpulse::abi;
 namespace {
 
 void log_line(int, unsigned long, const char*, int, const char* format, ...) {
-  fprintf(stderr, "%s\n", format);
+  va_list values;
+  va_start(values, format);
+  vfprintf(stderr, format, values);
+  va_end(values);
+  fputc('\n', stderr);
 }
 
 template <typename Table, typename D, bool kV4>

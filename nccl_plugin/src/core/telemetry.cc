@@ -186,12 +186,14 @@ void Telemetry::open(const Config& config, const std::string& version, std::stri
       remove_leftovers(directory);
       fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
     }
-    // Allocated now: a full file system must not become a SIGBUS in the job later.
-    if (fd >= 0 && posix_fallocate(fd, 0, static_cast<off_t>(file_size())) == 0)
-      map = mmap(nullptr, file_size(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) {
+      // Allocated now: a full file system must not become a SIGBUS in the job later.
+      errno = posix_fallocate(fd, 0, static_cast<off_t>(file_size()));  // which does not set it
+      if (errno == 0) map = mmap(nullptr, file_size(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
     if (map == MAP_FAILED) {
       *complaint += "no telemetry: cannot write " + final_path + ": " + strerror(errno) +
-                    "; set FABRICPULSE_RUN_DIR to a directory of the job's user. ";
+                    "; make room there or set FABRICPULSE_RUN_DIR to a directory of the job's user. ";
       if (fd >= 0) unlink(temporary.c_str());
     }
   }

@@ -1,6 +1,7 @@
 """The profiler symbols, driven as NCCL drives them (tests/native/plugin_profiler_host.cc)."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -122,6 +123,28 @@ def test_a_killed_jobs_files_go_with_the_next_job(profiler_host: Path, tmp_path:
         process.kill()
     living = (elsewhere, os.getpid(), stopped, f"{process.pid}-{own_namespace():x}")
     assert left == {f"{name}.{kind}" for name in living for kind in ("telemetry", "sock")}
+
+
+@pytest.mark.root
+def test_a_full_run_directory_is_named(profiler_host: Path, tmp_path: Path) -> None:
+    """No room for telemetry: the job hears why, goes on without, and nothing half made stays behind."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("no unshare")
+    script = 'mount -t tmpfs -o size=16k none "$1" && "$2" "$3" v7 1 && ls -A "$1/plugin"'
+    result = subprocess.run(
+        [unshare, "--mount", "bash", "-c", script, "script", tmp_path, profiler_host, library()],
+        env=os.environ | {"FABRICPULSE_RUN_DIR": str(tmp_path), "FABRICPULSE_NICS": "none-such"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    (said,) = (line for line in result.stderr.splitlines() if "no telemetry" in line)
+    assert re.search(
+        rf"cannot write {tmp_path}/plugin/\S+\.telemetry: No space left on device; make room", said
+    )
+    assert ".telemetry" not in result.stdout
 
 
 @pytest.mark.root
