@@ -6,6 +6,7 @@ rail that is silently ignored is worse than a daemon that does not start.
 """
 
 import difflib
+import math
 import re
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,7 +95,9 @@ def _convert(data: dict[str, Any], kind: type[T], node: yaml.Node | None, name: 
 
 
 def _validate_tree(value: Any, path: str) -> None:
-    """Calls `validate` of every section, inner ones first, and names the section in what they raise."""
+    """Calls `validate` of every section, inner ones first, and names the section in what they raise. Numbers must be
+    finite.
+    """
     if isinstance(value, Section):
         for field in value.__struct_fields__:
             _validate_tree(getattr(value, field), f"{path}.{field}" if path else field)
@@ -105,6 +108,9 @@ def _validate_tree(value: Any, path: str) -> None:
                 raise
             where = f" - at `$.{path}`" if path else ""
             raise msgspec.ValidationError(f"{error}{where}") from error
+    elif isinstance(value, float) and not math.isfinite(value):
+        # Most settings have a lower bound only, which infinity passes; and NaN passes what is compared by hand.
+        raise msgspec.ValidationError(f"{value} is no number to work with - at `$.{path}`")
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             _validate_tree(item, f"{path}[{index}]")

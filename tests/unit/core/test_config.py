@@ -55,6 +55,8 @@ def test_no_file_is_the_defaults() -> None:
         ("spare:\n\n  lwo: 3", "f:3: unknown key 'spare.lwo'; did you mean 'low'?"),
         ("by_name:\n  x:\n    zzz: 3", "f:3: unknown key 'by_name[...].zzz'; known keys: high, low"),
         ("limit:\n  low: five", "f:2: limit.low: expected `int`, got `str`"),
+        ("hold_down_seconds: .inf", "f:1: hold_down_seconds: inf is no number to work with"),
+        ("\nhold_down_seconds: .nan", "f:2: hold_down_seconds: nan is no number to work with"),
         ("dry_run: 1", "f:1: dry_run: expected `bool`, got `int`"),
         ("targets:\n- {limit: {}}", "f:2: targets[0]: object missing required field `name`"),
         ("targets: 3", "f:1: targets: expected `array`, got `int`"),

@@ -1,7 +1,6 @@
 """Configuration of `fabricpulse nic`. Flags have precedence over the file, the file over these defaults."""
 
 import ipaddress
-import math
 import re
 from typing import Literal
 
@@ -45,8 +44,8 @@ class GidSection(Section, frozen=True):
     max_info: int = 64
 
     def validate(self) -> None:
-        if not 0 <= self.refresh_seconds < math.inf:
-            raise ValueError("refresh_seconds must be a number that is not negative")
+        if self.refresh_seconds < 0:
+            raise ValueError("refresh_seconds must not be negative")
         if self.max_info < 0:
             raise ValueError("max_info must not be negative")
 
@@ -123,7 +122,7 @@ class NicConfig(Section, frozen=True):
                 re.compile(getattr(self.device, key))
             except re.error as error:
                 raise ValueError(f"device.{key} is not a regular expression: {error}") from error
-        if not 0 < self.stall_seconds < math.inf:
-            raise ValueError("stall_seconds must be a number above 0")
+        if self.stall_seconds <= 0:
+            raise ValueError("stall_seconds must be above 0")
         if self.sample_cap < 1:
             raise ValueError("sample_cap must be at least 1")
