@@ -51,9 +51,13 @@ def test_unit(path: Path) -> None:
     result = CliRunner().invoke(cli, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert "--config" in result.output
-    # With settings that cannot be used it would start once a second for ever.
-    final = f"RestartPreventExitStatus={ConfigError.exit_code}"
-    for setting in ("Type=notify", "Restart=always", final, "NoNewPrivileges=yes", "ProtectSystem=strict"):
+    # It is started again until it runs, but not with settings that cannot be used.
+    restart = (
+        "StartLimitIntervalSec=0",
+        "Restart=always",
+        f"RestartPreventExitStatus={ConfigError.exit_code}",
+    )
+    for setting in ("Type=notify", *restart, "NoNewPrivileges=yes", "ProtectSystem=strict"):
         assert f"\n{setting}\n" in text
     assert re.search(r"^CapabilityBoundingSet=", text, re.M)
 
