@@ -12,17 +12,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components, dijkstra
+from scipy.sparse.csgraph import breadth_first_order, connected_components
 
+from fabricpulse.clocksync.anchors import Ruling, rule
 from fabricpulse.clocksync.quorum import Election
+from fabricpulse.clocksync.suspicion import usual
+from fabricpulse.clocksync.ways import Ways
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _HUBER = 1.5
-_ROUNDS = 5
-# A round that moves no host by more than this share of the usual error is the last.
-_ENOUGH = 0.02
+# A round that moves no host by more than _ENOUGH of the usual error is the last; after _ROUNDS one that moves none by
+# more than _ROUGHLY of it. A liar's edges may take more.
+_ROUNDS, _MOST_ROUNDS = 5, 24
+_ENOUGH, _ROUGHLY = 0.02, 3.0
+# Residuals so many times as large as expected are usual only where liars have drawn the others along.
+_FAR = 10.0
 _MAX_ITERATIONS = 200
 _CG_TOLERANCE = 1e-6
 
@@ -73,7 +79,8 @@ class Solution:
 
     residual_ns : per edge, measured minus solved. weight : Huber weight of each edge, 1 = fits.
     component : per host; hosts of other components than `main` keep a timeline of their own. whole : the main component
-    speaks for the fleet.
+    speaks for the fleet. contradicting : anchors whose UTC most others exclude; disputed : those whose UTC some others
+    exclude, where no majority agrees.
     """
 
     correction_ns: Ints
@@ -87,6 +94,14 @@ class Solution:
     root: int
     shift_ns: float
     whole: bool
+    contradicting: NDArray[np.bool_]
+    disputed: NDArray[np.bool_]
+
+    @property
+    def placed(self) -> NDArray[np.bool_]:
+        """Per host: it is on the timeline of the main component."""
+        placed: NDArray[np.bool_] = self.reached & (self.component == self.main)
+        return placed
 
 
 @dataclass(frozen=True)
@@ -137,9 +152,11 @@ def robust_least_squares(
     x = np.zeros(graph.n) if start is None else start.copy()
     base = 1.0 / np.square(sigma)
     residual = m - (x[i] - x[j])
-    huber = np.ones(len(m))
-    enough = _ENOUGH * float(np.median(sigma))
-    for _ in range(_ROUNDS):
+    typical = float(np.median(sigma))
+    # Where most edges fit what was known, the few that do not have no say from the first round on.
+    scale = _scale(np.abs(residual) / sigma)
+    huber = _weights(residual, sigma, scale) if scale < _FAR else np.ones(len(m))
+    for number in range(_MOST_ROUNDS):
         weight = base * huber
         diagonal = graph.sum_at_ends(weight, 1.0)
         diagonal[diagonal == 0] = 1.0
@@ -147,12 +164,25 @@ def robust_least_squares(
         step = _conjugate_gradients(graph.adjacency(weight), diagonal, b)
         x += step
         residual = m - (x[i] - x[j])
-        normal = np.abs(residual) / sigma
-        scale = max(1.0, float(np.median(normal)) / 0.6745)
-        huber = np.minimum(1.0, _HUBER * scale / np.maximum(normal, 1e-12))
-        if float(np.abs(step).max(initial=0.0)) < enough:
+        before, scale = scale, _scale(np.abs(residual) / sigma)
+        # Where so much is wrong, what is usual is known only when what is wrong has lost its say: least absolute
+        # residuals, as long as they help.
+        absolute = scale > _FAR and scale < 0.8 * before
+        huber = _weights(residual, sigma, 1.0 if absolute else scale)
+        moved = float(np.abs(step).max(initial=0.0))
+        if moved < _ENOUGH * typical or (number >= _ROUNDS - 1 and moved < _ROUGHLY * scale * typical):
             break
     return x, huber
+
+
+def _scale(normal: Floats) -> float:
+    """By how much residuals are larger than expected, 1 at least."""
+    return max(1.0, usual(normal) / 0.6745)
+
+
+def _weights(residual: Floats, sigma: Floats, scale: float) -> Floats:
+    weights: Floats = np.minimum(1.0, _HUBER * scale * sigma / np.maximum(np.abs(residual), 1e-9))
+    return weights
 
 
 def _conjugate_gradients(off_diagonal: csr_array, diagonal: Floats, b: Floats) -> Floats:
@@ -212,8 +242,11 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     chosen = election.root if election.root is not None and component[election.root] == main else None
     if chosen is None:
         chosen = _choose_root(component, edges, main, election.order)
-    correction_f, shift = _gauge(hosts, component, predicted, delta, election.keeps)
-    rate = _gauge_rate(hosts, component, rate, parameters, election.keeps)
+    length = edges.bound_ns + parameters.drift_ppb * np.maximum(edges.bound_age_s, 0.0) + np.abs(residual)
+    ways = Ways(n, edges.i, edges.j, length)
+    anchors = Anchors.of(n)
+    correction_f, shift = _gauge(hosts, component, main, predicted, delta, election.keeps, ways, anchors)
+    rate = _gauge_rate(hosts, component, rate, parameters, election.keeps, anchors.believed)
     correction = predicted + np.rint(correction_f).astype(np.int64)
     change = (correction - hosts.correction_ns).astype(np.float64)
     in_main = component == main
@@ -223,9 +256,23 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     right = chosen if whole or begins else None
     if not whole:
         hosts = replace(hosts, bound_ns=hosts.bound_ns + hosts.unnoticed_ns)
-    bound = _bounds(hosts, edges, residual, change, right, parameters)
+    bound = ways.nearest(_sources(hosts, change, right, anchors))
     reached = np.isfinite(bound)
-    return Solution(correction, rate, bound, reached, residual, huber, component, main, chosen, shift, whole)
+    return Solution(
+        correction,
+        rate,
+        bound,
+        reached,
+        residual,
+        huber,
+        component,
+        main,
+        chosen,
+        shift,
+        whole,
+        anchors.contradicting & ~anchors.disputed,
+        anchors.contradicting & anchors.disputed,
+    )
 
 
 def _predict(hosts: Hosts, edges: Edges, component: NDArray[np.int32]) -> Ints:
@@ -287,11 +334,43 @@ def _keepers(hosts: Hosts, members: NDArray[np.intp], keeps: NDArray[np.bool_]) 
     return keepers if len(keepers) else known
 
 
+@dataclass(frozen=True)
+class Anchors:
+    """The rulings on the anchors of all components, per host. disputed : the anchors of its component find no majority,
+    so that what it knew of UTC before may rest on the wrong one.
+    """
+
+    believed: NDArray[np.bool_]
+    contradicting: NDArray[np.bool_]
+    disputed: NDArray[np.bool_]
+    source_ns: Floats
+
+    @classmethod
+    def of(cls, hosts: int) -> "Anchors":
+        """None yet."""
+        believed, contradicting, disputed = np.zeros((3, hosts), np.bool_)
+        return cls(believed, contradicting, disputed, np.full(hosts, np.inf))
+
+    def take(self, ruling: Ruling, anchored: NDArray[np.intp], members: NDArray[np.intp]) -> None:
+        """Enters what was ruled on those of `members` that are anchors."""
+        self.believed[anchored] = ruling.believed
+        self.contradicting[anchored] = ruling.contradicting
+        self.source_ns[anchored] = ruling.source_ns
+        self.disputed[members] = ruling.disputed
+
+
 def _gauge(
-    hosts: Hosts, component: NDArray[np.int32], predicted: Ints, delta: Floats, keeps: NDArray[np.bool_]
+    hosts: Hosts,
+    component: NDArray[np.int32],
+    main: int,
+    predicted: Ints,
+    delta: Floats,
+    keeps: NDArray[np.bool_],
+    ways: Ways,
+    anchors: Anchors,
 ) -> tuple[Floats, float]:
     """Fixes the constant of each component, and says by how much its anchors want to move the main
-    timeline.
+    timeline. anchors : gets the rulings.
     """
     out = delta.copy()
     shift = 0.0
@@ -299,13 +378,18 @@ def _gauge(
         members = np.flatnonzero(component == label)
         anchored = members[np.isfinite(hosts.anchor_ns[members])]
         known = _keepers(hosts, members, keeps)
+        goes_on = None
+        if len(known):
+            goes_on = float(np.median((hosts.correction_ns - predicted)[known] - delta[known]))
         if len(anchored):
             wanted = hosts.anchor_ns[anchored] - predicted[anchored] - delta[anchored]
-            constant = _weighted_median(wanted, 1.0 / np.square(hosts.anchor_bound_ns[anchored] + 1.0))
-            if len(known):
-                shift = constant - float(np.median((hosts.correction_ns - predicted)[known] - delta[known]))
-        elif len(known):
-            constant = float(np.median((hosts.correction_ns - predicted)[known] - delta[known]))
+            ruling = rule(ways, anchored, wanted, hosts.anchor_bound_ns[anchored], goes_on)
+            anchors.take(ruling, anchored, members)
+            constant = ruling.constant_ns
+            if goes_on is not None and label == main:
+                shift = constant - goes_on
+        elif goes_on is not None:
+            constant = goes_on
         else:
             # Nobody has kept time yet: the fleet's clock is the median clock of its hosts.
             constant = -float(np.median(predicted[members] + delta[members]))
@@ -319,6 +403,7 @@ def _gauge_rate(
     rate: Floats,
     parameters: SolveParameters,
     keeps: NDArray[np.bool_],
+    believed: NDArray[np.bool_],
 ) -> Floats:
     """Fixes the fleet's frequency: it goes on as it was and turns slowly to the median of the hosts'
     frequencies.
@@ -326,7 +411,7 @@ def _gauge_rate(
     out = rate.copy()
     for label in np.unique(component):
         members = np.flatnonzero(component == label)
-        anchored = members[np.isfinite(hosts.anchor_ns[members])]
+        anchored = members[believed[members]]
         known = _keepers(hosts, members, keeps)
         if len(anchored):
             # An anchor's own clock runs at the right rate.
@@ -340,48 +425,15 @@ def _gauge_rate(
     return out
 
 
-def _weighted_median(values: Floats, weights: Floats) -> float:
-    order = np.argsort(values)
-    running = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(running, running[-1] / 2)])
+def _sources(hosts: Hosts, change: Floats, root: int | None, anchors: Anchors) -> Floats:
+    """How far hosts that know something themselves may be wrong; the bound of any is the shortest way to one of them.
 
-
-def _bounds(
-    hosts: Hosts,
-    edges: Edges,
-    residual: Floats,
-    change: Floats,
-    root: int | None,
-    parameters: SolveParameters,
-) -> Floats:
-    """Error bound of each host: the shortest way to something that is right, in units of what the edges can
-    hide.
-
-    Right are: anchors, within their own bound; without anchors the root, if there is one, by definition of the
-    timeline; and any host as far as its bound of before still holds. Each is a source of one multi-source shortest-path
-    search, done as a search from a node added for the purpose. inf : not connected to any.
+    Right are: anchors that are believed, within their own bounds; without anchors the root, if there is one, by
+    definition of the timeline; and any host as far as its bound of before still holds.
     """
-    n = len(hosts)
-    anchored = np.isfinite(hosts.anchor_ns)
-    source = np.where(hosts.known, hosts.bound_ns + np.abs(change), np.inf)
-    if anchored.any():
-        anchors = np.abs(hosts.anchor_ns - (hosts.correction_ns + change)) + hosts.anchor_bound_ns
-        source = np.where(anchored, np.minimum(source, anchors), source)
+    source = np.where(hosts.known & ~anchors.disputed, hosts.bound_ns + np.abs(change), np.inf)
+    if np.isfinite(hosts.anchor_ns).any():
+        source = np.minimum(source, anchors.source_ns)
     elif root is not None:
         source[root] = 0.0
-    length = edges.bound_ns + parameters.drift_ppb * np.maximum(edges.bound_age_s, 0.0) + np.abs(residual)
-    start = np.flatnonzero(np.isfinite(source))
-    low, high = np.minimum(edges.i, edges.j), np.maximum(edges.i, edges.j)
-    # Of parallel edges the shortest counts; csr_array would add them up.
-    order = np.lexsort((length, high, low))
-    low, high, length = low[order], high[order], length[order]
-    first = np.ones(len(low), np.bool_)
-    first[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
-    low, high, length = low[first], high[first], length[first]
-    # Zero would be no edge at all in a sparse matrix.
-    values = np.maximum(np.concatenate([length, source[start]]), 1e-3)
-    rows = np.concatenate([low, np.full(len(start), n)])
-    columns = np.concatenate([high, start])
-    graph = csr_array((values, (rows, columns)), shape=(n + 1, n + 1))
-    distance: Floats = dijkstra(graph, directed=False, indices=n)[:n]
-    return distance
+    return source
