@@ -40,6 +40,8 @@ _reply_encoder = msgspec.msgpack.Encoder()
 _GATHER_S = 0.02
 # Of a step: how long a solve waits for the next report of many that are missing, and of few. In a large fleet somebody
 # is always late or lost, and must not cost the others half of their step each time.
+# Hosts that one solve makes suspect are named in the log up to this many.
+_LOGGED = 20
 _PATIENCE, _PATIENCE_WITH_FEW, _FEW = 0.5, 0.1, 0.02
 # Exporters that http_sd may list, by the name asked for.
 SD_PORTS = {"mesh": 9610, "nic": 9611, "qp": 9612, "clocksync": 9613}
@@ -59,6 +61,7 @@ class Coordinator:
             parameters=SolveParameters(drift_ppb=self._config.drift_ppb),
         )
         self._awaited: tuple[str, ...] = ()
+        self._suspects: dict[str, str] = {}
         self._static = _membership_of(self._config)
         self._token = TokenFile(self._config.token_file)
         self._arrived = asyncio.Event()
@@ -134,6 +137,7 @@ class Coordinator:
                 solution = self.fleet.step(began, arrived)
                 self._edges = 0 if solution is None else len(solution.residual_ns)
                 self._log_awaited()
+                self._log_suspects()
             except Exception:
                 # One malformed report must not stop the fleet's clock.
                 self._failures += 1
@@ -160,6 +164,19 @@ class Coordinator:
                 hosts=before,
                 waited_s=self._config.anchor_wait_s,
             )
+
+    def _log_suspects(self) -> None:
+        """Says once who is suspect, why, and when that is over."""
+        suspects, before = self.fleet.suspects(), self._suspects
+        self._suspects = suspects
+        news = [name for name, reason in suspects.items() if before.get(name) != reason]
+        over = [name for name in before if name not in suspects and name in self.fleet.members]
+        for name in news[:_LOGGED]:
+            log.warning("this host is not to be trusted", member=name, reason=suspects[name])
+        for name in over[:_LOGGED]:
+            log.info("nothing is wrong with this host any more", member=name)
+        if (more := max(len(news), len(over)) - _LOGGED) > 0:
+            log.warning("and more hosts: see `fabricpulse clocksync status`", hosts=more)
 
     async def _gather(self) -> None:
         """Returns when it is time to solve."""
@@ -338,9 +355,8 @@ class Coordinator:
         if self._channels is not None:
             for outcome, count in self._channels.intake.counts().items():
                 out.add(metrics.DATAGRAMS, (outcome,), count)
-        for member in fleet.members.values():
-            if member.suspect:
-                out.add(metrics.SUSPECTS, (member.name,), 1)
+        for name in fleet.suspects():
+            out.add(metrics.SUSPECTS, (name,), 1)
         return out.render(text_format)
 
 

@@ -20,8 +20,8 @@ from fabricpulse.clocksync._report_intake import (
     RESET_MAGIC,
     siphash24,
 )
-from fabricpulse.clocksync.members import SUSPICIONS
 from fabricpulse.clocksync.report_table import ROW_DTYPE, Records, name_hash
+from fabricpulse.clocksync.suspicion import SUSPICIONS
 from fabricpulse.clocksync.wire import EDGE, EDGE_DTYPE, VERDICT, Channel, Line, Quorum, StepReply, StepReport
 
 _REQUEST_FIELDS = [

@@ -15,20 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.clocksync.graph_solve import Edges, Hosts, Solution, SolveParameters, solve
-from fabricpulse.clocksync.members import JUMPED, MISFITTING, Columns, Member
+from fabricpulse.clocksync.judging import Judge
+from fabricpulse.clocksync.members import Columns, Member
 from fabricpulse.clocksync.quorum import Election
 from fabricpulse.clocksync.report_table import Records, ReportTable, name_hash
 from fabricpulse.clocksync.solve_input import Ints, Said, edge_input
-from fabricpulse.clocksync.wire import EDGE, VERDICT, VERDICT_DTYPE, EdgeName, Quorum, StepReport
+from fabricpulse.clocksync.wire import EDGE, EdgeName, Quorum, StepReport
 
-# An edge that is off by more than this many times the usual residual, and this many ns, does not fit.
-_MISFIT_SCALE, _MISFIT_NS = 6.0, 300.0
 # Misfits that are named.
 _NAMED = 20
-# A host that moved by more than this between two solves, while it saw no step of its own clock, is not to be
-# trusted.
-_JUMP_NS = 50_000.0
-_SUSPECT_S = 60.0
 # Later coordinators of a list wait no longer than this one.
 _MOST_RANK = 3
 _I4 = 2**31 - 1
@@ -83,6 +78,9 @@ class Fleet:
     _first_s: float = 0.0
     # Slots of the peers of all slots behind each other, and where those of each begin; None when that has changed.
     _peers: tuple[NDArray[np.int32], NDArray[np.intp]] | None = None
+
+    def __post_init__(self) -> None:
+        self._judging = Judge(self.columns, self.stale_s)
 
     @property
     def waiting(self) -> int:
@@ -246,18 +244,24 @@ class Fleet:
             drift_ppb = max(drift_ppb, self.holdover_drift_ppb)
         election = self._election(rows, said, now_s)
         edges = edge_input(records, owner, peer, host_now)
-        hosts = said.hosts(host_now, drift_ppb)
+        slots = rows["slot"]
+        hosts = self._judging.trusted(said.hosts(host_now, drift_ppb), slots)
         solution = solve(hosts, edges, election, self.parameters)
         if not hosts.known.all():
             # Newcomers were only placed by when their report came in; now it is known what their clocks show.
             said.place(solution, host_now)
             host_now = said.simultaneous()
             edges = edge_input(records, owner, peer, host_now)
-            hosts = said.hosts(host_now, drift_ppb)
+            hosts = self._judging.trusted(said.hosts(host_now, drift_ppb), slots)
+            solution = solve(hosts, edges, election, self.parameters)
+        jumped = self._judging.watch(rows, hosts, host_now, solution, now_s)
+        if (jumped & rows["anchored"]).any():
+            # The fleet need not follow it even once.
+            hosts = self._judging.trusted(said.hosts(host_now, drift_ppb), slots)
             solution = solve(hosts, edges, election, self.parameters)
         self._take_quorum(rows, hosts, host_now, solution, election.quorum)
-        self._deliver(rows, hosts, host_now, solution, now_s)
-        self._judge(rows, records["edge"], edges, solution)
+        self._deliver(rows, host_now, solution)
+        self._judge(rows, records["edge"], edges, solution, now_s)
         return solution
 
     def _election(self, rows: Records, said: Said, now_s: float) -> Election:
@@ -363,28 +367,20 @@ class Fleet:
             return records, owner, peer
         return records[there], owner[there], peer[there]
 
-    def _deliver(self, rows: Records, hosts: Hosts, host_now: Ints, solution: Solution, now_s: float) -> None:
+    def _deliver(self, rows: Records, host_now: Ints, solution: Solution) -> None:
         # A host that no edge ties to the timeline is in holdover, whatever it still knows: only then does its bound
         # grow as fast as it may be wrong, and only then do people hear of it.
-        placed = solution.reached & (solution.component == solution.main)
-        moved = np.abs((solution.correction_ns - hosts.correction_ns).astype(np.float64))
+        placed = solution.placed
         columns = self.columns.at
         slots = rows["slot"][placed]
-        steps = rows["steps"][placed]
-        jumped = (hosts.known & (moved > _JUMP_NS + hosts.bound_ns))[placed]
-        jumped &= steps == columns["steps"][slots]
-        over = ~jumped & (now_s > columns["suspect_until_s"][slots])
-        columns["suspect"][slots[over]] = 0
-        columns["suspect"][slots[jumped]] = JUMPED
-        columns["suspect_until_s"][slots[jumped]] = now_s + _SUSPECT_S
-        columns["jumps"][slots[jumped]] += 1
-        columns["steps"][slots] = steps
         columns["placed"][slots] = True
         columns["ref_ns"][slots] = host_now[placed]
         columns["correction_ns"][slots] = solution.correction_ns[placed]
         columns["rate_ppt"][slots] = np.rint(solution.rate_ppb[placed] * 1000).astype(np.int64)
         columns["bound_ns"][slots] = solution.bound_ns[placed]
-        columns["line_bound_ns"][slots] = np.ceil(solution.bound_ns[placed]).astype(np.int64)
+        # Of a host whose stamps jumped fleet time is as wrong as they are.
+        bound_ns = solution.bound_ns[placed] + np.abs(columns["jump_ns"][slots])
+        columns["line_bound_ns"][slots] = np.ceil(bound_ns).astype(np.int64)
         self.unreached = int((~placed).sum())
         # Their next report will say so. A solve before that, for newcomers, would else begin another timeline.
         begun = placed & ~rows["known"]
@@ -397,37 +393,24 @@ class Fleet:
         ):
             rows[name][begun] = columns[column][rows["slot"][begun]]
 
-    def _judge(self, rows: Records, numbers: NDArray[np.uint16], edges: Edges, solution: Solution) -> None:
-        """Names the edges that do not fit, and the host most of whose edges do not."""
+    def _judge(
+        self, rows: Records, numbers: NDArray[np.uint16], edges: Edges, solution: Solution, now_s: float
+    ) -> None:
+        """Names the edges that do not fit, and the hosts that are not to be trusted."""
+        misfit = self._judging.judge(rows, numbers, edges, solution, now_s)
         size = np.abs(solution.residual_ns)
-        usual = float(np.median(size))
-        self.residual_p50_ns = usual
-        misfit = size > max(_MISFIT_NS, _MISFIT_SCALE * usual)
+        self.residual_p50_ns = float(np.median(size))
         self.misfits = int(misfit.sum())
-        n = len(rows)
-        columns, slots = self.columns.at, rows["slot"]
-        total = np.bincount(edges.i, minlength=n) + np.bincount(edges.j, minlength=n)
-        bad = np.bincount(edges.i[misfit], minlength=n) + np.bincount(edges.j[misfit], minlength=n)
         worst = np.flatnonzero(misfit)
         worst = worst[np.argsort(-size[worst])][:_NAMED]
         self.misfit_edges = [
             (member.name, member.info.edges[int(numbers[e])], float(solution.residual_ns[e]))
             for e in worst
-            if (member := self._by_slot[int(slots[edges.i[e]])]).info is not None
+            if (member := self._by_slot[int(rows["slot"][edges.i[e]])]).info is not None
         ]
-        block = np.zeros(len(size), VERDICT_DTYPE)
-        block["edge"] = numbers
-        block["residual_ns"] = np.clip(np.rint(solution.residual_ns), -_I4, _I4)
-        block["fits"] = ~misfit
-        self.columns.verdicts = block.tobytes()
-        counts = np.bincount(edges.i, minlength=n) * VERDICT.size
-        ends = np.cumsum(counts)
-        columns["verdicts"] = 0
-        columns["verdicts"][slots] = np.stack([ends - counts, ends], axis=1)
-        columns["misfits"][slots] = bad
-        most = bad.max()
-        if most > 0 and (bad == most).sum() == 1:
-            k = int(bad.argmax())
-            if total[k] >= 3 and most > 0.6 * total[k]:
-                columns["suspect"][slots[k]] = MISFITTING
-                columns["suspect_until_s"][slots[k]] = rows["received_s"][k] + _SUSPECT_S
+
+    def suspects(self) -> dict[str, str]:
+        """Why, for each member that is not to be trusted."""
+        columns = self.columns.at
+        slots = np.flatnonzero(columns["joined"] & (columns["suspect"] > 0)).tolist()
+        return {(member := self._by_slot[slot]).name: member.suspect for slot in slots}

@@ -7,20 +7,25 @@ host would cost a step more than the solve.
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.clocksync.suspicion import SUSPICIONS
 from fabricpulse.clocksync.wire import HostInfo, Line
-
-SUSPICIONS = ("", "its stamps jumped though its clock did not", "most of its edges do not fit the fleet")
-JUMPED, MISFITTING = 1, 2
 
 # told : generation of the fleet in which the host was last told where its neighbours are; moved : in which the host
 # itself last said that its neighbours find it somewhere else. info : generation of its HostInfo, -1 without.
-# name : its name_hash. rested : the last solve that spoke for the
-# fleet rested on it, among others.
+# name : its name_hash. rested : the last solve that spoke for the fleet rested on it, among others. jump_ns : how far
+# its stamps have jumped though its clock has not, by the correction (fleet minus host). placed_s, stepped_s : when a
+# solve last placed it, and first after a step of its clock. jumped_s, misfit_s, utc_s : when each suspicion last had a
+# reason; utc : which of the two of anchors it was.
 COLUMNS = np.dtype(
     [
         ("expires_s", "f8"),
         ("received_s", "f8"),
-        ("suspect_until_s", "f8"),
+        ("placed_s", "f8"),
+        ("stepped_s", "f8"),
+        ("jumped_s", "f8"),
+        ("misfit_s", "f8"),
+        ("utc_s", "f8"),
+        ("jump_ns", "f8"),
         ("bound_ns", "f8"),
         ("ref_ns", "i8"),
         ("correction_ns", "i8"),
@@ -33,13 +38,13 @@ COLUMNS = np.dtype(
         ("moved", "i8"),
         ("name", "u8"),
         ("verdicts", "u4", (2,)),
-        ("jumps", "i4"),
         ("misfits", "i4"),
         ("reported_edges", "i4"),
         ("joined", "?"),
         ("placed", "?"),
         ("rested", "?"),
         ("suspect", "u1"),
+        ("utc", "u1"),
     ]
 )
 
@@ -62,6 +67,8 @@ class Columns:
         """As of a host that has said nothing yet."""
         self.at[slot] = np.zeros((), COLUMNS)
         self.at["bound_ns"][slot] = np.nan
+        for name in ("placed_s", "stepped_s", "jumped_s", "misfit_s", "utc_s"):
+            self.at[name][slot] = -np.inf
         self.at["info"][slot] = self.at["told"][slot] = -1
 
 

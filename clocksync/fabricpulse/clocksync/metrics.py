@@ -74,7 +74,7 @@ REPORT_ERRORS = MetricSpec(
 SUSPECT = MetricSpec(
     "fabricpulse_clock_suspect",
     "gauge",
-    "1 while the coordinator finds that this host's stamps do not fit the fleet.",
+    "1 while the coordinator finds that this host's stamps, or its UTC, contradict the fleet.",
 )
 FIT_SECONDS = MetricSpec(
     "fabricpulse_clock_fit_seconds", "gauge", "Time that fitting all edges took in the last step."
@@ -115,7 +115,10 @@ MISFITS = MetricSpec(
     "fabricpulse_clocksync_misfit_edges", "gauge", "Edges that do not fit the fleet in the last solve."
 )
 SUSPECTS = MetricSpec(
-    "fabricpulse_clocksync_suspect", "gauge", "1 for each host whose stamps do not fit the fleet.", ("peer",)
+    "fabricpulse_clocksync_suspect",
+    "gauge",
+    "1 for each host whose stamps, or UTC, contradict the fleet.",
+    ("peer",),
 )
 DATAGRAMS = MetricSpec(
     "fabricpulse_clocksync_datagrams_total",

@@ -343,7 +343,9 @@ class Sidecar:
             return
         self._root = reply.root
         if reply.suspect and reply.suspect != self._suspect:
-            log.warning("the coordinator finds this host's stamps wrong", reason=reply.suspect)
+            log.warning("the coordinator finds that this host is not to be trusted", reason=reply.suspect)
+        elif self._suspect and not reply.suspect:
+            log.info("the coordinator finds nothing wrong with this host any more")
         self._suspect = reply.suspect
         self._edges.take_verdicts(unpack_verdicts(reply.verdicts))
         if reply.line is not None:

@@ -1,0 +1,115 @@
+"""A fleet of hosts that report exact stamps to a coordinator, second by second, and of whom some lie."""
+
+from dataclasses import dataclass, field
+
+from fabricpulse.clocksync.fleet import Fleet
+from fabricpulse.clocksync.wire import (
+    PROTOCOL,
+    EdgeName,
+    EdgeReport,
+    HostInfo,
+    Line,
+    StepReport,
+    pack_edges,
+)
+
+_BEGIN_NS = 1_800_000_000_000_000_000
+_NS = 10**9
+# What each edge can hide.
+EDGE_BOUND_NS = 500
+
+
+@dataclass
+class ReportingFleet:
+    """`count` hosts with edges to all others. Clocks show true time plus clock_ns, stamps lies_ns more.
+
+    anchors : host -> error of its UTC and how large it says that it may be. unheard : hosts that do not get the reply.
+    """
+
+    count: int = 8
+    anchors: dict[str, tuple[int, int]] = field(default_factory=dict)
+    lies_ns: dict[str, int] = field(default_factory=dict)
+    clock_ns: dict[str, int] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, Line] = field(default_factory=dict)
+    unheard: set[str] = field(default_factory=set)
+    fleet: Fleet = field(default_factory=Fleet)
+    second: int = 0
+
+    @property
+    def hosts(self) -> list[str]:
+        """Their names."""
+        return [f"h{k:02d}" for k in range(self.count)]
+
+    def _host_ns(self, host: str) -> int:
+        return _BEGIN_NS + self.second * _NS + self.clock_ns.get(host, 0)
+
+    def _report(self, host: str) -> StepReport:
+        now = self._host_ns(host)
+        peers = [peer for peer in self.hosts if peer > host]
+
+        def stamped(name: str) -> int:
+            return self.clock_ns.get(name, 0) + self.lies_ns.get(name, 0)
+
+        edges = [
+            EdgeReport(now, stamped(peer) - stamped(host), 0, 0, 20, 1_000, EDGE_BOUND_NS, k, 0)
+            for k, peer in enumerate(peers)
+        ]
+        anchor = None
+        if host in self.anchors:
+            error, bound = self.anchors[host]
+            anchor = (error - self.clock_ns.get(host, 0), bound)
+        names = tuple(EdgeName("rail0", peer, "rail0") for peer in peers)
+        info = HostInfo(1, "", (), names, "system" if anchor else "none")
+        return StepReport(
+            PROTOCOL,
+            host,
+            self.epochs.get(host, 1),
+            1,
+            now,
+            pack_edges(edges),
+            self.lines.get(host),
+            anchor,
+            "",
+            self.steps.get(host, 0),
+            info,
+            quorum=self.fleet.quorum,
+        )
+
+    def run(self, seconds: int = 1) -> None:
+        """Reports, solves, and hosts that do as they are told."""
+        for _ in range(seconds):
+            self.second += 1
+            for host in self.hosts:
+                self.fleet.report(self._report(host), float(self.second))
+            self.fleet.step(self.second + 0.1)
+            for host in self.hosts:
+                line = self.fleet.members[host].line
+                if line is not None and host not in self.unheard:
+                    self.lines[host] = line
+
+    def step_clock(self, host: str, by_ns: int) -> None:
+        """Somebody sets its clock, and its sidecar notices."""
+        self.clock_ns[host] = self.clock_ns.get(host, 0) + by_ns
+        self.steps[host] = self.steps.get(host, 0) + 1
+        line = self.lines[host]
+        self.lines[host] = Line(
+            line.ref_host_ns + by_ns, line.correction_ns - by_ns, line.rate_ppt, line.bound_ns
+        )
+
+    def restart(self, host: str) -> None:
+        """Its sidecar is restarted, and goes on with the line of before."""
+        self.epochs[host] = self.epochs.get(host, 1) + 1
+
+    def error_ns(self, host: str) -> int:
+        """Fleet time of the host minus true time."""
+        return self.lines[host].correction_ns + self.clock_ns.get(host, 0)
+
+    def bound_ns(self, host: str) -> int:
+        """As it was last told."""
+        return self.lines[host].bound_ns
+
+    def suspects(self) -> dict[str, str]:
+        """Why, by host."""
+        return self.fleet.suspects()
