@@ -47,7 +47,8 @@
     gidMovedWindow: '15m',
     gidInconsistentFor: '5m',
 
-    // A host whose stamps do not fit the fleet for this long.
+    // A host whose stamps, or whose UTC, contradict the fleet for this long. The coordinator holds a suspicion for 60 s
+    // after the last reason for it: with less than that, what was seen once would alert.
     clockSuspectFor: '2m',
 
     // The reconciler of the remediation receiver comes round each second; silence beyond this is a hang.

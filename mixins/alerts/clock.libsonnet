@@ -34,8 +34,8 @@ local signals = import '../signals.libsonnet';
           'warning',
           'clocksync',
           s.last('fabricpulse_clock_suspect') + ' == 1',
-          'The stamps of a host do not fit the fleet.',
-          'What {{ $labels.instance }} stamps contradicts the rest of the fleet; its one-way delays are biased.',
+          'The stamps of a host, or its UTC, contradict the fleet.',
+          'What {{ $labels.instance }} stamps, or its UTC if it is an anchor, contradicts the rest of the fleet; `fabricpulse clocksync status` on it says which.',
           { 'for': config.clockSuspectFor }
         ),
       ]),
