@@ -65,8 +65,9 @@ class Judge:
         turned = np.rint(since_ns * columns["rate_ppt"][slots] * 1e-12).astype(np.int64)
         expected = np.where(told, columns["correction_ns"][slots] + turned, hosts.correction_ns)
         moved = (solution.correction_ns - expected).astype(np.float64)
+        judged = placed & hosts.known & ~stepped
         jump, jumped = unexplained(
-            columns["jump_ns"][slots], moved, hosts.bound_ns, placed & hosts.known & ~stepped
+            columns["jump_ns"][slots], moved, hosts.bound_ns, solution.bound_ns, judged
         )
         columns["jump_ns"][slots] = jump
         columns["jumped_s"][slots[jumped | (jump != 0)]] = now_s

@@ -89,20 +89,24 @@ def misfitting(hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], misfit: Boo
     return named
 
 
-def unexplained(jump_ns: Floats, moved_ns: Floats, bound_ns: Floats, judged: Bools) -> tuple[Floats, Bools]:
+def unexplained(
+    jump_ns: Floats, moved_ns: Floats, bound_ns: Floats, solved_ns: Floats, judged: Bools
+) -> tuple[Floats, Bools]:
     """The net jump of each host's correction that nothing explains, after a solve; and which hosts jumped in it.
 
     jump_ns : before it, 0 for none; it ends when the correction comes back to within what is no jump. moved_ns : what
-    the solve moved each host by. bound_ns : of each before it, with what it was widened by for its jump. judged : of
-    the others nothing is known, or their clocks were stepped; they keep theirs.
+    the solve moved each host by. bound_ns : of each before it, with what it was widened by for its jump, and whatever
+    the host knows of itself: a slew of its clock is in it. solved_ns : bound by the solve. judged : of the others
+    nothing is known, or their clocks were stepped; they keep theirs.
 
     Where most are moved together, an anchor moves the fleet, which is no jump of theirs.
     """
     if np.count_nonzero(judged) < _FEWEST_HOSTS:
         return jump_ns, np.zeros(len(jump_ns), np.bool_)
     moved = moved_ns - np.median(moved_ns[judged])
-    least = _JUMP_NS + np.maximum(bound_ns - np.abs(jump_ns), 0.0)
-    jumped = judged & (np.abs(moved) > least)
+    jumped = judged & (np.abs(moved) > _JUMP_NS + np.maximum(bound_ns - np.abs(jump_ns), 0.0))
     # Who has begun is followed closely: the fits of its edges follow one after the other.
     net = jump_ns + np.where(jumped | (judged & (jump_ns != 0)), moved, 0.0)
-    return np.where(judged & (np.abs(net) <= least), 0.0, net), jumped
+    # Not by the host's own bound, which also tells how far it still has to be slewed after the jump.
+    back = judged & (np.abs(net) <= _JUMP_NS + solved_ns)
+    return np.where(back, 0.0, net), jumped

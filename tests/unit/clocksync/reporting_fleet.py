@@ -15,6 +15,7 @@ from fabricpulse.clocksync.wire import (
 
 _BEGIN_NS = 1_800_000_000_000_000_000
 _NS = 10**9
+_SLEW_NS = 500_000
 # What each edge can hide.
 EDGE_BOUND_NS = 500
 
@@ -22,6 +23,9 @@ EDGE_BOUND_NS = 500
 @dataclass
 class ReportingFleet:
     """`count` hosts with edges to all others. Clocks show true time plus clock_ns, stamps lies_ns more.
+
+    Fleet time is slewed by 500 ppm; shown_ns : the correction that a host shows, on its way to that of its line.
+    Reports tell of lines, and of bounds that hold for what is shown, as those of sidecars do.
 
     anchors : host -> error of its UTC and how large it says that it may be. unheard : hosts that do not get the reply.
     """
@@ -33,6 +37,7 @@ class ReportingFleet:
     steps: dict[str, int] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
+    shown_ns: dict[str, int] = field(default_factory=dict)
     unheard: set[str] = field(default_factory=set)
     fleet: Fleet = field(default_factory=Fleet)
     second: int = 0
@@ -69,13 +74,20 @@ class ReportingFleet:
             1,
             now,
             pack_edges(edges),
-            self.lines.get(host),
+            self._own_line(host),
             anchor,
             "",
             self.steps.get(host, 0),
             info,
             quorum=self.fleet.quorum,
         )
+
+    def _own_line(self, host: str) -> Line | None:
+        line = self.lines.get(host)
+        if line is None:
+            return None
+        left = abs(line.correction_ns - self.shown_ns[host])
+        return Line(line.ref_host_ns, line.correction_ns, line.rate_ppt, line.bound_ns + left)
 
     def run(self, seconds: int = 1) -> None:
         """Reports, solves, and hosts that do as they are told."""
@@ -85,15 +97,20 @@ class ReportingFleet:
                 self.fleet.report(self._report(host), float(self.second))
             self.fleet.step(self.second + 0.1)
             for host in self.hosts:
+                if host in self.lines:
+                    left = self.lines[host].correction_ns - self.shown_ns[host]
+                    self.shown_ns[host] += max(-_SLEW_NS, min(_SLEW_NS, left))
                 line = self.fleet.members[host].line
                 if line is not None and host not in self.unheard:
                     self.lines[host] = line
+                    self.shown_ns.setdefault(host, line.correction_ns)
 
     def step_clock(self, host: str, by_ns: int) -> None:
         """Somebody sets its clock, and its sidecar notices."""
         self.clock_ns[host] = self.clock_ns.get(host, 0) + by_ns
         self.steps[host] = self.steps.get(host, 0) + 1
         line = self.lines[host]
+        self.shown_ns[host] -= by_ns
         self.lines[host] = Line(
             line.ref_host_ns + by_ns, line.correction_ns - by_ns, line.rate_ppt, line.bound_ns
         )
