@@ -33,7 +33,10 @@ static std::map<std::string, Layout> layouts() {
         FIELD(fp_clock_page, status),
         FIELD(fp_clock_page, current),
         FIELD(fp_clock_page, previous),
-        FIELD(fp_clock_page, bound_ref_host_ns),
+        FIELD(fp_clock_page, bound_ref_raw_ns),
+        FIELD(fp_clock_page, host),
+        FIELD(fp_clock_page, host_previous),
+        FIELD(fp_clock_page, host_since_ns),
         FIELD(fp_clock_page, disruptions)}},
       {"probe_ring_header",
        {{"sizeof", sizeof(fp_probe_ring_header)},
@@ -58,13 +61,24 @@ static std::int64_t virtual_clock_apply(const nb::bytes& page, std::int64_t kern
   return fp_virtual_clock_apply(reinterpret_cast<const fp_virtual_clock*>(page.c_str()), kernel_ns);
 }
 
-static nb::tuple clock_convert(const nb::bytes& page, std::int64_t host_ns) {
+static fp_clock_page clock_page_of(const nb::bytes& page) {
   fp_clock_page copy;
   if (page.size() < sizeof(copy)) throw nb::value_error("shorter than a clock page");
   if (fp_clock_page_read(reinterpret_cast<const fp_clock_page*>(page.c_str()), &copy, 1) != 0) {
     throw nb::value_error("a page in the middle of an update");
   }
+  return copy;
+}
+
+static nb::tuple clock_convert(const nb::bytes& page, std::int64_t host_ns) {
+  const fp_clock_page copy = clock_page_of(page);
   const fp_fleet_time t = fp_clock_convert(&copy, host_ns);
+  return nb::make_tuple(t.fleet_ns, t.bound_ns, t.status);
+}
+
+static nb::tuple clock_at(const nb::bytes& page, std::int64_t raw_ns) {
+  const fp_clock_page copy = clock_page_of(page);
+  const fp_fleet_time t = fp_clock_at(&copy, raw_ns);
   return nb::make_tuple(t.fleet_ns, t.bound_ns, t.status);
 }
 
@@ -73,5 +87,7 @@ NB_MODULE(_layouts, m) {
   m.def("virtual_clock_apply", &virtual_clock_apply, nb::arg("page"), nb::arg("kernel_ns"),
         "Host clock by a virtual clock page.");
   m.def("clock_convert", &clock_convert, nb::arg("page"), nb::arg("host_ns"),
-        "(fleet_ns, bound_ns, status) by a clock page.");
+        "(fleet_ns, bound_ns, status) of a stamp of the host clock, by a clock page.");
+  m.def("clock_at", &clock_at, nb::arg("page"), nb::arg("raw_ns"),
+        "(fleet_ns, bound_ns, status) at a moment of CLOCK_MONOTONIC_RAW, by a clock page.");
 }

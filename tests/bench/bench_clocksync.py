@@ -39,6 +39,7 @@ from fabricpulse.core.shm.clock_page import (
     ClockPage,
     ClockPageWriter,
     ClockStatus,
+    raw_now_ns,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -156,10 +157,15 @@ def bench_cost() -> None:
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         reader = _compile("clock_reader.c", place)
-        now = time.time_ns()
-        line = ClockLine(now, now + 1_000_000, 20_000_000)
+        now, raw = time.time_ns(), raw_now_ns()
+        line, host = ClockLine(raw, now + 1_000_000, 20_000_000), ClockLine(now, raw, 0)
         writer = ClockPageWriter(place / "clock")
-        writer.write(ClockPage(ClockStatus.SYNCHRONIZED, line, line, now, 2_000, 250, now + 600 * _NS, 0, 0))
+        writer.write(
+            ClockPage(
+                *(ClockStatus.SYNCHRONIZED, line, line, raw, 2_000, 250, raw + 600 * _NS),
+                *(host, host, now, 0, 0),
+            )
+        )
         cost = min(float(_output([reader, str(place / "clock"), "5000000"]).split()[0]) for _ in range(7))
         report("C", "clock_read_ns", cost, "ns", "<= 60")
         client = _compile("clockbound_reader.c", place)

@@ -22,7 +22,8 @@ from tests.bench.clock_timeline import NS, START_S, SimHost, Timeline, edge_repo
 
 from fabricpulse.clocksync.edge_estimator import EstimatorParameters
 from fabricpulse.clocksync.edge_window import EdgeWindow
-from fabricpulse.clocksync.fleet_clock import FleetClockParameters, Instant
+from fabricpulse.clocksync.fleet_clock import FleetClockParameters
+from fabricpulse.clocksync.host_line import Instant
 from fabricpulse.clocksync.samples import SAMPLE_DTYPE
 from fabricpulse.clocksync.wire import EDGE_DTYPE, pack_edges
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
+from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, raw_now_ns
 from fabricpulse.core.shm.probe_ring import HEADER
 from fabricpulse.lab import Lab
 
@@ -165,7 +165,7 @@ class FleetWatch:
 
     def read(self) -> dict[str, tuple[int, int, ClockStatus]]:
         """host -> (fleet time, bound, status), all at one moment."""
-        now = time.time_ns()
+        now = raw_now_ns()
         result = {}
         for host in self.lab.hosts:
             reader = self.readers.get(host.name)
@@ -177,7 +177,7 @@ class FleetWatch:
             page = reader.read()
             if page.status == ClockStatus.UNKNOWN:
                 return {}
-            fleet = page.convert(host.clock.from_kernel(now))
+            fleet = page.at(now)
             if fleet.fleet_ns <= self.last.get(host.name, 0):
                 self.backward += 1
             self.last[host.name] = fleet.fleet_ns

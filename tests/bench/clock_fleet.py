@@ -15,7 +15,8 @@ from tests.bench.clock_timeline import NS, UTC_NS, Anchor, SimHost, Timeline, ed
 
 from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters
 from fabricpulse.clocksync.edge_window import EdgeWindow
-from fabricpulse.clocksync.fleet_clock import FleetClockParameters, Instant
+from fabricpulse.clocksync.fleet_clock import FleetClockParameters
+from fabricpulse.clocksync.host_line import Instant
 from fabricpulse.clocksync.samples import SAMPLE_DTYPE, Samples
 from fabricpulse.clocksync.wire import pack_edges
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND

@@ -26,6 +26,7 @@ from tests.bench.clock_wire import RATES, Wire
 from fabricpulse.clocksync.edge_estimator import EstimatorParameters
 from fabricpulse.clocksync.edge_window import EdgeWindow
 from fabricpulse.clocksync.samples import SAMPLE_DTYPE, SampleReader, Samples
+from fabricpulse.core.shm.clock_page import raw_now_ns
 from fabricpulse.lab import Lab
 
 _NS = 10**9
@@ -94,10 +95,10 @@ def record(path: Path, loads: list[tuple[str, float, float]], seconds: float, wa
 
         def look(until: float) -> None:
             while (began := time.monotonic()) < until:
-                now, errors = time.time_ns(), {}
+                now, raw, errors = time.time_ns(), raw_now_ns(), {}
                 for rate, instance in wire.instances.items():
                     chunks[rate].append(rings[rate].read().astype(SAMPLE_DTYPE))
-                    times = instance.read(now)
+                    times = instance.read(raw)
                     if times is not None:
                         error = times[wire.b.name].fleet_ns - times[wire.a.name].fleet_ns
                         errors[f"clocksync {rate}/s"] = float(error)

@@ -16,7 +16,8 @@ from tests.bench.clock_daemons import field_mb
 from tests.bench.clock_fleet import SimFleet
 from tests.bench.clock_simulator import Clock
 
-from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters, Instant
+from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters
+from fabricpulse.clocksync.host_line import Instant
 
 _NS = 10**9
 
@@ -201,5 +202,5 @@ def _holdover(seed: int, seconds: float) -> tuple[bool, float]:
     for t in np.arange(20.25, 20 + seconds, 0.25):
         fleet.tick(instant(float(t)))
     end = 20 + seconds
-    shown = fleet.page.convert(instant(end).host_ns)
+    shown = fleet.page.at(instant(end).raw_ns)
     return abs(shown.fleet_ns - round(end * _NS)) <= shown.bound_ns, float(shown.bound_ns)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from fabricpulse.clocksync.edge_estimator import EdgeFit
 from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters, Instant
+from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters
+from fabricpulse.clocksync.host_line import Instant
 from fabricpulse.clocksync.wire import PROTOCOL, EdgeName, EdgeReport, HostInfo, Line, StepReport
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 
@@ -120,7 +121,7 @@ class Timeline:
                 if host.alive:
                     # On the network, and in queues of the coordinator: nobody knows how long.
                     late = float(self._random.exponential(0.005))
-                    coordinator.report(self._report(i, host, now.host_ns, edges(i)), self.t + late)
+                    coordinator.report(self._report(i, host, now, edges(i)), self.t + late)
             began = time.perf_counter(), time.thread_time()
             if coordinator.step(self.t + 0.05) is not None:
                 self.solve_s.append((time.perf_counter() - began[0], time.thread_time() - began[1]))
@@ -141,18 +142,15 @@ class Timeline:
                     host.fleet_clock.correct(now, correction)
         self._check_monotonic()
 
-    def _report(self, i: int, host: SimHost, now_ns: int, edges: bytes) -> StepReport:
+    def _report(self, i: int, host: SimHost, now: Instant, edges: bytes) -> StepReport:
         clock = host.fleet_clock
         if clock is None or self.coordinator is None:
             raise ValueError(f"{host.name} has no clock yet, or nobody to report to")
         line = None
         if clock.known:
-            line = Line(
-                now_ns,
-                clock.target.at(now_ns) - now_ns,
-                clock.target.rate_ppt,
-                clock.page.convert(now_ns).bound_ns,
-            )
+            asked = clock.asked(now)
+            bound_ns = clock.page.at(now.raw_ns).bound_ns
+            line = Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, bound_ns)
         info = None
         member = self.coordinator.members.get(host.name)
         if member is None or self.coordinator.needs_info(member):
@@ -160,7 +158,7 @@ class Timeline:
             info = HostInfo(1, "", (), names, "none" if host.anchor is None else "system")
         anchor = None if host.anchor is None else (0, host.anchor.bound_ns)
         return StepReport(
-            PROTOCOL, host.name, 1, 1, now_ns, edges, line, anchor, host.root, clock.page.disruptions, info,
+            PROTOCOL, host.name, 1, 1, now.host_ns, edges, line, anchor, host.root, clock.page.disruptions, info,
             adrift=clock.adrift,
         )  # fmt: skip
 
@@ -175,7 +173,7 @@ class Timeline:
     def times(self, t_s: float | None = None) -> list[FleetTime | None]:
         """Fleet time of every host at true time t (default: now); None where there is none."""
         return [
-            host.fleet_clock.page.convert(now.host_ns)
+            host.fleet_clock.page.at(now.raw_ns)
             if host.alive and host.fleet_clock is not None and host.fleet_clock.known
             else None
             for host, now in zip(self.hosts, self.instants(self.t if t_s is None else t_s), strict=True)

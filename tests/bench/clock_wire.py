@@ -23,7 +23,7 @@ from tests.bench.clock_peers import (
 from fabricpulse.clocksync.edge_estimator import EstimatorParameters
 from fabricpulse.clocksync.edge_window import EdgeWindow
 from fabricpulse.clocksync.samples import SampleReader
-from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, FleetTime
+from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, FleetTime, raw_now_ns
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.core.shm.probe_ring import INBOUND, OUTBOUND
 from fabricpulse.lab import Host, Lab, LabProcess
@@ -89,8 +89,8 @@ class Instance:
                 name=f"sidecar-{self.rate}",
             )
 
-    def read(self, kernel_ns: int) -> dict[str, FleetTime] | None:
-        """Fleet time of both hosts when the kernel's clock showed `kernel_ns`; None while one has none."""
+    def read(self, raw_ns: int) -> dict[str, FleetTime] | None:
+        """Fleet time of both hosts when CLOCK_MONOTONIC_RAW showed `raw_ns`; None while one has none."""
         times = {}
         for host in self.lab.hosts:
             reader = self.readers.get(host.name)
@@ -102,7 +102,7 @@ class Instance:
             page = reader.read()
             if page.status == ClockStatus.UNKNOWN:
                 return None
-            times[host.name] = page.convert(host.clock.from_kernel(kernel_ns))
+            times[host.name] = page.at(raw_ns)
         return times
 
 
@@ -165,7 +165,7 @@ class Wire:
     def wait(self, seconds: float) -> None:
         """Until all of ours have a fleet time. Raises TimeoutError."""
         until = time.monotonic() + seconds
-        while any(i.read(time.time_ns()) is None for i in self.instances.values()):
+        while any(i.read(raw_now_ns()) is None for i in self.instances.values()):
             if time.monotonic() > until:
                 raise TimeoutError("clocksync did not get a fleet time on the wire")
             time.sleep(0.05)
@@ -205,7 +205,7 @@ class Wire:
         until = time.monotonic() + seconds
         next_second = time.monotonic() + 1
         while time.monotonic() < until:
-            now = time.time_ns()
+            now = raw_now_ns()
             for rate, instance in self.instances.items():
                 times = instance.read(now)
                 if times is None:
@@ -235,7 +235,7 @@ class Wire:
                 window.add(rings[self.a.name].read())
                 for name, value in self._naive(window).items():
                     of(name).errors.append(value)
-            time.sleep(max(0.0, 0.05 - (time.time_ns() - now) * 1e-9))
+            time.sleep(max(0.0, 0.05 - (raw_now_ns() - now) * 1e-9))
         return result
 
     def _naive(self, window: EdgeWindow) -> dict[str, float]:

@@ -1,19 +1,14 @@
 // Cost of reading fleet time in C: `clock_reader FILE N` prints ns per read, and the status of the last.
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include "fabricpulse/clock_page.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
-  int fd = open(argv[1], O_RDONLY);
-  if (fd < 0) return 3;
-  const struct fp_clock_page* page = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, fd, 0);
-  if (page == MAP_FAILED || page->magic != FP_CLOCK_PAGE_MAGIC || page->version != FP_CLOCK_PAGE_VERSION)
-    return 4;
+  struct fp_fleet_clock clock;
+  if (fp_fleet_clock_open(&clock, argv[1]) != 0) return 3;
   long reads = atol(argv[2]);
   struct timespec begin, end;
   int64_t last = 0;
@@ -22,7 +17,7 @@ int main(int argc, char** argv) {
   clock_gettime(CLOCK_MONOTONIC, &begin);
   for (long i = 0; i < reads; ++i) {
     struct fp_fleet_time now;
-    while (fp_fleet_clock_now(page, NULL, &now) != 0) ++failed;
+    while (fp_fleet_clock_now(clock.page, &now) != 0) ++failed;
     if (now.fleet_ns < last) ++backward;
     last = now.fleet_ns;
     status = now.status;
@@ -30,5 +25,7 @@ int main(int argc, char** argv) {
   clock_gettime(CLOCK_MONOTONIC, &end);
   double ns = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
   printf("%.2f %u %ld %ld\n", ns / (double)reads, status, backward, failed);
-  return 0;
+  int stale = fp_fleet_clock_stale(&clock, argv[1]);
+  fp_fleet_clock_close(&clock);
+  return stale;
 }

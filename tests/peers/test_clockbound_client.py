@@ -12,6 +12,7 @@ import pytest
 from tests.unit.clocksync.test_clock_readers import page
 
 from fabricpulse.clocksync.clockbound import ClockBoundWriter
+from fabricpulse.clocksync.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 
@@ -40,8 +41,9 @@ def test_the_published_client_reads_the_segment(
     tmp_path: Path, client: Path, status: ClockStatus, expected: str
 ) -> None:
     """It opens the segment on a host without a VMClock, and status and interval are those of the page."""
-    host = time.time_ns()
-    ClockBoundWriter(tmp_path / "shm0").publish(page(host, status), host, 1_000)
+    now = HostClock().instant()
+    host = now.host_ns
+    ClockBoundWriter(tmp_path / "shm0").publish(page(now, status), now, 1_000)
 
     result = subprocess.run(
         [str(client), str(tmp_path / "shm0")], capture_output=True, text=True, check=False

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fabricpulse.clocksync.host_line import Instant
 from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.clock_page import ClockPage, ClockStatus
 from fabricpulse.core.shm.mapping import create_mapping
@@ -52,17 +53,19 @@ class ClockBoundData:
     status: int
 
 
-def from_page(page: ClockPage, host_ns: int, monotonic_ns: int, holdover_drift_ppb: int) -> ClockBoundData:
-    """The segment for host time `host_ns`, which was CLOCK_MONOTONIC_COARSE `monotonic_ns`."""
-    fleet = page.convert(host_ns)
+def from_page(page: ClockPage, now: Instant, monotonic_ns: int, holdover_drift_ppb: int) -> ClockBoundData:
+    """The segment for `now`, which was CLOCK_MONOTONIC_COARSE `monotonic_ns`."""
+    fleet = page.at(now.raw_ns)
     # Unlike the page, the segment is used for 1,000 s after the death of its writer: its bound grows as in holdover
     # from the first.
-    drift = page.drift_ppb + holdover_drift_ppb + abs(page.current.rate_ppt) // 1000 + 1
+    # The two rates are of 10^-5 at most, so that their product is nothing.
+    apart_ppb = abs(page.host.rate_ppt + page.current.rate_ppt) // 1000 + 1
+    drift = page.drift_ppb + holdover_drift_ppb + apart_ppb
     known = page.status != ClockStatus.UNKNOWN
     return ClockBoundData(
         as_of_ns=monotonic_ns,
         void_after_ns=monotonic_ns + VOID_AFTER_NS,
-        bound_ns=abs(fleet.fleet_ns - host_ns) + fleet.bound_ns if known else 0,
+        bound_ns=abs(fleet.fleet_ns - now.host_ns) + fleet.bound_ns if known else 0,
         disruption_marker=0,
         max_drift_ppb=min(drift, _NS - 1),
         status=STATUS[fleet.status],
@@ -78,10 +81,10 @@ class ClockBoundWriter:
         self._map = create_mapping(path, SEGMENT.size)
         self._generation = 0
 
-    def publish(self, page: ClockPage, host_ns: int, holdover_drift_ppb: int) -> None:
-        """Publishes the state of `page` now. holdover_drift_ppb : what the fleet clock may drift without us."""
-        now_ns = time.clock_gettime_ns(_CLOCK_MONOTONIC_COARSE)
-        self.write(from_page(page, host_ns, now_ns, holdover_drift_ppb))
+    def publish(self, page: ClockPage, now: Instant, holdover_drift_ppb: int) -> None:
+        """Publishes the state of `page` at `now`. holdover_drift_ppb : what the fleet clock may drift without us."""
+        coarse_ns = time.clock_gettime_ns(_CLOCK_MONOTONIC_COARSE)
+        self.write(from_page(page, now, coarse_ns, holdover_drift_ppb))
 
     def write(self, data: ClockBoundData) -> None:
         """A reader sees the old segment or the new one: the generation is odd in between, and never 0 again."""

@@ -61,13 +61,14 @@ class ClockConfig(Section, frozen=True):
     # Growth of the error bound in holdover, in parts per 10^9: the worst clock of the fleet.
     holdover_drift_ppb: HoldoverDriftPpb = 1_000
 
-    def parameters(self, drift_ppb: float) -> FleetClockParameters:
-        """For the clock. drift_ppb : error of the rate while synchronised."""
+    def parameters(self, drift_ppb: float, memory_s: float) -> FleetClockParameters:
+        """For the clock. drift_ppb : error of the rate while synchronised. memory_s : what corrections rest on."""
         return FleetClockParameters(
             max_slew_ppm=self.max_slew_ppm,
             drift_ppb=round(drift_ppb),
             holdover_drift_ppb=self.holdover_drift_ppb,
             holdover_after_ns=round(self.holdover_after_s * _NS),
+            memory_ns=round(memory_s * _NS),
         )
 
 
@@ -124,6 +125,11 @@ class SidecarConfig(Section, frozen=True):
             check_base_url("coordinator", url)
         if self.advertise_url:
             check_base_url("advertise_url", self.advertise_url)
+
+    def clock_parameters(self) -> FleetClockParameters:
+        """For the fleet clock. A correction rests on a window, on the fits of the step before, and is a step old."""
+        memory_s = self.estimator.window_s + 2 * self.step_s + 1.0
+        return self.clock.parameters(self.estimator.drift_ppb, memory_s)
 
     def host_name(self) -> str:
         """The configured name, or the system's."""

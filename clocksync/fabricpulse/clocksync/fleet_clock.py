@@ -2,28 +2,22 @@
 
 Guarantees, in this order: fleet time never runs backward and never jumps once it has been set; its rate
 differs from the rate that the corrections ask for by at most `max_slew_ppm`; and the true fleet time lies
-within the bound, which grows while no correction comes. The host clock may be stepped under it:
-CLOCK_MONOTONIC_RAW tells, and the line is laid anew so that fleet time goes on as if nothing had happened,
-with status DISRUPTED until the next correction.
+within the bound, which grows while no correction comes.
+
+Fleet time is laid over CLOCK_MONOTONIC_RAW: whoever steps or slews the host clock does not move it. Corrections are
+of the host clock, whose stamps they come from; `host_line.py` says where it is. After it was turned, what was
+measured across the turn is worth less by what it may have bent, and is left aside where going on by the raw clock is
+worth more. After a step the status is DISRUPTED until the next correction: stamps of the host clock are in doubt.
 
 Pure: readings of the clocks are passed in, the page to publish comes out.
 """
 
 from dataclasses import dataclass, replace
 
+from fabricpulse.clocksync.host_line import STEP_NS, Bend, HostChange, HostLine, Instant
 from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockStatus
 
 _NS = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class Instant:
-    """One moment on both clocks of the host: CLOCK_REALTIME (or the lab's virtual clock) and
-    CLOCK_MONOTONIC_RAW.
-    """
-
-    host_ns: int
-    raw_ns: int
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class Correction:
 class FleetClockParameters:
     """drift_ppb : error of the rate while synchronised. holdover_drift_ppb : without corrections.
     holdover_after_ns : a correction older than this is no synchronisation. validity_ns : how long the page
-    holds when we die.
+    holds when we die. memory_ns : how far back that reaches which a correction rests on.
     """
 
     slew_time_ns: int = _NS // 4
@@ -55,22 +49,24 @@ class FleetClockParameters:
     holdover_drift_ppb: int = 1_000
     holdover_after_ns: int = 4 * _NS
     validity_ns: int = 10 * _NS
-    step_ns: int = 20_000
-    wobble_ns: int = 400
+    memory_ns: int = 7 * _NS
 
 
 @dataclass
 class FleetClock:
-    """The state. `page` is what to publish; `target` the line that the last correction asked for."""
+    """The state. `page` is what to publish; `target` the line over the raw clock that the last correction asked for.
+
+    corrected_raw_ns : when the last one came. adrift : it was. breaks : steps and large turns of the host clock, after
+    which nothing that was measured before is of use.
+    """
 
     parameters: FleetClockParameters
     page: ClockPage
     target: ClockLine
-    last: Instant
-    corrected_host_ns: int = 0
-    adrift: bool = False  # the last correction was
-    host_per_raw: float | None = None  # rate of the host clock minus that of the raw clock, as a ratio
-    _anchor: Instant | None = None  # where the measurement of host_per_raw began
+    host: HostLine
+    corrected_raw_ns: int = 0
+    adrift: bool = False
+    breaks: int = 0
 
     @classmethod
     def start(
@@ -80,69 +76,91 @@ class FleetClock:
 
         `old` is taken over only if it is still valid and the host clock has not been stepped since.
         """
-        zero = ClockLine(now.host_ns, now.host_ns, 0)
-        page = ClockPage(ClockStatus.UNKNOWN, zero, zero, now.host_ns, 0, 0, 0, now.raw_ns, 0)
-        if old is None or old.status == ClockStatus.UNKNOWN or now.host_ns > old.valid_until_host_ns:
-            return cls(parameters, page, zero, now)
-        host_age = now.host_ns - old.current.ref_host_ns
-        raw_age = now.raw_ns - old.ref_mono_raw_ns
-        # 500 ppm is as fast as the kernel slews; more is a step, and a negative age another boot.
-        unexplained = abs(host_age - raw_age)
-        if raw_age < -parameters.lead_ns or unexplained > 500e-6 * abs(raw_age) + parameters.step_ns:
-            return cls(parameters, page, zero, now)
-        time = old.convert(now.host_ns)
-        line = ClockLine(now.host_ns, time.fleet_ns, old.current.rate_ppt)
+        host = HostLine.start(now, parameters.memory_ns)
+        zero = ClockLine(now.raw_ns, now.host_ns, 0)
+        page = ClockPage(
+            *(ClockStatus.UNKNOWN, zero, zero, now.raw_ns, 0, 0, 0),
+            *(host.line, host.previous, host.since_ns, 0, 0),
+        )
+        if old is None or old.at(now.raw_ns).status == ClockStatus.UNKNOWN:
+            return cls(parameters, page, zero, host)
+        raw_age = now.raw_ns - old.bound_ref_raw_ns
+        # A raw clock that is behind, or a host clock that went faster than 500 ppm, is another boot or a step.
+        astray = abs(old.raw_ns(now.host_ns) - now.raw_ns)
+        if raw_age < 0 or astray > raw_age // 2_000 + STEP_NS:
+            return cls(parameters, page, zero, host)
+        shown = old.at(now.raw_ns)
+        line = ClockLine(now.raw_ns, shown.fleet_ns, old.current.rate_ppt)
         page = replace(
-            old,
+            page,
             status=ClockStatus.HOLDOVER,
             current=line,
             previous=old.current,
-            bound_ref_host_ns=now.host_ns,
-            # A slew, or a small step, while nobody looked: it cannot be told from the usual rate of the host clock.
-            bound_ns=time.bound_ns + unexplained,
+            bound_ref_raw_ns=now.raw_ns,
+            bound_ns=shown.bound_ns,
             drift_ppb=parameters.holdover_drift_ppb,
-            valid_until_host_ns=now.host_ns + parameters.validity_ns,
-            ref_mono_raw_ns=now.raw_ns,
+            valid_until_raw_ns=now.raw_ns + parameters.validity_ns,
+            host_bound_ns=old.host_bound_ns + astray,
+            disruptions=old.disruptions,
         )
-        return cls(parameters, page, line, now)
+        return cls(parameters, page, line, host)
 
     @property
     def known(self) -> bool:
         """True once fleet time has been set."""
         return self.page.status != ClockStatus.UNKNOWN
 
+    @property
+    def rate_ppt(self) -> int:
+        """Rate of fleet time minus that of the host clock now, parts per 10^12."""
+        return _chained(self.host.line.rate_ppt, self.page.current.rate_ppt)
+
+    def asked(self, now: Instant) -> ClockLine:
+        """What the last correction asked for, as a line over the host clock that begins at `now`."""
+        rate_ppt = _chained(self.host.line.rate_ppt, self.target.rate_ppt)
+        return ClockLine(now.host_ns, self.target.at(now.raw_ns), rate_ppt)
+
     def correct(self, now: Instant, correction: Correction) -> ClockPage:
-        """Takes a correction. The first one sets the clock, later ones slew it."""
+        """Takes a correction. The first one sets the clock, later ones slew it.
+
+        One that rests on a host clock that was turned meanwhile is left aside if it says less than is known without it.
+        """
         self.tick(now)
-        rate_ppt = round(correction.rate_ppb * 1000)
-        target = ClockLine(
-            correction.ref_host_ns, correction.ref_host_ns + correction.correction_ns, rate_ppt
-        )
-        drift_ppb = self.parameters.drift_ppb
-        self.adrift = correction.adrift
+        if self.known and not self.host.settled:
+            return self.page
+        ref_raw_ns = self.host.raw_ns(correction.ref_host_ns)
+        rate_ppt = _chained(_inverse(self.host.line.rate_ppt), round(correction.rate_ppb * 1000))
+        target = ClockLine(ref_raw_ns, correction.ref_host_ns + correction.correction_ns, rate_ppt)
+        bend = self._bend()
+        drift_ppb = self.parameters.drift_ppb + bend.rate_ppb
         if correction.free or correction.adrift:
             drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
-        age_ns = abs(now.host_ns - correction.ref_host_ns)
-        bound = correction.bound_ns + age_ns * drift_ppb // _NS
+        age_ns = abs(now.raw_ns - ref_raw_ns)
+        bound = correction.bound_ns + bend.ns + age_ns * drift_ppb // _NS
+        if self.known and bend.ns:
+            kept = self.page.at(now.raw_ns).bound_ns + self.page.drift_ppb
+            if bound + drift_ppb > kept:
+                return self.page
+        self.adrift = correction.adrift
         if not (self.adrift and self.known):
-            self.corrected_host_ns = now.host_ns
-        held = now.host_ns - self.corrected_host_ns <= self.parameters.holdover_after_ns
+            self.corrected_raw_ns = now.raw_ns
+        held = now.raw_ns - self.corrected_raw_ns <= self.parameters.holdover_after_ns
         self.target = target
         if not self.known:
-            line = ClockLine(now.host_ns, target.at(now.host_ns), rate_ppt)
-            self.page = replace(self.page, current=line, previous=line, ref_mono_raw_ns=now.raw_ns)
+            line = ClockLine(now.raw_ns, target.at(now.raw_ns), rate_ppt)
+            self.page = replace(self.page, current=line, previous=line)
         else:
             self._slew(now)
-        ahead = abs(target.at(now.host_ns) - self.page.convert(now.host_ns).fleet_ns)
+        ahead = abs(target.at(now.raw_ns) - self.page.at(now.raw_ns).fleet_ns)
         # The last slew goes on until the new line begins.
         ahead += self._turn_ppb(self.page.previous) * self.parameters.lead_ns // _NS + 1
         self.page = replace(
             self.page,
             status=ClockStatus.SYNCHRONIZED if held else ClockStatus.HOLDOVER,
-            bound_ref_host_ns=now.host_ns,
+            bound_ref_raw_ns=now.raw_ns,
             bound_ns=bound + ahead + 1,
             drift_ppb=drift_ppb + self._turn_ppb(self.page.current),
-            valid_until_host_ns=now.host_ns + self.parameters.validity_ns,
+            valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns,
         )
         return self.page
 
@@ -151,7 +169,6 @@ class FleetClock:
         corrections.
         """
         self._watch_host_clock(now)
-        self.last = now
         if not self.known:
             return self.page
         self._slew(now)
@@ -160,15 +177,15 @@ class FleetClock:
         drift_ppb = self.parameters.drift_ppb if synchronized else self.parameters.holdover_drift_ppb
         drift_ppb += self._turn_ppb(page.current)
         if drift_ppb > page.drift_ppb:  # after a late tick a slew has overshot, and turns back
-            page = self._rebound(now, page.status, 0, drift_ppb)
+            page = self._rebound(now, page.status, drift_ppb)
         if (
             page.status != ClockStatus.HOLDOVER
-            and now.host_ns - self.corrected_host_ns > self.parameters.holdover_after_ns
+            and now.raw_ns - self.corrected_raw_ns > self.parameters.holdover_after_ns
         ):
             page = self._rebound(
-                now, ClockStatus.HOLDOVER, 0, max(drift_ppb, self.parameters.holdover_drift_ppb)
+                now, ClockStatus.HOLDOVER, max(drift_ppb, self.parameters.holdover_drift_ppb)
             )
-        self.page = replace(page, valid_until_host_ns=now.host_ns + self.parameters.validity_ns)
+        self.page = replace(page, valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
         return self.page
 
     def hold(self, now: Instant) -> ClockPage:
@@ -176,17 +193,16 @@ class FleetClock:
         page = self.tick(now)
         if page.status in (ClockStatus.SYNCHRONIZED, ClockStatus.DISRUPTED):
             drift_ppb = self.parameters.holdover_drift_ppb + self._turn_ppb(page.current)
-            self.page = self._rebound(now, ClockStatus.HOLDOVER, 0, drift_ppb)
+            self.page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb)
         return self.page
 
-    def _rebound(self, now: Instant, status: ClockStatus, extra_ns: int, drift_ppb: int) -> ClockPage:
-        """The page with its bound restated at `now`, `extra_ns` wider."""
-        time = self.page.convert(now.host_ns)
+    def _rebound(self, now: Instant, status: ClockStatus, drift_ppb: int) -> ClockPage:
+        """The page with its bound restated at `now`."""
         return replace(
             self.page,
             status=status,
-            bound_ref_host_ns=now.host_ns,
-            bound_ns=time.bound_ns + extra_ns,
+            bound_ref_raw_ns=now.raw_ns,
+            bound_ns=self.page.at(now.raw_ns).bound_ns,
             drift_ppb=max(drift_ppb, self.page.drift_ppb) if status == self.page.status else drift_ppb,
         )
 
@@ -202,9 +218,9 @@ class FleetClock:
         It begins `lead_ns` ahead: a program that has just read the old page must not be ahead of one that reads the
         new page a little later.
         """
-        begin = now.host_ns + self.parameters.lead_ns
+        begin = now.raw_ns + self.parameters.lead_ns
         old = self.page.current
-        if old.ref_host_ns > now.host_ns:
+        if old.from_ns > now.raw_ns:
             # The last line has not begun, and a page holds no third: the next tick replaces it.
             return
         here = old.at(begin)
@@ -213,58 +229,37 @@ class FleetClock:
         turn = max(-limit, min(limit, ahead * 10**12 // self.parameters.slew_time_ns))
         line = ClockLine(begin, here, self.target.rate_ppt + turn)
         if line.rate_ppt != old.rate_ppt:
-            raw_ns = now.raw_ns + self.parameters.lead_ns
-            self.page = replace(self.page, current=line, previous=old, ref_mono_raw_ns=raw_ns)
+            self.page = replace(self.page, current=line, previous=old)
+
+    def _bend(self) -> Bend:
+        """What the host clock did that corrections do not know of; nothing while it is as little as they allow for."""
+        bend = self.host.bend()
+        return bend if bend.rate_ppb > self.parameters.drift_ppb else Bend(0, 0)
 
     def _watch_host_clock(self, now: Instant) -> None:
-        raw = now.raw_ns - self.last.raw_ns
-        host = now.host_ns - self.last.host_ns
-        if raw <= 0:
-            return
-        ratio = self.host_per_raw
-        jump = host - raw - (ratio * raw if ratio is not None else 0.0)
-        limit = self.parameters.step_ns + 500e-6 * raw if ratio is None else self.parameters.step_ns
-        if abs(jump) > limit:
-            self._stepped(now, round(raw * (1.0 + (ratio or 0.0))))
-            self._anchor = None
-            return
-        if ratio is not None and abs(jump) > self.parameters.wobble_ns and self.known:
-            # Somebody slews the host clock. What that does to fleet time until the next correction is in the
-            # bound.
-            self.page = self._rebound(now, self.page.status, round(abs(jump)), self.page.drift_ppb)
-        if self._anchor is None:
-            self._anchor = self.last
-        span = now.raw_ns - self._anchor.raw_ns
-        if span >= _NS // 2:
-            self.host_per_raw = (now.host_ns - self._anchor.host_ns - span) / span
-            self._anchor = now
-
-    def _stepped(self, now: Instant, elapsed_ns: int) -> None:
-        """The host clock jumped: fleet time goes on by the raw clock, the line starts anew at the new host
-        time.
-        """
-        disruptions = self.page.disruptions + 1
-        if not self.known:
-            self.page = replace(self.page, disruptions=disruptions)
-            return
-        expected = self.last.host_ns + elapsed_ns  # what the host clock would show without the step
-        time = self.page.convert(expected)
-        shift = now.host_ns - expected
-        line = ClockLine(now.host_ns, time.fleet_ns, self.target.rate_ppt)
-        self.target = ClockLine(
-            self.target.ref_host_ns + shift, self.target.ref_fleet_ns, self.target.rate_ppt
-        )
-        self.corrected_host_ns += shift
+        change = self.host.observe(now)
+        host = self.host
         self.page = replace(
             self.page,
-            status=ClockStatus.DISRUPTED,
-            current=line,
-            previous=self.page.current,
-            bound_ref_host_ns=now.host_ns,
-            # How well the two readings of an instant belong together, and a tick of unknown rate.
-            bound_ns=time.bound_ns + 2_000 + abs(elapsed_ns) // 1_000_000,
-            drift_ppb=self.parameters.holdover_drift_ppb,
-            valid_until_host_ns=now.host_ns + self.parameters.validity_ns,
-            ref_mono_raw_ns=now.raw_ns,
-            disruptions=disruptions,
+            host=host.line,
+            host_previous=host.previous,
+            host_since_ns=host.since_ns,
+            host_bound_ns=host.bound_ns,
         )
+        if change in (HostChange.STEP, HostChange.BIG_TURN):
+            self.breaks += 1
+        if change != HostChange.STEP:
+            return
+        self.page = replace(self.page, disruptions=self.page.disruptions + 1)
+        if self.known:
+            self.page = self._rebound(now, ClockStatus.DISRUPTED, self.parameters.holdover_drift_ppb)
+
+
+def _inverse(rate_ppt: int) -> int:
+    """The rate of the first clock over the second, from that of the second over the first."""
+    return -rate_ppt + round(rate_ppt * rate_ppt / (10**12 + rate_ppt))
+
+
+def _chained(first_ppt: int, second_ppt: int) -> int:
+    """The rate of the third clock over the first."""
+    return first_ppt + second_ppt + round(first_ppt * second_ppt / 10**12)

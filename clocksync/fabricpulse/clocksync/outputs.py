@@ -45,7 +45,7 @@ class Outputs:
     def publish(self, page: ClockPage, clock: HostClock, holdover_drift_ppb: int) -> None:
         """Restates the ClockBound segment. holdover_drift_ppb : of the fleet clock."""
         if self.clockbound is not None:
-            self.clockbound.publish(page, clock.now_ns(), holdover_drift_ppb)
+            self.clockbound.publish(page, clock.instant(), holdover_drift_ppb)
 
     def feed(self, page: ClockPage, clock: HostClock) -> None:
         """Gives reference clocks a sample. To be called only while synchronised: in holdover chronyd then falls back

@@ -6,6 +6,7 @@ pure modules.
 """
 
 import asyncio
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +74,7 @@ class Sidecar:
         # Two sidecars would take turns with the clock page: fleet time would run backward.
         self._lock = RunLock(run_dir, "clocksync sidecar")
         now = self._clock.instant()
-        parameters = self._config.clock.parameters(self._config.estimator.drift_ppb)
+        parameters = self._config.clock_parameters()
         self._fleet_clock = FleetClock.start(parameters, now, _old_page(clock_page_path()))
         self._writer = _open_page(clock_page_path())
         self._writer.write(self._fleet_clock.page)
@@ -123,7 +124,7 @@ class Sidecar:
             if getattr(config, name) != getattr(self._config, name):
                 log.warning("this setting changes with a restart only", setting=name)
         self._config, self._membership = config, membership
-        self._fleet_clock.parameters = config.clock.parameters(config.estimator.drift_ppb)
+        self._fleet_clock.parameters = config.clock_parameters()
         self._edges.set_parameters(config.estimator.parameters())
         self._change_info()
 
@@ -170,12 +171,17 @@ class Sidecar:
         self._lock.release()
 
     def _tick(self) -> None:
-        before = self._fleet_clock.page.disruptions
+        before = self._fleet_clock.page.disruptions, self._fleet_clock.breaks
         page = self._fleet_clock.tick(self._clock.instant())
-        if page.disruptions != before:
+        if page.disruptions != before[0]:
             log.warning("the system clock was stepped; fleet time goes on", disruptions=page.disruptions)
+        if self._fleet_clock.breaks != before[1]:
             self._stepped_s = time.monotonic()
             self._edges.clear()
+        if self._writer.gone():
+            log.warning("somebody removed the clock page: here is another", path=str(clock_page_path()))
+            with contextlib.suppress(OSError):  # nor is there a place for it: the next tick tries again
+                self._writer = ClockPageWriter(clock_page_path())
         self._writer.write(page)
         self._outputs.publish(page, self._clock, self._config.clock.holdover_drift_ppb)
 
@@ -192,9 +198,8 @@ class Sidecar:
         nobody.
         """
         step = self._config.step_s if self._settled() else self._config.start_step_s
-        now = self._clock.now_ns()
-        page = self._fleet_clock.page
-        fleet = page.convert(now).fleet_ns if self._fleet_clock.known else now
+        now = self._clock.instant()
+        fleet = self._fleet_clock.page.at(now.raw_ns).fleet_ns if self._fleet_clock.known else now.host_ns
         return step - (fleet / _NS) % step
 
     def _settled(self) -> bool:
@@ -232,7 +237,7 @@ class Sidecar:
         if self._coordinator.unplaced_s() > self._alone_s():
             await self._ask_neighbours(session)
         if self._fleet_clock.page.status == ClockStatus.HOLDOVER:
-            self._history.add(self._fleet_clock, self._clock.now_ns(), 0)
+            self._history.add(self._fleet_clock, self._clock.instant(), 0)
         if self._fleet_clock.page.status == ClockStatus.SYNCHRONIZED:
             self._outputs.feed(self._fleet_clock.page, self._clock)
             if self._synced_since_s is None:
@@ -272,9 +277,10 @@ class Sidecar:
         clock = self._fleet_clock
         if not clock.known:
             return None
-        now = self._clock.now_ns()
-        target = clock.target
-        return Line(now, target.at(now) - now, target.rate_ppt, clock.page.convert(now).bound_ns)
+        now = self._clock.instant()
+        asked = clock.asked(now)
+        bound_ns = clock.page.at(now.raw_ns).bound_ns
+        return Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, bound_ns)
 
     def _step_report(self, with_info: bool) -> StepReport:
         return StepReport(
@@ -363,11 +369,11 @@ class Sidecar:
         if self._fleet_clock.page.status == ClockStatus.DISRUPTED and not self._edges.fits():
             return
         known = self._fleet_clock.known
-        shown = self._fleet_clock.page.convert(now.host_ns).fleet_ns
+        shown = self._fleet_clock.page.at(now.raw_ns).fleet_ns
         page = self._fleet_clock.correct(now, correction)
         self._writer.write(page)
-        error_ns = shown - self._fleet_clock.target.at(now.host_ns) if known else 0
-        self._history.add(self._fleet_clock, now.host_ns, error_ns)
+        error_ns = shown - self._fleet_clock.target.at(now.raw_ns) if known else 0
+        self._history.add(self._fleet_clock, now, error_ns)
 
     async def _ask_neighbours(self, session: aiohttp.ClientSession) -> None:
         urls = self._neighbours.urls_of(
@@ -399,7 +405,7 @@ class Sidecar:
     def _view(self) -> SidecarView:
         return SidecarView(
             self.host,
-            self._clock.now_ns(),
+            self._clock.instant(),
             self._fleet_clock,
             self._edges,
             self._coordinator,

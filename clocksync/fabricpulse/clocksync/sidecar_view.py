@@ -9,6 +9,7 @@ from fabricpulse.clocksync import metrics
 from fabricpulse.clocksync.coordinator_client import CoordinatorClient
 from fabricpulse.clocksync.edge_estimator import Quality
 from fabricpulse.clocksync.fleet_clock import FleetClock
+from fabricpulse.clocksync.host_line import Instant
 from fabricpulse.clocksync.outputs import Outputs
 from fabricpulse.clocksync.sidecar_edges import HostEdge, HostEdges
 from fabricpulse.core.metrics.exposition import Exposition
@@ -35,11 +36,11 @@ class SidecarHistory:
 
     _points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_HISTORY))
 
-    def add(self, clock: FleetClock, host_ns: int, error_ns: int) -> None:
+    def add(self, clock: FleetClock, now: Instant, error_ns: int) -> None:
         """Remembers a step. error_ns : what was shown minus what the fresh correction asks for."""
         page = clock.page
-        bound_ns = page.convert(host_ns).bound_ns
-        rate_ppb = page.current.rate_ppt * 1e-3
+        bound_ns = page.at(now.raw_ns).bound_ns
+        rate_ppb = clock.rate_ppt * 1e-3
         self._points.append(_Point(time.monotonic(), error_ns, bound_ns, rate_ppb, page.status.name.lower()))
 
     def document(self) -> list[dict[str, Any]]:
@@ -59,13 +60,13 @@ class SidecarHistory:
 
 @dataclass(frozen=True)
 class SidecarView:
-    """What there is to see at host time `now_ns`. root, suspect : as the coordinator last said.
+    """What there is to see `now`. root, suspect : as the coordinator last said.
 
     anchor_bound_ns : how far from UTC the host's own clock may be, None while it is no anchor.
     """
 
     host: str
-    now_ns: int
+    now: Instant
     clock: FleetClock
     edges: HostEdges
     coordinator: CoordinatorClient
@@ -78,16 +79,16 @@ class SidecarView:
     def status(self) -> dict[str, Any]:
         """The document of `/api/v1/clocksync/status`."""
         page, known = self.clock.page, self.clock.known
-        fleet = page.convert(self.now_ns)
+        fleet = page.at(self.now.raw_ns)
         return {
             "host": self.host,
             "status": page.status.name.lower(),
             "why": self._why(),
-            "host_ns": self.now_ns,
+            "host_ns": self.now.host_ns,
             "fleet_ns": fleet.fleet_ns if known else None,
             "bound_ns": fleet.bound_ns if known else None,
-            "offset_ns": fleet.fleet_ns - self.now_ns if known else None,
-            "rate_ppb": page.current.rate_ppt * 1e-3,
+            "offset_ns": fleet.fleet_ns - self.now.host_ns if known else None,
+            "rate_ppb": self.clock.rate_ppt * 1e-3,
             "coordinator_up": self.coordinator.up,
             "root": self.root,
             "anchor_bound_ns": self.anchor_bound_ns,
@@ -121,13 +122,13 @@ class SidecarView:
         """The exposition."""
         out = Exposition()
         page, known = self.clock.page, self.clock.known
-        time_now = page.convert(self.now_ns)
+        time_now = page.at(self.now.raw_ns)
         fleet = ("fleet",)
         out.add(metrics.BOUND, fleet, time_now.bound_ns * 1e-9 if known else float("inf"))
         if known:
-            out.add(metrics.OFFSET, fleet, (time_now.fleet_ns - self.now_ns) * 1e-9)
-            out.add(metrics.FREQUENCY, fleet, 1.0 + page.current.rate_ppt * 1e-12)
-            slew = self.clock.target.at(self.now_ns) - page.current.at(self.now_ns)
+            out.add(metrics.OFFSET, fleet, (time_now.fleet_ns - self.now.host_ns) * 1e-9)
+            out.add(metrics.FREQUENCY, fleet, 1.0 + self.clock.rate_ppt * 1e-12)
+            slew = self.clock.target.at(self.now.raw_ns) - page.current.at(self.now.raw_ns)
             out.add(metrics.SLEW, fleet, slew * 1e-9)
         out.add(metrics.SYNCHRONIZED, fleet, int(page.status == ClockStatus.SYNCHRONIZED))
         for status in ClockStatus:

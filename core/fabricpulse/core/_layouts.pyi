@@ -6,3 +6,6 @@ def virtual_clock_apply(page: bytes, kernel_ns: int) -> int:
 
 def clock_convert(page: bytes, host_ns: int) -> tuple[int, int, int]:
     """(fleet_ns, bound_ns, status) by the bytes of a clock page (fp_clock_convert). Raises ValueError."""
+
+def clock_at(page: bytes, raw_ns: int) -> tuple[int, int, int]:
+    """(fleet_ns, bound_ns, status) by the bytes of a clock page (fp_clock_at). Raises ValueError."""

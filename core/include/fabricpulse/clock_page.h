@@ -1,18 +1,28 @@
 // The clock page: fleet time for every process of a host.
 //
 // The clocksync sidecar writes it, everybody reads it. A seqlock: `sequence` is odd while the writer works; a
-// reader that sees an odd or changed sequence tries again. Fleet time is a chain of straight lines over the
-// host's CLOCK_REALTIME; the page holds the line that is valid now and the one before it, so that a packet
-// stamp a little older than the last update is still converted with the line of its own time.
+// reader that sees an odd or changed sequence tries again.
 //
-//   fleet_ns = ref_fleet_ns + (host_ns - ref_host_ns) * (1 + rate_ppt / 10^12)
-//   error bound = bound_ns + |host_ns - bound_ref_host_ns| * drift_ppb / 10^9        (earliest <= truth <=
-//   latest)
+// Fleet time is a chain of straight lines over CLOCK_MONOTONIC_RAW, which nobody can step or slew. The page
+// holds the line that is valid now and the one before it.
+//
+//   fleet_ns = to_ns + (raw_ns - from_ns) * (1 + rate_ppt / 10^12)
+//   error bound = bound_ns + |raw_ns - bound_ref_raw_ns| * drift_ppb / 10^9    (earliest <= truth <= latest)
+//
+// Stamps of packets and in logs are of the host's CLOCK_REALTIME, which chronyd, ntpd and people steer. Two
+// more lines say when on the raw clock such a stamp was: `host` for stamps from `host_since_ns` on,
+// `host_previous` for older ones. What the host clock did since the last look at it (4 a second) no page can
+// know; what it was seen to do lately is in `host_bound_ns`, which a converted stamp has on top of its bound.
 #ifndef FABRICPULSE_CLOCK_PAGE_H_
 #define FABRICPULSE_CLOCK_PAGE_H_
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "fabricpulse/virtual_clock.h"
 
@@ -21,36 +31,38 @@ extern "C" {
 #endif
 
 #define FP_CLOCK_PAGE_MAGIC UINT64_C(0x314b434f4c435046)  // "FPCLOCK1", little endian
-#define FP_CLOCK_PAGE_VERSION 1u
+#define FP_CLOCK_PAGE_VERSION 2u
 
 enum fp_clock_status {
   FP_CLOCK_UNKNOWN = 0,       // never synchronised: no fleet time
   FP_CLOCK_SYNCHRONIZED = 1,  // fed by fresh measurements
   FP_CLOCK_HOLDOVER = 2,      // no fresh measurement; the bound grows
-  FP_CLOCK_DISRUPTED = 3,     // the host clock was stepped; wait for the next update
+  FP_CLOCK_DISRUPTED = 3,  // the host clock was stepped: stamps of it are in doubt until the next correction
 };
 
 struct fp_clock_line {
-  int64_t ref_host_ns;   // host CLOCK_REALTIME where the line starts
-  int64_t ref_fleet_ns;  // fleet time there
-  int64_t rate_ppt;      // fleet rate minus host rate, parts per 10^12
+  int64_t from_ns;   // on the clock that is converted
+  int64_t to_ns;     // what the other clock showed then
+  int64_t rate_ppt;  // rate of the other clock minus that of this one, parts per 10^12
 };
 
 struct fp_clock_page {
   uint64_t magic;
   uint32_t version;
-  uint32_t size;      // bytes of this struct
-  uint32_t sequence;  // seqlock: odd while writing
-  uint32_t status;    // enum fp_clock_status
-  struct fp_clock_line current;
-  struct fp_clock_line previous;
-  int64_t bound_ref_host_ns;    // when bound_ns was true
-  int64_t bound_ns;             // half width of [earliest, latest]
-  int64_t drift_ppb;            // growth of the bound per second of age
-  int64_t valid_until_host_ns;  // past this the page is dead (writer gone): treat as FP_CLOCK_UNKNOWN
-  int64_t ref_mono_raw_ns;  // CLOCK_MONOTONIC_RAW at current.ref_host_ns: a jump of the difference is a clock
-                            // step
-  uint64_t disruptions;     // clock steps seen since the writer started
+  uint32_t size;                       // bytes of this struct
+  uint32_t sequence;                   // seqlock: odd while writing
+  uint32_t status;                     // enum fp_clock_status
+  struct fp_clock_line current;        // CLOCK_MONOTONIC_RAW -> fleet time, from current.from_ns on
+  struct fp_clock_line previous;       // the same before
+  int64_t bound_ref_raw_ns;            // when bound_ns was true
+  int64_t bound_ns;                    // half width of [earliest, latest]
+  int64_t drift_ppb;                   // growth of the bound per second of age
+  int64_t valid_until_raw_ns;          // past this the page is dead (writer gone): treat as FP_CLOCK_UNKNOWN
+  struct fp_clock_line host;           // CLOCK_REALTIME -> CLOCK_MONOTONIC_RAW, from host_since_ns on
+  struct fp_clock_line host_previous;  // the same before
+  int64_t host_since_ns;
+  int64_t host_bound_ns;  // how far `host` may be wrong, by what the host clock did lately
+  uint64_t disruptions;   // clock steps seen since the writer started
 };
 
 struct fp_fleet_time {
@@ -68,9 +80,9 @@ static inline int64_t fp_mul_div(int64_t a, int64_t b, int64_t divisor) {
   return (int64_t)((fp_int128)a * b / divisor);
 }
 
-static inline int64_t fp_clock_line_at(const struct fp_clock_line* line, int64_t host_ns) {
-  int64_t dt = host_ns - line->ref_host_ns;
-  return line->ref_fleet_ns + dt + fp_mul_div(dt, line->rate_ppt, 1000000000000LL);
+static inline int64_t fp_clock_line_at(const struct fp_clock_line* line, int64_t ns) {
+  int64_t dt = ns - line->from_ns;
+  return line->to_ns + dt + fp_mul_div(dt, line->rate_ppt, 1000000000000LL);
 }
 
 // One consistent copy of the page. Returns 0, or -1 after `tries` collisions with the writer.
@@ -85,16 +97,30 @@ static inline int fp_clock_page_read(const struct fp_clock_page* page, struct fp
   return -1;
 }
 
-// Converts a stamp of the host clock by a copy of the page.
-static inline struct fp_fleet_time fp_clock_convert(const struct fp_clock_page* copy, int64_t host_ns) {
+// Fleet time when CLOCK_MONOTONIC_RAW showed `raw_ns`, by a copy of the page.
+static inline struct fp_fleet_time fp_clock_at(const struct fp_clock_page* copy, int64_t raw_ns) {
   struct fp_fleet_time t;
-  const struct fp_clock_line* line = host_ns >= copy->current.ref_host_ns ? &copy->current : &copy->previous;
-  t.fleet_ns = fp_clock_line_at(line, host_ns);
-  int64_t age = host_ns - copy->bound_ref_host_ns;
+  const struct fp_clock_line* line = raw_ns >= copy->current.from_ns ? &copy->current : &copy->previous;
+  t.fleet_ns = fp_clock_line_at(line, raw_ns);
+  int64_t age = raw_ns - copy->bound_ref_raw_ns;
   if (age < 0) age = -age;
   t.bound_ns = copy->bound_ns + fp_mul_div(age, copy->drift_ppb, 1000000000LL);
-  t.status = host_ns > copy->valid_until_host_ns ? (uint32_t)FP_CLOCK_UNKNOWN : copy->status;
+  t.status = raw_ns > copy->valid_until_raw_ns ? (uint32_t)FP_CLOCK_UNKNOWN : copy->status;
   return t;
+}
+
+// Converts a stamp of the host clock (CLOCK_REALTIME, or the lab's virtual clock) by a copy of the page.
+static inline struct fp_fleet_time fp_clock_convert(const struct fp_clock_page* copy, int64_t host_ns) {
+  const struct fp_clock_line* line = host_ns >= copy->host_since_ns ? &copy->host : &copy->host_previous;
+  struct fp_fleet_time t = fp_clock_at(copy, fp_clock_line_at(line, host_ns));
+  t.bound_ns += copy->host_bound_ns;
+  return t;
+}
+
+static inline int64_t fp_raw_clock_now(void) {
+  struct timespec ts;
+  clock_gettime(CLOCK_MONOTONIC_RAW, &ts);
+  return (int64_t)ts.tv_sec * 1000000000LL + ts.tv_nsec;
 }
 
 // What the host clock shows now (the kernel's, or the lab's virtual clock of this host).
@@ -104,16 +130,62 @@ static inline int64_t fp_host_clock_now(const struct fp_virtual_clock* virtual_c
   return fp_virtual_clock_apply(virtual_clock, (int64_t)ts.tv_sec * 1000000000LL + ts.tv_nsec);
 }
 
+// The page at `path`, `<run>/clock` of the sidecar, opened for reading.
+struct fp_fleet_clock {
+  const struct fp_clock_page* page;
+  uint64_t device;
+  uint64_t inode;
+};
+
+// Returns 0, or -1 with errno: ENOENT before the first sidecar has started, EPROTO for a page of another
+// layout.
+static inline int fp_fleet_clock_open(struct fp_fleet_clock* clock, const char* path) {
+  clock->page = NULL;
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  struct stat st;
+  if (fstat(fd, &st) != 0 || (size_t)st.st_size < sizeof(struct fp_clock_page)) {
+    close(fd);
+    errno = EPROTO;
+    return -1;
+  }
+  void* map = mmap(NULL, sizeof(struct fp_clock_page), PROT_READ, MAP_SHARED, fd, 0);
+  close(fd);
+  if (map == MAP_FAILED) return -1;
+  const struct fp_clock_page* page = (const struct fp_clock_page*)map;
+  if (page->magic != FP_CLOCK_PAGE_MAGIC || page->version != FP_CLOCK_PAGE_VERSION) {
+    munmap(map, sizeof(struct fp_clock_page));
+    errno = EPROTO;
+    return -1;
+  }
+  clock->page = page;
+  clock->device = (uint64_t)st.st_dev;
+  clock->inode = (uint64_t)st.st_ino;
+  return 0;
+}
+
+// 1 when `path` names another page than the one that is open: close and open again. A sidecar that starts
+// anew goes on with the page, so this happens only where somebody removed it, or after an update to another
+// layout. Worth a look once a second, or when the status is FP_CLOCK_UNKNOWN: it is a system call.
+static inline int fp_fleet_clock_stale(const struct fp_fleet_clock* clock, const char* path) {
+  struct stat st;
+  if (stat(path, &st) != 0) return 1;
+  return (uint64_t)st.st_dev != clock->device || (uint64_t)st.st_ino != clock->inode;
+}
+
+static inline void fp_fleet_clock_close(struct fp_fleet_clock* clock) {
+  if (clock->page != NULL) munmap((void*)(uintptr_t)clock->page, sizeof(struct fp_clock_page));
+  clock->page = NULL;
+}
+
 // Fleet time now, with its bound and status: earliest = fleet_ns - bound_ns, latest = fleet_ns + bound_ns.
-// Look at `status` first: FP_CLOCK_UNKNOWN means that there is no fleet time. virtual_clock : NULL outside a
-// lab. Returns 0, or -1 when the writer was stopped in the middle of an update: ask again. Lock-free, no
-// system call but the vDSO's clock_gettime.
-static inline int fp_fleet_clock_now(const struct fp_clock_page* page,
-                                     const struct fp_virtual_clock* virtual_clock,
-                                     struct fp_fleet_time* now) {
+// Look at `status` first: FP_CLOCK_UNKNOWN means that there is no fleet time. Neither a step nor a slew of
+// the host clock moves it. Returns 0, or -1 when the writer was stopped in the middle of an update: ask
+// again. Lock-free, no system call but the vDSO's clock_gettime.
+static inline int fp_fleet_clock_now(const struct fp_clock_page* page, struct fp_fleet_time* now) {
   struct fp_clock_page copy;
   if (fp_clock_page_read(page, &copy, 10000) != 0) return -1;
-  *now = fp_clock_convert(&copy, fp_host_clock_now(virtual_clock));
+  *now = fp_clock_at(&copy, fp_raw_clock_now());
   return 0;
 }
 

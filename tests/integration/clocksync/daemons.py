@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
-from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, FleetTime
+from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, FleetTime, raw_now_ns
 
 HOSTS = ["h0", "h1", "h2", "h3"]
 
@@ -254,22 +254,22 @@ def daemons(tmp_path: Path, fleet: SyntheticFleet) -> Iterator[Daemons]:
     made.stop()
 
 
-def read(fleet: SyntheticFleet, host: str, kernel_ns: int | None = None) -> FleetTime | None:
-    """Fleet time of `host` now, as any process of the host would read it."""
+def read(fleet: SyntheticFleet, host: str, raw_ns: int | None = None) -> FleetTime | None:
+    """Fleet time of `host` now, or when CLOCK_MONOTONIC_RAW showed `raw_ns`, as any process would read it."""
     try:
         reader = ClockPageReader(fleet.directory / host / "clock")
     except OSError:
         return None
     page = reader.read()
     reader.close()
-    return page.convert(fleet.clocks[host].from_kernel(kernel_ns or time.time_ns()))
+    return page.at(raw_ns or raw_now_ns())
 
 
 def disagreement(
-    fleet: SyntheticFleet, hosts: list[str], kernel_ns: int | None = None
+    fleet: SyntheticFleet, hosts: list[str], raw_ns: int | None = None
 ) -> tuple[float, bool, list[FleetTime]]:
     """Largest difference of fleet time between hosts at one moment, and whether all bounds hold for it."""
-    now = kernel_ns or time.time_ns()
+    now = raw_ns or raw_now_ns()
     times = [t for host in hosts if (t := read(fleet, host, now)) is not None]
     spread = max(t.fleet_ns for t in times) - min(t.fleet_ns for t in times)
     hold = all(abs(a.fleet_ns - b.fleet_ns) <= a.bound_ns + b.bound_ns for a in times for b in times)
@@ -299,7 +299,7 @@ class Watch:
 
     def once(self) -> float:
         """Asserts what always must hold; returns the largest disagreement, ns."""
-        now = time.time_ns()
+        now = raw_now_ns()
         spread, hold, times = disagreement(self._fleet, self._hosts, now)
         assert hold, times
         # Fleet time may differ by 50 ppm from true time, as clocks do, and be slewed by 500.

@@ -1,10 +1,9 @@
 """Hosts that carry UTC: the truth is the kernel's time, and every host's fleet time must hold it within its bound."""
 
-import time
-
 from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, read, wait_for
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
+from fabricpulse.clocksync.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 # How far the clocks of three UTC hosts are from it, and what they admit: the second one is wrong by less than it says,
@@ -14,12 +13,12 @@ ANCHORS = {"h0": (400, 1_000), "h1": (-40_000, 60_000), "h2": (-300, 1_000)}
 
 def errors_ns(fleet: SyntheticFleet, hosts: list[str]) -> list[int]:
     """Fleet time of each host minus UTC; asserts that all are within their bounds."""
-    kernel = time.time_ns()
+    now = HostClock().instant()
     result = []
     for host in hosts:
-        shown = read(fleet, host, kernel)
+        shown = read(fleet, host, now.raw_ns)
         assert shown is not None
-        result.append(shown.fleet_ns - kernel)
+        result.append(shown.fleet_ns - now.host_ns)
         assert abs(result[-1]) <= shown.bound_ns, (host, result[-1], shown)
     return result
 

@@ -3,7 +3,6 @@
 import ctypes
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.integration.clocksync.daemons import Daemons, all_have, read, wait_fo
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.clocksync.chrony_refclock import SHM_KEY, NtpShm, _ShmTime
+from fabricpulse.clocksync.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 TraceFunction = Any  # what sys.settrace takes, and returns for each frame
@@ -82,12 +82,12 @@ def test_chronyd_selects_fleet_time_and_agrees(
 
         def apart_ns() -> float:
             """chronyd's time minus fleet time on h0; infinite while chronyd follows nothing."""
-            kernel = time.time_ns()
-            believed, page = tracking.offset_ns(), read(near_fleet, "h0", kernel)
+            now = HostClock().instant()
+            believed, page = tracking.offset_ns(), read(near_fleet, "h0", now.raw_ns)
             assert page is not None
             if believed is None:
                 return float("inf")
-            return abs(believed - (page.fleet_ns - near_fleet.clocks["h0"].from_kernel(kernel)))
+            return abs(believed - (page.fleet_ns - near_fleet.clocks["h0"].from_kernel(now.host_ns)))
 
         wait_for(lambda: apart_ns() < 2_000, 30, "chronyd agrees within 2 us")
         said = subprocess.run(

@@ -20,6 +20,7 @@ from tests.fixtures.debian_tool import debian_tool
 from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, free_port, read, wait_for
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
+from fabricpulse.clocksync.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 pytestmark = pytest.mark.root
@@ -103,12 +104,12 @@ def steered(fleet: SyntheticFleet, tmp_path: Path) -> Iterator[SteeredHost]:
 
 def errors_ns(fleet: SyntheticFleet) -> list[int]:
     """Fleet time of each host minus the truth; asserts that all are within their bounds."""
-    kernel = time.time_ns()
+    now = HostClock().instant()
     result = []
     for host in HOSTS:
-        shown = read(fleet, host, kernel)
+        shown = read(fleet, host, now.raw_ns)
         assert shown is not None
-        result.append(shown.fleet_ns - kernel)
+        result.append(shown.fleet_ns - now.host_ns)
         assert abs(result[-1]) <= shown.bound_ns, (host, result[-1], shown)
     return result
 

@@ -100,10 +100,12 @@ class MeshFleet:
             host_ns = host.clock.from_kernel(now)
             # fleet = kernel: the inverse of host = kernel * (1 + rate)
             rate = host.clock.drift_ppm * 1e-6
-            line = ClockLine(host_ns, now, round(-rate / (1 + rate) * 1e12))
-            mono = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+            stamps = ClockLine(host_ns, now, round(-rate / (1 + rate) * 1e12))
+            # Kernel time in the place of the raw clock, which nobody asks here: only stamps are converted.
+            line = ClockLine(now, now, 0)
             page = ClockPage(
-                ClockStatus.SYNCHRONIZED, line, line, host_ns, bound_ns, 0, host_ns + 3600 * 10**9, mono, 0
+                *(ClockStatus.SYNCHRONIZED, line, line, now, bound_ns, 0, now + 3600 * 10**9),
+                *(stamps, stamps, host_ns, 0, 0),
             )
             writer.write(page)
 

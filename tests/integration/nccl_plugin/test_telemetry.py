@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from tests.integration.nccl_plugin.ring import Ring
 
-from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWriter, ClockStatus
+from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWriter, ClockStatus, raw_now_ns
 from fabricpulse.core.shm.plugin_telemetry import DelaySource, PluginTelemetryReader, Records, Table
 from fabricpulse.lab import Lab
 
@@ -37,13 +37,16 @@ def lanes(ring: Ring, host: str, direction: int) -> Records:
 
 def give_fleet_time(lab: Lab, offsets_ns: dict[str, int]) -> list[ClockPageWriter]:
     """A clock page for a minute on each host; fleet time is that far ahead of the host's own."""
-    now = time.time_ns()
+    now, raw = time.time_ns(), raw_now_ns()
     pages = []
     for host, offset in offsets_ns.items():
-        line = ClockLine(now, now + offset, 0)
+        line, stamps = ClockLine(raw, now + offset, 0), ClockLine(now, raw, 0)
         pages.append(ClockPageWriter(lab.host(host).run_dir / "clock"))
         pages[-1].write(
-            ClockPage(ClockStatus.SYNCHRONIZED, line, line, now, 1_000, 0, now + 60_000_000_000, 0, 0)
+            ClockPage(
+                *(ClockStatus.SYNCHRONIZED, line, line, raw, 1_000, 0, raw + 60_000_000_000),
+                *(stamps, stamps, now, 0, 0),
+            )
         )
     return pages
 

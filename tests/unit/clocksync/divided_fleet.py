@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from fabricpulse.clocksync.edge_estimator import EdgeFit, Extremes, Quality
 from fabricpulse.clocksync.edge_share import is_ours
 from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.fleet_clock import FleetClock, FleetClockParameters, Instant
+from fabricpulse.clocksync.fleet_clock import FleetClock, FleetClockParameters
 from fabricpulse.clocksync.following import Standing, followed, last_quorum
+from fabricpulse.clocksync.host_line import Instant
 from fabricpulse.clocksync.neighbours import consensus
 from fabricpulse.clocksync.sidecar import correction_of
 from fabricpulse.clocksync.wire import (
@@ -43,6 +44,7 @@ class Host:
     rate_ppb: float
     coordinators: int
     since_s: float = 0.0
+    turned_ns: float = 0.0
     epoch: int = 1
     clock: FleetClock | None = None
     standings: list[Standing] = field(default_factory=list)
@@ -61,12 +63,12 @@ class Host:
 
     def instant(self, t_s: float) -> Instant:
         """Both its clocks at `t_s`."""
-        raw = _NS + round(t_s * 1e9)
-        return Instant(raw + round(self.ahead_ns + (t_s - self.since_s) * self.rate_ppb), raw)
+        raw = _NS + round(t_s * 1e9 + self.turned_ns + (t_s - self.since_s) * self.rate_ppb)
+        return Instant(raw + round(self.ahead_ns), raw)
 
     def turn(self, t_s: float, by_ppb: float) -> None:
-        """Its clock runs faster by `by_ppb` from now on."""
-        self.ahead_ns += (t_s - self.since_s) * self.rate_ppb
+        """Its crystal runs faster by `by_ppb` from now on."""
+        self.turned_ns += (t_s - self.since_s) * self.rate_ppb
         self.since_s, self.rate_ppb = t_s, self.rate_ppb + by_ppb
 
 
@@ -107,7 +109,7 @@ class DividedFleet:
     def times(self, t_s: float) -> dict[str, FleetTime]:
         """Fleet time of all that have it."""
         return {
-            host.name: host.clock.page.convert(host.instant(t_s).host_ns)
+            host.name: host.clock.page.at(host.instant(t_s).raw_ns)
             for host in self.hosts.values()
             if host.clock is not None and host.clock.known
         }
@@ -202,8 +204,10 @@ class DividedFleet:
     def _line(self, host: Host, at_s: float) -> Line | None:
         if host.clock is None or not host.clock.known:
             return None
-        now, target = host.instant(at_s).host_ns, host.clock.target
-        return Line(now, target.at(now) - now, target.rate_ppt, host.clock.page.convert(now).bound_ns)
+        now = host.instant(at_s)
+        asked = host.clock.asked(now)
+        bound_ns = host.clock.page.at(now.raw_ns).bound_ns
+        return Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, bound_ns)
 
     def _reply(self, host: Host, index: int) -> None:
         coordinator = self.coordinators[index]

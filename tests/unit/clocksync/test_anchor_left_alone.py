@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.fleet_clock import FleetClock, FleetClockParameters, Instant
+from fabricpulse.clocksync.fleet_clock import FleetClock, FleetClockParameters
+from fabricpulse.clocksync.host_line import Instant
 from fabricpulse.clocksync.sidecar import correction_of
 from fabricpulse.clocksync.wire import (
     PROTOCOL,
@@ -41,7 +42,7 @@ class Anchored:
     def instant(self, host: str, t_s: float) -> Instant:
         true_ns = START_NS + round(t_s * S)
         late = round(t_s * self.turn_ppb) if host == ANCHOR else 30_000
-        return Instant(true_ns + late, true_ns)
+        return Instant(true_ns + late, true_ns + late - START_NS)
 
     def report(self, host: str, t_s: float) -> StepReport:
         now, clock = self.instant(host, t_s).host_ns, self.clocks[host]
@@ -56,8 +57,9 @@ class Anchored:
             names.append(EdgeName("rail0", peer, "rail0"))
         line = None
         if clock.known:
-            target = clock.target
-            line = Line(now, target.at(now) - now, target.rate_ppt, clock.page.convert(now).bound_ns)
+            instant = self.instant(host, t_s)
+            asked, bound_ns = clock.asked(instant), clock.page.at(instant.raw_ns).bound_ns
+            line = Line(now, asked.to_ns - now, asked.rate_ppt, bound_ns)
         anchor = (0, 1_000 + round(t_s * KERNEL_PPB)) if host == ANCHOR else None
         info = HostInfo(1, "", (), tuple(names), "system" if anchor else "none")
         return StepReport(PROTOCOL, host, 1, 1, now, pack_edges(edges), line, anchor, "", 0, info)
@@ -83,8 +85,8 @@ class Anchored:
                 for host in HOSTS:
                     now = self.instant(host, t_s)
                     self.clocks[host].tick(now)
-                    shown = self.clocks[host].page.convert(now.host_ns)
-                    error = shown.fleet_ns - now.raw_ns
+                    shown = self.clocks[host].page.at(now.raw_ns)
+                    error = shown.fleet_ns - START_NS - round(t_s * S)
                     if abs(error) > shown.bound_ns:
                         yield t_s, host, error, shown.bound_ns
 
@@ -94,8 +96,8 @@ def test_bounds_hold_as_in_holdover(turn_ppb: int) -> None:
     """All follow it, and none of their edges can tell: bounds grow by what a clock may drift that nobody steers."""
     fleet = Anchored(turn_ppb)
     assert list(fleet.outside(60)) == []
-    shown = fleet.clocks["h1"].page.convert(fleet.instant("h1", 60.0).host_ns)
-    assert abs(shown.fleet_ns - fleet.instant("h1", 60.0).raw_ns) > 50_000, "it has followed"
+    shown = fleet.clocks["h1"].page.at(fleet.instant("h1", 60.0).raw_ns)
+    assert abs(shown.fleet_ns - START_NS - 60 * S) > 50_000, "it has followed"
     assert shown.bound_ns < 70_000, "and no more than that"
 
 

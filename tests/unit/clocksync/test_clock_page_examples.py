@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from tests.unit.clocksync.test_clock_readers import page
 
 from fabricpulse.clocksync.command import command
+from fabricpulse.clocksync.host_clock import HostClock
 from fabricpulse.core.run_dir import RUN_DIR_ENV
 from fabricpulse.core.shm.clock_page import ClockPageWriter, ClockStatus
 
@@ -54,8 +55,9 @@ def run(program: list[str], run_dir: Path) -> subprocess.CompletedProcess[str]:
 
 def test_it_says_now_earliest_and_latest(program: list[str], tmp_path: Path) -> None:
     """The page is 1 ms ahead of the host and good for 2 us."""
-    before = time.time_ns()
-    ClockPageWriter(tmp_path / "clock").write(page(before))
+    written = HostClock().instant()
+    before = written.host_ns
+    ClockPageWriter(tmp_path / "clock").write(page(written))
 
     result = run(program, tmp_path)
 
@@ -71,7 +73,7 @@ def test_it_says_when_there_is_no_fleet_time(program: list[str], tmp_path: Path)
     """A page without fleet time, and no page: an error, and no number that somebody could take for a time."""
     for written in (False, True):
         if written:
-            ClockPageWriter(tmp_path / "clock").write(page(time.time_ns(), ClockStatus.UNKNOWN))
+            ClockPageWriter(tmp_path / "clock").write(page(HostClock().instant(), ClockStatus.UNKNOWN))
 
         result = run(program, tmp_path)
 

@@ -4,19 +4,22 @@ import shutil
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fabricpulse.clocksync.clockbound import ClockBoundData, ClockBoundWriter, from_page
+from fabricpulse.clocksync.host_clock import HostClock
+from fabricpulse.clocksync.host_line import Instant
 from fabricpulse.core.shm.clock_page import (
     ClockLine,
     ClockPage,
     ClockPageReader,
     ClockPageWriter,
     ClockStatus,
+    raw_now_ns,
 )
-from fabricpulse.core.shm.virtual_clock import VirtualClock, VirtualClockWriter
 
 ROOT = Path(__file__).parents[3]
 S = 10**9
@@ -32,10 +35,13 @@ def build(source: str, target: Path, *flags: str) -> Path:
     return target
 
 
-def page(host_ns: int, status: ClockStatus = ClockStatus.SYNCHRONIZED) -> ClockPage:
+def page(now: Instant, status: ClockStatus = ClockStatus.SYNCHRONIZED) -> ClockPage:
     """Fleet time 1 ms ahead of the host and 20 ppm faster, within 2 us."""
-    line = ClockLine(host_ns, host_ns + 1_000_000, 20_000_000)
-    return ClockPage(status, line, line, host_ns, 2_000, 250, host_ns + 10 * S, 0, 3)
+    line = ClockLine(now.raw_ns, now.host_ns + 1_000_000, 20_000_000)
+    host = ClockLine(now.host_ns, now.raw_ns, 0)
+    return ClockPage(
+        status, line, line, now.raw_ns, 2_000, 250, now.raw_ns + 10 * S, host, host, now.host_ns, 0, 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,20 +52,22 @@ def test_c_reader_never_fails_or_runs_backward_beside_a_writer(
 ) -> None:
     """A million reads beside a writer that slews as fast as it can: none is earlier than the last."""
     reader = build("clock_reader.c", tmp_path / "reader", *flags)
-    now = time.time_ns()
+    now = raw_now_ns()
     writer = ClockPageWriter(tmp_path / "clock")
-    line = ClockLine(now, now, 0)
-    writer.write(ClockPage(ClockStatus.SYNCHRONIZED, line, line, now, 100, 0, now + 60 * S, 0, 0))
+    line = ClockLine(now, time.time_ns(), 0)
+    first = replace(page(HostClock().instant()), current=line, previous=line, valid_until_raw_ns=now + 60 * S)
+    writer.write(first)
     stop = threading.Event()
 
     def slew() -> None:
         current, rate = line, 500_000_000
         while not stop.is_set():
-            here = time.time_ns() + 50_000_000
+            here = raw_now_ns() + 50_000_000
             rate = -rate
             current, old = ClockLine(here, current.at(here), rate), current
-            writer.write(ClockPage(ClockStatus.SYNCHRONIZED, current, old, here, 100, 0, here + 60 * S, 0, 0))
-            while time.time_ns() < here and not stop.is_set():  # a page holds no third line
+            until = here + 60 * S
+            writer.write(replace(first, current=current, previous=old, valid_until_raw_ns=until))
+            while raw_now_ns() < here and not stop.is_set():  # a page holds no third line
                 time.sleep(0.0005)
 
     thread = threading.Thread(target=slew)
@@ -83,20 +91,17 @@ def test_c_reader_never_fails_or_runs_backward_beside_a_writer(
 
 
 def test_python_reader_says_now_earliest_and_latest(tmp_path: Path) -> None:
-    """As the page has it: 1 ms ahead of the host, 20 ppm faster, within 2 us that grow; of a lab's clock too."""
-    host = time.time_ns()
-    ClockPageWriter(tmp_path / "clock").write(page(host))
-    lab = VirtualClockWriter(tmp_path / "virtual", 1)
-    lab.append(host, 5_000_000, 0)
+    """As the page has it: 1 ms ahead of the host, 20 ppm faster, within 2 us that grow."""
+    written = HostClock().instant()
+    ClockPageWriter(tmp_path / "clock").write(page(written))
     reader = ClockPageReader(tmp_path / "clock")
-    for clock, ahead_ns in ((None, 1_000_000), (VirtualClock(tmp_path / "virtual"), 6_000_000)):
-        before = time.time_ns()
-        now = reader.now(clock)
-        after = time.time_ns()
-        assert now.status == ClockStatus.SYNCHRONIZED
-        assert before + ahead_ns <= now.fleet_ns <= after + ahead_ns + (after + ahead_ns - host) // 50_000
-        assert now.fleet_ns - now.earliest_ns == now.latest_ns - now.fleet_ns == now.bound_ns
-        assert 2_000 <= now.bound_ns <= 2_000 + (after + ahead_ns - host) // 4_000_000 + 1
+    before = raw_now_ns() - written.raw_ns
+    now = reader.now()
+    after = raw_now_ns() - written.raw_ns
+    assert now.status == ClockStatus.SYNCHRONIZED
+    assert before <= now.fleet_ns - written.host_ns - 1_000_000 <= after + after // 50_000
+    assert now.fleet_ns - now.earliest_ns == now.latest_ns - now.fleet_ns == now.bound_ns
+    assert 2_000 <= now.bound_ns <= 2_000 + after // 4_000_000 + 1
     reader.close()
 
 
@@ -104,8 +109,9 @@ def test_clockbound_client_sees_what_the_page_says(tmp_path: Path) -> None:
     """Status, bound and interval of a client are those of the page: offset from fleet time plus its bound."""
     client = build("clockbound_reader.c", tmp_path / "client", "-O2")
     writer = ClockBoundWriter(tmp_path / "shm0")
-    host = time.time_ns()
-    writer.publish(page(host), host, 1_000)
+    now = HostClock().instant()
+    host = now.host_ns
+    writer.publish(page(now), now, 1_000)
     out = subprocess.run(
         [str(client), str(tmp_path / "shm0")], capture_output=True, text=True, check=True
     ).stdout
@@ -129,15 +135,17 @@ def test_clockbound_client_sees_what_the_page_says(tmp_path: Path) -> None:
 )
 def test_clockbound_status(status: ClockStatus, expected: int) -> None:
     """Each status has its ClockBound value, and a page whose writer is gone is unknown."""
-    assert from_page(page(5 * S, status), 5 * S, 0, 1_000).status == expected
-    assert from_page(page(5 * S, status), 16 * S, 0, 1_000).status == 0
+    now, late = Instant(50 * S, 5 * S), Instant(61 * S, 16 * S)
+    assert from_page(page(now, status), now, 0, 1_000).status == expected
+    assert from_page(page(now, status), late, 0, 1_000).status == 0
 
 
 def test_a_segment_outlives_its_writer_as_in_holdover() -> None:
     """The sidecar is killed while synchronized: clients go on with this segment, and nobody can tell them to be careful
     any more. A crystal that turns by 900 ppb then stays within what they compute for 1,000 s.
     """
-    data = from_page(page(5 * S), 5 * S, 0, 1_000)
+    now = Instant(50 * S, 5 * S)
+    data = from_page(page(now), now, 0, 1_000)
     assert data.status == 1
     for age_s in (10, 100, 999):
         fleet_ahead_ns = 1_000_000 + age_s * (20_000 + 900)

@@ -164,7 +164,7 @@ def test_pairs_outside_their_bounds_are_counted(fleet: SimFleet) -> None:
     assert host is not None
     for by in (0, 1_700, 10**7):
         line = host.page.current
-        line = dataclasses.replace(line, ref_fleet_ns=line.ref_fleet_ns + by)
+        line = dataclasses.replace(line, to_ns=line.to_ns + by)
         host.page = dataclasses.replace(host.page, current=line, previous=line)
         times = [t for t in fleet.times() if t is not None]
         outside = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fabricpulse.core._layouts import clock_convert, layouts, virtual_clock_apply
+from fabricpulse.core._layouts import clock_at, clock_convert, layouts, virtual_clock_apply
 from fabricpulse.core.shm import clock_page, probe_ring, virtual_clock
 from fabricpulse.core.shm.clock_page import (
     ClockLine,
@@ -18,6 +18,7 @@ from fabricpulse.core.shm.clock_page import (
 from fabricpulse.core.shm.virtual_clock import VirtualClock, VirtualClockWriter
 
 NOW = 1_790_000_000_000_000_000
+RAW = 123_456_789_000_000
 
 
 def prefix(layout: struct.Struct, fields: int) -> int:
@@ -60,8 +61,11 @@ def test_sizes(name: str, size: int) -> None:
         ("clock_page", "status", clock_page.STATUS_OFFSET),
         ("clock_page", "current", prefix(clock_page.PAGE, 5)),
         ("clock_page", "previous", prefix(clock_page.PAGE, 8)),
-        ("clock_page", "bound_ref_host_ns", prefix(clock_page.PAGE, 11)),
-        ("clock_page", "disruptions", prefix(clock_page.PAGE, 16)),
+        ("clock_page", "bound_ref_raw_ns", prefix(clock_page.PAGE, 11)),
+        ("clock_page", "host", prefix(clock_page.PAGE, 15)),
+        ("clock_page", "host_previous", prefix(clock_page.PAGE, 18)),
+        ("clock_page", "host_since_ns", prefix(clock_page.PAGE, 21)),
+        ("clock_page", "disruptions", prefix(clock_page.PAGE, 23)),
         ("probe_ring_header", "host", prefix(probe_ring.HEADER, 9)),
         ("probe_ring_header", "edges_sequence", prefix(probe_ring.HEADER, 12)),
         ("probe_ring_header", "next", prefix(probe_ring.HEADER, 13)),
@@ -127,29 +131,34 @@ def test_clock_page_agrees_with_cpp(tmp_path: Path) -> None:
     writer = ClockPageWriter(path)
     reader = ClockPageReader(path)
 
-    def line() -> ClockLine:
+    def line(of: int, to: int) -> ClockLine:
         return ClockLine(
-            NOW + rng.randint(-(10**10), 10**10),
-            NOW + rng.randint(-(10**12), 10**12),
+            of + rng.randint(-(10**10), 10**10),
+            to + rng.randint(-(10**12), 10**12),
             rng.randint(-(10**9), 10**9),
         )
 
     for _ in range(200):
         page = ClockPage(
             status=rng.choice(list(ClockStatus)),
-            current=line(),
-            previous=line(),
-            bound_ref_host_ns=NOW,
+            current=line(RAW, NOW),
+            previous=line(RAW, NOW),
+            bound_ref_raw_ns=RAW,
             bound_ns=rng.randint(0, 10**6),
             drift_ppb=rng.randint(0, 10**6),
-            valid_until_host_ns=NOW + rng.randint(0, 10**11),
-            ref_mono_raw_ns=rng.randint(0, 10**15),
+            valid_until_raw_ns=RAW + rng.randint(0, 10**11),
+            host=line(NOW, RAW),
+            host_previous=line(NOW, RAW),
+            host_since_ns=NOW + rng.randint(-(10**10), 10**10),
+            host_bound_ns=rng.randint(0, 10**6),
             disruptions=rng.randint(0, 10),
         )
         writer.write(page)
 
         assert reader.read() == page
-        host = NOW + rng.randint(-(10**11), 10**11)
-        expected = page.convert(host)
-        got = clock_convert(path.read_bytes(), host)
-        assert got == (expected.fleet_ns, expected.bound_ns, expected.status)
+        apart = rng.randint(-(10**11), 10**11)
+        for expected, got in (
+            (page.convert(NOW + apart), clock_convert(path.read_bytes(), NOW + apart)),
+            (page.at(RAW + apart), clock_at(path.read_bytes(), RAW + apart)),
+        ):
+            assert got == (expected.fleet_ns, expected.bound_ns, expected.status)

@@ -24,7 +24,7 @@ from fabricpulse.core.shm.virtual_clock import ENV, open_virtual_clock
 def page_of(n: int) -> ClockPage:
     """A page whose every field tells `n`."""
     line = ClockLine(n, n, n)
-    return ClockPage(ClockStatus(n % 4), line, line, n, n, n, n, n, n)
+    return ClockPage(ClockStatus(n % 4), line, line, n, n, n, n, line, line, n, n, n)
 
 
 def write_until(path: Path, stop: object) -> None:
@@ -74,29 +74,66 @@ def test_dead_writer(tmp_path: Path) -> None:
         ClockPageReader(path).read()
 
 
-def test_new_writer_is_noticed(tmp_path: Path) -> None:
-    """The old reader keeps its consistent page and says that it is stale; a new one sees "unknown"."""
+def test_a_new_writer_goes_on_with_the_page(tmp_path: Path) -> None:
+    """Its readers need not open another, also where the writer before it died in the middle of an update."""
     path = tmp_path / "clock"
     first = ClockPageWriter(path)
     first.write(page_of(1))
     reader = ClockPageReader(path)
+
+    second = ClockPageWriter(path)
+    assert reader.read() == page_of(1)
+    second.write(page_of(2))
     assert not reader.stale()
+    assert reader.read() == page_of(2)
+
+    second._set_sequence(7)
+    third = ClockPageWriter(path)
+    third.write(page_of(3))
+    assert reader.read() == page_of(3)
+    assert not third.gone()
+
+
+@pytest.mark.parametrize("what", ["removed", "symbolic link", "hard link", "short", "other version"])
+def test_a_page_that_is_not_ours_is_replaced(tmp_path: Path, what: str) -> None:
+    """The reader says that it is stale, and keeps its consistent page; a new one sees "unknown"."""
+    path, other = tmp_path / "clock", tmp_path / "other"
+    first = ClockPageWriter(path)
+    first.write(page_of(1))
+    reader = ClockPageReader(path)
+    before = path.read_bytes()
+    if what in ("removed", "symbolic link"):
+        path.rename(other)
+    if what == "symbolic link":
+        path.symlink_to(other)
+    if what == "hard link":
+        os.link(path, other)
+    if what == "short":
+        path.unlink()
+        path.write_bytes(before[:-1])
+    if what == "other version":
+        path.unlink()
+        path.write_bytes(before[:8] + b"\1" + before[9:])
+    assert first.gone() == (what not in ("hard link", "symbolic link"))
 
     ClockPageWriter(path)
 
     assert reader.stale()
+    assert first.gone()
     assert reader.read() == page_of(1)
+    assert not path.is_symlink()
     assert ClockPageReader(path).read().status == ClockStatus.UNKNOWN
 
 
 def test_dead_page_is_unknown() -> None:
     """Past its validity a page gives no fleet time, whatever its status says; before it the bound grows with age."""
     line = ClockLine(0, 0, 0)
-    page = ClockPage(ClockStatus.SYNCHRONIZED, line, line, 0, 100, 1_000, 10**9, 0, 0)
+    page = ClockPage(ClockStatus.SYNCHRONIZED, line, line, 0, 100, 1_000, 10**9, line, line, 0, 7, 0)
 
-    assert page.convert(10**9).status == ClockStatus.SYNCHRONIZED
-    assert page.convert(10**9).bound_ns == 100 + 1_000
-    assert page.convert(10**9 + 1).status == ClockStatus.UNKNOWN
+    assert page.at(10**9).status == ClockStatus.SYNCHRONIZED
+    assert page.at(10**9).bound_ns == 100 + 1_000
+    assert page.convert(10**9).bound_ns == 100 + 1_000 + 7, "a stamp of the host clock is known less well"
+    assert page.at(10**9 + 1).status == page.convert(10**9 + 1).status == ClockStatus.UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,19 @@
 import enum
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fabricpulse.core._atomic import fence
-from fabricpulse.core.shm.mapping import MappedFile, create_mapping
-from fabricpulse.core.shm.virtual_clock import VirtualClock, host_now_ns
+from fabricpulse.core.shm.mapping import MappedFile, create_mapping, reopen_mapping
 
 MAGIC = 0x314B434F4C435046
-VERSION = 1
-PAGE = struct.Struct("<QIIII qqq qqq qqqqqQ")
+VERSION = 2
+PAGE = struct.Struct("<QIIII qqq qqq qqqq qqq qqq qqQ")
+_HEAD = struct.pack("<QII", MAGIC, VERSION, PAGE.size)
 SEQUENCE_OFFSET = 16
 STATUS_OFFSET = 20
-_BODY = struct.Struct("<I qqq qqq qqqqqQ")
+_BODY = struct.Struct("<I qqq qqq qqqq qqq qqq qqQ")
 # Longer than a writer can wait for its turn on a busy machine.
 _READ_LIMIT_S = 0.1
 
@@ -31,18 +31,18 @@ class ClockStatus(enum.IntEnum):
 
 @dataclass(frozen=True)
 class ClockLine:
-    """fleet = ref_fleet_ns + (host - ref_host_ns) * (1 + rate_ppt / 10^12), all in ns."""
+    """One clock over another: to = to_ns + (from - from_ns) * (1 + rate_ppt / 10^12), all in ns."""
 
-    ref_host_ns: int
-    ref_fleet_ns: int
+    from_ns: int
+    to_ns: int
     rate_ppt: int
 
-    def at(self, host_ns: int) -> int:
-        """Fleet time in ns when the host clock showed `host_ns`."""
-        elapsed = host_ns - self.ref_host_ns
+    def at(self, ns: int) -> int:
+        """What the other clock showed when this one showed `ns`."""
+        elapsed = ns - self.from_ns
         scaled = elapsed * self.rate_ppt
         whole = abs(scaled) // 10**12  # truncated towards zero, as in C
-        return self.ref_fleet_ns + elapsed + (whole if scaled >= 0 else -whole)
+        return self.to_ns + elapsed + (whole if scaled >= 0 else -whole)
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,39 @@ class ClockPage:
     status: ClockStatus
     current: ClockLine
     previous: ClockLine
-    bound_ref_host_ns: int
+    bound_ref_raw_ns: int
     bound_ns: int
     drift_ppb: int
-    valid_until_host_ns: int
-    ref_mono_raw_ns: int
+    valid_until_raw_ns: int
+    host: ClockLine
+    host_previous: ClockLine
+    host_since_ns: int
+    host_bound_ns: int
     disruptions: int
 
+    def at(self, raw_ns: int) -> FleetTime:
+        """Fleet time when CLOCK_MONOTONIC_RAW showed `raw_ns`."""
+        line = self.current if raw_ns >= self.current.from_ns else self.previous
+        age = abs(raw_ns - self.bound_ref_raw_ns)
+        status = ClockStatus.UNKNOWN if raw_ns > self.valid_until_raw_ns else self.status
+        return FleetTime(line.at(raw_ns), self.bound_ns + age * self.drift_ppb // 10**9, status)
+
+    def raw_ns(self, host_ns: int) -> int:
+        """What CLOCK_MONOTONIC_RAW showed when the host clock showed `host_ns`."""
+        return (self.host if host_ns >= self.host_since_ns else self.host_previous).at(host_ns)
+
     def convert(self, host_ns: int) -> FleetTime:
-        """A stamp of the host clock (ns since 1970) on fleet time."""
-        line = self.current if host_ns >= self.current.ref_host_ns else self.previous
-        age = abs(host_ns - self.bound_ref_host_ns)
-        status = ClockStatus.UNKNOWN if host_ns > self.valid_until_host_ns else self.status
-        return FleetTime(line.at(host_ns), self.bound_ns + age * self.drift_ppb // 10**9, status)
+        """A stamp of the host clock (ns since 1970) on fleet time.
+
+        For the time now ask `at`, which neither a step nor a slew of the host clock can mislead.
+        """
+        time_then = self.at(self.raw_ns(host_ns))
+        return replace(time_then, bound_ns=time_then.bound_ns + self.host_bound_ns)
+
+
+def raw_now_ns() -> int:
+    """CLOCK_MONOTONIC_RAW, ns."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
 class ClockPageReader:
@@ -101,13 +121,10 @@ class ClockPageReader:
         """Unmaps the page."""
         self._file.close()
 
-    def now(self, virtual_clock: VirtualClock | None = None) -> FleetTime:
-        """Fleet time now. Look at its status first: UNKNOWN means that there is none.
-
-        virtual_clock : this host's in a lab. Raises TimeoutError as `read`.
-        """
+    def now(self) -> FleetTime:
+        """Fleet time now. Look at its status first: UNKNOWN means that there is none. Raises TimeoutError as `read`."""
         page = self.read()
-        return page.convert(host_now_ns(virtual_clock))
+        return page.at(raw_now_ns())
 
     def read(self) -> ClockPage:
         """One consistent copy. Raises TimeoutError if the writer died while writing."""
@@ -121,7 +138,13 @@ class ClockPageReader:
             fence()
             if not sequence[0] & 1 and page[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4] == sequence:
                 f = PAGE.unpack(data)
-                return ClockPage(ClockStatus(f[4]), ClockLine(*f[5:8]), ClockLine(*f[8:11]), *f[11:17])
+                return ClockPage(
+                    ClockStatus(f[4]),
+                    *(ClockLine(*f[5:8]), ClockLine(*f[8:11])),
+                    *(f[11], f[12], f[13], f[14]),
+                    *(ClockLine(*f[15:18]), ClockLine(*f[18:21])),
+                    *(f[21], f[22], f[23]),
+                )
             # The writer is at work, for less than 10 us unless the scheduler took it off the processor.
             now = time.monotonic()
             deadline = deadline or now + _READ_LIMIT_S
@@ -136,24 +159,37 @@ class ClockPageWriter:
     """Writes the clock page; one per host."""
 
     def __init__(self, path: Path) -> None:
-        """A page that says "unknown" in place of whatever was there. Raises OSError."""
-        self._sequence = 0
-        self._map = create_mapping(path, PAGE.size, initial=struct.pack("<QII", MAGIC, VERSION, PAGE.size))
+        """Goes on with the page that a writer before us left, so that its readers need not open another.
+
+        In place of anything else comes a new page, which says "unknown". Raises OSError.
+        """
+        self._path = path
+        self._map = reopen_mapping(path, PAGE.size, _HEAD) or create_mapping(path, PAGE.size, initial=_HEAD)
+        self._identity = _identity(path)
+        self._sequence = int.from_bytes(self._map[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4], "little")
+
+    def gone(self) -> bool:
+        """True when the path names our page no more: somebody has removed it, and new readers find none."""
+        return _identity(self._path) != self._identity
 
     def write(self, page: ClockPage) -> None:
         """Publishes `page`; readers see the old one or the new one, never a mixture."""
         body = _BODY.pack(
             page.status,
-            *(page.current.ref_host_ns, page.current.ref_fleet_ns, page.current.rate_ppt),
-            *(page.previous.ref_host_ns, page.previous.ref_fleet_ns, page.previous.rate_ppt),
-            page.bound_ref_host_ns,
+            *_words(page.current),
+            *_words(page.previous),
+            page.bound_ref_raw_ns,
             page.bound_ns,
             page.drift_ppb,
-            page.valid_until_host_ns,
-            page.ref_mono_raw_ns,
+            page.valid_until_raw_ns,
+            *_words(page.host),
+            *_words(page.host_previous),
+            page.host_since_ns,
+            page.host_bound_ns,
             page.disruptions,
         )
-        self._set_sequence(self._sequence + 1)
+        # The writer before us may have died in the middle, the sequence odd: it stays so until the page is whole.
+        self._set_sequence((self._sequence + 1) | 1)
         self._map[STATUS_OFFSET : STATUS_OFFSET + _BODY.size] = body
         self._set_sequence(self._sequence + 1)
 
@@ -162,3 +198,15 @@ class ClockPageWriter:
         fence()
         self._map[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4] = self._sequence.to_bytes(4, "little")
         fence()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _words(line: ClockLine) -> tuple[int, int, int]:
+    return line.from_ns, line.to_ns, line.rate_ppt

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import stat
 from pathlib import Path
 
 
@@ -33,6 +34,29 @@ def create_mapping(path: Path, size: int, mode: int = 0o644, initial: bytes = b"
     finally:
         os.close(descriptor)
     return mapping
+
+
+def reopen_mapping(path: Path, size: int, head: bytes) -> mmap.mmap | None:
+    """The file that an earlier writer left at `path`, to go on with; None if there is none that begins with `head`.
+
+    Only a regular file of ours: a symbolic link, or another user's file, was put there by somebody else.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+        if not ours or status.st_size != size:
+            return None
+        mapping = mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
+    if mapping[: len(head)] == head:
+        return mapping
+    mapping.close()
+    return None
 
 
 class MappedFile:
