@@ -55,6 +55,8 @@ log = get_logger(__name__)
 
 _NS = 1_000_000_000
 _TICK_S = 0.25
+# Stamps of a train are together so long after it was sent, at the lowest rates.
+_LATE_TRAINS_S = 0.4
 # Seconds without an answer from any coordinator after which neighbours are asked; with long steps, steps.
 _ALONE_S, _ALONE_STEPS = 2.0, 1.5
 
@@ -177,6 +179,8 @@ class Sidecar:
             log.warning("the system clock was stepped; fleet time goes on", disruptions=page.disruptions)
         if self._fleet_clock.breaks != before[1]:
             self._stepped_s = time.monotonic()
+        # Trains that were on their way come in a little later, with stamps of both clocks.
+        if self._stepped_s is not None and time.monotonic() - self._stepped_s < _LATE_TRAINS_S:
             self._edges.clear()
         if self._writer.gone():
             log.warning("somebody removed the clock page: here is another", path=str(clock_page_path()))

@@ -137,7 +137,9 @@ class HostEdges:
                 edge.fit = None
 
     def clear(self) -> None:
-        """Forgets all samples: this host's clock has been stepped."""
+        """Forgets all samples, also those that wait in the ring: this host's clock has been stepped."""
+        if self._ring is not None:
+            self._ring.read()
         for edge in self._by_index.values():
             edge.window.clear()
             edge.fit = None

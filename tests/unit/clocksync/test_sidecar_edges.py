@@ -93,3 +93,21 @@ def test_no_engine_is_no_error(tmp_path: Path) -> None:
     assert edges.engine_seen
     assert len(edges) == len(PEERS)
     assert edges.host == "h0"
+
+
+def test_after_a_step_nothing_of_before_comes_in(probes: Probes, tmp_path: Path) -> None:
+    """Also not what the engine has written since the last look at its ring."""
+    edges = HostEdges(tmp_path / "probes", EstimatorParameters())
+    edges.read()
+    probes.write(0, 2)
+    edges.read()
+    now = probes.write(2, 3)
+    edges.clear()
+    edges.read()
+    edges.fit(now, 4 * NS, everything=True)
+    assert edges.fits() == []
+    now = probes.write(3, 4)
+    edges.read()
+    edges.fit(now, 4 * NS, everything=True)
+    assert len(edges.fits()) == len(PEERS)
+    assert all(fit.window_s < 1.1 for fit in edges.fits())
