@@ -155,7 +155,10 @@ def robust_least_squares(
     typical = float(np.median(sigma))
     # Where most edges fit what was known, the few that do not have no say from the first round on.
     scale = _scale(np.abs(residual) / sigma)
-    huber = _weights(residual, sigma, scale) if scale < _FAR else np.ones(len(m))
+    trusted = scale < _FAR
+    huber = _weights(residual, sigma, scale) if trusted else np.ones(len(m))
+    # Liars that draw others along make what is usual larger, which gives them more of a say, and so on.
+    most = 2 * scale if trusted else np.inf
     for number in range(_MOST_ROUNDS):
         weight = base * huber
         diagonal = graph.sum_at_ends(weight, 1.0)
@@ -168,7 +171,7 @@ def robust_least_squares(
         # Where so much is wrong, what is usual is known only when what is wrong has lost its say: least absolute
         # residuals, as long as they help.
         absolute = scale > _FAR and scale < 0.8 * before
-        huber = _weights(residual, sigma, 1.0 if absolute else scale)
+        huber = _weights(residual, sigma, 1.0 if absolute else min(scale, most))
         moved = float(np.abs(step).max(initial=0.0))
         if moved < _ENOUGH * typical or (number >= _ROUNDS - 1 and moved < _ROUGHLY * scale * typical):
             break

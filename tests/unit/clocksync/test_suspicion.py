@@ -31,11 +31,12 @@ def pairs(rng: np.random.Generator, hosts: int, degree: int) -> tuple[np.ndarray
 def test_all_liars_are_named_and_nobody_else(seed: int, hosts: int, degree: int, count: int) -> None:
     """Stamps of up to four hosts of a running fleet are off by about a millisecond, on each edge by another one.
 
-    Liars that hardly have edges to others than liars cannot be told from them, and are not among those drawn.
+    No more than a fifth of the hosts. Liars that hardly have edges to others than liars cannot be told from them, and
+    are not among those drawn.
     """
     rng = np.random.default_rng(seed)
     i, j = pairs(rng, hosts, degree)
-    liars = rng.permutation(hosts)[: min(count, hosts // 4)]
+    liars = rng.permutation(hosts)[: min(count, hosts // 5)]
     honest = np.ones(hosts, np.bool_)
     honest[liars] = False
     to_honest = np.bincount(i, honest[j], hosts) + np.bincount(j, honest[i], hosts)
@@ -60,6 +61,9 @@ def test_all_liars_are_named_and_nobody_else(seed: int, hosts: int, degree: int,
     solution = solve(known, edges, Election.undisputed(hosts, 0), SolveParameters())
     named = misfitting(hosts, i, j, misfits(solution.residual_ns))
     assert sorted(named) == sorted(liars.tolist())
+    # Nor are others drawn along whose edges mostly are to honest hosts: by a thousandth of what liars are wrong by.
+    safe = honest & (3 * to_honest > 2 * np.bincount(np.concatenate([i, j]), minlength=hosts))
+    assert np.abs(solution.correction_ns[safe]).max() < 1_000
 
 
 def test_a_host_with_one_liar_among_two_peers_is_not_named() -> None:
