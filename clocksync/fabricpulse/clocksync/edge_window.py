@@ -26,17 +26,20 @@ STEP_TRAINS = 3
 # A floor of the round trip that moved by this share, and at least this much, is another route.
 ROUTE_SHARE, ROUTE_NS = 0.15, 500.0
 ROUTE_TRAINS = 20
+# A window that is cut shorter after a turn is none.
+SHORTEST_NS = 100_000_000
 
 
 @dataclass
 class EdgeWindow:
-    """Collects the trains of one edge. steps, route_changes : counted since the start."""
+    """Collects the trains of one edge. steps, route_changes, turns (of a clock's rate) : counted since the start."""
 
     parameters: EstimatorParameters
     window_ns: int = 4 * _NS
     fit: EdgeFit | None = None
     steps: int = 0
     route_changes: int = 0
+    turns: int = 0
     filter: EdgeFilter = field(init=False)
     _chunks: dict[int, list[Samples]] = field(default_factory=lambda: {INBOUND: [], OUTBOUND: []})
     _not_before_ns: int = 0
@@ -100,11 +103,32 @@ class EdgeWindow:
                 self._cut(cut)
                 outbound, inbound = _after(outbound, cut), _after(inbound, cut)
                 fit = fit_edge(outbound, inbound, self.parameters)
+        if fit is not None and _bent(outbound, inbound, fit, self.parameters):
+            self.turns += 1
+            fit = self._after_turn(outbound, inbound, fit)
         if fit is None:
             self.fit = None
         elif self.fit is None or fit.t_last_ns > self.fit.t_last_ns:
             self.fit = self.filter.update(fit)
         return self.fit
+
+    def _after_turn(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> EdgeFit | None:
+        """Cuts the window after the turn, and fits what is left; None while that is too little."""
+        first = int(min(outbound.t_ns[0], inbound.t_ns[0]))
+        length = fit.t_last_ns - first
+        while length > SHORTEST_NS:
+            length //= 2
+            begin = fit.t_last_ns - length
+            straight = fit_edge(_after(outbound, begin), _after(inbound, begin), self.parameters)
+            if straight is None:
+                break
+            if straight.above_ns + straight.below_ns >= 0:
+                # Half of what looks straight: a turn near its beginning does not show.
+                begin += length // 2
+                self._cut(begin)
+                return fit_edge(_after(outbound, begin), _after(inbound, begin), self.parameters)
+        self._cut(fit.t_last_ns)
+        return None
 
     def _cut(self, at_ns: int) -> None:
         self._not_before_ns = at_ns
@@ -174,6 +198,24 @@ class EdgeWindow:
             if new_low - old_high > moved or old_low - new_high > moved:
                 return middle
         return None
+
+
+def _bent(outbound: Trains, inbound: Trains, fit: EdgeFit, parameters: EstimatorParameters) -> bool:
+    """True if no line can lie between the packets of both directions: one of the clocks has changed its rate.
+
+    The last packets then contradict what the first ones allow, also without the few trains that do so most: those may
+    be broken stamps.
+    """
+    if fit.above_ns + fit.below_ns >= 0:
+        return False
+    rest = []
+    for trains, sign in ((outbound, 1), (inbound, -1)):
+        order = np.argsort(_above_line(trains, sign, fit, first=1), kind="stable")
+        keep = np.ones(len(trains), np.bool_)
+        keep[order[: STEP_TRAINS - 1]] = False
+        rest.append(_only(trains, keep))
+    straight = fit_edge(rest[0], rest[1], parameters)
+    return straight is not None and straight.above_ns + straight.below_ns < 0
 
 
 def _above_line(trains: Trains, sign: int, fit: EdgeFit, first: int) -> NDArray[np.float64]:

@@ -1,0 +1,71 @@
+"""The clock of a peer is slewed: our end of the edge sees it in the trains alone."""
+
+import numpy as np
+import pytest
+
+from fabricpulse.clocksync.edge_estimator import EstimatorParameters
+from fabricpulse.clocksync.edge_window import EdgeWindow
+from fabricpulse.clocksync.samples import SAMPLE_DTYPE, Samples
+from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
+
+S = 10**9
+T0_NS = 1_700_000_000 * S
+TURN_S = 10.3
+
+
+def peer_ns(t_ns: np.ndarray, turn_ppm: float) -> np.ndarray:
+    """What the peer's clock shows when ours, which is right, shows t_ns."""
+    since = np.maximum(t_ns - T0_NS - round(TURN_S * S), 0)
+    return t_ns + 5_000_000 + np.rint(since * turn_ppm * 1e-6).astype(np.int64)
+
+
+def second_of(rng: np.random.Generator, begin_s: int, turn_ppm: float) -> Samples:
+    """50 trains each way, a third of which meet a queue; the way takes 1.5 us."""
+    blocks = []
+    for direction in (OUTBOUND, INBOUND):
+        sent = (
+            T0_NS + np.sort(rng.integers(begin_s * S, (begin_s + 1) * S, 50))[:, None] + np.arange(3) * 20_000
+        )
+        queued = np.where(rng.random((50, 1)) < 0.3, rng.exponential(50_000, (50, 3)), 0.0)
+        heard = sent + np.rint(1_500 + np.abs(rng.normal(0, 15, (50, 3))) + queued).astype(np.int64)
+        block = np.zeros(50, SAMPLE_DTYPE)
+        block["direction"], block["flags"] = direction, MAIN_PATH
+        block["tx_valid"] = block["rx_valid"] = 7
+        ours, theirs = (sent, heard) if direction == OUTBOUND else (heard, sent)
+        theirs = peer_ns(theirs, turn_ppm)
+        block["tx_ns"], block["rx_ns"] = (ours, theirs) if direction == OUTBOUND else (theirs, ours)
+        blocks.append(block)
+    return np.concatenate(blocks)
+
+
+@pytest.mark.parametrize("turn_ppm", [-1_000.0, -200.0, -60.0, -15.0, 15.0, 60.0, 200.0, 1_000.0])
+def test_a_bent_window_is_cut(turn_ppm: float) -> None:
+    """The bound holds at each step, and two seconds later the offset is as good as before."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        window = EdgeWindow(EstimatorParameters())
+        for second in range(17):
+            window.add(second_of(rng, second, turn_ppm))
+            fit = window.advance(T0_NS + (second + 1) * S)
+            if fit is None:
+                assert second in (10, 11), "only a turn leaves too little to fit"
+                continue
+            at = np.array([fit.t_last_ns])
+            error = fit.at(fit.t_last_ns) - float((peer_ns(at, turn_ppm) - at)[0])
+            assert abs(error) <= fit.bound_ns, (seed, second, error, fit.bound_ns)
+            if second > 12:
+                assert abs(error) < 100, (seed, second)
+        assert window.turns + window.steps > 0
+
+
+def test_a_straight_window_is_not() -> None:
+    """Two minutes of queues, and now and then a stamp that is wrong by some us."""
+    rng = np.random.default_rng(1)
+    window = EdgeWindow(EstimatorParameters())
+    for second in range(120):
+        samples = second_of(rng, second, 0.0)
+        if second % 7 == 3:
+            samples["tx_ns"][rng.integers(100)] += 6_000
+        window.add(samples)
+        assert window.advance(T0_NS + (second + 1) * S) is not None
+    assert window.turns == window.steps == 0
