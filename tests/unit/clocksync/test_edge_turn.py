@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fabricpulse.clocksync.edge_estimator import EstimatorParameters
 from fabricpulse.clocksync.edge_window import EdgeWindow
@@ -13,10 +14,11 @@ T0_NS = 1_700_000_000 * S
 TURN_S = 10.3
 
 
-def peer_ns(t_ns: np.ndarray, turn_ppm: float) -> np.ndarray:
+def peer_ns(t_ns: NDArray[np.int64], turn_ppm: float) -> NDArray[np.int64]:
     """What the peer's clock shows when ours, which is right, shows t_ns."""
     since = np.maximum(t_ns - T0_NS - round(TURN_S * S), 0)
-    return t_ns + 5_000_000 + np.rint(since * turn_ppm * 1e-6).astype(np.int64)
+    shown: NDArray[np.int64] = t_ns + 5_000_000 + np.rint(since * turn_ppm * 1e-6).astype(np.int64)
+    return shown
 
 
 def second_of(rng: np.random.Generator, begin_s: int, turn_ppm: float) -> Samples:
