@@ -195,6 +195,8 @@ def _holdover(seed: int, seconds: float) -> tuple[bool, float]:
 
     fleet = FleetClock.start(FleetClockParameters(), instant(0.0))
     for step in range(1, 21):
+        for quarter in (0.25, 0.5, 0.75):  # as a sidecar does: slews end at ticks
+            fleet.tick(instant(step - 1 + quarter))
         now = instant(float(step))
         true_rate = -clock.rate_ppb(step)
         correction = step * _NS - now.host_ns + round(rng.normal(0, 10))
