@@ -31,9 +31,9 @@ from tests.bench.clock_simulator import Clock, Edge, loaded_path
 from tests.bench.clock_wire import Measured, run_wire
 from tests.bench.rows import Rows
 
-from fabricpulse.clocksync.clockbound import ClockBoundData, ClockBoundWriter
-from fabricpulse.clocksync.edge_estimator import EstimatorParameters, fit_edge
-from fabricpulse.clocksync.edge_filter import EdgeFilter
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters, fit_edge
+from fabricpulse.clocksync.edge.filter import EdgeFilter
+from fabricpulse.clocksync.outputs.clockbound import ClockBoundData, ClockBoundWriter
 from fabricpulse.core.shm.clock_page import (
     ClockLine,
     ClockPage,
@@ -186,8 +186,8 @@ def bench_cost() -> None:
 def solve_child() -> None:
     """In a process of its own, for its memory; one thread, in CPU time, which other work on the machine does not
     change: the solve of 50,000 hosts with 10 edges each, 10 % of them wrong."""
-    from fabricpulse.clocksync.graph_solve import Edges, Hosts, SolveParameters, solve
-    from fabricpulse.clocksync.quorum import Election
+    from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
+    from fabricpulse.clocksync.solve.quorum import Election
 
     n, k = 50_000, 10
     rng = np.random.default_rng(1)

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from tests.bench.clock_fabric import Clos, Crystals, Floats, Ints, Routes, probe
 from tests.bench.clock_timeline import NS, START_S, SimHost, Timeline, edge_report, mesh_pairs
 
-from fabricpulse.clocksync.edge_estimator import EstimatorParameters
-from fabricpulse.clocksync.edge_window import EdgeWindow
-from fabricpulse.clocksync.fleet_clock import FleetClockParameters
-from fabricpulse.clocksync.host_line import Instant
-from fabricpulse.clocksync.samples import SAMPLE_DTYPE
-from fabricpulse.clocksync.wire import EDGE_DTYPE, pack_edges
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters
+from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE
+from fabricpulse.clocksync.edge.window import EdgeWindow
+from fabricpulse.clocksync.sidecar.fleet_clock import FleetClockParameters
+from fabricpulse.clocksync.sidecar.host_line import Instant
+from fabricpulse.clocksync.wire.messages import EDGE_DTYPE, pack_edges
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
 
 # Edges that are probed together: their stamps stay in the cache of a core.

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from tests.bench.clock_simulator import Clock, Path, Queue, loaded_path
 from tests.bench.clock_timeline import NS, UTC_NS, Anchor, SimHost, Timeline, edge_report, mesh_pairs
 
-from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters
-from fabricpulse.clocksync.edge_window import EdgeWindow
-from fabricpulse.clocksync.fleet_clock import FleetClockParameters
-from fabricpulse.clocksync.host_line import Instant
-from fabricpulse.clocksync.samples import SAMPLE_DTYPE, Samples
-from fabricpulse.clocksync.wire import pack_edges
+from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters
+from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE, Samples
+from fabricpulse.clocksync.edge.window import EdgeWindow
+from fabricpulse.clocksync.sidecar.fleet_clock import FleetClockParameters
+from fabricpulse.clocksync.sidecar.host_line import Instant
+from fabricpulse.clocksync.wire.messages import pack_edges
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fabricpulse.clocksync.datagram import pack_request
-from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.report_channels import ReportChannels
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.coordinator.report_channels import ReportChannels
+from fabricpulse.clocksync.wire.datagram import pack_request
+from fabricpulse.clocksync.wire.messages import (
     EDGE,
     EDGE_DTYPE,
     PROTOCOL,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.wire.messages import (
     EDGE_DTYPE,
     PROTOCOL,
     STEP_PATH,

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from tests.bench.clock_peers import ChronyTracking
 from tests.bench.clock_wire import RATES, Wire
 
-from fabricpulse.clocksync.edge_estimator import EstimatorParameters
-from fabricpulse.clocksync.edge_window import EdgeWindow
-from fabricpulse.clocksync.samples import SAMPLE_DTYPE, SampleReader, Samples
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters
+from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE, SampleReader, Samples
+from fabricpulse.clocksync.edge.window import EdgeWindow
 from fabricpulse.core.shm.clock_page import raw_now_ns
 from fabricpulse.lab import Lab
 

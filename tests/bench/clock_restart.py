@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.bench.clock_load import HttpConnection, cpu_s, rss_mb
 
-from fabricpulse.clocksync.datagram import Reset, pack_request, unpack_reply
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.wire.datagram import Reset, pack_request, unpack_reply
+from fabricpulse.clocksync.wire.messages import (
     EDGE_DTYPE,
     PROTOCOL,
     Channel,

@@ -16,8 +16,8 @@ from tests.bench.clock_daemons import field_mb
 from tests.bench.clock_fleet import SimFleet
 from tests.bench.clock_simulator import Clock
 
-from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters
-from fabricpulse.clocksync.host_line import Instant
+from fabricpulse.clocksync.sidecar.fleet_clock import Correction, FleetClock, FleetClockParameters
+from fabricpulse.clocksync.sidecar.host_line import Instant
 
 _NS = 10**9
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.edge_estimator import EdgeFit
-from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters
-from fabricpulse.clocksync.host_line import Instant
-from fabricpulse.clocksync.wire import PROTOCOL, EdgeName, EdgeReport, HostInfo, Line, StepReport
+from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.edge.estimator import EdgeFit
+from fabricpulse.clocksync.sidecar.fleet_clock import Correction, FleetClock, FleetClockParameters
+from fabricpulse.clocksync.sidecar.host_line import Instant
+from fabricpulse.clocksync.wire.messages import PROTOCOL, EdgeName, EdgeReport, HostInfo, Line, StepReport
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 
 NS = 10**9

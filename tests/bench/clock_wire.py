@@ -20,9 +20,9 @@ from tests.bench.clock_peers import (
     start_chronyd,
 )
 
-from fabricpulse.clocksync.edge_estimator import EstimatorParameters
-from fabricpulse.clocksync.edge_window import EdgeWindow
-from fabricpulse.clocksync.samples import SampleReader
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters
+from fabricpulse.clocksync.edge.samples import SampleReader
+from fabricpulse.clocksync.edge.window import EdgeWindow
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, FleetTime, raw_now_ns
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.core.shm.probe_ring import INBOUND, OUTBOUND

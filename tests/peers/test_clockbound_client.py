@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.unit.clocksync.test_clock_readers import page
 
-from fabricpulse.clocksync.clockbound import ClockBoundWriter
-from fabricpulse.clocksync.host_clock import HostClock
+from fabricpulse.clocksync.outputs.clockbound import ClockBoundWriter
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 

@@ -21,7 +21,7 @@ def command() -> None:
 @daemon_options("0.0.0.0:9613")
 def sidecar(options: DaemonOptions) -> None:
     """Fit the edges of this host, keep fleet time, publish the clock page."""
-    from fabricpulse.clocksync.sidecar import Sidecar
+    from fabricpulse.clocksync.sidecar.sidecar import Sidecar
 
     async def main(life: Lifetime) -> None:
         await Sidecar(options, life).run()
@@ -33,7 +33,7 @@ def sidecar(options: DaemonOptions) -> None:
 @daemon_options("0.0.0.0:9614")
 def coordinator(options: DaemonOptions) -> None:
     """Solve the fleet's clocks each step; serve membership and http_sd."""
-    from fabricpulse.clocksync.coordinator import Coordinator
+    from fabricpulse.clocksync.coordinator.coordinator import Coordinator
 
     async def main(life: Lifetime) -> None:
         await Coordinator(options, life).run()

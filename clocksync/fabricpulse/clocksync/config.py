@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from fabricpulse.clocksync.edge_estimator import EstimatorParameters
-from fabricpulse.clocksync.fleet_clock import FleetClockParameters
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters
+from fabricpulse.clocksync.sidecar.fleet_clock import FleetClockParameters
 from fabricpulse.core.config import Section
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url

@@ -3,7 +3,7 @@
 from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, read, wait_for
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
-from fabricpulse.clocksync.host_clock import HostClock
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 # How far the clocks of three UTC hosts are from it, and what they admit: the second one is wrong by less than it says,

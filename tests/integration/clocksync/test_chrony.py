@@ -15,8 +15,8 @@ from tests.fixtures.debian_tool import debian_tool
 from tests.integration.clocksync.daemons import Daemons, all_have, read, wait_for
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
-from fabricpulse.clocksync.chrony_refclock import SHM_KEY, NtpShm, _ShmTime
-from fabricpulse.clocksync.host_clock import HostClock
+from fabricpulse.clocksync.outputs.chrony_refclock import SHM_KEY, NtpShm, _ShmTime
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 TraceFunction = Any  # what sys.settrace takes, and returns for each frame

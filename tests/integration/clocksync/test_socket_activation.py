@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 import aiohttp
 import pytest
 
-from fabricpulse.clocksync.datagram_client import DatagramClient
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.sidecar.datagram_client import DatagramClient
+from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
     STEP_PATH,
     HostInfo,

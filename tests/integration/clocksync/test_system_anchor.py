@@ -20,7 +20,7 @@ from tests.fixtures.debian_tool import debian_tool
 from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, free_port, read, wait_for
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
-from fabricpulse.clocksync.host_clock import HostClock
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 pytestmark = pytest.mark.root

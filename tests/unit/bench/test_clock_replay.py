@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.bench.clock_replay import Recording, replay, rows
 
-from fabricpulse.clocksync.samples import SAMPLE_DTYPE
+from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
 
 S = 10**9

@@ -7,15 +7,15 @@ from the truth, with an error that their bound allows for.
 import random
 from dataclasses import dataclass, field, replace
 
-from fabricpulse.clocksync.edge_estimator import EdgeFit, Extremes, Quality
-from fabricpulse.clocksync.edge_share import is_ours
-from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.fleet_clock import FleetClock, FleetClockParameters
-from fabricpulse.clocksync.following import Standing, followed, last_quorum
-from fabricpulse.clocksync.host_line import Instant
-from fabricpulse.clocksync.neighbours import consensus
-from fabricpulse.clocksync.sidecar import correction_of
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.edge.estimator import EdgeFit, Extremes, Quality
+from fabricpulse.clocksync.edge.share import is_ours
+from fabricpulse.clocksync.sidecar.fleet_clock import FleetClock, FleetClockParameters
+from fabricpulse.clocksync.sidecar.following import Standing, followed, last_quorum
+from fabricpulse.clocksync.sidecar.host_line import Instant
+from fabricpulse.clocksync.sidecar.neighbours import consensus
+from fabricpulse.clocksync.sidecar.sidecar import correction_of
+from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
     EdgeName,
     EdgeReport,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
     EdgeName,
     EdgeReport,

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.fleet_clock import FleetClock, FleetClockParameters
-from fabricpulse.clocksync.host_line import Instant
-from fabricpulse.clocksync.sidecar import correction_of
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.sidecar.fleet_clock import FleetClock, FleetClockParameters
+from fabricpulse.clocksync.sidecar.host_line import Instant
+from fabricpulse.clocksync.sidecar.sidecar import correction_of
+from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
     EdgeName,
     EdgeReport,

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.clocksync.test_graph_solve import PARAMETERS, fleet, unknown
 
-from fabricpulse.clocksync.anchors import agreed, weighted_median
-from fabricpulse.clocksync.graph_solve import Edges, solve
-from fabricpulse.clocksync.quorum import Election
+from fabricpulse.clocksync.solve.anchors import agreed, weighted_median
+from fabricpulse.clocksync.solve.graph_solve import Edges, solve
+from fabricpulse.clocksync.solve.quorum import Election
 
 _HOSTS = 16
 _ASYMMETRY_NS = 1_900

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fabricpulse.clocksync.averaging import NeighbourView, average
+from fabricpulse.clocksync.sidecar.averaging import NeighbourView, average
 
 
 def rounds(n: int, count: int, seed: int, liar: int | None = None) -> tuple[np.ndarray, np.ndarray]:

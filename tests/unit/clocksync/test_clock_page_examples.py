@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.unit.clocksync.test_clock_readers import page
 
 from fabricpulse.clocksync.command import command
-from fabricpulse.clocksync.host_clock import HostClock
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.run_dir import RUN_DIR_ENV
 from fabricpulse.core.shm.clock_page import ClockPageWriter, ClockStatus
 

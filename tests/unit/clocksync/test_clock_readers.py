@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fabricpulse.clocksync.clockbound import ClockBoundData, ClockBoundWriter, from_page
-from fabricpulse.clocksync.host_clock import HostClock
-from fabricpulse.clocksync.host_line import Instant
+from fabricpulse.clocksync.outputs.clockbound import ClockBoundData, ClockBoundWriter, from_page
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.core.shm.clock_page import (
     ClockLine,
     ClockPage,

@@ -5,8 +5,8 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from fabricpulse.clocksync.coordinator_client import CoordinatorClient
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
+from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
     STEP_PATH,
     Channel,

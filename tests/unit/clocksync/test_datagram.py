@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from fabricpulse.clocksync import _report_intake
-from fabricpulse.clocksync.datagram import (
+from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.coordinator.report_channels import ReportChannels
+from fabricpulse.clocksync.sidecar.datagram_client import DatagramClient
+from fabricpulse.clocksync.wire.datagram import (
     ARRIVAL_DTYPE,
     REPLY_DTYPE,
     Reset,
@@ -19,10 +22,7 @@ from fabricpulse.clocksync.datagram import (
     pack_request,
     unpack_reply,
 )
-from fabricpulse.clocksync.datagram_client import DatagramClient
-from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.report_channels import ReportChannels
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
     Channel,
     EdgeName,

@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 from tests.fixtures.fuzzing import ROOT, SECONDS, compile_target, run_target
 
-from fabricpulse.clocksync.datagram import pack_request
-from fabricpulse.clocksync.wire import PROTOCOL, Channel, EdgeReport, Line, Quorum, StepReport, pack_edges
+from fabricpulse.clocksync.wire.datagram import pack_request
+from fabricpulse.clocksync.wire.messages import (
+    PROTOCOL,
+    Channel,
+    EdgeReport,
+    Line,
+    Quorum,
+    StepReport,
+    pack_edges,
+)
 
 RUNS = 6_000
 LONGEST = 16_384

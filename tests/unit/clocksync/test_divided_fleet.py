@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.clocksync.divided_fleet import DividedFleet
 
-from fabricpulse.clocksync.fleet import Fleet
+from fabricpulse.clocksync.coordinator.fleet import Fleet
 
 # A part's clocks turn by this together when it is cut off: less than what an edge's bound allows for while its last
 # fit counts. Later by as much more as holdover allows.

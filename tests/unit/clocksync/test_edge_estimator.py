@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.bench.clock_simulator import Clock, Edge, Queue, loaded_path
 
-from fabricpulse.clocksync.edge_estimator import EstimatorParameters, Quality, Trains, fit_edge
-from fabricpulse.clocksync.edge_filter import EdgeFilter
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters, Quality, Trains, fit_edge
+from fabricpulse.clocksync.edge.filter import EdgeFilter
 
 PARAMETERS = EstimatorParameters()
 S = 10**9

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.edge_estimator import EstimatorParameters
-from fabricpulse.clocksync.edge_window import EdgeWindow
-from fabricpulse.clocksync.samples import SAMPLE_DTYPE, Samples
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters
+from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE, Samples
+from fabricpulse.clocksync.edge.window import EdgeWindow
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
 
 S = 10**9

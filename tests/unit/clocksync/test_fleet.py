@@ -1,7 +1,7 @@
 """When the coordinator begins a timeline: not with half a fleet."""
 
-from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
     EdgeName,
     EdgeReport,

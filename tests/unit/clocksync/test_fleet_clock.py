@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters
-from fabricpulse.clocksync.host_line import Instant
+from fabricpulse.clocksync.sidecar.fleet_clock import Correction, FleetClock, FleetClockParameters
+from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 PARAMETERS = FleetClockParameters()

@@ -6,7 +6,7 @@ import itertools
 import pytest
 from tests.bench.clock_fleet import SimFleet
 
-from fabricpulse.clocksync.fleet import Fleet
+from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 

@@ -5,9 +5,9 @@ import pytest
 from numpy.typing import NDArray
 from tests.bench.clock_simulator import Clock
 
-from fabricpulse.clocksync.edge_estimator import EstimatorParameters, Trains, fit_edge
-from fabricpulse.clocksync.edge_filter import EdgeFilter
-from fabricpulse.clocksync.floor_likelihood import FloorLikelihood
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters, Trains, fit_edge
+from fabricpulse.clocksync.edge.filter import EdgeFilter
+from fabricpulse.clocksync.edge.floor_likelihood import FloorLikelihood
 
 HALF_GAP = 1_800.0
 S = 10**9

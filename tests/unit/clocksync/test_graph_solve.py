@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.clocksync.graph_solve import Edges, Hosts, SolveParameters, solve
-from fabricpulse.clocksync.quorum import Election
+from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
+from fabricpulse.clocksync.solve.quorum import Election
 
 S = 10**9
 PARAMETERS = SolveParameters()

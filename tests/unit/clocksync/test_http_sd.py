@@ -5,8 +5,8 @@ import json
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from fabricpulse.clocksync.coordinator import Coordinator
-from fabricpulse.clocksync.wire import PROTOCOL, HostInfo, StepReport
+from fabricpulse.clocksync.coordinator.coordinator import Coordinator
+from fabricpulse.clocksync.wire.messages import PROTOCOL, HostInfo, StepReport
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.web.options import WebOptions

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fabricpulse.clocksync.neighbours import own_url
+from fabricpulse.clocksync.sidecar.neighbours import own_url
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from fabricpulse.clocksync.separating_line import separate
+from fabricpulse.clocksync.edge.separating_line import separate
 
 
 def clouds(seed: int, n: int, rate_ppb: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
-from fabricpulse.clocksync.edge_estimator import EstimatorParameters
-from fabricpulse.clocksync.sidecar_edges import HostEdges
-from fabricpulse.clocksync.wire import EdgeVerdict
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters
+from fabricpulse.clocksync.sidecar.host_edges import HostEdges
+from fabricpulse.clocksync.wire.messages import EdgeVerdict
 from fabricpulse.core.shm.probe_ring import INBOUND, OUTBOUND
 
 NS = 10**9

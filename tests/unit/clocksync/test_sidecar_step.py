@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from fabricpulse.clocksync.sidecar import Sidecar
+from fabricpulse.clocksync.sidecar.sidecar import Sidecar
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import RUN_DIR_ENV

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from fabricpulse.clocksync.fleet_clock import Correction, FleetClock, FleetClockParameters
-from fabricpulse.clocksync.host_line import HostChange, HostLine, Instant
+from fabricpulse.clocksync.sidecar.fleet_clock import Correction, FleetClock, FleetClockParameters
+from fabricpulse.clocksync.sidecar.host_line import HostChange, HostLine, Instant
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 
 S = 10**9

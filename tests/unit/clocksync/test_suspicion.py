@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.clocksync.graph_solve import Edges, Hosts, SolveParameters, solve
-from fabricpulse.clocksync.quorum import Election
-from fabricpulse.clocksync.suspicion import misfits, misfitting, usual
+from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
+from fabricpulse.clocksync.solve.quorum import Election
+from fabricpulse.clocksync.solve.suspicion import misfits, misfitting, usual
 
 
 def pairs(rng: np.random.Generator, hosts: int, degree: int) -> tuple[np.ndarray, np.ndarray]:

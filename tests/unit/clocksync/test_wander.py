@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fabricpulse.clocksync.wander import Wander
+from fabricpulse.clocksync.edge.wander import Wander
 
 USUAL = 5.0
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricpulse.clocksync.edge_share import is_ours
-from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.edge.share import is_ours
+from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
     EdgeName,
     EdgeReport,

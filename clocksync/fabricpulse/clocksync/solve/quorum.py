@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.report_table import Records, name_hash
-from fabricpulse.clocksync.wire import Quorum
+from fabricpulse.clocksync.wire.messages import Quorum
+from fabricpulse.clocksync.wire.report_table import Records, name_hash
 
 # Quorums of one step: coordinators do not solve at the same moment, and moments are whole seconds.
 _SAME_S = 2

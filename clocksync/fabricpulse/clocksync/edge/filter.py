@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters, Extremes, Fresh, Prior
-from fabricpulse.clocksync.floor_likelihood import FloorLikelihood
-from fabricpulse.clocksync.separating_line import WIDEST_RATE_PPB
-from fabricpulse.clocksync.wander import Wander
+from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters, Extremes, Fresh, Prior
+from fabricpulse.clocksync.edge.floor_likelihood import FloorLikelihood
+from fabricpulse.clocksync.edge.separating_line import WIDEST_RATE_PPB
+from fabricpulse.clocksync.edge.wander import Wander
 
 # A level that contradicts the filter by so many standard deviations, and ns, means that a clock has changed.
 _GATE_SIGMAS, _GATE_NS = 8.0, 500.0

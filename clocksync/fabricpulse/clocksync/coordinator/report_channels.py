@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.clocksync._report_intake import ReportIntake
-from fabricpulse.clocksync.datagram import (
+from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.coordinator.members import Member
+from fabricpulse.clocksync.wire.datagram import (
     ADRIFT,
     ARRIVAL_DTYPE,
     HAS_LINE,
@@ -23,10 +25,8 @@ from fabricpulse.clocksync.datagram import (
     RESEND_INFO,
     rows_of,
 )
-from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.members import Member
-from fabricpulse.clocksync.report_table import Records
-from fabricpulse.clocksync.wire import Channel
+from fabricpulse.clocksync.wire.messages import Channel
+from fabricpulse.clocksync.wire.report_table import Records
 
 # Room for reports of thousands of hosts in the time that the thread may have to wait for a core. The kernel gives what
 # net.core.rmem_max allows to a process without CAP_NET_ADMIN.

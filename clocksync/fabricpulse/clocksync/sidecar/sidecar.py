@@ -16,15 +16,15 @@ import msgspec
 from aiohttp import web
 
 from fabricpulse.clocksync.config import SidecarConfig
-from fabricpulse.clocksync.coordinator_client import CoordinatorClient
-from fabricpulse.clocksync.fleet_clock import Correction, FleetClock
-from fabricpulse.clocksync.host_clock import HostClock
-from fabricpulse.clocksync.neighbours import NeighbourBook, ask_lines, consensus, own_url
-from fabricpulse.clocksync.outputs import Outputs
-from fabricpulse.clocksync.sidecar_edges import HostEdges
-from fabricpulse.clocksync.sidecar_view import SidecarHistory, SidecarView
-from fabricpulse.clocksync.system_anchor import system_anchor
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.outputs.outputs import Outputs
+from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
+from fabricpulse.clocksync.sidecar.fleet_clock import Correction, FleetClock
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.clocksync.sidecar.host_edges import HostEdges
+from fabricpulse.clocksync.sidecar.neighbours import NeighbourBook, ask_lines, consensus, own_url
+from fabricpulse.clocksync.sidecar.system_anchor import system_anchor
+from fabricpulse.clocksync.sidecar.view import SidecarHistory, SidecarView
+from fabricpulse.clocksync.wire.messages import (
     LINE_PATH,
     PROTOCOL,
     HostInfo,

@@ -15,11 +15,11 @@ from aiohttp import web
 
 from fabricpulse.clocksync import metrics
 from fabricpulse.clocksync.config import CoordinatorConfig
-from fabricpulse.clocksync.fleet import Fleet
-from fabricpulse.clocksync.graph_solve import SolveParameters
-from fabricpulse.clocksync.members import Member
-from fabricpulse.clocksync.report_channels import ReportChannels
-from fabricpulse.clocksync.wire import PROTOCOL, STEP_PATH, StepReply, report_decoder
+from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.coordinator.members import Member
+from fabricpulse.clocksync.coordinator.report_channels import ReportChannels
+from fabricpulse.clocksync.solve.graph_solve import SolveParameters
+from fabricpulse.clocksync.wire.messages import PROTOCOL, STEP_PATH, StepReply, report_decoder
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_membership

@@ -20,9 +20,18 @@ from fabricpulse.clocksync._report_intake import (
     RESET_MAGIC,
     siphash24,
 )
-from fabricpulse.clocksync.report_table import ROW_DTYPE, Records, name_hash
-from fabricpulse.clocksync.suspicion import SUSPICIONS
-from fabricpulse.clocksync.wire import EDGE, EDGE_DTYPE, VERDICT, Channel, Line, Quorum, StepReply, StepReport
+from fabricpulse.clocksync.solve.suspicion import SUSPICIONS
+from fabricpulse.clocksync.wire.messages import (
+    EDGE,
+    EDGE_DTYPE,
+    VERDICT,
+    Channel,
+    Line,
+    Quorum,
+    StepReply,
+    StepReport,
+)
+from fabricpulse.clocksync.wire.report_table import ROW_DTYPE, Records, name_hash
 
 _REQUEST_FIELDS = [
     ("magic", "<u4"), ("channel", "<u4"), ("sequence", "<u8"), ("host_ns", "<i8"), ("ref_ns", "<i8"),

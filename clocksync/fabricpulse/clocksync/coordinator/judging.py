@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.graph_solve import Edges, Hosts, Solution
-from fabricpulse.clocksync.members import Columns
-from fabricpulse.clocksync.report_table import Records
-from fabricpulse.clocksync.solve_input import Ints
-from fabricpulse.clocksync.suspicion import (
+from fabricpulse.clocksync.coordinator.members import Columns
+from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution
+from fabricpulse.clocksync.solve.solve_input import Ints
+from fabricpulse.clocksync.solve.suspicion import (
     CONTRADICTING,
     DISPUTED,
     HOLD_S,
@@ -19,7 +18,8 @@ from fabricpulse.clocksync.suspicion import (
     misfitting,
     unexplained,
 )
-from fabricpulse.clocksync.wire import VERDICT, VERDICT_DTYPE
+from fabricpulse.clocksync.wire.messages import VERDICT, VERDICT_DTYPE
+from fabricpulse.clocksync.wire.report_table import Records
 
 Bools = NDArray[np.bool_]
 

@@ -14,7 +14,7 @@ Pure: readings of the clocks are passed in, the page to publish comes out.
 
 from dataclasses import dataclass, replace
 
-from fabricpulse.clocksync.host_line import STEP_NS, Bend, HostChange, HostLine, Instant
+from fabricpulse.clocksync.sidecar.host_line import STEP_NS, Bend, HostChange, HostLine, Instant
 from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockStatus
 
 _NS = 1_000_000_000

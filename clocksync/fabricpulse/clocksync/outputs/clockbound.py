@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fabricpulse.clocksync.host_line import Instant
+from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.clock_page import ClockPage, ClockStatus
 from fabricpulse.core.shm.mapping import create_mapping

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.clocksync._report_intake import siphash24
-from fabricpulse.clocksync.wire import EDGE, EDGE_DTYPE, StepReport
+from fabricpulse.clocksync.wire.messages import EDGE, EDGE_DTYPE, StepReport
 
 # slot : number of the host in the fleet. known : it has a line. anchored : it has a time source of its own. quorum_s :
 # moment of its Quorum, -1 for none. quorum_root : name_hash of its root.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.graph_solve import Edges, Hosts, Solution
-from fabricpulse.clocksync.report_table import Records
+from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution
+from fabricpulse.clocksync.wire.report_table import Records
 
 # A fit that is older, or newer than the moment of the solve, is of no use: seconds. The moment is that of most reports,
 # which may have waited as long as their senders do for an answer, behind thousands of others after a restart.

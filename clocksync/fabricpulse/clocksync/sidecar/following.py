@@ -6,8 +6,8 @@ All coordinators get all reports, so that each of them has the whole fleet; but 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fabricpulse.clocksync.quorum import merged
-from fabricpulse.clocksync.wire import Quorum, StepReply
+from fabricpulse.clocksync.solve.quorum import merged
+from fabricpulse.clocksync.wire.messages import Quorum, StepReply
 
 _NEVER_S = -1e9
 # How long a host without fleet time leaves another coordinator's alone, while the first has none for it yet.

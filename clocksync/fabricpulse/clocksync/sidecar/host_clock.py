@@ -4,7 +4,7 @@ instant.
 
 import time
 
-from fabricpulse.clocksync.host_line import Instant
+from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.core.shm.virtual_clock import VirtualClock, open_virtual_clock
 
 

@@ -11,8 +11,8 @@ import socket
 import time
 from urllib.parse import urlsplit
 
-from fabricpulse.clocksync.datagram import Reset, fits, pack_request, unpack_reply
-from fabricpulse.clocksync.wire import Channel, Quorum, StepReply, StepReport
+from fabricpulse.clocksync.wire.datagram import Reset, fits, pack_request, unpack_reply
+from fabricpulse.clocksync.wire.messages import Channel, Quorum, StepReply, StepReport
 
 # Seconds that a channel is used; half as long again at random, so that a fleet does not come back all at once.
 _LIFE_S = 600.0

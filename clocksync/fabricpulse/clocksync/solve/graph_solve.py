@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
-from fabricpulse.clocksync.anchors import Ruling, rule
-from fabricpulse.clocksync.quorum import Election
-from fabricpulse.clocksync.suspicion import usual
-from fabricpulse.clocksync.ways import Ways
+from fabricpulse.clocksync.solve.anchors import Ruling, rule
+from fabricpulse.clocksync.solve.quorum import Election
+from fabricpulse.clocksync.solve.suspicion import usual
+from fabricpulse.clocksync.solve.ways import Ways
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

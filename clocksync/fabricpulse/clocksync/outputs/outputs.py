@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from fabricpulse.clocksync.chrony_refclock import ChronySock, NtpShm
-from fabricpulse.clocksync.clockbound import ClockBoundWriter
 from fabricpulse.clocksync.config import OutputsConfig
-from fabricpulse.clocksync.host_clock import HostClock
+from fabricpulse.clocksync.outputs.chrony_refclock import ChronySock, NtpShm
+from fabricpulse.clocksync.outputs.clockbound import ClockBoundWriter
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.run_dir import clock_page_path

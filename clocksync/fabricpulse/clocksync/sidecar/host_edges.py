@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters
-from fabricpulse.clocksync.edge_share import is_ours
-from fabricpulse.clocksync.edge_window import EdgeWindow
-from fabricpulse.clocksync.samples import SampleReader
-from fabricpulse.clocksync.wire import EdgeName, EdgeReport, EdgeVerdict
+from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters
+from fabricpulse.clocksync.edge.samples import SampleReader
+from fabricpulse.clocksync.edge.share import is_ours
+from fabricpulse.clocksync.edge.window import EdgeWindow
+from fabricpulse.clocksync.wire.messages import EdgeName, EdgeReport, EdgeVerdict
 from fabricpulse.core.log import get_logger
 
 log = get_logger(__name__)

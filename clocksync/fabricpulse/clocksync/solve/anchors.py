@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.ways import Ways
+from fabricpulse.clocksync.solve.ways import Ways
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

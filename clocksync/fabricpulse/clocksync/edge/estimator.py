@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.separating_line import SeparatingLine, feasible_rates, separate, support_count
+from fabricpulse.clocksync.edge.separating_line import SeparatingLine, feasible_rates, separate, support_count
 
 # The bound trusts a rate to so many of its standard deviations.
 _RATE_SIGMAS = 6.0

@@ -12,10 +12,10 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from fabricpulse.clocksync.averaging import NeighbourView, average
-from fabricpulse.clocksync.edge_estimator import EdgeFit
-from fabricpulse.clocksync.fleet_clock import Correction
-from fabricpulse.clocksync.wire import LINE_PATH, EdgeName, Line, LineReply, line_decoder
+from fabricpulse.clocksync.edge.estimator import EdgeFit
+from fabricpulse.clocksync.sidecar.averaging import NeighbourView, average
+from fabricpulse.clocksync.sidecar.fleet_clock import Correction
+from fabricpulse.clocksync.wire.messages import LINE_PATH, EdgeName, Line, LineReply, line_decoder
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.log import get_logger
 

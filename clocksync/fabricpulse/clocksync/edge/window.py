@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.edge_estimator import EdgeFit, EstimatorParameters, Trains, fit_edge
-from fabricpulse.clocksync.edge_filter import EdgeFilter
-from fabricpulse.clocksync.samples import SAMPLE_DTYPE, Samples
+from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters, Trains, fit_edge
+from fabricpulse.clocksync.edge.filter import EdgeFilter
+from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE, Samples
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND, RX_HARDWARE, TX_HARDWARE
 
 _NS = 1_000_000_000

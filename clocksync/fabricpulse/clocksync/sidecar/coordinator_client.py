@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 import aiohttp
 import msgspec
 
-from fabricpulse.clocksync.datagram import fits
-from fabricpulse.clocksync.datagram_client import DatagramClient
-from fabricpulse.clocksync.following import Standing, followed, last_quorum
-from fabricpulse.clocksync.wire import (
+from fabricpulse.clocksync.sidecar.datagram_client import DatagramClient
+from fabricpulse.clocksync.sidecar.following import Standing, followed, last_quorum
+from fabricpulse.clocksync.wire.datagram import fits
+from fabricpulse.clocksync.wire.messages import (
     STEP_PATH,
     Quorum,
     StepReply,

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.graph_solve import Edges, Hosts, Solution, SolveParameters, solve
-from fabricpulse.clocksync.judging import Judge
-from fabricpulse.clocksync.members import Columns, Member
-from fabricpulse.clocksync.quorum import Election
-from fabricpulse.clocksync.report_table import Records, ReportTable, name_hash
-from fabricpulse.clocksync.solve_input import Ints, Said, edge_input
-from fabricpulse.clocksync.wire import EDGE, EdgeName, Quorum, StepReport
+from fabricpulse.clocksync.coordinator.judging import Judge
+from fabricpulse.clocksync.coordinator.members import Columns, Member
+from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution, SolveParameters, solve
+from fabricpulse.clocksync.solve.quorum import Election
+from fabricpulse.clocksync.solve.solve_input import Ints, Said, edge_input
+from fabricpulse.clocksync.wire.messages import EDGE, EdgeName, Quorum, StepReport
+from fabricpulse.clocksync.wire.report_table import Records, ReportTable, name_hash
 
 # Misfits that are named.
 _NAMED = 20

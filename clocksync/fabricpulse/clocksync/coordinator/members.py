@@ -7,8 +7,8 @@ host would cost a step more than the solve.
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.suspicion import SUSPICIONS
-from fabricpulse.clocksync.wire import HostInfo, Line
+from fabricpulse.clocksync.solve.suspicion import SUSPICIONS
+from fabricpulse.clocksync.wire.messages import HostInfo, Line
 
 # told : generation of the fleet in which the host was last told where its neighbours are; moved : in which the host
 # itself last said that its neighbours find it somewhere else. info : generation of its HostInfo, -1 without.

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fabricpulse.clocksync import metrics
-from fabricpulse.clocksync.coordinator_client import CoordinatorClient
-from fabricpulse.clocksync.edge_estimator import Quality
-from fabricpulse.clocksync.fleet_clock import FleetClock
-from fabricpulse.clocksync.host_line import Instant
-from fabricpulse.clocksync.outputs import Outputs
-from fabricpulse.clocksync.sidecar_edges import HostEdge, HostEdges
+from fabricpulse.clocksync.edge.estimator import Quality
+from fabricpulse.clocksync.outputs.outputs import Outputs
+from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
+from fabricpulse.clocksync.sidecar.fleet_clock import FleetClock
+from fabricpulse.clocksync.sidecar.host_edges import HostEdge, HostEdges
+from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.shm.clock_page import ClockStatus

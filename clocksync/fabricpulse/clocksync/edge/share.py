@@ -6,7 +6,7 @@ ends agree without a word: a hash of the pair of NICs says which one it is, half
 
 from hashlib import blake2b
 
-from fabricpulse.clocksync.wire import EdgeName
+from fabricpulse.clocksync.wire.messages import EdgeName
 
 
 def is_ours(host: str, edge: EdgeName) -> bool:
