@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
+from tests.integration.clocksync.synthetic_fleet import RingWriter
 
 from fabricpulse.clocksync.sidecar.sidecar import Sidecar
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.options import DaemonOptions
-from fabricpulse.core.run_dir import RUN_DIR_ENV
+from fabricpulse.core.run_dir import RUN_DIR_ENV, probe_ring_path
+from fabricpulse.core.shm.probe_ring import VERSION
 from fabricpulse.core.web.options import WebOptions
 
 
@@ -37,3 +39,44 @@ async def test_neighbours_are_asked_after_a_report_that_failed(
 
     assert asked == [session]
     assert "reports to the coordinators failed" in [r.getMessage() for r in caplog.records]
+
+
+async def test_a_ring_of_another_version_keeps_nobody_from_reporting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The mesh was upgraded first: said once, without a traceback, shown in the status; over with a ring we know."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+    path = probe_ring_path()
+    RingWriter(path, "h0", [("rail0", "h1", "rail0")])
+    sidecar = Sidecar(DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
+    reported, asked = [], []
+
+    async def report(*_: object, **__: object) -> None:
+        reported.append(sidecar.host)
+
+    async def ask(session: ClientSession) -> None:
+        asked.append(session)
+
+    monkeypatch.setattr(sidecar._coordinator, "report", report)
+    monkeypatch.setattr(sidecar, "_ask_neighbours", ask)
+    async with ClientSession() as session:
+        await sidecar._step(session)
+        content = bytearray(path.read_bytes())
+        content[8] += 1
+        path.unlink()
+        path.write_bytes(content)
+        for _ in range(2):
+            await sidecar._step(session)
+        refused = sidecar._view().status()["why"]
+        RingWriter(path, "h0", [("rail0", "h1", "rail0")])
+        await sidecar._step(session)
+    sidecar._leave()
+
+    assert reported == ["h0"] * 4
+    assert len(asked) == 4
+    said = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record.getMessage() for record in said] == ["no probe samples"]
+    assert not said[0].exc_info
+    for words in (str(path), f"version {VERSION + 1}, expected", "upgrade the older"):
+        assert words in refused
+    assert sidecar._view().status()["why"].startswith("no edge has samples")

@@ -13,6 +13,7 @@ from fabricpulse.clocksync.edge.share import is_ours
 from fabricpulse.clocksync.edge.window import EdgeWindow
 from fabricpulse.clocksync.wire.messages import EdgeName, EdgeReport, EdgeVerdict
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.shm.mapping import LayoutError
 
 log = get_logger(__name__)
 
@@ -35,7 +36,8 @@ class HostEdge:
 class HostEdges:
     """Follows the probe ring at `path`, and a new one when the engine starts anew.
 
-    samples, lost : counters. generation : counts changes of the edges. host : as the ring says, "" before.
+    samples, lost : counters. generation : counts changes of the edges. host : as the ring says, "" before. refused :
+    why the ring that is there cannot be read, and what to do, "" while it can.
     """
 
     def __init__(self, path: Path, parameters: EstimatorParameters, host: str = "") -> None:
@@ -44,11 +46,13 @@ class HostEdges:
         self._parameters = parameters
         self._name = host
         self._ring: SampleReader | None = None
+        self._ring_host = ""
         self._edges_sequence = -1
         self._by_index: dict[int, HostEdge] = {}
         self._retired_steps = self._retired_route_changes = 0
         self.samples = self.lost = 0
         self.generation = 0
+        self.refused = ""
 
     def __iter__(self) -> Iterator[HostEdge]:
         return iter(self._by_index.values())
@@ -59,7 +63,7 @@ class HostEdges:
     @property
     def host(self) -> str:
         """The host's name: as configured, else as the ring says."""
-        return self._name or (self._ring.host if self._ring is not None else "")
+        return self._name or self._ring_host
 
     @property
     def steps(self) -> int:
@@ -72,7 +76,25 @@ class HostEdges:
         return self._retired_route_changes + sum(e.window.route_changes for e in self._by_index.values())
 
     def read(self) -> None:
-        """Takes what is new in the ring. Raises LayoutError, TimeoutError (an engine that died while writing)."""
+        """Takes what is new in the ring. One that cannot be read is `refused`, and logged once for each reason: fleet
+        time goes on without samples, from coordinators and neighbours.
+        """
+        refused = ""
+        try:
+            self._read()
+        except LayoutError as error:
+            refused = (
+                f"{error}: mesh and sidecar are of different versions; upgrade the older one, and restart it"
+            )
+        except TimeoutError as error:
+            refused = f"{error}; restart fabricpulse mesh"
+        except OSError as error:
+            refused = f"cannot read {self._path}: {error.strerror}; run mesh and sidecar as the same user"
+        if refused and refused != self.refused:
+            log.error("no probe samples", reason=refused)
+        self.refused = refused
+
+    def _read(self) -> None:
         if self._ring is not None and self._ring.stale():
             self._ring.close()
             self._ring = None
@@ -81,13 +103,15 @@ class HostEdges:
                 self._ring = SampleReader(self._path, backlog=_BACKLOG)
             except FileNotFoundError:
                 return
+            self._ring_host = self._ring.host
             self._edges_sequence = -1
             self._replace({})
             log.info("reading probe samples", host=self._ring.host, epoch=self._ring.epoch)
         ring = self._ring
         if ring.edges_sequence != self._edges_sequence:
-            self._edges_sequence = ring.edges_sequence
+            sequence = ring.edges_sequence
             self._take_table(ring)
+            self._edges_sequence = sequence
         lost = ring.lost
         samples = ring.read()
         self.samples += len(samples)

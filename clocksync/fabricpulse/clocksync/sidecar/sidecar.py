@@ -194,7 +194,7 @@ class Sidecar:
             await asyncio.sleep(self._until_next_step())
             try:
                 await self._step(session)
-            except (OSError, TimeoutError, ValueError, LayoutError) as error:
+            except (OSError, ValueError) as error:
                 log.exception("step failed", reason=str(error))
 
     def _until_next_step(self) -> float:

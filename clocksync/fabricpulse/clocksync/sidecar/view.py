@@ -101,6 +101,8 @@ class SidecarView:
         """Why fleet time is not synchronised, "" when it is: the first thing to look at."""
         if self.clock.page.status == ClockStatus.SYNCHRONIZED:
             return ""
+        if self.edges.refused:
+            return f"no probe samples: {self.edges.refused}"
         if not self.edges.engine_seen:
             return "no probe samples: is fabricpulse mesh running on this host, with the same FABRICPULSE_RUN_DIR?"
         if not len(self.edges):
