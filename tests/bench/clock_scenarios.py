@@ -1,6 +1,5 @@
 """Simulated fleets: Clos fabrics of any size, faults, clocks left alone; every fit and every solve is a real one."""
 
-import math
 import os
 import resource
 import statistics
@@ -171,11 +170,9 @@ def bench_faults(report: Callable[..., None]) -> None:
             case, "bound_coverage", round(1 - outside / pairs, 6), "share", ">= 0.999",
             bound_ns_p50=round(statistics.median(bounds)),
         )  # fmt: skip
-        shift_allowed = 100 if fault.guilty is not None else math.inf
-        report(
-            case, "others_extra_ns", round(max(0.0, extra), 1), "ns",
-            f"<= {shift_allowed:g}",
-        )  # fmt: skip
+        # Without a guilty host all may move, each within its bound: a figure, no gate.
+        must = "<= 100" if fault.guilty is not None else None
+        report(case, "others_extra_ns", round(max(0.0, extra), 1), "ns", must)
         report(case, "backward_jumps", backward, "count", "== 0")
         if fault.named:
             report(case, "liar_named", named, "of 2 runs", "== 2")

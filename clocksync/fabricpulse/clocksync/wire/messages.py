@@ -13,7 +13,6 @@ from typing import Annotated, NamedTuple
 import msgspec
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 PROTOCOL = 2
 STEP_PATH = "/api/v1/clocksync/step"
@@ -190,11 +189,6 @@ def pack_edges(reports: Iterable[EdgeReport]) -> bytes:
         )
         for r in reports
     )  # fmt: skip
-
-
-def edge_records(blocks: bytes) -> NDArray[np.void]:
-    """The records of EDGE_DTYPE in `blocks`. Raises ValueError when it is not a whole number of them."""
-    return np.frombuffer(blocks, EDGE_DTYPE)
 
 
 def unpack_verdicts(block: bytes) -> list[EdgeVerdict]:
