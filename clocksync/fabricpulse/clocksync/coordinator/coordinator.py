@@ -64,6 +64,7 @@ class Coordinator:
         self._suspects: dict[str, str] = {}
         self._static = _membership_of(self._config)
         self._token = TokenFile(self._config.token_file)
+        self._token_shown = self._token.token
         self._arrived = asyncio.Event()
         # One event a solve: a thousand waiters wake at once, without a lock that they queue for.
         self._solved = asyncio.Event()
@@ -150,6 +151,14 @@ class Coordinator:
                     self._channels.answer()
                 except (OSError, ValueError):
                     log.exception("replies to datagrams failed")
+                self._watch_token()
+
+    def _watch_token(self) -> None:
+        """Channels were opened to those who knew the token of then; with another one all have to show it."""
+        if self._channels is not None and (token := self._token.token) != self._token_shown:
+            self._token_shown = token
+            self._channels.close_all()
+            log.info("the token has changed: all hosts have to show the new one")
 
     def _log_awaited(self) -> None:
         """Says whom a fleet without fleet time waits for, and when it gives up."""

@@ -62,6 +62,11 @@ class ReportChannels:
             self.intake.close_channel(member.channel)
             member.channel = -1
 
+    def close_all(self) -> None:
+        """Ends all channels: their hosts are told so at their next report, which they then make by HTTP."""
+        for member in list(self._members.values()):
+            self.close(member)
+
     def take(self) -> tuple[Records, Records]:
         """Rows and edge records of the reports since the last call, for `Fleet.step`."""
         arrivals, edges = self.intake.take()
