@@ -34,6 +34,9 @@
     clockBoundSeconds: 0.0005,
     clockBoundWideFor: '5m',
     clockUnsynchronizedFor: '2m',
+    // A sidecar without a coordinator, a coordinator whose hosts are not the fleet: longer than a restart takes.
+    clockCoordinatorDownFor: '2m',
+    clockNoQuorumFor: '2m',
 
     // A lane that stays out of service. Above the remediation's hold-down, so that a planned pause does not alert.
     laneDownFor: '10m',

@@ -30,6 +30,27 @@ local signals = import '../signals.libsonnet';
         ),
         lib.alert(
           config,
+          // A host each, as one notification: Alertmanager groups by name. With a host alone the way to it is at fault.
+          'FabricClockCoordinatorDown',
+          'warning',
+          'clocksync',
+          s.last('fabricpulse_clock_coordinator_up') + ' == 0',
+          'A host reaches no coordinator of fleet time.',
+          'No coordinator answers the sidecar of {{ $labels.instance }}: its fleet time is kept by its neighbours only, and its error bound grows.',
+          { 'for': config.clockCoordinatorDownFor }
+        ),
+        lib.alert(
+          config,
+          'FabricClockNoQuorum',
+          'warning',
+          'clocksync',
+          s.last('fabricpulse_clocksync_quorum') + ' == 0',
+          'The hosts of a coordinator are cut off from the fleet.',
+          'The hosts that report to the coordinator {{ $labels.instance }} are not the fleet: most hosts, or the anchors, are out of reach, and error bounds grow.',
+          { 'for': config.clockNoQuorumFor }
+        ),
+        lib.alert(
+          config,
           'FabricClockSuspect',
           'warning',
           'clocksync',

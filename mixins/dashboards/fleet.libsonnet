@@ -71,6 +71,9 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Clock offset', 'Fleet time minus the clock of the host; negative: the host is fast.', 's', [
             g.query(host.series('fabricpulse_clock_offset_seconds'), '{{instance}}'),
           ]),
+          g.timeseries('Hosts without a coordinator', 'Their fleet time is kept by their neighbours, and error bounds grow.', 'short', [
+            g.query('count(%s == 0) or vector(0)' % host.last('fabricpulse_clock_coordinator_up'), 'hosts'),
+          ]),
         ]),
       ]
     ),
