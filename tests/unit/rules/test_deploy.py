@@ -88,6 +88,25 @@ def test_systemd_accepts_it(path: Path, tmp_path: Path) -> None:
     assert [line for line in result.stderr.splitlines() if path.name in line] == []
 
 
+def test_clockbound_clients_can_be_served_where_they_look(tmp_path: Path) -> None:
+    """With the drop-in the sidecar, which is not root, has the directory; systemd takes no exception to it."""
+    systemd = shutil.which("systemd-analyze")
+    if systemd is None:
+        pytest.skip("hardware: systemd is not on this machine")
+    name = "fabricpulse-clocksync-sidecar.service"
+    shutil.copytree(DEPLOY / "systemd" / f"{name}.d", tmp_path / f"{name}.d")
+    unit = tmp_path / name
+    text = (DEPLOY / "systemd" / name).read_text()
+    unit.write_text(text.replace("/usr/bin/fabricpulse", "/bin/true"))
+
+    result = run(systemd, "verify", "--man=no", unit)
+
+    assert [line for line in result.stderr.splitlines() if str(tmp_path) in line or name in line] == []
+    drop_in = (DEPLOY / "systemd" / f"{name}.d" / "clockbound.conf").read_text()
+    # RuntimeDirectory= belongs to User= and is exempt from ProtectSystem=strict.
+    assert {"RuntimeDirectory=clockbound", "RuntimeDirectoryPreserve=yes"} <= set(drop_in.splitlines())
+
+
 def test_prometheus_configuration() -> None:
     """Prometheus accepts the scrape jobs; their names are those that FabricExporterDown looks for, the ports right."""
     path = DEPLOY / "prometheus.yml"
