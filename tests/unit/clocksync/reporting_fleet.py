@@ -28,6 +28,7 @@ class ReportingFleet:
     Reports tell of lines, and of bounds that hold for what is shown, as those of sidecars do.
 
     anchors : host -> error of its UTC and how large it says that it may be. unheard : hosts that do not get the reply.
+    silent : hosts that do not report.
     """
 
     count: int = 8
@@ -39,6 +40,7 @@ class ReportingFleet:
     lines: dict[str, Line] = field(default_factory=dict)
     shown_ns: dict[str, int] = field(default_factory=dict)
     unheard: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
     fleet: Fleet = field(default_factory=Fleet)
     second: int = 0
 
@@ -93,10 +95,11 @@ class ReportingFleet:
         """Reports, solves, and hosts that do as they are told."""
         for _ in range(seconds):
             self.second += 1
-            for host in self.hosts:
+            reporting = [host for host in self.hosts if host not in self.silent]
+            for host in reporting:
                 self.fleet.report(self._report(host), float(self.second))
             self.fleet.step(self.second + 0.1)
-            for host in self.hosts:
+            for host in reporting:
                 if host in self.lines:
                     left = self.lines[host].correction_ns - self.shown_ns[host]
                     self.shown_ns[host] += max(-_SLEW_NS, min(_SLEW_NS, left))

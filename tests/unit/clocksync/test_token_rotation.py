@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from aiohttp import ClientSession
 
 from fabricpulse.clocksync.coordinator.coordinator import Coordinator
@@ -19,21 +20,23 @@ def _report(with_info: bool) -> StepReport:
     return StepReport(PROTOCOL, "a", 1, 1, 0, b"", None, None, "", 0, info)
 
 
-async def test_a_channel_ends_with_the_token_that_opened_it(tmp_path: Path) -> None:
+async def test_a_channel_ends_with_the_token_that_opened_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The old token is refused at the report after next at the latest; with the new one the host is back."""
     ours, theirs = tmp_path / "coordinator.token", tmp_path / "sidecar.token"
     for path in (ours, theirs):
         path.write_text("old")
     config = tmp_path / "coordinator.yml"
     config.write_text(f"token_file: {ours}\n")
-    life = Lifetime()
+    life, ready = Lifetime(), asyncio.Event()
+    monkeypatch.setattr(life, "ready", ready.set)
     coordinator = Coordinator(
         DaemonOptions(config, WebOptions(("127.0.0.1:0",)), "info", "logfmt"),
         life,
     )
     running = asyncio.create_task(coordinator.run())
-    while not life.is_ready:
-        await asyncio.sleep(0)
+    await ready.wait()
     assert coordinator._channels is not None
     url = "http://{}:{}".format(*coordinator.server.addresses[0])
     client = CoordinatorClient(TokenFile(str(theirs)))

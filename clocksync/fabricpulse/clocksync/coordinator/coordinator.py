@@ -16,6 +16,7 @@ from aiohttp import web
 from fabricpulse.clocksync import metrics
 from fabricpulse.clocksync.config import CoordinatorConfig
 from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.coordinator.fleet_log import FleetLog
 from fabricpulse.clocksync.coordinator.members import Member
 from fabricpulse.clocksync.coordinator.report_channels import ReportChannels
 from fabricpulse.clocksync.solve.graph_solve import SolveParameters
@@ -40,8 +41,6 @@ _reply_encoder = msgspec.msgpack.Encoder()
 _GATHER_S = 0.02
 # Of a step: how long a solve waits for the next report of many that are missing, and of few. In a large fleet somebody
 # is always late or lost, and must not cost the others half of their step each time.
-# Hosts that one solve makes suspect are named in the log up to this many.
-_LOGGED = 20
 _PATIENCE, _PATIENCE_WITH_FEW, _FEW = 0.5, 0.1, 0.02
 # Exporters that http_sd may list, by the name asked for.
 SD_PORTS = {"mesh": 9610, "nic": 9611, "qp": 9612, "clocksync": 9613}
@@ -60,8 +59,7 @@ class Coordinator:
             holdover_drift_ppb=self._config.holdover_drift_ppb,
             parameters=SolveParameters(drift_ppb=self._config.drift_ppb),
         )
-        self._awaited: tuple[str, ...] = ()
-        self._suspects: dict[str, str] = {}
+        self._log = FleetLog(self.fleet)
         self._static = _membership_of(self._config)
         self._token = TokenFile(self._config.token_file)
         self._token_shown = self._token.token
@@ -137,8 +135,7 @@ class Coordinator:
                 arrived = self._channels.take() if self._channels is not None else None
                 solution = self.fleet.step(began, arrived)
                 self._edges = 0 if solution is None else len(solution.residual_ns)
-                self._log_awaited()
-                self._log_suspects()
+                self._log.step(began)
             except Exception:
                 # One malformed report must not stop the fleet's clock.
                 self._failures += 1
@@ -159,33 +156,6 @@ class Coordinator:
             self._token_shown = token
             self._channels.close_all()
             log.info("the token has changed: all hosts have to show the new one")
-
-    def _log_awaited(self) -> None:
-        """Says whom a fleet without fleet time waits for, and when it gives up."""
-        awaited, before = self.fleet.awaited, self._awaited
-        self._awaited = awaited
-        if awaited and not before:
-            log.info("fleet time begins when these hosts say how far they are from UTC", hosts=awaited)
-        elif before and not awaited and self.fleet.quorum is not None and not self.fleet.quorum.anchored:
-            log.warning(
-                "fleet time has begun without UTC, and will slew to it for hours once an anchor carries it: none of "
-                "the hosts with anchor.kind system or reference is synchronized; see their sidecars' logs",
-                hosts=before,
-                waited_s=self._config.anchor_wait_s,
-            )
-
-    def _log_suspects(self) -> None:
-        """Says once who is suspect, why, and when that is over."""
-        suspects, before = self.fleet.suspects(), self._suspects
-        self._suspects = suspects
-        news = [name for name, reason in suspects.items() if before.get(name) != reason]
-        over = [name for name in before if name not in suspects and name in self.fleet.members]
-        for name in news[:_LOGGED]:
-            log.warning("this host is not to be trusted", member=name, reason=suspects[name])
-        for name in over[:_LOGGED]:
-            log.info("nothing is wrong with this host any more", member=name)
-        if (more := max(len(news), len(over)) - _LOGGED) > 0:
-            log.warning("and more hosts: see `fabricpulse clocksync status`", hosts=more)
 
     async def _gather(self) -> None:
         """Returns when it is time to solve."""

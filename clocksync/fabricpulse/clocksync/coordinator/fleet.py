@@ -43,8 +43,8 @@ class Fleet:
     again. anchor_wait_s : the same for the first of the hosts that are to carry UTC, which chronyd may still be setting
     right; a fleet that begins beside UTC takes hours to get there. holdover_drift_ppb : what the clocks of one part of
     a fleet, or all that follow an anchor, may do together while nobody sees it. awaited : those that are waited for
-    now. on_gone : called with each member that is no longer one. quorum : the latest known; adrift : the last solve had
-    none, so that its timeline may not be the fleet's.
+    now. gone : whose leases had run out at the last step. on_gone : called with each member that is no longer one.
+    quorum : the latest known; adrift : the last solve had none, so that its timeline may not be the fleet's.
     """
 
     lease_s: float = 10.0
@@ -67,6 +67,7 @@ class Fleet:
     quorum: Quorum | None = None
     adrift: bool = False
     awaited: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
     _table: ReportTable = field(default_factory=ReportTable)
     _slots: dict[str, int] = field(default_factory=dict)
     # Names by their hash: datagrams name the root so.
@@ -215,7 +216,7 @@ class Fleet:
             for name in ("received_s", "generation"):
                 self.columns.at[name][slots] = arrived[0][name]
             self.columns.at["expires_s"][slots] = arrived[0]["received_s"] + self.lease_s
-        self.expire(now_s)
+        self.gone = tuple(self.expire(now_s))
         columns = self.columns.at
         rows = self._table.rows
         self._table.keep((now_s - rows["received_s"] <= self.stale_s) & columns["joined"][rows["slot"]])
@@ -263,6 +264,11 @@ class Fleet:
         self._deliver(rows, host_now, solution)
         self._judge(rows, records["edge"], edges, solution, now_s)
         return solution
+
+    def heard(self, now_s: float) -> int:
+        """Members that have reported lately enough to vote (Election.of)."""
+        columns = self.columns.at
+        return int((columns["joined"] & (now_s - columns["received_s"] <= self.stale_s / 2)).sum())
 
     def _election(self, rows: Records, said: Said, now_s: float) -> Election:
         fleet_ns = said.fleet_ns()
