@@ -149,7 +149,7 @@ class Timeline:
         line = None
         if clock.known:
             asked = clock.asked(now)
-            bound_ns = clock.page.at(now.raw_ns).bound_ns
+            bound_ns = clock.kept_bound_ns(now)
             line = Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, bound_ns)
         info = None
         member = self.coordinator.members.get(host.name)

@@ -206,8 +206,7 @@ class DividedFleet:
             return None
         now = host.instant(at_s)
         asked = host.clock.asked(now)
-        bound_ns = host.clock.page.at(now.raw_ns).bound_ns
-        return Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, bound_ns)
+        return Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, host.clock.kept_bound_ns(now))
 
     def _reply(self, host: Host, index: int) -> None:
         coordinator = self.coordinators[index]

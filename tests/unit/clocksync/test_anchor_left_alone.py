@@ -58,7 +58,7 @@ class Anchored:
         line = None
         if clock.known:
             instant = self.instant(host, t_s)
-            asked, bound_ns = clock.asked(instant), clock.page.at(instant.raw_ns).bound_ns
+            asked, bound_ns = clock.asked(instant), clock.kept_bound_ns(instant)
             line = Line(now, asked.to_ns - now, asked.rate_ppt, bound_ns)
         anchor = (0, 1_000 + round(t_s * KERNEL_PPB)) if host == ANCHOR else None
         info = HostInfo(1, "", (), tuple(names), "system" if anchor else "none")

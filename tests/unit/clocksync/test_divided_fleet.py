@@ -81,3 +81,23 @@ def test_some_reach_only_one_of_the_coordinators(seed: int) -> None:
         assert fleet.spread_ns() < 1_000
     # Some may hear a coordinator only that hears too few.
     assert 2 * len(fleet.synchronized()) >= len(names)
+
+
+@pytest.mark.parametrize("turn_ppb", [-900, -240, 240, 900])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_host_that_loses_its_probes_but_no_coordinator(seed: int, turn_ppb: float) -> None:
+    """The root, or another: its NIC is dead, its management network is not, and its clock turns."""
+    fleet = running(4, 1, seed)
+    coordinator = fleet.coordinators[0]
+    assert coordinator is not None
+    name = coordinator.root if seed % 2 else min(set(fleet.hosts) - {coordinator.root})
+    for host in fleet.hosts:
+        fleet.near[host] = fleet.near[host] - {name} if host != name else set()
+    # What nobody has missed yet may be off by as much as clocks turn while they are measured.
+    turn(fleet, {name}, turn_ppb * 0.25)
+    for second in range(20):
+        if second == 2:
+            turn(fleet, {name}, turn_ppb * 0.75)
+        fleet.step()
+    assert name not in fleet.synchronized()
+    assert len(fleet.synchronized()) == 3

@@ -9,7 +9,7 @@ is arithmetic on arrays.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -244,22 +244,23 @@ class Fleet:
             # All follow an anchor, whose clock may be free by now: chronyd has died, or hears no server.
             drift_ppb = max(drift_ppb, self.holdover_drift_ppb)
         election = self._election(rows, said, now_s)
+        parameters = replace(self.parameters, holdover_drift_ppb=self.holdover_drift_ppb)
         edges = edge_input(records, owner, peer, host_now)
         slots = rows["slot"]
         hosts = self._judging.trusted(said.hosts(host_now, drift_ppb), slots)
-        solution = solve(hosts, edges, election, self.parameters)
+        solution = solve(hosts, edges, election, parameters)
         if not hosts.known.all():
             # Newcomers were only placed by when their report came in; now it is known what their clocks show.
             said.place(solution, host_now)
             host_now = said.simultaneous()
             edges = edge_input(records, owner, peer, host_now)
             hosts = self._judging.trusted(said.hosts(host_now, drift_ppb), slots)
-            solution = solve(hosts, edges, election, self.parameters)
+            solution = solve(hosts, edges, election, parameters)
         jumped = self._judging.watch(rows, hosts, host_now, solution, now_s)
         if (jumped & rows["anchored"]).any():
             # The fleet need not follow it even once.
             hosts = self._judging.trusted(said.hosts(host_now, drift_ppb), slots)
-            solution = solve(hosts, edges, election, self.parameters)
+            solution = solve(hosts, edges, election, parameters)
         self._take_quorum(rows, hosts, host_now, solution, election.quorum)
         self._deliver(rows, host_now, solution)
         self._judge(rows, records["edge"], edges, solution, now_s)

@@ -178,13 +178,15 @@ class FleetClock:
         drift_ppb += self._turn_ppb(page.current)
         if drift_ppb > page.drift_ppb:  # after a late tick a slew has overshot, and turns back
             page = self._rebound(now, page.status, drift_ppb)
-        if (
-            page.status != ClockStatus.HOLDOVER
-            and now.raw_ns - self.corrected_raw_ns > self.parameters.holdover_after_ns
-        ):
-            page = self._rebound(
-                now, ClockStatus.HOLDOVER, max(drift_ppb, self.parameters.holdover_drift_ppb)
-            )
+        uncorrected_ns = now.raw_ns - self.corrected_raw_ns
+        if uncorrected_ns > self.parameters.holdover_after_ns // 2:
+            # A correction is missing. Perhaps only it is lost, perhaps nothing has been measured since the last one.
+            drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
+            if drift_ppb > page.drift_ppb:
+                page = self.page = self._rebound(now, page.status, drift_ppb, self._uncorrected_ns(now))
+        if page.status != ClockStatus.HOLDOVER and uncorrected_ns > self.parameters.holdover_after_ns:
+            drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
+            page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb, self._uncorrected_ns(now))
         self.page = replace(page, valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
         return self.page
 
@@ -193,16 +195,32 @@ class FleetClock:
         page = self.tick(now)
         if page.status in (ClockStatus.SYNCHRONIZED, ClockStatus.DISRUPTED):
             drift_ppb = self.parameters.holdover_drift_ppb + self._turn_ppb(page.current)
-            self.page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb)
+            self.page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb, self._uncorrected_ns(now))
         return self.page
 
-    def _rebound(self, now: Instant, status: ClockStatus, drift_ppb: int) -> ClockPage:
-        """The page with its bound restated at `now`."""
+    def published(self, now: Instant) -> ClockPage:
+        """The page for readers: from now on its bound grows as in holdover, as nobody may come to say that it must."""
+        drift_ppb = self.parameters.holdover_drift_ppb + self._turn_ppb(self.page.current)
+        if not self.known or drift_ppb <= self.page.drift_ppb:
+            return self.page
+        return self._rebound(now, self.page.status, drift_ppb)
+
+    def kept_bound_ns(self, now: Instant) -> int:
+        """What this clock alone is good for, whatever others know: as of the last correction, aged as in holdover."""
+        return self.page.at(now.raw_ns).bound_ns + self._uncorrected_ns(now)
+
+    def _uncorrected_ns(self, now: Instant) -> int:
+        """What the bound still lacks when it turns out that nothing has been measured since the last correction."""
+        more_ppb = max(0, self.parameters.holdover_drift_ppb - self.page.drift_ppb)
+        return max(0, now.raw_ns - self.corrected_raw_ns) * more_ppb // _NS
+
+    def _rebound(self, now: Instant, status: ClockStatus, drift_ppb: int, extra_ns: int = 0) -> ClockPage:
+        """The page with its bound restated at `now`, `extra_ns` wider."""
         return replace(
             self.page,
             status=status,
             bound_ref_raw_ns=now.raw_ns,
-            bound_ns=self.page.at(now.raw_ns).bound_ns,
+            bound_ns=self.page.at(now.raw_ns).bound_ns + extra_ns,
             drift_ppb=max(drift_ppb, self.page.drift_ppb) if status == self.page.status else drift_ppb,
         )
 

@@ -174,7 +174,8 @@ class Sidecar:
 
     def _tick(self) -> None:
         before = self._fleet_clock.page.disruptions, self._fleet_clock.breaks
-        page = self._fleet_clock.tick(self._clock.instant())
+        now = self._clock.instant()
+        page = self._fleet_clock.tick(now)
         if page.disruptions != before[0]:
             log.warning("the system clock was stepped; fleet time goes on", disruptions=page.disruptions)
         if self._fleet_clock.breaks != before[1]:
@@ -186,7 +187,7 @@ class Sidecar:
             log.warning("somebody removed the clock page: here is another", path=str(clock_page_path()))
             with contextlib.suppress(OSError):  # nor is there a place for it: the next tick tries again
                 self._writer = ClockPageWriter(clock_page_path())
-        self._writer.write(page)
+        self._writer.write(self._fleet_clock.published(now))
         self._outputs.publish(page, self._clock, self._config.clock.holdover_drift_ppb)
 
     async def _steps(self, session: aiohttp.ClientSession) -> None:
@@ -277,14 +278,13 @@ class Sidecar:
         return self._config.advertise_url or own_url(addresses, tls=self.server.tls)
 
     def _own_line(self) -> Line | None:
-        """The line that the last correction asked for, with the bound of the page now."""
+        """The line that the last correction asked for, with what it is good for now."""
         clock = self._fleet_clock
         if not clock.known:
             return None
         now = self._clock.instant()
         asked = clock.asked(now)
-        bound_ns = clock.page.at(now.raw_ns).bound_ns
-        return Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, bound_ns)
+        return Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, clock.kept_bound_ns(now))
 
     def _step_report(self, with_info: bool) -> StepReport:
         return StepReport(
@@ -374,8 +374,8 @@ class Sidecar:
             return
         known = self._fleet_clock.known
         shown = self._fleet_clock.page.at(now.raw_ns).fleet_ns
-        page = self._fleet_clock.correct(now, correction)
-        self._writer.write(page)
+        self._fleet_clock.correct(now, correction)
+        self._writer.write(self._fleet_clock.published(now))
         error_ns = shown - self._fleet_clock.target.at(now.raw_ns) if known else 0
         self._history.add(self._fleet_clock, now, error_ns)
 

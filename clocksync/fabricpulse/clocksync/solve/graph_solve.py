@@ -106,7 +106,8 @@ class Solution:
 
 @dataclass(frozen=True)
 class SolveParameters:
-    """drift_ppb : growth of bounds with age. pull_ppb : how much the fleet's rate may turn in a solve towards
+    """drift_ppb : growth of bounds with age; holdover_drift_ppb : where nothing was measured for unmeasured_s.
+    pull_ppb : how much the fleet's rate may turn in a solve towards
     the median of its clocks.
 
     A host in holdover cannot know that the fleet's rate turns. At 4 solves a second (the start of a fleet) and 0.05 ppb
@@ -115,6 +116,8 @@ class SolveParameters:
     """
 
     drift_ppb: float = 250.0
+    holdover_drift_ppb: float = 1_000.0
+    unmeasured_s: float = 2.0
     pull_ppb: float = 0.05
 
 
@@ -245,7 +248,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     chosen = election.root if election.root is not None and component[election.root] == main else None
     if chosen is None:
         chosen = _choose_root(component, edges, main, election.order)
-    length = edges.bound_ns + parameters.drift_ppb * np.maximum(edges.bound_age_s, 0.0) + np.abs(residual)
+    length = edges.bound_ns + _aged(np.maximum(edges.bound_age_s, 0.0), parameters) + np.abs(residual)
     ways = Ways(n, edges.i, edges.j, length)
     anchors = Anchors.of(n)
     correction_f, shift = _gauge(hosts, component, main, predicted, delta, election.keeps, ways, anchors)
@@ -259,7 +262,12 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     right = chosen if whole or begins else None
     if not whole:
         hosts = replace(hosts, bound_ns=hosts.bound_ns + hosts.unnoticed_ns)
-    bound = ways.nearest(_sources(hosts, change, right, anchors))
+    source = _sources(hosts, change, right, anchors)
+    if right is not None and source[right] == 0.0:
+        # A root that nobody has measured lately may have gone anywhere: its NIC is dead, its management network is not.
+        at_root = edges.bound_age_s[(edges.i == right) | (edges.j == right)]
+        source[right] = _aged(at_root.min(initial=np.inf), parameters) if len(at_root) else 0.0
+    bound = ways.nearest(source)
     reached = np.isfinite(bound)
     return Solution(
         correction,
@@ -276,6 +284,15 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         anchors.contradicting & ~anchors.disputed,
         anchors.contradicting & anchors.disputed,
     )
+
+
+def _aged(age_s: Floats, parameters: SolveParameters) -> Floats:
+    """By how much two clocks may have gone apart since they were compared, ns: clocks that are no longer compared may
+    do, since then, whatever they may do in holdover.
+    """
+    unmeasured = age_s > parameters.unmeasured_s
+    aged: Floats = np.where(unmeasured, parameters.holdover_drift_ppb, parameters.drift_ppb) * age_s
+    return aged
 
 
 def _predict(hosts: Hosts, edges: Edges, component: NDArray[np.int32]) -> Ints:
