@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
 from fabricpulse.clocksync.sidecar.sidecar import Sidecar
+from fabricpulse.clocksync.wire.messages import STEP_PATH
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import RUN_DIR_ENV, probe_ring_path
@@ -80,3 +82,28 @@ async def test_a_ring_of_another_version_keeps_nobody_from_reporting(
     for words in (str(path), f"version {VERSION + 1}, expected", "upgrade the older"):
         assert words in refused
     assert sidecar._view().status()["why"].startswith("no edge has samples")
+
+
+async def test_the_status_says_why_the_coordinator_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does answer: what is wrong is the token, and the first thing to look at says so."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+
+    async def step(_: web.Request) -> web.Response:
+        return web.Response(status=401, text="this coordinator asks for a bearer token\n")
+
+    app = web.Application()
+    app.router.add_post(STEP_PATH, step)
+    async with TestServer(app) as server, ClientSession() as session:
+        url = str(server.make_url("")).rstrip("/")
+        config = tmp_path / "sidecar.yml"
+        config.write_text(f"coordinators: [{url}]\n")
+        RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
+        sidecar = Sidecar(DaemonOptions(config, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
+        monkeypatch.setattr(sidecar._edges, "fits", lambda: [None])
+        await sidecar._step(session)
+        why = sidecar._view().status()["why"]
+        await sidecar._coordinator.close()
+    sidecar._leave()
+    assert why.endswith(f"{url}: 401 this coordinator asks for a bearer token")

@@ -67,6 +67,13 @@ class CoordinatorClient:
         """True if one of the coordinators answered the last report to it."""
         return any(peer.up for peer in self._peers)
 
+    @property
+    def refused(self) -> str:
+        """Why the coordinators that did not take the last report did not, each with its URL; "" if none said."""
+        return "; ".join(
+            f"{peer.url}: {peer.refused}" for peer in self._peers if peer.refused and not peer.up
+        )
+
     def silent_s(self) -> float:
         """Seconds since a coordinator last answered; since the start if none has yet, endless without coordinators."""
         return self._since([peer.answered_s for peer in self._peers])

@@ -110,13 +110,16 @@ class SidecarView:
         if self.clock.adrift and self.coordinator.up:
             return (
                 "most of the fleet, or every host that carried UTC, is out of reach: this part goes on alone, and "
-                "cannot know what the rest does"
+                "cannot know what the rest does; if that is gone for good, restart all sidecars of this part, then its "
+                "coordinator"
             )
         if not self.edges.fits():
             return (
                 "no edge has samples of both directions: do the peers run, and do their NICs reach this host?"
             )
         if not self.coordinator.up:
+            if refused := self.coordinator.refused:
+                return f"no coordinator takes the reports, and no neighbour has a fleet time: {refused}"
             return "no coordinator answers, and no neighbour has a fleet time"
         return "the coordinator knows no edge that ties this host to the fleet: do the peers' sidecars report to it?"
 
