@@ -101,3 +101,36 @@ def test_a_host_that_loses_its_probes_but_no_coordinator(seed: int, turn_ppb: fl
         fleet.step()
     assert name not in fleet.synchronized()
     assert len(fleet.synchronized()) == 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_left_of_a_fleet_becomes_the_fleet_when_sidecars_then_coordinators_restart(seed: int) -> None:
+    """As the runbook of FabricClockUnsynchronized has it. Neither helps alone, nor does the coordinator first."""
+    coordinators = 1 + seed % 2
+    fleet = running(5, coordinators, seed)
+    left = set(fleet.random.sample(sorted(fleet.hosts), 2))
+    fleet.cut(left, set(range(coordinators)))
+    for name in set(fleet.hosts) - left:
+        fleet.hosts[name].clock = None
+
+    def look_on() -> set[str]:
+        for _ in range(15):
+            fleet.step()
+        return fleet.synchronized()
+
+    def restart_coordinators() -> set[str]:
+        for number in range(coordinators):
+            fleet.coordinators[number] = Fleet()
+            fleet.step()
+        return look_on()
+
+    assert look_on() == set()
+    assert restart_coordinators() == set(), "the sidecars remember"
+    first, *others = sorted(left)
+    fleet.hosts[first].begin(fleet.hosts[first].instant(fleet.t_s))
+    assert restart_coordinators() == set(), "one sidecar remembers"
+    for name in (first, *others):
+        fleet.hosts[name].begin(fleet.hosts[name].instant(fleet.t_s))
+        assert look_on() == set(), "the coordinators remember"
+
+    assert restart_coordinators() == left
