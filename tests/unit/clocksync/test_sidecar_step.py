@@ -1,8 +1,10 @@
 """One step of a sidecar: whatever goes wrong with its coordinators, its neighbours are there."""
 
+import ssl
 from pathlib import Path
 
 import pytest
+import trustme
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from tests.integration.clocksync.synthetic_fleet import RingWriter
@@ -10,6 +12,7 @@ from tests.integration.clocksync.synthetic_fleet import RingWriter
 from fabricpulse.clocksync.sidecar.sidecar import Sidecar
 from fabricpulse.clocksync.wire.messages import STEP_PATH
 from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import RUN_DIR_ENV, probe_ring_path
 from fabricpulse.core.shm.probe_ring import VERSION
@@ -107,3 +110,48 @@ async def test_the_status_says_why_the_coordinator_refuses(
         await sidecar._coordinator.close()
     sidecar._leave()
     assert why.endswith(f"{url}: 401 this coordinator asks for a bearer token")
+
+
+async def test_a_reload_trusts_the_authority_that_is_in_the_file_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the rotation of a CA; a file that cannot be used fails the reload and leaves what was."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+    old, new = trustme.CA(), trustme.CA()
+    authority = tmp_path / "ca.pem"
+    old.cert_pem.write_to_path(str(authority))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    new.issue_cert("localhost").configure_cert(context)
+    reports = []
+
+    async def step(request: web.Request) -> web.Response:
+        reports.append(await request.read())
+        return web.Response(status=503)
+
+    app = web.Application()
+    app.router.add_post(STEP_PATH, step)
+    server = TestServer(app, scheme="https")
+    await server.start_server(ssl=context)
+    async with server:
+        config = tmp_path / "sidecar.yml"
+        config.write_text(
+            f"coordinators: ['https://localhost:{server.port}']\n"
+            f"http_client: {{tls_config: {{ca_file: {authority}}}}}\n"
+        )
+        life = Lifetime()
+        sidecar = Sidecar(DaemonOptions(config, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), life)
+        monkeypatch.setattr(sidecar._edges, "fits", lambda: [None])
+        RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
+        await sidecar._step(await sidecar._latest_session())
+        assert reports == []
+        assert "CERTIFICATE_VERIFY_FAILED" in sidecar._view().status()["why"]
+        authority.write_text("no certificate")
+        with pytest.raises(ConfigError, match=r"ca\.pem"):
+            await life.reload()
+        new.cert_pem.write_to_path(str(authority))
+        await life.reload()
+        await sidecar._step(await sidecar._latest_session())
+        assert len(reports) == 1
+        await sidecar._coordinator.close()
+        await sidecar._close_sessions()
+    sidecar._leave()

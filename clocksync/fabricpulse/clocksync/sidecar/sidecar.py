@@ -94,6 +94,9 @@ class Sidecar:
             datagrams=self._config.datagrams,
             timeout_s=self._config.http_client.timeout_s,
         )
+        self._http_client = self._config.http_client
+        self._session: aiohttp.ClientSession | None = None
+        self._next_session: aiohttp.ClientSession | None = None
         self._neighbours = NeighbourBook(run_dir / "clocksync-neighbours.json")
         self._root = ""
         self._suspect = ""
@@ -125,6 +128,10 @@ class Sidecar:
         for name in ("host", "outputs", "http_client", "datagrams"):
             if getattr(config, name) != getattr(self._config, name):
                 log.warning("this setting changes with a restart only", setting=name)
+        # Of the same files, whose content may be new: certificates and the password. Taken up between two steps.
+        before, self._next_session = self._next_session, open_session(self._http_client)
+        if before is not None:
+            await before.close()
         self._config, self._membership = config, membership
         self._fleet_clock.parameters = config.clock_parameters()
         self._edges.set_parameters(config.estimator.parameters())
@@ -144,8 +151,10 @@ class Sidecar:
             log.warning(
                 "neither coordinators nor a membership file are configured: fleet time cannot be known"
             )
-        async with open_session(self._config.http_client) as session:
-            tasks = [asyncio.create_task(self._tick_forever()), asyncio.create_task(self._steps(session))]
+        async with contextlib.AsyncExitStack() as closing:
+            closing.push_async_callback(self._close_sessions)
+            await self._latest_session()
+            tasks = [asyncio.create_task(self._tick_forever()), asyncio.create_task(self._steps())]
             stopped = asyncio.create_task(self._life.stopped())
             self._life.ready()
             done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -190,11 +199,26 @@ class Sidecar:
         self._writer.write(self._fleet_clock.published(now))
         self._outputs.publish(page, self._clock, self._config.clock.holdover_drift_ppb)
 
-    async def _steps(self, session: aiohttp.ClientSession) -> None:
+    async def _close_sessions(self) -> None:
+        for session in (self._session, self._next_session):
+            if session is not None:
+                await session.close()
+
+    async def _latest_session(self) -> aiohttp.ClientSession:
+        """For requests to others; after a reload with the certificates and the password of then."""
+        if self._next_session is not None:
+            before, self._session, self._next_session = self._session, self._next_session, None
+            if before is not None:
+                await before.close()
+        if self._session is None:
+            self._session = open_session(self._http_client)
+        return self._session
+
+    async def _steps(self) -> None:
         while True:
             await asyncio.sleep(self._until_next_step())
             try:
-                await self._step(session)
+                await self._step(await self._latest_session())
             except (OSError, ValueError) as error:
                 log.exception("step failed", reason=str(error))
 
