@@ -76,8 +76,8 @@ class FleetLog:
             self._lost_s = now_s
             log.warning(
                 "quorum lost: most of the fleet, or every host that carried UTC, is out of reach; what is left goes on "
-                "alone with growing error bounds. If the others are gone for good, stop all sidecars of this part, "
-                "restart its coordinators, and start the sidecars",
+                "alone with growing error bounds. If the others are gone for good, restart all sidecars of this part, "
+                "then its coordinators",
                 hosts=fleet.heard(now_s),
                 were=fleet.quorum.hosts,
                 carried_utc=fleet.quorum.anchored,

@@ -110,8 +110,8 @@ class SidecarView:
         if self.clock.adrift and self.coordinator.up:
             return (
                 "most of the fleet, or every host that carried UTC, is out of reach: this part goes on alone, and "
-                "cannot know what the rest does; if that is gone for good, stop all sidecars of this part, "
-                "restart its coordinators, and start the sidecars"
+                "cannot know what the rest does; if that is gone for good, restart all sidecars of this part, "
+                "then its coordinators"
             )
         if not self.edges.fits():
             return (
