@@ -174,6 +174,7 @@ static inline int fp_fleet_clock_stale(const struct fp_fleet_clock* clock, const
 }
 
 static inline void fp_fleet_clock_close(struct fp_fleet_clock* clock) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): takes off const, which munmap does not have
   if (clock->page != NULL) munmap((void*)(uintptr_t)clock->page, sizeof(struct fp_clock_page));
   clock->page = NULL;
 }
