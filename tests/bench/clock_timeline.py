@@ -51,7 +51,7 @@ class SimHost:
 
 
 def edge_report(fit: EdgeFit, number: int) -> EdgeReport:
-    """A fit for the wire, as the sidecar says it (sidecar_edges.py). number : of the edge among those of its host."""
+    """A fit for the wire, as the sidecar says it (host_edges.py). number : of the edge among those of its host."""
     return EdgeReport(
         fit.t_ns, fit.offset_ns, round(fit.rate_ppb * 1000), (fit.t_last_ns - fit.t_ns) // 1000,
         round(fit.sigma_ns), round(fit.rate_sigma_ppb * 1000), math.ceil(fit.bound_ns), number, int(fit.quality),

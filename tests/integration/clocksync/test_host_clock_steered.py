@@ -93,6 +93,7 @@ def test_steps_of_a_host_clock(fleet: SyntheticFleet, synchronized: Daemons, rea
     """Half a second back, and forth: readers see nothing of it but the status."""
     for by_ns in (-500_000_000, 500_000_000):
         tight = TightReader(reader, fleet, "h1", "h0", 10)
+        # Of reading a clock that nobody touches, so that the step lies within the reader's time.
         time.sleep(1)
         fleet.step_clock("h1", by_ns)
         Watch(fleet).run(7, 1_000_000)
