@@ -20,11 +20,12 @@ from pathlib import Path
 from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.clock_page import ClockPage, ClockStatus
-from fabricpulse.core.shm.mapping import create_mapping
+from fabricpulse.core.shm.mapping import create_mapping, file_identity, reopen_mapping
 
 MAGIC = (0x414D5A4E, 0x43420200)
 VERSION = 2
 SEGMENT = struct.Struct("=IIIHH qqqq qQ Ii B7x")
+_HEAD = struct.pack("=IIIH", *MAGIC, SEGMENT.size, VERSION)
 GENERATION_OFFSET = 14
 # Past this age of a segment a client must not use its bound (as clockbound's own daemon has it), ns.
 VOID_AFTER_NS = 1000 * 10**9
@@ -76,10 +77,19 @@ class ClockBoundWriter:
     """Writes the segment at `path`; one writer a path."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError when the file cannot be made."""
+        """Goes on with the segment that a writer before us left: clients map it once, and never look again at what
+        its path names. Raises OSError when the file cannot be made.
+        """
+        self.path = path
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._map = create_mapping(path, SEGMENT.size)
-        self._generation = 0
+        self._map = reopen_mapping(path, SEGMENT.size, _HEAD) or create_mapping(path, SEGMENT.size)
+        self._identity = file_identity(path)
+        generation = self._map[GENERATION_OFFSET : GENERATION_OFFSET + 2]
+        self._generation = int.from_bytes(generation, "little")
+
+    def gone(self) -> bool:
+        """True when the path names our segment no more: somebody has removed it, and new clients find none."""
+        return file_identity(self.path) != self._identity
 
     def publish(self, page: ClockPage, now: Instant, holdover_drift_ppb: int) -> None:
         """Publishes the state of `page` at `now`. holdover_drift_ppb : what the fleet clock may drift without us."""
@@ -88,7 +98,8 @@ class ClockBoundWriter:
 
     def write(self, data: ClockBoundData) -> None:
         """A reader sees the old segment or the new one: the generation is odd in between, and never 0 again."""
-        odd = self._generation + 1
+        # It is odd already where the writer before us died in the middle.
+        odd = self._generation | 1
         self._map[GENERATION_OFFSET : GENERATION_OFFSET + 2] = odd.to_bytes(2, "little")
         fence()
         SEGMENT.pack_into(

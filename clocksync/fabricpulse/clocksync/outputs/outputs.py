@@ -1,5 +1,6 @@
 """Who else on this host gets fleet time: a ClockBound segment, chronyd. The host clock is never steered from here."""
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -45,6 +46,10 @@ class Outputs:
     def publish(self, page: ClockPage, clock: HostClock, holdover_drift_ppb: int) -> None:
         """Restates the ClockBound segment. holdover_drift_ppb : of the fleet clock."""
         if self.clockbound is not None:
+            if self.clockbound.gone():
+                log.warning("somebody removed the segment: here is another", path=str(self.clockbound.path))
+                with contextlib.suppress(OSError):  # nor is there a place for it: the next look tries again
+                    self.clockbound = ClockBoundWriter(self.clockbound.path)
             self.clockbound.publish(page, clock.instant(), holdover_drift_ppb)
 
     def feed(self, page: ClockPage, clock: HostClock) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fabricpulse.core._atomic import fence
-from fabricpulse.core.shm.mapping import MappedFile, create_mapping, reopen_mapping
+from fabricpulse.core.shm.mapping import MappedFile, create_mapping, file_identity, reopen_mapping
 
 MAGIC = 0x314B434F4C435046
 VERSION = 2
@@ -165,12 +165,12 @@ class ClockPageWriter:
         """
         self._path = path
         self._map = reopen_mapping(path, PAGE.size, _HEAD) or create_mapping(path, PAGE.size, initial=_HEAD)
-        self._identity = _identity(path)
+        self._identity = file_identity(path)
         self._sequence = int.from_bytes(self._map[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4], "little")
 
     def gone(self) -> bool:
         """True when the path names our page no more: somebody has removed it, and new readers find none."""
-        return _identity(self._path) != self._identity
+        return file_identity(self._path) != self._identity
 
     def write(self, page: ClockPage) -> None:
         """Publishes `page`; readers see the old one or the new one, never a mixture."""
@@ -198,14 +198,6 @@ class ClockPageWriter:
         fence()
         self._map[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4] = self._sequence.to_bytes(4, "little")
         fence()
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _words(line: ClockLine) -> tuple[int, int, int]:

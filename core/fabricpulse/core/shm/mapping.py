@@ -59,6 +59,15 @@ def reopen_mapping(path: Path, size: int, head: bytes) -> mmap.mmap | None:
     return None
 
 
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """What `path` names, the same as long as nobody removes or replaces it; None when there is nothing."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 class MappedFile:
     """A read-only mapping of a file that another process writes."""
 
@@ -84,11 +93,7 @@ class MappedFile:
 
     def stale(self) -> bool:
         """True when the path now names another file: the writer has started anew."""
-        try:
-            status = self.path.stat()
-        except OSError:
-            return True
-        return (status.st_dev, status.st_ino) != self._identity
+        return file_identity(self.path) != self._identity
 
     def close(self) -> None:
         """Unmaps the file."""
