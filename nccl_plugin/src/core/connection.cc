@@ -12,7 +12,7 @@ constexpr uint64_t kPingNs = 1'000'000'000;       // per lane
 constexpr uint64_t kPublishNs = 100'000'000;      // telemetry that costs a system call
 constexpr uint64_t kDriveIfIdleNs = 8'000'000;    // NCCL has not called for so long: the keeper drives
 constexpr uint64_t kMaxStallCredit = 25'000'000;  // of one tick: our own lateness is not the lane's fault
-constexpr uint64_t kMaxStallNs = 1'000'000'000;   // the adaptive stall timer ends here
+constexpr uint64_t kMaxStallNs = 1'000'000'000;   // the round trip lengthens the stall timer to this at most
 constexpr uint32_t kProbesDead = 3;               // unanswered probes of a closed window
 
 template <size_t N>
@@ -343,7 +343,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
       lane.unacknowledged_ns += credit;
     }
     lane.last_acknowledged = sample.acknowledged;
-    uint64_t limit = std::min(std::max(host_->config().stall_ns, 4 * lane.rtt_ns), kMaxStallNs);
+    uint64_t limit = std::max(host_->config().stall_ns, std::min(4 * lane.rtt_ns, kMaxStallNs));
     if (publish_now || lane.unacknowledged_ns > lane.record->stall_ns_max) {
       RecordChange<fp_plugin_lane> change(lane.record);
       lane.record->rtt_ns = lane.rtt_ns;

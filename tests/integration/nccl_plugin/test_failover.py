@@ -58,6 +58,23 @@ def test_a_dead_rail_costs_a_short_stall_and_nothing_else(ring: Ring, ring_lab: 
     ring.stop()
 
 
+def test_a_lane_is_not_taken_for_dead_before_the_stall_timer_says_so(ring_lab: Lab) -> None:
+    """However long a timer was asked for: FABRICPULSE_STALL_MS is the least that there is, from 20 to 10000."""
+    started = Ring(ring_lab, 2, ["--bytes", "2M"], env={"FABRICPULSE_STALL_MS": "2000"})
+    started.wait_running()
+    since_ns = time.monotonic_ns()
+
+    def stalls() -> list[int]:
+        events = started.control("h0", op="events")["events"]
+        return [e["mono_ns"] for e in events if (e["kind"], e["reason"]) == ("lane_down", "stall")]
+
+    with ring_lab.host(1).nic(0).black_hole():
+        started.until(lambda: bool(stalls()))
+    # Half a second less, as the last word of the peer may have been a while before.
+    assert min(stalls()) - since_ns > 1_500_000_000
+    started.stop()
+
+
 def test_both_rails_dead_is_waited_for(ring: Ring, ring_lab: Lab) -> None:
     """No lane at all is no error either: the ring stands still and goes on when one rail is back."""
     first, second = ring_lab.host(1).nic(0).down(), ring_lab.host(1).nic(1).black_hole()
