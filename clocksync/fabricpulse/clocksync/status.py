@@ -135,6 +135,11 @@ def _print_fleet(document: dict[str, Any], console: Console) -> None:
         console.print(
             f"fleet time waits for UTC from {', '.join(document['awaited_anchors'])}", soft_wrap=True
         )
+    for name in document.get("contested_names", ()):
+        console.print(
+            f"[red]two hosts report as {name}[/red], and neither is believed: give each a name of its own",
+            soft_wrap=True,
+        )
     table = Table("host", "bound", "correction", "rate ppb", "edges", "misfit", "last seen", "suspect")
     for member in members:
         table.add_row(

@@ -5,9 +5,11 @@ from the truth, with an error that their bound allows for.
 """
 
 import random
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.coordinator.namesakes import NameHeldError
 from fabricpulse.clocksync.edge.estimator import EdgeFit, Extremes, Quality
 from fabricpulse.clocksync.edge.share import is_ours
 from fabricpulse.clocksync.sidecar.fleet_clock import FleetClock, FleetClockParameters
@@ -148,7 +150,10 @@ class DividedFleet:
             for index in sorted(self.hears[host.name]):
                 coordinator = self.coordinators[index]
                 if coordinator is not None:
-                    coordinator.report(self._report(host, at_s, index), at_s + self.random.expovariate(200))
+                    with suppress(NameHeldError):  # it was restarted just now
+                        coordinator.report(
+                            self._report(host, at_s, index), at_s + self.random.expovariate(200)
+                        )
                     sent.append((index, host))
                 else:
                     host.standings[index].up = False
@@ -213,7 +218,7 @@ class DividedFleet:
         member = coordinator.members.get(host.name) if coordinator is not None else None
         if coordinator is None or member is None or host.clock is None:
             return
-        line = member.line
+        line = member.line if member.epoch == host.epoch else None
         reply = StepReply(
             0, line, coordinator.root, False, b"", "", None, 0, coordinator.quorum, coordinator.adrift
         )

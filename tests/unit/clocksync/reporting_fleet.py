@@ -120,6 +120,9 @@ class ReportingFleet:
 
     def restart(self, host: str) -> None:
         """Its sidecar is restarted, and goes on with the line of before."""
+        self.silent.add(host)
+        self.run(3)
+        self.silent.remove(host)
         self.epochs[host] = self.epochs.get(host, 1) + 1
 
     def error_ns(self, host: str) -> int:

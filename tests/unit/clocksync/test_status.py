@@ -88,6 +88,7 @@ def test_the_table_of_the_fleet_says_that_it_is_not_the_fleet_and_whom_it_waits_
     text = text_of({**fleet, "quorum": False, "awaited_anchors": ["h1", "h4"]})
     assert "not the fleet" in text
     assert "waits for UTC from h1, h4" in text
+    assert "two hosts report as h2" in text_of({**fleet, "contested_names": ["h2"]})
     text = text_of({**fleet, "quorum": True, "awaited_anchors": []})
     assert "not the fleet" not in text
     assert "waits" not in text

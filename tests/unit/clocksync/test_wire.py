@@ -139,10 +139,10 @@ def test_the_solve_waits_for_those_who_were_there_and_not_for_the_dead() -> None
     assert (fleet.waiting, fleet.missing) == (3, 0)
     fleet.step(0.2)
     assert (fleet.waiting, fleet.missing) == (0, 3)
-    fleet.report(report_of("a", [], b""), 1.0)
-    fleet.report(msgspec.structs.replace(report_of("b", [], b""), epoch=2), 1.0)
+    fleet.report(report_of("a", [], b""), 2.9)
+    fleet.report(msgspec.structs.replace(report_of("b", [], b""), epoch=2), 2.9)
     assert (fleet.waiting, fleet.missing) == (2, 1)
-    fleet.step(1.5)
+    fleet.step(3.0)
     assert (fleet.waiting, fleet.missing) == (0, 2)  # c has said nothing: nobody waits for it again
     fleet.report(report_of("a", [], b""), 3.3)
     assert fleet.expire(3.3) == ["c"]

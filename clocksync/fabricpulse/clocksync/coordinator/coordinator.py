@@ -18,6 +18,7 @@ from fabricpulse.clocksync.config import CoordinatorConfig
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.clocksync.coordinator.fleet_log import FleetLog
 from fabricpulse.clocksync.coordinator.members import Member
+from fabricpulse.clocksync.coordinator.namesakes import NameHeldError, NameTakenError
 from fabricpulse.clocksync.coordinator.report_channels import ReportChannels
 from fabricpulse.clocksync.solve.graph_solve import SolveParameters
 from fabricpulse.clocksync.wire.messages import PROTOCOL, STEP_PATH, StepReply, report_decoder
@@ -199,22 +200,34 @@ class Coordinator:
             member = self.fleet.report(report, time.monotonic(), again=not by_datagram)
         except ValueError as error:
             return web.Response(status=400, text=f"not a step report: {error}\n")
+        except NameTakenError as error:
+            return web.Response(status=409, text=f"{error}\n")
+        except NameHeldError:
+            # As one that no edge ties to the fleet: it was started a moment ago, and soon is a member.
+            return _packed(self._unplaced())
         if self._channels is not None:
             # Who reports by HTTP does not use its channel, if it has one.
             self._channels.close(member)
         solved = self._solved
         self._arrived.set()
         await solved.wait()
-        return web.Response(
-            body=_reply_encoder.encode(self._reply(member, by_datagram)), content_type="application/msgpack"
+        if self.fleet.members.get(member.name) is not member:
+            # Of two hosts with one name: what the columns of its slot say is about the other, or nobody.
+            return _packed(self._unplaced())
+        return _packed(self._reply(member, by_datagram))
+
+    def _unplaced(self) -> StepReply:
+        """To a host that is no member."""
+        fleet = self.fleet
+        return StepReply(
+            fleet.solves, None, fleet.root, True, b"", "", None, fleet.generation, fleet.quorum, fleet.adrift
         )
 
     def _reply(self, member: Member, by_datagram: bool) -> StepReply:
         neighbours = None
         info = member.info
-        here = self.fleet.members.get(member.name) is member
         # New hosts learn quickly where the others are; who knows it is not told again.
-        if info is not None and here and member.told != self.fleet.generation:
+        if info is not None and member.told != self.fleet.generation:
             member.told = self.fleet.generation
             neighbours = {
                 name: other.info.url
@@ -234,7 +247,7 @@ class Coordinator:
             self.fleet.generation,
             self.fleet.quorum,
             self.fleet.adrift,
-            self._channels.open(member) if by_datagram and here and self._channels is not None else None,
+            self._channels.open(member) if by_datagram and self._channels is not None else None,
         )
 
     def membership(self) -> Membership:
@@ -312,6 +325,7 @@ class Coordinator:
                 "root": fleet.root,
                 "quorum": not fleet.adrift,
                 "awaited_anchors": list(fleet.awaited),
+                "contested_names": list(fleet.contested),
                 "generation": fleet.generation,
                 "residual_p50_ns": fleet.residual_p50_ns,
                 "members": members,
@@ -337,6 +351,10 @@ class Coordinator:
         for name in fleet.suspects():
             out.add(metrics.SUSPECTS, (name,), 1)
         return out.render(text_format)
+
+
+def _packed(reply: StepReply) -> web.Response:
+    return web.Response(body=_reply_encoder.encode(reply), content_type="application/msgpack")
 
 
 def _target(member: Member, port: int, own_port: bool) -> str:

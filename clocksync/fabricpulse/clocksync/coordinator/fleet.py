@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fabricpulse.clocksync.coordinator.judging import Judge
 from fabricpulse.clocksync.coordinator.members import Columns, Member
+from fabricpulse.clocksync.coordinator.namesakes import CONTESTED, Namesakes, NameTakenError
 from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution, SolveParameters, solve
 from fabricpulse.clocksync.solve.quorum import Election
 from fabricpulse.clocksync.solve.solve_input import Ints, Said, edge_input
@@ -68,6 +69,7 @@ class Fleet:
     adrift: bool = False
     awaited: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
+    _namesakes: Namesakes = field(default_factory=Namesakes)
     _table: ReportTable = field(default_factory=ReportTable)
     _slots: dict[str, int] = field(default_factory=dict)
     # Names by their hash: datagrams name the root so.
@@ -89,7 +91,8 @@ class Fleet:
         return len(self._fresh)
 
     def report(self, report: StepReport, now_s: float, *, again: bool = True) -> Member:
-        """Takes a report and renews the lease of its host. Raises ValueError when it makes no sense.
+        """Takes a report and renews the lease of its host. Raises ValueError when it makes no sense, NameTakenError or
+        NameHeldError when another sidecar reports under the same name, or did so just now.
 
         again : its next report will come this way too, so that the solve after the next waits for it.
         """
@@ -98,12 +101,14 @@ class Fleet:
         for name in ("steps", "generation", "rank"):
             if not 0 <= getattr(report, name) <= _I4:
                 raise ValueError(f"{name} does not lie within 0 and {_I4}")
+        member = self.members.get(report.host)
+        if member is None:
+            self._namesakes.check(report.host, report.epoch, now_s, self.lease_s)
+        elif member.epoch != report.epoch:
+            self._replace(member, report.epoch, now_s)
         if not self.members:
             self._first_s = now_s
-        member = self.members.get(report.host)
         if member is None or member.epoch != report.epoch:
-            if member is not None:
-                self._forget(member)
             member = self._join(report.host, report.epoch)
         if report.quorum is not None:
             # Its rows say only the hash.
@@ -131,6 +136,17 @@ class Fleet:
         if not self.root:
             self.root = report.root
         return member
+
+    def _replace(self, member: Member, epoch: int, now_s: float) -> None:
+        """Makes room for the next sidecar of its name, if it has gone."""
+        heard_s = float(self.columns.at["received_s"][member.slot])
+        try:
+            self._namesakes.replace(member.name, epoch, heard_s, now_s, self.lease_s)
+        except NameTakenError:
+            self._forget(self.members.pop(member.name))
+            self.generation += 1
+            raise
+        self._forget(member)
 
     def _join(self, name: str, epoch: int) -> Member:
         slot = self._slot(name)
@@ -168,6 +184,7 @@ class Fleet:
 
     def expire(self, now_s: float) -> list[str]:
         """Drops members whose lease has run out and returns their names."""
+        self._namesakes.expire(now_s, self.lease_s)
         columns = self.columns.at
         slots = np.flatnonzero(columns["joined"] & (columns["expires_s"] < now_s)).tolist()
         gone = [self._by_slot[slot].name for slot in slots]
@@ -416,8 +433,14 @@ class Fleet:
             if (member := self._by_slot[int(rows["slot"][edges.i[e]])]).info is not None
         ]
 
+    @property
+    def contested(self) -> tuple[str, ...]:
+        """Names under which two hosts report, neither of which is a member."""
+        return self._namesakes.contested
+
     def suspects(self) -> dict[str, str]:
-        """Why, for each member that is not to be trusted."""
+        """Why, for each member that is not to be trusted, and each name that two hosts report under."""
         columns = self.columns.at
         slots = np.flatnonzero(columns["joined"] & (columns["suspect"] > 0)).tolist()
-        return {(member := self._by_slot[slot]).name: member.suspect for slot in slots}
+        suspects = {(member := self._by_slot[slot]).name: member.suspect for slot in slots}
+        return suspects | dict.fromkeys(self.contested, CONTESTED)
