@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.fixtures.ports import reserved_port
 
 from fabricpulse.nccl_plugin import locate
 
@@ -151,8 +152,7 @@ def test_demo_without_permission_for_namespaces(tmp_path: Path) -> None:
 
 def test_unreachable_peers(tmp_path: Path) -> None:
     """A rank whose peers do not come says which address it waited at, and for how long it has tried."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = reserved_port()
     ring_command: list[str | Path] = [
         locate.ring(),
         "--size",

@@ -162,9 +162,12 @@ def change(job: Job, op: str, generation: int, connection: str, lane: int) -> di
 
 def measure(seconds: float, elements: int, run_dir: str) -> dict[str, Any]:
     """Runs both ranks with a lane fault in the middle."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    # Ours from now until rank 0 listens, seconds later: nobody is given a port that is bound, and SO_REUSEADDR lets a
+    # server that sets it too, as torch's does, listen beside a socket that does not.
+    holder = socket.socket()
+    holder.bind(("127.0.0.1", 0))
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port = holder.getsockname()[1]
     ranks = [start(rank, port, elements, run_dir) for rank in range(WORLD)]
     try:
         versions = [say(rank, "ready", run_dir)["ready"] for rank in ranks]
@@ -187,6 +190,7 @@ def measure(seconds: float, elements: int, run_dir: str) -> dict[str, Any]:
         for rank in ranks:
             rank.kill()
             rank.wait()
+        holder.close()
     right = all(result["wrong_elements"] == 0 for result in results) and codes == [0] * WORLD
     came_back = again[0] in ("up", "slow_start") and again[1] > without[1]
     return {

@@ -14,17 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.fixtures.ports import reserved_port
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, FleetTime, raw_now_ns
 
 HOSTS = ["h0", "h1", "h2", "h3"]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def _both_of_one_number() -> tuple[int, socket.socket, socket.socket]:
@@ -142,7 +137,7 @@ class Daemons:
     def __init__(self, directory: Path, fleet: SyntheticFleet) -> None:
         self.directory, self.fleet = directory, fleet
         self.coordinator_ports: dict[str, int] = {}
-        self.ports = {host: free_port() for host in fleet.hosts}
+        self.ports = {host: reserved_port() for host in fleet.hosts}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.settings: list[str] = []
         self.coordinator_arguments: list[str] = []
@@ -160,8 +155,9 @@ class Daemons:
             )
 
     def url(self, name: str = "coordinator") -> str:
-        port = self.coordinator_ports.setdefault(name, free_port())
-        return f"{self.scheme}://localhost:{port}"
+        if name not in self.coordinator_ports:
+            self.coordinator_ports[name] = reserved_port()
+        return f"{self.scheme}://localhost:{self.coordinator_ports[name]}"
 
     def coordinator(self, name: str = "coordinator") -> None:
         self.url(name)

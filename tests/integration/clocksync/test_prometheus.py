@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.fixtures.ports import reserved_port
 from tests.integration.clocksync.daemons import (
     HOSTS,
     Daemons,
     Watch,
     all_have,
     disagreement,
-    free_port,
     wait_for,
 )
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
@@ -60,7 +60,7 @@ class Prometheus:
             ],
         }
         (place / "prometheus.yml").write_text(yaml.safe_dump(config))
-        self._url = f"http://127.0.0.1:{free_port()}"
+        self._url = f"http://127.0.0.1:{reserved_port()}"
         with (place / "log").open("wb") as log:
             self.process = subprocess.Popen(
                 [

@@ -5,10 +5,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import aiohttp
 import pytest
+from tests.fixtures.ports import reserved_port
 
 from fabricpulse.clocksync.sidecar.datagram_client import DatagramClient
 from fabricpulse.clocksync.wire.messages import (
@@ -31,16 +32,9 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def listener_on(address: str, *, dual_stack: bool) -> socket.socket:
-    """Listens on a port whose number is free for datagrams of both families too."""
-    while True:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        made = socket.create_server((address, 0), family=family, dualstack_ipv6=dual_stack)
-        port = made.getsockname()[1]
-        with suppress(OSError), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as both:
-            both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            both.bind(("::", port))
-            return made
-        made.close()
+    """Listens on a port whose number is free for datagrams too."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, reserved_port()), family=family, dualstack_ipv6=dual_stack)
 
 
 @contextmanager

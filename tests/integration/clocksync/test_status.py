@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 import bcrypt
 import pytest
 import trustme
-from tests.integration.clocksync.daemons import HOSTS, Daemons, all_have, free_port, wait_for
+from tests.fixtures.ports import reserved_port
+from tests.integration.clocksync.daemons import HOSTS, Daemons, all_have, wait_for
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockStatus
@@ -101,7 +102,7 @@ def test_a_refusal_is_one_sentence_that_says_what_to_do(
     assert "0815" not in wrong
     assert "does it speak https?" in refused(guarded(url.replace("https", "http")))
     assert "is the daemon running" in refused(
-        guarded(f"https://localhost:{free_port()}", config=client(tmp_path))
+        guarded(f"https://localhost:{reserved_port()}", config=client(tmp_path))
     )
     assert "none.pem" in refused(guarded(url, config=client(tmp_path, ca="none.pem")))
     assert "none.secret" in refused(guarded(url, config=client(tmp_path, who="none")))

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from tests.bench.clock_peers import build_preload
 from tests.fixtures.debian_tool import debian_tool
-from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, free_port, read, wait_for
+from tests.fixtures.ports import reserved_port
+from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, read, wait_for
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
@@ -140,7 +141,7 @@ def test_chronyd_steers_the_anchor_and_the_fleet_shows_utc(
     assert "no anchor: the kernel says" in log(ANCHOR)
     assert not any(all_have(fleet, [host], ClockStatus.SYNCHRONIZED) for host in HOSTS)
 
-    port = free_port()
+    port = reserved_port()
     truth = [f"port {port}", "local stratum 1", "allow 127.0.0.1"]
     steered.chronyd("server", ["-x"], truth, {})
     steering = ["port 0", f"server 127.0.0.1 port {port} minpoll -2 maxpoll 0 iburst xleave"]

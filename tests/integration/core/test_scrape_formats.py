@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import pytest
 import yaml
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
+from tests.fixtures.ports import reserved_port
 from tests.unit.core.test_exposition import filled
 
 from fabricpulse.core.daemon import Lifetime
@@ -31,8 +31,7 @@ Series = frozenset[tuple[str, str]]
 @contextmanager
 def scraping(tools: Tools, folder: Path, targets: dict[str, str]) -> Iterator[str]:
     """A Prometheus that scrapes `targets` (path -> address), one job a path; yields its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{reserved_port()}"
     jobs = [
         {"job_name": path, "metrics_path": path, "static_configs": [{"targets": [target]}]}
         for path, target in targets.items()

@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.fixtures.remediation_stack import Alertmanager, Stack, alert, free_port, kill, wait_until, webhook
+from tests.fixtures.ports import reserved_port
+from tests.fixtures.remediation_stack import Alertmanager, Stack, alert, kill, wait_until, webhook
 
 from fabricpulse.lab.tools import find_tool
 
@@ -95,7 +96,7 @@ def test_what_fired_while_the_receiver_was_dead(stack, make_alertmanager):
 
 def test_truth_without_any_webhook(stack, make_alertmanager):
     """With the webhook going nowhere, asking alone finds the alert, and its end."""
-    am = make_alertmanager(f"http://127.0.0.1:{free_port()}/nobody")
+    am = make_alertmanager(f"http://127.0.0.1:{reserved_port()}/nobody")
     stack.start_receiver({"alertmanagers": [am.url], "reconcile_interval_s": 0.5, "expire_s": 1})
     stack.start_plugin()
     stack.start_agent()

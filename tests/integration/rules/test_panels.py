@@ -8,7 +8,6 @@ with one good and one bad device, Prometheus scrapes it and evaluates our rules,
 import json
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.fixtures.ports import reserved_port
 
 from fabricpulse.core.metrics.catalogue import MetricSpec, load_catalogue
 from fabricpulse.core.metrics.exposition import Exposition
@@ -97,12 +97,6 @@ def target() -> Iterator[str]:
     thread.join()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Prometheus:
     """The HTTP API of a running Prometheus."""
 
@@ -149,12 +143,12 @@ def prometheus(
             },
             {
                 "job_name": "fabricpulse-dead",
-                "static_configs": [{"targets": [f"127.0.0.1:{free_port()}"], "labels": {"cluster": "a"}}],
+                "static_configs": [{"targets": [f"127.0.0.1:{reserved_port()}"], "labels": {"cluster": "a"}}],
             },
         ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{reserved_port()}"
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [

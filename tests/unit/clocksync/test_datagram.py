@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from tests.fixtures.ports import reserved_port
 
 from fabricpulse.clocksync import _report_intake
 from fabricpulse.clocksync.coordinator.fleet import Fleet
@@ -75,9 +76,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.fleet = Fleet()
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = reserved_port()
         self.channels = ReportChannels(self.fleet, [("127.0.0.1", self.port)])
         self.now_s = 100.0
         for host in HOSTS:
@@ -521,10 +520,7 @@ async def test_a_client_behind_a_wall_gives_up_for_a_while() -> None:
 
 async def test_a_port_without_a_listener_is_noticed_at_once() -> None:
     """The network says so; no timeout."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    client = DatagramClient(f"http://127.0.0.1:{port}")
+    client = DatagramClient(f"http://127.0.0.1:{reserved_port()}")
     await client.open(reply_with(Channel(1, bytes(16))))
     assert await client.report(report_of("a"), 60.0) is None
     assert client.lost

@@ -1,11 +1,11 @@
 """The front-end network: dead when nobody on it answers, unknown until somebody has, and never our own stall."""
 
 import asyncio
-import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.ports import reserved_port
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
@@ -71,13 +71,6 @@ def test_a_target_that_is_none_is_refused(target):
         parse_config(f"front_end: {{targets: ['{target}']}}", MeshConfig, "mesh.yaml")
 
 
-def closed_port():
-    """A port of loopback that refuses."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 async def test_a_refusal_is_an_answer_and_silence_is_none(monkeypatch):
     """One server refuses: connected. It falls silent: disconnected after three rounds, then connected again."""
     changes = []
@@ -87,7 +80,7 @@ async def test_a_refusal_is_an_answer_and_silence_is_none(monkeypatch):
         changes.append(connected)
         changed.set()
 
-    watch = FrontEndWatch([("127.0.0.1", closed_port())], 0.05, note)
+    watch = FrontEndWatch([("127.0.0.1", reserved_port())], 0.05, note)
     rounds = asyncio.create_task(watch.run())
     async with asyncio.timeout(10):
         while watch.verdict.state != State.UP:  # noqa: ASYNC110 - the watch tells losses and returns alone

@@ -6,6 +6,8 @@ import selectors
 import socket
 import time
 
+from tests.fixtures.ports import reserved_port
+
 from fabricpulse.exporters import _probe_engine as native
 
 PEERS = 4
@@ -37,11 +39,9 @@ def test_every_peer_is_first_at_times():
         sockets = [
             stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(PEERS)
         ]
-        sockets[0].bind(("127.0.0.2", 0))
-        port = sockets[0].getsockname()[1]
+        port = reserved_port()
         for peer, sock in enumerate(sockets):
-            if peer:
-                sock.bind((f"127.0.0.{2 + peer}", port))
+            sock.bind((f"127.0.0.{2 + peer}", port))
             sock.setsockopt(socket.SOL_SOCKET, 37, SOF_RX)  # SO_TIMESTAMPING
         settings = native.Settings()
         settings.host, settings.port, settings.paths, settings.sweep = "h0", port, 1, 0
