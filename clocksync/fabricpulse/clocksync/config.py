@@ -88,9 +88,9 @@ class OutputsConfig(Section, frozen=True):
 class SidecarConfig(Section, frozen=True):
     """`fabricpulse clocksync sidecar --config`.
 
-    host : this host's name in the fleet; default: as the probe ring says, else the system's. coordinators :
-    URLs; all get every report, the first of them that places this host is followed. membership : membership
-    file, needed only to reach neighbours without a coordinator. advertise_url : where neighbours reach this
+    host : this host's name until the mesh exporter has said it, whose name for it counts; default: the system's.
+    coordinators : URLs; all get every report, the first of them that places this host is followed. membership :
+    membership file, needed only to reach neighbours without a coordinator. advertise_url : where neighbours reach this
     sidecar; default: its own listen address, if that is not a wildcard.
     """
 

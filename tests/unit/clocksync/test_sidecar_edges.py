@@ -111,3 +111,21 @@ def test_after_a_step_nothing_of_before_comes_in(probes: Probes, tmp_path: Path)
     edges.fit(now, 4 * NS, everything=True)
     assert len(edges.fits()) == len(PEERS)
     assert all(fit.window_s < 1.1 for fit in edges.fits())
+
+
+@pytest.mark.usefixtures("probes")
+def test_the_name_that_the_mesh_has_for_the_host_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others measure their edges to that name; settings that say another are named, and used until there is a ring."""
+    edges = HostEdges(tmp_path / "none", EstimatorParameters(), "h9")
+    edges.read()
+    assert edges.host == "h9"
+    edges = HostEdges(tmp_path / "probes", EstimatorParameters(), "h9")
+    edges.read()
+    edges.read()
+    assert edges.host == "h0"
+    unnamed = HostEdges(tmp_path / "probes", EstimatorParameters())
+    unnamed.read()
+    assert [edge.ours for edge in edges] == [edge.ours for edge in unnamed]
+    assert caplog.text.count("remove host from the sidecar's settings") == 1

@@ -36,12 +36,12 @@ class HostEdge:
 class HostEdges:
     """Follows the probe ring at `path`, and a new one when the engine starts anew.
 
-    samples, lost : counters. generation : counts changes of the edges. host : as the ring says, "" before. refused :
-    why the ring that is there cannot be read, and what to do, "" while it can.
+    samples, lost : counters. generation : counts changes of the edges. refused : why the ring that is there cannot be
+    read, and what to do, "" while it can.
     """
 
     def __init__(self, path: Path, parameters: EstimatorParameters, host: str = "") -> None:
-        """host : this host's name, if it is not to be what the ring says."""
+        """host : this host's name, until there is a ring to say it."""
         self._path = path
         self._parameters = parameters
         self._name = host
@@ -62,8 +62,8 @@ class HostEdges:
 
     @property
     def host(self) -> str:
-        """The host's name: as configured, else as the ring says."""
-        return self._name or self._ring_host
+        """The host's name: as the ring says, else as configured. Others measure their edges to the mesh's name."""
+        return self._ring_host or self._name
 
     @property
     def steps(self) -> int:
@@ -107,6 +107,13 @@ class HostEdges:
             self._edges_sequence = -1
             self._replace({})
             log.info("reading probe samples", host=self._ring.host, epoch=self._ring.epoch)
+            if self._name not in ("", self._ring.host):
+                log.warning(
+                    "the host of the settings is not the name that the mesh has for this host, which counts, as others "
+                    "know it by that: remove host from the sidecar's settings, or correct the mesh's",
+                    host=self._name,
+                    mesh=self._ring.host,
+                )
         ring = self._ring
         if ring.edges_sequence != self._edges_sequence:
             sequence = ring.edges_sequence
