@@ -7,7 +7,10 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from fabricpulse.core.errors import UserError
@@ -88,17 +91,18 @@ def print_status(document: dict[str, Any], console: Console) -> None:
 def _print_host(document: dict[str, Any], console: Console) -> None:
     colour = "green" if document["status"] == "synchronized" else "yellow"
     console.print(
-        f"[bold]{document['host']}[/bold]: [{colour}]{document['status']}[/{colour}], within "
+        f"[bold]{escape(document['host'])}[/bold]: [{colour}]{document['status']}[/{colour}], within "
         f"[bold]{duration(document['bound_ns'])}[/bold]; fleet time is {duration(document['offset_ns'])} from the host "
-        f"clock, at {document['rate_ppb']:+.1f} ppb; coordinator {'up' if document['coordinator_up'] else 'down'}"
+        f"clock, at {document['rate_ppb']:+.1f} ppb; coordinator {'up' if document['coordinator_up'] else 'down'}",
+        soft_wrap=True,
     )
     if document.get("why"):
-        console.print(f"[yellow]not synchronized[/yellow]: {document['why']}", soft_wrap=True)
+        console.print(f"[yellow]not synchronized[/yellow]: {escape(document['why'])}", soft_wrap=True)
     if document.get("anchor_bound_ns") is not None:
         console.print(f"anchor: the host's clock is UTC within {duration(document['anchor_bound_ns'])}")
     if document["suspect"]:
-        console.print(f"[red]suspect[/red]: {document['suspect']}")
-    table = Table(
+        console.print(f"[red]suspect[/red]: {escape(document['suspect'])}", soft_wrap=True)
+    table = _table(
         "device", "peer", "offset", "rate ppb", "half gap", "bound", "pure/trains", "fit", "residual"
     )
     edges = sorted(document["edges"], key=lambda edge: -abs(edge["residual_ns"] or 0))
@@ -106,8 +110,8 @@ def _print_host(document: dict[str, Any], console: Console) -> None:
         fits = edge["fits"] is not False
         residual = duration(edge["residual_ns"])
         table.add_row(
-            edge["device"],
-            f"{edge['peer']} {edge['peer_device']}",
+            escape(edge["device"]),
+            escape(f"{edge['peer']} {edge['peer_device']}"),
             duration(edge["offset_ns"]),
             "-" if edge["rate_ppb"] is None else f"{edge['rate_ppb']:.1f}",
             duration(edge["half_gap_ns"]),
@@ -116,7 +120,7 @@ def _print_host(document: dict[str, Any], console: Console) -> None:
             edge["quality"],
             residual if fits else f"[red]{residual}[/red]",
         )
-    console.print(table)
+    _print_table(table, console)
 
 
 def _print_fleet(document: dict[str, Any], console: Console) -> None:
@@ -133,28 +137,45 @@ def _print_fleet(document: dict[str, Any], console: Console) -> None:
         )
     if document.get("awaited_anchors"):
         console.print(
-            f"fleet time waits for UTC from {', '.join(document['awaited_anchors'])}", soft_wrap=True
+            f"fleet time waits for UTC from {escape(', '.join(document['awaited_anchors']))}", soft_wrap=True
         )
     for name in document.get("contested_names", ()):
         console.print(
-            f"[red]two hosts report as {name}[/red], and neither is believed: give each a name of its own",
+            f"[red]two hosts report as {escape(name)}[/red], and neither is believed: give each a name of its own",
             soft_wrap=True,
         )
-    table = Table("host", "bound", "correction", "rate ppb", "edges", "misfit", "last seen", "suspect")
+    table = _table("host", "bound", "correction", "rate ppb", "edges", "misfit", "last seen", "suspect")
     for member in members:
         table.add_row(
-            member["host"],
+            escape(member["host"]),
             duration(member["bound_ns"]),
             duration(member["correction_ns"]),
             "-" if member["rate_ppb"] is None else f"{member['rate_ppb']:.1f}",
             str(member["edges"]),
             str(member["misfit_edges"]),
             f"{member['age_s']:.1f} s",
-            f"[red]{member['suspect']}[/red]" if member["suspect"] else "",
+            f"[red]{escape(member['suspect'])}[/red]" if member["suspect"] else "",
         )
-    console.print(table)
+    _print_table(table, console)
     for edge in document["misfit_edges"]:
+        ends = f"{edge['host']} {edge['device']} - {edge['peer']} {edge['peer_device']}"
         console.print(
-            f"[red]misfit[/red] {edge['host']} {edge['device']} - {edge['peer']} {edge['peer_device']}: "
-            f"{duration(edge['residual_ns'])}"
+            f"[red]misfit[/red] {escape(ends)}: {duration(edge['residual_ns'])}",
+            soft_wrap=True,
         )
+
+
+def _table(*columns: str) -> Table:
+    """Of which nothing is cut off: what a narrow terminal has no room for goes on in the next line."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _print_table(table: Table, console: Console) -> None:
+    if not console.is_terminal:
+        # For grep and files: a row a line, as long as it is.
+        unlimited = console.options.update(max_width=10_000)
+        console.width = max(console.width, Measurement.get(console, unlimited, table).maximum)
+    console.print(table)

@@ -52,6 +52,34 @@ def test_the_table_says_why_a_host_is_not_synchronised() -> None:
     assert "not synchronized" not in text_of({**HOST, "why": ""})
 
 
+LONG = "gpu-node-0123.rack17.dc4.example.com"
+
+
+def test_long_names_are_whole_in_a_pipe_and_in_a_narrow_terminal() -> None:
+    """For grep: a row is one line, however long. For people: what has no room goes on in the next line."""
+    host: dict[str, object] = {**HOST, "host": LONG, "edges": [{**EDGE, "peer": LONG}]}
+    member = {
+        "host": LONG, "bound_ns": 1, "correction_ns": 1, "rate_ppb": 1.0, "edges": 1, "misfit_edges": 0, "age_s": 0.1,
+        "suspect": "its stamps jumped though its clock did not",
+    }  # fmt: skip
+    fleet: dict[str, object] = {"members": [member], "residual_p50_ns": 0.0, "misfit_edges": []}
+    for document, cells in ((host, (f"{LONG} rail0", "272/357")), (fleet, (LONG, str(member["suspect"])))):
+        piped = StringIO()
+        print_status(document, Console(file=piped, width=80))
+        assert any(all(cell in line for cell in cells) for line in piped.getvalue().splitlines())
+        shown = StringIO()
+        print_status(document, Console(file=shown, width=80, force_terminal=True, color_system=None))
+        assert "…" not in shown.getvalue()
+
+
+def test_brackets_of_addresses_and_answers_are_no_markup() -> None:
+    """An IPv6 URL stays whole, and whatever a server says is shown as it is."""
+    why = "no coordinator takes the reports: http://[fd00:17::2]:9614: 401 [/x] [red]no"
+    text = text_of({**HOST, "status": "holdover", "why": why, "host": "[b]h0", "suspect": "[/i]"})
+    for word in (why, "[b]h0", "suspect: [/i]"):
+        assert word in text
+
+
 def test_a_coordinator_has_nothing_to_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence that says whom to ask instead."""
     document = {"members": [], "residual_p50_ns": 0.0, "misfit_edges": []}
