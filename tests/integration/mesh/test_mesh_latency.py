@@ -23,16 +23,16 @@ def two_hosts(make_lab, window_s):
 
 
 def wait_for_delay(fleet, host, condition, what):
-    """Returns once a delay that `host` has measured since the call is as `condition` says; asks no metrics."""
+    """The first delay, ns, that `host` has measured since the call on its edge's main path, which alone the edge's
+    summary is of, and that is as `condition` says; asks no metrics."""
     reader = ProbeRingReader(fleet.lab.host(host).run_dir / "probes")
     list(reader.read())
-    wait_for(
-        lambda: any(
-            condition(s.owd_ns) for s in reader.read() if s.direction == INBOUND and s.flags & FLEET_VALID
-        ),
-        10,
-        what,
-    )
+
+    def found():
+        new = (s for s in reader.read() if s.direction == INBOUND and s.path == 0 and s.flags & FLEET_VALID)
+        return next((s.owd_ns for s in new if condition(s.owd_ns)), None)
+
+    return wait_for(found, 10, what)
 
 
 def test_an_edge_is_measured_by_its_own_habit(make_lab):
@@ -61,9 +61,9 @@ def test_a_burst_between_two_scrapes_is_seen(make_lab):
 
     before = above(fleet.scrape("h0"), "0.01")
     with fleet.lab.host("h0").nic("rail0").limit(SLOW_MBIT):
-        wait_for_delay(fleet, "h0", lambda ns: ns > LONG_NS, "a long delay")
+        long_ns = wait_for_delay(fleet, "h0", lambda ns: ns > LONG_NS, "a long delay")
     wait_for_delay(fleet, "h0", lambda ns: ns < 5_000_000, "a short one")
     after = fleet.scrape("h0")
     assert above(after, "0.01") > before
-    assert after.value("fabricpulse_edge_owd_seconds", quantile="1") > LONG_NS / 1e9
+    assert after.value("fabricpulse_edge_owd_seconds", quantile="1") >= long_ns / 1e9
     assert after.value("fabricpulse_edge_owd_seconds", quantile="0.5") < 0.01
