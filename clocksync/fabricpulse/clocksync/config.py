@@ -16,6 +16,9 @@ _NS = 1_000_000_000
 DriftPpb = Annotated[float, Meta(gt=0, le=10_000_000)]
 HoldoverDriftPpb = Annotated[int, Meta(ge=1, le=10_000_000)]
 _DAY_S = 86_400
+# Hosts that have been silent for 2.5 s have no say in what the fleet is (Fleet.stale_s), and must not be without a say
+# between two of their steps.
+MOST_STEP_S = 2.0
 
 
 class AnchorConfig(Section, frozen=True):
@@ -103,7 +106,7 @@ class SidecarConfig(Section, frozen=True):
     datagrams: bool = True
     # Port of the sidecars on the neighbours, for the fallback without a coordinator.
     neighbour_port: Annotated[int, Meta(ge=1, le=65535)] = 9613
-    # Seconds between two estimates.
+    # Seconds between two estimates, 2 at most.
     step_s: float = 1.0
     # The same until the first synchronisation.
     start_step_s: float = 0.25
@@ -114,8 +117,10 @@ class SidecarConfig(Section, frozen=True):
     http_client: HttpClientConfig = HttpClientConfig()
 
     def validate(self) -> None:
-        if not 0.1 <= self.start_step_s <= self.step_s <= 10:
-            raise ValueError("0.1 <= start_step_s <= step_s <= 10 is needed")
+        if not 0.1 <= self.start_step_s <= self.step_s <= MOST_STEP_S:
+            raise ValueError(
+                f"0.1 <= start_step_s <= step_s <= {MOST_STEP_S:g} is needed; who is silent longer counts as lost"
+            )
         if self.clock.holdover_after_s < 2 * self.step_s:
             raise ValueError(
                 f"clock.holdover_after_s ({self.clock.holdover_after_s:g}) must be at least 2 * step_s "
@@ -143,8 +148,9 @@ class CoordinatorConfig(Section, frozen=True):
     join by lease. token_file : a bearer token that sidecars must show to report; read again when it changes. It guards
     reports only: passwords and certificates for everything, also scrapes, membership, http_sd, status pages and what
     sidecars tell their neighbours, are the web configuration's (--web.config.file of each daemon). step_s : the
-    longest time between two solves. anchor_wait_s : how long a fleet that has no fleet time yet waits for the first of
-    the hosts whose sidecars are configured as anchors; begun without UTC, it would take hours to slew there.
+    longest time between two solves, 2 at most. anchor_wait_s : how long a fleet that has no fleet time yet waits for
+    the first of the hosts whose sidecars are configured as anchors; begun without UTC, it would take hours to slew
+    there.
     """
 
     membership: str = ""
@@ -163,5 +169,8 @@ class CoordinatorConfig(Section, frozen=True):
     holdover_drift_ppb: HoldoverDriftPpb = 1_000
 
     def validate(self) -> None:
-        if not 0.1 <= self.step_s <= self.lease_s / 2:
-            raise ValueError("0.1 <= step_s <= lease_s / 2 is needed")
+        if not 0.1 <= self.step_s <= min(self.lease_s / 2, MOST_STEP_S):
+            raise ValueError(
+                f"0.1 <= step_s <= lease_s / 2 and step_s <= {MOST_STEP_S:g} are needed; who is silent longer counts "
+                "as lost"
+            )

@@ -1,5 +1,6 @@
 """When the coordinator begins a timeline: not with half a fleet."""
 
+from fabricpulse.clocksync.config import MOST_STEP_S
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
@@ -211,3 +212,20 @@ def test_what_a_fresh_report_measured_counts_beside_reports_that_waited() -> Non
         fleet_ns = line.ref_host_ns + ahead_ns + line.correction_ns + ahead_ns * line.rate_ppt // 10**12
         assert abs(fleet_ns - NOW_NS - 2_500_000_000) <= 100
         assert line.bound_ns < 10_000
+
+
+def test_a_newcomer_between_two_of_the_longest_steps_does_not_cost_the_quorum() -> None:
+    """Its short steps make solves of their own, by which nobody has reported for up to a step of the others."""
+    fleet = Fleet()
+    everybody = {host: Line(NOW_NS, 0, 0, 100) for host in HOSTS}
+    for at in range(5):
+        now_s = at * MOST_STEP_S
+        for host, line in everybody.items():
+            fleet.report(report(host, line), now_s)
+        fleet.step(now_s + 0.1)
+        assert not fleet.adrift
+        for newcomer_s in (now_s + 0.25, now_s + MOST_STEP_S - 0.25):
+            fleet.report(report("new"), newcomer_s)
+            fleet.step(newcomer_s + 0.1)
+            assert not fleet.adrift
+            assert placed(fleet) == [*HOSTS, "new"]
