@@ -90,6 +90,8 @@ class Coordinator:
         config = load_config(self._path, CoordinatorConfig)
         # All that can fail comes first: a reload that fails changes nothing.
         token, static = TokenFile(config.token_file), _membership_of(config)
+        if config.datagrams != self._config.datagrams:
+            log.warning("this setting changes with a restart only", setting="datagrams")
         self._config, self._token, self._static = config, token, static
         self.fleet.lease_s, self.fleet.anchor_wait_s = config.lease_s, config.anchor_wait_s
         self.fleet.holdover_drift_ppb = config.holdover_drift_ppb
