@@ -23,6 +23,8 @@ _NS = 10**9
 SETTLE_S = 8.0
 # Without corrections for this long (clock.holdover_after_s) a clock says holdover.
 HOLDOVER_AFTER_S = 4.0
+# A host whose bound is wider has not recovered from a step of its clock.
+_MOST_BOUND_NS = 5_000
 # One holdover is looked at after each of these.
 HOLDOVERS_S = (10, 60, 300)
 
@@ -141,7 +143,8 @@ def _bench_step(lab: Lab, watch: "FleetWatch", report: Callable[..., None]) -> N
         mean = statistics.mean(times[name][0] - base for name in others)
         worst = max(worst, *(abs(times[name][0] - base - mean) for name in others))
         there = abs(times[victim.name][0] - base - mean) < 1_000
-        good = there and times[victim.name][2] == ClockStatus.SYNCHRONIZED
+        _, bound_ns, status = times[victim.name]
+        good = there and status == ClockStatus.SYNCHRONIZED and bound_ns <= _MOST_BOUND_NS
         recovered = (
             (time.monotonic() - began) if good and math.isnan(recovered) else recovered if good else math.nan
         )

@@ -78,6 +78,40 @@ def test_a_step_of_its_clock_explains_a_jump(fleet: ReportingFleet) -> None:
     assert fleet.bound_ns("h03") < 10_000
 
 
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("seconds", [1, 2, 5])
+def test_edges_that_are_late_to_know_of_a_step_make_nobody_suspect(
+    fleet: ReportingFleet, seconds: int, follows: bool
+) -> None:
+    """They fit the clock of before for a while. A sidecar does not follow them; if it does, its bound says so."""
+    fleet.step_clock("h03", _MS)
+    fleet.lies_ns["h03"] = -_MS
+    if not follows:
+        fleet.unheard.add("h03")
+    for _ in range(seconds):
+        fleet.run()
+        assert abs(fleet.error_ns("h03")) <= fleet.bound_ns("h03")
+        assert fleet.suspects() == {}
+    fleet.unheard.clear()
+    del fleet.lies_ns["h03"]
+    fleet.run()
+    assert fleet.suspects() == {}
+    fleet.run(2)
+    assert fleet.bound_ns("h03") < 10_000
+    fleet.run(30)
+    assert fleet.suspects() == {}
+    assert abs(fleet.error_ns("h03")) <= 1
+
+
+def test_a_step_does_not_excuse_stamps_that_stay_wrong(fleet: ReportingFleet) -> None:
+    """A host that lies from the moment of a step on is named when its edges have had time to know of the step."""
+    fleet.step_clock("h03", _MS)
+    fleet.lies_ns["h03"] = -_MS
+    fleet.run(30)
+    assert fleet.suspects() == {"h03": SUSPICIONS[JUMPED]}
+    assert abs(fleet.error_ns("h03")) <= fleet.bound_ns("h03")
+
+
 def test_a_new_sidecar_is_not_blamed_for_the_old_one(fleet: ReportingFleet) -> None:
     """Whoever mends the stamps restarts it."""
     fleet.lies_ns["h02"] = _MS
