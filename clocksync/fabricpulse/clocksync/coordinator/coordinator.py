@@ -20,6 +20,7 @@ from fabricpulse.clocksync.coordinator.fleet_log import FleetLog
 from fabricpulse.clocksync.coordinator.members import Member
 from fabricpulse.clocksync.coordinator.namesakes import NameHeldError, NameTakenError
 from fabricpulse.clocksync.coordinator.report_channels import ReportChannels
+from fabricpulse.clocksync.coordinator.served_membership import served_membership
 from fabricpulse.clocksync.solve.graph_solve import SolveParameters
 from fabricpulse.clocksync.wire.messages import PROTOCOL, STEP_PATH, StepReply, report_decoder
 from fabricpulse.core.config import load_config
@@ -43,6 +44,8 @@ _GATHER_S = 0.02
 # Of a step: how long a solve waits for the next report of many that are missing, and of few. In a large fleet somebody
 # is always late or lost, and must not cost the others half of their step each time.
 _PATIENCE, _PATIENCE_WITH_FEW, _FEW = 0.5, 0.1, 0.02
+# What is left out of the membership is named up to so many.
+_LEFT_OUT = 5
 # Exporters that http_sd may list, by the name asked for.
 SD_PORTS = {"mesh": 9610, "nic": 9611, "qp": 9612, "clocksync": 9613}
 
@@ -71,6 +74,7 @@ class Coordinator:
         self._solve_s = 0.0
         self._failures = 0
         self._edges = 0
+        self._left_out: tuple[str, ...] = ()
         self._channels: ReportChannels | None = None
         self.server = WebServer(
             "fabricpulse clocksync coordinator",
@@ -253,15 +257,25 @@ class Coordinator:
         )
 
     def membership(self) -> Membership:
-        """The file's hosts, and those that have joined by lease; a lease outweighs the file."""
-        hosts = {host.name: host for host in self._static.hosts}
-        for member in self.fleet.members.values():
-            if member.info is not None and member.info.nics:
-                nics = tuple(
-                    Nic(device=n.device, address=n.address, network=n.network) for n in member.info.nics
-                )
-                hosts[member.name] = Host(name=member.name, nics=nics)
-        return Membership(hosts=tuple(hosts[name] for name in sorted(hosts)))
+        """The file's hosts, and those that have joined by lease."""
+        latest = sorted(self.fleet.members.values(), key=lambda member: -member.moved)
+        membership, left_out = served_membership(
+            self._static,
+            (
+                Host(m.name, tuple(Nic(n.device, n.address, n.network) for n in m.info.nics))
+                for m in latest
+                if m.info is not None and m.info.nics
+            ),
+        )
+        if left_out and left_out != self._left_out:
+            log.warning(
+                "left out of the membership, or every mesh would refuse it: was a host renamed? Take the old name out "
+                "of the membership file, give each NIC an address of its own",
+                what=left_out[:_LEFT_OUT],
+                all=len(left_out),
+            )
+        self._left_out = left_out
+        return membership
 
     async def _membership(self, _: web.Request) -> web.Response:
         # JSON is YAML: the document can be saved and used as a membership file.

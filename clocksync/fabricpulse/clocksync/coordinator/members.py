@@ -128,6 +128,11 @@ class Member:
         return float(self._columns.at["received_s"][self.slot])
 
     @property
+    def moved(self) -> int:
+        """Generation of the fleet in which it last said that its NICs, or where it is reached, have changed."""
+        return int(self._columns.at["moved"][self.slot])
+
+    @property
     def told(self) -> int:
         """Generation of the fleet in which it was last told where its neighbours are."""
         return int(self._columns.at["told"][self.slot])
