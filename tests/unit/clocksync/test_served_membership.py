@@ -88,3 +88,40 @@ async def test_what_is_no_host_keeps_nobody_else_out(served: Served) -> None:
     served.join("bad3", {"eth1": "10.0.0.8", "eth2": "10.0.0.8"})
     served.join("good", {"eth1": "10.0.0.7"})
     assert set(await served.hosts()) == {"good", "old", "other"}
+
+
+async def test_who_has_the_membership_is_not_sent_it_again(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every mesh asks every two seconds: the document is made once for each change, and not sent without one."""
+    made = []
+    original = Coordinator.membership
+
+    def counted(coordinator: Coordinator) -> Membership:
+        made.append(coordinator)
+        return original(coordinator)
+
+    monkeypatch.setattr(Coordinator, "membership", counted)
+
+    async def get(server: Served, tag: str = "") -> tuple[int, str, int]:
+        headers = {"If-None-Match": tag} if tag else {}
+        request = make_mocked_request("GET", "/api/v1/membership", headers=headers)
+        response = await server.coordinator._membership(request)
+        return response.status, response.headers["ETag"], len(response.text or "")
+
+    status, tag, size = await get(served)
+    assert status == 200
+    assert size > 100
+    assert await get(served, tag) == (304, tag, 0)
+    served.join("a", {"eth1": "10.2.0.1"}, 1.0)
+    status, changed, _ = await get(served, tag)
+    assert (status, changed != tag) == (200, True)
+    served.join("a", {"eth1": "10.2.0.1"}, 2.0)
+    for _ in range(10):
+        assert (await get(served, changed))[0] == 304
+    assert len(made) == 2
+    (tmp_path / "fleet.yaml").write_text(STATIC.replace("10.0.0.2", "10.0.0.3"))
+    await served.coordinator._reload()
+    assert (await get(served, changed))[0] == 200
+    (tmp_path / "other").mkdir()
+    assert (await get(Served(tmp_path / "other"), tag))[0] == 304

@@ -6,8 +6,10 @@ were in the last one have reported, or half of `step_s` after the last that did 
 """
 
 import asyncio
+import hashlib
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -50,6 +52,16 @@ _LEFT_OUT = 5
 SD_PORTS = {"mesh": 9610, "nic": 9611, "qp": 9612, "clocksync": 9613}
 
 
+@dataclass(frozen=True)
+class _Document:
+    """The membership as it is served. generation, static : what it was made of. tag : names the content."""
+
+    generation: int
+    static: Membership
+    body: bytes
+    tag: str
+
+
 class Coordinator:
     """The daemon."""
 
@@ -75,6 +87,7 @@ class Coordinator:
         self._failures = 0
         self._edges = 0
         self._left_out: tuple[str, ...] = ()
+        self._document: _Document | None = None
         self._channels: ReportChannels | None = None
         self.server = WebServer(
             "fabricpulse clocksync coordinator",
@@ -277,10 +290,25 @@ class Coordinator:
         self._left_out = left_out
         return membership
 
-    async def _membership(self, _: web.Request) -> web.Response:
-        # JSON is YAML: the document can be saved and used as a membership file.
-        body = msgspec.json.format(msgspec.json.encode(self.membership()), indent=1)
-        return web.Response(body=body + b"\n", content_type="application/json")
+    async def _membership(self, request: web.Request) -> web.Response:
+        """Every mesh of the fleet asks every two seconds: made once for each change, sent to those who lack it."""
+        document = self._document
+        if (
+            document is None
+            or document.generation != self.fleet.generation
+            or document.static is not self._static
+        ):
+            # JSON is YAML: the document can be saved and used as a membership file.
+            body = msgspec.json.format(msgspec.json.encode(self.membership()), indent=1) + b"\n"
+            # Of the content: a coordinator that was restarted, or another one, need not send it again.
+            tag = hashlib.sha256(body).hexdigest()[:32]
+            document = self._document = _Document(self.fleet.generation, self._static, body, tag)
+        if any(tag.value in (document.tag, "*") for tag in request.if_none_match or ()):
+            response = web.Response(status=304)
+        else:
+            response = web.Response(body=document.body, content_type="application/json")
+        response.etag = document.tag
+        return response
 
     async def _http_sd(self, request: web.Request) -> web.Response:
         """Targets for Prometheus: one group a host that has a lease; `?exporter=mesh|nic|qp|clocksync` or
