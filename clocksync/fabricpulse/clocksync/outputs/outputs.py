@@ -1,6 +1,5 @@
 """Who else on this host gets fleet time: a ClockBound segment, chronyd. The host clock is never steered from here."""
 
-import contextlib
 import time
 from pathlib import Path
 
@@ -47,10 +46,25 @@ class Outputs:
         """Restates the ClockBound segment. holdover_drift_ppb : of the fleet clock."""
         if self.clockbound is not None:
             if self.clockbound.gone():
-                log.warning("somebody removed the segment: here is another", path=str(self.clockbound.path))
-                with contextlib.suppress(OSError):  # nor is there a place for it: the next look tries again
-                    self.clockbound = ClockBoundWriter(self.clockbound.path)
+                self._renew_segment(self.clockbound.path)
             self.clockbound.publish(page, clock.instant(), holdover_drift_ppb)
+
+    def _renew_segment(self, path: Path) -> None:
+        """Makes the segment again that somebody has removed; where that cannot be, the next call tries again."""
+        try:
+            self.clockbound = ClockBoundWriter(path)
+        except OSError as error:
+            if "clockbound" not in self._missing:
+                self._missing.add("clockbound")
+                log.error(
+                    "somebody removed the ClockBound segment, and it cannot be made again: make its directory again, "
+                    "writable for this user",
+                    path=str(path),
+                    reason=error.strerror or str(error),
+                )
+        else:
+            self._missing.discard("clockbound")
+            log.warning("somebody removed the ClockBound segment: here is another", path=str(path))
 
     def feed(self, page: ClockPage, clock: HostClock) -> None:
         """Gives reference clocks a sample. To be called only while synchronised: in holdover chronyd then falls back

@@ -22,6 +22,7 @@ from fabricpulse.clocksync.sidecar.fleet_clock import Correction, FleetClock
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.clocksync.sidecar.host_edges import HostEdges
 from fabricpulse.clocksync.sidecar.neighbours import NeighbourBook, ask_lines, consensus, own_url
+from fabricpulse.clocksync.sidecar.page_file import PageFile, page_of_before
 from fabricpulse.clocksync.sidecar.system_anchor import system_anchor
 from fabricpulse.clocksync.sidecar.view import SidecarHistory, SidecarView
 from fabricpulse.clocksync.wire.messages import (
@@ -42,10 +43,9 @@ from fabricpulse.core.fleet.membership import Membership, load_membership
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
-from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path, write_refused
+from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
 from fabricpulse.core.run_lock import RunLock
-from fabricpulse.core.shm.clock_page import ClockPage, ClockPageReader, ClockPageWriter, ClockStatus
-from fabricpulse.core.shm.mapping import LayoutError
+from fabricpulse.core.shm.clock_page import ClockStatus
 from fabricpulse.core.web.client import open_session
 from fabricpulse.core.web.listeners import parse_address
 from fabricpulse.core.web.server import WebServer
@@ -77,9 +77,9 @@ class Sidecar:
         self._lock = RunLock(run_dir, "clocksync sidecar")
         now = self._clock.instant()
         parameters = self._config.clock_parameters()
-        self._fleet_clock = FleetClock.start(parameters, now, _old_page(clock_page_path()))
-        self._writer = _open_page(clock_page_path())
-        self._writer.write(self._fleet_clock.page)
+        self._fleet_clock = FleetClock.start(parameters, now, page_of_before(clock_page_path()))
+        self._page_file = PageFile(clock_page_path())
+        self._page_file.write(self._fleet_clock.page)
         self._outputs = Outputs(self._config.outputs)
         self._edges = HostEdges(probe_ring_path(), self._config.estimator.parameters(), self._config.host)
         self._edges_told = -1
@@ -177,7 +177,7 @@ class Sidecar:
     def _leave(self) -> None:
         """What the page says when nobody looks after it any more: holdover, for as long as a page holds."""
         page = self._fleet_clock.hold(self._clock.instant())
-        self._writer.write(page)
+        self._page_file.write(page)
         self._outputs.publish(page, self._clock, self._config.clock.holdover_drift_ppb)
         self._lock.release()
 
@@ -192,11 +192,7 @@ class Sidecar:
         # Trains that were on their way come in a little later, with stamps of both clocks.
         if self._stepped_s is not None and time.monotonic() - self._stepped_s < _LATE_TRAINS_S:
             self._edges.clear()
-        if self._writer.gone():
-            log.warning("somebody removed the clock page: here is another", path=str(clock_page_path()))
-            with contextlib.suppress(OSError):  # nor is there a place for it: the next tick tries again
-                self._writer = ClockPageWriter(clock_page_path())
-        self._writer.write(self._fleet_clock.published(now))
+        self._page_file.write(self._fleet_clock.published(now))
         self._outputs.publish(page, self._clock, self._config.clock.holdover_drift_ppb)
 
     async def _close_sessions(self) -> None:
@@ -399,7 +395,7 @@ class Sidecar:
         known = self._fleet_clock.known
         shown = self._fleet_clock.page.at(now.raw_ns).fleet_ns
         self._fleet_clock.correct(now, correction)
-        self._writer.write(self._fleet_clock.published(now))
+        self._page_file.write(self._fleet_clock.published(now))
         error_ns = shown - self._fleet_clock.target.at(now.raw_ns) if known else 0
         self._history.add(self._fleet_clock, now, error_ns)
 
@@ -466,24 +462,3 @@ def correction_of(reply: StepReply, line: Line) -> Correction:
         free=anchored,
         adrift=reply.adrift,
     )
-
-
-def _old_page(path: Path) -> ClockPage | None:
-    """The page of the sidecar that was here before, if it left one that can be read."""
-    try:
-        reader = ClockPageReader(path)
-    except (OSError, LayoutError):
-        return None
-    try:
-        return reader.read()
-    except (TimeoutError, ValueError):
-        return None
-    finally:
-        reader.close()
-
-
-def _open_page(path: Path) -> ClockPageWriter:
-    try:
-        return ClockPageWriter(path)
-    except OSError as error:
-        raise write_refused("the clock page", path, error) from error
