@@ -186,7 +186,10 @@ static inline void fp_fleet_clock_close(struct fp_fleet_clock* clock) {
 static inline int fp_fleet_clock_now(const struct fp_clock_page* page, struct fp_fleet_time* now) {
   struct fp_clock_page copy;
   if (fp_clock_page_read(page, &copy, 10000) != 0) return -1;
-  *now = fp_clock_at(&copy, fp_raw_clock_now());
+  int64_t raw_ns = fp_raw_clock_now();
+  *now = fp_clock_at(&copy, raw_ns);
+  // Written later than now: before the machine was booted, which set the raw clock to 0.
+  if (raw_ns < copy.bound_ref_raw_ns) now->status = (uint32_t)FP_CLOCK_UNKNOWN;
   return 0;
 }
 

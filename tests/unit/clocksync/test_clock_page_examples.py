@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,17 @@ def test_it_says_now_earliest_and_latest(program: list[str], tmp_path: Path) -> 
     assert before + 1_000_000 <= now <= time.time_ns() + 1_000_000 + 20_000 * past_s
     assert now - earliest == latest - now
     assert 2_000 <= now - earliest <= 2_000 + 250 * past_s + 1
+
+
+def test_a_page_of_before_the_boot_is_no_fleet_time(program: list[str], tmp_path: Path) -> None:
+    """In a run directory that outlives the boot, until the sidecar starts: the raw clock is behind the page's."""
+    now = HostClock().instant()
+    ClockPageWriter(tmp_path / "clock").write(page(replace(now, raw_ns=now.raw_ns + 3600 * 10**9)))
+
+    result = run(program, tmp_path)
+
+    assert result.returncode == 1
+    assert "no fleet time" in result.stderr
 
 
 def test_it_says_when_there_is_no_fleet_time(program: list[str], tmp_path: Path) -> None:

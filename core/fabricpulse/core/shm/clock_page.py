@@ -124,7 +124,10 @@ class ClockPageReader:
     def now(self) -> FleetTime:
         """Fleet time now. Look at its status first: UNKNOWN means that there is none. Raises TimeoutError as `read`."""
         page = self.read()
-        return page.at(raw_now_ns())
+        raw_ns = raw_now_ns()
+        shown = page.at(raw_ns)
+        # Written later than now: before the machine was booted, which set the raw clock to 0.
+        return replace(shown, status=ClockStatus.UNKNOWN) if raw_ns < page.bound_ref_raw_ns else shown
 
     def read(self) -> ClockPage:
         """One consistent copy. Raises TimeoutError if the writer died while writing."""
