@@ -131,6 +131,24 @@ def test_a_step_of_the_host_clock_does_not_move_fleet_time(step_ns: int) -> None
     assert page.status == ClockStatus.SYNCHRONIZED
 
 
+@pytest.mark.parametrize("wrong_ns", [-MS, 200_000, 6_000])
+def test_after_a_step_what_rests_on_the_clock_of_before_is_left_aside(wrong_ns: int) -> None:
+    """Of some edges or all: it contradicts what is known without it. Taken when it cannot be of before any more."""
+    clock = synced()
+    clock.tick(at(5.25, step_ns=MS))
+    for t in (5.5, 6.0, 7.0):
+        now = at(t, step_ns=MS)
+        right = truth(t, now)
+        wrong = replace(right, correction_ns=right.correction_ns + wrong_ns, bound_ns=abs(wrong_ns) + 1_000)
+        page = clock.correct(now, wrong)
+        assert page.status == ClockStatus.DISRUPTED
+        assert abs(page.at(now.raw_ns).fleet_ns - t * S) < 2_000
+    late = 5.3 + PARAMETERS.memory_ns / S
+    now = at(late, step_ns=MS)
+    wrong = replace(truth(late, now), correction_ns=truth(late, now).correction_ns + wrong_ns)
+    assert clock.correct(now, wrong).status == ClockStatus.SYNCHRONIZED
+
+
 def test_a_restarted_sidecar_goes_on_where_the_old_one_was() -> None:
     """The page of a sidecar that died 3 s ago is taken over: HOLDOVER at once, no jump, bound still holding."""
     old = synced().page

@@ -7,7 +7,8 @@ within the bound, which grows while no correction comes.
 Fleet time is laid over CLOCK_MONOTONIC_RAW: whoever steps or slews the host clock does not move it. Corrections are
 of the host clock, whose stamps they come from; `host_line.py` says where it is. After it was turned, what was
 measured across the turn is worth less by what it may have bent, and is left aside where going on by the raw clock is
-worth more. After a step the status is DISRUPTED until the next correction: stamps of the host clock are in doubt.
+worth more. After a step the status is DISRUPTED until the next correction: stamps of the host clock are in doubt. One
+that contradicts what the raw clock has kept rests on stamps of before the step, of some edges at least.
 
 Pure: readings of the clocks are passed in, the page to publish comes out.
 """
@@ -57,7 +58,7 @@ class FleetClock:
     """The state. `page` is what to publish; `target` the line over the raw clock that the last correction asked for.
 
     corrected_raw_ns : when the last one came. adrift : it was. breaks : steps and large turns of the host clock, after
-    which nothing that was measured before is of use.
+    which nothing that was measured before is of use. stepped_raw_ns : when the last step was seen, None without.
     """
 
     parameters: FleetClockParameters
@@ -67,6 +68,7 @@ class FleetClock:
     corrected_raw_ns: int = 0
     adrift: bool = False
     breaks: int = 0
+    stepped_raw_ns: int | None = None
 
     @classmethod
     def start(
@@ -123,7 +125,8 @@ class FleetClock:
     def correct(self, now: Instant, correction: Correction) -> ClockPage:
         """Takes a correction. The first one sets the clock, later ones slew it.
 
-        One that rests on a host clock that was turned meanwhile is left aside if it says less than is known without it.
+        One that rests on a host clock that was turned meanwhile is left aside if it says less than is known without it,
+        and one that rests on a host clock that was stepped if it contradicts what is known without it.
         """
         self.tick(now)
         if self.known and not self.host.settled:
@@ -141,6 +144,8 @@ class FleetClock:
             kept = self.page.at(now.raw_ns).bound_ns + self.page.drift_ppb
             if bound + drift_ppb > kept:
                 return self.page
+        if self.known and self._of_before_the_step(now, target):
+            return self.page
         self.adrift = correction.adrift
         if not (self.adrift and self.known):
             self.corrected_raw_ns = now.raw_ns
@@ -209,6 +214,14 @@ class FleetClock:
         """What this clock alone is good for, whatever others know: as of the last correction, aged as in holdover."""
         return self.page.at(now.raw_ns).bound_ns + self._uncorrected_ns(now)
 
+    def _of_before_the_step(self, now: Instant, target: ClockLine) -> bool:
+        """True while what a correction rests on may reach back to before a step, and this one shows that it does."""
+        if self.page.status != ClockStatus.DISRUPTED or self.stepped_raw_ns is None:
+            return False
+        shown = self.page.at(now.raw_ns)
+        recent = now.raw_ns - self.stepped_raw_ns <= self.parameters.memory_ns
+        return recent and abs(target.at(now.raw_ns) - shown.fleet_ns) > shown.bound_ns
+
     def _uncorrected_ns(self, now: Instant) -> int:
         """What the bound still lacks when it turns out that nothing has been measured since the last correction."""
         more_ppb = max(0, self.parameters.holdover_drift_ppb - self.page.drift_ppb)
@@ -268,6 +281,7 @@ class FleetClock:
             self.breaks += 1
         if change != HostChange.STEP:
             return
+        self.stepped_raw_ns = now.raw_ns
         self.page = replace(self.page, disruptions=self.page.disruptions + 1)
         if self.known:
             self.page = self._rebound(now, ClockStatus.DISRUPTED, self.parameters.holdover_drift_ppb)
