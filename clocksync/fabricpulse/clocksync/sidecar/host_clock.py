@@ -4,11 +4,9 @@ instant.
 
 import time
 
+from fabricpulse.clocksync._clocks import read_together
 from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.core.shm.virtual_clock import VirtualClock, open_virtual_clock
-
-# What takes longer has met an interrupt, or a cold cache.
-_HARDLY_SLOWER = 1.2
 
 
 class HostClock:
@@ -21,29 +19,15 @@ class HostClock:
         """The host clock, ns since 1970."""
         return self.from_kernel(time.time_ns())
 
-    def instant(self, tries: int = 100) -> Instant:
-        """Both clocks at one moment, to some 2 ns: the mean of those of `tries` readings that were hardly slower than
-        the fastest. All take some 40 us.
+    def instant(self, tries: int = 40) -> Instant:
+        """Both clocks at one moment, to some 3 ns: the mean of those of `tries` readings that were hardly slower than
+        the fastest.
 
-        The first dozen pay for caches that went cold while the program slept; they are slow, and wrong to one side. The
-        fastest of five readings has an error of 10 to 30 ns (one standard deviation).
+        The first dozens pay for caches that went cold while the program slept. Raises ValueError when `tries` is not
+        positive.
         """
-        read, real_clock, raw_clock = time.clock_gettime_ns, time.CLOCK_REALTIME, time.CLOCK_MONOTONIC_RAW
-        readings = []
-        for _ in range(tries):
-            before = read(raw_clock)
-            real = read(real_clock)
-            readings.append((read(raw_clock) - before, before, real))
-        fastest_ns, raw, host = min(readings)
-        # Of small differences: the raw clock in the middle of a reading minus the real one, as against the fastest.
-        middles = [
-            (before - raw) - (real - host) + took / 2
-            for took, before, real in readings
-            if took <= fastest_ns * _HARDLY_SLOWER
-        ]
-        # Others are of before, or after, a step of the host clock.
-        alike = [middle for middle in middles if abs(middle - fastest_ns / 2) <= fastest_ns * _HARDLY_SLOWER]
-        return Instant(self.from_kernel(host), raw + round(sum(alike) / len(alike)))
+        real_ns, raw_ns = read_together(tries)
+        return Instant(self.from_kernel(real_ns), raw_ns)
 
     def from_kernel(self, kernel_ns: int) -> int:
         """What the host clock shows when the kernel's CLOCK_REALTIME is `kernel_ns`."""

@@ -22,9 +22,10 @@ TURN_NS = 400
 STEP_NS = 20_000
 # No daemon slews a clock faster: chronyd's limit.
 _FASTEST_PPM = 100_000
-# The line rests on so many readings at most: 3 s of them. More would average the noise of readings better, which is
-# some 3 ns, but follow worse what chronyd, or the wander of a virtual clock in the lab, does to the rate.
-_READINGS = 12
+# The line rests on so many readings at most: 2 s of them. More would average the noise of readings better, which is
+# 0.3 ns on a quiet machine, but follow worse what chronyd, or the wander of a virtual clock in the lab, does to the
+# rate.
+_READINGS = 8
 # So many of them and it has been right about the last.
 _SETTLED = 3
 # A rate is that of so long: in less, noise would tell it.
