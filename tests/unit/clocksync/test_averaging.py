@@ -1,8 +1,12 @@
 """Without a coordinator: rounds of averaging with neighbours."""
 
 import numpy as np
+import pytest
 
+from fabricpulse.clocksync.edge.estimator import EdgeFit, Extremes, Quality
 from fabricpulse.clocksync.sidecar.averaging import NeighbourView, average
+from fabricpulse.clocksync.sidecar.neighbours import consensus
+from fabricpulse.clocksync.wire.messages import Line, LineReply
 
 
 def rounds(n: int, count: int, seed: int, liar: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -21,7 +25,7 @@ def rounds(n: int, count: int, seed: int, liar: int | None = None) -> tuple[np.n
             for j in near[i]:
                 measured = clock[j] - clock[i] + (noise[i, j] if i < j else -noise[j, i])
                 lie = 5_000_000 if j == liar else 0
-                views.append(NeighbourView(float(old[j] + measured + lie), 0.0, 10.0, old_bound[j] + 2_000))
+                views.append(NeighbourView(int(old[j] + measured + lie), 0.0, 10.0, old_bound[j] + 2_000))
             result = average(0, int(old[i]), 0.0, float(old_bound[i]), views)
             assert result is not None
             correction[i], bound[i] = result.correction_ns, result.bound_ns
@@ -49,3 +53,23 @@ def test_one_liar_does_not_pull_the_others() -> None:
 def test_nobody_to_average_with() -> None:
     """No views, no correction."""
     assert average(0, 5, 0.0, 1.0, []) is None
+
+
+@pytest.mark.parametrize("apart_ns", [0, 30_000_000, 55 * 365 * 86_400 * 10**9])
+def test_how_far_clocks_are_apart_does_not_matter(apart_ns: int) -> None:
+    """Of a neighbour whose clock began in 1970 a word is worth as much as of any other."""
+    now = 1_800_000_000_123_456_789
+    neighbour_ns = now - apart_ns
+    # Fleet time is ours plus 77 ns, and we do not have it yet.
+    line = Line(neighbour_ns, apart_ns + 77, 0, 500)
+    reply = LineReply("h1", neighbour_ns, line, True)
+    extremes = Extremes(now, -apart_ns, now, -apart_ns)
+    fit = EdgeFit(
+        t_ns=now, t_last_ns=now, offset_ns=-apart_ns, rate_ppb=0.0, half_gap_ns=1_000.0, above_ns=1_000.0,
+        below_ns=1_000.0, rate_low_ppb=-250.0, rate_high_ppb=250.0, bound_ns=1_100.0, sigma_ns=10.0,
+        rate_sigma_ppb=5.0, pure=100, trains=200, window_s=4.0, quality=Quality.CODED, guard_ns=30.0,
+        raw_offset_ns=-apart_ns, level=None, extremes=extremes,
+    )  # fmt: skip
+    correction = consensus("h0", None, [("h1", fit)], {"h1": reply}, now, 250.0)
+    assert correction is not None
+    assert correction.correction_ns == 77

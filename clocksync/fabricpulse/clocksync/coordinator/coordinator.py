@@ -312,7 +312,8 @@ class Coordinator:
 
     async def _http_sd(self, request: web.Request) -> web.Response:
         """Targets for Prometheus: one group a host that has a lease; `?exporter=mesh|nic|qp|clocksync` or
-        `?port=`. Sidecars are listed with the port that they listen on.
+        `?port=`. A sidecar is listed with the port of its own URL; one that listens on a wildcard and has no
+        advertise_url is taken to listen on the usual port.
         """
         if (left := self._started_s + self._config.lease_s - time.monotonic()) > 0:
             # An empty list would make Prometheus drop what it has; after an error it keeps that.

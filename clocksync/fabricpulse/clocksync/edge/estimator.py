@@ -144,9 +144,10 @@ class EdgeFit:
     extremes: Extremes
     fresh: Fresh | None = None
 
-    def at(self, t_ns: int) -> float:
+    def at(self, t_ns: int) -> int:
         """Offset extrapolated to our host time `t_ns`, ns."""
-        return self.offset_ns + self.rate_ppb * 1e-9 * (t_ns - self.t_ns)
+        # A float would know the offset of a clock of 1970 to 256 ns.
+        return self.offset_ns + round(self.rate_ppb * 1e-9 * (t_ns - self.t_ns))
 
 
 @dataclass(frozen=True)

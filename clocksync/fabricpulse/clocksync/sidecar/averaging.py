@@ -18,7 +18,7 @@ class NeighbourView:
     `ref_host_ns`.
     """
 
-    correction_ns: float
+    correction_ns: int
     rate_ppb: float
     sigma_ns: float
     bound_ns: float
@@ -37,7 +37,7 @@ def average(
     """
     if not views:
         return None
-    base = round(views[0].correction_ns) if own_correction_ns is None else own_correction_ns
+    base = views[0].correction_ns if own_correction_ns is None else own_correction_ns
     # A neighbour whose word is far from the others' is left out: distance to the median against the sum of
     # bounds.
     ordered = sorted(view.correction_ns - base for view in views)

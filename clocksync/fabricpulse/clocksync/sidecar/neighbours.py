@@ -114,7 +114,7 @@ def consensus(
             continue
         offset = fit.at(now_ns)
         # c_us - c_peer = offset; the peer's line is brought to our moment by the peer's own clock.
-        elapsed = now_ns + round(offset) - reply.line.ref_host_ns
+        elapsed = now_ns + offset - reply.line.ref_host_ns
         peer_correction = reply.line.correction_ns + elapsed * reply.line.rate_ppt // 10**12
         age_s = (now_ns - fit.t_last_ns) * 1e-9
         views.append(
