@@ -103,6 +103,41 @@ def test_edges_that_are_late_to_know_of_a_step_make_nobody_suspect(
     assert abs(fleet.error_ns("h03")) <= 1
 
 
+def test_edges_may_be_late_one_after_the_other_and_replies_lost(fleet: ReportingFleet) -> None:
+    """A host that followed one part and did not hear of the other: what it is wrong by is the sum of both."""
+    fleet.step_clock("h03", _MS)
+    fleet.lies_ns["h03"] = -300_000
+    fleet.run()
+    fleet.lies_ns["h03"] = -_MS
+    fleet.unheard.add("h03")
+    fleet.run()
+    fleet.unheard.clear()
+    fleet.run()
+    assert fleet.bound_ns("h03") >= abs(fleet.error_ns("h03")) == _MS
+    del fleet.lies_ns["h03"]
+    fleet.run(30)
+    assert fleet.suspects() == {}
+    assert fleet.bound_ns("h03") < 10_000
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_a_fleet_that_moves_while_a_host_has_just_been_stepped_makes_nobody_suspect(
+    fleet: ReportingFleet, lost: int
+) -> None:
+    """A host that hears later than the others of an anchor that moves them all follows them, which is no jump."""
+    fleet.step_clock("h03", _MS)
+    fleet.run(2)
+    fleet.anchors = {"h01": (10 * _MS, 2_000)}
+    if lost:
+        fleet.unheard.add("h03")
+        fleet.run(lost)
+        fleet.unheard.clear()
+    fleet.run(30)
+    assert fleet.suspects() == {}
+    assert fleet.bound_ns("h03") < 10_000
+    assert abs(fleet.error_ns("h03") - fleet.error_ns("h05")) <= 1
+
+
 def test_a_step_does_not_excuse_stamps_that_stay_wrong(fleet: ReportingFleet) -> None:
     """A host that lies from the moment of a step on is named when its edges have had time to know of the step."""
     fleet.step_clock("h03", _MS)

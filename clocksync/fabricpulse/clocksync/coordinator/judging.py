@@ -57,21 +57,21 @@ class Judge:
         columns["jumped_s"][slots[stepped]] = -np.inf
         columns["stepped_s"][slots[stepped]] = now_s
         columns["steps"][slots[placed]] = rows["steps"][placed]
-        settling = now_s - columns["stepped_s"][slots] <= _SETTLING_S
-        # What it was told counts, as a reply may be lost. After a step only the host knows its line.
-        told = (now_s - columns["placed_s"][slots] <= self._stale_s) & ~settling
+        # What it was told counts, as a reply may be lost, or refused. At a step only the host knows its line, which it
+        # carried over the step; from then on the sum of what solves moved it by is how far it is from there.
+        told = (now_s - columns["placed_s"][slots] <= self._stale_s) & ~stepped
         columns["placed_s"][slots[placed]] = now_s
         since_ns = np.where(told, host_now - columns["ref_ns"][slots], 0).astype(np.float64)
         turned = np.rint(since_ns * columns["rate_ppt"][slots] * 1e-12).astype(np.int64)
         expected = np.where(told, columns["correction_ns"][slots] + turned, hosts.correction_ns)
         moved = (solution.correction_ns - expected).astype(np.float64)
-        before = columns["jump_ns"][slots]
-        # The line that it was told had a bound of at least the jump: with a smaller one, it did not follow.
-        before = np.where(settling & (hosts.bound_ns < np.abs(before)), 0.0, before)
-        jump, jumped = unexplained(before, moved, hosts.bound_ns, solution.bound_ns, placed & hosts.known)
+        jump, jumped = unexplained(
+            columns["jump_ns"][slots], moved, hosts.bound_ns, solution.bound_ns, placed & hosts.known
+        )
         columns["jump_ns"][slots] = jump
         # Solves by edges that still are of the clock before the step: a wider bound, but no reason to blame the host.
-        columns["jumped_s"][slots[(jumped | (jump != 0)) & ~settling]] = now_s
+        settled = now_s - columns["stepped_s"][slots] > _SETTLING_S
+        columns["jumped_s"][slots[(jumped | (jump != 0)) & settled]] = now_s
         return jumped
 
     def judge(
