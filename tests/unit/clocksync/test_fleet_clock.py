@@ -149,6 +149,20 @@ def test_after_a_step_what_rests_on_the_clock_of_before_is_left_aside(wrong_ns: 
     assert clock.correct(now, wrong).status == ClockStatus.SYNCHRONIZED
 
 
+def test_a_host_in_holdover_after_a_step_does_not_follow_the_clock_of_before_either() -> None:
+    """It has refused all corrections for so long that it says holdover, and windows still reach back to the step."""
+    clock = synced()
+    clock.tick(at(5.25, step_ns=MS))
+    for t in np.arange(5.5, 5.2 + PARAMETERS.memory_ns / S, 0.25):
+        now = at(t, step_ns=MS)
+        page = clock.correct(now, truth(t, now, bound_ns=MS, error_ns=-MS))
+        assert abs(page.at(now.raw_ns).fleet_ns - t * S) < 2_000
+    assert page.status == ClockStatus.HOLDOVER
+    t += 0.25
+    now = at(t, step_ns=MS)
+    assert clock.correct(now, truth(t, now)).status == ClockStatus.SYNCHRONIZED
+
+
 def test_a_restarted_sidecar_goes_on_where_the_old_one_was() -> None:
     """The page of a sidecar that died 3 s ago is taken over: HOLDOVER at once, no jump, bound still holding."""
     old = synced().page

@@ -7,8 +7,9 @@ within the bound, which grows while no correction comes.
 Fleet time is laid over CLOCK_MONOTONIC_RAW: whoever steps or slews the host clock does not move it. Corrections are
 of the host clock, whose stamps they come from; `host_line.py` says where it is. After it was turned, what was
 measured across the turn is worth less by what it may have bent, and is left aside where going on by the raw clock is
-worth more. After a step the status is DISRUPTED until the next correction: stamps of the host clock are in doubt. One
-that contradicts what the raw clock has kept rests on stamps of before the step, of some edges at least.
+worth more. After a step the status is DISRUPTED until the next correction, or holdover: stamps of the host clock are in
+doubt. A correction that contradicts what the raw clock has kept rests on stamps of before the step, of some edges at
+least.
 
 Pure: readings of the clocks are passed in, the page to publish comes out.
 """
@@ -216,7 +217,8 @@ class FleetClock:
 
     def _of_before_the_step(self, now: Instant, target: ClockLine) -> bool:
         """True while what a correction rests on may reach back to before a step, and this one shows that it does."""
-        if self.page.status != ClockStatus.DISRUPTED or self.stepped_raw_ns is None:
+        # Not by the status: what has not been corrected for long enough is no longer disrupted but in holdover.
+        if self.stepped_raw_ns is None or self.corrected_raw_ns >= self.stepped_raw_ns:
             return False
         shown = self.page.at(now.raw_ns)
         recent = now.raw_ns - self.stepped_raw_ns <= self.parameters.memory_ns
