@@ -22,8 +22,8 @@ NB_MODULE(_clocks, m) {
       "read_together", [](int tries) { return as_tuple(fabricpulse::read_clocks_together(tries)); },
       nanobind::arg("tries"),
       "CLOCK_REALTIME and CLOCK_MONOTONIC_RAW at one moment, ns: the mean of those of `tries` readings that "
-      "were "
-      "hardly slower than the fastest. Raises ValueError when `tries` is not positive.");
+      "were hardly slower than the fastest. Raises ValueError when `tries` is not positive, RuntimeError "
+      "when the raw clock ran backward in all of them.");
   m.def(
       "moment_of",
       [](const std::vector<std::tuple<int64_t, int64_t, int64_t>>& readings) {

@@ -22,7 +22,7 @@ struct ClockMoment {
 
 // The mean of those readings that were hardly slower than the fastest. The first after a sleep find cold
 // caches: they are slow, and wrong to one side, as those are that met an interrupt. Throws
-// std::invalid_argument without a reading.
+// std::invalid_argument without a reading, std::runtime_error when the raw clock ran backward in all of them.
 ClockMoment moment_of(const std::vector<ClockReading>& readings);
 
 // Reads CLOCK_MONOTONIC_RAW and CLOCK_REALTIME `tries` times. Throws std::invalid_argument when that is not

@@ -41,6 +41,17 @@ def test_a_step_amid_the_readings_gives_a_moment_of_before_or_after(step_at: int
     assert min(abs(error), abs(error - stepped_ns)) <= 3
 
 
+@pytest.mark.parametrize("backward", [0, 50, 99])
+@pytest.mark.parametrize("by_ns", [1, 30, 10_000])
+def test_a_reading_in_which_the_raw_clock_ran_backward_has_no_say(backward: int, by_ns: int) -> None:
+    readings = _readings(0)
+    before, real, _ = readings[backward]
+    readings[backward] = before, real, before - by_ns
+    assert abs(_error_ns(readings)) <= 3
+    with pytest.raises(RuntimeError, match="ran backward"):
+        moment_of([readings[backward]])
+
+
 def test_what_the_kernel_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between a reading before and one after, of both clocks; and looks agree with each other on how far these are
     apart.

@@ -24,7 +24,7 @@ class HostClock:
         the fastest.
 
         The first dozens pay for caches that went cold while the program slept. Raises ValueError when `tries` is not
-        positive.
+        positive, RuntimeError when the raw clock ran backward in all of them.
         """
         real_ns, raw_ns = read_together(tries)
         return Instant(self.from_kernel(real_ns), raw_ns)
