@@ -79,7 +79,7 @@ std::string default_plugin() {
   directory.resize(directory.rfind('/'));
   for (const std::string& pattern :
        {directory + "/libnccl-net-fabricpulse.so",
-        directory + "/../lib*/python3*/site-packages/fabricpulse/nccl_plugin/libnccl-net-fabricpulse.so"}) {
+        directory + "/../lib*/python3*/site-packages/fabricpulse/plugin/libnccl-net-fabricpulse.so"}) {
     glob_t found{};
     std::string path;
     if (glob(pattern.c_str(), 0, nullptr, &found) == 0 && found.gl_pathc > 0) path = found.gl_pathv[0];

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fabricpulse.exporters import _probe_engine as native
-from fabricpulse.exporters.mesh.snapshot import Snapshot, parse_snapshot
+from fabricpulse.mesh import _probe_engine as native
+from fabricpulse.mesh.snapshot import Snapshot, parse_snapshot
 
 
 def start(plan: dict[str, Any]) -> native.Engine:

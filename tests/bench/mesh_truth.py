@@ -13,8 +13,8 @@ from tests.fixtures.fuzzing import CrashError, libfuzzer_compiler, run_target
 from tests.fixtures.probe_fuzz import LONGEST, compile_probe_fuzz, seeds
 
 from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, ProbeRingReader
-from fabricpulse.exporters import _probe_engine as native
 from fabricpulse.lab.clocks import HostClock
+from fabricpulse.mesh import _probe_engine as native
 
 
 def to_kernel(clock: HostClock, host_ns: int) -> int:

@@ -14,8 +14,8 @@ from tests.bench.nic_daemons import NODE_PORT, node_command, parse, rows, runnin
 from tests.fixtures.broken_nic import VICTIM, WAYS, permission_denied
 from tests.fixtures.sys_tree import SysTree
 
-from fabricpulse.exporters.nic.config import NicConfig
-from fabricpulse.exporters.nic.exporter import NicExporter
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.exporter import NicExporter
 
 
 def bench_broken(root: Path, binary: str | None) -> None:

@@ -4,7 +4,7 @@ import statistics
 import time
 
 from tests.bench.plugin_rows import in_turn, report
-from tests.integration.nccl_plugin.paths import collided, elsewhere, two_spines
+from tests.integration.plugin.paths import collided, elsewhere, two_spines
 
 from fabricpulse.lab import Lab
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from tests.bench.plugin_nets import Net, measure, our_net
 from tests.bench.plugin_rows import in_turn, report
 from tests.bench.rows import quantile
-from tests.integration.nccl_plugin.chaos import play
-from tests.integration.nccl_plugin.ring import Ring
+from tests.integration.plugin.chaos import play
+from tests.integration.plugin.ring import Ring
 
-from fabricpulse.core.control_socket import ControlClient
 from fabricpulse.lab import Lab
+from fabricpulse.plugin_ipc.control import ControlClient
 
 
 def bench_rails(program: Path, rounds: int, seconds: float) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.integration.nccl_plugin.real_nccl import NoNcclError, nccl_library, places
+from tests.integration.plugin.real_nccl import NoNcclError, nccl_library, places
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab
-from fabricpulse.nccl_plugin.locate import library
+from fabricpulse.plugin.locate import library
 
 ROOT = Path(__file__).parents[2]
 PORT = 7100

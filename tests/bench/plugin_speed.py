@@ -10,7 +10,7 @@ from tests.bench.plugin_nets import Net, measure, our_net
 from tests.bench.plugin_rows import in_turn, report
 
 from fabricpulse.lab import Lab
-from fabricpulse.nccl_plugin.locate import library
+from fabricpulse.plugin.locate import library
 
 SIZES = (4096, 65536, 1 << 20, 4 << 20)
 

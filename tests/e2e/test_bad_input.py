@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.ports import reserved_port
 
-from fabricpulse.nccl_plugin import locate
+from fabricpulse.plugin import locate
 
 FABRICPULSE = (sys.executable, "-m", "fabricpulse.core.cli")
 DAEMONS = (

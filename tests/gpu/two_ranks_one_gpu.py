@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.nccl_plugin.environment import plan
-from fabricpulse.nccl_plugin.jobs import Job, change_message, find_jobs
-from fabricpulse.nccl_plugin.locate import library
+from fabricpulse.plugin.environment import plan
+from fabricpulse.plugin.jobs import Job, change_message, find_jobs
+from fabricpulse.plugin.locate import library
 
 WORLD = 2
 START_S = 120.0  # torch and CUDA are slow to load

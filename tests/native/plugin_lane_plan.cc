@@ -1,5 +1,5 @@
 // Prints which pairs of NICs the lanes of a connection go over (nccl_plugin/src/core/lane_plan.h);
-// tests/unit/nccl_plugin/test_lane_plan.py asks.
+// tests/unit/plugin/test_lane_plan.py asks.
 //
 // Usage: plugin_lane_plan LOCAL REMOTE DEVICE PEER_DEVICE MOST PATHS [PRESENT...]
 // Pairs are written LOCAL-REMOTE. With PRESENT (of another plan): what is added to them.

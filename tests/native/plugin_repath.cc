@@ -1,4 +1,4 @@
-// Plays a script to the judge of paths (nccl_plugin/src/core/repath.h); tests/unit/nccl_plugin/test_repath.py
+// Plays a script to the judge of paths (nccl_plugin/src/core/repath.h); tests/unit/plugin/test_repath.py
 // writes it. One command a line on standard input:
 //   s <lane> <up> <movable> <busy> <delivered> <speed> <troubles> <rtt_ns> <now_ns>
 //   v <lanes> <waiting> <now_ns>     prints the verdict: a lane, or -1

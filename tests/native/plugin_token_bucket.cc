@@ -1,5 +1,5 @@
 // Plays a script to the bucket that lets clients of the control socket in
-// (nccl_plugin/src/control/token_bucket.h); tests/unit/nccl_plugin/test_token_bucket.py writes it. Arguments:
+// (nccl_plugin/src/control/token_bucket.h); tests/unit/plugin/test_token_bucket.py writes it. Arguments:
 // tokens a second, most tokens. One command a line on standard input:
 //   a <now_ns>   time passes; prints how many tokens can be taken, and the nanoseconds until the next one
 //   t            takes one

@@ -14,7 +14,7 @@ import pytest
 
 COMMAND = Path(sys.executable).with_name("fabricpulse")
 COMMANDS = sorted(entry_points(group="fabricpulse.commands"), key=lambda entry: entry.name)
-COMPONENTS = ("core", "exporters", "clocksync", "nccl_plugin", "remediation", "lab")
+PACKAGES = ("clocksync", "core", "lab", "mesh", "nic", "plugin", "plugin_ipc", "qp", "remediation", "rules")
 
 
 def fabricpulse(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -28,16 +28,16 @@ def fabricpulse(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def portion(component: str) -> Path:
-    [folder] = import_module(f"fabricpulse.{component}").__path__
+def portion(package: str) -> Path:
+    [folder] = import_module(f"fabricpulse.{package}").__path__
     return Path(folder)
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_it_is_the_wheel(component: str) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_it_is_the_wheel(package: str) -> None:
     """Each component comes from this environment, not from a checkout, with its marker for type checkers."""
-    assert portion(component).is_relative_to(sys.prefix)
-    assert (portion(component) / "py.typed").is_file()
+    assert portion(package).is_relative_to(sys.prefix)
+    assert (portion(package) / "py.typed").is_file()
 
 
 def test_no_native_sources() -> None:
@@ -133,4 +133,4 @@ def test_probe_engine_is_there() -> None:
     from fabricpulse.core._layouts import layouts
 
     assert layouts()["clock_page"]["sizeof"] > 0
-    assert list(portion("exporters").rglob("_*.so"))
+    assert list(portion("mesh").rglob("_*.so"))

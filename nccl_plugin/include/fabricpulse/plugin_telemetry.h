@@ -34,7 +34,7 @@
 //
 // Units: bytes, nanoseconds. *_mono_ns is CLOCK_MONOTONIC of the machine, *_host_ns is the host's clock
 // (CLOCK_REALTIME through the virtual clock page where there is one). Python mirror:
-// core/fabricpulse/core/shm/plugin_telemetry.py.
+// nccl_plugin/fabricpulse/plugin_ipc/telemetry.py.
 #ifndef FABRICPULSE_PLUGIN_TELEMETRY_H_
 #define FABRICPULSE_PLUGIN_TELEMETRY_H_
 
@@ -295,17 +295,17 @@ struct fp_plugin_event {
 #ifdef __cplusplus
 #include <cstddef>
 static_assert(sizeof(fp_delay_histogram) == 208,
-              "Python mirror: core/fabricpulse/core/shm/plugin_telemetry.py");
+              "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 static_assert(sizeof(fp_plugin_header) == 688,
-              "Python mirror: core/fabricpulse/core/shm/plugin_telemetry.py");
-static_assert(sizeof(fp_plugin_device) == 96, "Python mirror: core/fabricpulse/core/shm/plugin_telemetry.py");
+              "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
+static_assert(sizeof(fp_plugin_device) == 96, "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 static_assert(sizeof(fp_plugin_connection) == 256,
-              "Python mirror: core/fabricpulse/core/shm/plugin_telemetry.py");
-static_assert(sizeof(fp_plugin_lane) == 568, "Python mirror: core/fabricpulse/core/shm/plugin_telemetry.py");
-static_assert(sizeof(fp_plugin_pair) == 440, "Python mirror: core/fabricpulse/core/shm/plugin_telemetry.py");
+              "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
+static_assert(sizeof(fp_plugin_lane) == 568, "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
+static_assert(sizeof(fp_plugin_pair) == 440, "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 static_assert(sizeof(fp_plugin_collective) == 168,
-              "Python mirror: core/fabricpulse/core/shm/plugin_telemetry.py");
-static_assert(sizeof(fp_plugin_event) == 208, "Python mirror: core/fabricpulse/core/shm/plugin_telemetry.py");
+              "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
+static_assert(sizeof(fp_plugin_event) == 208, "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 #endif
 
 #endif  // FABRICPULSE_PLUGIN_TELEMETRY_H_

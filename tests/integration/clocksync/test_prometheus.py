@@ -23,9 +23,9 @@ from tests.integration.clocksync.daemons import (
 )
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
-from fabricpulse.core.rules.command import command as rules_command
 from fabricpulse.core.shm.clock_page import ClockStatus
 from fabricpulse.lab.tools import find_tool
+from fabricpulse.rules.command import command as rules_command
 
 pytestmark = pytest.mark.prometheus
 

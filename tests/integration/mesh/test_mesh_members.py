@@ -9,8 +9,8 @@ import pytest
 import yaml
 from tests.integration.mesh.mesh_fleet import DISCONNECTS, wait_for
 
-from fabricpulse.exporters._probe_engine import encode
-from fabricpulse.exporters.mesh.config import load_keys
+from fabricpulse.mesh._probe_engine import encode
+from fabricpulse.mesh.config import load_keys
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("green_again")]
 

@@ -170,8 +170,8 @@ def test_an_old_end_does_not_end_a_new_outage(fleet, tools):
 
 _PUSH = """
 import asyncio, signal, sys, time
-from fabricpulse.exporters.mesh.alerts import AlertPusher
-from fabricpulse.exporters.mesh.config import Alerting
+from fabricpulse.mesh.alerts import AlertPusher
+from fabricpulse.mesh.config import Alerting
 
 async def main(url, ahead_s):
     config = Alerting(alertmanagers=(url,), labels={"instance": "h9", "job": "mesh"}, resolve_hold_s=0)

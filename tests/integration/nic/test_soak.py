@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.fixtures.sys_tree import SysTree
 
-from fabricpulse.exporters.nic.config import NicConfig
-from fabricpulse.exporters.nic.exporter import NicExporter, Sources
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.exporter import NicExporter, Sources
 
 
 @pytest.mark.timeout(600)  # seconds on an idle machine, minutes on one that is not

@@ -15,9 +15,9 @@ import aiohttp
 import pytest
 from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
 
-from fabricpulse.core.shm.plugin_telemetry import Table
 from fabricpulse.lab.demo.scrape import Samples, parse_samples
 from fabricpulse.lab.tools import find_tool
+from fabricpulse.plugin_ipc.telemetry import Table
 
 NAMES = {
     "fabricpulse_qp_sent_bytes_total",

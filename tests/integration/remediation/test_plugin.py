@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.fixtures.remediation_stack import Stack, alert, wait_until, webhook
-from tests.integration.nccl_plugin.ring import Ring
+from tests.integration.plugin.ring import Ring
 
 from fabricpulse.lab import Lab
 

@@ -25,7 +25,7 @@ from tests.fixtures.ports import reserved_port
 from fabricpulse.core.metrics.catalogue import MetricSpec, load_catalogue
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
-from fabricpulse.core.rules.mixin import compile_mixin
+from fabricpulse.rules.mixin import compile_mixin
 
 ROOT = Path(__file__).parents[3]
 MIXIN = compile_mixin()

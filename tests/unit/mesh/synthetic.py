@@ -1,9 +1,9 @@
 """Engine snapshots and fleet views made up for the tests, all values distinct and plausible."""
 
 from fabricpulse.core.fleet.membership import Nic
-from fabricpulse.exporters import _probe_engine as native
-from fabricpulse.exporters.mesh.fleet_view import FleetView, Peer
-from fabricpulse.exporters.mesh.snapshot import (
+from fabricpulse.mesh import _probe_engine as native
+from fabricpulse.mesh.fleet_view import FleetView, Peer
+from fabricpulse.mesh.snapshot import (
     UNKNOWN_OWD,
     Distribution,
     EdgeState,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricpulse.exporters.mesh.alertmanager_time import TOLERATED_S, AlertmanagerTime
+from fabricpulse.mesh.alertmanager_time import TOLERATED_S, AlertmanagerTime
 
 NOW = 1_700_000_000.0
 

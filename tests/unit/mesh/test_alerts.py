@@ -11,8 +11,8 @@ from aiohttp import web
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.exporters.mesh.alerts import AlertPusher, rfc3339
-from fabricpulse.exporters.mesh.config import Alerting
+from fabricpulse.mesh.alerts import AlertPusher, rfc3339
+from fabricpulse.mesh.config import Alerting
 
 NOW = 1_700_000_000.0
 

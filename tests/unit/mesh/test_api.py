@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.unit.mesh.synthetic import edge_state, view_and_snapshot
 
-from fabricpulse.exporters.mesh.api import edges_document
-from fabricpulse.exporters.mesh.front_end import FrontEndWatch
-from fabricpulse.exporters.mesh.snapshot import State
+from fabricpulse.mesh.api import edges_document
+from fabricpulse.mesh.front_end import FrontEndWatch
+from fabricpulse.mesh.snapshot import State
 
 PAGE = Path(__file__).parents[3] / "docs" / "mesh-api.md"
 ROW = re.compile(r"^\| `([^`]+)` \| ([^|]*) \|", re.MULTILINE)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.exporters.mesh.event_log import EventLogWriter
+from fabricpulse.mesh.event_log import EventLogWriter
 
 
 def test_file_is_bounded(tmp_path):

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.mesh.synthetic import edge_state, nic_state, view_and_snapshot
 
 from fabricpulse.core.metrics.exposition import Exposition
-from fabricpulse.exporters.mesh.exposition import Counters, MeshExposition
-from fabricpulse.exporters.mesh.metrics import METRICS
-from fabricpulse.exporters.mesh.snapshot import (
+from fabricpulse.mesh.exposition import Counters, MeshExposition
+from fabricpulse.mesh.metrics import METRICS
+from fabricpulse.mesh.snapshot import (
     UNKNOWN_OWD,
     Cause,
     State,

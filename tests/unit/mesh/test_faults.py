@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricpulse.exporters.mesh.faults import EdgeView, diagnose
-from fabricpulse.exporters.mesh.snapshot import State
+from fabricpulse.mesh.faults import EdgeView, diagnose
+from fabricpulse.mesh.snapshot import State
 
 UP, DOWN, UNKNOWN = State.UP, State.DOWN, State.UNKNOWN
 

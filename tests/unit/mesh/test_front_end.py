@@ -9,10 +9,10 @@ from tests.fixtures.ports import reserved_port
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.exporters.mesh import front_end
-from fabricpulse.exporters.mesh.config import MeshConfig
-from fabricpulse.exporters.mesh.front_end import MISSED_ROUNDS, FrontEndVerdict, FrontEndWatch, targets_of
-from fabricpulse.exporters.mesh.snapshot import State
+from fabricpulse.mesh import front_end
+from fabricpulse.mesh.config import MeshConfig
+from fabricpulse.mesh.front_end import MISSED_ROUNDS, FrontEndVerdict, FrontEndWatch, targets_of
+from fabricpulse.mesh.snapshot import State
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))

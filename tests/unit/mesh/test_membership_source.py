@@ -12,10 +12,10 @@ from aiohttp import web
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.exporters.mesh import membership_source
-from fabricpulse.exporters.mesh.config import MembershipSource
-from fabricpulse.exporters.mesh.fleet_view import view_of
-from fabricpulse.exporters.mesh.membership_source import MembershipReader
+from fabricpulse.mesh import membership_source
+from fabricpulse.mesh.config import MembershipSource
+from fabricpulse.mesh.fleet_view import view_of
+from fabricpulse.mesh.membership_source import MembershipReader
 
 FLEET = """
 hosts:

@@ -8,7 +8,7 @@ import time
 
 from tests.fixtures.ports import reserved_port
 
-from fabricpulse.exporters import _probe_engine as native
+from fabricpulse.mesh import _probe_engine as native
 
 PEERS = 4
 POSITION = 5  # offset of a packet's place in its train

@@ -9,10 +9,10 @@ from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.web.options import WebOptions
-from fabricpulse.exporters.mesh.alerts import AlertPusher
-from fabricpulse.exporters.mesh.config import MeshConfig
-from fabricpulse.exporters.mesh.front_end import FrontEndWatch
-from fabricpulse.exporters.mesh.service import MeshService, run
+from fabricpulse.mesh.alerts import AlertPusher
+from fabricpulse.mesh.config import MeshConfig
+from fabricpulse.mesh.front_end import FrontEndWatch
+from fabricpulse.mesh.service import MeshService, run
 
 OPTIONS = DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.exporters._probe_engine import PACKET_SIZE, Gate, encode, nic_identity, siphash24
+from fabricpulse.mesh._probe_engine import PACKET_SIZE, Gate, encode, nic_identity, siphash24
 
 KEY, OTHER = bytes(range(16)), bytes(range(16, 32))
 OURS = 77  # our epoch

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from fabricpulse.exporters import _probe_engine as native
-from fabricpulse.exporters.mesh.snapshot import parse_snapshot
+from fabricpulse.mesh import _probe_engine as native
+from fabricpulse.mesh.snapshot import parse_snapshot
 
 PEERS = 4
 

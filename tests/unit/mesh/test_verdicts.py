@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.exporters._probe_engine import (
+from fabricpulse.mesh._probe_engine import (
     NEVER_HEARD,
     AttendedClock,
     EdgeVerdict,
@@ -14,7 +14,7 @@ from fabricpulse.exporters._probe_engine import (
     Presence,
     sole_witness_gone,
 )
-from fabricpulse.exporters.mesh.snapshot import Cause, State
+from fabricpulse.mesh.snapshot import Cause, State
 
 MS = 1_000_000
 INTERVAL = 1000 * MS

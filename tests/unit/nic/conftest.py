@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from tests.fixtures.sys_tree import SysTree
 
-from fabricpulse.exporters.nic.config import NicConfig
-from fabricpulse.exporters.nic.exporter import NicExporter, Sources
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.exporter import NicExporter, Sources
 
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')

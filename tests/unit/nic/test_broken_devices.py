@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.broken_nic import VICTIM, WAYS, garbage, permission_denied
 
-from fabricpulse.exporters.nic.config import NicConfig
+from fabricpulse.nic.config import NicConfig
 
 RAW = NicConfig(raw_counters=True)
 

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from tests.fixtures.sys_tree import SysTree
 
 from fabricpulse.core.errors import ConfigError, UserError
-from fabricpulse.exporters.nic.command import command
-from fabricpulse.exporters.nic.config import COLLECTORS
-from fabricpulse.exporters.nic.filters import DeviceFilter
-from fabricpulse.exporters.nic.metrics import METRICS
+from fabricpulse.nic.command import command
+from fabricpulse.nic.config import COLLECTORS
+from fabricpulse.nic.filters import DeviceFilter
+from fabricpulse.nic.metrics import METRICS
 
 GOLDEN = Path(__file__).parents[2] / "fixtures/nic_metrics.txt"
 PROMTOOL = shutil.which(

@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
-from fabricpulse.exporters.nic.kernel.attributes import attribute
-from fabricpulse.exporters.nic.kernel.dcb import DcbState, KernelDcb, parse_dcb
+from fabricpulse.nic.kernel.attributes import attribute
+from fabricpulse.nic.kernel.dcb import DcbState, KernelDcb, parse_dcb
 
 ETH0 = {"netdev": "eth0np0"}
 

@@ -5,8 +5,8 @@ import errno
 import pytest
 from tests.unit.nic.fake_ethtool import FakeEthtool
 
-from fabricpulse.exporters.nic.config import DeviceSection, NicConfig
-from fabricpulse.exporters.nic.kernel.ethtool import KernelEthtool
+from fabricpulse.nic.config import DeviceSection, NicConfig
+from fabricpulse.nic.kernel.ethtool import KernelEthtool
 
 ETH0 = {"netdev": "eth0np0"}
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fabricpulse.exporters.nic.flap_tracker import ABSENT_MAX, FlapTracker, Observation, Source, Transition
+from fabricpulse.nic.flap_tracker import ABSENT_MAX, FlapTracker, Observation, Source, Transition
 
 BOUNDS = (0.1, 1.0)
 

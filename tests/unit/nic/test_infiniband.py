@@ -14,8 +14,8 @@ from tests.fixtures.sys_tree import (
     counter_value,
 )
 
-from fabricpulse.exporters.nic.config import DeviceSection, NicConfig
-from fabricpulse.exporters.nic.rdma_vocabulary import HW_COUNTERS
+from fabricpulse.nic.config import DeviceSection, NicConfig
+from fabricpulse.nic.rdma_vocabulary import HW_COUNTERS
 
 MLX5 = {"device": "mlx5_0", "port": "1"}
 

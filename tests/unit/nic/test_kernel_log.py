@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.unit.nic.conftest import Samples, until
 
-from fabricpulse.exporters.nic.collectors.kernel_log import KernelLogCollector
-from fabricpulse.exporters.nic.config import NicConfig
-from fabricpulse.exporters.nic.exporter import NicExporter, Sources
-from fabricpulse.exporters.nic.kernel.kmsg import KmsgReader
-from fabricpulse.exporters.nic.kernel_log import classify, parse_record
+from fabricpulse.nic.collectors.kernel_log import KernelLogCollector
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.exporter import NicExporter, Sources
+from fabricpulse.nic.kernel.kmsg import KmsgReader
+from fabricpulse.nic.kernel_log import classify, parse_record
 
 MLX5 = "mlx5_core 0000:10:00.0"
 BNXT = "bnxt_en 0000:21:00.0 ens0f0np0"

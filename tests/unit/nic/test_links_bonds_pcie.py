@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from fabricpulse.exporters.nic.collectors.pcie import GpuPlace, nearest_gpus
-from fabricpulse.exporters.nic.config import DeviceSection, NicConfig
+from fabricpulse.nic.collectors.pcie import GpuPlace, nearest_gpus
+from fabricpulse.nic.config import DeviceSection, NicConfig
 
 
 def test_an_admin_down_link_has_no_carrier_sample(tree, scrape):

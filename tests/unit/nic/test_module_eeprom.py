@@ -5,8 +5,8 @@ import struct
 import pytest
 from tests.unit.nic.fake_ethtool import FakeEthtool
 
-from fabricpulse.exporters.nic.config import NicConfig
-from fabricpulse.exporters.nic.module_eeprom import Flags, read_module
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.module_eeprom import Flags, read_module
 
 ETH0 = {"netdev": "eth0np0"}
 

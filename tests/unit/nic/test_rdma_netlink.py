@@ -2,10 +2,10 @@
 
 import struct
 
-from fabricpulse.exporters.nic.config import NicConfig
-from fabricpulse.exporters.nic.exporter import NicExporter, Sources
-from fabricpulse.exporters.nic.kernel.attributes import attribute
-from fabricpulse.exporters.nic.kernel.rdma import (
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.exporter import NicExporter, Sources
+from fabricpulse.nic.kernel.attributes import attribute
+from fabricpulse.nic.kernel.rdma import (
     KernelRdma,
     parse_counters,
     parse_indices,

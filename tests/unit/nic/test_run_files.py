@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.run_dir import RUN_DIR_ENV
 from fabricpulse.core.run_lock import RunLock
-from fabricpulse.exporters.nic.command import command
-from fabricpulse.exporters.nic.config import NicConfig
-from fabricpulse.exporters.nic.event_log import EventLog
-from fabricpulse.exporters.nic.exporter import NicExporter, Sources, event_log
-from fabricpulse.exporters.nic.flap_store import load_links, save_links
-from fabricpulse.exporters.nic.flap_tracker import LinkState
+from fabricpulse.nic.command import command
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.event_log import EventLog
+from fabricpulse.nic.exporter import NicExporter, Sources, event_log
+from fabricpulse.nic.flap_store import load_links, save_links
+from fabricpulse.nic.flap_tracker import LinkState
 
 LABELS = ("mlx5_0", "1", "eth0")
 

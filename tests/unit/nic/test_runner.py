@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from fabricpulse.exporters.nic.collectors.contract import Context
-from fabricpulse.exporters.nic.inventory import Inventory
-from fabricpulse.exporters.nic.reader import Faults
-from fabricpulse.exporters.nic.runner import Runner
+from fabricpulse.nic.collectors.contract import Context
+from fabricpulse.nic.inventory import Inventory
+from fabricpulse.nic.reader import Faults
+from fabricpulse.nic.runner import Runner
 
 
 class Fake:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.unit.nic.conftest import Samples, until
 
-from fabricpulse.exporters.nic.collectors.verbs import VerbsCollector
-from fabricpulse.exporters.nic.config import NicConfig
-from fabricpulse.exporters.nic.exporter import NicExporter, Sources
+from fabricpulse.nic.collectors.verbs import VerbsCollector
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.exporter import NicExporter, Sources
 
 
 @pytest.fixture(scope="module")

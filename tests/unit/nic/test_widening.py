@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fabricpulse.exporters.nic.widening import WRAP, Widened
+from fabricpulse.nic.widening import WRAP, Widened
 
 
 def run(values: list[int]) -> list[int]:

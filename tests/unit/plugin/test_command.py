@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.nccl_plugin import command as command_module
-from fabricpulse.nccl_plugin.command import command
+from fabricpulse.plugin import command as command_module
+from fabricpulse.plugin.command import command
 
 STATUS = {
     "ok": True, "pid": 1, "host": "h0", "workload": "train-7", "generation": 41, "detail": 0,

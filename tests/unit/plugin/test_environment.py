@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.nccl_plugin import environment
+from fabricpulse.plugin import environment
 
 
 @pytest.fixture(scope="module")

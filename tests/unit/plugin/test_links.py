@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.nccl_plugin import environment, links
-from fabricpulse.nccl_plugin.command import command
-from fabricpulse.nccl_plugin.locate import library
+from fabricpulse.plugin import environment, links
+from fabricpulse.plugin.command import command
+from fabricpulse.plugin.locate import library
 
 # What RCCL does with NCCL_NET_PLUGIN and NCCL_PROFILER_PLUGIN: the value as it is, then with its prefix, on the
 # library path; then the newest symbol. Prints, for each library asked for: which name and symbol were found, and the

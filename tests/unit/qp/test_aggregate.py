@@ -8,10 +8,10 @@ import pytest
 from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
-from fabricpulse.core.shm.plugin_telemetry import UNKNOWN, PluginTelemetryReader, Table, TelemetrySnapshot
-from fabricpulse.exporters.qp.aggregate import Aggregator
-from fabricpulse.exporters.qp.expose import expose
-from fabricpulse.exporters.qp.metrics import METRICS
+from fabricpulse.plugin_ipc.telemetry import UNKNOWN, PluginTelemetryReader, Table, TelemetrySnapshot
+from fabricpulse.qp.aggregate import Aggregator
+from fabricpulse.qp.expose import expose
+from fabricpulse.qp.metrics import METRICS
 
 PAIR = ("train-7", "rail0", "h1", "rail0")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fabricpulse.core.shm import plugin_telemetry as telemetry
+from fabricpulse.plugin_ipc import telemetry
 
 ROOT = Path(__file__).parents[3]
 

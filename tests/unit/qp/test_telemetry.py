@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.telemetry_file import TelemetryFile
 
 from fabricpulse.core.shm.mapping import LayoutError
-from fabricpulse.core.shm.plugin_telemetry import PluginTelemetryReader, Table, TornReadError, text
+from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table, TornReadError, text
 
 ROOT = Path(__file__).parents[3]
 

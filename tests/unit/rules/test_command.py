@@ -7,7 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.rules.command import command
+from fabricpulse.rules.command import command
 
 
 def invoke(*arguments: str | Path) -> str:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from fabricpulse.core.cli import cli
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.core.rules.mixin import compile_mixin, knobs, mixin_dir
+from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from fabricpulse.core.metrics.catalogue import load_catalogue
-from fabricpulse.core.rules.files import differences, rendered_files
-from fabricpulse.core.rules.mixin import compile_mixin, knobs, mixin_dir
-from fabricpulse.exporters.mesh.alerts import RULE_LABELS
+from fabricpulse.mesh.alerts import RULE_LABELS
+from fabricpulse.rules.files import differences, rendered_files
+from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 
 ROOT = Path(__file__).parents[3]
 MIXIN = compile_mixin()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fabricpulse.core.rules.files import rendered_files, write
-from fabricpulse.core.rules.mixin import compile_mixin
+from fabricpulse.rules.files import rendered_files, write
+from fabricpulse.rules.mixin import compile_mixin
 
 ROOT = Path(__file__).parents[3]
 TESTS = sorted((ROOT / "rules" / "tests").glob("*.yaml"))

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from fabricpulse.core.rules.files import rendered_files, write
-from fabricpulse.core.rules.mixin import compile_mixin
+from fabricpulse.rules.files import rendered_files, write
+from fabricpulse.rules.mixin import compile_mixin
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import Any
 
 import aiohttp
 
-from fabricpulse.core.control_socket import ControlClient, ControlError
 from fabricpulse.core.shm.clock_page import ClockPageReader
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.core.shm.virtual_clock import VirtualClock
 from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, ClockSeen, Observed
 from fabricpulse.lab.demo.scrape import Samples, parse_samples
+from fabricpulse.plugin_ipc.control import ControlClient, ControlError
 
 REQUEST_TIMEOUT_S = 2.0
 

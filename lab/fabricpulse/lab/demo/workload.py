@@ -10,7 +10,7 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabProcess
 from fabricpulse.lab.demo.observed import Observed
 from fabricpulse.lab.demo.watch import Watch
-from fabricpulse.nccl_plugin.locate import library, ring
+from fabricpulse.plugin.locate import library, ring
 
 WORKLOAD = "demo-ring"
 START_TIMEOUT_S = 30.0

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fabricpulse.core.control_socket import ControlClient, ControlError
-from fabricpulse.core.plugin_process import is_gone
+from fabricpulse.plugin_ipc.control import ControlClient, ControlError
+from fabricpulse.plugin_ipc.process import is_gone
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.node.survey import Survey, nics_of
 from fabricpulse.remediation.protocol import DesiredNic, Result

@@ -1,0 +1,120 @@
+"""The full detail as JSON, for people and for tools: what does not belong in metrics."""
+
+import os
+from typing import Any
+
+from fabricpulse.mesh.exposition import CAUSE_NAMES, STATE_NAMES, edge_faults
+from fabricpulse.mesh.fleet_view import FleetView
+from fabricpulse.mesh.front_end import FrontEndWatch
+from fabricpulse.mesh.snapshot import (
+    DROP_REASONS,
+    Cause,
+    EdgeState,
+    Snapshot,
+    State,
+    summarize_paths,
+)
+
+_EDGE_STATES = {State.UNKNOWN: "unknown", State.UP: "up", State.DOWN: "down"}
+
+
+def edges_document(
+    view: FleetView, snapshot: Snapshot, port: int, front_end: FrontEndWatch
+) -> dict[str, Any]:
+    """`/api/v1/edges`: front end, NICs, edges, source ports, as docs/mesh-api.md tells field by field.
+
+    port : UDP port of the probes, the first of the source ports.
+    """
+    synchronized = snapshot.clock_status in (1, 2)
+    nics = [
+        {
+            "device": nic.device,
+            "network": nic.network,
+            "address": nic.address,
+            "state": STATE_NAMES[State(state.state)],
+            "cause": CAUSE_NAMES[Cause(state.cause)] if state.cause else None,
+            "link_up": state.link,
+            "open": state.open,
+            "open_error": os.strerror(state.open_errno) if state.open_errno else None,
+            "disconnects": state.disconnects,
+            "reconnects": state.reconnects,
+            "changed_host_ns": state.changed_host_ns or None,
+            "down_ns": state.down_ns or None,
+            "dropped": dict(zip(DROP_REASONS, state.drops, strict=True)),
+            "receive_overflows": state.overflows,
+            "tx_stamps_lost": state.stamps_lost,
+        }
+        for nic, state in zip(view.nics, snapshot.nics, strict=True)
+    ]
+    faults = edge_faults(view, snapshot)
+    edges = []
+    for peer, edge, fault in zip(view.peers, snapshot.edges, faults, strict=True):
+        nic = view.nics[peer.nic]
+        edges.append(
+            {
+                "device": nic.device,
+                "network": nic.network,
+                "peer": peer.host,
+                "peer_device": peer.device,
+                "peer_network": peer.network,
+                "peer_address": peer.address,
+                "fault": fault,
+                **_edge(edge, port),
+            }
+        )
+    return {
+        "host": view.host,
+        "clock_synchronized": synchronized,
+        "clock_error_bound_ns": snapshot.clock_bound_ns if synchronized else None,
+        "front_end": {
+            "state": STATE_NAMES[front_end.verdict.state],
+            "disconnects": front_end.verdict.disconnects,
+            # null = it answers
+            "targets": front_end.described(),
+        },
+        "nics": nics,
+        "edges": edges,
+    }
+
+
+def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
+    known = edge.window_count > 0
+    learned = edge.latency != State.UNKNOWN
+    summary = summarize_paths(edge)
+    return {
+        "slot": edge.slot,
+        "state": _EDGE_STATES[State(edge.state)],
+        "inbound": _EDGE_STATES[State(edge.inbound)],
+        "outbound": _EDGE_STATES[State(edge.outbound)],
+        "heard_age_ns": edge.heard_age_ns if edge.heard_age_ns >= 0 else None,
+        "heard_by_age_ns": edge.heard_by_age_ns if edge.heard_by_age_ns >= 0 else None,
+        "sent": edge.sent,
+        "send_errors": edge.send_errors,
+        "received": edge.received,
+        "lost": edge.lost,
+        "owd_ns": {
+            "min": edge.owd_min_ns,
+            "p50": edge.owd_p50_ns,
+            "p99": edge.owd_p99_ns,
+            "max": edge.owd_max_ns,
+            "error_bound": edge.owd_bound_ns,
+        }
+        if known
+        else None,
+        "latency": {
+            "elevated": edge.latency == State.DOWN if learned else None,
+            "baseline_ns": edge.baseline_ns if learned else None,
+            "limit_ns": edge.limit_ns,
+        },
+        "worst_port": port + summary.worst if summary is not None else None,
+        "paths": [
+            {
+                "port": port + index,
+                "state": _EDGE_STATES[State(path.state)],
+                "owd_ns": path.owd_ns,
+                "expected": path.expected,
+                "lost": path.lost,
+            }
+            for index, path in enumerate(edge.path(i) for i in range(edge.paths))
+        ],
+    }

@@ -1,0 +1,164 @@
+"""The mesh exporter's /metrics: from a snapshot to text. The samples of edges, most of all, are rendered natively."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fabricpulse.core.metrics.catalogue import MetricSpec
+from fabricpulse.core.metrics.exposition import Exposition, render_labels
+from fabricpulse.mesh import _probe_engine as native
+from fabricpulse.mesh import metrics as m
+from fabricpulse.mesh.faults import EdgeView, Fault, diagnose
+from fabricpulse.mesh.fleet_view import FleetView
+from fabricpulse.mesh.front_end import FrontEndVerdict
+from fabricpulse.mesh.snapshot import (
+    DROP_REASONS,
+    Cause,
+    Distribution,
+    Snapshot,
+    State,
+    parse_snapshot,
+)
+
+STATE_NAMES = {State.UNKNOWN: "unknown", State.UP: "connected", State.DOWN: "disconnected"}
+CAUSE_NAMES = {cause: cause.name.lower() for cause in Cause}
+
+
+# In the order of enum EdgeFamily in exporters/probe_engine/edge_text.h.
+_EDGE_FAMILIES = (
+    m.EDGE_UP,
+    m.EDGE_SENT,
+    m.EDGE_RECEIVED,
+    m.EDGE_LOST,
+    m.EDGE_INBOUND,
+    m.EDGE_OUTBOUND,
+    m.EDGE_OWD,
+    m.EDGE_OWD_BOUND,
+    m.EDGE_PATH_OWD,
+    m.EDGE_WORST_PORT,
+    m.EDGE_PATHS_DOWN,
+    m.EDGE_BASELINE,
+    m.EDGE_ELEVATED,
+)
+
+
+def edge_faults(view: FleetView, snapshot: Snapshot) -> list[Fault | None]:
+    """The fault of each edge of the snapshot."""
+    dead = [edge.raw_paths[3 : 4 * edge.paths : 4].count(State.DOWN) for edge in snapshot.edges]
+    if not any(dead) and not any(edge.state == State.DOWN for edge in snapshot.edges):
+        return [None] * len(snapshot.edges)  # nearly every scrape of a fleet's life
+    views = [
+        EdgeView(
+            view.nics[peer.nic].device,
+            peer.host,
+            peer.device,
+            edge.state,
+            edge.inbound,
+            edge.outbound,
+            snapshot.nics[peer.nic].state,
+            paths,
+        )
+        for peer, edge, paths in zip(view.peers, snapshot.edges, dead, strict=True)
+    ]
+    return diagnose(views)
+
+
+@dataclass
+class Counters:
+    """What the daemon itself counts, for the exposition."""
+
+    realtime: bool = False
+    membership_ok: bool = False
+    membership_changed_s: float = 0.0
+    pushes: dict[str, int] = field(default_factory=dict)
+    push_failures: dict[str, int] = field(default_factory=dict)
+    events: dict[str, int] = field(default_factory=dict)
+    front_end: FrontEndVerdict = field(default_factory=FrontEndVerdict)
+
+
+class MeshExposition:
+    """Writes the samples of one membership."""
+
+    def __init__(self, view: FleetView, port: int) -> None:
+        self._view = view
+        self._nic_values = [(nic.device, nic.network) for nic in view.nics]
+        self._edge_values = [(view.nics[peer.nic].device, peer.host, peer.device) for peer in view.peers]
+        self._edge_text = native.EdgeText(
+            [spec.name for spec in _EDGE_FAMILIES],
+            [render_labels(m.EDGE_UP, values)[1:-1] for values in self._edge_values],
+            port,
+        )
+
+    def write(self, out: Exposition, raw: bytes, counters: Counters) -> None:
+        """Adds everything to `out`. raw : `Engine.snapshot()`. NICs come first: they stay when the sample cap cuts.
+
+        Raises ValueError for a snapshot of another configuration.
+        """
+        send_errors, troubled = self._edge_text.summarize(raw, len(self._nic_values))
+        snapshot = parse_snapshot(raw, edges_too=troubled)
+        self._write_nics(out, snapshot, send_errors)
+        self._write_engine(out, snapshot, counters)
+        self._write_edges(out, raw)
+        if not troubled:
+            return  # nearly every scrape of a fleet's life
+        for values, fault in zip(self._edge_values, edge_faults(self._view, snapshot), strict=True):
+            if fault is not None:
+                out.add(m.EDGE_FAULT, (*values, fault), 1)
+
+    def _write_nics(self, out: Exposition, snapshot: Snapshot, send_errors: Sequence[int]) -> None:
+        nics = list(zip(self._nic_values, snapshot.nics, strict=True))
+        for values, nic in nics:
+            if nic.state != State.UNKNOWN:
+                out.add(m.NIC_CONNECTED, values, int(nic.state == State.UP))
+            for state, name in STATE_NAMES.items():
+                out.add(m.NIC_STATE, (*values, name), int(nic.state == state))
+            if nic.cause != Cause.NONE:
+                out.add(m.NIC_CAUSE, (*values, CAUSE_NAMES[Cause(nic.cause)]), 1)
+            out.add(m.NIC_DISCONNECTS, values, nic.disconnects)
+            out.add(m.NIC_RECONNECTS, values, nic.reconnects)
+            out.add(m.NIC_CHANGED, values, nic.changed_host_ns / 1e9)
+            _histogram(out, m.NIC_OUTAGE, values, nic.outages)
+            _histogram(out, m.PROBE_OWD, values, nic.owd)
+            for reason, count in zip(DROP_REASONS, nic.drops, strict=True):
+                out.add(m.PROBES_DROPPED, (*values, reason), count)
+            out.add(m.PROBE_OVERFLOWS, values, nic.overflows)
+            out.add(m.PROBE_STAMPS_LOST, values, nic.stamps_lost)
+        for values, count in zip(self._nic_values, send_errors, strict=True):
+            out.add(m.SEND_ERRORS, values, count)
+
+    def _write_engine(self, out: Exposition, snapshot: Snapshot, counters: Counters) -> None:
+        front_end = counters.front_end
+        if front_end.state != State.UNKNOWN:
+            out.add(m.FRONT_END_CONNECTED, (), int(front_end.state == State.UP))
+        out.add(m.FRONT_END_DISCONNECTS, (), front_end.disconnects)
+        out.add(m.FRONT_END_DOWN, (), front_end.down_s)
+        _histogram(out, m.LATENESS, (), snapshot.lateness)
+        single: Sequence[tuple[MetricSpec, float]] = (
+            (m.STALLS, snapshot.stalls),
+            (m.STALLED, snapshot.stalled_ns / 1e9),
+            (m.CLOCK_STEPS, snapshot.clock_steps),
+            (m.ENGINE_CPU, snapshot.cpu_ns / 1e9),
+            (m.ENGINE_REALTIME, int(counters.realtime)),
+            (m.SAMPLES, snapshot.samples),
+            (m.MEMBERS, self._view.members),
+            (m.MEMBERSHIP_SUCCESS, int(counters.membership_ok)),
+            (m.MEMBERSHIP_TIME, counters.membership_changed_s),
+            (m.EVENTS_DROPPED, snapshot.events_dropped),
+        )
+        for spec, value in single:
+            out.add(spec, (), value)
+        labelled: Sequence[tuple[MetricSpec, Mapping[str, int]]] = (
+            (m.PUSHES, counters.pushes),
+            (m.PUSH_FAILURES, counters.push_failures),
+            (m.EVENTS, counters.events),
+        )
+        for spec, values in labelled:
+            for label, count in values.items():
+                out.add(spec, (label,), count)
+
+    def _write_edges(self, out: Exposition, raw: bytes) -> None:
+        for spec, (text, samples) in zip(_EDGE_FAMILIES, self._edge_text.render(raw), strict=True):
+            out.add_block(spec, text, samples)
+
+
+def _histogram(out: Exposition, spec: MetricSpec, values: Iterable[str], distribution: Distribution) -> None:
+    out.add_histogram(spec, tuple(values), distribution.counts, distribution.sum_ns / 1e9)

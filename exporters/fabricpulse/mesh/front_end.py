@@ -1,0 +1,163 @@
+"""Whether this host's front-end network works: the way to Prometheus, Alertmanager and the coordinator.
+
+A dead front-end network looks from outside like a dead host, and from inside like dead servers. The probes of the rails
+say that the host lives; this says that it is the front-end. Each round tries a TCP connection to every server that this
+exporter uses: any answer, a refusal too, proves that the network works.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from fabricpulse.core.log import get_logger
+from fabricpulse.mesh.config import MeshConfig
+from fabricpulse.mesh.snapshot import State
+
+log = get_logger(__name__)
+
+MISSED_ROUNDS = 3
+_HTTP_PORTS = {"http": 80, "https": 443}
+
+
+class FrontEndVerdict:
+    """Pure. Down after `MISSED_ROUNDS` rounds in a row in which nobody answered; unknown until somebody first has.
+
+    disconnects : how often it went down. down_s : how long it was down in all, without an outage that lasts.
+    """
+
+    def __init__(self) -> None:
+        self.state = State.UNKNOWN
+        self.disconnects = 0
+        self.down_s = 0.0
+        self._missed = 0
+        self._answered_at = 0.0
+
+    def step(self, answered: bool, on_time: bool, now: float) -> bool:
+        """One round is over. Returns whether the state has gone from up to down or back.
+
+        on_time : the round did not take longer than its time limit; a stalled host cannot tell silence from its own.
+        now : monotonic seconds.
+        """
+        if answered:
+            was_down = self.state == State.DOWN
+            if was_down:
+                self.down_s += now - self._answered_at
+            self.state, self._missed, self._answered_at = State.UP, 0, now
+            return was_down
+        if not on_time:
+            self._missed = 0
+            return False
+        self._missed += 1
+        if self.state != State.UP or self._missed < MISSED_ROUNDS:
+            return False
+        self.state = State.DOWN
+        self.disconnects += 1
+        return True
+
+    def silent_s(self, now: float) -> float:
+        """Seconds since somebody last answered; 0 while unknown."""
+        return now - self._answered_at if self.state != State.UNKNOWN else 0.0
+
+
+def targets_of(config: MeshConfig) -> tuple[tuple[str, int], ...]:
+    """Host and port of every server on the front-end network: those configured, Alertmanagers, the coordinator.
+
+    Loopback addresses are left out: they answer without any network.
+    """
+    urls = [*config.alerting.alertmanagers, *([config.membership.url] if config.membership.url else [])]
+    found: dict[tuple[str, int], None] = {}
+    for url in (*(f"//{target}" for target in config.front_end.targets), *urls):
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or _HTTP_PORTS.get(parts.scheme, 80)
+        with suppress(ValueError):
+            if ipaddress.ip_address(host).is_loopback:
+                continue
+        if host and host != "localhost":
+            found[host, port] = None
+    return tuple(found)
+
+
+class FrontEndWatch:
+    """Plays the rounds. changed(connected, outage_s) is called when the verdict changes."""
+
+    def __init__(
+        self,
+        targets: Sequence[tuple[str, int]],
+        interval_s: float,
+        changed: Callable[[bool, float], None],
+    ) -> None:
+        """interval_s : between two rounds, and the time limit of each."""
+        self.verdict = FrontEndVerdict()
+        # What each target last said; None = it answers.
+        self.answers: dict[tuple[str, int], str | None] = dict.fromkeys(targets, "not tried yet")
+        self._interval_s = interval_s
+        self._changed = changed
+        self._addresses: dict[str, str] = {}
+        self._lookups: dict[str, asyncio.Task[str | OSError]] = {}
+
+    async def run(self) -> None:
+        """Rounds until cancelled."""
+        while self.answers:
+            began = time.monotonic()
+            answers = await asyncio.gather(*(self._try(host, port) for host, port in self.answers))
+            self.answers = dict(zip(self.answers, answers, strict=True))
+            now = time.monotonic()
+            silent_s = self.verdict.silent_s(now)
+            if self.verdict.step(None in answers, now - began < 1.5 * self._interval_s, now):
+                connected = self.verdict.state == State.UP
+                if connected:
+                    log.info("front-end network connected", outage_s=round(silent_s, 3))
+                else:
+                    log.warning("front-end network disconnected", answers=self.described())
+                self._changed(connected, silent_s)
+            await asyncio.sleep(max(began + self._interval_s - now, 0))
+
+    def described(self) -> dict[str, str | None]:
+        """What each target said in the last round, None = it answers."""
+        return {
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}": answer
+            for (host, port), answer in self.answers.items()
+        }
+
+    async def _try(self, host: str, port: int) -> str | None:
+        """None if something at the target answers, else why not."""
+        try:
+            async with asyncio.timeout(self._interval_s):
+                _, writer = await asyncio.open_connection(await self._address(host), port)
+                writer.close()
+        except ConnectionRefusedError:
+            return None
+        except TimeoutError:
+            self._addresses.pop(host, None)
+            return f"no answer within {self._interval_s:g} s"
+        except OSError as error:
+            self._addresses.pop(host, None)
+            return error.strerror or str(error)
+        return None
+
+    async def _address(self, host: str) -> str:
+        """The address of a host, kept until it fails: the name server may be on the network that is watched."""
+        if host not in self._addresses:
+            # A look-up blocks a thread for longer than a round; a second one would take another thread.
+            if host not in self._lookups:
+                self._lookups[host] = asyncio.create_task(_look_up(host))
+            found = await asyncio.shield(self._lookups[host])
+            self._lookups.pop(host, None)
+            if isinstance(found, OSError):
+                raise found
+            self._addresses[host] = found
+        return self._addresses[host]
+
+
+async def _look_up(host: str) -> str | OSError:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return error
+    except UnicodeError:  # an empty label, or one above 63 characters
+        return OSError(f"{host} is no host name")
+    return str(found[0][4][0])

@@ -1,0 +1,274 @@
+"""What the mesh exporter exports."""
+
+from fabricpulse.core.metrics.catalogue import MetricSpec
+from fabricpulse.mesh import _probe_engine as native
+
+_NIC = ("device", "network")
+_EDGE = ("device", "peer", "peer_device")
+
+
+def _seconds(bounds_ns: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple(bound / 1e9 for bound in bounds_ns)
+
+
+NIC_CONNECTED = MetricSpec(
+    "fabricpulse_nic_connected",
+    "gauge",
+    "1 if the NIC exchanges probes with at least one peer in both directions, 0 if with none for the interval. "
+    "No sample while it is unknown.",
+    _NIC,
+)
+NIC_STATE = MetricSpec(
+    "fabricpulse_nic_state",
+    "gauge",
+    "1 for the state that the NIC is in: connected, disconnected or unknown.",
+    (*_NIC, "state"),
+)
+NIC_CAUSE = MetricSpec(
+    "fabricpulse_nic_disconnect_cause",
+    "gauge",
+    "1 while the NIC is disconnected or unknown, by cause: silent (no peer answers), link (no carrier, down, or gone), "
+    "one_way (peers are heard and do not hear us), never_seen (since the start), peer_gone (its only peer is gone), "
+    "no_socket (this exporter cannot open its probe socket).",
+    (*_NIC, "cause"),
+)
+NIC_DISCONNECTS = MetricSpec(
+    "fabricpulse_nic_disconnects_total",
+    "counter",
+    "How often the NIC has lost all of its peers for longer than the interval.",
+    _NIC,
+)
+NIC_RECONNECTS = MetricSpec(
+    "fabricpulse_nic_reconnects_total",
+    "counter",
+    "How often a disconnected NIC has found a peer again.",
+    _NIC,
+)
+NIC_CHANGED = MetricSpec(
+    "fabricpulse_nic_state_change_timestamp_seconds",
+    "gauge",
+    "When the NIC's state last changed, by this host's clock; 0 if never.",
+    _NIC,
+)
+NIC_OUTAGE = MetricSpec(
+    "fabricpulse_nic_disconnect_duration_seconds",
+    "histogram",
+    "How long disconnects have lasted, from the last sign of a peer to the next.",
+    _NIC,
+    _seconds(native.OUTAGE_BUCKETS_NS),
+)
+PROBE_OWD = MetricSpec(
+    "fabricpulse_probe_owd_seconds",
+    "histogram",
+    "True one-way delay of probe trains, peer to device, all peers and paths, on fleet time.",
+    _NIC,
+    _seconds(native.OWD_BUCKETS_NS),
+)
+PROBES_DROPPED = MetricSpec(
+    "fabricpulse_probes_dropped_total",
+    "counter",
+    "Packets that arrived and were not taken: malformed, wrong_fleet (unknown key), bad_mac, replay, not_a_member, "
+    "unconfirmed (a start of the peer that has not yet proved that it hears us), rate.",
+    (*_NIC, "reason"),
+)
+PROBE_OVERFLOWS = MetricSpec(
+    "fabricpulse_probe_receive_overflows_total",
+    "counter",
+    "Packets that the kernel dropped because this host was too slow to take them.",
+    _NIC,
+)
+PROBE_STAMPS_LOST = MetricSpec(
+    "fabricpulse_probe_tx_stamps_lost_total", "counter", "Transmit time stamps that never came back.", _NIC
+)
+SEND_ERRORS = MetricSpec(
+    "fabricpulse_probe_send_errors_total",
+    "counter",
+    "Probes that the kernel refused to send (link down, no route, full queue).",
+    _NIC,
+)
+EDGE_UP = MetricSpec(
+    "fabricpulse_edge_up",
+    "gauge",
+    "1 if probes pass in both directions, 0 if not for the interval. No sample while it is unknown.",
+    _EDGE,
+)
+EDGE_SENT = MetricSpec(
+    "fabricpulse_edge_probes_sent_total", "counter", "Probe packets sent to the peer.", _EDGE
+)
+EDGE_RECEIVED = MetricSpec(
+    "fabricpulse_edge_probes_received_total",
+    "counter",
+    "Authentic probe packets received from the peer.",
+    _EDGE,
+)
+EDGE_LOST = MetricSpec(
+    "fabricpulse_edge_probes_lost_total",
+    "counter",
+    "Probe packets of the peer that did not arrive, by its own numbering.",
+    _EDGE,
+)
+EDGE_INBOUND = MetricSpec(
+    "fabricpulse_edge_inbound_up", "gauge", "1 if the peer is heard. No sample before it first was.", _EDGE
+)
+EDGE_OUTBOUND = MetricSpec(
+    "fabricpulse_edge_outbound_up",
+    "gauge",
+    "1 if the peer says that it hears us. No sample while the peer is not heard.",
+    _EDGE,
+)
+EDGE_OWD = MetricSpec(
+    "fabricpulse_edge_owd_seconds",
+    "summary",
+    "True one-way delay, peer to device, main path, on fleet time; quantiles over the last 1 to 2 latency.window_s.",
+    _EDGE,
+)
+EDGE_OWD_BOUND = MetricSpec(
+    "fabricpulse_edge_owd_error_bound_seconds",
+    "gauge",
+    "The true delay differs from the measured one by no more than this: the sum of both clocks' bounds.",
+    _EDGE,
+)
+EDGE_PATH_OWD = MetricSpec(
+    "fabricpulse_edge_path_owd_seconds",
+    "gauge",
+    "One-way delay of the best, median and worst source port of the sweep (each the median of its last trains).",
+    (*_EDGE, "path"),
+)
+EDGE_WORST_PORT = MetricSpec(
+    "fabricpulse_edge_worst_path_port", "gauge", "UDP source port, at the peer, of the worst path.", _EDGE
+)
+EDGE_PATHS_DOWN = MetricSpec(
+    "fabricpulse_edge_paths_down",
+    "gauge",
+    "Source ports of the sweep that do not arrive while others do.",
+    _EDGE,
+)
+EDGE_BASELINE = MetricSpec(
+    "fabricpulse_edge_owd_baseline_seconds",
+    "gauge",
+    "Median one-way delay that this edge has when it is well.",
+    _EDGE,
+)
+EDGE_ELEVATED = MetricSpec(
+    "fabricpulse_edge_latency_elevated",
+    "gauge",
+    "1 if the median one-way delay of the last window is above the ceiling or far above the edge's own baseline.",
+    _EDGE,
+)
+EDGE_FAULT = MetricSpec(
+    "fabricpulse_edge_fault",
+    "gauge",
+    "1 while an edge is at fault, by kind: local_nic, peer_host, peer_nic, outbound, pair, path. No sample when well.",
+    (*_EDGE, "fault"),
+)
+FRONT_END_CONNECTED = MetricSpec(
+    "fabricpulse_front_end_connected",
+    "gauge",
+    "1 if a server on this host's front-end network answers, 0 if none has for three rounds. No sample before one has.",
+)
+FRONT_END_DISCONNECTS = MetricSpec(
+    "fabricpulse_front_end_disconnects_total",
+    "counter",
+    "How often no server on the front-end network answered. Seen afterwards: nothing is scraped meanwhile.",
+)
+FRONT_END_DOWN = MetricSpec(
+    "fabricpulse_front_end_disconnected_seconds_total",
+    "counter",
+    "How long the front-end network was disconnected, from the last answer to the next, once it is back.",
+)
+LATENESS = MetricSpec(
+    "fabricpulse_probe_lateness_seconds",
+    "histogram",
+    "How late the engine's thread woke for its turns. Verdicts wait while it is late.",
+    (),
+    _seconds(native.LATENESS_BUCKETS_NS),
+)
+STALLS = MetricSpec(
+    "fabricpulse_probe_stalls_total",
+    "counter",
+    "Times when this host stalled the engine for over half an interval.",
+)
+STALLED = MetricSpec(
+    "fabricpulse_probe_stalled_seconds_total",
+    "counter",
+    "Time that counts for no verdict because the engine was stalled.",
+)
+CLOCK_STEPS = MetricSpec(
+    "fabricpulse_probe_clock_steps_total", "counter", "Steps of this host's clock that the engine has seen."
+)
+ENGINE_CPU = MetricSpec("fabricpulse_probe_cpu_seconds_total", "counter", "CPU time of the engine's thread.")
+ENGINE_REALTIME = MetricSpec(
+    "fabricpulse_probe_realtime", "gauge", "1 if the engine's thread runs at real-time priority."
+)
+SAMPLES = MetricSpec("fabricpulse_probe_samples_total", "counter", "Train samples written to shared memory.")
+MEMBERS = MetricSpec("fabricpulse_mesh_members", "gauge", "Hosts of the fleet that this host knows of.")
+MEMBERSHIP_SUCCESS = MetricSpec(
+    "fabricpulse_mesh_membership_success", "gauge", "1 if the membership could be read at the last attempt."
+)
+MEMBERSHIP_TIME = MetricSpec(
+    "fabricpulse_mesh_membership_timestamp_seconds",
+    "gauge",
+    "When the membership last changed, by this host's clock.",
+)
+PUSHES = MetricSpec(
+    "fabricpulse_alert_pushes_total",
+    "counter",
+    "Pushes to an Alertmanager, with those that it did not take; each carries all alerts that are due.",
+    ("alertmanager",),
+)
+PUSH_FAILURES = MetricSpec(
+    "fabricpulse_alert_push_failures_total",
+    "counter",
+    "Pushes that an Alertmanager did not take.",
+    ("alertmanager",),
+)
+EVENTS = MetricSpec("fabricpulse_mesh_events_total", "counter", "Events by kind.", ("kind",))
+EVENTS_DROPPED = MetricSpec(
+    "fabricpulse_mesh_events_dropped_total", "counter", "Events that came faster than they could be taken."
+)
+
+METRICS = (
+    NIC_CONNECTED,
+    NIC_STATE,
+    NIC_CAUSE,
+    NIC_DISCONNECTS,
+    NIC_RECONNECTS,
+    NIC_CHANGED,
+    NIC_OUTAGE,
+    PROBE_OWD,
+    PROBES_DROPPED,
+    PROBE_OVERFLOWS,
+    PROBE_STAMPS_LOST,
+    SEND_ERRORS,
+    EDGE_UP,
+    EDGE_SENT,
+    EDGE_RECEIVED,
+    EDGE_LOST,
+    EDGE_INBOUND,
+    EDGE_OUTBOUND,
+    EDGE_OWD,
+    EDGE_OWD_BOUND,
+    EDGE_PATH_OWD,
+    EDGE_WORST_PORT,
+    EDGE_PATHS_DOWN,
+    EDGE_BASELINE,
+    EDGE_ELEVATED,
+    EDGE_FAULT,
+    FRONT_END_CONNECTED,
+    FRONT_END_DISCONNECTS,
+    FRONT_END_DOWN,
+    LATENESS,
+    STALLS,
+    STALLED,
+    CLOCK_STEPS,
+    ENGINE_CPU,
+    ENGINE_REALTIME,
+    SAMPLES,
+    MEMBERS,
+    MEMBERSHIP_SUCCESS,
+    MEMBERSHIP_TIME,
+    PUSHES,
+    PUSH_FAILURES,
+    EVENTS,
+    EVENTS_DROPPED,
+)

@@ -1,0 +1,379 @@
+"""The mesh exporter as a daemon: engine, membership, alerts and HTTP put together."""
+
+import asyncio
+import os
+import platform
+import ssl
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from fabricpulse.core.config import load_config
+from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.core.fleet.membership import Membership
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.metrics.common import BUILD_INFO
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
+from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path, write_refused
+from fabricpulse.core.run_lock import RunLock
+from fabricpulse.core.shm.virtual_clock import host_now_ns, open_virtual_clock
+from fabricpulse.core.web.server import WebServer
+from fabricpulse.mesh import _probe_engine as native
+from fabricpulse.mesh.alerts import AlertPusher
+from fabricpulse.mesh.api import edges_document
+from fabricpulse.mesh.config import MeshConfig, changed_settings, load_keys
+from fabricpulse.mesh.event_log import EventLogWriter
+from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_faults
+from fabricpulse.mesh.fleet_view import FleetView, view_of
+from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
+from fabricpulse.mesh.membership_source import MembershipReader
+from fabricpulse.mesh.snapshot import Cause, EventKind, Snapshot, State, parse_snapshot
+
+log = get_logger(__name__)
+
+FRONT_END_EVENTS = {False: "front_end_disconnected", True: "front_end_connected"}
+_RING_SECONDS = 8
+# Above what an answer at the sample cap takes in all its forms.
+_KEPT_BYTES = 16 << 20
+_EDGES_EXPECTED = 80  # while the membership is not known: eight NICs with ten peers
+_SMALLEST_RING, _LARGEST_RING = 1 << 12, 1 << 17
+
+
+def engine_settings(config: MeshConfig, edges: int) -> native.Settings:
+    """The engine's settings from the configuration; `edges` sizes the ring."""
+    probe, latency = config.probe, config.latency
+    s = native.Settings()
+    s.host = config.host_name
+    s.ring_path = str(probe_ring_path())
+    s.clock_path = str(clock_page_path())
+    s.port = probe.port
+    s.dscp = probe.dscp
+    s.paths = probe.paths
+    s.sweep = probe.sweep
+    s.bind_device = probe.bind_device
+    s.hardware = probe.timestamps == "hardware"
+    s.rate = probe.rate
+    s.interval_ns = round(probe.interval_s * 1e9)
+    s.grace_ns = round(probe.grace_s * 1e9)
+    s.window_ns = round(latency.window_s * 1e9)
+    s.latency_ceiling_ns = round(latency.ceiling_s * 1e9)
+    s.latency_factor = latency.factor
+    s.latency_slack_ns = round(latency.slack_s * 1e9)
+    s.receive_rate = probe.receive_rate
+    s.priority = 1 if probe.realtime else 0
+    wanted = int(2 * max(edges, 1) * probe.rate * _RING_SECONDS)
+    s.ring_capacity = min(max(1 << (wanted - 1).bit_length(), _SMALLEST_RING), _LARGEST_RING)
+    return s
+
+
+class MeshService:
+    """One daemon."""
+
+    def __init__(self, config: MeshConfig) -> None:
+        self.config = config
+        self._reader = MembershipReader(config.membership)
+        log_config = config.event_log
+        self.events = EventLogWriter(
+            Path(log_config.path) if log_config.path else None, log_config.max_bytes, log_config.keep
+        )
+        self.pusher = AlertPusher(config.alerting, config.host_name, time.time)
+        self.front_end = FrontEndWatch(
+            targets_of(config), config.front_end.interval_s, self._front_end_changed
+        )
+        self.counters = Counters(
+            pushes=self.pusher.pushes,
+            push_failures=self.pusher.failures,
+            events=dict.fromkeys((*(kind.name.lower() for kind in EventKind), *FRONT_END_EVENTS.values()), 0),
+            front_end=self.front_end.verdict,
+        )
+        self._clock = open_virtual_clock()
+        self.view = FleetView(config.host_name, (), (), 0)
+        self._membership: Membership | None = None
+        self._exposition = MeshExposition(self.view, config.probe.port)
+        self._build = (version("fabricpulse"), "mesh", platform.python_version())
+        self._engine: native.Engine | None = None
+        self._lock: RunLock | None = None
+        self._keys_path = Path(config.key_file) if config.key_file else None
+        self._keys: list[bytes] = []
+        self._socket_errors: dict[str, int] = {}
+        self._keys_error = self._membership_error = ""  # what was last logged
+
+    @property
+    def engine(self) -> native.Engine:
+        """The engine, once `start` has made it."""
+        if self._engine is None:
+            raise RuntimeError("the engine has not been started")
+        return self._engine
+
+    async def start(self) -> None:
+        """Reads keys and membership and starts probing. Raises UserError."""
+        membership = await self._first_membership()
+        view = self._view_of(membership or Membership(hosts=()))
+        self._lock = RunLock(ensure_run_dir(), "mesh")
+        edges = len(view.peers) if membership else _EDGES_EXPECTED
+        try:
+            self._engine = native.Engine(engine_settings(self.config, edges))
+        except OSError as error:
+            raise write_refused("the probe ring", probe_ring_path(), error) from error
+        except ValueError as error:
+            raise ConfigError(f"probe: {error}") from error
+        self._load_keys()
+        if membership is not None:
+            try:
+                self._apply(membership, view)
+            except ValueError as error:
+                raise ConfigError(f"the membership cannot be probed: {error}; lower probe.peers") from error
+        try:
+            await self.pusher.start()
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"cannot use alerting.ca_file {self.config.alerting.ca_file}: {error}"
+            ) from error
+        native.keep_freed_memory(_KEPT_BYTES)
+        self.engine.start()
+        self.counters.realtime = self.engine.realtime
+        if self.config.probe.realtime and not self.engine.realtime:
+            log.warning(
+                "no permission for real-time priority; a busy CPU delays verdicts", needs="CAP_SYS_NICE"
+            )
+        asyncio.get_running_loop().add_reader(self.engine.event_fd, self._take_events)
+
+    async def stop(self) -> list[BaseException | None]:
+        """Stops probing; returns how the pusher's tasks have ended."""
+        if self._engine is not None:
+            asyncio.get_running_loop().remove_reader(self.engine.event_fd)
+            await asyncio.to_thread(self.engine.stop)
+            self._take_events()
+        outcomes = await self.pusher.stop()
+        self.events.close()
+        if self._lock is not None:
+            self._lock.release()
+        return outcomes
+
+    async def _first_membership(self) -> Membership | None:
+        """The membership, None when it cannot be had yet: `watch` goes on trying. A bad file is refused at once."""
+        try:
+            return await self._reader.read()
+        except ConfigError:
+            raise
+        except UserError as error:
+            self._membership_error = str(error)
+            log.warning(
+                "no membership yet; nothing is probed until there is one",
+                error=str(error),
+                retry_s=self.config.membership.refresh_s,
+            )
+            return None
+
+    def _view_of(self, membership: Membership) -> FleetView:
+        probe = self.config.probe
+        return view_of(membership, self.config.host_name, probe.peers, probe.cross_peers)
+
+    def _apply(self, membership: Membership, view: FleetView) -> None:
+        self.engine.configure(
+            [(nic.device, nic.network, nic.address) for nic in view.nics],
+            [(p.nic, p.host, p.device, p.network, p.address) for p in view.peers],
+        )
+        probed = {(view.nics[peer.nic].device, view.nics[peer.nic].network) for peer in view.peers}
+        for device, network in list(self.pusher.firing()):
+            # Not ours any more, or no peer is left who could tell: unknown.
+            if (device, network) not in probed:
+                self.pusher.resolve(device, network)
+        self._membership, self.view = membership, view
+        self._exposition = MeshExposition(view, self.config.probe.port)
+        self.counters.membership_ok = True
+        self.counters.membership_changed_s = time.time()
+        if not view.nics:
+            log.warning("this host is no member of the fleet; nothing is probed", host=self.config.host_name)
+        log.info("membership", hosts=view.members, nics=len(view.nics), edges=len(view.peers))
+
+    def _load_keys(self) -> None:
+        if self._keys_path is None:
+            if not self._keys:
+                log.warning(
+                    "no key_file is set: probes are not authentic, anybody who reaches the port can join"
+                )
+                self._keys = [bytes(16)]
+                self.engine.set_keys(self._keys)
+            return
+        keys = load_keys(self._keys_path)
+        if keys != self._keys:
+            self._keys = keys
+            self.engine.set_keys(keys)
+            log.info("keys", count=len(keys))
+
+    async def watch(self) -> None:
+        """Follows membership and keys until cancelled."""
+        while True:
+            await asyncio.sleep(self.config.membership.refresh_s)
+            await self.refresh()
+            self._look_at_sockets()
+
+    def _look_at_sockets(self) -> None:
+        """Says once which NICs cannot be probed, and why."""
+        errors = {
+            nic.device: state.open_errno
+            for nic, state in zip(self.view.nics, self.snapshot().nics, strict=True)
+            if not state.open and state.open_errno
+        }
+        for device, error in errors.items():
+            if self._socket_errors.get(device) != error:
+                log.warning(
+                    "cannot open the probe socket of a NIC",
+                    device=device,
+                    port=self.config.probe.port,
+                    error=os.strerror(error),
+                )
+        self._socket_errors = errors
+
+    async def refresh(self) -> None:
+        """Looks once at keys and membership. What is bad is logged once, and what was in force stays."""
+        try:
+            self._load_keys()
+            self._keys_error = ""
+        except UserError as error:
+            if str(error) != self._keys_error:
+                log.error("the keys stay as they were", error=str(error))
+            self._keys_error = str(error)
+        try:
+            membership = await self._reader.read()
+            if membership is not None and membership != self._membership:
+                self._apply(membership, self._view_of(membership))
+            self.counters.membership_ok = self._membership is not None
+            self._membership_error = ""
+        except (UserError, ValueError) as error:
+            if str(error) != self._membership_error:
+                have = self._membership is not None
+                log.error(
+                    "the membership stays as it was" if have else "still no membership", error=str(error)
+                )
+            self._membership_error = str(error)
+            self.counters.membership_ok = False
+
+    async def reload(self, path: Path | None) -> None:
+        """SIGHUP: keys and membership at once; of the configuration it says which settings need a restart.
+
+        The engine's settings are those of its sockets, ring and verdicts: made anew, all that was learned would be
+        lost, which is what a restart does. Raises ConfigError for a file that a restart would refuse.
+        """
+        await self.refresh()
+        if path is None:
+            return
+        changed = changed_settings(self.config, await asyncio.to_thread(load_config, path, MeshConfig))
+        if changed:
+            log.warning("changed settings need a restart", config=str(path), settings=", ".join(changed))
+
+    def _take_events(self) -> None:
+        faults: dict[tuple[str, str, str], str | None] | None = None
+        for event in self.engine.take_events():
+            kind = EventKind(event.kind)
+            self.counters.events[kind.name.lower()] += 1
+            entry: dict[str, Any] = {
+                "time_ns": event.host_ns,
+                "event": kind.name.lower(),
+                "duration_ns": event.duration_ns,
+            }
+            if event.device:
+                entry |= {"device": event.device, "network": event.network}
+            if kind is EventKind.NIC_DISCONNECTED:
+                entry["cause"] = CAUSE_NAMES[Cause(event.cause)]
+                self.pusher.fire(event.device, event.network)
+                log.warning(
+                    "NIC disconnected", device=event.device, network=event.network, cause=entry["cause"]
+                )
+            elif kind is EventKind.NIC_CONNECTED:
+                self.pusher.resolve(event.device, event.network)
+                log.info("NIC connected", device=event.device, outage_s=round(event.duration_ns / 1e9, 3))
+            elif kind in (EventKind.EDGE_DOWN, EventKind.EDGE_UP):
+                del entry["duration_ns"]
+                if faults is None:
+                    faults = self._faults()
+                fault = faults.get((event.device, event.peer, event.peer_device))
+                entry |= {
+                    "peer": event.peer,
+                    "peer_device": event.peer_device,
+                    "inbound": State(event.inbound).name.lower(),
+                    "outbound": State(event.outbound).name.lower(),
+                    "fault": fault,
+                }
+            self.events.append(entry)
+
+    def _front_end_changed(self, connected: bool, silent_s: float) -> None:
+        kind = FRONT_END_EVENTS[connected]
+        self.counters.events[kind] += 1
+        now = host_now_ns(self._clock)
+        self.events.append({"time_ns": now, "event": kind, "duration_ns": round(silent_s * 1e9)})
+
+    def _faults(self) -> dict[tuple[str, str, str], str | None]:
+        found = edge_faults(self.view, self.snapshot())
+        return {
+            (self.view.nics[peer.nic].device, peer.host, peer.device): fault
+            for peer, fault in zip(self.view.peers, found, strict=True)
+        }
+
+    def snapshot(self) -> Snapshot:
+        """The engine's state now."""
+        return parse_snapshot(self.engine.snapshot())
+
+    async def metrics(self, text_format: TextFormat) -> bytes:
+        """The exposition."""
+        out = Exposition(self.config.sample_cap)
+        out.add(BUILD_INFO, self._build, 1)
+        self._exposition.write(out, self.engine.snapshot(), self.counters)
+        return out.render(text_format)
+
+    async def serve_edges(self, _: web.Request) -> web.Response:
+        """GET /api/v1/edges."""
+        return web.json_response(
+            edges_document(self.view, self.snapshot(), self.config.probe.port, self.front_end)
+        )
+
+    async def serve_events(self, request: web.Request) -> web.Response:
+        """GET /api/v1/events?limit=N."""
+        text = request.query.get("limit", "")
+        limit = int(text) if text.isdigit() and int(text) > 0 else None
+        return web.json_response({"host": self.config.host_name, "events": self.events.recent(limit)})
+
+
+async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> None:
+    """Runs the mesh exporter until `life` is stopped."""
+    service = MeshService(config)
+    server = WebServer(
+        "fabricpulse mesh",
+        life,
+        service.metrics,
+        options.web,
+        landing_links=[("/api/v1/edges", "Edges (JSON)"), ("/api/v1/events", "Events (JSON)")],
+    )
+    server.router.add_get("/api/v1/edges", service.serve_edges)
+    server.router.add_get("/api/v1/events", service.serve_events)
+    await service.start()
+    watchers = [asyncio.create_task(service.watch()), asyncio.create_task(service.front_end.run())]
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            life.stop()
+
+    for task in (*watchers, *service.pusher.tasks):
+        task.add_done_callback(ended)
+    try:
+        await server.start()
+        life.on_reload(lambda: service.reload(options.config))
+        life.ready()
+        await life.stopped()
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        outcomes = await asyncio.gather(*watchers, return_exceptions=True)
+        await server.stop()
+        outcomes += await service.stop()
+    # A defect of ours: better seen, and started anew by systemd, than an exporter that no longer follows its fleet.
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome

@@ -1,0 +1,222 @@
+"""What the engine tells at one moment: mirror of exporters/probe_engine/snapshot.h."""
+
+import enum
+import struct
+from typing import NamedTuple
+
+from fabricpulse.mesh import _probe_engine as native
+
+_OWD = len(native.OWD_BUCKETS_NS) + 1
+_LATENESS = len(native.LATENESS_BUCKETS_NS) + 1
+_OUTAGE = len(native.OUTAGE_BUCKETS_NS) + 1
+
+DROP_REASONS = ("malformed", "wrong_fleet", "bad_mac", "replay", "not_a_member", "unconfirmed", "rate")
+
+_HEADER = struct.Struct(f"<4I2Q2q3Qq{_LATENESS}Qq")
+_NIC = struct.Struct(f"<4BI2Q2q{_OUTAGE}Qq{_OWD}Qq{len(DROP_REASONS)}Q2Q")
+_EDGE = struct.Struct("<2I4BI4Q2qQq2I7q" + "QQqQ" * native.MAX_PATHS)
+if (_HEADER.size, _NIC.size, _EDGE.size) != native.RECORD_SIZES:
+    raise ImportError("the native probe engine is of another build; run `make build`")
+UNKNOWN_OWD = -(1 << 63)
+
+
+class State(enum.IntEnum):
+    """enum State of verdict.h."""
+
+    UNKNOWN = 0
+    UP = 1
+    DOWN = 2
+
+
+class Cause(enum.IntEnum):
+    """enum NicCause of verdict.h: why a NIC is disconnected or unknown."""
+
+    NONE = 0
+    SILENT = 1
+    LINK = 2
+    ONE_WAY = 3
+    NEVER_SEEN = 4
+    PEER_GONE = 5
+    NO_SOCKET = 6
+
+
+class EventKind(enum.IntEnum):
+    """enum EventKind of engine.h."""
+
+    NIC_DISCONNECTED = 0
+    NIC_CONNECTED = 1
+    EDGE_DOWN = 2
+    EDGE_UP = 3
+    STALL = 4
+    CLOCK_STEP = 5
+
+
+class Distribution(NamedTuple):
+    """counts : per bucket, the last for +Inf. sum_ns : of all observations."""
+
+    counts: tuple[int, ...]
+    sum_ns: int
+
+
+class NicState(NamedTuple):
+    """One NIC; fields as in struct NicRecord."""
+
+    state: int
+    cause: int
+    open: bool
+    link: bool
+    open_errno: int
+    disconnects: int
+    reconnects: int
+    changed_host_ns: int
+    down_ns: int
+    outages: Distribution
+    owd: Distribution
+    drops: tuple[int, ...]
+    overflows: int
+    stamps_lost: int
+
+
+class PathState(NamedTuple):
+    """One source port, peer -> us; owd_ns is None while unknown."""
+
+    expected: int
+    lost: int
+    owd_ns: int | None
+    state: int
+
+
+class EdgeState(NamedTuple):
+    """One edge; fields as in struct EdgeRecord. Ages are -1 for never; the quantiles hold if window_count > 0."""
+
+    slot: int
+    nic: int
+    state: int
+    inbound: int
+    outbound: int
+    latency: int
+    paths: int
+    sent: int
+    send_errors: int
+    received: int
+    lost: int
+    heard_age_ns: int
+    heard_by_age_ns: int
+    owd_count: int
+    owd_sum_ns: int
+    window_count: int
+    peer_epoch: int
+    owd_p50_ns: int
+    owd_p99_ns: int
+    owd_max_ns: int
+    owd_min_ns: int
+    owd_bound_ns: int
+    baseline_ns: int
+    limit_ns: int
+    raw_paths: tuple[int, ...]
+
+    def path(self, index: int) -> PathState:
+        """The state of path `index`, 0 = main flow."""
+        expected, lost, owd, state = self.raw_paths[4 * index : 4 * index + 4]
+        return PathState(expected, lost, None if owd == UNKNOWN_OWD else owd, state)
+
+
+class PathSummary(NamedTuple):
+    """Delays over the source ports of an edge, ns. worst : index of the worst path. dead : paths that do not arrive."""
+
+    best_ns: int
+    median_ns: int
+    worst_ns: int
+    worst: int
+    dead: int
+
+
+def summarize_paths(edge: EdgeState) -> PathSummary | None:
+    """Best, median and worst source port; None before any was measured. A dead path is the worst.
+
+    The same as summarize_paths of exporters/probe_engine/edge_text.cc.
+    """
+    known: list[tuple[int, int]] = []
+    dead = [index for index in range(edge.paths) if edge.raw_paths[4 * index + 3] == State.DOWN]
+    for index in range(edge.paths):
+        delay = edge.raw_paths[4 * index + 2]
+        if index not in dead and delay != UNKNOWN_OWD:
+            known.append((delay, index))
+    if not known:
+        return None
+    known.sort()
+    worst_ns, worst = known[-1]
+    return PathSummary(
+        known[0][0], known[len(known) // 2][0], worst_ns, dead[-1] if dead else worst, len(dead)
+    )
+
+
+_EDGE_FIELDS = len(EdgeState._fields) - 1
+
+
+class Snapshot(NamedTuple):
+    """The whole engine."""
+
+    generation: int
+    clock_status: int
+    ticks: int
+    stalls: int
+    stalled_ns: int
+    cpu_ns: int
+    clock_steps: int
+    events_dropped: int
+    samples: int
+    clock_bound_ns: int
+    lateness: Distribution
+    nics: list[NicState]
+    edges: list[EdgeState]
+
+
+def parse_snapshot(data: bytes, edges_too: bool = True) -> Snapshot:
+    """Takes the answer of `Engine.snapshot` apart. NICs and edges are in the order in which they were configured.
+
+    edges_too : False leaves the edges out, which are nearly all of the work.
+    """
+    h = _HEADER.unpack_from(data)
+    offset = _HEADER.size
+    nics = []
+    for _ in range(h[1]):
+        f = _NIC.unpack_from(data, offset)
+        offset += _NIC.size
+        at = 9 + _OUTAGE + 1
+        drops = at + _OWD + 1
+        outages = Distribution(f[9 : 9 + _OUTAGE], f[9 + _OUTAGE])
+        owd = Distribution(f[at : at + _OWD], f[at + _OWD])
+        head = (f[0], f[1], bool(f[2]), bool(f[3]), *f[4:9])
+        nics.append(NicState._make((*head, outages, owd, f[drops:-2], f[-2], f[-1])))
+    edges = []
+    if edges_too:
+        edges = [
+            EdgeState._make((*f[:_EDGE_FIELDS], f[_EDGE_FIELDS:]))
+            for f in _EDGE.iter_unpack(memoryview(data)[offset:])
+        ]
+    lateness = Distribution(h[12 : 12 + _LATENESS], h[12 + _LATENESS])
+    return Snapshot._make((h[0], h[3], *h[4:12], lateness, nics, edges))
+
+
+def pack_snapshot(snapshot: Snapshot) -> bytes:
+    """The inverse of parse_snapshot, for tests and tools that play a recorded engine."""
+    parts = [
+        _HEADER.pack(
+            snapshot.generation,
+            len(snapshot.nics),
+            len(snapshot.edges),
+            *snapshot[1:10],
+            *snapshot.lateness.counts,
+            snapshot.lateness.sum_ns,
+        )
+    ]
+    for nic in snapshot.nics:
+        outages, owd = nic.outages, nic.owd
+        parts.append(
+            _NIC.pack(
+                *nic[:9], *outages.counts, outages.sum_ns, *owd.counts, owd.sum_ns, *nic.drops, *nic[-2:]
+            )
+        )
+    parts += [_EDGE.pack(*edge[:_EDGE_FIELDS], *edge.raw_paths) for edge in snapshot.edges]
+    return b"".join(parts)

@@ -1,0 +1,119 @@
+"""PFC, ETS, DSCP and ECN configuration: lossless traffic is lossless only if every NIC is set up the same."""
+
+import errno
+from collections.abc import Sequence
+
+from fabricpulse.core.metrics.catalogue import MetricSpec
+from fabricpulse.nic.collectors.contract import Context, prefix
+from fabricpulse.nic.collectors.ethtool import DECLINED, DECLINED_PAUSE_S
+from fabricpulse.nic.inventory import Netdev
+from fabricpulse.nic.kernel.dcb import DcbSource, DcbState
+from fabricpulse.nic.metrics import dcb as m
+from fabricpulse.nic.reader import DescriptorBudget, KeptDirectory
+
+# Configuration changes by hand: it is asked for every minute, counters among it are as old at most.
+REFRESH_S = 60.0
+
+Lines = list[tuple[str, str]]
+
+
+class _Link:
+    def __init__(self, netdev: Netdev, budget: DescriptorBudget) -> None:
+        self.netdev = netdev
+        self.lines: Lines = []
+        self.next_at = 0.0
+        self.ecn = {
+            role: KeptDirectory(f"{netdev.path}/ecn/roce_{role}/enable", netdev.device, budget)
+            for role in ("np", "rp")
+        }
+
+
+class DcbCollector:
+    """One target a netdev. source : the kernel, a stand-in, or None to read sysfs alone."""
+
+    name = "dcb"
+
+    def __init__(self, source: DcbSource | None, budget: DescriptorBudget) -> None:
+        self._source = source
+        self._budget = budget
+        self._links: dict[str, _Link] = {}
+
+    def targets(self, context: Context) -> Sequence[str]:
+        links = {}
+        for netdev in context.inventory.netdevs:
+            known = self._links.pop(netdev.name, None)
+            if known is None or known.netdev != netdev:
+                if known is not None:
+                    self._close(known)
+                known = _Link(netdev, self._budget)
+            links[netdev.name] = known
+        self.close_links()
+        self._links = links
+        return list(links)
+
+    def collect(self, target: str, context: Context) -> None:
+        link = self._links[target]
+        if self._source is not None and context.now >= link.next_at:
+            link.next_at = context.now + REFRESH_S
+            try:
+                link.lines = lines_of(self._source.state(target), link.netdev.labels)
+            except OSError as error:
+                link.lines = []
+                if error.errno in DECLINED:
+                    link.next_at = context.now + DECLINED_PAUSE_S
+                else:
+                    reason = "permission" if error.errno in (errno.EPERM, errno.EACCES) else "dcb"
+                    context.faults.add(link.netdev.device, f"dcb {target}", reason)
+        for family, line in link.lines:
+            context.sink.line(family, line)
+        self._ecn(link, context)
+
+    def _ecn(self, link: _Link, context: Context) -> None:
+        for role, directory in link.ecn.items():
+            if not directory.refresh(context.faults):
+                continue
+            for priority in directory.files:
+                raw = directory.read(priority, context.now, context.faults)
+                if raw in (b"0", b"1") and priority.isdigit():
+                    context.sink.add(m.ECN_ENABLED, (*link.netdev.labels, role, priority), int(raw))
+
+    @staticmethod
+    def _close(link: _Link) -> None:
+        for directory in link.ecn.values():
+            directory.close()
+
+    def close_links(self) -> None:
+        for link in self._links.values():
+            self._close(link)
+        self._links = {}
+
+    def close(self) -> None:
+        self.close_links()
+        if self._source is not None:
+            self._source.close()
+
+
+def lines_of(state: DcbState, labels: tuple[str, str, str]) -> Lines:
+    """The samples of one netdev's configuration, rendered."""
+    lines: Lines = []
+
+    def add(spec: MetricSpec, extra: tuple[str, ...], value: float) -> None:
+        lines.append((spec.name, f"{prefix(spec, (*labels, *extra))}{value:g}\n"))
+
+    if state.pfc_enabled is not None:
+        for priority, enabled in enumerate(state.pfc_enabled):
+            add(m.PFC_ENABLED, (str(priority),), int(enabled))
+        for spec, counts in ((m.DCB_PFC_SENT, state.requests), (m.DCB_PFC_RECEIVED, state.indications)):
+            # Drivers without these counters leave all of them 0: absent, not 0.
+            if any(counts):
+                for priority, count in enumerate(counts):
+                    lines.append((spec.name, f"{prefix(spec, (*labels, str(priority)))}{count}\n"))
+        add(m.TRUST_DSCP, (), int(bool(state.dscp_to_priority)))
+    for priority, traffic_class in enumerate(state.priority_to_class):
+        add(m.PRIORITY_CLASS, (str(priority),), traffic_class)
+    for traffic_class, percent in enumerate(state.bandwidth_percent):
+        if state.is_ets[traffic_class]:
+            add(m.CLASS_BANDWIDTH, (str(traffic_class),), percent / 100)
+    for dscp, priority in sorted(state.dscp_to_priority.items()):
+        add(m.DSCP_PRIORITY, (str(dscp),), priority)
+    return lines

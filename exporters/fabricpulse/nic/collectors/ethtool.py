@@ -1,0 +1,134 @@
+"""Statistics behind ethtool: PFC and drops per priority, PHY and FEC, pause, PCIe stalls; one target a netdev."""
+
+import errno
+from collections.abc import Callable, Mapping, Sequence
+
+from fabricpulse.core.metrics.catalogue import MetricSpec
+from fabricpulse.core.metrics.exposition import format_value
+from fabricpulse.nic.collectors.contract import Context, prefix
+from fabricpulse.nic.ethtool_vocabulary import statistic
+from fabricpulse.nic.inventory import Netdev
+from fabricpulse.nic.kernel.ethtool import EthtoolSource
+from fabricpulse.nic.metrics import ethtool as m
+
+# What drivers answer that have no such statistics, or a link that has just gone.
+DECLINED = {
+    errno.EOPNOTSUPP,
+    errno.EINVAL,
+    errno.ENODEV,
+    errno.ENXIO,
+    errno.ENOSYS,
+    errno.ENODATA,
+    errno.ENOTTY,
+}
+# How long a netdev that has declined is left alone, seconds. Judgement: capabilities change with a driver reload.
+DECLINED_PAUSE_S = 300.0
+
+_FEC = {
+    "corrected_blocks": m.FEC_CORRECTED,
+    "uncorrectable_blocks": m.FEC_UNCORRECTABLE,
+    "corrected_bits": m.FEC_CORRECTED_BITS,
+}
+_PAUSE = {"received": m.GLOBAL_PAUSE_RECEIVED, "transmitted": m.GLOBAL_PAUSE_TRANSMITTED}
+
+Plan = list[tuple[int, str, str, int]]
+
+
+class _Link:
+    """What is kept of a netdev. plan : (position in the driver's list, metric, line prefix, divisor)."""
+
+    def __init__(self, netdev: Netdev) -> None:
+        self.netdev = netdev
+        self.names: Sequence[str] | None = None
+        self.plan: Plan = []
+        self.not_before: dict[str, float] = {}
+
+
+class EthtoolCollector:
+    """source : the kernel, or a stand-in."""
+
+    name = "ethtool"
+
+    def __init__(self, source: EthtoolSource) -> None:
+        self._source = source
+        self._links: dict[str, _Link] = {}
+
+    def targets(self, context: Context) -> Sequence[str]:
+        links = {}
+        for netdev in context.inventory.netdevs:
+            known = self._links.get(netdev.name)
+            links[netdev.name] = known if known is not None and known.netdev == netdev else _Link(netdev)
+        self._links = links
+        return list(links)
+
+    def collect(self, target: str, context: Context) -> None:
+        link = self._links[target]
+        given: set[str] = set()
+        self._part(link, "statistics", lambda: self._statistics(link, given, context), context)
+        self._part(link, "fec", lambda: self._fec(link, given, context), context)
+        self._part(link, "pause", lambda: self._pause(link, given, context), context)
+
+    def _part(self, link: _Link, part: str, collect: Callable[[], None], context: Context) -> None:
+        """Runs one part; a driver that declines it is not asked again for a while."""
+        if context.now < link.not_before.get(part, 0.0):
+            return
+        try:
+            collect()
+        except OSError as error:
+            if error.errno in DECLINED:
+                link.not_before[part] = context.now + DECLINED_PAUSE_S
+            else:
+                reason = "permission" if error.errno in (errno.EPERM, errno.EACCES) else "ethtool"
+                context.faults.add(link.netdev.device, f"ethtool {part} {link.netdev.name}", reason)
+
+    def _statistics(self, link: _Link, given: set[str], context: Context) -> None:
+        statistics = self._source.statistics(link.netdev.name)
+        if statistics.names is not link.names:
+            link.plan = plan(statistics.names, link.netdev.labels)
+            link.names = statistics.names
+        values, lines = statistics.values, context.sink.lines
+        for position, family, start, divisor in link.plan:
+            value = values[position]
+            text = str(value) if divisor == 1 else format_value(value / divisor)
+            lines.setdefault(family, []).append(f"{start}{text}\n")
+            given.add(family)
+
+    def _fec(self, link: _Link, given: set[str], context: Context) -> None:
+        self._named(_FEC, self._source.fec(link.netdev.name), link, given, context)
+
+    def _pause(self, link: _Link, given: set[str], context: Context) -> None:
+        self._named(_PAUSE, self._source.pause(link.netdev.name), link, given, context)
+
+    @staticmethod
+    def _named(
+        specs: dict[str, MetricSpec],
+        counts: Mapping[str, int],
+        link: _Link,
+        given: set[str],
+        context: Context,
+    ) -> None:
+        for name, value in counts.items():
+            spec = specs[name]
+            # The driver's own list has it already, under its own name.
+            if spec.name not in given:
+                context.sink.add(spec, link.netdev.labels, value)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def plan(names: Sequence[str], labels: tuple[str, str, str]) -> Plan:
+    """Which positions of a driver's list are exported, and how their lines begin.
+
+    Of two names for one series the first is taken.
+    """
+    found: Plan = []
+    taken: set[str] = set()
+    for position, name in enumerate(names):
+        mapped = statistic(name)
+        if mapped is not None:
+            start = prefix(mapped.spec, (*labels, *mapped.extra))
+            if start not in taken:
+                taken.add(start)
+                found.append((position, mapped.spec.name, start, mapped.divisor))
+    return found

@@ -1,0 +1,337 @@
+"""`/sys/class/infiniband`: devices, ports, counters/ and hw_counters/."""
+
+import re
+from collections.abc import Sequence
+
+from fabricpulse.core.metrics.catalogue import MetricSpec
+from fabricpulse.nic.collectors.contract import Context, prefix
+from fabricpulse.nic.inventory import RdmaDevice
+from fabricpulse.nic.metrics import infiniband as m
+from fabricpulse.nic.rdma_vocabulary import HW_COUNTERS, PORT_COUNTERS, Mapped
+from fabricpulse.nic.reader import (
+    NOT_AVAILABLE,
+    DescriptorBudget,
+    KeptDirectory,
+    KeptFile,
+    parse_unsigned,
+)
+from fabricpulse.nic.widening import Widened
+
+_PORT_FILES = frozenset({"state", "phys_state", "rate", "link_layer", "lid", "sm_lid"})
+_RATE = re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) Gb/sec")
+_U64 = (1 << 64) - 1
+
+
+class _Entry:
+    """A counter file and what to do with it. rest : further files whose values are added (irdma: IPv4 and IPv6)."""
+
+    __slots__ = ("file", "prefix", "raw_prefix", "rest", "scale", "spec_name", "widened")
+
+    def __init__(
+        self, file: KeptFile, mapped: Mapped | None, labels: tuple[str, str], raw_prefix: str
+    ) -> None:
+        self.file = file
+        self.rest: list[KeptFile] = []
+        self.raw_prefix = raw_prefix
+        self.spec_name = mapped.spec.name if mapped else ""
+        self.prefix = prefix(mapped.spec, labels) if mapped else ""
+        self.scale = mapped.scale if mapped else 1
+        self.widened = Widened() if mapped and mapped.bits == 32 else None
+
+
+class _Counters:
+    """One counter directory of one port, planned anew when the directory changes."""
+
+    def __init__(
+        self,
+        path: str,
+        labels: tuple[str, str],
+        names: dict[str, Mapped],
+        raw: bool,
+        budget: DescriptorBudget,
+    ) -> None:
+        self.directory = KeptDirectory(path, labels[0], budget)
+        self._labels = labels
+        self._names = names
+        self._raw = raw
+        self._generation = -1
+        self._entries: list[_Entry] = []
+        self._lifespan: KeptFile | None = None
+        self._taken: frozenset[str] = frozenset()
+
+    def families(self) -> frozenset[str]:
+        """Metrics that this directory fills, after `collect`."""
+        return self._taken
+
+    def collect(self, context: Context, *, without: frozenset[str], reset_likely: bool) -> None:
+        """Adds the counters. without : metrics that another directory has already given for this port."""
+        faults, now = context.faults, context.now
+        if not self.directory.refresh(faults):
+            self._entries = []
+            self._taken = frozenset()
+            return
+        if self.directory.generation != self._generation:
+            self._plan()
+        lines = context.sink.lines
+        for entry in self._entries:
+            raw = entry.file.read(now, self.directory.device, faults)
+            if raw is None:
+                continue
+            # The usual case, kept short: digits, not scaled, not summed, 64 bits wide: the text is the sample.
+            if not raw.isdigit() or len(raw) > 20:
+                if not raw.startswith(NOT_AVAILABLE):
+                    faults.add(self.directory.device, entry.file.path, "empty" if not raw else "unparsable")
+                continue
+            text = raw.decode("ascii")
+            if entry.raw_prefix:
+                lines.setdefault(m.RAW.name, []).append(f"{entry.raw_prefix}{text}\n")
+            if not entry.prefix or entry.spec_name in without:
+                continue
+            if entry.rest or entry.widened is not None or entry.scale != 1:
+                value = self._derived(entry, int(text), context, reset_likely)
+                if value is None:
+                    continue
+                text = str(value)
+            family = lines.get(entry.spec_name)
+            if family is None:
+                family = lines[entry.spec_name] = []
+            family.append(f"{entry.prefix}{text}\n")
+        self._collect_lifespan(context)
+
+    def _derived(self, entry: _Entry, value: int, context: Context, reset_likely: bool) -> int | None:
+        """The sample of a counter that is more than the text of its file; None if a part of a sum cannot be had."""
+        for file in entry.rest:
+            raw = file.read(context.now, self.directory.device, context.faults)
+            part = parse_unsigned(raw) if raw is not None else None
+            if part is None:
+                # The rest of the sum alone would look like a counter that was reset.
+                if raw is not None and not raw.startswith(NOT_AVAILABLE):
+                    reason = "unparsable" if raw else "empty"
+                    context.faults.add(self.directory.device, file.path, reason)
+                return None
+            value += part
+        if entry.widened is not None:
+            value = entry.widened.update(value, reset_likely=reset_likely)
+        # 64-bit doublewords times four still count modulo 2^64 for whoever computes with integers; Prometheus uses
+        # floats, so the product is given as it is.
+        return value * entry.scale
+
+    def _collect_lifespan(self, context: Context) -> None:
+        if self._lifespan is None:
+            return
+        raw = self._lifespan.read(context.now, self.directory.device, context.faults)
+        value = parse_unsigned(raw or b"")
+        if value is not None:
+            context.sink.add(m.LIFESPAN, self._labels, value / 1000)
+
+    def _plan(self) -> None:
+        kept = {entry.file.name: entry.widened for entry in self._entries}
+        folder = self.directory.path.rpartition("/")[2]
+        entries: dict[str, _Entry] = {}
+        for name, file in self.directory.files.items():
+            if name == "lifespan":
+                continue
+            mapped = self._names.get(name)
+            raw_prefix = prefix(m.RAW, (*self._labels, folder, name)) if self._raw else ""
+            if mapped is None and not self._raw:
+                # Never opened: each counter file costs the device a firmware command.
+                continue
+            if mapped is not None and mapped.spec.name in entries and not self._raw:
+                entries[mapped.spec.name].rest.append(file)
+                continue
+            entry = _Entry(file, mapped, self._labels, raw_prefix)
+            if mapped is not None and mapped.spec.name in entries:
+                entries[mapped.spec.name].rest.append(file)
+                entry.prefix = ""
+            if entry.widened is not None and kept.get(name) is not None:
+                entry.widened = kept[name]
+            entries[name if mapped is None or not entry.prefix else mapped.spec.name] = entry
+        self._entries = list(entries.values())
+        self._lifespan = self.directory.files.get("lifespan")
+        self._taken = frozenset(entry.spec_name for entry in self._entries if entry.prefix)
+        self._generation = self.directory.generation
+
+    def close(self) -> None:
+        self.directory.close()
+
+
+class _Port:
+    """One port of one device."""
+
+    def __init__(
+        self, device: RdmaDevice, port: int, raw: bool, network: str, budget: DescriptorBudget
+    ) -> None:
+        path = f"{device.path}/ports/{port}"
+        self.labels = (device.name, str(port))
+        self._netdev = device.netdev(port)
+        self._network = network
+        self._attributes = KeptDirectory(path, device.name, budget, _PORT_FILES)
+        self._pkeys = KeptDirectory(f"{path}/pkeys", device.name, budget)
+        hw_names = dict(HW_COUNTERS.get(device.family, {}))
+        self._counters = _Counters(f"{path}/counters", self.labels, dict(PORT_COUNTERS), raw, budget)
+        self._hw = _Counters(f"{path}/hw_counters", self.labels, hw_names, raw, budget)
+        self._prefixes = {
+            spec.name: prefix(spec, self.labels)
+            for spec in (m.PORT_STATE, m.PORT_UP, m.PORT_PHYSICAL_STATE, m.PORT_RATE)
+        }
+        self._last_state = b""
+        self.is_infiniband = False
+        self._info: tuple[str, str] = ("", "")
+
+    def collect(self, context: Context) -> None:
+        faults, now, sink = context.faults, context.now, context.sink
+        if not self._attributes.refresh(faults):
+            return
+        state = self._attributes.read("state", now, faults)
+        self._number(m.PORT_STATE, state, "state", context)
+        if state is not None and state[:1].isdigit():
+            self._line(m.PORT_UP, "1" if state.startswith(b"4:") else "0", context)
+        self._number(
+            m.PORT_PHYSICAL_STATE, self._attributes.read("phys_state", now, faults), "phys_state", context
+        )
+        self._rate(context)
+        link_layer = self._attributes.read_text("link_layer", now, faults)
+        if self._info[0] != link_layer or not self._info[1]:
+            values = (*self.labels, self._netdev, link_layer, self._network)
+            self._info = (link_layer, prefix(m.PORT_INFO, values))
+        sink.line(m.PORT_INFO.name, f"{self._info[1]}1\n")
+        self.is_infiniband = link_layer == "InfiniBand"
+        if self.is_infiniband:
+            self._lids(context)
+        self._partition_keys(context)
+        reset_likely = state is not None and self._last_state not in (b"", state)
+        self._last_state = state or b""
+        self._counters.collect(context, without=frozenset(), reset_likely=reset_likely)
+        # bnxt_re, irdma and efa have counters/ as well on some kernels: the IBTA file has precedence over a driver's.
+        self._hw.collect(context, without=self._counters.families(), reset_likely=reset_likely)
+
+    def is_up(self) -> bool | None:
+        """Whether an InfiniBand port without a netdev is active; None for other ports, whose links tell it."""
+        if not self.is_infiniband or self._netdev or not self._last_state:
+            return None
+        return self._last_state.startswith(b"4:")
+
+    def _line(self, spec: MetricSpec, text: str, context: Context) -> None:
+        context.sink.line(spec.name, f"{self._prefixes[spec.name]}{text}\n")
+
+    def _number(self, spec: MetricSpec, raw: bytes | None, name: str, context: Context) -> None:
+        """`4: ACTIVE` -> 4."""
+        if raw is None:
+            return
+        number, colon, _ = raw.partition(b":")
+        if colon and number.isdigit() and len(number) < 4:
+            self._line(spec, number.decode(), context)
+        elif not raw.startswith(NOT_AVAILABLE):
+            reason = "unparsable" if raw else "empty"
+            context.faults.add(self.labels[0], f"{self._attributes.path}/{name}", reason)
+
+    def _rate(self, context: Context) -> None:
+        raw = self._attributes.read("rate", context.now, context.faults)
+        if raw is None:
+            return
+        match = _RATE.match(raw)
+        if match is None:
+            reason = "unparsable" if raw else "empty"
+            context.faults.add(self.labels[0], f"{self._attributes.path}/rate", reason)
+            return
+        self._line(m.PORT_RATE, str(int(float(match.group(1)) * 1e9 / 8)), context)
+
+    def _lids(self, context: Context) -> None:
+        for spec, name in ((m.PORT_LID, "lid"), (m.PORT_SM_LID, "sm_lid")):
+            raw = self._attributes.read(name, context.now, context.faults)
+            value = _hexadecimal(raw)
+            if value is not None:
+                context.sink.add(spec, self.labels, value)
+
+    def _partition_keys(self, context: Context) -> None:
+        if not self._pkeys.refresh(context.faults):
+            return
+        values = {}
+        for name, file in self._pkeys.files.items():
+            raw = file.read(context.now, self.labels[0], context.faults)
+            if raw is None:
+                continue
+            value = _hexadecimal(raw)
+            if value is None:
+                context.faults.add(self.labels[0], file.path, "unparsable" if raw else "empty")
+                continue
+            values[name] = value
+        if values:
+            context.sink.add(m.PKEY_ENTRIES, self.labels, sum(1 for value in values.values() if value))
+        if "0" in values:
+            context.sink.add(m.PKEY_DEFAULT, self.labels, values["0"])
+
+    def close(self) -> None:
+        for directory in (self._attributes, self._pkeys, self._counters, self._hw):
+            directory.close()
+
+
+def _hexadecimal(raw: bytes | None) -> int | None:
+    if not raw:
+        return None
+    try:
+        value = int(raw, 0)
+    except ValueError:
+        return None
+    return value if 0 <= value <= _U64 else None
+
+
+class InfinibandCollector:
+    """State, identity and counters of RDMA devices; one target a device."""
+
+    name = "infiniband"
+
+    def __init__(
+        self, budget: DescriptorBudget, *, raw: bool = False, networks: dict[str, str] | None = None
+    ) -> None:
+        self._budget = budget
+        self._raw = raw
+        self._networks = networks or {}
+        self._kept: dict[str, tuple[RdmaDevice, str, list[_Port]]] = {}
+
+    def targets(self, context: Context) -> Sequence[str]:
+        present = {device.name: device for device in context.inventory.rdma}
+        for name, (device, _, ports) in list(self._kept.items()):
+            if present.get(name) != device:
+                for port in ports:
+                    port.close()
+                del self._kept[name]
+        for name, device in present.items():
+            if name not in self._kept:
+                self._kept[name] = (
+                    device,
+                    self._info(device),
+                    [self._port(device, port) for port in device.ports],
+                )
+        return list(present)
+
+    def _port(self, device: RdmaDevice, port: int) -> _Port:
+        network = self._networks.get(device.name) or self._networks.get(device.netdev(port), "")
+        return _Port(device, port, self._raw, network, self._budget)
+
+    def _info(self, device: RdmaDevice) -> str:
+        values = (device.name, device.driver, device.firmware, device.board, device.hca, device.node_guid,
+                  device.node_type, device.pci_address)  # fmt: skip
+        return f"{prefix(m.INFO, values)}1\n"
+
+    def collect(self, target: str, context: Context) -> None:
+        _, info, ports = self._kept[target]
+        context.sink.line(m.INFO.name, info)
+        for port in ports:
+            port.collect(context)
+
+    def port_states(self) -> dict[tuple[str, int], bool]:
+        """(device, port) -> whether it is active, of the ports that only this collector sees."""
+        states = {}
+        for name, (_, _, ports) in self._kept.items():
+            for port in ports:
+                up = port.is_up()
+                if up is not None:
+                    states[(name, int(port.labels[1]))] = up
+        return states
+
+    def close(self) -> None:
+        for _, _, ports in self._kept.values():
+            for port in ports:
+                port.close()
+        self._kept.clear()

@@ -1,0 +1,96 @@
+"""RDMA resources: how many queue pairs and the like exist on each device, and optional counters of congestion control.
+
+`resources` asks for totals, which the kernel keeps. `queue_pairs` (off by default) goes through every queue pair, of
+which a host in use has tens of thousands.
+"""
+
+import errno
+from collections.abc import Sequence
+
+from fabricpulse.nic.collectors.contract import Context
+from fabricpulse.nic.collectors.ethtool import DECLINED, DECLINED_PAUSE_S
+from fabricpulse.nic.inventory import RdmaDevice
+from fabricpulse.nic.kernel.rdma import RdmaSource
+from fabricpulse.nic.metrics import resources as m
+
+_OPTIONAL = {
+    "cc_rx_ce_pkts": m.CC_MARKED_RECEIVED,
+    "cc_rx_cnp_pkts": m.CC_CNP_RECEIVED,
+    "cc_tx_cnp_pkts": m.CC_CNP_SENT,
+}
+# A kernel without RDMA netlink.
+_NO_NETLINK = DECLINED | {errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ECONNREFUSED}
+
+
+class _RdmaCollector:
+    """What both have in common: devices by index, and a pause after a device or the kernel has declined."""
+
+    def __init__(self, source: RdmaSource) -> None:
+        self._source = source
+        self._devices: dict[str, RdmaDevice] = {}
+        self._indices: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+
+    def targets(self, context: Context) -> Sequence[str]:
+        self._devices = {device.name: device for device in context.inventory.rdma}
+        return list(self._devices)
+
+    def collect(self, target: str, context: Context) -> None:
+        if context.now < self._not_before.get(target, 0.0):
+            return
+        try:
+            if target not in self._indices:
+                self._indices = dict(self._source.indices())
+            if target in self._indices:
+                self._collect(self._devices[target], self._indices[target], context)
+        except OSError as error:
+            # A device that was loaded anew has another index.
+            self._indices.pop(target, None)
+            if error.errno in _NO_NETLINK:
+                self._not_before[target] = context.now + DECLINED_PAUSE_S
+            else:
+                reason = "permission" if error.errno in (errno.EPERM, errno.EACCES) else "rdma_netlink"
+                context.faults.add(target, "rdma netlink", reason)
+
+    def _collect(self, device: RdmaDevice, index: int, context: Context) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class ResourcesCollector(_RdmaCollector):
+    """Totals by kind of resource, and the optional counters that are switched on."""
+
+    name = "resources"
+
+    def __init__(self, source: RdmaSource) -> None:
+        super().__init__(source)
+        self._no_counters_before: dict[str, float] = {}
+
+    def _collect(self, device: RdmaDevice, index: int, context: Context) -> None:
+        for resource, count in self._source.resources(index).items():
+            context.sink.add(m.RESOURCES, (device.name, resource), count)
+        # The answer holds all counters of the port, which sysfs has given already: asked for again only where some of
+        # the optional ones are on.
+        if context.now < self._no_counters_before.get(device.name, 0.0):
+            return
+        found = False
+        for port in device.ports:
+            counters = self._source.counters(index, port)
+            for name, spec in _OPTIONAL.items():
+                if name in counters:
+                    found = True
+                    context.sink.add(spec, (device.name, str(port)), counters[name])
+        if not found:
+            self._no_counters_before[device.name] = context.now + DECLINED_PAUSE_S
+
+
+class QueuePairsCollector(_RdmaCollector):
+    """Queue pairs by type and state."""
+
+    name = "queue_pairs"
+
+    def _collect(self, device: RdmaDevice, index: int, context: Context) -> None:
+        for (kind, state), count in sorted(self._source.queue_pairs(index).items()):
+            context.sink.add(m.QP_COUNT, (device.name, kind, state), count)

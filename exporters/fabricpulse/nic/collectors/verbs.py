@@ -1,0 +1,125 @@
+"""Asynchronous events of verbs devices: ports of InfiniBand, GID changes, fatal errors; one target for the host."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from fabricpulse.core.log import get_logger
+from fabricpulse.nic.collectors.contract import Context
+from fabricpulse.nic.flap_service import FlapService
+from fabricpulse.nic.inventory import RdmaDevice
+from fabricpulse.nic.kernel.verbs import PortAttributes, Verbs, VerbsDevice
+from fabricpulse.nic.metrics import verbs as m
+
+log = get_logger(__name__)
+
+# A device that could not be opened is tried again after this many seconds.
+RETRY_S = 60.0
+# Ports are queried this often, and after each event of the device: it is a firmware command.
+PORT_REFRESH_S = 60.0
+
+
+class VerbsCollector:
+    """One target a device. Without libibverbs there are none. touch : called with a device whose GID table moves."""
+
+    name = "verbs"
+
+    def __init__(
+        self, service: FlapService, touch: Callable[[str], None], library: str | None = None
+    ) -> None:
+        self._service = service
+        self._touch = touch
+        self._verbs: Verbs | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open: dict[str, VerbsDevice] = {}
+        self._max_qp: dict[str, int] = {}
+        self._ports: dict[str, list[tuple[int, PortAttributes]]] = {}
+        self._ports_next_at: dict[str, float] = {}
+        self._retry_at: dict[str, float] = {}
+        self._devices: dict[str, RdmaDevice] = {}
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        try:
+            self._verbs = Verbs(library)
+        except (OSError, AttributeError) as error:
+            log.debug("no libibverbs, no asynchronous events", error=str(error))
+
+    def start(self) -> None:
+        """Events go to this loop from now on."""
+        self._loop = asyncio.get_running_loop()
+        if self._verbs is not None:
+            self._service.events["verbs"] += 0
+
+    def targets(self, context: Context) -> Sequence[str]:
+        if self._verbs is None or self._loop is None:
+            return []
+        self._devices = {device.name: device for device in context.inventory.rdma}
+        for gone in [
+            name for name, device in self._open.items() if name not in self._devices or not device.is_open
+        ]:
+            del self._open[gone]
+            self._ports_next_at.pop(gone, None)
+        for gone in [name for name in self._retry_at if name not in self._devices]:
+            del self._retry_at[gone]
+        return list(self._devices)
+
+    def collect(self, target: str, context: Context) -> None:
+        if target not in self._open and context.now >= self._retry_at.get(target, 0.0):
+            self._try_open(target, context)
+        context.sink.add(m.VERBS_OPEN, (target,), int(target in self._open))
+        if target in self._open:
+            context.sink.add(m.VERBS_MAX_QP, (target,), self._max_qp[target])
+            self._query_ports(target, context)
+        for (device, port, event), count in sorted(self._counts.copy().items()):
+            if device == target:
+                context.sink.add(m.ASYNC_EVENTS, (device, port, event), count)
+
+    def _query_ports(self, target: str, context: Context) -> None:
+        if context.now >= self._ports_next_at.get(target, 0.0):
+            self._ports_next_at[target] = context.now + PORT_REFRESH_S
+            self._ports[target] = []
+            for number in self._devices[target].ports:
+                try:
+                    self._ports[target].append((number, self._open[target].port(number)))
+                except OSError as error:
+                    log.debug("a port cannot be queried", device=target, port=number, error=str(error))
+                    context.faults.add(target, f"ibv_query_port {number}", "verbs")
+        for number, attributes in self._ports[target]:
+            labels = (target, str(number))
+            if attributes.active_mtu:
+                context.sink.add(m.VERBS_MTU, labels, attributes.active_mtu)
+            context.sink.add(m.VERBS_BAD_PKEYS, labels, attributes.bad_pkeys)
+            context.sink.add(m.VERBS_BAD_QKEYS, labels, attributes.bad_qkeys)
+
+    def _try_open(self, target: str, context: Context) -> None:
+        if self._verbs is None:
+            return
+        try:
+            device = self._verbs.open(target)
+            self._max_qp[target] = device.max_queue_pairs()
+        except OSError as error:
+            self._retry_at[target] = context.now + RETRY_S
+            log.info("no verbs events of this device", device=target, error=str(error))
+            return
+        self._open[target] = device
+        device.follow(self._from_thread)
+
+    def _from_thread(self, device: str, event: str, port: int) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._take, device, event, port)
+
+    def _take(self, device: str, event: str, port: int) -> None:
+        number = str(port) if port else ""
+        self._counts[(device, number, event)] += 1
+        self._service.events["verbs"] += 1
+        self._ports_next_at.pop(device, None)
+        known = self._devices.get(device)
+        netdev = known.netdev(port) if known is not None else ""
+        self._service.record("verbs_event", (device, number, netdev), kind=event, source="verbs")
+        if event in ("gid_change", "port_active", "port_err"):
+            self._touch(device)
+        if event in ("port_active", "port_err"):
+            self._service.port_event(device, port, event == "port_active")
+
+    def close(self) -> None:
+        """Devices are given back when the process ends: see VerbsDevice.follow."""

@@ -1,0 +1,354 @@
+"""From readings of single processes to the series of a host. Pure: takes snapshots and the time, does no I/O.
+
+Counters. A series sums over many lanes of many processes. Within one process the telemetry keeps the totals of closed
+lanes; a process that ends keeps its file for a while. What a process had counted when it was last seen stays in the
+sum until its job is gone from this host: the sum of a living job never falls, which Prometheus would take for a
+restart.
+
+Delays. The histogram of a lane counts one-way delays while both ends have fleet time and half round trips while they
+have not. What has been added since the last look belongs to the source that holds now.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from fabricpulse.plugin_ipc.telemetry import (
+    UNKNOWN,
+    DelaySource,
+    LaneState,
+    Records,
+    Table,
+    TelemetrySnapshot,
+    text,
+)
+from fabricpulse.qp.flows import Flow, flows
+from fabricpulse.qp.metrics import DELAY_BUCKETS_S
+
+WAITS = ("nothing", "peer_receive", "delivery", "peer_send", "arrival", "lane")
+COUNTERS = (
+    "sent_bytes", "received_bytes", "ecn_marked", "retransmits", "resent_chunks", "failovers", "stalls", "repaths",
+)  # fmt: skip
+COLLECTIVE_COUNTERS = ("operations", "bytes", "busy_ns")
+
+ProcessId = tuple[int, int, int]  # TelemetrySnapshot.process
+Pair = tuple[str, str, str, str]  # workload, device, peer, peer_device
+
+
+@dataclass
+class Histogram:
+    """Delays in the buckets of the exported metrics; the last one is everything above."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(DELAY_BUCKETS_S) + 1))
+    sum_s: float = 0.0
+
+    def add(self, other: "Histogram") -> None:
+        """Adds another one."""
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        self.sum_s += other.sum_s
+
+
+@dataclass
+class PairTotals:
+    """One series' worth of counters."""
+
+    counters: Counter[str] = field(default_factory=Counter)
+    owd: Histogram = field(default_factory=Histogram)
+    half_rtt: Histogram = field(default_factory=Histogram)
+
+
+@dataclass
+class _ProcessPair:
+    """What one process had counted for one pair when it was last seen."""
+
+    counters: Counter[str]
+    buckets: np.ndarray
+    sum_ns: int
+    owd: Histogram = field(default_factory=Histogram)
+    half_rtt: Histogram = field(default_factory=Histogram)
+
+
+@dataclass(frozen=True)
+class WorstPair:
+    """A queue pair that is bad now. flow : what its connection carries, if that is known."""
+
+    pair: Pair
+    qp: str
+    owd_s: float
+    flow: Flow | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A request that is old now: who waits for whom."""
+
+    workload: str
+    rank: str
+    peer: str
+    peer_rank: str
+    waits_for: str
+    age_s: float
+
+
+@dataclass
+class Gauges:
+    """The state at the last look."""
+
+    processes: Counter[str] = field(default_factory=Counter)
+    lanes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    lane_state: dict[tuple[str, str], int] = field(default_factory=dict)
+    avoided: Counter[tuple[str, str]] = field(default_factory=Counter)
+    flows: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    worst: list[WorstPair] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+
+
+class Aggregator:
+    """Keeps the totals of a host's jobs."""
+
+    def __init__(self, forget_after_s: float, worst_count: int, worst_owd_s: float, waiting_s: float) -> None:
+        self._forget_after_s = forget_after_s
+        self._worst_count = worst_count
+        self._worst_owd_s = worst_owd_s
+        self._waiting_s = waiting_s
+        self._pairs: dict[tuple[ProcessId, Pair], _ProcessPair] = {}
+        self._collectives: dict[tuple[ProcessId, str, str], Counter[str]] = {}
+        self._bandwidth: dict[tuple[str, str], float] = {}
+        self._lane_delay: dict[tuple[ProcessId, int, int], tuple[int, int]] = {}
+        self._last_seen: dict[str, float] = {}
+        self.gauges = Gauges()
+
+    def take(
+        self,
+        living: Iterable[TelemetrySnapshot],
+        dead: Iterable[TelemetrySnapshot],
+        now_s: float,
+        *,
+        interval: bool,
+    ) -> None:
+        """Takes in one look. now_s : CLOCK_MONOTONIC in seconds.
+
+        interval : this look ends an interval, over which mean delays and bandwidths are computed; looks on behalf of
+        scrapes do not, or two scrapers would cut each other's intervals short.
+        """
+        living = list(living)
+        self.gauges = gauges = Gauges(worst=self.gauges.worst)
+        if interval:
+            gauges.worst = []
+        bandwidth: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        lane_delay: dict[tuple[ProcessId, int, int], tuple[int, int]] = {}
+        for snapshot in (*living, *dead):
+            self._count(snapshot)
+            if interval:
+                self._count_collectives(snapshot, bandwidth)
+        for snapshot in living:
+            self._last_seen[snapshot.workload] = now_s
+            self._state(snapshot, now_s)
+            if interval:
+                lane_delay |= self._lane_delays(snapshot)
+        if interval:
+            self._lane_delay = lane_delay
+            self._bandwidth = {
+                key: delta["bytes"] / (delta["busy_ns"] * 1e-9)
+                for key, delta in bandwidth.items()
+                if delta["busy_ns"]
+            }
+        gauges.worst = _largest(gauges.worst, lambda w: (w.pair, w.qp), lambda w: w.owd_s, self._worst_count)
+        gauges.waiting = _largest(gauges.waiting, _waiting_key, lambda w: w.age_s, self._worst_count)
+        self._forget(now_s)
+
+    # Results.
+
+    def pairs(self) -> dict[Pair, PairTotals]:
+        """Totals by (workload, device, peer, peer_device)."""
+        totals: defaultdict[Pair, PairTotals] = defaultdict(PairTotals)
+        for (_, pair), known in self._pairs.items():
+            total = totals[pair]
+            total.counters.update(known.counters)
+            total.owd.add(known.owd)
+            total.half_rtt.add(known.half_rtt)
+        return dict(totals)
+
+    def collectives(self) -> dict[tuple[str, str], Counter[str]]:
+        """Totals by (workload, collective)."""
+        totals: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for (_, workload, name), counters in self._collectives.items():
+            totals[workload, name].update(counters)
+        return dict(totals)
+
+    def bandwidth(self) -> Mapping[tuple[str, str], float]:
+        """Bytes per second by (workload, collective), for those that had operations in the last interval."""
+        return self._bandwidth
+
+    # Counters.
+
+    def _count(self, snapshot: TelemetrySnapshot) -> None:
+        process = snapshot.process
+        devices = snapshot.device_names()
+        sums: dict[Pair, tuple[Counter[str], np.ndarray, list[int]]] = {}
+        fleet: dict[Pair, bool] = {}
+        for table in (Table.PAIRS, Table.LANES):
+            for record in snapshot.tables[table]:
+                device = devices.get(int(record["device"]))
+                if device is None:
+                    continue
+                pair = (snapshot.workload, device, text(record["peer"]), text(record["peer_device"]))
+                counters, buckets, sum_ns = sums.setdefault(
+                    pair, (Counter(), np.zeros(len(snapshot.delay_bounds_ns) + 1, np.uint64), [0])
+                )
+                for name in COUNTERS:
+                    counters[name] += int(record[name])
+                buckets += record["delay"]["buckets"]
+                sum_ns[0] += int(record["delay"]["sum_ns"])
+                source = int(record["delay_source"])
+                if source != DelaySource.NONE:
+                    # A living lane knows better than what closed ones have left behind.
+                    known = fleet.get(pair, True) if table is Table.LANES and pair in fleet else True
+                    fleet[pair] = known and source == DelaySource.FLEET
+        for pair, (counters, buckets, sum_ns) in sums.items():
+            known_pair = self._pairs.get((process, pair))
+            old_buckets = known_pair.buckets if known_pair else np.zeros_like(buckets)
+            old_sum = known_pair.sum_ns if known_pair else 0
+            entry = known_pair or _ProcessPair(Counter(), buckets, 0)
+            added = buckets.astype(np.int64) - old_buckets.astype(np.int64)
+            if (added > 0).any():
+                histogram = entry.owd if fleet.get(pair, False) else entry.half_rtt
+                histogram.add(_rebucket(np.maximum(added, 0), snapshot.delay_bounds_ns, sum_ns[0] - old_sum))
+            entry.counters, entry.buckets, entry.sum_ns = counters, buckets, sum_ns[0]
+            self._pairs[process, pair] = entry
+
+    def _count_collectives(
+        self, snapshot: TelemetrySnapshot, bandwidth: defaultdict[tuple[str, str], Counter[str]]
+    ) -> None:
+        process = snapshot.process
+        sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for record in snapshot.tables[Table.COLLECTIVES]:
+            for name in COLLECTIVE_COUNTERS:
+                sums[text(record["function"])][name] += int(record[name])
+        for function, counters in sums.items():
+            key = (process, snapshot.workload, function)
+            before = self._collectives.get(key)
+            if before is not None and counters["operations"] > before["operations"]:
+                delta = bandwidth[snapshot.workload, function]
+                for name in COLLECTIVE_COUNTERS:
+                    delta[name] += counters[name] - before[name]
+            self._collectives[key] = counters
+
+    # State.
+
+    def _state(self, snapshot: TelemetrySnapshot, now_s: float) -> None:
+        gauges, workload = self.gauges, snapshot.workload
+        gauges.processes[workload] += 1
+        devices = snapshot.device_names()
+        for record in snapshot.tables[Table.DEVICES]:
+            gauges.avoided[workload, text(record["name"])] += int(record["avoided"])
+        for record in snapshot.tables[Table.LANES]:
+            device = devices.get(int(record["device"]))
+            if device is None:
+                continue
+            state = _lane_state(int(record["state"]))
+            if state is None:
+                continue
+            gauges.lanes[workload, device, state.name.lower()] += 1
+            carrying = gauges.lane_state.get((workload, device), 0)
+            gauges.lane_state[workload, device] = max(carrying, int(state.carries))
+        for flow in flows(snapshot).values():
+            gauges.flows[workload, flow.collective, flow.algorithm, flow.protocol] += 1
+        self._waiting(snapshot, now_s)
+
+    def _waiting(self, snapshot: TelemetrySnapshot, now_s: float) -> None:
+        rank = "" if snapshot.rank is None else str(snapshot.rank)
+        for record in snapshot.tables[Table.CONNECTIONS]:
+            oldest = int(record["oldest_request_mono_ns"])
+            age_s = now_s - max(oldest, int(record["last_progress_mono_ns"])) * 1e-9
+            waits = int(record["waits_for"])
+            if oldest == 0 or waits == 0 or waits >= len(WAITS) or age_s < self._waiting_s:
+                continue
+            peer_rank = int(record["peer_rank"])
+            self.gauges.waiting.append(
+                Waiting(
+                    snapshot.workload,
+                    rank,
+                    text(record["peer"]),
+                    "" if peer_rank == UNKNOWN else str(peer_rank),
+                    WAITS[waits],
+                    age_s,
+                )
+            )
+
+    def _lane_delays(self, snapshot: TelemetrySnapshot) -> dict[tuple[ProcessId, int, int], tuple[int, int]]:
+        """Finds the slowest lanes of the interval; returns what the next interval starts from."""
+        process = snapshot.process
+        devices = snapshot.device_names()
+        lanes: Records = snapshot.tables[Table.LANES]
+        carried = flows(snapshot)
+        result = {}
+        for slot, record in zip(snapshot.slots[Table.LANES], lanes, strict=True):
+            key = (process, int(slot), int(record["generation"]))
+            count, sum_ns = int(record["delay"]["count"]), int(record["delay"]["sum_ns"])
+            result[key] = (count, sum_ns)
+            before = self._lane_delay.get(key)
+            device = devices.get(int(record["device"]))
+            if before is None or count <= before[0] or device is None:
+                continue
+            if int(record["delay_source"]) != DelaySource.FLEET:
+                continue
+            mean_s = (sum_ns - before[1]) / (count - before[0]) * 1e-9
+            if mean_s > self._worst_owd_s:
+                pair = (snapshot.workload, device, text(record["peer"]), text(record["peer_device"]))
+                flow = carried.get(int(record["connection"]))
+                self.gauges.worst.append(WorstPair(pair, str(int(record["queue_pair"])), mean_s, flow))
+        return result
+
+    def _forget(self, now_s: float) -> None:
+        gone = {w for w, seen in self._last_seen.items() if now_s - seen > self._forget_after_s}
+        for workload in gone:
+            del self._last_seen[workload]
+        # A job that was dead when the exporter started has never been seen alive.
+        known = self._last_seen.keys()
+        for pair_key in [key for key in self._pairs if key[1][0] not in known]:
+            del self._pairs[pair_key]
+        for collective_key in [key for key in self._collectives if key[1] not in known]:
+            del self._collectives[collective_key]
+
+
+Named = TypeVar("Named")
+
+
+def _largest(
+    entries: list[Named], key: Callable[[Named], object], value: Callable[[Named], float], count: int
+) -> list[Named]:
+    """The `count` largest, largest first, one a key: two entries of one key would be one series twice."""
+    best: dict[object, Named] = {}
+    for entry in sorted(entries, key=value):
+        best[key(entry)] = entry
+    return sorted(best.values(), key=value, reverse=True)[:count]
+
+
+def _waiting_key(waiting: Waiting) -> object:
+    return (waiting.workload, waiting.rank, waiting.peer, waiting.peer_rank, waiting.waits_for)
+
+
+def _lane_state(value: int) -> LaneState | None:
+    """None for a free slot and for a state that this version does not know."""
+    try:
+        state = LaneState(value)
+    except ValueError:
+        return None
+    return None if state is LaneState.FREE else state
+
+
+def _rebucket(counts: np.ndarray, bounds_ns: tuple[int, ...], sum_ns: int) -> Histogram:
+    """Counts by the telemetry's bounds into the exported buckets; a bucket that straddles a bound goes above it."""
+    histogram = Histogram(sum_s=max(sum_ns, 0) * 1e-9)
+    bounds_s = [bound * 1e-9 for bound in bounds_ns]
+    for index, count in enumerate(counts):
+        if index == len(bounds_s):
+            target = len(DELAY_BUCKETS_S)
+        else:
+            target = next((i for i, b in enumerate(DELAY_BUCKETS_S) if bounds_s[index] <= b * (1 + 1e-9)), -1)
+        histogram.counts[target] += int(count)
+    return histogram

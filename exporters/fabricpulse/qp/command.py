@@ -1,0 +1,93 @@
+"""`fabricpulse qp`."""
+
+import asyncio
+import time
+from contextlib import suppress
+
+import click
+
+from fabricpulse.core.config import load_config
+from fabricpulse.core.daemon import Lifetime, run_daemon
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
+from fabricpulse.core.options import DaemonOptions, daemon_options
+from fabricpulse.core.run_dir import ensure_run_dir, plugin_dir
+from fabricpulse.core.web.server import WebServer
+from fabricpulse.qp.aggregate import Aggregator
+from fabricpulse.qp.config import QpConfig
+from fabricpulse.qp.expose import expose
+from fabricpulse.qp.reading import TelemetryFolder, monotonic_s
+
+log = get_logger(__name__)
+
+
+@click.command("qp")
+@daemon_options(":9612")
+def command(options: DaemonOptions) -> None:
+    """Export telemetry of the NCCL plugin: lanes and queue pairs of running jobs."""
+    config = load_config(options.config, QpConfig)
+    run_daemon(lambda life: _run(life, config, options))
+
+
+async def _run(life: Lifetime, config: QpConfig, options: DaemonOptions) -> None:
+    ensure_run_dir()
+    exporter = Exporter(config)
+    server = WebServer("fabricpulse qp exporter", life, exporter.scrape, options.web)
+    await server.start()
+    looking = asyncio.create_task(exporter.keep_looking())
+    try:
+        life.ready()
+        stopped = asyncio.create_task(life.stopped())
+        await asyncio.wait((stopped, looking), return_when=asyncio.FIRST_COMPLETED)
+        if looking.done():
+            looking.result()
+    finally:
+        looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await looking
+        await server.stop()
+        exporter.close()
+
+
+class Exporter:
+    """Looks at the telemetry in the background and on each scrape."""
+
+    def __init__(self, config: QpConfig) -> None:
+        self._config = config
+        self._folder = TelemetryFolder(plugin_dir(), config.cleanup_after_seconds)
+        self._aggregator = Aggregator(
+            config.forget_after_seconds,
+            config.worst.count,
+            config.worst.owd_seconds,
+            config.worst.waiting_seconds,
+        )
+        # Looks happen on a worker thread, one at a time: a torn read waits, and must not hold up /-/healthy.
+        self._lock = asyncio.Lock()
+
+    async def keep_looking(self) -> None:
+        """Looks once an interval, for ever."""
+        while True:
+            started = time.monotonic()
+            await self._look(interval=True)
+            await asyncio.sleep(max(0.05, started + self._config.interval_seconds - time.monotonic()))
+
+    async def scrape(self, text_format: TextFormat) -> bytes:
+        """A fresh look as an exposition."""
+        await self._look(interval=False)
+        exposition = Exposition(self._config.sample_cap)
+        expose(self._aggregator, self._folder.errors, exposition)
+        return exposition.render(text_format)
+
+    def close(self) -> None:
+        """Unmaps the telemetry."""
+        self._folder.close()
+
+    async def _look(self, *, interval: bool) -> None:
+        async with self._lock:
+            await asyncio.to_thread(self._look_now, interval)
+
+    def _look_now(self, interval: bool) -> None:
+        now = monotonic_s()
+        living, dead = self._folder.look(now)
+        self._aggregator.take(living, dead, now, interval=interval)

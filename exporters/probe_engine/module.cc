@@ -1,0 +1,314 @@
+// fabricpulse.mesh._probe_engine: the engine for Python, and its pure parts for the tests.
+#include <malloc.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+
+#include "edge_text.h"
+#include "engine.h"
+#include "python_module.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace fabricpulse;
+
+namespace {
+
+template <typename Array>
+nb::tuple bounds(const Array& array) {
+  nb::list out;
+  for (const std::int64_t bound : array) out.append(bound);
+  return nb::tuple(out);
+}
+
+// The edge records of a snapshot for `edges` edges. A copy, because bytes need not be aligned for the
+// records. Throws std::invalid_argument when it has another number of them.
+std::vector<EdgeRecord> edges_of(nb::bytes snapshot, std::size_t edges) {
+  SnapshotHeader header;
+  if (snapshot.size() < sizeof(header)) throw std::invalid_argument("not a snapshot");
+  std::memcpy(&header, snapshot.c_str(), sizeof(header));
+  const std::size_t offset = sizeof(header) + header.nics * sizeof(NicRecord);
+  if (header.edges != edges || snapshot.size() != offset + header.edges * sizeof(EdgeRecord)) {
+    throw std::invalid_argument("the snapshot is of another configuration");
+  }
+  std::vector<EdgeRecord> out(header.edges);
+  std::memcpy(static_cast<void*>(out.data()), snapshot.c_str() + offset, out.size() * sizeof(EdgeRecord));
+  return out;
+}
+
+using NicTuple = std::tuple<std::string, std::string, std::string>;
+using EdgeTuple = std::tuple<std::uint32_t, std::string, std::string, std::string, std::string>;
+
+}  // namespace
+
+NB_MODULE(_probe_engine, m) {
+  raise_os_errors();
+
+  m.attr("OWD_BUCKETS_NS") = bounds(kOwdBuckets);
+  m.attr("LATENESS_BUCKETS_NS") = bounds(kLatenessBuckets);
+  m.attr("OUTAGE_BUCKETS_NS") = bounds(kOutageBuckets);
+  m.attr("MAX_PATHS") = kMaxPaths;
+  m.attr("PACKET_SIZE") = kPacketSize;
+  m.attr("RECORD_SIZES") = nb::make_tuple(sizeof(SnapshotHeader), sizeof(NicRecord), sizeof(EdgeRecord));
+  m.attr("NEVER_HEARD") = kNeverHeard;
+
+  nb::class_<Settings>(m, "Settings")
+      .def(nb::init<>())
+      .def_rw("host", &Settings::host)
+      .def_rw("ring_path", &Settings::ring_path)
+      .def_rw("clock_path", &Settings::clock_path)
+      .def_rw("port", &Settings::port)
+      .def_rw("dscp", &Settings::dscp)
+      .def_rw("paths", &Settings::paths)
+      .def_rw("sweep", &Settings::sweep)
+      .def_rw("bind_device", &Settings::bind_device)
+      .def_rw("hardware", &Settings::hardware)
+      .def_rw("rate", &Settings::rate)
+      .def_rw("interval_ns", &Settings::interval_ns)
+      .def_rw("grace_ns", &Settings::grace_ns)
+      .def_rw("tick_ns", &Settings::tick_ns)
+      .def_rw("spacing_ns", &Settings::spacing_ns)
+      .def_rw("window_ns", &Settings::window_ns)
+      .def_rw("latency_ceiling_ns", &Settings::latency_ceiling_ns)
+      .def_rw("latency_factor", &Settings::latency_factor)
+      .def_rw("latency_slack_ns", &Settings::latency_slack_ns)
+      .def_rw("receive_rate", &Settings::receive_rate)
+      .def_rw("priority", &Settings::priority)
+      .def_rw("ring_capacity", &Settings::ring_capacity)
+      .def_rw("edge_capacity", &Settings::edge_capacity);
+
+  nb::class_<Event>(m, "Event")
+      .def_prop_ro("kind", [](const Event& e) { return static_cast<int>(e.kind); })
+      .def_ro("host_ns", &Event::host_ns)
+      .def_ro("duration_ns", &Event::duration_ns)
+      .def_ro("cause", &Event::cause)
+      .def_ro("inbound", &Event::inbound)
+      .def_ro("outbound", &Event::outbound)
+      .def_ro("device", &Event::device)
+      .def_ro("network", &Event::network)
+      .def_ro("peer", &Event::peer)
+      .def_ro("peer_device", &Event::peer_device);
+
+  nb::class_<Engine>(m, "Engine")
+      .def(nb::init<const Settings&>())
+      .def("set_keys",
+           [](Engine& engine, const std::vector<nb::bytes>& raw) {
+             std::vector<SipKey> keys;
+             for (const nb::bytes& key : raw) keys.push_back(to_key(key));
+             engine.set_keys(keys);
+           })
+      .def("configure",
+           [](Engine& engine, const std::vector<NicTuple>& nics, const std::vector<EdgeTuple>& edges) {
+             std::vector<NicSpec> nic_specs;
+             for (const auto& [device, network, address] : nics)
+               nic_specs.push_back({device, network, address});
+             std::vector<EdgeSpec> edge_specs;
+             for (const auto& [nic, peer, device, network, address] : edges) {
+               edge_specs.push_back({nic, peer, device, network, address});
+             }
+             nb::gil_scoped_release release;
+             return engine.configure(nic_specs, edge_specs);
+           })
+      .def("start", &Engine::start)
+      .def("stop", &Engine::stop, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("realtime", &Engine::realtime)
+      .def_prop_ro("epoch", &Engine::epoch)
+      .def_prop_ro("event_fd", &Engine::event_fd)
+      .def("snapshot",
+           [](Engine& engine) {
+             std::string out;
+             {
+               nb::gil_scoped_release release;
+               out = engine.snapshot();
+             }
+             return nb::bytes(out.data(), out.size());
+           })
+      .def("take_events", &Engine::take_events);
+
+  nb::class_<EdgeText>(m, "EdgeText")
+      .def(nb::init<std::vector<std::string>, std::vector<std::string>, int>(), "names"_a, "labels"_a,
+           "port"_a)
+      .def("summarize",
+           [](const EdgeText& text, nb::bytes snapshot, std::size_t nics) {
+             const EdgeSummary summary = summarize_edges(edges_of(snapshot, text.edges()), nics);
+             return std::make_tuple(summary.send_errors, summary.troubled);
+           })
+      .def("render", [](const EdgeText& text, nb::bytes snapshot) {
+        const std::vector<EdgeRecord> edges = edges_of(snapshot, text.edges());
+        std::vector<EdgeText::Block> blocks;
+        {
+          nb::gil_scoped_release release;
+          blocks = text.render(edges.data());
+        }
+        std::vector<std::tuple<nb::str, std::uint32_t>> out;
+        for (const EdgeText::Block& block : blocks) {
+          out.emplace_back(nb::str(block.text.data(), block.text.size()), block.samples);
+        }
+        return out;
+      });
+
+  // An answer of a megabyte goes through a handful of buffers. Where the allocator gives them back after each
+  // scrape, touching them anew takes longer than writing the text.
+  m.def("keep_freed_memory", [](int limit) {
+    return mallopt(M_MMAP_THRESHOLD, limit) == 1 && mallopt(M_TRIM_THRESHOLD, limit) == 1;
+  });
+  m.def("nic_identity", &nic_identity, "host"_a, "device"_a);
+  m.def("siphash24", [](nb::bytes key, nb::bytes data) {
+    return siphash24(to_key(key), reinterpret_cast<const std::uint8_t*>(data.c_str()), data.size());
+  });
+  m.def("path_of_train", &path_of_train, "train"_a, "paths"_a, "sweep"_a);
+
+  // The pure parts.
+  nb::class_<AttendedClock>(m, "AttendedClock")
+      .def(nb::init<std::int64_t>(), "max_step_ns"_a)
+      .def("advance",
+           [](AttendedClock& clock, std::int64_t monotonic_ns) {
+             std::int64_t stall = 0;
+             const std::int64_t now = clock.advance(monotonic_ns, &stall);
+             return std::make_tuple(now, stall);
+           })
+      .def_prop_ro("now", &AttendedClock::now);
+  nb::class_<Presence>(m, "Presence")
+      .def(nb::init<>())
+      .def("heard", &Presence::heard)
+      .def("heard_by", &Presence::heard_by)
+      .def_ro("heard_at", &Presence::heard_at)
+      .def_ro("heard_by_at", &Presence::heard_by_at)
+      .def("both", &Presence::both, "interval"_a)
+      .def("judge", [](const Presence& presence, std::int64_t now, std::int64_t interval) {
+        const EdgeStates s = judge_edge(presence, now, interval);
+        return std::make_tuple(static_cast<int>(s.edge), static_cast<int>(s.inbound),
+                               static_cast<int>(s.outbound));
+      });
+  nb::class_<EdgeVerdict>(m, "EdgeVerdict")
+      .def(nb::init<>())
+      .def("step",
+           [](EdgeVerdict& verdict, const Presence& presence, std::int64_t now, std::int64_t interval) {
+             return static_cast<int>(verdict.step(presence, now, interval).edge);
+           });
+  nb::class_<NicVerdict>(m, "NicVerdict")
+      .def(nb::init<std::int64_t, std::int64_t, std::int64_t>(), "interval_ns"_a, "grace_ns"_a, "now"_a)
+      .def(
+          "step",
+          [](NicVerdict& verdict, std::int64_t now, int edges, std::int64_t heard, std::int64_t both,
+             bool link_down, bool sole_witness_gone, bool others_connected,
+             std::optional<std::int64_t> heard_by, bool cannot_probe) {
+            NicEvidence e;
+            e.edges = edges;
+            e.heard = heard;
+            e.both = both;
+            e.heard_by = heard_by.value_or(both);
+            e.cannot_probe = cannot_probe;
+            e.link_down = link_down;
+            e.sole_witness_gone = sole_witness_gone;
+            e.others_connected = others_connected;
+            return static_cast<int>(verdict.step(e, now));
+          },
+          "now"_a, "edges"_a, "heard"_a, "both"_a, "link_down"_a = false, "sole_witness_gone"_a = false,
+          "others_connected"_a = false, "heard_by"_a = nb::none(), "cannot_probe"_a = false)
+      .def("exchanged", &NicVerdict::exchanged, "both"_a)
+      .def("restart", &NicVerdict::restart, "now"_a)
+      .def_prop_ro("lost_at", &NicVerdict::lost_at)
+      .def_prop_ro("state", [](const NicVerdict& v) { return static_cast<int>(v.state()); })
+      .def_prop_ro("cause", [](const NicVerdict& v) { return static_cast<int>(v.cause()); })
+      .def_prop_ro("seen", &NicVerdict::seen);
+  using WitnessTuple = std::tuple<std::uint64_t, std::int64_t, std::int64_t>;
+  m.def(
+      "sole_witness_gone",
+      [](const std::vector<WitnessTuple>& own, const std::vector<WitnessTuple>& others, std::int64_t now,
+         std::int64_t interval) {
+        auto witnesses = [](const std::vector<WitnessTuple>& from) {
+          std::vector<Witness> made;
+          for (const auto& [host, heard, both] : from) made.push_back({host, heard, both});
+          return made;
+        };
+        const std::vector<Witness> a = witnesses(own), b = witnesses(others);
+        return sole_witness_gone(a.data(), a.size(), b.data(), b.size(), now, interval);
+      },
+      "own"_a, "others"_a, "now"_a, "interval"_a);
+  nb::class_<PathVerdict>(m, "PathVerdict")
+      .def(nb::init<>())
+      .def("heard", &PathVerdict::heard)
+      .def("missed", &PathVerdict::missed)
+      .def("reset", &PathVerdict::reset)
+      .def_prop_ro("state", [](const PathVerdict& v) { return static_cast<int>(v.state()); });
+  nb::class_<LatencyVerdict>(m, "LatencyVerdict")
+      .def(nb::init<std::int64_t, double, std::int64_t>(), "absolute_ns"_a, "factor"_a, "slack_ns"_a)
+      .def("window", &LatencyVerdict::window)
+      .def_prop_ro("limit_ns", &LatencyVerdict::limit)
+      .def_prop_ro("baseline_ns", &LatencyVerdict::baseline)
+      .def_prop_ro("state", [](const LatencyVerdict& v) { return static_cast<int>(v.state()); });
+  nb::class_<OwdWindow>(m, "OwdWindow")
+      .def(nb::init<>())
+      .def("add", &OwdWindow::add)
+      .def("rotate", &OwdWindow::rotate)
+      .def("quantile", &OwdWindow::quantile)
+      .def_prop_ro("count", &OwdWindow::count)
+      .def_prop_ro("min", &OwdWindow::min)
+      .def_prop_ro("max", &OwdWindow::max);
+
+  // One edge end without a socket: what the parser and the session make of any bytes. For the tests of
+  // forgery.
+  struct Gate {
+    std::vector<FleetKey> keys;
+    std::uint32_t our_epoch;
+    std::uint32_t our_train = 0;
+    Session session;
+  };
+  nb::class_<Gate>(m, "Gate")
+      .def("__init__",
+           [](Gate* gate, const std::vector<nb::bytes>& raw, std::uint32_t our_epoch) {
+             new (gate) Gate{};
+             for (const nb::bytes& key : raw) gate->keys.push_back(make_fleet_key(to_key(key)));
+             gate->our_epoch = our_epoch;
+           })
+      .def_rw("our_train", &Gate::our_train)
+      .def("take", [](Gate& gate, nb::bytes data) -> std::string {
+        Packet packet;
+        switch (decode_packet(reinterpret_cast<const std::uint8_t*>(data.c_str()), data.size(), gate.keys,
+                              &packet)) {
+          case Decoded::kMalformed:
+            return "malformed";
+          case Decoded::kWrongFleet:
+            return "wrong_fleet";
+          case Decoded::kBadMac:
+            return "bad_mac";
+          case Decoded::kOk:
+            break;
+        }
+        switch (gate.session.admit(packet, gate.our_epoch, gate.our_train)) {
+          case Admitted::kFresh:
+            return "accepted";
+          case Admitted::kReplay:
+            return "replay";
+          case Admitted::kUnconfirmed:
+            break;
+        }
+        return "unconfirmed";
+      });
+  m.def(
+      "encode",
+      [](nb::bytes key, std::uint32_t epoch, std::uint32_t train, int position, std::uint32_t heard_epoch,
+         std::uint32_t heard_train, std::uint64_t sender, std::uint64_t receiver) {
+        Packet packet;
+        packet.epoch = epoch;
+        packet.sender = sender;
+        packet.receiver = receiver;
+        packet.train = train;
+        packet.position = static_cast<std::uint8_t>(position);
+        packet.heard_epoch = heard_epoch;
+        packet.heard.train = heard_train;
+        std::uint8_t out[kPacketSize];
+        encode_packet(packet, make_fleet_key(to_key(key)), out);
+        return nb::bytes(reinterpret_cast<const char*>(out), sizeof(out));
+      },
+      "key"_a, "epoch"_a, "train"_a, "position"_a, "heard_epoch"_a = 0, "heard_train"_a = 0, "sender"_a = 1,
+      "receiver"_a = 2);
+}

@@ -1,0 +1,122 @@
+// What the engine tells Python: fixed records, little endian, no padding that is not named. The mirror is
+// exporters/fabricpulse/mesh/snapshot.py; sizes are checked when the module is imported.
+#ifndef FABRICPULSE_EXPORTERS_SNAPSHOT_H_
+#define FABRICPULSE_EXPORTERS_SNAPSHOT_H_
+
+#include <array>
+#include <cstdint>
+
+#include "wire.h"
+
+namespace fabricpulse {
+
+// Upper bounds in nanoseconds, +Inf not listed.
+constexpr std::array<std::int64_t, 14> kOwdBuckets = {1'000,     2'000,     5'000,      10'000,     20'000,
+                                                      50'000,    100'000,   200'000,    500'000,    1'000'000,
+                                                      2'000'000, 5'000'000, 10'000'000, 100'000'000};
+constexpr std::array<std::int64_t, 11> kLatenessBuckets = {100'000,     500'000,     1'000'000,    2'000'000,
+                                                           5'000'000,   10'000'000,  20'000'000,   50'000'000,
+                                                           100'000'000, 500'000'000, 1'000'000'000};
+constexpr std::array<std::int64_t, 10> kOutageBuckets = {
+    200'000'000,    500'000'000,    1'000'000'000,  2'000'000'000,   5'000'000'000,
+    10'000'000'000, 30'000'000'000, 60'000'000'000, 300'000'000'000, 1'800'000'000'000};
+
+template <std::size_t N>
+struct Histogram {
+  std::uint64_t counts[N + 1] = {};
+  std::int64_t sum = 0;
+
+  void add(const std::array<std::int64_t, N>& bounds, std::int64_t value) {
+    std::size_t i = 0;
+    while (i < N && value > bounds[i]) ++i;
+    ++counts[i];
+    sum += value;
+  }
+};
+
+// Why a packet that arrived was not taken.
+enum DropReason : int {
+  kDropMalformed = 0,
+  kDropWrongFleet,
+  kDropBadMac,
+  kDropReplay,
+  kDropNotAMember,   // authentic, but from no peer of this NIC, or not for this NIC, or from another address
+  kDropUnconfirmed,  // a start of the peer that has not yet proved that it hears us
+  kDropRate,
+  kDropReasons,
+};
+
+struct SnapshotHeader {
+  std::uint32_t generation;  // of the configuration that the records belong to
+  std::uint32_t nics;
+  std::uint32_t edges;
+  std::uint32_t clock_status;  // enum fp_clock_status
+  std::uint64_t ticks;
+  std::uint64_t stalls;
+  std::int64_t stalled_ns;
+  std::int64_t cpu_ns;
+  std::uint64_t clock_steps;
+  std::uint64_t events_dropped;
+  std::uint64_t samples;
+  std::int64_t clock_bound_ns;
+  Histogram<kLatenessBuckets.size()> lateness;
+};
+
+struct NicRecord {
+  std::uint8_t state;  // State
+  std::uint8_t cause;  // NicCause
+  std::uint8_t open;   // 1 = sockets are there
+  std::uint8_t link;   // 1 = up and running
+  std::uint32_t open_errno;
+  std::uint64_t disconnects;
+  std::uint64_t reconnects;
+  std::int64_t changed_host_ns;  // host clock at the last change of state, 0 = none
+  std::int64_t down_ns;          // how long it has been disconnected, 0 = is not
+  Histogram<kOutageBuckets.size()> outages;
+  Histogram<kOwdBuckets.size()> owd;
+  std::uint64_t drops[kDropReasons];
+  std::uint64_t overflows;
+  std::uint64_t stamps_lost;
+};
+
+struct PathRecord {
+  std::uint64_t expected;  // packets
+  std::uint64_t lost;
+  std::int64_t owd_ns;  // median of the last trains, INT64_MIN = unknown
+  std::uint64_t state;  // State
+};
+
+struct EdgeRecord {
+  std::uint32_t slot;  // index in the edge table of the ring
+  std::uint32_t nic;
+  std::uint8_t state;
+  std::uint8_t inbound;
+  std::uint8_t outbound;
+  std::uint8_t latency;
+  std::uint32_t paths;
+  std::uint64_t sent;
+  std::uint64_t send_errors;
+  std::uint64_t received;
+  std::uint64_t lost;
+  std::int64_t heard_age_ns;     // -1 = never
+  std::int64_t heard_by_age_ns;  // -1 = never
+  std::uint64_t owd_count;
+  std::int64_t owd_sum_ns;
+  std::uint32_t window_count;  // delays that the quantiles below stand on; 0: they do not hold
+  std::uint32_t peer_epoch;
+  std::int64_t owd_p50_ns;
+  std::int64_t owd_p99_ns;
+  std::int64_t owd_max_ns;
+  std::int64_t owd_min_ns;
+  std::int64_t owd_bound_ns;  // of the last delay
+  std::int64_t baseline_ns;
+  std::int64_t limit_ns;
+  PathRecord path[kMaxPaths];
+};
+
+static_assert(sizeof(SnapshotHeader) == 184);
+static_assert(sizeof(PathRecord) == 32);
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_SNAPSHOT_H_

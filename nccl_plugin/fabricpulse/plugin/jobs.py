@@ -1,0 +1,105 @@
+"""The processes of this host that have loaded the plugin, and how to talk to them."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.run_dir import plugin_dir
+from fabricpulse.plugin_ipc.control import ControlClient, ControlError
+from fabricpulse.plugin_ipc.process import is_gone, parse_name
+
+# Plugin commands that change something: they carry an operation id and a generation.
+CHANGES = ("lane.disable", "lane.enable", "lane.weight", "lane.repath", "nic.avoid", "nic.restore", "detail")
+READS = ("hello", "status", "events")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A process with a control socket. pid : in its own PID namespace."""
+
+    pid: int
+    socket: Path
+
+    @property
+    def name(self) -> str:
+        """`4711-effffffc`: tells it from a process with the same pid in another PID namespace."""
+        return self.socket.stem
+
+    def call(self, message: dict[str, Any], timeout_s: float = 2.0) -> dict[str, Any]:
+        """One request and its answer. Raises ControlError."""
+        with ControlClient(self.socket, timeout_s) as client:
+            return client.call(message)
+
+    def status(self, timeout_s: float = 2.0) -> dict[str, Any]:
+        """The answer to `status` with all connections, however many messages that takes. Raises ControlError."""
+        with ControlClient(self.socket, timeout_s) as client:
+            whole = page = client.call({"op": "status"})
+            while page.get("next") is not None:
+                page = client.call({"op": "status", "after": page["next"]})
+                if not page.get("ok"):
+                    return page
+                whole = {**page, "connections": [*whole["connections"], *page["connections"]]}
+            return whole
+
+
+def find_jobs(folder: Path | None = None) -> list[Job]:
+    """The processes with a control socket, by pid; sockets of processes that are gone are left out."""
+    jobs = []
+    for path in (folder or plugin_dir()).glob("*.sock"):
+        process = parse_name(path.stem)
+        if process is not None and not is_gone(path):
+            jobs.append(Job(process.pid, path))
+    return sorted(jobs, key=lambda job: (job.pid, job.name))
+
+
+def labels(jobs: list[Job]) -> dict[Job, str]:
+    """What people call each job: its pid, or its whole name where several containers have that pid."""
+    pids = Counter(job.pid for job in jobs)
+    return {job: str(job.pid) if pids[job.pid] == 1 else job.name for job in jobs}
+
+
+def select(which: str | None) -> list[Job]:
+    """The job of one process, by pid or name, or all jobs for None. Raises UserError when there is none, or several."""
+    jobs = find_jobs()
+    if which is not None:
+        jobs = [job for job in jobs if which in (str(job.pid), job.name)]
+        if not jobs:
+            raise UserError(
+                f"process {which} has no plugin control socket in {plugin_dir()}; is its run directory another?"
+            )
+        if len(jobs) > 1:
+            names = ", ".join(job.name for job in jobs)
+            raise UserError(f"several containers have a process {which}; say which: {names}")
+    elif not jobs:
+        raise UserError(
+            f"no process with the plugin found in {plugin_dir()}; set FABRICPULSE_RUN_DIR if it is another"
+        )
+    return jobs
+
+
+def change_message(
+    operation: str, arguments: dict[str, Any], op_id: str | None, generation: int
+) -> dict[str, Any]:
+    """The request for a change."""
+    return {"op": operation, "op_id": op_id or str(uuid4()), "generation": generation, **arguments}
+
+
+def present_generation(status: dict[str, Any]) -> int:
+    """The newest generation that a job has accepted, from its answer to `status`."""
+    return int(status.get("generation", 0))
+
+
+__all__ = [
+    "CHANGES",
+    "READS",
+    "ControlError",
+    "Job",
+    "change_message",
+    "find_jobs",
+    "labels",
+    "present_generation",
+    "select",
+]

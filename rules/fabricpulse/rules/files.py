@@ -1,0 +1,78 @@
+"""The compiled mixin as files: one rule file a group, one file a dashboard."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.rules.mixin import Mixin
+
+HEADER = "# generated from mixins/ by `fabricpulse rules render`: do not edit\n"
+FOLDERS = ("alerts", "recording", "dashboards")
+
+# The order in which people read a rule.
+_RULE_KEYS = ("alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations")
+
+
+def rendered_files(mixin: Mixin) -> dict[str, str]:
+    """Path within the output folder -> content."""
+    out: dict[str, str] = {}
+    for folder, groups in (("alerts", mixin.alerts), ("recording", mixin.rules)):
+        for group in groups:
+            if group["rules"]:
+                name = group["name"].removeprefix("fabricpulse-").removesuffix(".rules")
+                out[f"{folder}/{name}.yaml"] = rules_yaml([group])
+    for name, dashboard in mixin.dashboards.items():
+        out[f"dashboards/{name}"] = json.dumps(dashboard, indent=2, ensure_ascii=False) + "\n"
+    return out
+
+
+def rules_yaml(groups: list[dict[str, Any]]) -> str:
+    """A Prometheus rule file."""
+    ordered = [
+        {"name": group["name"], "rules": [_ordered(rule) for rule in group["rules"]]} for group in groups
+    ]
+    return HEADER + yaml.safe_dump(
+        {"groups": ordered}, sort_keys=False, width=10_000, allow_unicode=True, default_flow_style=False
+    )
+
+
+def _ordered(rule: dict[str, Any]) -> dict[str, Any]:
+    return {key: rule[key] for key in _RULE_KEYS if key in rule} | rule
+
+
+def differences(folder: Path, expected: Mapping[str, str]) -> list[str]:
+    """What stands in `folder` and should not, is missing, or differs; sorted paths, each with a word."""
+    found = []
+    for path, content in expected.items():
+        file = folder / path
+        if not file.is_file():
+            found.append(f"{path} is missing")
+        elif file.read_text(encoding="utf-8") != content:
+            found.append(f"{path} differs")
+    found += [f"{path.relative_to(folder)} is left over" for path in _left_over(folder, expected)]
+    return sorted(found)
+
+
+def write(folder: Path, content: Mapping[str, str]) -> None:
+    """Writes the files and removes compiled ones that no longer belong there. Raises UserError."""
+    try:
+        for path, text in content.items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        for file in _left_over(folder, content):
+            file.unlink()
+    except OSError as error:
+        raise UserError(f"cannot write the rules to {folder}: {error.strerror}: {error.filename}") from error
+
+
+def _left_over(folder: Path, expected: Mapping[str, str]) -> list[Path]:
+    """Files that an earlier rendering wrote: rules by their first line, dashboards by their name."""
+    keep = {folder / path for path in expected}
+    rules = [file for kind in FOLDERS[:2] for file in (folder / kind).glob("*.yaml")]
+    old = [file for file in rules if file not in keep and file.read_text(encoding="utf-8").startswith(HEADER)]
+    return old + [file for file in (folder / FOLDERS[2]).glob("fabricpulse-*.json") if file not in keep]

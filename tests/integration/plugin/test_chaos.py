@@ -1,0 +1,129 @@
+"""Random faults, several at a time: no error, no corrupt byte, no hang. Also under the sanitizers."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from tests.integration.plugin.chaos import play
+from tests.integration.plugin.ring import Ring
+
+from fabricpulse.lab import Lab
+from fabricpulse.plugin_ipc.control import ControlError
+
+pytestmark = pytest.mark.root
+
+COMMANDS = {
+    "status",
+    "events",
+    "detail",
+    "nic.avoid",
+    "nic.restore",
+    "lane.disable",
+    "lane.weight",
+    "lane.repath",
+}
+
+
+@pytest.fixture(scope="module")
+def ring_lab() -> Iterator[Lab]:
+    with Lab(hosts=3, rails=2, nic_mbit=300) as lab:
+        yield lab
+
+
+@contextmanager
+def commands(ring: Ring, seed: int) -> Iterator[list[str]]:
+    """Random commands to the control sockets for as long as it lasts, one after the other; those that were answered.
+
+    A refusal (the last healthy lane) is an answer; a job that does not answer in time is not. What was avoided or
+    disabled is restored at the end.
+    """
+    dice = random.Random(seed)
+    over = threading.Event()
+    answered: list[str] = []
+
+    def send(host: str, number: int, op: str, **fields: object) -> None:
+        if op in ("status", "events"):
+            ring.control(host, op=op, **fields)
+        else:
+            ring.control(host, op=op, op_id=f"{host}-{number}", generation=number, **fields)
+        answered.append(op)
+
+    def one(number: int) -> None:
+        host = dice.choice(ring.ranks).host
+        op = dice.choice(
+            ("status", "events", "detail", "nic.avoid", "lane.disable", "lane.weight", "lane.repath")
+        )
+        if op == "detail":
+            send(host, number, op, level=dice.randrange(3))
+        elif op == "nic.avoid":
+            device = dice.choice(("rail0", "rail1"))
+            send(host, number, op, device=device)
+            send(host, number + 1, "nic.restore", device=device)
+        elif op.startswith("lane."):
+            connection = dice.choice(ring.control(host, op="status")["connections"])
+            lane = {"connection": connection["connection"], "lane": dice.randrange(4)}
+            send(
+                host, number, op, **lane, **({"weight": dice.randrange(1001)} if op == "lane.weight" else {})
+            )
+            undo = {"lane.disable": "lane.enable", "lane.weight": "lane.weight"}.get(op)
+            if undo is not None:
+                send(host, number + 1, undo, **lane, **({"weight": None} if op == "lane.weight" else {}))
+        else:
+            send(host, number, op)
+
+    def work() -> None:
+        number, latest = 0, time.monotonic() + 60
+        # On a slow machine the faults may be over before every kind has had its turn.
+        while not over.wait(0.01) or (not set(answered) >= COMMANDS and time.monotonic() < latest):
+            number += 2
+            with suppress(ControlError):  # a stopped process, one that a sanitizer slows down
+                one(number)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield answered
+    finally:
+        over.set()
+        thread.join()
+
+
+def survive(lab: Lab, seed: int, count: int, program: Path | str, env: dict[str, str]) -> None:
+    ring = Ring(lab, 3, ["--bytes", "1M"], env=env, program=program)
+    try:
+        ring.wait_running()
+        with commands(ring, seed) as answered:
+            story = play(ring, lab, seed, count)
+        assert set(answered) >= COMMANDS
+        healed = time.time()
+        ring.until(lambda: ring.bandwidth(healed, time.time()) > 0, 20.0)
+        ring.stop(30)
+        assert "WARNING: ThreadSanitizer" not in ring.said(), story
+    finally:
+        lab.heal()
+        for rank in ring.ranks:
+            rank.process.kill()
+            rank.process.wait(10)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_faults(ring_lab: Lab, seed: int) -> None:
+    survive(ring_lab, seed, 40, "fabricpulse-ring", {})
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_random_faults_under_a_sanitizer(
+    ring_lab: Lab, sanitized: Callable[[str], Path], sanitizer: str
+) -> None:
+    """The sanitizer finds nothing while lanes die and come back."""
+    env = {
+        "ASAN_OPTIONS": "halt_on_error=1:detect_leaks=1",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        "TSAN_OPTIONS": "halt_on_error=0:exitcode=66",
+    }
+    survive(ring_lab, 3, 12, sanitized(sanitizer) / "fabricpulse-ring", env)

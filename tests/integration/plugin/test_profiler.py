@@ -1,0 +1,264 @@
+"""The profiler symbols, driven as NCCL drives them (tests/native/plugin_profiler_host.cc)."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fixtures.remediation_stack import wait_until
+from tests.fixtures.telemetry_file import TelemetryFile
+
+from fabricpulse.lab import Lab
+from fabricpulse.plugin.jobs import find_jobs
+from fabricpulse.plugin.locate import library
+from fabricpulse.plugin_ipc.control import ControlClient, ControlError
+from fabricpulse.plugin_ipc.process import own_namespace
+from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table, text
+from fabricpulse.qp.reading import TelemetryFolder, monotonic_s
+
+ROOT = Path(__file__).parents[3]
+
+
+def listening(pid: int) -> list[str]:
+    """TCP sockets on which the process listens."""
+    inodes = {
+        str(entry.readlink()).removeprefix("socket:[").removesuffix("]")
+        for entry in Path(f"/proc/{pid}/fd").iterdir()
+        if str(entry.readlink()).startswith("socket:[")
+    }
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+    ]
+    return [line[1] for line in lines if line[3] == "0A" and line[9] in inodes]
+
+
+@pytest.mark.parametrize("version", ["v4", "v5", "v6", "v7"])
+def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: str) -> None:
+    """Each all-reduce counts once, with its bytes, and lasts until its last child has ended; detail follows the control
+    socket at once, and everything is gone when the job is. It needs no NIC."""
+    process = subprocess.Popen(
+        [profiler_host, library(), version, "5", "20"],
+        env={
+            "FABRICPULSE_RUN_DIR": str(tmp_path),
+            "FABRICPULSE_DETAIL": "2",
+            "FABRICPULSE_NICS": "none-such",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        first = process.stdout.readline()
+        mask = int(first.split()[1])
+        assert mask == 2 | 4 | 8 | 16 | 64 | 128
+        assert process.stdout.readline() == "played\n"
+        assert listening(process.pid) == []  # NCCL's own transport carries the data
+        (path,) = (tmp_path / "plugin").glob("*.telemetry")
+        reader = PluginTelemetryReader(path)
+        snapshot = reader.read()
+        records = snapshot.tables[Table.COLLECTIVES]
+        (record,) = records
+        assert (text(record["function"]), text(record["algorithm"])) == ("AllReduce", "RING")
+        assert (int(record["operations"]), int(record["bytes"])) == (5, 5 << 20)
+        assert (int(record["rank"]), int(record["ranks"]), int(record["communicator"])) == (1, 2, 77)
+        assert int(record["in_progress"]) == 0
+        assert np.uint64(5_000_000) <= record["busy_ns"] < np.uint64(2_000_000_000)
+        assert np.uint64(5_000_000) <= record["proxy_wait_ns"] <= record["busy_ns"]
+        reader.close()
+        (path,) = (tmp_path / "plugin").glob("*.sock")
+        with ControlClient(path) as client:
+            answer = client.call({"op": "detail", "op_id": "x", "generation": 1, "level": 0})
+            assert answer["ok"]
+            assert client.call({"op": "status"})["detail"] == 0
+    finally:
+        process.terminate()
+        process.wait(10)
+        process.stdout.close()
+
+
+def test_a_killed_jobs_files_go_with_the_next_job(profiler_host: Path, tmp_path: Path) -> None:
+    """Files of a process that could not clean up are removed when another one starts; not those of a living one, nor
+    of one in another PID namespace that still beats, or does not since it is stopped, but has its control socket. A
+    process here with the same number is not that one."""
+    folder = tmp_path / "plugin"
+    folder.mkdir()
+    nobody, elsewhere = 999_999_998, 999_999_999  # no process has them
+    TelemetryFile(folder, nobody).beat(seconds_ago=60)
+    TelemetryFile(folder, elsewhere)
+    TelemetryFile(folder, os.getpid()).beat(seconds_ago=60)  # stopped by a debugger
+    (folder / "999999997.telemetry").write_bytes(b"not whole")
+    for pid in (nobody, elsewhere, os.getpid()):
+        (folder / f"{pid}.sock").touch()
+    stopped, dead = f"{os.getpid()}-1", f"{os.getpid()}-2"  # of other namespaces
+    for name in (stopped, dead):
+        file = TelemetryFile(folder, 999_999_996)
+        file.beat(seconds_ago=60)
+        file.path.rename(folder / f"{name}.telemetry")
+    (folder / f"{dead}.sock").touch()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(folder / f"{stopped}.sock"))
+    listener.listen()
+    with (
+        listener,
+        subprocess.Popen(
+            [profiler_host, library(), "v7", "1", "30"],
+            env={"FABRICPULSE_RUN_DIR": str(tmp_path), "FABRICPULSE_NICS": "none-such"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("mask ")
+        left = {path.name for path in folder.iterdir()}
+        process.kill()
+    living = (elsewhere, os.getpid(), stopped, f"{process.pid}-{own_namespace():x}")
+    assert left == {f"{name}.{kind}" for name in living for kind in ("telemetry", "sock")}
+
+
+@pytest.mark.root
+def test_a_full_run_directory_is_named(profiler_host: Path, tmp_path: Path) -> None:
+    """No room for telemetry: the job hears why, goes on without, and nothing half made stays behind."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("no unshare")
+    script = 'mount -t tmpfs -o size=16k none "$1" && "$2" "$3" v7 1 && ls -A "$1/plugin"'
+    result = subprocess.run(
+        [unshare, "--mount", "bash", "-c", script, "script", tmp_path, profiler_host, library()],
+        env=os.environ | {"FABRICPULSE_RUN_DIR": str(tmp_path), "FABRICPULSE_NICS": "none-such"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    (said,) = (line for line in result.stderr.splitlines() if "no telemetry" in line)
+    assert re.search(
+        rf"cannot write {tmp_path}/plugin/\S+\.telemetry: No space left on device; make room", said
+    )
+    assert ".telemetry" not in result.stdout
+
+
+@pytest.mark.root
+def test_containers_share_the_run_directory(profiler_host: Path, tmp_path: Path) -> None:
+    """Each has a process 1; each has its own files, answers for itself, and is seen from outside."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("no unshare")
+    environment = {"FABRICPULSE_RUN_DIR": str(tmp_path), "FABRICPULSE_NICS": "none-such"}
+    container = [unshare, "--pid", "--fork", "--kill-child", "--mount-proc"]
+    container += [str(profiler_host), str(library()), "v7", "1", "60"]
+    with ExitStack() as stack:
+        for number in (1, 2):
+            process = stack.enter_context(
+                subprocess.Popen(
+                    container,
+                    env={**environment, "FABRICPULSE_WORKLOAD": f"job-{number}"},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+            )
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("mask ")
+        assert len(list((tmp_path / "plugin").glob("1-*.telemetry"))) == 2
+        jobs = find_jobs(tmp_path / "plugin")
+        assert [job.pid for job in jobs] == [1, 1]
+        assert {job.status()["workload"] for job in jobs} == {"job-1", "job-2"}
+        snapshots, dead = TelemetryFolder(tmp_path / "plugin", cleanup_after_s=60).look(monotonic_s())
+        assert {snapshot.workload for snapshot in snapshots} == {"job-1", "job-2"}
+        assert dead == []
+    assert len(list((tmp_path / "plugin").glob("1-*.sock"))) == 2  # they were killed
+    wait_until(lambda: find_jobs(tmp_path / "plugin") == [], "jobs gone", 10)
+
+
+@pytest.mark.timeout(400)
+def test_detail_changes_while_collectives_run(sanitized: Callable[[str], Path], tmp_path: Path) -> None:
+    """The activation mask is written while NCCL reads it: no data race under ThreadSanitizer."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    program = tmp_path / "host"
+    flags = ("-std=c++17", "-O1", "-g", "-fsanitize=thread", f"-I{ROOT}/nccl_plugin/src")
+    source = ROOT / "tests/native/plugin_profiler_host.cc"
+    subprocess.run([compiler, *flags, source, "-o", program, "-ldl"], check=True)
+    process = subprocess.Popen(
+        [program, sanitized("thread") / "libnccl-net-fabricpulse.so", "v7", "1000", "0"],
+        env={
+            "FABRICPULSE_RUN_DIR": str(tmp_path),
+            "FABRICPULSE_DETAIL": "2",
+            "FABRICPULSE_NICS": "none-such",
+            "TSAN_OPTIONS": "halt_on_error=0:exitcode=66",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().startswith("mask ")
+        (path,) = (tmp_path / "plugin").glob("*.sock")
+        changes = 0
+        # It ends by itself: the socket is gone then.
+        with suppress(ControlError, OSError), ControlClient(path) as client:
+            while process.poll() is None:
+                change = {"op_id": f"x-{changes}", "generation": changes + 1, "level": 1 + changes % 2}
+                assert client.call({"op": "detail", **change})["ok"]
+                changes += 1
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, said
+    assert changes > 100
+    assert "WARNING: ThreadSanitizer" not in said
+
+
+@pytest.mark.root
+def test_a_connection_knows_what_it_carries(tmp_path: Path) -> None:
+    """Collective, algorithm, protocol and the ranks at both ends, from the handle that NCCL gives with a request;
+    asked seldom, however many requests there are. Attributes follow setNetAttr."""
+    program = tmp_path / "flow-host"
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    source = ROOT / "tests/native/plugin_flow_host.cc"
+    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/nccl_plugin/src")
+    subprocess.run([compiler, *flags, source, "-o", program, "-ldl"], check=True)
+    with Lab(hosts=1, rails=1) as lab:
+        host = lab.host(0)
+        process = host.popen(
+            [str(program), str(library()), "200"],
+            env={"FABRICPULSE_DETAIL": "2", "FABRICPULSE_NICS": "rail*"},
+        )
+        process.wait_for_output("played ", 20)
+        asked = int(process.output().rsplit("played ", 1)[1])
+        assert 2 <= asked < 100
+        (path,) = (host.run_dir / "plugin").glob("*.telemetry")
+        reader = PluginTelemetryReader(path)
+        snapshot = reader.read()
+        collectives = snapshot.tables[Table.COLLECTIVES]
+        for record in snapshot.tables[Table.CONNECTIONS]:
+            collective = collectives[int(record["flow_collective"])]
+            assert text(collective["function"]) == "AllReduce"
+            assert [int(record[f"flow_{name}"]) for name in ("rank", "peer", "channel")] == [1, 3, 5]
+            expected = 8 if int(record["direction"]) == 1 else 4  # the receiver was not used since it changed
+            assert (int(record["net_operations"]), int(record["net_protocols"])) == (expected, 1)
+        reader.close()
+        with ControlClient(path.with_suffix(".sock")) as client:
+            flows = [connection["flow"] for connection in client.call({"op": "status"})["connections"]]
+        expected_flow = {
+            "collective": "AllReduce", "algorithm": "RING", "protocol": "LL128", "rank": 1, "peer": 3, "channel": 5
+        }  # fmt: skip
+        assert flows == [expected_flow] * 2
+        process.terminate()
+        process.wait(10)

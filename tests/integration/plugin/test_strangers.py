@@ -1,0 +1,95 @@
+"""Whoever can reach a job's listening port and is no peer of it: he learns nothing, and the job goes on."""
+
+import re
+import secrets
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from tests.integration.plugin.ring import Ring
+
+from fabricpulse.lab import Lab
+
+pytestmark = pytest.mark.root
+
+# struct Hello and HelloReply of nccl_plugin/src/core/wire.h.
+PROCESS, NICS = "16sII96s", "768s"
+HELLO = struct.Struct("<QIBBH16sQIIII" + PROCESS + "II" + NICS)
+REPLY = struct.Struct("<QIB3xII56s" + PROCESS + "II" + NICS)
+MAGIC, VERSION = 0x314F4C4C48505046, 1
+LANE, PROBE = 1, 2
+UNKNOWN, OTHER_VERSION = 1, 4
+
+
+@dataclass
+class Answer:
+    """What a job has said to a hello."""
+
+    status: int
+    process_id: bytes
+    host: bytes
+    nics: bytes
+
+
+@pytest.fixture(scope="module")
+def ring() -> Iterator[Ring]:
+    with Lab(hosts=2, rails=1) as lab:
+        started = Ring(lab, 2, ["--bytes", "256K"])
+        started.wait_running()
+        yield started
+        started.stop()  # no error, no corrupt byte
+
+
+def knock(ring: Ring) -> socket.socket:
+    """A connection from h1 to the port of h0's job."""
+    listening = ring.lab.host(0).run(["ss", "-Htln"]).stdout
+    address = str(ring.lab.host(0).nic("rail0").address)
+    (port,) = re.findall(rf"{re.escape(address)}(?:%\w+)?:(\d+)", listening)
+    return ring.lab.connect("h1", address, int(port), 5.0)
+
+
+def say(ring: Ring, kind: int, version: int = VERSION) -> Answer:
+    """A hello with a token that nobody has given us."""
+    hello = HELLO.pack(
+        *(MAGIC, version, kind, 0, 1, secrets.token_bytes(16), 1, 0, 1, 1, 0),
+        *(secrets.token_bytes(16), 1, 1, b"stranger", 0, 1, b"nic"),
+    )
+    with knock(ring) as stranger:
+        stranger.sendall(hello)
+        received = b""
+        while len(received) < REPLY.size and (part := stranger.recv(4096)):
+            received += part
+    _, _, status, _, _, _, process_id, _, _, host, _, _, nics = REPLY.unpack(received)
+    return Answer(status, process_id, host.rstrip(b"\0"), nics.rstrip(b"\0"))
+
+
+@pytest.mark.parametrize("kind", [LANE, PROBE])
+def test_a_stranger_learns_nothing(ring: Ring, kind: int) -> None:
+    """Not the process's id, which is the token of probes, nor its host's name and NICs."""
+    assert say(ring, kind) == Answer(UNKNOWN, bytes(16), b"", b"")
+
+
+def test_another_version_is_told_so(ring: Ring) -> None:
+    """With the host's name, for the error at the other end; not with the token."""
+    assert say(ring, LANE, VERSION + 1) == Answer(OTHER_VERSION, bytes(16), b"h0", b"")
+
+
+def test_garbage_disturbs_nobody(ring: Ring) -> None:
+    """Halves of a hello, noise, and silence; the lanes stay as they are."""
+    before = [lane["failovers"] for lane in ring.lanes("h0")]
+    for payload in (
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        secrets.token_bytes(HELLO.size),
+        secrets.token_bytes(100_000),
+    ):
+        for _ in range(5):
+            with knock(ring) as stranger:
+                try:
+                    stranger.sendall(payload)
+                except (ConnectionResetError, BrokenPipeError):
+                    continue
+    assert say(ring, PROBE).status == UNKNOWN
+    assert [lane["failovers"] for lane in ring.lanes("h0")] == before
