@@ -1,4 +1,4 @@
-"""The life of a daemon: start, run until told to stop, stop cleanly.
+"""The lifetime of a daemon: start, run until told to stop, stop cleanly.
 
     async def run(life: Lifetime) -> None:
         ...
@@ -8,8 +8,10 @@
     run_daemon(run)
 
 SIGTERM and SIGINT end it with exit code 0, SIGHUP calls the reload hooks. A daemon that is still starting is cancelled.
-No thread that blocks, in the resolver say, holds up the end. A second SIGTERM during shutdown does not wait for
-anybody.
+No thread that blocks, in the resolver say, delays the end. A second SIGTERM during shutdown does not wait for anybody.
+
+Exit codes: 2 when it could not start for a reason that only a person can mend (UserError before `ready`: the units name
+it in RestartPreventExitStatus), 1 for everything that a restart may mend.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from fabricpulse.core.errors import ConfigError, TemporaryError, UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.threads import DaemonThreads
 
@@ -33,17 +36,37 @@ class Lifetime:
     def __init__(self) -> None:
         self._stop = asyncio.Event()
         self._reload_hooks: list[ReloadHook] = []
-        self._is_ready = False
+        self._has_started = False
+        self._failure = ""
+
+    @property
+    def has_started(self) -> bool:
+        """True from `ready()` on."""
+        return self._has_started
 
     @property
     def is_ready(self) -> bool:
-        """True between `ready()` and the order to stop; `/-/ready` answers with it."""
-        return self._is_ready and not self._stop.is_set()
+        """True between `ready()` and the order to stop or a failure; `/-/ready` answers with it."""
+        return not self.not_ready
+
+    @property
+    def not_ready(self) -> str:
+        """Why the daemon is not ready, as a clause; "" if it is."""
+        if self._failure:
+            return self._failure
+        if self._stop.is_set():
+            return "it is stopping"
+        return "" if self._has_started else "it is starting"
 
     def ready(self) -> None:
         """Declares the daemon ready, to `/-/ready` and to systemd (Type=notify)."""
-        self._is_ready = True
+        self._has_started = True
         notify_systemd("READY=1")
+
+    def fail(self, reason: str) -> None:
+        """Declares that the daemon cannot do its work any more: it is not ready from now on. The first reason stays."""
+        self._failure = self._failure or reason
+        notify_systemd(f"STATUS={self._failure}")
 
     def stop(self) -> None:
         """Orders the daemon to stop."""
@@ -79,7 +102,7 @@ async def _run(main: Callable[[Lifetime], Awaitable[None]]) -> None:
         if life._stop.is_set():
             os._exit(1)
         log.info("stopping")
-        starting = not life.is_ready
+        starting = not life.has_started
         life.stop()
         if starting:
             # It may wait for what never comes, an answer to a look-up say, and not for the order to stop.
@@ -105,6 +128,10 @@ async def _run(main: Callable[[Lifetime], Awaitable[None]]) -> None:
     except asyncio.CancelledError:
         if not life._stop.is_set():
             raise
+    except UserError as error:
+        if not life.has_started and not isinstance(error, TemporaryError):
+            error.exit_code = ConfigError.exit_code
+        raise
     notify_systemd("STOPPING=1")
 
 

@@ -8,10 +8,14 @@ class UserError(Exception):
     traceback and exits with `exit_code`.
     """
 
-    exit_code = 1
+    exit_code: int = 1
 
 
 class ConfigError(UserError):
     """A configuration file cannot be used; the message names file, line and key."""
 
     exit_code = 2
+
+
+class TemporaryError(UserError):
+    """What may be gone at the next try: an address in use, a full disk. A daemon that it stops is to be restarted."""

@@ -1,18 +1,141 @@
-"""What every request to another daemon of ours shows and trusts: TLS, password and token, from files."""
+"""Requests of a daemon or command to a server: TLS, password and token from files, which may change at any time.
 
+Credentials are never logged; `describe` makes a log field of an error whose text may hold a URL.
+"""
+
+import asyncio
+import socket
 import ssl
 from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.files import FileStamp
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
+from fabricpulse.core.web.token_file import SecretFile, TokenFile
+from fabricpulse.core.web.urls import redact
+
+log = get_logger(__name__)
+
+_TLS_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+
+
+class Credentials:
+    """What a request trusts and shows, by the files as they are now."""
+
+    def __init__(self, config: HttpClientConfig) -> None:
+        """Raises ConfigError when a certificate, the password or the token cannot be read."""
+        self._tls = config.tls_config
+        self._user = config.basic_auth.username if config.basic_auth else ""
+        self._password = SecretFile(
+            "basic_auth.password_file", config.basic_auth.password_file if config.basic_auth else ""
+        )
+        self._token = TokenFile(config.token_file)
+        self._stamps = _stamps(self._tls)
+        self._context = _new_context(self._tls) if self._tls else None
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """The newest context, None for the system's defaults.
+
+        Certificates that cannot be loaded, one without its key while both are replaced say, leave the old ones in force
+        and are logged once.
+        """
+        if self._tls is not None and (stamps := _stamps(self._tls)) != self._stamps:
+            self._stamps = stamps
+            try:
+                self._context = _new_context(self._tls)
+            except ConfigError as error:
+                log.error(
+                    "client certificates cannot be loaded, the old ones stay in force", error=str(error)
+                )
+        return self._context
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The Authorization header, {} without a password or token."""
+        if password := self._password.value:
+            return {"Authorization": f"Basic {b64encode(f'{self._user}:{password}'.encode()).decode()}"}
+        return self._token.header
+
+
+class HttpClient:
+    """A pool of connections whose requests carry the newest credentials. Made in a running event loop.
+
+        client = HttpClient(config)
+        async with client.get(url) as response: ...
+        await client.close()
+
+    Requests raise what aiohttp's do: ClientError, TimeoutError.
+    """
+
+    def __init__(self, config: HttpClientConfig, *, connections: int = 64) -> None:
+        """connections : at a time, more wait. Raises ConfigError when a file that `config` names cannot be used."""
+        self._credentials = Credentials(config)
+        self.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections),
+            timeout=aiohttp.ClientTimeout(total=config.timeout_s),
+        )
+
+    def request(self, method: str, url: str, **options: Any) -> Any:
+        """As aiohttp.ClientSession.request: `async with` gives the response. options : of aiohttp's request."""
+        credentials = self._credentials
+        headers = {**credentials.headers, **(options.pop("headers", None) or {})}
+        if url.startswith("https:"):
+            options.setdefault("ssl", credentials.tls or True)
+        return self.session.request(method, url, headers=headers, **options)
+
+    def get(self, url: str, **options: Any) -> Any:
+        """`request` with GET."""
+        return self.request("GET", url, **options)
+
+    def post(self, url: str, **options: Any) -> Any:
+        """`request` with POST."""
+        return self.request("POST", url, **options)
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self.session.close()
+
+    async def __aenter__(self) -> "HttpClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def fetch(
+    url: str, config: HttpClientConfig | None = None, *, method: str = "GET", **options: Any
+) -> tuple[int, bytes]:
+    """Status and body of one request, for commands: not to be called in an event loop.
+
+    options : of aiohttp's request (`json`, `headers`, `timeout`). Raises ConfigError as HttpClient does,
+    aiohttp.ClientError, TimeoutError.
+    """
+
+    async def once() -> tuple[int, bytes]:
+        async with (
+            HttpClient(config or HttpClientConfig()) as client,
+            client.request(method, url, **options) as response,
+        ):
+            return response.status, await response.read()
+
+    return asyncio.run(once())
+
+
+def describe(error: BaseException) -> str:
+    """What went wrong with a request, for a log line or a message: never empty, no credentials."""
+    return redact(str(error)) or type(error).__name__
 
 
 def open_session(config: HttpClientConfig) -> aiohttp.ClientSession:
-    """A session; tokens are the caller's, who reads them again. Raises ConfigError when a certificate or the password
-    file cannot be used.
+    """A session with the credentials as they are now; bearer tokens are the caller's. Prefer HttpClient.
+
+    Raises ConfigError when a certificate or the password file cannot be used.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=tls_context(config) or True, limit=64),
@@ -23,21 +146,68 @@ def open_session(config: HttpClientConfig) -> aiohttp.ClientSession:
 
 def tls_context(config: HttpClientConfig) -> ssl.SSLContext | None:
     """What to trust and to show, None for the system's defaults. Raises ConfigError naming what cannot be loaded."""
-    tls = config.tls_config
-    if tls is None:
-        return None
+    return _new_context(config.tls_config) if config.tls_config else None
+
+
+def password_header(config: HttpClientConfig) -> dict[str, str]:
+    """The header that shows user and password, {} without. Raises ConfigError when the file cannot be read."""
+    return Credentials(config).headers if config.basic_auth else {}
+
+
+class _ClientContext(ssl.SSLContext):
+    """A context that asks for, and expects, one server name whatever the URL says; "" for that of the URL."""
+
+    server_name = ""
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """For asyncio and aiohttp."""
+        name = self.server_name or server_hostname
+        return super().wrap_bio(incoming, outgoing, server_side, name, session)
+
+    def wrap_socket(
+        self,
+        sock: socket.socket,
+        server_side: bool = False,
+        do_handshake_on_connect: bool = True,
+        suppress_ragged_eofs: bool = True,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLSocket:
+        """For urllib."""
+        name = self.server_name or server_hostname
+        return super().wrap_socket(
+            sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, name, session
+        )
+
+
+def _new_context(tls: TlsClientConfig) -> ssl.SSLContext:
+    """A fresh one each time: what was trusted or shown before must not be so any more."""
+    context = _ClientContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.server_name = tls.server_name
     try:
-        context = ssl.create_default_context(cafile=tls.ca_file or None)
+        if tls.ca_file:
+            context.load_verify_locations(tls.ca_file)
+        else:
+            context.load_default_certs()
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"tls_config.ca_file: cannot load certificates from {tls.ca_file}: {error.strerror}"
         ) from error
+    context.minimum_version = _TLS_VERSIONS[tls.min_version]
     if tls.cert_file:
         try:
-            context.load_cert_chain(tls.cert_file, tls.key_file)
-        except (OSError, ssl.SSLError) as error:
+            context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_passphrase)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(
-                f"tls_config: cannot load cert_file {tls.cert_file} with key_file {tls.key_file}: {error.strerror}"
+                f"tls_config: cannot load cert_file {tls.cert_file} with key_file {tls.key_file}: {reason}"
             ) from error
     if tls.insecure_skip_verify:
         context.check_hostname = False
@@ -45,15 +215,11 @@ def tls_context(config: HttpClientConfig) -> ssl.SSLContext | None:
     return context
 
 
-def password_header(config: HttpClientConfig) -> dict[str, str]:
-    """The header that shows user and password, {} without. Raises ConfigError when the file cannot be read."""
-    if config.basic_auth is None:
-        return {}
-    file = config.basic_auth.password_file
-    try:
-        password = Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ConfigError(f"basic_auth.password_file: cannot read {file}: {reason}") from error
-    credentials = b64encode(f"{config.basic_auth.username}:{password}".encode()).decode()
-    return {"Authorization": f"Basic {credentials}"}
+def _no_passphrase() -> str:
+    """Instead of OpenSSL's question on the terminal, which a daemon would wait for."""
+    raise ValueError("the key is encrypted; give it without a passphrase")
+
+
+def _stamps(tls: TlsClientConfig | None) -> tuple[FileStamp, ...]:
+    names = (tls.ca_file, tls.cert_file, tls.key_file) if tls else ()
+    return tuple(FileStamp.of(Path(name)) for name in names if name)

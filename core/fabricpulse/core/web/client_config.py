@@ -1,6 +1,6 @@
-"""Configuration of the requests that a daemon makes of another one."""
+"""Configuration of the requests that a daemon or a command makes of a server."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -8,12 +8,19 @@ from fabricpulse.core.config import Section
 
 
 class TlsClientConfig(Section, frozen=True):
-    """TLS of requests that this daemon makes."""
+    """TLS of requests. All files are PEM; they are read again when they change.
+
+    ca_file : authorities that may sign the server's certificate; empty: the system's. cert_file, key_file : client
+    certificate to show. server_name : name that the server's certificate must have, when it is not that of the URL.
+    insecure_skip_verify : accept any certificate. min_version : of TLS.
+    """
 
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
+    server_name: str = ""
     insecure_skip_verify: bool = False
+    min_version: Literal["TLS12", "TLS13"] = "TLS12"
 
     def validate(self) -> None:
         if bool(self.cert_file) != bool(self.key_file):
@@ -21,17 +28,26 @@ class TlsClientConfig(Section, frozen=True):
 
 
 class BasicAuth(Section, frozen=True):
-    """User and password of requests that this daemon makes."""
+    """User and password of requests.
+
+    username : as the server knows it. password_file : the password is its first line; read again when it changes.
+    """
 
     username: str
     password_file: str
 
+    def validate(self) -> None:
+        if not self.password_file:
+            raise ValueError("password_file is empty")
+        if ":" in self.username:
+            raise ValueError("username must not contain a colon (RFC 7617)")
+
 
 class HttpClientConfig(Section, frozen=True):
-    """What this daemon's requests trust and show.
+    """How requests authenticate the server and themselves.
 
-    basic_auth : for servers whose web configuration asks for a password. token_file : bearer token that the coordinator
-    asks for (its token_file); read again when it changes. timeout_s : for one whole request.
+    basic_auth : for servers whose web configuration asks for a password. token_file : bearer token; read again when it
+    changes. timeout_s : for one whole request.
     """
 
     tls_config: TlsClientConfig | None = None

@@ -151,7 +151,7 @@ class WebServer:
         return web.Response(text=f"{self._name} is healthy.\n")
 
     async def _ready(self, _: web.Request) -> web.Response:
-        reason = self._not_ready() if self._life.is_ready else "it is starting or stopping"
+        reason = self._life.not_ready or self._not_ready()
         if not reason:
             return web.Response(text=f"{self._name} is ready.\n")
         return web.Response(status=503, text=f"{self._name} is not ready: {reason}.\n")

@@ -1,36 +1,67 @@
-"""A bearer token in a file."""
+"""Secrets in files: bearer token, password. Read again when the file changes: they rotate without a restart."""
 
 import hmac
 from pathlib import Path
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.files import FileStamp
 from fabricpulse.core.log import get_logger
 
 log = get_logger(__name__)
 
 
+class SecretFile:
+    """The first line of a file, without blanks around it. What cannot be read leaves the old secret in force."""
+
+    def __init__(self, setting: str, path: str) -> None:
+        """setting : configuration key, for messages. path : "" for no secret.
+
+        Raises ConfigError when the file cannot be read, is empty, or holds what no HTTP header can carry.
+        """
+        self._setting = setting
+        self._path = Path(path) if path else None
+        self._stamp = FileStamp(None)
+        self._value = ""
+        if self._path is not None:
+            self._stamp = FileStamp.of(self._path)
+            self._value = self._read(self._path)
+
+    @property
+    def value(self) -> str:
+        """The secret in force, "" when there is none."""
+        if self._path is not None and (stamp := FileStamp.of(self._path)) != self._stamp:
+            self._stamp = stamp
+            try:
+                self._value = self._read(self._path)
+            except ConfigError as error:
+                log.error(f"{self._setting} cannot be read, the old one stays in force", error=str(error))
+        return self._value
+
+    def _read(self, path: Path) -> str:
+        try:
+            lines = path.read_text(encoding="utf-8").strip().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise ConfigError(f"cannot read {self._setting} {path}: {reason}") from error
+        value = lines[0].strip() if lines else ""
+        if not value:
+            raise ConfigError(f"{self._setting} {path} is empty; put the secret in its first line")
+        if not value.isprintable():
+            raise ConfigError(f"{self._setting} {path} has a control character in its first line")
+        return value
+
+
 class TokenFile:
-    """The token in a file, read again when the file changes, so that it rotates without a restart."""
+    """The bearer token in a file."""
 
     def __init__(self, path: str) -> None:
-        """path : "" for no token. Raises UserError when the file cannot be read or is empty."""
-        self._path = Path(path) if path else None
-        self._stamp: tuple[int, ...] = ()
-        self._token = ""
-        if self._path is not None:
-            self._stamp = self._stat(self._path)
-            self._token = _read(self._path)
+        """path : "" for no token. Raises ConfigError when the file cannot be used."""
+        self._secret = SecretFile("token_file", path)
 
     @property
     def token(self) -> str:
         """The token in force, "" when none is asked for."""
-        if self._path is not None and (stamp := self._stat(self._path)) != self._stamp:
-            self._stamp = stamp
-            try:
-                self._token = _read(self._path)
-            except UserError as error:
-                log.error("token cannot be read, the old one stays in force", error=str(error))
-        return self._token
+        return self._secret.value
 
     @property
     def header(self) -> dict[str, str]:
@@ -39,27 +70,14 @@ class TokenFile:
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def accepts(self, authorization: str) -> bool:
-        """Whether a request with this Authorization header ("" without one) shows the token; True without a token."""
+        """Whether a request with this Authorization header ("" without one) shows the token; True without a token.
+
+        Takes as long for a wrong token as for the right one.
+        """
         token = self.token
+        if not token:
+            return True
         scheme, _, value = authorization.partition(" ")
-        shown = scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode(), token.encode())
-        return shown or not token
-
-    @staticmethod
-    def _stat(path: Path) -> tuple[int, ...]:
-        try:
-            status = path.stat()
-        except OSError:
-            return ()
-        return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _read(path: Path) -> str:
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UserError(f"cannot read token_file {path}: {reason}") from error
-    if not token:
-        raise UserError(f"token_file {path} is empty; put the bearer token in it")
-    return token
+        # aiohttp decodes header bytes that are no UTF-8 to surrogates.
+        shown = value.strip().encode("utf-8", "surrogateescape")
+        return scheme.lower() == "bearer" and hmac.compare_digest(shown, token.encode())

@@ -13,6 +13,8 @@ _AUTHORITY = re.compile(
     r"([^@\s]*@)?(?P<host>\[[0-9a-fA-F:.]+(%[^\]\s]+)?\]|[^\[\]:@\s]+)(:(?P<port>[0-9]{1,5}))?", re.ASCII
 )
 
+_CREDENTIALS = re.compile(r"://\S*@")
+
 
 def check_url(name: str, text: str) -> SplitResult:
     """The parts of an http or https URL with a host. name : of the setting, for the message.
@@ -22,7 +24,7 @@ def check_url(name: str, text: str) -> SplitResult:
     problem = _problem(text)
     if problem:
         raise ValueError(
-            f"{name} {text!r} is not an http or https URL, such as http://monitor:9614: {problem}"
+            f"{name} {redact(text)!r} is not an http or https URL, such as http://monitor:9614: {problem}"
         )
     return urlsplit(text)
 
@@ -31,7 +33,7 @@ def check_base_url(name: str, text: str) -> SplitResult:
     """As check_url, for a URL to which paths are added: it may have a path of its own, but nothing after that."""
     parts = check_url(name, text)
     if parts.query or parts.fragment:
-        raise ValueError(f"{name} {text!r} must end with its path: no ? and no # in it")
+        raise ValueError(f"{name} {redact(text)!r} must end with its path: no ? and no # in it")
     return parts
 
 
@@ -46,12 +48,19 @@ def join_host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def redact(text: str) -> str:
+    """`text` with the credentials of every URL in it replaced: `http://***@host/`. For logs and messages."""
+    return _CREDENTIALS.sub("://***@", text)
+
+
 def _problem(text: str) -> str:
     """What is wrong with `text`, or ""."""
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:  # a port that is no number, a bracket without its other half
+        if "@" in text:  # of a password with a / in it the rest of the text would tell a part
+            return "its host or port cannot be read"
         words = str(error)
         return words[:1].lower() + words[1:]
     if parts.scheme not in _DEFAULT_PORTS:

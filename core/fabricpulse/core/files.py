@@ -1,0 +1,96 @@
+"""Files that other processes read or replace meanwhile: atomic writes, and whether a file has changed."""
+
+import errno
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def atomic_write(path: Path, content: bytes | str, *, mode: int = 0o644, durable: bool = True) -> None:
+    """Replaces `path` by a file with `content`: whoever opens it sees the old file or the new one, never a part.
+
+    The new file stands beside the old one under a name that nobody can foresee, is opened with O_EXCL (a symbolic link
+    that somebody put there is not followed), has `mode` whatever the umask, and takes the place of whatever `path`
+    names: a symbolic link is replaced, not followed. durable : survives a power cut once this returns (fsync of the
+    file and its directory), and a crash never leaves an empty file. Raises OSError, with nothing left behind.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        try:
+            os.fchmod(descriptor, mode)
+            write_all(descriptor, data)
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        _sync_directory(path.parent)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Writes all of `data`. Raises OSError; a part may have been written then."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # file systems that cannot: some of FUSE
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """What tells one state of a file from another. Equal stamps: nobody has written, replaced or removed it.
+
+    Holds device, inode, modification and change time in ns, size; None when there is no file or it cannot be looked
+    at. The change time is the kernel's own: a writer that sets the modification time back is noticed. Not noticed is
+    what is written in place, without a change of size, within one tick of the kernel's clock (4 ms) of the last look.
+    """
+
+    identity: tuple[int, int, int, int, int] | None
+
+    @classmethod
+    def of(cls, file: Path | int) -> "FileStamp":
+        """The stamp of a path (symbolic links are followed) or of an open descriptor; never raises OSError."""
+        with suppress(OSError):
+            status = os.stat(file)  # noqa: PTH116 - of a descriptor, too
+            return cls((status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
+        return cls(None)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there was a file."""
+        return self.identity is not None
+
+
+def open_regular(path: Path, flags: int, mode: int = 0o644) -> int:
+    """A descriptor of a regular file, for directories that others may write to: a symbolic link is not followed, a FIFO
+    not waited for, a device not opened for use.
+
+    flags : of open(2), O_CLOEXEC is added. mode : of a file that O_CREAT makes. Raises OSError (ELOOP for a symbolic
+    link, EINVAL for anything else that is no regular file).
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
