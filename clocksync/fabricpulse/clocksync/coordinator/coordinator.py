@@ -32,6 +32,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.supervision import supervised
 from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.listeners import allow_connections
 from fabricpulse.core.web.server import WebServer
@@ -115,20 +116,24 @@ class Coordinator:
         self.fleet.parameters = SolveParameters(drift_ppb=config.drift_ppb)
 
     async def run(self) -> None:
-        """Serves until stopped. Raises UserError when the address cannot be bound."""
+        """Serves until stopped. Raises UserError when the address cannot be bound, TaskFailedError when the solver
+        has ended.
+        """
         allow_connections()
         await self.server.start()
         if self._config.datagrams:
             self._open_channels()
-        solver = asyncio.create_task(self._solve_forever())
-        self._life.ready()
-        await self._life.stopped()
-        solver.cancel()
-        self._solved.set()
-        await self.server.stop()
-        if self._channels is not None:
-            asyncio.get_running_loop().remove_reader(self._channels.intake.event_fd)
-            self._channels.stop()
+        try:
+            async with supervised(self._life) as tasks:
+                tasks.start("solver", self._solve_forever())
+                self._life.ready()
+                await self._life.stopped()
+        finally:
+            self._solved.set()
+            await self.server.stop()
+            if self._channels is not None:
+                asyncio.get_running_loop().remove_reader(self._channels.intake.event_fd)
+                self._channels.stop()
 
     def _open_channels(self) -> None:
         try:
