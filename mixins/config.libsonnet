@@ -26,6 +26,8 @@
 
     // An exporter counts as down when no scrape has worked for this long: at least twice the scrape interval.
     exporterDownFor: '1m',
+    // No fabricpulse daemon at all for this long: above a restart of Prometheus.
+    noDataFor: '5m',
     // A collector that fails for this long is broken, not unlucky.
     collectorFailingFor: '10m',
 

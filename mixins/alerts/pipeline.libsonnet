@@ -17,6 +17,16 @@ local signals = import '../signals.libsonnet';
           'A fabricpulse daemon does not answer Prometheus.',
           '{{ $labels.job }} of {{ $labels.instance }} has not answered a scrape for ' + config.exporterDownFor + '; what it watches is not watched.'
         ),
+        // Says also that `selector` or `jobSelector` fits nothing, which silences every other alert.
+        lib.alert(
+          config,
+          'FabricNoData',
+          'critical',
+          'exporter',
+          'absent_over_time(%s[%s])' % [s.series('fabricpulse_build_info'), config.noDataFor],
+          'Prometheus has no data of any fabricpulse daemon that these rules would look at.',
+          'No fabricpulse daemon has been scraped for ' + config.noDataFor + ', or the selector of the rules matches none; no other alert of fabricpulse can fire ({{ $value }}).',
+        ),
         lib.alert(
           config,
           'FabricCollectorFailing',

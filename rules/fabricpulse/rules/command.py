@@ -7,13 +7,30 @@ from typing import Any
 import click
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
 from fabricpulse.rules.files import differences, rendered_files, rules_yaml, write
+from fabricpulse.rules.live import ask
 from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 
 
 @click.group("rules")
 def command() -> None:
-    """Render the recording and alert rules."""
+    """Render the recording and alert rules, and check them against a Prometheus."""
+
+
+_overrides = click.option(
+    "--config",
+    "overrides",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Jsonnet file whose object is added to the mixin, such as { _config+:: { flapThreshold: 5 } }.",
+)
+_settings = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KNOB=VALUE",
+    help="Sets one knob, VALUE being JSON or else text; repeatable. `rules knobs` lists them.",
+)
 
 
 @command.command("render")
@@ -22,19 +39,8 @@ def command() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for alerts/, recording/ and dashboards/. Without it all rules go to standard output as one file.",
 )
-@click.option(
-    "--config",
-    "overrides",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Jsonnet file whose object is added to the mixin, such as { _config+:: { flapThreshold: 5 } }.",
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KNOB=VALUE",
-    help="Sets one knob, VALUE being JSON or else text; repeatable. `rules knobs` lists them.",
-)
+@_overrides
+@_settings
 @click.option(
     "--check", is_flag=True, help="Write nothing; fail if the files in --output are not up to date."
 )
@@ -54,6 +60,49 @@ def render(output: Path | None, overrides: Path | None, settings: tuple[str, ...
     found = differences(output, content)
     if found:
         raise UserError(f"{output} is not what the mixin renders to: {', '.join(found)}; run `make rules`")
+
+
+@command.command("check")
+@click.option("--prometheus", "url", required=True, help="URL of the Prometheus that evaluates the rules.")
+@click.option("--ca-file", default="", help="Certificates to trust for it.")
+@click.option("--cert-file", default="", help="Client certificate to show it.")
+@click.option("--key-file", default="", help="Key of the client certificate.")
+@click.option("--token-file", default="", help="File with a bearer token to show it.")
+@_overrides
+@_settings
+@click.option("--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def check(
+    url: str,
+    ca_file: str,
+    cert_file: str,
+    key_file: str,
+    token_file: str,
+    overrides: Path | None,
+    settings: tuple[str, ...],
+    form: str,
+) -> None:
+    """Ask a Prometheus whether each selector of the rules finds series there.
+
+    A selector without series is no fault by itself (no remediation, no InfiniBand). Exit status 1: none finds any.
+    """
+    mixin = compile_mixin(settings=dict(map(parse_setting, settings)), overrides=overrides)
+    tls = None
+    if ca_file or cert_file or key_file:
+        tls = TlsClientConfig(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+    found = ask(url, mixin, HttpClientConfig(tls_config=tls, token_file=token_file, timeout_s=30))
+    if form == "json":
+        click.echo(json.dumps({"selectors": found.selectors, "empty": found.empty()}, indent=2))
+    else:
+        for selector in found.empty():
+            click.echo(f"no series: {selector}")
+        click.echo(
+            f"{len(found.selectors) - len(found.empty())} of {len(found.selectors)} selectors find series"
+        )
+    if found.nothing():
+        raise UserError(
+            f"nothing in {url} matches: with these rules every alert but FabricWatchdog and FabricNoData stays silent; "
+            "compare selector and jobSelector with the labels that the scrape jobs give (external_labels do not count)"
+        )
 
 
 @command.command("knobs")

@@ -9,10 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.rules.validation import problems_of_config, problems_of_rules
 
-_SNIPPET = """
-local mixin = (import 'mixin.libsonnet') + %s + { _config+:: %s };
+# `config` first and on its own: with a value of the wrong kind the rest may not evaluate.
+_CONFIGURED = "local mixin = (import 'mixin.libsonnet') + %s + { _config+:: %s };\n"
+_CONFIG = _CONFIGURED + "mixin._config"
+_OUTPUT = (
+    _CONFIGURED
+    + """
 { alerts: mixin.prometheusAlerts, rules: mixin.prometheusRules, dashboards: mixin.grafanaDashboards }
+"""
+)
+_ALERT_NAMES = """
+[rule.alert for group in (import 'mixin.libsonnet').prometheusAlerts.groups for rule in group.rules]
 """
 
 
@@ -27,7 +36,7 @@ class Mixin:
 
 def mixin_dir() -> Path:
     """The mixin's sources: of the checkout that this module stands in, or else those that the wheel has brought."""
-    checkout = Path(__file__).parents[4]
+    checkout = Path(__file__).parents[3]
     if (checkout / "pyproject.toml").is_file() and (checkout / "mixins" / "mixin.libsonnet").is_file():
         return checkout / "mixins"
     # Not .joinpath("data", "mixins"): the files of a namespace package take one step at a time on Python 3.11.
@@ -47,26 +56,37 @@ def compile_mixin(
 
     settings : values for `_config`, by knob. overrides : a jsonnet file that evaluates to an object to be added to
     the mixin, as `{ _config+:: { flapThreshold: 5 } }`; settings win over it. Raises UserError for a knob that does
-    not exist and for jsonnet that does not evaluate.
+    not exist, a value that it cannot have, jsonnet that does not evaluate, and expressions that are not PromQL.
     """
     source = source or mixin_dir()
     settings = dict(settings or {})
-    known = knobs(source)
+    defaults = knobs(source)
     for name in settings:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"knobs: {', '.join(sorted(known))}"
+        if name not in defaults:
+            near = difflib.get_close_matches(name, defaults, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"knobs: {', '.join(sorted(defaults))}"
             raise UserError(f"the mixin has no knob {name!r}; {hint}")
-    extra = f"(import {json.dumps(str(overrides.resolve()))})" if overrides else "{}"
-    value = _evaluate(_SNIPPET % (extra, json.dumps(settings)), source)
-    return Mixin(value["alerts"]["groups"], value["rules"]["groups"], value["dashboards"])
+    added = f"(import {json.dumps(str(overrides.resolve()))})" if overrides else "{}"
+    chosen = json.dumps(settings)
+    if settings or overrides:
+        config = dict(_evaluate(_CONFIG % (added, chosen), source))
+        _refuse(problems_of_config(config, defaults, _evaluate(_ALERT_NAMES, source)))
+    value = _evaluate(_OUTPUT % (added, chosen), source)
+    mixin = Mixin(value["alerts"]["groups"], value["rules"]["groups"], value["dashboards"])
+    _refuse(problems_of_rules(mixin.alerts + mixin.rules))
+    return mixin
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise UserError(f"the mixin cannot be rendered: {'; '.join(problems)}")
 
 
 def _evaluate(snippet: str, source: Path) -> Any:
-    import rjsonnet  # 5 MB, and only this command needs it
+    import _jsonnet  # only this command needs it
 
     try:
-        return json.loads(rjsonnet.evaluate_snippet("fabricpulse", snippet, jpathdir=[str(source)]))
+        return json.loads(_jsonnet.evaluate_snippet("fabricpulse", snippet, jpathdir=[str(source)]))
     except RuntimeError as error:
         raise UserError(f"the mixin does not evaluate: {_first_lines(str(error))}") from error
 

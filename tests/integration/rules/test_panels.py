@@ -20,11 +20,14 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from tests.fixtures.ports import reserved_port
 
+from fabricpulse.core.errors import UserError
 from fabricpulse.core.metrics.catalogue import MetricSpec, load_catalogue
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
+from fabricpulse.rules.command import command
 from fabricpulse.rules.mixin import compile_mixin
 
 ROOT = Path(__file__).parents[3]
@@ -101,11 +104,11 @@ class Prometheus:
     """The HTTP API of a running Prometheus."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
+        self.address = address
 
     def get(self, path: str, **parameters: str) -> Any:
         query = urllib.parse.urlencode(parameters)
-        with urllib.request.urlopen(f"http://{self._address}{path}?{query}", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{self.address}{path}?{query}", timeout=10) as response:
             return json.load(response)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
@@ -230,3 +233,29 @@ def test_rules_are_healthy(prometheus: Prometheus) -> None:
     active = {rule["name"] for rule in rules if rule["type"] == "alerting" and rule["alerts"]}
     expected = {"FabricNicDisconnected", "FabricNicFlapping", "FabricLaneDown", "FabricClockBoundWide"}
     assert expected <= active
+
+
+@pytest.mark.prometheus
+def test_rules_check(prometheus: Prometheus) -> None:
+    """`rules check` finds every series that the rules want; with a selector that fits none it says so and fails."""
+    url = f"http://{prometheus.address}"
+    good = CliRunner().invoke(command, ["check", "--prometheus", url, "--output", "json"])
+    assert good.exit_code == 0, good.output
+    # This target drops nothing.
+    assert json.loads(good.stdout)["empty"] == ['fabricpulse_exporter_dropped_samples{family!=""}'], (
+        good.output
+    )
+
+    with pytest.raises(UserError, match=r"nothing in http.* matches: .* every alert but .* stays silent"):
+        CliRunner().invoke(
+            command,
+            ["check", "--prometheus", url, "--set", 'selector=cluster="b"'],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+
+
+def test_rules_check_without_a_prometheus() -> None:
+    """Nobody at the URL, or something else, is one sentence."""
+    with pytest.raises(UserError, match=r"cannot ask http://127.0.0.1:1: .*is it a Prometheus"):
+        CliRunner().invoke(command, ["check", "--prometheus", "http://127.0.0.1:1"], catch_exceptions=False)

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.rules.command import command
+from fabricpulse.rules.validation import is_duration
 
 
 def invoke(*arguments: str | Path) -> str:
@@ -101,3 +102,58 @@ def test_unwritable_output(tmp_path: Path) -> None:
 def test_knobs() -> None:
     """`rules knobs` lists each knob with its default."""
     assert "flapThreshold=3" in invoke("knobs").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ('selector=cluster="gpu-a', "selector: 'cluster=\"gpu-a' is not a list of label matchers"),
+        ('selector=a="b"} or m{', "is not a list of label matchers"),
+        ("flapWindow=5min", "flapWindow: '5min' is not a duration"),
+        ("flapWindow=300", "flapWindow: 300 is not a duration"),
+        ("flapWindow=0s", "flapWindow: '0s' is not a duration"),
+        ("flapThreshold=2.5", "flapThreshold: 2.5 is not a whole number above 0"),
+        ("flapThreshold=-1", "flapThreshold: -1 is not a whole number above 0"),
+        ("clockBoundSeconds=wide", "clockBoundSeconds: 'wide' is not a number above 0"),
+        ('disabledAlerts=["FabricNicFlaping"]', "did you mean 'FabricNicFlapping'?"),
+        ('severities={"FabricX": "warning"}', "severities: there is no alert 'FabricX'"),
+        ('severities={"FabricNicFlapping": "loud"}', "'loud' is no severity"),
+        ('extraLabels={"team": 5}', "the label team needs a text, not 5"),
+        ("clusterLabel=a-b", "clusterLabel: 'a-b' is no label name"),
+        ("runbookURLPattern=http://x", "needs one %s"),
+        ("dashboardTags=one", "is of another kind than the default"),
+    ],
+)
+def test_impossible_values(setting: str, words: str) -> None:
+    """A value that Prometheus would refuse, or that would silence an alert unseen, is refused with its knob."""
+    with pytest.raises(UserError) as caught:
+        invoke("render", "--set", setting)
+
+    assert words in str(caught.value)
+
+
+def test_values_from_jsonnet_are_checked(tmp_path: Path) -> None:
+    """What --config brings is checked as --set is: misspelt knobs, values, and expressions of its own rules."""
+    for text, words in (
+        ("{ _config+:: { flapTreshold: 5 } }", "did you mean 'flapThreshold'?"),
+        ("{ _config+:: { flapWindow: 300 } }", "flapWindow: 300 is not a duration"),
+        (
+            "{ prometheusAlerts+:: { groups+: [{ name: 'own', rules: [{ alert: 'Own', expr: 'up ==' }] }] } }",
+            "Own: up == is not PromQL",
+        ),
+    ):
+        overrides = tmp_path / "overrides.jsonnet"
+        overrides.write_text(text)
+        with pytest.raises(UserError) as caught:
+            invoke("render", "--config", overrides)
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [("5m", True), ("1h30m", True), ("500ms", True), ("1d12h", True), ("1y2w3d4h5m6s7ms", True)]
+    + [(text, False) for text in ("", "5", "5min", "m", "1m1h", "0s", "1.5m", "-5m", "5m ", "1s1s")],
+)
+def test_durations(text: str, good: bool) -> None:
+    """Durations are those of Prometheus, and longer than nothing."""
+    assert is_duration(text) is good

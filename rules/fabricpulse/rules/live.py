@@ -1,0 +1,93 @@
+"""Whether the rules, as configured, find anything in a Prometheus: a selector that matches nothing makes all but the
+watchdog silent, and no rule file shows it.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import promql_parser
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.web.client import open_session
+from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.rules.mixin import Mixin
+
+# Prometheus' API refuses none of it, and a reverse proxy may refuse long URLs: asked one by one, some at a time.
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Found:
+    """selectors : number of series that each selector of the rules matches now."""
+
+    selectors: dict[str, int]
+
+    def empty(self) -> list[str]:
+        """Selectors without a series, sorted."""
+        return sorted(selector for selector, series in self.selectors.items() if not series)
+
+    def nothing(self) -> bool:
+        """Whether no selector of the rules matches anything."""
+        return not any(self.selectors.values())
+
+
+def selectors_of(mixin: Mixin) -> list[str]:
+    """Each distinct vector selector of the rules on series of exporters (not of recording rules), sorted."""
+    found: set[str] = set()
+    for group in mixin.alerts + mixin.rules:
+        for rule in group["rules"]:
+            _collect(promql_parser.parse(rule["expr"]), found)
+    return sorted(selector for selector in found if ":" not in selector.partition("{")[0])
+
+
+def _collect(node: Any, found: set[str]) -> None:
+    match node:
+        case promql_parser.VectorSelector():
+            found.add(node.prettify())
+        case promql_parser.MatrixSelector():
+            found.add(node.vector_selector.prettify())
+        case promql_parser.BinaryExpr():
+            _collect(node.lhs, found)
+            _collect(node.rhs, found)
+        case promql_parser.Call():
+            for argument in node.args:
+                _collect(argument, found)
+        case (
+            promql_parser.AggregateExpr()
+            | promql_parser.ParenExpr()
+            | promql_parser.SubqueryExpr()
+            | promql_parser.UnaryExpr()
+        ):
+            _collect(node.expr, found)
+
+
+def ask(url: str, mixin: Mixin, client: HttpClientConfig) -> Found:
+    """Counts series in the Prometheus at `url`. Raises UserError when it cannot be asked."""
+    return asyncio.run(_ask(url.rstrip("/"), selectors_of(mixin), client))
+
+
+async def _ask(url: str, selectors: list[str], client: HttpClientConfig) -> Found:
+    places = asyncio.Semaphore(_AT_ONCE)
+    async with open_session(client) as session:
+
+        async def count(selector: str) -> int:
+            async with places:
+                return await _count(session, url, selector)
+
+        counts = await asyncio.gather(*map(count, selectors))
+    return Found(dict(zip(selectors, counts, strict=True)))
+
+
+async def _count(session: aiohttp.ClientSession, url: str, selector: str) -> int:
+    try:
+        async with session.get(f"{url}/api/v1/query", params={"query": f"count({selector})"}) as answer:
+            body = await answer.json(content_type=None)
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise UserError(f"cannot ask {url}: {error or type(error).__name__}; is it a Prometheus?") from error
+    if not isinstance(body, dict) or body.get("status") != "success":
+        reason = body.get("error") if isinstance(body, dict) else None
+        raise UserError(f"{url} does not answer as a Prometheus does: {reason or f'HTTP {answer.status}'}")
+    result = body["data"]["result"]
+    return int(float(result[0]["value"][1])) if result else 0

@@ -1,0 +1,59 @@
+"""Every requirement is used, every import is required, and docs/dependencies.md names each."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Distributions whose modules have other names.
+MODULES = {
+    "pyyaml": "yaml",
+    "prometheus-client": "prometheus_client",
+    "promql-parser": "promql_parser",
+    "jsonnet": "_jsonnet",
+}
+
+
+def required() -> dict[str, str]:
+    """Module -> distribution, of the requirements and of all extras."""
+    lines = [
+        *PROJECT["dependencies"],
+        *(line for extra in PROJECT["optional-dependencies"].values() for line in extra),
+    ]
+    names = [re.split(r"[<>=\[; ]", line, maxsplit=1)[0] for line in lines]
+    return {MODULES.get(name, name.replace("-", "_")): name for name in names if name != PROJECT["name"]}
+
+
+def imported() -> set[str]:
+    """Top-level modules that our packages import from others' distributions."""
+    found = set()
+    for path in ROOT.glob("*/fabricpulse/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.partition(".")[0])
+    return found - set(sys.stdlib_module_names) - {"fabricpulse", "__future__"}
+
+
+def test_nothing_is_required_in_vain() -> None:
+    """What nothing imports is not installed on every host."""
+    assert sorted(set(required()) - imported()) == []
+
+
+def test_nothing_is_imported_unasked() -> None:
+    """No import rests on what another dependency happens to bring."""
+    assert sorted(imported() - set(required())) == []
+
+
+@pytest.mark.parametrize("name", sorted(required().values()))
+def test_each_is_explained(name: str) -> None:
+    """docs/dependencies.md says what it is for."""
+    assert re.search(
+        rf"^\| {re.escape(name)}\b", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE
+    )
