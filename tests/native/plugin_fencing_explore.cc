@@ -34,8 +34,8 @@ struct Word {
   HeldState held;
 };
 
-// One life of a lane, as the network has it.
-struct Life {
+// One incarnation of a lane, as the network has it.
+struct Incarnation {
   uint32_t epoch = 0;
   bool sender_open = false, receiver_open = false;
   bool cut_forward = false, cut_back = false;
@@ -52,7 +52,7 @@ struct Dial {
 struct Model {
   SenderFencing sender;
   ReceiverFencing receiver;
-  std::vector<Life> lives[2];  // by lane: those of which something is left
+  std::vector<Incarnation> incarnations[2];  // by lane: those of which something is left
   Dial dials[2];
   uint8_t faults_left = 0;
   uint8_t delivered[8] = {};  // on_held calls by chunk
@@ -91,19 +91,19 @@ void digest_in_order(const Model& m, const std::array<uint32_t, 2>& order, Words
     const Dial& d = m.dials[l];
     put(out, uint64_t{d.hello_under_way} | uint64_t{d.reply_under_way} << 1 | uint64_t{d.epoch} << 8);
     if (d.reply_under_way) put_held(out, d.held);
-    for (const Life& life : m.lives[l]) {
-      put(out, life.epoch | uint64_t{life.sender_open} << 32 | uint64_t{life.receiver_open} << 33 |
-                   uint64_t{life.cut_forward} << 34 | uint64_t{life.cut_back} << 35 |
-                   uint64_t{life.writing} << 36 | uint64_t{life.forward.size()} << 40 |
-                   uint64_t{life.back.size()} << 48);
-      for (const auto* queue : {&life.forward, &life.back})
+    for (const Incarnation& incarnation : m.incarnations[l]) {
+      put(out, incarnation.epoch | uint64_t{incarnation.sender_open} << 32 |
+                   uint64_t{incarnation.receiver_open} << 33 | uint64_t{incarnation.cut_forward} << 34 |
+                   uint64_t{incarnation.cut_back} << 35 | uint64_t{incarnation.writing} << 36 |
+                   uint64_t{incarnation.forward.size()} << 40 | uint64_t{incarnation.back.size()} << 48);
+      for (const auto* queue : {&incarnation.forward, &incarnation.back})
         for (const Word& w : *queue) {
           uint64_t about = w.kind == Word::kFence || w.kind == Word::kFenced ? place(w.lane) : 0;
           put(out, uint64_t{w.kind} | about << 8 | uint64_t{w.epoch} << 16 | w.chunk << 40);
           if (w.kind == Word::kState || w.kind == Word::kFenced) put_held(out, w.held);
         }
     }
-    put(out, UINT64_MAX);  // no life begins so
+    put(out, UINT64_MAX);  // no incarnation begins so
   }
 }
 
@@ -135,9 +135,9 @@ Key digest(const Model& m) {
   return {low, high};
 }
 
-Life* current(Model* m, uint32_t l, uint32_t epoch) {
-  for (Life& life : m->lives[l])
-    if (life.epoch == epoch) return &life;
+Incarnation* current(Model* m, uint32_t l, uint32_t epoch) {
+  for (Incarnation& incarnation : m->incarnations[l])
+    if (incarnation.epoch == epoch) return &incarnation;
   return nullptr;
 }
 
@@ -159,8 +159,9 @@ HeldState held_now(const Model& m) {
 }
 
 void send_back(Model* m, uint32_t l, const Word& word) {
-  Life* life = current(m, l, m->receiver.epoch(l));
-  if (life != nullptr && life->receiver_open && !life->cut_back) life->back.push_back(word);
+  Incarnation* incarnation = current(m, l, m->receiver.epoch(l));
+  if (incarnation != nullptr && incarnation->receiver_open && !incarnation->cut_back)
+    incarnation->back.push_back(word);
 }
 
 void say_fenced(Model* m, uint32_t lane, uint32_t epoch) {
@@ -170,15 +171,15 @@ void say_fenced(Model* m, uint32_t lane, uint32_t epoch) {
   m->told = false;
 }
 
-// The receiver closes a life of a lane, for whatever reason.
+// The receiver closes a incarnation of a lane, for whatever reason.
 void receiver_close(Model* m, uint32_t l, uint32_t epoch) {
   uint32_t open_epoch = m->receiver.epoch(l);
   if (m->receiver.close(l, epoch)) {
-    Life* life = current(m, l, open_epoch);
-    if (life != nullptr) {
-      life->receiver_open = false;
-      life->forward.clear();
-      life->writing = false;
+    Incarnation* incarnation = current(m, l, open_epoch);
+    if (incarnation != nullptr) {
+      incarnation->receiver_open = false;
+      incarnation->forward.clear();
+      incarnation->writing = false;
     }
   }
 }
@@ -187,17 +188,18 @@ void say_fence(Model* m, uint32_t lane) {
   Word word{Word::kFence, static_cast<uint8_t>(lane), m->sender.lane(lane).epoch, 0, {}};
   for (uint32_t l = 0; l < lanes; ++l) {
     if (m->sender.lane(l).phase != SenderFencing::Phase::kUp) continue;
-    Life* life = current(m, l, m->sender.lane(l).epoch);
-    if (life != nullptr && life->sender_open && !life->cut_forward) life->forward.push_back(word);
+    Incarnation* incarnation = current(m, l, m->sender.lane(l).epoch);
+    if (incarnation != nullptr && incarnation->sender_open && !incarnation->cut_forward)
+      incarnation->forward.push_back(word);
   }
 }
 
 void sender_fail(Model* m, uint32_t l) {
-  Life* life = current(m, l, m->sender.lane(l).epoch);
+  Incarnation* incarnation = current(m, l, m->sender.lane(l).epoch);
   if (!m->sender.fail(l)) return;
-  if (life != nullptr) {
-    life->sender_open = false;
-    life->back.clear();
+  if (incarnation != nullptr) {
+    incarnation->sender_open = false;
+    incarnation->back.clear();
     // What is under way forward may still arrive: that is what the fence is for.
   }
   say_fence(m, l);
@@ -205,7 +207,7 @@ void sender_fail(Model* m, uint32_t l) {
 
 void forget_dead_lives(Model* m) {
   for (uint32_t l = 0; l < lanes; ++l) {
-    auto& all = m->lives[l];
+    auto& all = m->incarnations[l];
     for (size_t i = 0; i < all.size();) {
       bool dead = !all[i].sender_open && !all[i].receiver_open;
       if (dead) {
@@ -219,16 +221,16 @@ void forget_dead_lives(Model* m) {
 
 bool word_under_way(const Model& m, Word::Kind kind, uint32_t lane) {
   for (uint32_t l = 0; l < lanes; ++l)
-    for (const Life& life : m.lives[l])
-      for (const auto* queue : {&life.forward, &life.back})
+    for (const Incarnation& incarnation : m.incarnations[l])
+      for (const auto* queue : {&incarnation.forward, &incarnation.back})
         for (const Word& w : *queue)
           if (w.kind == kind && w.lane == lane) return true;
   return false;
 }
 
 bool state_under_way(const Model& m, uint32_t l) {
-  for (const Life& life : m.lives[l])
-    for (const Word& w : life.back)
+  for (const Incarnation& incarnation : m.incarnations[l])
+    for (const Word& w : incarnation.back)
       if (w.kind == Word::kState) return true;
   return false;
 }
@@ -262,21 +264,22 @@ void successors(const Model& from, std::vector<Step>* out) {
       step(label("send chunk", c, l), [&](Model* m) {
         if (c == m->sender.next()) m->sender.add();
         if (!m->sender.assign(c, l)) m->violation = "the sender's own rule refuses an assignment";
-        Life* life = current(m, l, m->sender.lane(l).epoch);
-        if (life != nullptr && !life->cut_forward) life->forward.push_back({Word::kChunk, 0, 0, c, {}});
+        Incarnation* incarnation = current(m, l, m->sender.lane(l).epoch);
+        if (incarnation != nullptr && !incarnation->cut_forward)
+          incarnation->forward.push_back({Word::kChunk, 0, 0, c, {}});
       });
     }
     break;
   }
   bool everything = from.sender.base() == chunks;
   for (uint32_t l = 0; l < lanes; ++l) {
-    for (const Life& life : from.lives[l]) {
-      uint32_t epoch = life.epoch;
-      if (life.receiver_open && !life.forward.empty()) {
-        const Word word = life.forward.front();
-        if (word.kind == Word::kChunk && !life.writing) {
+    for (const Incarnation& incarnation : from.incarnations[l]) {
+      uint32_t epoch = incarnation.epoch;
+      if (incarnation.receiver_open && !incarnation.forward.empty()) {
+        const Word word = incarnation.forward.front();
+        if (word.kind == Word::kChunk && !incarnation.writing) {
           step(label("chunk begins", word.chunk, l), [&](Model* m) {
-            Life* now = current(m, l, epoch);
+            Incarnation* now = current(m, l, epoch);
             switch (m->receiver.begin(l, word.chunk)) {
               case ReceiverFencing::Arrival::kTake:
                 now->writing = true;
@@ -291,7 +294,7 @@ void successors(const Model& from, std::vector<Step>* out) {
           });
         } else if (word.kind == Word::kChunk) {
           step(label("chunk ends", word.chunk, l), [&](Model* m) {
-            Life* now = current(m, l, epoch);
+            Incarnation* now = current(m, l, epoch);
             now->writing = false;
             now->forward.erase(now->forward.begin());
             m->receiver.complete(l);
@@ -299,17 +302,17 @@ void successors(const Model& from, std::vector<Step>* out) {
           });
         } else {
           step(label("fence arrives", word.lane, l), [&](Model* m) {
-            Life* now = current(m, l, epoch);
+            Incarnation* now = current(m, l, epoch);
             now->forward.erase(now->forward.begin());
             receiver_close(m, word.lane, word.epoch);
             say_fenced(m, word.lane, word.epoch);
           });
         }
       }
-      if (life.sender_open && !life.back.empty()) {
-        const Word word = life.back.front();
+      if (incarnation.sender_open && !incarnation.back.empty()) {
+        const Word word = incarnation.back.front();
         step(label("word arrives", word.kind, l), [&](Model* m) {
-          Life* now = current(m, l, epoch);
+          Incarnation* now = current(m, l, epoch);
           now->back.erase(now->back.begin());
           if (word.kind == Word::kState) {
             if (!m->sender.apply(word.held, on_held(m)))
@@ -322,30 +325,31 @@ void successors(const Model& from, std::vector<Step>* out) {
           }
         });
       }
-      // Verdicts: free where the life is really broken (or the other end has gone), otherwise they cost a
-      // fault.
-      bool broken = life.cut_forward || life.cut_back || !life.sender_open || !life.receiver_open;
+      // Failures: free where the incarnation is really broken (or the other end has gone), otherwise they
+      // cost a fault.
+      bool broken = incarnation.cut_forward || incarnation.cut_back || !incarnation.sender_open ||
+                    !incarnation.receiver_open;
       bool in_use =
           from.sender.lane(l).epoch == epoch && from.sender.lane(l).phase == SenderFencing::Phase::kUp;
-      if (in_use && life.sender_open && (broken || from.faults_left > 0) && !(everything && !broken))
+      if (in_use && incarnation.sender_open && (broken || from.faults_left > 0) && !(everything && !broken))
         step(label("sender fails", l, epoch), [&](Model* m) {
           if (!broken) --m->faults_left;
           sender_fail(m, l);
         });
-      if (life.receiver_open && (broken || from.faults_left > 0) && !(everything && !broken))
+      if (incarnation.receiver_open && (broken || from.faults_left > 0) && !(everything && !broken))
         step(label("receiver fails", l, epoch), [&](Model* m) {
           if (!broken) --m->faults_left;
           receiver_close(m, l, epoch);
-          if (Life* now = current(m, l, epoch)) now->receiver_open = false;
+          if (Incarnation* now = current(m, l, epoch)) now->receiver_open = false;
           say_fenced(m, l, epoch);
         });
       if (from.faults_left > 0 && !everything) {
         for (int how = 1; how <= 3; ++how) {
-          bool forward = (how & 1) && !life.cut_forward, back = (how & 2) && !life.cut_back;
+          bool forward = (how & 1) && !incarnation.cut_forward, back = (how & 2) && !incarnation.cut_back;
           if (!forward && !back) continue;
           step(label("cut", l, static_cast<uint64_t>(how)), [&](Model* m) {
             --m->faults_left;
-            Life* now = current(m, l, epoch);
+            Incarnation* now = current(m, l, epoch);
             if (forward) {
               now->cut_forward = true;
               // A chunk that has begun stays half there; the rest is lost.
@@ -375,11 +379,12 @@ void successors(const Model& from, std::vector<Step>* out) {
         if (m->receiver.hello(l, d.epoch)) {
           d.reply_under_way = true;
           d.held = held_now(*m);
-          Life life;
-          life.epoch = d.epoch;
-          life.receiver_open = true;
-          life.sender_open = true;  // the socket is there; the sender will use it once it has the reply
-          m->lives[l].push_back(life);
+          Incarnation incarnation;
+          incarnation.epoch = d.epoch;
+          incarnation.receiver_open = true;
+          incarnation.sender_open =
+              true;  // the socket is there; the sender will use it once it has the reply
+          m->incarnations[l].push_back(incarnation);
           m->told = false;
         }
       });
@@ -394,21 +399,23 @@ void successors(const Model& from, std::vector<Step>* out) {
         Dial& d = m->dials[l];
         d.reply_under_way = false;
         if (!m->sender.joined(l, d.epoch, d.held, on_held(m), on_move()))
-          if (Life* now = current(m, l, d.epoch)) now->sender_open = false, now->back.clear();
+          if (Incarnation* now = current(m, l, d.epoch)) now->sender_open = false, now->back.clear();
       });
       if (from.faults_left > 0)
         step(label("reply lost", l), [&](Model* m) {
           --m->faults_left;
           m->dials[l].reply_under_way = false;
-          if (Life* now = current(m, l, m->dials[l].epoch)) now->sender_open = false, now->back.clear();
+          if (Incarnation* now = current(m, l, m->dials[l].epoch))
+            now->sender_open = false, now->back.clear();
         });
     }
     // The fence is said again while it has no answer.
     bool carrier = false;
     for (uint32_t other = 0; other < lanes; ++other) {
-      const Life* life = current(const_cast<Model*>(&from), other, from.sender.lane(other).epoch);
-      carrier |= from.sender.lane(other).phase == SenderFencing::Phase::kUp && life != nullptr &&
-                 !life->cut_forward && !life->cut_back && life->receiver_open;
+      const Incarnation* incarnation =
+          current(const_cast<Model*>(&from), other, from.sender.lane(other).epoch);
+      carrier |= from.sender.lane(other).phase == SenderFencing::Phase::kUp && incarnation != nullptr &&
+                 !incarnation->cut_forward && !incarnation->cut_back && incarnation->receiver_open;
     }
     if (view.phase == SenderFencing::Phase::kFencing && carrier && !word_under_way(from, Word::kFence, l) &&
         !word_under_way(from, Word::kFenced, l) && !everything)
@@ -441,10 +448,10 @@ int main(int argc, char** argv) {
     uint32_t epoch = start.sender.take_epoch(l);
     start.receiver.hello(l, epoch);
     start.sender.joined(l, epoch, held_now(start), on_held(&start), on_move());
-    Life life;
-    life.epoch = epoch;
-    life.sender_open = life.receiver_open = true;
-    start.lives[l].push_back(life);
+    Incarnation incarnation;
+    incarnation.epoch = epoch;
+    incarnation.sender_open = incarnation.receiver_open = true;
+    start.incarnations[l].push_back(incarnation);
   }
   // Depth first: the path to a state is the stack, and only keys are kept of what was seen.
   struct Frame {

@@ -4,8 +4,8 @@
 //
 // The input is a program for the peer. Its first byte says which end is tested; then come steps of one byte
 // and its arguments (missing ones are 0): raw bytes, frames with fields from the input, and between them what
-// NCCL and the keeper do. Buffers have the exact size of their message, so that one byte written past it is
-// found by AddressSanitizer.
+// NCCL and the service thread do. Buffers have the exact size of their message, so that one byte written past
+// it is found by AddressSanitizer.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,10 +17,10 @@
 #include <memory>
 #include <vector>
 
-#include "core/receiver.h"
-#include "core/sender.h"
+#include "core/recv_connection.h"
+#include "core/send_connection.h"
 #include "fuzz_standalone.h"
-#include "tcp/tcp_lane.h"
+#include "transport/tcp/tcp_lane.h"
 
 using namespace fabricpulse;
 
@@ -28,7 +28,7 @@ namespace {
 
 constexpr uint32_t kLanes = 2;
 
-class TestHost final : public Host {
+class TestHost final : public Runtime {
  public:
   TestHost() {
     config_.telemetry = false;
@@ -202,7 +202,7 @@ void test_receiver(Input* input) {
   TestHost host;
   Peer peer;
   {
-    Receiver receiver(&host, 1, 0, 1, kLanes);
+    RecvConnection receiver(&host, 1, 0, 1, kLanes);
     auto join = [&](uint32_t lane, uint32_t epoch) {
       Hello hello;
       hello.lane = lane;
@@ -212,7 +212,7 @@ void test_receiver(Input* input) {
       if (receiver.hello(hello, 0, &state, host.now_ns) == HelloStatus::kOk)
         receiver.attach(lane, epoch, peer.make(lane), host.now_ns);
     };
-    receiver.enter();
+    receiver.lock();
     for (uint32_t lane = 0; lane < kLanes; ++lane) join(lane, 1);
     Requests<ReceiveMessage> requests;
     while (input->more()) {
@@ -275,7 +275,7 @@ void test_receiver(Input* input) {
       });
     }
     receiver.close(host.now_ns);
-    receiver.leave();
+    receiver.unlock();
   }
 }
 
@@ -283,8 +283,8 @@ void test_sender(Input* input) {
   TestHost host;
   Peer peer;
   {
-    Sender sender(&host, 1, 0, 1, {{0, 0}, {1, 1}});
-    sender.enter();
+    SendConnection sender(&host, 1, 0, 1, {{0, 0}, {1, 1}});
+    sender.lock();
     auto dial = [&](Input* from) {
       DialPlan plan;
       for (int tries = 0; tries < 4 && sender.want_dial(host.now_ns, &plan); ++tries) {
@@ -347,7 +347,7 @@ void test_sender(Input* input) {
       });
     }
     sender.close(host.now_ns);
-    sender.leave();
+    sender.unlock();
   }
 }
 

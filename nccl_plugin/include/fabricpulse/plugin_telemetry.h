@@ -189,7 +189,7 @@ struct fp_plugin_lane {
   uint32_t device;        // index into devices: local NIC
   uint32_t direction;     // of the connection: 1 send, 2 receive
   uint64_t queue_pair;    // verbs: QP number; TCP: local port << 16 | remote port
-  uint32_t epoch;         // counts the lane's lives: rises each time it is built anew
+  uint32_t epoch;         // counts the lane's incarnations: rises each time it is built anew
   uint32_t entropy;       // what selects the path: source port or flow label
   char peer[96];          // peer host
   char peer_device[32];   // peer NIC
@@ -207,8 +207,8 @@ struct fp_plugin_lane {
   uint64_t failovers;           // times this lane failed
   uint64_t stalls;              // of those by the stall timer
   uint64_t repaths;             // new source ports or flow labels
-  uint64_t retransmits;         // transport: segments sent again (TCP_INFO), sum over its lives
-  uint64_t ecn_marked;     // transport: delivered with CE mark (TCP_INFO delivered_ce), sum over its lives
+  uint64_t retransmits;         // transport: segments sent again (TCP_INFO), over all incarnations
+  uint64_t ecn_marked;     // transport: delivered with CE mark (TCP_INFO delivered_ce), over all incarnations
   uint64_t delivery_rate;  // bytes per second, smoothed
   uint64_t rtt_ns;         // smoothed round trip of the transport
   uint64_t last_progress_mono_ns;
@@ -298,14 +298,18 @@ static_assert(sizeof(fp_delay_histogram) == 208,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 static_assert(sizeof(fp_plugin_header) == 688,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
-static_assert(sizeof(fp_plugin_device) == 96, "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
+static_assert(sizeof(fp_plugin_device) == 96,
+              "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 static_assert(sizeof(fp_plugin_connection) == 256,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
-static_assert(sizeof(fp_plugin_lane) == 568, "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
-static_assert(sizeof(fp_plugin_pair) == 440, "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
+static_assert(sizeof(fp_plugin_lane) == 568,
+              "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
+static_assert(sizeof(fp_plugin_pair) == 440,
+              "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 static_assert(sizeof(fp_plugin_collective) == 168,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
-static_assert(sizeof(fp_plugin_event) == 208, "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
+static_assert(sizeof(fp_plugin_event) == 208,
+              "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 #endif
 
 #endif  // FABRICPULSE_PLUGIN_TELEMETRY_H_

@@ -14,7 +14,7 @@ using abi::Result;
 
 template <typename Properties>
 Result fill_properties(int device, Properties* out) {
-  return net::describe(device, [&](const Engine::Nic& nic) {
+  return net::describe(device, [&](const PluginEngine::Nic& nic) {
     memset(out, 0, sizeof(*out));
     out->name = const_cast<char*>(nic.name.c_str());
     out->pci_path = nic.pci_path.empty() ? nullptr : const_cast<char*>(nic.pci_path.c_str());

@@ -6,8 +6,8 @@
 #include <exception>
 #include <new>
 
-#include "collectives.h"
-#include "engine.h"
+#include "process/collectives.h"
+#include "process/plugin_engine.h"
 
 namespace fabricpulse::net {
 
@@ -23,14 +23,14 @@ struct Attributes {
 };
 
 struct Context {  // of a communicator
-  std::shared_ptr<Engine> engine;
+  std::shared_ptr<PluginEngine> engine;
   uint64_t communicator = 0;
   std::shared_ptr<Attributes> attributes = std::make_shared<Attributes>();
   abi::ProfilerCallback profiler = nullptr;
 };
 
 struct ListenComm {
-  std::shared_ptr<Engine> engine;
+  std::shared_ptr<PluginEngine> engine;
   std::shared_ptr<Listener> listener;
   std::shared_ptr<Attributes> attributes;
   abi::ProfilerCallback profiler = nullptr;
@@ -43,7 +43,7 @@ struct Composition {
   abi::ProfilerCallback profiler = nullptr;
 
   // With the connection's lock held. `parent`: the profiler's handle of the step, from NCCL; may be null.
-  void note(Engine* engine, Connection* connection, void* parent, uint64_t now) {
+  void note(PluginEngine* engine, Connection* connection, void* parent, uint64_t now) {
     uint32_t changes = attributes->changes.load(std::memory_order_acquire);
     if (changes != seen) {
       seen = changes;
@@ -58,14 +58,14 @@ struct Composition {
 };
 
 struct SendComm {
-  std::shared_ptr<Engine> engine;
-  std::shared_ptr<Sender> sender;
+  std::shared_ptr<PluginEngine> engine;
+  std::shared_ptr<SendConnection> sender;
   Composition composition;
 };
 
 struct RecvComm {
-  std::shared_ptr<Engine> engine;
-  std::shared_ptr<Receiver> receiver;
+  std::shared_ptr<PluginEngine> engine;
+  std::shared_ptr<RecvConnection> receiver;
   Composition composition;
 };
 
@@ -86,7 +86,7 @@ Result guarded(F&& body) noexcept {
   return abi::kInternalError;
 }
 
-Result report(Engine* engine, const std::string& text, Result result) {
+Result report(PluginEngine* engine, const std::string& text, Result result) {
   engine->warn(text);
   return result;
 }
@@ -94,24 +94,24 @@ Result report(Engine* engine, const std::string& text, Result result) {
 // Receivers that owe their sender a word. It is given when this thread has nothing better to do, which is
 // soon: NCCL polls. Given at once it would lie between a receive and the send that answers it; left to the
 // next call on that connection it may come late, since after the last receive NCCL has no reason to call.
-class Debts {
+class DeferredAcks {
  public:
-  void add(Receiver* receiver) {
+  void add(RecvConnection* receiver) {
     for (size_t i = 0; i < count_; ++i)
       if (raw_[i] == receiver) return;
     if (count_ == kMost) {
-      receiver->settle(receiver->clock());
+      receiver->flush_ack(receiver->clock());
       return;
     }
     raw_[count_] = receiver;
     receivers_[count_++] = receiver->weak_from_this();
   }
-  void settle() {
+  void flush() {
     if (count_ == 0) return;
     for (size_t i = 0; i < count_; ++i) {
-      if (auto receiver = receivers_[i].lock(); receiver && receiver->try_enter()) {
-        receiver->settle(receiver->clock());
-        receiver->leave();
+      if (auto receiver = receivers_[i].lock(); receiver && receiver->try_lock()) {
+        receiver->flush_ack(receiver->clock());
+        receiver->unlock();
       }
       receivers_[i].reset();
     }
@@ -120,11 +120,11 @@ class Debts {
 
  private:
   static constexpr size_t kMost = 16;
-  Receiver* raw_[kMost] = {};
-  std::weak_ptr<Receiver> receivers_[kMost];
+  RecvConnection* raw_[kMost] = {};
+  std::weak_ptr<RecvConnection> receivers_[kMost];
   size_t count_ = 0;
 };
-thread_local Debts debts;
+thread_local DeferredAcks deferred_acks;
 
 }  // namespace
 
@@ -133,7 +133,7 @@ Result init(void** context, uint64_t communicator, abi::Logger log, abi::Profile
   return guarded([&]() -> Result {
     logger.store(log, std::memory_order_relaxed);
     std::string error;
-    auto engine = Engine::acquire(log, Engine::Purpose::kNet, &error);
+    auto engine = PluginEngine::acquire(log, PluginEngine::Purpose::kNet, &error);
     if (!engine) {
       if (log != nullptr)
         log(static_cast<int>(LogLevel::kWarn), ~0ul, "fabricpulse", 0, "NET/FABRICPULSE: not used: %s",
@@ -173,9 +173,9 @@ Result process_init(abi::Logger log, abi::ProfilerCallback profiler, const char*
 void* process() { return process_context; }
 
 // devices() and getProperties() have no context: NCCL calls them after an init() that succeeded.
-static std::shared_ptr<Engine> running() {
+static std::shared_ptr<PluginEngine> running() {
   std::string error;
-  return Engine::acquire(nullptr, Engine::Purpose::kNet, &error);
+  return PluginEngine::acquire(nullptr, PluginEngine::Purpose::kNet, &error);
 }
 
 Result devices(int* count) {
@@ -259,10 +259,10 @@ Result dereg_mr(void*, void*) { return abi::kSuccess; }
 Result isend(void* send_comm, void* data, size_t size, int tag, void* parent, void** request) {
   return guarded([&]() -> Result {
     auto* comm = static_cast<SendComm*>(send_comm);
-    Sender* sender = comm->sender.get();
+    SendConnection* sender = comm->sender.get();
     *request = nullptr;
     if (size > (size_t{1} << 30)) return abi::kInvalidArgument;
-    if (!sender->try_enter()) return abi::kSuccess;
+    if (!sender->try_lock()) return abi::kSuccess;
     Result result = abi::kSuccess;
     uint64_t now = comm->engine->now();
     if (sender->broken(now)) {
@@ -271,7 +271,7 @@ Result isend(void* send_comm, void* data, size_t size, int tag, void* parent, vo
       *request = sender->send(data, static_cast<uint32_t>(size), static_cast<uint32_t>(tag), now);
       comm->composition.note(comm->engine.get(), sender, parent, now);
     }
-    sender->leave();
+    sender->unlock();
     return result;
   });
 }
@@ -279,10 +279,10 @@ Result isend(void* send_comm, void* data, size_t size, int tag, void* parent, vo
 Result irecv(void* recv_comm, int n, void** data, const size_t* sizes, void* parent, void** request) {
   return guarded([&]() -> Result {
     auto* comm = static_cast<RecvComm*>(recv_comm);
-    Receiver* receiver = comm->receiver.get();
+    RecvConnection* receiver = comm->receiver.get();
     *request = nullptr;
     if (n != 1) return abi::kInvalidArgument;
-    if (!receiver->try_enter()) return abi::kSuccess;
+    if (!receiver->try_lock()) return abi::kSuccess;
     Result result = abi::kSuccess;
     uint64_t now = comm->engine->now();
     if (receiver->broken(now)) {
@@ -290,9 +290,9 @@ Result irecv(void* recv_comm, int n, void** data, const size_t* sizes, void* par
     } else {
       *request = receiver->receive(data[0], sizes[0], now);
       comm->composition.note(comm->engine.get(), receiver, parent, now);
-      if (receiver->owes()) debts.add(receiver);
+      if (receiver->ack_pending()) deferred_acks.add(receiver);
     }
-    receiver->leave();
+    receiver->unlock();
     return result;
   });
 }
@@ -310,24 +310,24 @@ Result test(void* request, int* done, int* sizes) {
     auto* kind = static_cast<RequestKind*>(request);
     if (*kind == RequestKind::kSend) {
       auto* message = static_cast<SendMessage*>(request);
-      Sender* sender = message->owner;
-      if (!sender->try_enter()) return abi::kSuccess;
+      SendConnection* sender = message->owner;
+      if (!sender->try_lock()) return abi::kSuccess;
       finished = sender->test(message, &size, sender->clock());
       broken = !finished && sender->broken(sender->clock());
-      sender->leave();
+      sender->unlock();
     } else {
       auto* message = static_cast<ReceiveMessage*>(request);
-      Receiver* receiver = message->owner;
-      if (!receiver->try_enter()) return abi::kSuccess;
+      RecvConnection* receiver = message->owner;
+      if (!receiver->try_lock()) return abi::kSuccess;
       finished = receiver->test(message, &size, &truncated, receiver->clock());
       broken = !finished && receiver->broken(receiver->clock());
-      if (finished && receiver->owes()) debts.add(receiver);
-      receiver->leave();
+      if (finished && receiver->ack_pending()) deferred_acks.add(receiver);
+      receiver->unlock();
     }
     if (truncated) return abi::kInvalidUsage;
     if (broken) return abi::kRemoteError;
     if (!finished) {
-      debts.settle();
+      deferred_acks.flush();
       return abi::kSuccess;
     }
     if (sizes != nullptr) sizes[0] = static_cast<int>(size);
@@ -374,7 +374,7 @@ Result set_attributes(void* context, abi::NetAttributes* attributes) {
   return abi::kSuccess;
 }
 
-Result describe(int device, const std::function<void(const Engine::Nic&)>& tell) {
+Result describe(int device, const std::function<void(const PluginEngine::Nic&)>& tell) {
   return guarded([&]() -> Result {
     auto engine = running();
     if (!engine || device < 0 || static_cast<uint32_t>(device) >= engine->device_count())

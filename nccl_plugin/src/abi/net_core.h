@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "abi/net.h"
-#include "engine.h"
+#include "process/plugin_engine.h"
 
 namespace fabricpulse::net {
 
@@ -23,7 +23,7 @@ void* process();
 
 abi::Result devices(int* count);
 // Calls `tell` with the NIC that NCCL knows by this number.
-abi::Result describe(int device, const std::function<void(const Engine::Nic&)>& tell);
+abi::Result describe(int device, const std::function<void(const PluginEngine::Nic&)>& tell);
 
 abi::Result listen(void* context, int device, void* handle, void** listen_comm);
 abi::Result connect(void* context, int device, void* handle, void** send_comm);

@@ -5,8 +5,8 @@
 #include <exception>
 #include <type_traits>
 
-#include "collectives.h"
-#include "engine.h"
+#include "process/collectives.h"
+#include "process/plugin_engine.h"
 
 #define FABRICPULSE_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -20,7 +20,7 @@ Result start(void** context, uint64_t communicator, int* mask, int ranks, int ra
              abi::Logger log) noexcept {
   try {
     std::string error;
-    auto engine = Engine::acquire(log, Engine::Purpose::kProfiler, &error);
+    auto engine = PluginEngine::acquire(log, PluginEngine::Purpose::kProfiler, &error);
     if (!engine) return abi::kSystemError;  // NCCL goes on without a profiler
     *context = new Profiler(std::move(engine), communicator, static_cast<uint32_t>(ranks),
                             static_cast<uint32_t>(rank), mask);

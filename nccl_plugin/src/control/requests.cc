@@ -6,7 +6,7 @@
 
 #include "control/names.h"
 #include "control/status.h"
-#include "engine.h"
+#include "process/plugin_engine.h"
 
 namespace fabricpulse {
 namespace {
@@ -46,7 +46,7 @@ std::string ControlRequests::error(const std::string& op_id, const Failure& fail
   return out.text();
 }
 
-std::string ControlRequests::answer(const char* text, size_t size, bool may_look, bool may_change) {
+std::string ControlRequests::answer(const char* text, size_t size, bool may_read, bool may_change) {
   JsonObject request;
   std::string why;
   if (!parse_json_object(text, size, &request, &why))
@@ -55,7 +55,7 @@ std::string ControlRequests::answer(const char* text, size_t size, bool may_look
   if (op == nullptr) return error("", {"bad_request", "\"op\" is missing; it says what to do"});
   const JsonValue* op_id = find(request, "op_id", JsonValue::Kind::kString);
   std::string id = op_id ? op_id->text : "";
-  if (!may_look) return error(id, {"denied", "only the job's user and root may talk to this socket"});
+  if (!may_read) return error(id, {"denied", "only the job's user and root may talk to this socket"});
   if (op->text == "hello") return hello();
   if (op->text == "status") {
     if (request.count("op_id")) return status_of(id);
@@ -280,7 +280,7 @@ bool ControlRequests::change_nic(const JsonObject& request, bool avoid, std::str
   auto connections = engine_->connections();
   if (avoid) {
     for (auto& connection : connections) {
-      Entered entered(connection.get());
+      ConnectionLock locked(connection.get());
       if (connection->lost() || connection->closed_by_peer()) continue;
       uint32_t left = 0, taken = 0;
       for (const Lane& lane : connection->lanes()) {
@@ -299,7 +299,7 @@ bool ControlRequests::change_nic(const JsonObject& request, bool avoid, std::str
   list.open('[');
   uint64_t now = engine_->now();
   for (auto& connection : connections) {
-    Entered entered(connection.get());
+    ConnectionLock locked(connection.get());
     bool any = false;
     for (const Lane& lane : connection->lanes()) {
       if (!lane.named || lane.nic != index) continue;
@@ -328,7 +328,7 @@ bool ControlRequests::change_lane(const std::string& op, const JsonObject& reque
     return false;
   }
   uint64_t now = engine_->now();
-  Entered entered(connection.get());
+  ConnectionLock locked(connection.get());
   if (index < 0 || static_cast<size_t>(index) >= connection->lanes().size()) {
     *failure = {"unknown_lane", "connection " + connection_text + " has lanes 0 to " +
                                     std::to_string(connection->lanes().size() - 1)};
@@ -359,7 +359,7 @@ bool ControlRequests::change_lane(const std::string& op, const JsonObject& reque
       *failure = {"bad_request", "lane.repath takes \"entropy\", a source port from 1024 to 65535, or null"};
       return false;
     }
-    static_cast<Sender*>(connection.get())
+    static_cast<SendConnection*>(connection.get())
         ->repath(static_cast<uint32_t>(index), any ? 0 : static_cast<uint16_t>(entropy->second.integer), true,
                  now);
   } else {
@@ -371,7 +371,7 @@ bool ControlRequests::change_lane(const std::string& op, const JsonObject& reque
       *failure = {"bad_request", "lane.weight needs \"weight\", 0 to 1000 or null"};
       return false;
     }
-    static_cast<Sender*>(connection.get())
+    static_cast<SendConnection*>(connection.get())
         ->set_weight(static_cast<uint32_t>(index),
                      automatic ? -1 : static_cast<int32_t>(weight->second.integer));
   }

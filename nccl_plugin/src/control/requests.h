@@ -13,16 +13,16 @@
 namespace fabricpulse {
 
 class Connection;
-class Engine;
+class PluginEngine;
 
 // One thread at a time. Questions are answered from the telemetry and wait for no connection; changes take
 // the lock of the connections that they concern.
 class ControlRequests {
  public:
-  explicit ControlRequests(Engine* engine) : engine_(engine) {}
+  explicit ControlRequests(PluginEngine* engine) : engine_(engine) {}
 
-  // Answers one message. `may_look`, `may_change`: what the client's credentials allow.
-  std::string answer(const char* text, size_t size, bool may_look, bool may_change);
+  // Answers one message. `may_read`, `may_change`: what the client's credentials allow.
+  std::string answer(const char* text, size_t size, bool may_read, bool may_change);
 
   struct Failure {
     const char* code;
@@ -49,7 +49,7 @@ class ControlRequests {
   bool change_lane(const std::string& op, const JsonObject& request, std::string* changed, Failure* failure);
   static std::string done_text(const Done& done, const char* result);
 
-  Engine* engine_;
+  PluginEngine* engine_;
   std::deque<Done> done_;                        // newest last
   std::map<std::string, uint64_t> generations_;  // newest accepted, by target
 };

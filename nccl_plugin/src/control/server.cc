@@ -13,23 +13,23 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine.h"
-#include "threads.h"
+#include "process/plugin_engine.h"
+#include "process/threads.h"
 
 namespace fabricpulse {
 namespace {
 
 constexpr size_t kMaxMessage = 256 * 1024;
 constexpr size_t kMaxClients = 64;
-constexpr uint32_t kMaxSenseless = 16;       // messages without sense, then the client has to go
-constexpr uint64_t kMuteNs = 2'000'000'000;  // who has asked nothing yet
-constexpr uint64_t kSilentNs = UINT64_C(600'000'000'000);  // who has
+constexpr uint32_t kMaxInvalid = 16;                     // messages without sense, then the client has to go
+constexpr uint64_t kUnprovenNs = 2'000'000'000;          // who has asked nothing yet
+constexpr uint64_t kIdleNs = UINT64_C(600'000'000'000);  // who has
 constexpr double kAcceptsPerSecond = 2000, kAcceptBurst = 64;
-constexpr uint64_t kLookNs = 500'000'000;
+constexpr uint64_t kPollNs = 500'000'000;
 
 }  // namespace
 
-ControlServer::ControlServer(Engine* engine)
+ControlServer::ControlServer(PluginEngine* engine)
     : engine_(engine), requests_(engine), tokens_(kAcceptsPerSecond, kAcceptBurst) {}
 
 ControlServer::~ControlServer() {
@@ -102,7 +102,7 @@ void ControlServer::run() {
   while (true) {
     tokens_.advance(engine_->now());
     pollfd ready[3] = {{stop_, POLLIN, 0}, {epoll_, POLLIN, 0}, {tokens_.any() ? fd_ : -1, POLLIN, 0}};
-    uint64_t wait = tokens_.any() ? kLookNs : tokens_.wait_ns();
+    uint64_t wait = tokens_.any() ? kPollNs : tokens_.wait_ns();
     timespec until{0, static_cast<long>(wait)};
     bool forever = tokens_.any() && clients_.empty();
     if (ppoll(ready, 3, forever ? nullptr : &until, nullptr) < 0) continue;
@@ -114,7 +114,7 @@ void ControlServer::run() {
       int count = epoll_wait(epoll_, events, 16, 0);
       for (int i = 0; i < count; ++i) safely([&] { serve(events[i].data.u64, now); });
     }
-    drop_silent(now);
+    drop_idle(now);
   }
 }
 
@@ -132,7 +132,7 @@ void ControlServer::accept_client(uint64_t now) {
   client.heard_ns = now;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0) {
     client.may_change = credentials.uid == geteuid() || credentials.uid == 0;
-    client.may_look =
+    client.may_read =
         client.may_change || group_ != static_cast<gid_t>(-1);  // the mode has let it in by its group
   }
   int room = 2 * kMaxMessage;
@@ -164,9 +164,9 @@ void ControlServer::drop(uint64_t id) {
   clients_.erase(found);
 }
 
-void ControlServer::drop_silent(uint64_t now) {
+void ControlServer::drop_idle(uint64_t now) {
   for (auto it = clients_.begin(); it != clients_.end();) {
-    uint64_t limit = it->second.proven ? kSilentNs : kMuteNs;
+    uint64_t limit = it->second.proven ? kIdleNs : kUnprovenNs;
     uint64_t id = it->first;
     bool late = elapsed(now, it->second.heard_ns) >= limit;
     ++it;
@@ -193,12 +193,12 @@ void ControlServer::serve(uint64_t id, uint64_t now) {
   if (message.msg_flags & MSG_TRUNC) {
     text = ControlRequests::error("", {"bad_request", "the message is longer than 256 KiB"});
   } else {
-    text = requests_.answer(buffer_.data(), static_cast<size_t>(got), client.may_look, client.may_change);
+    text = requests_.answer(buffer_.data(), static_cast<size_t>(got), client.may_read, client.may_change);
   }
   bool sense = text.compare(0, 10, "{\"ok\":true") == 0;
   client.heard_ns = now;
   client.proven |= sense;
-  client.senseless = sense ? 0 : client.senseless + 1;
+  client.invalid_requests = sense ? 0 : client.invalid_requests + 1;
   ssize_t sent = send(client.fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0 && errno == EMSGSIZE) {  // net.core.wmem_max is below what anybody has: still no silence
     text = ControlRequests::error("", {"too_long",
@@ -206,7 +206,7 @@ void ControlServer::serve(uint64_t id, uint64_t now) {
                                        "less (limit) or raise net.core.wmem_max"});
     sent = send(client.fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
-  if (sent < 0 || !client.may_look || client.senseless >= kMaxSenseless) drop(id);
+  if (sent < 0 || !client.may_read || client.invalid_requests >= kMaxInvalid) drop(id);
 }
 
 }  // namespace fabricpulse

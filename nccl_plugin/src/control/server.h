@@ -1,8 +1,8 @@
 // The control socket (docs/control-protocol.md): its clients, in a thread of its own.
 //
-// A thread of its own because an answer must not wait for the keeper's work, nor the keeper's timers for a
-// client. Clients are few, are heard in turn, and leave when they say nothing; new ones are let in at a
-// bounded rate, so that whoever opens sockets all day takes an eighth of a processor
+// A thread of its own because an answer must not wait for the service thread's work, nor the service thread's
+// timers for a client. Clients are few, are heard in turn, and leave when they say nothing; new ones are let
+// in at a bounded rate, so that whoever opens sockets all day takes an eighth of a processor
 // (13 % measured at that rate), not one.
 #ifndef FABRICPULSE_CONTROL_SERVER_H_
 #define FABRICPULSE_CONTROL_SERVER_H_
@@ -23,7 +23,7 @@ namespace fabricpulse {
 
 class ControlServer {
  public:
-  explicit ControlServer(Engine* engine);
+  explicit ControlServer(PluginEngine* engine);
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
@@ -35,9 +35,9 @@ class ControlServer {
  private:
   struct Client {
     int fd = -1;
-    bool may_look = false, may_change = false;
+    bool may_read = false, may_change = false;
     bool proven = false;  // has asked something that makes sense
-    uint32_t senseless = 0;
+    uint32_t invalid_requests = 0;
     uint64_t heard_ns = 0;
   };
 
@@ -45,10 +45,10 @@ class ControlServer {
   void accept_client(uint64_t now);
   void make_room();
   void drop(uint64_t id);
-  void drop_silent(uint64_t now);
+  void drop_idle(uint64_t now);
   void serve(uint64_t id, uint64_t now);
 
-  Engine* const engine_;
+  PluginEngine* const engine_;
   ControlRequests requests_;
   int fd_ = -1, epoll_ = -1, stop_ = -1;
   std::string path_;

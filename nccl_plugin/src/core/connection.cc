@@ -7,10 +7,10 @@
 namespace fabricpulse {
 namespace {
 
-constexpr uint64_t kColdPollNs = 200'000;         // lanes that carry nothing are looked at this often
-constexpr uint64_t kPingNs = 1'000'000'000;       // per lane
-constexpr uint64_t kPublishNs = 100'000'000;      // telemetry that costs a system call
-constexpr uint64_t kDriveIfIdleNs = 8'000'000;    // NCCL has not called for so long: the keeper drives
+constexpr uint64_t kColdPollNs = 200'000;       // lanes that carry nothing are looked at this often
+constexpr uint64_t kPingNs = 1'000'000'000;     // per lane
+constexpr uint64_t kPublishNs = 100'000'000;    // telemetry that costs a system call
+constexpr uint64_t kDriveIfIdleNs = 8'000'000;  // NCCL has not called for so long: the service thread drives
 constexpr uint64_t kMaxStallCredit = 25'000'000;  // of one tick: our own lateness is not the lane's fault
 constexpr uint64_t kMaxStallNs = 1'000'000'000;   // the round trip lengthens the stall timer to this at most
 constexpr uint32_t kProbesDead = 3;               // unanswered probes of a closed window
@@ -24,9 +24,10 @@ void copy_text(char (&to)[N], const char* from) {
 
 }  // namespace
 
-Connection::Connection(Host* host, Direction direction, uint64_t id, uint32_t device, uint64_t communicator)
-    : host_(host), direction_(direction), id_(id), device_(device) {
-  record_ = host_->telemetry()->take_connection(&record_index_);
+Connection::Connection(Runtime* runtime, Direction direction, uint64_t id, uint32_t device,
+                       uint64_t communicator)
+    : runtime_(runtime), direction_(direction), id_(id), device_(device) {
+  record_ = runtime_->telemetry()->take_connection(&record_index_);
   RecordChange<fp_plugin_connection> change(record_);
   record_->direction = static_cast<uint32_t>(direction);
   record_->id = id;
@@ -41,9 +42,9 @@ Connection::Connection(Host* host, Direction direction, uint64_t id, uint32_t de
 Connection::~Connection() {
   for (Lane& lane : lanes_) {
     if (lane.transport) lane.transport->close(false);
-    if (lane.record != nullptr) host_->telemetry()->drop_lane(lane.record, lane.record_index);
+    if (lane.record != nullptr) runtime_->telemetry()->drop_lane(lane.record, lane.record_index);
   }
-  host_->telemetry()->drop_connection(record_, record_index_);
+  runtime_->telemetry()->drop_connection(record_, record_index_);
 }
 
 Lane& Connection::make_lane(uint32_t nic, uint64_t now) {
@@ -116,7 +117,7 @@ void Connection::event(fp_event_kind kind, const Lane* lane, fp_lane_reason reas
     fields.epoch = lane_epoch(lane->index);
     fields.peer_device = lane->peer_device.c_str();
   }
-  host_->telemetry()->event(fields, host_->host_clock(), now);
+  runtime_->telemetry()->event(fields, runtime_->host_clock(), now);
 }
 
 void Connection::set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now) {
@@ -133,7 +134,7 @@ void Connection::set_state(Lane* lane, fp_lane_state state, fp_lane_reason reaso
 
 void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transport, uint32_t epoch,
                              uint64_t now) {
-  if (lane->record == nullptr) lane->record = host_->telemetry()->take_lane(&lane->record_index);
+  if (lane->record == nullptr) lane->record = runtime_->telemetry()->take_lane(&lane->record_index);
   lane_records_[lane->index].store(lane->record, std::memory_order_release);
   lane->named = true;
   if (lane->remote_nic < peer_nics_.size()) lane->peer_device = peer_nics_[lane->remote_nic].device;
@@ -178,7 +179,7 @@ double Connection::penalty(Lane* lane, uint64_t now) const {
 void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) {
   Lane* lane = &lanes_[index];
   if (!lane->up) return;
-  // The receiver has closed the old life for the new one before its word about that was here.
+  // The receiver has closed the old incarnation for the new one before its word about that was here.
   if (lane->replacing && (reason == FP_REASON_SOCKET_ERROR || reason == FP_REASON_PEER))
     reason = FP_REASON_REPATH;
   lane->up = false;
@@ -189,7 +190,7 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
       lane->ecn_base += last.ecn_marked;
     }
     lane->transport->close(false);
-    graveyard_.push_back(std::move(lane->transport));
+    retired_transports_.push_back(std::move(lane->transport));
   }
   lane->down_since_ns = now;
   lane->last_resort = false;
@@ -214,7 +215,7 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
     if (reason != FP_REASON_REPATH) event(FP_EVENT_NO_LANE, nullptr, reason, 0, now);
   }
   on_lane_failed(lane, reason, now);
-  host_->wake();
+  runtime_->wake();
 }
 
 void Connection::fail_nic(uint32_t nic, fp_lane_reason reason, uint64_t now) {
@@ -247,7 +248,7 @@ void Connection::desired_changed(uint64_t now) {
       lane.last_resort = true;  // the wish waits until another lane works
     }
   }
-  host_->wake();
+  runtime_->wake();
 }
 
 void Connection::flush_lane(Lane* lane, uint64_t now) {
@@ -271,7 +272,7 @@ bool Connection::state_frame(uint32_t index, const FrameHeader& header, const He
         changed |= disabled != l.peer_disabled;
         l.peer_disabled = disabled;
       }
-      if (changed) host_->wake();
+      if (changed) runtime_->wake();
       return true;
     }
     case FrameType::kPong:
@@ -309,7 +310,7 @@ void Connection::drive(uint64_t now) {
     }
   }
   after_poll(now, progress);
-  if (!graveyard_.empty()) graveyard_.clear();
+  if (!retired_transports_.empty()) retired_transports_.clear();
 }
 
 void Connection::tick(uint64_t now, uint64_t since_last) {
@@ -320,7 +321,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
   bool publish_now = elapsed(now, last_publish_ns_) >= kPublishNs;
   for (Lane& lane : lanes_) {
     if (!lane.up) continue;
-    if (!host_->nic_up(lane.nic)) {
+    if (!runtime_->nic_up(lane.nic)) {
       fail_lane(lane.index, FP_REASON_LINK_DOWN, now);
       continue;
     }
@@ -343,7 +344,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
       lane.unacknowledged_ns += credit;
     }
     lane.last_acknowledged = sample.acknowledged;
-    uint64_t limit = std::max(host_->config().stall_ns, std::min(4 * lane.rtt_ns, kMaxStallNs));
+    uint64_t limit = std::max(runtime_->config().stall_ns, std::min(4 * lane.rtt_ns, kMaxStallNs));
     if (publish_now || lane.unacknowledged_ns > lane.record->stall_ns_max) {
       RecordChange<fp_plugin_lane> change(lane.record);
       lane.record->rtt_ns = lane.rtt_ns;
@@ -358,7 +359,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
   }
   on_tick(now);
   if (publish_now) publish(now);
-  graveyard_.clear();
+  retired_transports_.clear();
 }
 
 void Connection::publish(uint64_t now) {
@@ -399,7 +400,7 @@ void Connection::peer_lost(const std::string& why, uint64_t now) {
   event(FP_EVENT_PEER_LOST, nullptr, FP_REASON_PEER, 0, now);
   for (Lane& lane : lanes_) fail_lane(lane.index, FP_REASON_PEER, now);
   publish(now);
-  host_->warn(lost_reason_);
+  runtime_->warn(lost_reason_);
 }
 
 bool Connection::broken(uint64_t now) {

@@ -1,8 +1,8 @@
 // A one-way connection over several lanes: what a sender and a receiver have in common.
 //
-// Threads. NCCL's progress thread (isend, irecv, test) and the engine's keeper thread (tick, handshakes,
-// commands) both work on a connection, each with its lock held. Only the keeper opens lanes; both may fail
-// one.
+// Threads. NCCL's progress thread (isend, irecv, test) and the engine's service thread (tick, handshakes,
+// commands) both work on a connection, each with its lock held. Only the service thread opens lanes; both may
+// fail one.
 #ifndef FABRICPULSE_CORE_CONNECTION_H_
 #define FABRICPULSE_CORE_CONNECTION_H_
 
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/fencing.h"
-#include "core/host.h"
-#include "core/lane.h"
+#include "core/runtime.h"
+#include "core/transport.h"
 #include "core/wire.h"
 
 namespace fabricpulse {
@@ -24,7 +24,7 @@ constexpr uint32_t kMaxRequests = 64;  // of one connection; NCCL has at most 32
 enum class RequestKind : uint8_t { kSend = 1, kReceive = 2 };
 enum class Direction : uint32_t { kSend = 1, kReceive = 2 };
 
-// One lane as its connection sees it: a pair of NICs, and the life that it has now, if any.
+// One lane as its connection sees it: a pair of NICs, and the incarnation that it has now, if any.
 struct Lane {
   uint32_t index = 0;
   uint32_t nic = 0;         // local
@@ -42,14 +42,14 @@ struct Lane {
   int32_t fixed_weight = -1;   // lane.weight; -1 automatic
   bool last_resort = false;    // in service although it should not be: no other was left
   bool ever_up = false;
-  bool replacing = false;  // sender: a life on another path is being dialled while this one works
+  bool replacing = false;  // sender: a incarnation on another path is being dialled while this one works
 
-  // Stall timer: counts time without acknowledgement only as fast as the keeper really looks.
+  // Stall timer: counts time without acknowledgement only as fast as the service thread really looks.
   uint64_t unacknowledged_ns = 0;
   uint64_t last_acknowledged = 0;
-  uint64_t retransmits_base = 0, ecn_base = 0;  // of earlier lives
+  uint64_t retransmits_base = 0, ecn_base = 0;  // of earlier incarnations
   uint64_t rtt_ns = 0;
-  uint64_t troubles = 0;  // segments sent again and marked ones of this life, as last sampled
+  uint64_t troubles = 0;  // segments sent again and marked ones of this incarnation, as last sampled
 
   uint64_t last_ping_ns = 0;
   uint64_t last_heard_ns = 0;
@@ -70,22 +70,22 @@ struct Lane {
 
 class Connection : public LaneSink {
  public:
-  Connection(Host* host, Direction direction, uint64_t id, uint32_t device, uint64_t communicator);
+  Connection(Runtime* runtime, Direction direction, uint64_t id, uint32_t device, uint64_t communicator);
   virtual ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // NCCL's threads: false when the keeper has or wants the lock; the caller says "not yet" to NCCL, which
-  // comes again.
-  bool try_enter() { return keeper_waits_.load(std::memory_order_relaxed) == 0 && lock_.try_lock(); }
-  void leave() { lock_.unlock(); }
-  // The keeper, and whoever may wait.
-  void enter() {
-    keeper_waits_.fetch_add(1, std::memory_order_relaxed);
+  // NCCL's threads: false when the service thread has or wants the lock; the caller says "not yet" to NCCL,
+  // which comes again.
+  bool try_lock() { return service_waits_.load(std::memory_order_relaxed) == 0 && lock_.try_lock(); }
+  void unlock() { lock_.unlock(); }
+  // The service thread, and whoever may wait.
+  void lock() {
+    service_waits_.fetch_add(1, std::memory_order_relaxed);
     lock_.lock();
-    keeper_waits_.fetch_sub(1, std::memory_order_relaxed);
+    service_waits_.fetch_sub(1, std::memory_order_relaxed);
   }
-  uint64_t clock() const { return host_->now(); }
+  uint64_t clock() const { return runtime_->now(); }
   uint64_t id() const { return id_; }
   Direction direction() const { return direction_; }
   uint32_t device() const { return device_; }
@@ -99,7 +99,7 @@ class Connection : public LaneSink {
   const fp_plugin_lane* lane_record(uint32_t lane) const {
     return lane_records_[lane].load(std::memory_order_acquire);
   }
-  // Sender: the local NIC of a lane.
+  // SendConnection: the local NIC of a lane.
   uint32_t planned_nic(uint32_t lane) const { return lanes_[lane].nic; }
   // lane.disable holds.
   bool disabled_here(uint32_t lane) const {
@@ -114,13 +114,13 @@ class Connection : public LaneSink {
   // Lanes in service that nobody wants out of service.
   uint32_t lanes_healthy() const;
   bool wanted(const Lane& lane) const {
-    return !lane.disabled && !lane.peer_disabled && !host_->nic_avoided(lane.nic);
+    return !lane.disabled && !lane.peer_disabled && !runtime_->nic_avoided(lane.nic);
   }
-  bool wanted_here(const Lane& lane) const { return !lane.disabled && !host_->nic_avoided(lane.nic); }
+  bool wanted_here(const Lane& lane) const { return !lane.disabled && !runtime_->nic_avoided(lane.nic); }
 
   // Reads and writes what can be read and written now.
   void drive(uint64_t now);
-  // The keeper's share: timers, pings, fences that wait, telemetry. Called every few milliseconds.
+  // The service thread's share: timers, pings, fences that wait, telemetry. Called every few milliseconds.
   void tick(uint64_t now, uint64_t since_last);
   uint64_t last_driven() const { return last_driven_ns_.load(std::memory_order_relaxed); }
   // Takes a lane out of service for good or until it is joined again; what is under way on it goes elsewhere.
@@ -140,11 +140,11 @@ class Connection : public LaneSink {
   bool broken(uint64_t now);
   const std::string& lost_reason() const { return lost_reason_; }
   uint64_t no_lane_since() const { return no_lane_since_ns_; }
-  // How often the peer's listener was refused in a row, seen by the keeper.
+  // How often the peer's listener was refused in a row, seen by the service thread.
   uint32_t refusals = 0;
   uint64_t next_probe_ns = 0;
   bool probing = false;
-  // Receiver: how many of our NICs the sender has been told of.
+  // RecvConnection: how many of our NICs the sender has been told of.
   uint32_t announced_nics = 0;
 
   // Farewell and end of all lanes.
@@ -189,13 +189,14 @@ class Connection : public LaneSink {
 
   bool state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) final;
 
-  Host* const host_;
+  Runtime* const runtime_;
   const Direction direction_;
   const uint64_t id_;
   const uint32_t device_;
   std::mutex lock_;
-  std::atomic<uint32_t> keeper_waits_{0};  // a progress thread that polls without a pause would keep the lock
-  std::vector<Lane> lanes_;                // never moves: room for all is reserved
+  std::atomic<uint32_t> service_waits_{
+      0};                    // a progress thread that polls without a pause would keep the lock
+  std::vector<Lane> lanes_;  // never moves: room for all is reserved
   std::atomic<uint32_t> lane_count_{0};
   std::atomic<fp_plugin_lane*> lane_records_[kMaxLanes] = {};
   std::atomic<uint64_t> disabled_here_{0};
@@ -211,7 +212,8 @@ class Connection : public LaneSink {
   std::atomic<uint64_t> last_driven_ns_{0};
   uint64_t last_publish_ns_ = 0;
   uint64_t flow_asked_ns_ = 0;
-  std::vector<std::unique_ptr<LaneTransport>> graveyard_;  // closed, but perhaps still on the call stack
+  std::vector<std::unique_ptr<LaneTransport>>
+      retired_transports_;  // closed, but perhaps still on the call stack
   fp_plugin_connection* record_ = nullptr;
   uint32_t record_index_ = UINT32_MAX;
 
@@ -219,13 +221,13 @@ class Connection : public LaneSink {
   static constexpr double kPenaltyHalfLifeNs = 4e9;
 };
 
-// Holds the lock of a connection as the keeper does.
-class Entered {
+// Holds the lock of a connection as the service thread does.
+class ConnectionLock {
  public:
-  explicit Entered(Connection* connection) : connection_(connection) { connection_->enter(); }
-  ~Entered() { connection_->leave(); }
-  Entered(const Entered&) = delete;
-  Entered& operator=(const Entered&) = delete;
+  explicit ConnectionLock(Connection* connection) : connection_(connection) { connection_->lock(); }
+  ~ConnectionLock() { connection_->unlock(); }
+  ConnectionLock(const ConnectionLock&) = delete;
+  ConnectionLock& operator=(const ConnectionLock&) = delete;
 
  private:
   Connection* connection_;

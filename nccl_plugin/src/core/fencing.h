@@ -5,12 +5,11 @@
 //
 // Rules.
 //  1. A chunk is on at most one lane at a time. The sender puts it on another lane only after the receiver
-//  has said that
-//     the old lane, up to that epoch, is closed (kFenced, or the reply to a hello with a higher epoch) and
-//     that it does not hold the chunk.
+//     has said that the old lane, up to that epoch, is closed (kFenced, or the reply to a hello with a higher
+//     epoch) and that it does not hold the chunk.
 //  2. The receiver closes a lane before it says so. After that no byte of the old epoch can land anywhere.
-//  3. What the receiver says about chunks only grows, so any order, repetition or loss of its words is
-//  harmless.
+//  3. What the receiver says about chunks only grows, so any order, repetition or loss of its reports is
+//     harmless.
 //  4. Epochs of a lane only grow; a hello of an old epoch is refused.
 // From 1 and 2 follows that a chunk that is held is never written again: its memory may go back to the
 // application.
@@ -78,7 +77,7 @@ class SenderFencing {
 
   struct LaneView {
     Phase phase = Phase::kDown;
-    uint32_t epoch = 0;        // of the life that is up or being fenced
+    uint32_t epoch = 0;        // of the incarnation that is up or being fenced
     uint32_t next_epoch = 1;   // for the next hello
     uint32_t outstanding = 0;  // chunks on it, not acknowledged
   };
@@ -151,8 +150,8 @@ class SenderFencing {
   // An epoch number for a hello; never given twice.
   uint32_t take_epoch(uint32_t l) { return lanes_[l].next_epoch++; }
 
-  // The receiver has accepted a hello of this epoch: every older life of the lane is closed there.
-  // False if the answer is out of date (a newer life is up).
+  // The receiver has accepted a hello of this epoch: every older incarnation of the lane is closed there.
+  // False if the answer is out of date (a newer incarnation is up).
   template <typename F, typename G>
   bool joined(uint32_t l, uint32_t epoch, const HeldState& state, F&& on_held, G&& on_move) {
     LaneView& lane = lanes_[l];
@@ -197,8 +196,8 @@ class ReceiverFencing {
   uint32_t epoch(uint32_t l) const { return lanes_[l].epoch; }
   uint32_t closed_epoch(uint32_t l) const { return lanes_[l].closed; }
 
-  // A hello. If true, the caller closes the transport of the older life (before it takes the state for the
-  // reply).
+  // A hello. If true, the caller closes the transport of the older incarnation (before it takes the state for
+  // the reply).
   bool hello(uint32_t l, uint32_t epoch) {
     LaneView& lane = lanes_[l];
     if (epoch <= lane.closed || epoch <= lane.epoch) return false;
@@ -208,7 +207,7 @@ class ReceiverFencing {
     return true;
   }
 
-  // kFence, or this end's own verdict. The caller closes the transport if the lane was open (true), and only
+  // kFence, or this end's own decision. The caller closes the transport if the lane was open (true), and only
   // then takes the state for kFenced.
   bool close(uint32_t l, uint32_t epoch) {
     LaneView& lane = lanes_[l];
@@ -239,7 +238,7 @@ class ReceiverFencing {
  private:
   struct LaneView {
     bool open = false;
-    uint32_t epoch = 0;   // of the life that is or was open
+    uint32_t epoch = 0;   // of the incarnation that is or was open
     uint32_t closed = 0;  // lives up to this one are closed for good
     uint64_t writing = kNone;
   };

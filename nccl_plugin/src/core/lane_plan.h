@@ -49,7 +49,7 @@ inline std::vector<NicPair> plan_lanes(const LanePlan& plan, const std::function
 }
 
 // What a connection that has lanes over `present` gets in addition when its plan has grown: a lane keeps its
-// number and its pair for life. Nothing is moved to make room.
+// number and its pair for good. Nothing is moved to make room.
 inline std::vector<NicPair> lanes_to_add(const std::vector<NicPair>& present, const LanePlan& plan,
                                          const std::function<bool(NicPair)>& reaches) {
   std::vector<NicPair> left = present, added;

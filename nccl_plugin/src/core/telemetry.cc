@@ -15,7 +15,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/host.h"
+#include "core/runtime.h"
 
 namespace fabricpulse {
 namespace {

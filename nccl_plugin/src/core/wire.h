@@ -103,7 +103,7 @@ enum class HelloStatus : uint8_t {
 
 enum HelloFlags : uint8_t {
   kHelloLastResort = 1,  // no other lane is left: accept it even if it is disabled
-  kHelloRepath = 2,      // the older life of the lane works; this one is to take its place on another path
+  kHelloRepath = 2,  // the older incarnation of the lane works; this one is to take its place on another path
 };
 
 constexpr uint64_t kHelloMagic = UINT64_C(0x314f4c4c48505046);  // "FPPHLLO1"

@@ -1,7 +1,7 @@
 // What a connection needs from the process around it. The engine implements it; tests implement it without
 // sockets.
-#ifndef FABRICPULSE_CORE_HOST_H_
-#define FABRICPULSE_CORE_HOST_H_
+#ifndef FABRICPULSE_CORE_RUNTIME_H_
+#define FABRICPULSE_CORE_RUNTIME_H_
 
 #include <cstdint>
 #include <string>
@@ -11,13 +11,13 @@
 
 namespace fabricpulse {
 
-// Time between two stamps of Host::now(). Threads take theirs on their own, so `since` may be a little ahead
-// of `now`.
+// Time between two stamps of Runtime::now(). Threads take theirs on their own, so `since` may be a little
+// ahead of `now`.
 inline uint64_t elapsed(uint64_t now, uint64_t since) { return now > since ? now - since : 0; }
 
-class Host {
+class Runtime {
  public:
-  virtual ~Host() = default;
+  virtual ~Runtime() = default;
   virtual const Config& config() const = 0;
   virtual Telemetry* telemetry() = 0;
   // CLOCK_MONOTONIC, ns.
@@ -40,4 +40,4 @@ class Host {
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_CORE_HOST_H_
+#endif  // FABRICPULSE_CORE_RUNTIME_H_

@@ -1,4 +1,4 @@
-#include "engine.h"
+#include "process/plugin_engine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,10 +11,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "collectives.h"
 #include "control/server.h"
-#include "handshakes.h"
-#include "threads.h"
+#include "process/collectives.h"
+#include "process/handshakes.h"
+#include "process/threads.h"
 
 namespace fabricpulse {
 namespace {
@@ -30,15 +30,15 @@ void random_bytes(void* out, size_t size) {
 }
 
 std::mutex instance_lock;
-std::weak_ptr<Engine> instance;
+std::weak_ptr<PluginEngine> instance;
 std::vector<NicInfo>
     first_scan;  // NCCL asks for the devices once: their numbers must not change when it starts anew
 // A NIC that came while the engine served the profiler alone has become a device too.
-void keep_devices(const Engine& engine) {
+void keep_devices(const PluginEngine& engine) {
   for (auto i = static_cast<uint32_t>(first_scan.size()); i < engine.device_count(); ++i)
     first_scan.push_back(engine.nic(i));
 }
-Engine* exit_engine = nullptr;
+PluginEngine* exit_engine = nullptr;
 pid_t exit_pid = 0;
 
 // The job ends without finalize more often than with it: leave no files behind.
@@ -48,7 +48,7 @@ __attribute__((destructor)) void at_exit() {
 
 }  // namespace
 
-std::shared_ptr<Engine> Engine::acquire(LogFunction log, Purpose purpose, std::string* error) {
+std::shared_ptr<PluginEngine> PluginEngine::acquire(LogFunction log, Purpose purpose, std::string* error) {
   std::lock_guard<std::mutex> lock(instance_lock);
   if (auto engine = instance.lock()) {
     if (log != nullptr) engine->log_.store(log);
@@ -58,7 +58,7 @@ std::shared_ptr<Engine> Engine::acquire(LogFunction log, Purpose purpose, std::s
   }
   std::string complaint;
   Config config = Config::from_environment(&complaint);
-  std::shared_ptr<Engine> engine(new Engine(log, config));
+  std::shared_ptr<PluginEngine> engine(new PluginEngine(log, config));
   if (!complaint.empty()) engine->warn(complaint);
   if (!engine->start(error)) return nullptr;
   if (purpose == Purpose::kNet && !engine->open_listeners(error)) return nullptr;
@@ -69,7 +69,7 @@ std::shared_ptr<Engine> Engine::acquire(LogFunction log, Purpose purpose, std::s
   return engine;
 }
 
-Engine::Engine(LogFunction log, const Config& config)
+PluginEngine::PluginEngine(LogFunction log, const Config& config)
     : config_(config), log_(log), fleet_time_(config.run_dir) {
   detail_ = config_.detail;
   random_bytes(identity_.id, sizeof(identity_.id));
@@ -78,7 +78,7 @@ Engine::Engine(LogFunction log, const Config& config)
   snprintf(identity_.host, sizeof(identity_.host), "%s", config_.host.c_str());
 }
 
-bool Engine::start(std::string* error) {
+bool PluginEngine::start(std::string* error) {
   int clock_error = 0;
   virtual_clock_ = fp_virtual_clock_open(&clock_error);
   if (clock_error) {
@@ -95,18 +95,18 @@ bool Engine::start(std::string* error) {
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   links_ = open_link_events();
   if (epoll_ < 0 || wake_ < 0) {
-    *error = std::string("cannot make the keeper's descriptors: ") + strerror(errno);
+    *error = std::string("cannot make the service thread's descriptors: ") + strerror(errno);
     return false;
   }
-  watch(wake_, Watched::kWake, 0, EPOLLIN);
-  if (links_ >= 0) watch(links_, Watched::kLinks, 0, EPOLLIN);
+  watch(wake_, PollSource::kWake, 0, EPOLLIN);
+  if (links_ >= 0) watch(links_, PollSource::kLinks, 0, EPOLLIN);
   control_ = std::make_unique<ControlServer>(this);
   complaint.clear();
   control_->open(&complaint);
   if (!complaint.empty()) warn(complaint);
   handshakes_ = std::make_unique<Handshakes>(this);
   telemetry_.header()->clock_status = fleet_time_.refresh(now(), host_clock());
-  keeper_ = quiet_thread("fabricpulse", [this] { run(); });
+  service_thread_ = quiet_thread("fabricpulse", [this] { run(); });
   std::string names;
   for (const NicInfo& nic : first_scan) names += (names.empty() ? "" : ", ") + nic.name;
   info("fabricpulse " + std::string(kPluginVersion) + ": NICs " + names + ", control socket " +
@@ -114,12 +114,12 @@ bool Engine::start(std::string* error) {
   return true;
 }
 
-Engine::~Engine() {
+PluginEngine::~PluginEngine() {
   stop_ = true;
-  if (keeper_.joinable()) {
+  if (service_thread_.joinable()) {
     uint64_t one = 1;
     (void)!write(wake_, &one, sizeof(one));
-    keeper_.join();
+    service_thread_.join();
   }
   if (exit_engine == this) exit_engine = nullptr;
   control_.reset();
@@ -131,47 +131,47 @@ Engine::~Engine() {
     if (fd >= 0) ::close(fd);
 }
 
-void Engine::remove_files() {
+void PluginEngine::remove_files() {
   if (!telemetry_.path().empty()) unlink(telemetry_.path().c_str());
   if (control_ && !control_->path().empty()) unlink(control_->path().c_str());
 }
 
-void Engine::add_communicator(int change) {
+void PluginEngine::add_communicator(int change) {
   std::lock_guard<std::mutex> lock(lock_);
   communicators_ += change;
   telemetry_.header()->communicators = static_cast<uint32_t>(communicators_);
 }
 
-void Engine::called(const char* abi) {
+void PluginEngine::called(const char* abi) {
   std::lock_guard<std::mutex> lock(lock_);  // communicators may begin in several threads at once
   fp_plugin_header* header = telemetry_.header();
   if (strncmp(header->abi, abi, sizeof(header->abi)) == 0) return;
   snprintf(header->abi, sizeof(header->abi), "%s", abi);
 }
 
-uint64_t Engine::now() const {
+uint64_t PluginEngine::now() const {
   timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
   return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(ts.tv_nsec);
 }
 
-void Engine::warn(const std::string& text) {
+void PluginEngine::warn(const std::string& text) {
   if (LogFunction log = log_.load())
     log(static_cast<int>(LogLevel::kWarn), ~0ul, "fabricpulse", 0, "NET/FABRICPULSE: %s", text.c_str());
 }
 
-void Engine::info(const std::string& text) {
+void PluginEngine::info(const std::string& text) {
   if (LogFunction log = log_.load())
     log(static_cast<int>(LogLevel::kInfo), ~0ul, "fabricpulse", 0, "NET/FABRICPULSE: %s", text.c_str());
 }
 
-void Engine::wake() {
+void PluginEngine::wake() {
   if (woken_.exchange(true)) return;
   uint64_t one = 1;
   (void)!write(wake_, &one, sizeof(one));
 }
 
-std::shared_ptr<Listener> Engine::listen(uint32_t device, uint64_t communicator, Handle* handle) {
+std::shared_ptr<Listener> PluginEngine::listen(uint32_t device, uint64_t communicator, Handle* handle) {
   auto listener = std::make_shared<Listener>();
   random_bytes(listener->token, sizeof(listener->token));
   listener->device = device;
@@ -197,8 +197,8 @@ std::shared_ptr<Listener> Engine::listen(uint32_t device, uint64_t communicator,
   return listener;
 }
 
-void Engine::close_listener(const std::shared_ptr<Listener>& listener) {
-  std::deque<std::shared_ptr<Receiver>> orphans;
+void PluginEngine::close_listener(const std::shared_ptr<Listener>& listener) {
+  std::deque<std::shared_ptr<RecvConnection>> orphans;
   {
     std::lock_guard<std::mutex> lock(lock_);
     orphans.swap(listener->waiting);
@@ -209,10 +209,10 @@ void Engine::close_listener(const std::shared_ptr<Listener>& listener) {
   for (auto& orphan : orphans) close(orphan);
 }
 
-std::shared_ptr<Receiver> Engine::accept(const std::shared_ptr<Listener>& listener) {
+std::shared_ptr<RecvConnection> PluginEngine::accept(const std::shared_ptr<Listener>& listener) {
   std::lock_guard<std::mutex> lock(lock_);
-  auto ready = [](const std::shared_ptr<Receiver>& receiver) {
-    Entered entered(receiver.get());
+  auto ready = [](const std::shared_ptr<RecvConnection>& receiver) {
+    ConnectionLock locked(receiver.get());
     // One whose peer has said goodbye may hold messages still; one whose peer is lost has an error to tell.
     return receiver->lanes_up() > 0 || receiver->closed_by_peer() || receiver->lost();
   };
@@ -223,8 +223,8 @@ std::shared_ptr<Receiver> Engine::accept(const std::shared_ptr<Listener>& listen
   return receiver;
 }
 
-std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, Handle* handle,
-                                        std::string* error) {
+std::shared_ptr<SendConnection> PluginEngine::connect(uint32_t device, uint64_t communicator, Handle* handle,
+                                                      std::string* error) {
   size_t each = handle->v4 ? 4 : 16;
   if (handle->magic != kHandleMagic || handle->count == 0 || handle->device >= handle->count ||
       handle->count * each > sizeof(handle->addresses)) {
@@ -247,8 +247,8 @@ std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, 
     }
     uint64_t id = 0;
     while (id == 0) random_bytes(&id, sizeof(id));
-    auto sender = std::make_shared<Sender>(this, id, device, communicator, lanes);
-    sender->other_nics(local, remote);
+    auto sender = std::make_shared<SendConnection>(this, id, device, communicator, lanes);
+    sender->nics_changed(local, remote);
     PeerRoute route;
     route.port = handle->port;
     memcpy(route.token, handle->token, sizeof(route.token));
@@ -268,12 +268,12 @@ std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, 
     auto found = connections_.find({handle->cookie, Direction::kSend});
     if (found != connections_.end()) connection = found->second;
   }
-  auto sender = std::dynamic_pointer_cast<Sender>(connection);
+  auto sender = std::dynamic_pointer_cast<SendConnection>(connection);
   if (!sender) {
     *error = "the connection that this handle began is gone";
     return nullptr;
   }
-  Entered entered(sender.get());
+  ConnectionLock locked(sender.get());
   if (sender->broken(now())) {
     *error = sender->lost_reason();
     return nullptr;
@@ -284,7 +284,7 @@ std::shared_ptr<Sender> Engine::connect(uint32_t device, uint64_t communicator, 
   return sender;
 }
 
-bool Engine::find_route(const Connection& connection, PeerRoute* route) {
+bool PluginEngine::find_route(const Connection& connection, PeerRoute* route) {
   std::lock_guard<std::mutex> lock(lock_);
   auto found = routes_.find(key(connection));
   if (found == routes_.end()) return false;
@@ -292,7 +292,7 @@ bool Engine::find_route(const Connection& connection, PeerRoute* route) {
   return true;
 }
 
-void Engine::refresh_route(const Connection& connection, const WireNic* nics, uint32_t count) {
+void PluginEngine::refresh_route(const Connection& connection, const WireNic* nics, uint32_t count) {
   std::lock_guard<std::mutex> lock(lock_);
   auto found = routes_.find(key(connection));
   if (found == routes_.end()) return;
@@ -304,7 +304,7 @@ void Engine::refresh_route(const Connection& connection, const WireNic* nics, ui
   known.assign(nics, nics + count);
 }
 
-void Engine::hear_nics(const Hello& hello) {
+void PluginEngine::learn_nics(const Hello& hello) {
   std::shared_ptr<Connection> connection;
   {
     std::lock_guard<std::mutex> lock(lock_);
@@ -313,31 +313,31 @@ void Engine::hear_nics(const Hello& hello) {
     connection = found->second;
   }
   refresh_route(*connection, hello.nics, hello.nic_count);
-  Entered entered(connection.get());
+  ConnectionLock locked(connection.get());
   if (connection->peer_known() && hello.nic_count > connection->peer_nics().size())
     connection->set_peer(hello.process, hello.nics, hello.nic_count);
 }
 
 // Asked by a receiver that has lost all its lanes.
-bool Engine::knows(uint64_t connection) {
+bool PluginEngine::has_send_connection(uint64_t connection) {
   std::lock_guard<std::mutex> lock(lock_);
   return connections_.count({connection, Direction::kSend}) > 0;
 }
 
-std::shared_ptr<Receiver> Engine::receiver_for(const Hello& hello) {
+std::shared_ptr<RecvConnection> PluginEngine::receiver_for(const Hello& hello) {
   std::lock_guard<std::mutex> lock(lock_);
   auto known = connections_.find({hello.connection, Direction::kReceive});
   if (known != connections_.end()) {
     PeerRoute& known_route = routes_[{hello.connection, Direction::kReceive}];
     if (memcmp(known_route.token, hello.token, sizeof(hello.token)) != 0) return nullptr;
     known_route.nics.assign(hello.nics, hello.nics + hello.nic_count);
-    return std::dynamic_pointer_cast<Receiver>(known->second);
+    return std::dynamic_pointer_cast<RecvConnection>(known->second);
   }
   for (auto& weak : listeners_) {
     auto listener = weak.lock();
     if (!listener || memcmp(listener->token, hello.token, sizeof(hello.token)) != 0) continue;
-    auto receiver = std::make_shared<Receiver>(this, hello.connection, listener->device,
-                                               listener->communicator, std::max<uint32_t>(hello.lanes, 1));
+    auto receiver = std::make_shared<RecvConnection>(
+        this, hello.connection, listener->device, listener->communicator, std::max<uint32_t>(hello.lanes, 1));
     PeerRoute route;
     route.port = hello.listen_port;
     memcpy(route.token, hello.token, sizeof(route.token));
@@ -345,17 +345,17 @@ std::shared_ptr<Receiver> Engine::receiver_for(const Hello& hello) {
     connections_[{hello.connection, Direction::kReceive}] = receiver;
     routes_[{hello.connection, Direction::kReceive}] = std::move(route);
     listener->waiting.push_back(receiver);
-    receiver->enter();
+    receiver->lock();
     receiver->set_peer(hello.process, hello.nics, hello.nic_count);
-    receiver->leave();
+    receiver->unlock();
     return receiver;
   }
   return nullptr;
 }
 
-void Engine::close(const std::shared_ptr<Connection>& connection) {
+void PluginEngine::close(const std::shared_ptr<Connection>& connection) {
   {
-    Entered entered(connection.get());
+    ConnectionLock locked(connection.get());
     connection->close(now());
   }
   std::lock_guard<std::mutex> lock(lock_);
@@ -363,7 +363,7 @@ void Engine::close(const std::shared_ptr<Connection>& connection) {
   routes_.erase(key(*connection));
 }
 
-std::vector<std::shared_ptr<Connection>> Engine::connections() {
+std::vector<std::shared_ptr<Connection>> PluginEngine::connections() {
   std::lock_guard<std::mutex> lock(lock_);
   std::vector<std::shared_ptr<Connection>> all;
   all.reserve(connections_.size());
@@ -371,19 +371,19 @@ std::vector<std::shared_ptr<Connection>> Engine::connections() {
   return all;
 }
 
-void Engine::set_detail(uint32_t level) {
+void PluginEngine::set_detail(uint32_t level) {
   detail_.store(level);
   std::lock_guard<std::mutex> lock(profilers_lock_);
   for (Profiler* profiler : profilers_) profiler->set_level(level);
 }
 
-void Engine::add_profiler(Profiler* profiler) {
+void PluginEngine::add_profiler(Profiler* profiler) {
   std::lock_guard<std::mutex> lock(profilers_lock_);
   profilers_.push_back(profiler);
   profiler->set_level(detail_.load());
 }
 
-void Engine::remove_profiler(Profiler* profiler) {
+void PluginEngine::remove_profiler(Profiler* profiler) {
   std::lock_guard<std::mutex> lock(profilers_lock_);
   profilers_.erase(std::remove(profilers_.begin(), profilers_.end(), profiler), profilers_.end());
 }

@@ -1,6 +1,6 @@
 // The NICs of this host that the plugin uses.
-#ifndef FABRICPULSE_TCP_NICS_H_
-#define FABRICPULSE_TCP_NICS_H_
+#ifndef FABRICPULSE_TRANSPORT_TCP_NICS_H_
+#define FABRICPULSE_TRANSPORT_TCP_NICS_H_
 
 #include <netinet/in.h>
 
@@ -48,4 +48,4 @@ bool drain_link_events(int fd);
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_TCP_NICS_H_
+#endif  // FABRICPULSE_TRANSPORT_TCP_NICS_H_

@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "engine.h"
+#include "process/plugin_engine.h"
 
 namespace fabricpulse {
 namespace {
@@ -25,8 +25,9 @@ uint64_t nic_guid(const NicInfo& nic) {
 
 }  // namespace
 
-// At start, or by the keeper under nics_lock_. Its listener is made by open_listeners() or look_at_nic().
-void Engine::add_nic(const NicInfo& info) {
+// At start, or by the service thread under nics_lock_. Its listener is made by open_listeners() or
+// check_nic().
+void PluginEngine::add_nic(const NicInfo& info) {
   uint32_t index = nic_count();
   auto nic = std::make_unique<Nic>();
   static_cast<NicInfo&>(*nic) = info;
@@ -43,14 +44,14 @@ void Engine::add_nic(const NicInfo& info) {
   nic_count_.store(index + 1, std::memory_order_release);
 }
 
-std::array<uint8_t, 16> Engine::nic_address(uint32_t index) const {
+std::array<uint8_t, 16> PluginEngine::nic_address(uint32_t index) const {
   std::lock_guard<std::mutex> lock(addresses_lock_);
   std::array<uint8_t, 16> address;
   memcpy(address.data(), nics_[index]->address, address.size());
   return address;
 }
 
-bool Engine::open_nic_listener(uint32_t index, uint16_t port) {
+bool PluginEngine::open_nic_listener(uint32_t index, uint16_t port) {
   Nic& nic = *nics_[index];
   sockaddr_storage address;
   socklen_t size = to_sockaddr(nic_address(index).data(), port, &address);
@@ -74,7 +75,7 @@ bool Engine::open_nic_listener(uint32_t index, uint16_t port) {
 
 // One port on all NICs, so that a handle needs to say it once. Only when NCCL wants the net plugin: the
 // profiler beside NCCL's own transport listens nowhere.
-bool Engine::open_listeners(std::string* error) {
+bool PluginEngine::open_listeners(std::string* error) {
   std::lock_guard<std::mutex> lock(nics_lock_);
   if (port_ != 0) return true;
   uint32_t nics = nic_count();
@@ -104,7 +105,7 @@ bool Engine::open_listeners(std::string* error) {
     if (all) {
       device_count_.store(nics, std::memory_order_release);
       port_ = port;
-      for (uint32_t i = 0; i < nics; ++i) watch(nics_[i]->listen_fd, Watched::kListener, i, EPOLLIN);
+      for (uint32_t i = 0; i < nics; ++i) watch(nics_[i]->listen_fd, PollSource::kListener, i, EPOLLIN);
       return true;
     }
     for (uint32_t i = 0; i < nics; ++i)
@@ -115,7 +116,7 @@ bool Engine::open_listeners(std::string* error) {
 
 // A NIC may be taken away and come back under its name as another one: a driver that was loaded anew, a
 // virtual function, a reset. Sockets bound to the old one are dead, also the listening one.
-void Engine::look_at_nic(uint32_t index, uint64_t now) {
+void PluginEngine::check_nic(uint32_t index, uint64_t now) {
   Nic& nic = *nics_[index];
   NicInfo found;
   found.name = nic.name;
@@ -127,7 +128,7 @@ void Engine::look_at_nic(uint32_t index, uint64_t now) {
   if (!other && (nic.listen_fd >= 0 || port_ == 0)) return;
   if (other) {
     for (auto& connection : connections()) {
-      Entered entered(connection.get());
+      ConnectionLock locked(connection.get());
       connection->fail_nic(index, FP_REASON_LINK_DOWN, now);
     }
     std::lock_guard<std::mutex> lock(addresses_lock_);
@@ -141,19 +142,19 @@ void Engine::look_at_nic(uint32_t index, uint64_t now) {
     if (other) warn("cannot listen on " + nic.name + ", which has come back: " + strerror(errno));
     return;
   }
-  watch(nic.listen_fd, Watched::kListener, index, EPOLLIN);
+  watch(nic.listen_fd, PollSource::kListener, index, EPOLLIN);
   info("NIC " + nic.name + (other ? " is back as another one" : " listens now"));
   for (auto& connection : connections()) {
     if (connection->direction() != Direction::kSend) continue;
-    Entered entered(connection.get());
-    static_cast<Sender*>(connection.get())->dial_soon(index, now);
+    ConnectionLock locked(connection.get());
+    static_cast<SendConnection*>(connection.get())->dial_soon(index, now);
   }
 }
 
 // One that was not there at the start, or had no address or no link: hot-plugged, a virtual function, a
 // second rail that comes up late. NCCL has counted its devices already and places no connection on it, but
 // every connection may have lanes over it: new ones from the start, present ones by extend_lanes().
-void Engine::look_for_new_nics(uint64_t now) {
+void PluginEngine::add_new_nics(uint64_t now) {
   std::vector<std::string> known;
   for (uint32_t i = 0; i < nic_count(); ++i) known.push_back(nics_[i]->name);
   for (const NicInfo& found : scan_nics(config_, known)) {
@@ -173,12 +174,12 @@ void Engine::look_for_new_nics(uint64_t now) {
   }
 }
 
-void Engine::look_at_links(uint64_t now) {
-  links_looked_ns_ = now;
-  look_for_new_nics(now);
+void PluginEngine::poll_links(uint64_t now) {
+  links_polled_ns_ = now;
+  add_new_nics(now);
   for (uint32_t i = 0; i < nic_count(); ++i) {
     Nic& nic = *nics_[i];
-    look_at_nic(i, now);
+    check_nic(i, now);
     bool up = nic_link_up(nic.name);
     if (nic.link_up.exchange(up) == up) continue;
     if (!up) ++nic.link_downs;
@@ -192,15 +193,15 @@ void Engine::look_at_links(uint64_t now) {
       record->link_downs = nic.link_downs;
     }
     for (auto& connection : connections()) {
-      Entered entered(connection.get());
+      ConnectionLock locked(connection.get());
       if (!up) connection->fail_nic(i, FP_REASON_LINK_DOWN, now);
       if (up && connection->direction() == Direction::kSend)
-        static_cast<Sender*>(connection.get())->dial_soon(i, now);
+        static_cast<SendConnection*>(connection.get())->dial_soon(i, now);
     }
   }
 }
 
-void Engine::fill_nics(WireNic* nics, uint32_t* count) const {
+void PluginEngine::fill_nics(WireNic* nics, uint32_t* count) const {
   *count = nic_count();
   for (uint32_t i = 0; i < *count; ++i) {
     snprintf(nics[i].device, sizeof(nics[i].device), "%s", nics_[i]->name.c_str());
@@ -208,21 +209,21 @@ void Engine::fill_nics(WireNic* nics, uint32_t* count) const {
   }
 }
 
-bool Engine::same_family(NicPair pair, const std::vector<WireNic>& peer) const {
+bool PluginEngine::same_family(NicPair pair, const std::vector<WireNic>& peer) const {
   return is_mapped_v4(nic_address(pair.first).data()) == is_mapped_v4(peer[pair.second].address);
 }
 
-void Engine::extend_lanes(Sender* sender, const PeerRoute& route, uint64_t now) {
+void PluginEngine::extend_lanes(SendConnection* sender, const PeerRoute& route, uint64_t now) {
   uint32_t local = nic_count(), remote = static_cast<uint32_t>(route.nics.size());
-  Entered entered(sender);
-  if (!sender->other_nics(local, remote)) return;
+  ConnectionLock locked(sender);
+  if (!sender->nics_changed(local, remote)) return;
   LanePlan plan{local,        remote, sender->device(), sender->lanes()[0].remote_nic, config_.max_lanes,
                 config_.paths};
   auto reaches = [&](NicPair pair) { return same_family(pair, route.nics); };
   sender->add_lanes(lanes_to_add(sender->pairs(), plan, reaches), now);
 }
 
-Engine::Nic* Engine::find_nic(const std::string& name, uint32_t* index) {
+PluginEngine::Nic* PluginEngine::find_nic(const std::string& name, uint32_t* index) {
   for (uint32_t i = 0; i < nic_count(); ++i) {
     if (nics_[i]->name != name) continue;
     *index = i;
@@ -231,8 +232,8 @@ Engine::Nic* Engine::find_nic(const std::string& name, uint32_t* index) {
   return nullptr;
 }
 
-void Engine::set_avoided(uint32_t nic, bool avoided) {
-  nics_[nic]->avoided = avoided;  // the keeper shows it
+void PluginEngine::set_avoided(uint32_t nic, bool avoided) {
+  nics_[nic]->avoided = avoided;  // the service thread shows it
   wake();
 }
 

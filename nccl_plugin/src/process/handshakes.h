@@ -1,24 +1,24 @@
 // How lanes come to be: the hello that a sender's process says on a fresh socket, and the answer to it.
 //
 // Dials go out for the lanes that senders want, and as probes of a receiver that has lost all its lanes and
-// wants to know whether its peer still lives, or has another NIC to offer. Keeper thread only.
-#ifndef FABRICPULSE_HANDSHAKES_H_
-#define FABRICPULSE_HANDSHAKES_H_
+// wants to know whether its peer still lives, or has another NIC to offer. service thread only.
+#ifndef FABRICPULSE_PROCESS_HANDSHAKES_H_
+#define FABRICPULSE_PROCESS_HANDSHAKES_H_
 
 #include <cstdint>
 #include <map>
 #include <memory>
 
-#include "core/receiver.h"
-#include "core/sender.h"
+#include "core/recv_connection.h"
+#include "core/send_connection.h"
 
 namespace fabricpulse {
 
-class Engine;
+class PluginEngine;
 
 class Handshakes {
  public:
-  explicit Handshakes(Engine* engine);
+  explicit Handshakes(PluginEngine* engine);
   ~Handshakes();
   Handshakes(const Handshakes&) = delete;
   Handshakes& operator=(const Handshakes&) = delete;
@@ -33,7 +33,7 @@ class Handshakes {
   // Tells the sender of a connection which NICs have come here since it heard of them.
   void announce_nics(const std::shared_ptr<Connection>& connection, uint64_t now);
   // Without any lane: is the peer unreachable for now, or gone?
-  void judge_peer(const std::shared_ptr<Connection>& connection, uint64_t now);
+  void check_peer(const std::shared_ptr<Connection>& connection, uint64_t now);
   void drop_late(uint64_t now);
   bool dialling() const;
 
@@ -42,11 +42,11 @@ class Handshakes {
   struct Incoming;  // of a peer
 
   void answer(Incoming* incoming, uint64_t now);
-  void start_probe(const std::shared_ptr<Receiver>& receiver, uint64_t now);
+  void start_probe(const std::shared_ptr<RecvConnection>& receiver, uint64_t now);
   void end_dial(uint64_t id, int error, uint64_t now);
   int dial_socket(uint32_t nic, const uint8_t address[16], uint16_t port, uint16_t source_port, int* error);
 
-  Engine* const engine_;
+  PluginEngine* const engine_;
   std::map<uint64_t, std::unique_ptr<Dial>> dials_;
   std::map<uint64_t, std::unique_ptr<Incoming>> incoming_;
   uint64_t next_id_ = 1;
@@ -54,4 +54,4 @@ class Handshakes {
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_HANDSHAKES_H_
+#endif  // FABRICPULSE_PROCESS_HANDSHAKES_H_

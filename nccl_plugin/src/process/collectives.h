@@ -4,8 +4,8 @@
 // proxy operations) has ended. So an event object lives until itself and all children have ended, and its
 // duration is from the first child's start to the last child's end. Objects come from a fixed pool; when it
 // is empty events are not followed, and counted.
-#ifndef FABRICPULSE_COLLECTIVES_H_
-#define FABRICPULSE_COLLECTIVES_H_
+#ifndef FABRICPULSE_PROCESS_COLLECTIVES_H_
+#define FABRICPULSE_PROCESS_COLLECTIVES_H_
 
 #include <atomic>
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine.h"
+#include "process/plugin_engine.h"
 
 namespace fabricpulse {
 
@@ -40,7 +40,8 @@ class Profiler {
   };
 
   // mask: NCCL's live activation mask of this communicator; follows the control socket's `detail`.
-  Profiler(std::shared_ptr<Engine> engine, uint64_t communicator, uint32_t ranks, uint32_t rank, int* mask);
+  Profiler(std::shared_ptr<PluginEngine> engine, uint64_t communicator, uint32_t ranks, uint32_t rank,
+           int* mask);
   ~Profiler();
 
   // nullptr: not followed.
@@ -60,7 +61,7 @@ class Profiler {
   Event* take(Kind kind);
   void release(Event* event, uint64_t now);
 
-  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<PluginEngine> engine_;
   const uint64_t communicator_;
   const uint32_t ranks_, rank_;
   int* mask_;
@@ -74,4 +75,4 @@ uint32_t type_bytes(const char* type);
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_COLLECTIVES_H_
+#endif  // FABRICPULSE_PROCESS_COLLECTIVES_H_

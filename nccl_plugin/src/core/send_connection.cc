@@ -1,4 +1,4 @@
-#include "core/sender.h"
+#include "core/send_connection.h"
 
 #include <algorithm>
 #include <cstring>
@@ -21,15 +21,15 @@ constexpr uint64_t kWeightsNs = 200'000'000;
 
 }  // namespace
 
-Sender::Sender(Host* host, uint64_t id, uint32_t device, uint64_t communicator,
-               const std::vector<NicPair>& lanes)
-    : Connection(host, Direction::kSend, id, device, communicator) {
-  created_ns_ = host->now();
+SendConnection::SendConnection(Runtime* runtime, uint64_t id, uint32_t device, uint64_t communicator,
+                               const std::vector<NicPair>& lanes)
+    : Connection(runtime, Direction::kSend, id, device, communicator) {
+  created_ns_ = runtime->now();
   add_lanes(lanes, created_ns_);
   no_lane_since_ns_ = created_ns_;
 }
 
-SendMessage* Sender::send(const void* data, uint32_t size, uint32_t tag, uint64_t now) {
+SendMessage* SendConnection::send(const void* data, uint32_t size, uint32_t tag, uint64_t now) {
   SendMessage* message = &messages_[next_message_ % kMaxRequests];
   if (message->use != SendMessage::Use::kFree) return nullptr;
   *message = SendMessage{};
@@ -46,7 +46,7 @@ SendMessage* Sender::send(const void* data, uint32_t size, uint32_t tag, uint64_
   return message;
 }
 
-bool Sender::test(SendMessage* message, uint32_t* size, uint64_t now) {
+bool SendConnection::test(SendMessage* message, uint32_t* size, uint64_t now) {
   if (message->use == SendMessage::Use::kPosted) drive(now);
   if (message->use != SendMessage::Use::kDone) return false;
   *size = message->size;
@@ -54,14 +54,15 @@ bool Sender::test(SendMessage* message, uint32_t* size, uint64_t now) {
   return true;
 }
 
-bool Sender::sendable(const SendMessage& message) const {
+bool SendConnection::sendable(const SendMessage& message) const {
   if (message.number < posted_) return true;
-  // Early, into one of the peer's slots: free once the message that had it before is held (see Receiver).
+  // Early, into one of the peer's slots: free once the message that had it before is held (see
+  // RecvConnection).
   if (message.size > kEagerBytes || message.number >= posted_ + kEagerSlots) return false;
   return message.number < kEagerSlots || message.number - kEagerSlots < first_message_;
 }
 
-uint32_t Sender::chunk_bytes(const Lane& lane) const {
+uint32_t SendConnection::chunk_bytes(const Lane& lane) const {
   const Flow& flow = flow_[lane.index];
   double bytes = std::min(flow.rate * kChunkSeconds, static_cast<double>(flow.window));
   if (bytes >= kMaxChunkBytes) return kMaxChunkBytes;
@@ -70,7 +71,7 @@ uint32_t Sender::chunk_bytes(const Lane& lane) const {
 }
 
 // The lane that will have delivered `bytes` more first; nullptr if all windows are full.
-Lane* Sender::choose(uint32_t bytes, uint64_t now) {
+Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
   Lane* best = nullptr;
   double best_cost = 0;
   bool fixed = false;
@@ -93,14 +94,14 @@ Lane* Sender::choose(uint32_t bytes, uint64_t now) {
       continue;
     }
     if (now > flow.rate_at_ns + kRateForgetNs) {
-      // An old verdict fades, so that a lane is tried again some time after it was slow: up to what the best
-      // sibling does, and with little at stake.
+      // An old rate estimate fades, so that a lane is tried again some time after it was slow: up to what the
+      // best sibling does, and with little at stake.
       double best_sibling = 0;
       for (const Lane& other : lanes_)
         if (other.up && other.index != lane.index)
           best_sibling = std::max(best_sibling, flow_[other.index].rate);
       double ceiling =
-          best_sibling > 0 ? best_sibling : static_cast<double>(host_->nic_bytes_per_second(lane.nic));
+          best_sibling > 0 ? best_sibling : static_cast<double>(runtime_->nic_bytes_per_second(lane.nic));
       flow.rate = std::max(flow.rate, std::min(flow.rate * 1.5, ceiling));
       flow.window = std::min(flow.window, kMinWindow);
       flow.rate_at_ns = now;
@@ -115,12 +116,12 @@ Lane* Sender::choose(uint32_t bytes, uint64_t now) {
       if (primary_nic_up || shares) cost += shares ? kReserveSeconds : kSpreadSeconds;
     }
     if (best == nullptr || cost < best_cost) best = &lane, best_cost = cost;
-    if (lane.index == 0 && !host_->config().balance) return best;
+    if (lane.index == 0 && !runtime_->config().balance) return best;
   }
   return best;
 }
 
-bool Sender::put(uint64_t number, Lane* lane, uint64_t now) {
+bool SendConnection::put(uint64_t number, Lane* lane, uint64_t now) {
   Chunk& chunk = chunks_[number % kChunkWindow];
   SendMessage& message = messages_[chunk.message % kMaxRequests];
   Flow& flow = flow_[lane->index];
@@ -132,7 +133,7 @@ bool Sender::put(uint64_t number, Lane* lane, uint64_t now) {
   header.message_bytes = message.size;
   header.offset = chunk.offset;
   header.tag = message.tag;
-  if (host_->fleet_clock(&header.stamp)) header.flags |= kFlagFleetStamp;
+  if (runtime_->fleet_clock(&header.stamp)) header.flags |= kFlagFleetStamp;
   if (!fencing_.assign(number, lane->index)) return false;
   if (!lane->transport->post_chunk(header, message.data + chunk.offset)) {
     // Never: the queue of a lane holds a whole window.
@@ -152,7 +153,7 @@ bool Sender::put(uint64_t number, Lane* lane, uint64_t now) {
   return true;
 }
 
-void Sender::pump(uint64_t now) {
+void SendConnection::pump(uint64_t now) {
   full_ = false;
   while (moved_count_ > 0) {
     Chunk& chunk = chunks_[moved_[0] % kChunkWindow];
@@ -172,7 +173,8 @@ void Sender::pump(uint64_t now) {
     if (lane == nullptr) full_ = true;
     if (lane == nullptr) break;
     uint32_t length = std::min(left, chunk_bytes(*lane));
-    if (left - length < kMinChunk / 4 && left <= kMaxChunkBytes) length = left;  // no crumbs
+    if (left - length < kMinChunk / 4 && left <= kMaxChunkBytes)
+      length = left;  // avoid a tiny trailing chunk
     uint64_t number = fencing_.add();
     Chunk& chunk = chunks_[number % kChunkWindow];
     chunk = Chunk{};
@@ -190,14 +192,14 @@ void Sender::pump(uint64_t now) {
 }
 
 // Its lane is gone; the oldest first.
-void Sender::await_lane(uint64_t number) {
+void SendConnection::await_lane(uint64_t number) {
   chunks_[number % kChunkWindow].moved = true;
   uint32_t at = moved_count_++;
   while (at > 0 && moved_[at - 1] > number) moved_[at] = moved_[at - 1], --at;
   moved_[at] = number;
 }
 
-void Sender::held(uint64_t number, uint8_t lane_index, uint64_t now) {
+void SendConnection::held(uint64_t number, uint8_t lane_index, uint64_t now) {
   Chunk& chunk = chunks_[number % kChunkWindow];
   if (lane_index != SenderFencing::kNoLane) {
     Lane& lane = lanes_[lane_index];
@@ -210,7 +212,7 @@ void Sender::held(uint64_t number, uint8_t lane_index, uint64_t now) {
     bool measured = lane.up && chunk.length >= kRateSampleBytes;
     if (measured) {
       double rate = static_cast<double>(chunk.ahead) * 1e9 / static_cast<double>(took);
-      double speed = static_cast<double>(host_->nic_bytes_per_second(lane.nic)) * 8;
+      double speed = static_cast<double>(runtime_->nic_bytes_per_second(lane.nic)) * 8;
       flow.rate += (std::min(rate, speed) - flow.rate) / 4;
       flow.rate_at_ns = now;
     }
@@ -231,7 +233,7 @@ void Sender::held(uint64_t number, uint8_t lane_index, uint64_t now) {
     lane.record->delivery_rate = static_cast<uint64_t>(flow.rate);
     lane.record->last_progress_mono_ns = now;
     int64_t unused;
-    if (!host_->fleet_clock(&unused)) {
+    if (!runtime_->fleet_clock(&unused)) {
       lane.record->delay_source = FP_DELAY_HALF_RTT;
       delay_add(&lane.record->delay, static_cast<int64_t>(took / 2));
     }
@@ -267,13 +269,13 @@ void Sender::held(uint64_t number, uint8_t lane_index, uint64_t now) {
 
 // NCCL may free the buffer of a message that is done, so a lane that still reads from it has to end before
 // anything is sent again. No honest peer holds what has not left.
-void Sender::fail_early(uint64_t now) {
+void SendConnection::fail_early(uint64_t now) {
   for (Lane& lane : lanes_)
     if ((early_ >> lane.index) & 1) fail_lane(lane.index, FP_REASON_PROTOCOL, now);
   early_ = 0;
 }
 
-void Sender::heard(const HeldState& state) {
+void SendConnection::note_peer_state(const HeldState& state) {
   if (state.posted > posted_) posted_ = state.posted;
   bool changed = false;
   for (Lane& lane : lanes_) {
@@ -281,10 +283,10 @@ void Sender::heard(const HeldState& state) {
     changed |= disabled != lane.peer_disabled;
     lane.peer_disabled = disabled;
   }
-  if (changed) host_->wake();
+  if (changed) runtime_->wake();
 }
 
-bool Sender::on_state_frame(uint32_t index, const FrameHeader& header, const HeldState& body) {
+bool SendConnection::on_state_frame(uint32_t index, const FrameHeader& header, const HeldState& body) {
   uint64_t now = now_ns_;
   auto on_held = [&](uint64_t chunk, uint8_t lane) { held(chunk, lane, now); };
   switch (header.type) {
@@ -293,12 +295,12 @@ bool Sender::on_state_frame(uint32_t index, const FrameHeader& header, const Hel
       lanes_[index].last_data_ns = now;
       if (!fencing_.apply(body, on_held)) return false;
       fail_early(now);
-      heard(body);
+      note_peer_state(body);
       return true;
     case FrameType::kFenced: {
       uint32_t l = header.offset;
       if (l >= lanes_.size()) return false;
-      heard(body);
+      note_peer_state(body);
       // The peer may have been first to see the fault.
       fp_lane_reason reason = header.message_bytes == FP_REASON_COMMAND ? FP_REASON_COMMAND : FP_REASON_PEER;
       if (lanes_[l].up && header.message >= fencing_.lane(l).epoch) fail_lane(l, reason, now);
@@ -324,15 +326,15 @@ bool Sender::on_state_frame(uint32_t index, const FrameHeader& header, const Hel
   }
 }
 
-void Sender::after_poll(uint64_t now, bool) { pump(now); }
+void SendConnection::after_poll(uint64_t now, bool) { pump(now); }
 
-bool Sender::hot(const Lane& lane, uint64_t now) const {
+bool SendConnection::hot(const Lane& lane, uint64_t now) const {
   return flow_[lane.index].in_flight > 0 ||
          (requests_ > 0 && (lane.index == 0 || elapsed(now, lane.last_data_ns) < kHotNs)) ||
          lane.transport->backlog();
 }
 
-void Sender::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
+void SendConnection::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
   Flow& flow = flow_[lane->index];
   fencing_.fail(lane->index);
   set_state(lane, FP_LANE_FENCING, reason, now);
@@ -347,7 +349,7 @@ void Sender::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
   if (!lost_ && !closed_) send_fences(now, false);
 }
 
-void Sender::send_fences(uint64_t now, bool again) {
+void SendConnection::send_fences(uint64_t now, bool again) {
   for (Lane& lane : lanes_) {
     const auto& view = fencing_.lane(lane.index);
     Flow& flow = flow_[lane.index];
@@ -367,7 +369,7 @@ void Sender::send_fences(uint64_t now, bool again) {
   for (Lane& lane : lanes_) flush_lane(&lane, now);
 }
 
-void Sender::on_tick(uint64_t now) {
+void SendConnection::on_tick(uint64_t now) {
   send_fences(now, true);
   for (Lane& lane : lanes_) {
     bool want = wanted(lane);
@@ -382,14 +384,14 @@ void Sender::on_tick(uint64_t now) {
     }
   }
   pump(now);
-  judge_paths(now);
+  select_paths(now);
   if (elapsed(now, weights_at_ns_) >= kWeightsNs) {
     weights_at_ns_ = now;
     publish_weights();
   }
 }
 
-void Sender::publish_weights() {
+void SendConnection::publish_weights() {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < lanes_.size(); ++i) sum += flow_[i].sent_since;
   if (sum == 0) return;
@@ -403,14 +405,14 @@ void Sender::publish_weights() {
   }
 }
 
-fp_wait Sender::waits_for() const {
+fp_wait SendConnection::waits_for() const {
   if (requests_ == 0) return FP_WAIT_NOTHING;
   if (lanes_up() == 0) return FP_WAIT_LANE;
   const SendMessage& oldest = messages_[first_message_ % kMaxRequests];
   return oldest.cut == 0 && !sendable(oldest) ? FP_WAIT_PEER_RECEIVE : FP_WAIT_DELIVERY;
 }
 
-uint64_t Sender::oldest_request_ns() const {
+uint64_t SendConnection::oldest_request_ns() const {
   return requests_ == 0 ? 0 : messages_[first_message_ % kMaxRequests].posted_ns;
 }
 

@@ -1,4 +1,4 @@
-"""When a lane gets another path (nccl_plugin/src/core/repath.h), played in simulated time."""
+"""When a lane gets another path (nccl_plugin/src/core/path_selector.h), played in simulated time."""
 
 import itertools
 import random
@@ -31,8 +31,8 @@ class Lane:
     )
 
 
-class Judge:
-    """The judge, with lanes that do what they are told."""
+class Selector:
+    """The selector, with lanes that do what they are told."""
 
     def __init__(self, program: Path, *lanes: Lane) -> None:
         self.lanes = list(lanes)
@@ -42,7 +42,7 @@ class Judge:
         self.noise = [0.0] * len(lanes)
         self.delivered = [0.0] * len(lanes)
         self.troubles = [0] * len(lanes)
-        self.verdicts: list[tuple[int, int]] = []  # (ms, lane)
+        self.moves: list[tuple[int, int]] = []  # (ms, lane)
         self.on_move: Callable[[int], None] = lambda _lane: None
         self.process = subprocess.Popen(
             [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -55,8 +55,8 @@ class Judge:
         )
 
     def run(self, milliseconds: int) -> list[tuple[int, int]]:
-        """Lets time pass; each verdict is carried out at once. The verdicts of this span."""
-        before = len(self.verdicts)
+        """Lets time pass; each move is carried out at once. The moves of this span."""
+        before = len(self.moves)
         assert self.process.stdout
         for _ in range(milliseconds // TICK_MS):
             self.now_ms += TICK_MS
@@ -74,12 +74,12 @@ class Judge:
                     *(int(self.delivered[index]), SPEED, self.troubles[index], rtt, now),
                 )
             self.say("v", len(self.lanes), self.waiting, now)
-            verdict = int(self.process.stdout.readline())
-            if verdict >= 0:
-                self.verdicts.append((self.now_ms, verdict))
-                self.say("m", verdict, now)
-                self.on_move(verdict)
-        return self.verdicts[before:]
+            move = int(self.process.stdout.readline())
+            if move >= 0:
+                self.moves.append((self.now_ms, move))
+                self.say("m", move, now)
+                self.on_move(move)
+        return self.moves[before:]
 
     def close(self) -> None:
         assert self.process.stdin
@@ -95,7 +95,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("no C++ compiler")
     out = tmp_path_factory.mktemp("repath") / "repath"
-    source = ROOT / "tests/native/plugin_repath.cc"
+    source = ROOT / "tests/native/plugin_path_selector.cc"
     flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
     include = f"-I{ROOT}/nccl_plugin/src"
     subprocess.run([compiler, *flags, include, "-o", out, source], check=True)
@@ -103,11 +103,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def judge(program: Path) -> Iterator[Callable[..., Judge]]:
-    made: list[Judge] = []
+def selector(program: Path) -> Iterator[Callable[..., Selector]]:
+    made: list[Selector] = []
 
-    def make(*lanes: Lane) -> Judge:
-        made.append(Judge(program, *lanes))
+    def make(*lanes: Lane) -> Selector:
+        made.append(Selector(program, *lanes))
         made[-1].run(300)  # round trips without a queue are known
         return made[-1]
 
@@ -116,9 +116,9 @@ def judge(program: Path) -> Iterator[Callable[..., Judge]]:
         each.close()
 
 
-def test_a_lane_that_stays_bad_beside_a_good_one_moves(judge: Callable[..., Judge]) -> None:
+def test_a_lane_that_stays_bad_beside_a_good_one_moves(selector: Callable[..., Selector]) -> None:
     """Within a second, and only that lane."""
-    it = judge(Lane(), Lane())
+    it = selector(Lane(), Lane())
     it.lanes[0] = Lane(share=0.4, queue=True)
     it.on_move = lambda lane: it.lanes.__setitem__(lane, Lane())  # its new path is free
     moves = it.run(5000)
@@ -137,21 +137,21 @@ def test_a_lane_that_stays_bad_beside_a_good_one_moves(judge: Callable[..., Judg
     ],
     ids=["no queue", "good enough", "idle", "fixed", "down"],
 )
-def test_a_lane_that_is_not_bad_stays(judge: Callable[..., Judge], lane: Lane) -> None:
-    it = judge(Lane(), Lane())
+def test_a_lane_that_is_not_bad_stays(selector: Callable[..., Selector], lane: Lane) -> None:
+    it = selector(Lane(), Lane())
     it.lanes[0] = lane
     assert it.run(10_000) == []
 
 
-def test_a_short_trouble_moves_nothing(judge: Callable[..., Judge]) -> None:
+def test_a_short_trouble_moves_nothing(selector: Callable[..., Selector]) -> None:
     """Two bad windows, then a good one, again and again."""
-    it = judge(Lane(), Lane())
+    it = selector(Lane(), Lane())
     for _ in range(20):
         it.lanes[0] = Lane(share=0.3, queue=True)
         it.run(200)
         it.lanes[0] = Lane()
         it.run(200)
-    assert it.verdicts == []
+    assert it.moves == []
 
 
 def pauses(moves: list[tuple[int, int]]) -> list[int]:
@@ -159,9 +159,9 @@ def pauses(moves: list[tuple[int, int]]) -> list[int]:
     return [b - a for (a, _), (b, _) in itertools.pairwise(moves)]
 
 
-def test_a_path_that_is_no_better_is_left_ever_more_seldom(judge: Callable[..., Judge]) -> None:
+def test_a_path_that_is_no_better_is_left_ever_more_seldom(selector: Callable[..., Selector]) -> None:
     """The NIC itself is slow: each pause between two moves is twice the one before."""
-    it = judge(Lane(), Lane())
+    it = selector(Lane(), Lane())
     it.lanes[0] = Lane(share=0.2, queue=True, lossy=True)
     moves = it.run(300_000)
     assert {lane for _, lane in moves} == {0}
@@ -170,17 +170,19 @@ def test_a_path_that_is_no_better_is_left_ever_more_seldom(judge: Callable[..., 
 
 
 @pytest.mark.parametrize(("share", "noise"), [(0.35, 0.6), (0.5, 0.4), (0.62, 0.3)])
-def test_a_slower_nic_does_not_move_for_ever(judge: Callable[..., Judge], share: float, noise: float) -> None:
+def test_a_slower_nic_does_not_move_for_ever(
+    selector: Callable[..., Selector], share: float, noise: float
+) -> None:
     """Noise makes some windows after a move much better than those before it, and is no reason to hope."""
-    it = judge(Lane(noise=0.3), Lane(noise=0.3))
+    it = selector(Lane(noise=0.3), Lane(noise=0.3))
     it.lanes[0] = Lane(share=share, queue=True, lossy=True, noise=noise)
     assert len(it.run(300_000)) <= 10
     assert len(it.run(300_000)) <= 2
 
 
-def test_a_collision_is_left_within_a_second_each_time(judge: Callable[..., Judge]) -> None:
+def test_a_collision_is_left_within_a_second_each_time(selector: Callable[..., Selector]) -> None:
     """Noise or not; that it happens again and again does not count against the lane whose moves help."""
-    it = judge(Lane(noise=0.3), Lane(noise=0.3))
+    it = selector(Lane(noise=0.3), Lane(noise=0.3))
     it.on_move = lambda lane: it.lanes.__setitem__(lane, Lane(noise=0.3))
     for number in range(10):
         began = it.now_ms
@@ -190,9 +192,9 @@ def test_a_collision_is_left_within_a_second_each_time(judge: Callable[..., Judg
         assert moves[0][0] - began <= 1000
 
 
-def test_after_a_long_good_time_the_pauses_begin_anew(judge: Callable[..., Judge]) -> None:
+def test_after_a_long_good_time_the_pauses_begin_anew(selector: Callable[..., Selector]) -> None:
     """What was a slow NIC for a minute may be a collision an hour later."""
-    it = judge(Lane(), Lane())
+    it = selector(Lane(), Lane())
     slow = Lane(share=0.3, queue=True, lossy=True)
     it.lanes[0] = slow
     before = pauses(it.run(60_000))
@@ -203,9 +205,9 @@ def test_after_a_long_good_time_the_pauses_begin_anew(judge: Callable[..., Judge
     assert pauses(it.run(60_000)) == before
 
 
-def test_all_in_one_queue_search_for_another_way(judge: Callable[..., Judge]) -> None:
+def test_all_in_one_queue_search_for_another_way(selector: Callable[..., Selector]) -> None:
     """No sibling is well, so the one with the least to lose moves first."""
-    it = judge(Lane(), Lane())
+    it = selector(Lane(), Lane())
     it.lanes[:] = [Lane(share=0.5, queue=True), Lane(share=0.45, queue=True)]
     it.waiting = True
     it.on_move = lambda _lane: it.lanes.__setitem__(slice(None), [Lane(), Lane()])  # now each has its own way
@@ -213,9 +215,9 @@ def test_all_in_one_queue_search_for_another_way(judge: Callable[..., Judge]) ->
     assert [lane for _, lane in moves] == [1]
 
 
-def test_a_search_that_finds_nothing_ends(judge: Callable[..., Judge]) -> None:
+def test_a_search_that_finds_nothing_ends(selector: Callable[..., Selector]) -> None:
     """The lanes share their NIC, not a link of the fabric: with every path they carry the same together."""
-    it = judge(Lane(), Lane())
+    it = selector(Lane(), Lane())
     it.lanes[:] = [Lane(share=0.5, queue=True, noise=0.5), Lane(share=0.45, queue=True, noise=0.5)]
     it.waiting = True
     assert len(it.run(300_000)) <= 20
@@ -223,16 +225,18 @@ def test_a_search_that_finds_nothing_ends(judge: Callable[..., Judge]) -> None:
 
 
 @pytest.mark.parametrize("waiting", [True, False])
-def test_no_search_where_nothing_waits_or_nobody_suffers(judge: Callable[..., Judge], waiting: bool) -> None:
-    it = judge(Lane(), Lane())
+def test_no_search_where_nothing_waits_or_nobody_suffers(
+    selector: Callable[..., Selector], waiting: bool
+) -> None:
+    it = selector(Lane(), Lane())
     it.lanes[:] = [Lane(queue=not waiting), Lane(queue=not waiting)]
     it.waiting = waiting
     assert it.run(20_000) == []
 
 
-def test_a_single_lane_stays(judge: Callable[..., Judge]) -> None:
+def test_a_single_lane_stays(selector: Callable[..., Selector]) -> None:
     """There is nothing to compare it with."""
-    it = judge(Lane())
+    it = selector(Lane())
     it.lanes[0] = Lane(share=0.1, queue=True, lossy=True)
     it.waiting = True
     assert it.run(20_000) == []

@@ -1,9 +1,9 @@
 // What the core asks of a lane type. TCP is in tcp/tcp_lane.h; queue pairs implement the same.
 //
-// A transport is one life (epoch) of one lane. It moves chunks and state frames in order, or it fails; it
-// never decides anything. All calls come with the lock of its connection held, and none blocks.
-#ifndef FABRICPULSE_CORE_LANE_H_
-#define FABRICPULSE_CORE_LANE_H_
+// A transport is one incarnation (epoch) of one lane. It moves chunks and state frames in order, or it fails;
+// it never decides anything. All calls come with the lock of its connection held, and none blocks.
+#ifndef FABRICPULSE_CORE_TRANSPORT_H_
+#define FABRICPULSE_CORE_TRANSPORT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +38,7 @@ enum class LaneStatus : uint8_t {
 struct PathSample {
   bool valid = false;
   uint32_t unacknowledged = 0;  // units under way that the peer's transport has not acknowledged
-  uint64_t acknowledged = 0;    // bytes acknowledged, cumulative: any change is a sign of life
+  uint64_t acknowledged = 0;    // bytes acknowledged, cumulative: any change is a sign of progress
   uint32_t probes = 0;          // unanswered probes of a closed window
   uint64_t rtt_ns = 0;
   uint64_t retransmits = 0;
@@ -74,4 +74,4 @@ class LaneTransport {
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_CORE_LANE_H_
+#endif  // FABRICPULSE_CORE_TRANSPORT_H_

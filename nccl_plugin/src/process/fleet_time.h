@@ -1,6 +1,6 @@
 // Fleet time from the clock page of this host, for chunk stamps.
-#ifndef FABRICPULSE_FLEET_TIME_H_
-#define FABRICPULSE_FLEET_TIME_H_
+#ifndef FABRICPULSE_PROCESS_FLEET_TIME_H_
+#define FABRICPULSE_PROCESS_FLEET_TIME_H_
 
 #include <atomic>
 #include <cstdint>
@@ -17,13 +17,13 @@ class FleetTime {
   FleetTime(const FleetTime&) = delete;
   FleetTime& operator=(const FleetTime&) = delete;
 
-  // Keeper thread: looks at the page. Returns enum fp_clock_status.
+  // service thread: looks at the page. Returns enum fp_clock_status.
   uint32_t refresh(uint64_t now, int64_t host_ns);
   // Any thread: fleet time at `host_ns` of the host's clock. False while the clock is not synchronised.
   bool read(int64_t host_ns, int64_t* fleet_ns) const;
 
  private:
-  void look();
+  void reopen();
   void unmap();
 
   const std::string path_;
@@ -33,9 +33,9 @@ class FleetTime {
   std::atomic<uint64_t> words_[kWords];
   std::atomic<bool> valid_{false};
   const fp_clock_page* page_ = nullptr;
-  uint64_t inode_ = 0, looked_ns_ = 0;
+  uint64_t inode_ = 0, polled_ns_ = 0;
 };
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_FLEET_TIME_H_
+#endif  // FABRICPULSE_PROCESS_FLEET_TIME_H_

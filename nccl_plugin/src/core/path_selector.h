@@ -1,24 +1,21 @@
-// Which lane of a connection should get another path: a new source port, so that the fabric's hash sends it
-// elsewhere.
+// Which lane of a connection should get another path: a new source port, so that the fabric's hash (ECMP)
+// sends it elsewhere.
 //
-// Pure: no clock, no I/O, no allocation. Fed with samples of every lane, it looks at them in windows, and
-// judges by means of a few windows: one alone says little, since what a lane delivers in a tenth of a second
-// is noisy.
+// Pure: no clock, no I/O, no allocation. It is fed with samples of every lane, sums them up in windows, and
+// decides by the mean of a few windows: one alone says little, since what a lane delivers in a tenth of a
+// second is noisy.
 //
 //  bad      A lane that is kept busy, shows signs of a queue or of loss on its path, and delivers much less
-//  of its
-//           NIC's speed than its best sibling, for some windows on end. It gets a new path.
+//           of its NIC's speed than its best sibling, for some windows on end. It gets a new path.
 //  search   All lanes are busy and show such signs while more waits to be sent: perhaps they share one link
-//  of the
-//           fabric. The lane that carries least gets a new path; little is at stake.
+//           of the fabric. The lane that carries least gets a new path; little is at stake.
 //  damping  After a new path that did not help, the pause to the lane's next move doubles, up to about an
-//  hour: a
-//           slow NIC stays slow on every path. Helped means, for a bad lane, that it keeps up with its
-//           siblings now, and for a search that all lanes together carry more; that a lane does better than
-//           in the bad moment for which it was moved says nothing. Help does not end the damping, only a long
-//           time without a wish to move.
-#ifndef FABRICPULSE_CORE_REPATH_H_
-#define FABRICPULSE_CORE_REPATH_H_
+//           hour: a slow NIC stays slow on every path. Helped means, for a bad lane, that it keeps up with
+//           its siblings now, and for a search that all lanes together carry more; that a lane does better
+//           than in the bad moment for which it was moved says nothing. Help does not end the damping, only a
+//           long time without a wish to move.
+#ifndef FABRICPULSE_CORE_PATH_SELECTOR_H_
+#define FABRICPULSE_CORE_PATH_SELECTOR_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -27,12 +24,12 @@
 
 namespace fabricpulse {
 
-class RepathJudge {
+class PathSelector {
  public:
   static constexpr uint32_t kNobody = UINT32_MAX;
   static constexpr uint64_t kWindowNs = 100'000'000;
   static constexpr uint32_t kBadWindows = 3, kSearchWindows = 5;
-  static constexpr uint32_t kMeanWindows = 3, kJudgeWindows = 4;
+  static constexpr uint32_t kMeanWindows = 3, kEvaluateWindows = 4;
   // Of what the best sibling does: below the first a window counts as bad, from the second on it ends the
   // count.
   static constexpr double kBadShare = 0.6, kGoodShare = 0.75;
@@ -51,10 +48,10 @@ class RepathJudge {
     uint64_t rtt_ns = 0;
   };
 
-  // Once a tick for each lane, then verdict().
+  // Once a tick for each lane, then select().
   void sample(uint32_t index, const Sample& sample, uint64_t now) {
     View& lane = lanes_[index];
-    if (!sample.up || !lane.latest.up) {  // a new life begins with a clean window
+    if (!sample.up || !lane.latest.up) {  // a new incarnation begins with a clean window
       lane.window_ns = lane.busy_ns = 0;
       lane.bad = 0;
       lane.rate_at_ns = lane.troubled_at_ns = 0;
@@ -76,7 +73,7 @@ class RepathJudge {
   }
 
   // `waiting`: there is more to send than all lanes take now. Returns the lane to re-path, or kNobody.
-  uint32_t verdict(uint32_t count, bool waiting, uint64_t now) {
+  uint32_t select(uint32_t count, bool waiting, uint64_t now) {
     uint64_t passed = sampled_ns_ != 0 && now > sampled_ns_ ? now - sampled_ns_ : 0;
     sampled_ns_ = now;
     window_ns_ += passed;
@@ -85,7 +82,7 @@ class RepathJudge {
     bool pressed = waiting_ns_ * 2 >= window_ns_;
     window_ns_ = waiting_ns_ = 0;
     for (uint32_t i = 0; i < count; ++i) end_window(&lanes_[i], now);
-    judge(count, now);
+    evaluate_moves(count, now);
     uint32_t chosen = worst(count, now), searching = least(count, pressed, now);
     if (chosen != kNobody) {
       lanes_[chosen].search = false;
@@ -105,8 +102,8 @@ class RepathJudge {
     View& lane = lanes_[index];
     if (now - lane.moved_ns > std::max(kForgiveNs, 2 * lane.hold_ns)) lane.hold_ns = kFirstHoldNs;
     lane.moved_ns = now;
-    lane.judged = 0;
-    lane.judging = true;
+    lane.evaluated = 0;
+    lane.evaluating = true;
     lane.next_ns = now + lane.hold_ns;
     lane.bad = lane.windows = 0;
     lane.rtt_floor_ns = 0;
@@ -130,15 +127,15 @@ class RepathJudge {
     // Damping.
     uint64_t moved_ns = 0, next_ns = 0, hold_ns = kFirstHoldNs;
     double total_before = 0;  // of all lanes
-    double judged_sum = 0, total_sum = 0;
-    uint32_t judged = 0;    // windows in these sums
-    uint32_t windows = 0;   // in `rates` so far, on this path
-    uint32_t bad = 0;       // windows on end
-    bool queue = false;     // its round trip has grown in this window
-    bool troubled = false;  // verdict of the last window: a queue, loss or marks on its path
-    bool worked = false;    // it was busy for most of the last window
-    bool search = false;    // why it was moved
-    bool judging = false;   // whether that has helped
+    double share_sum = 0, total_sum = 0;
+    uint32_t evaluated = 0;   // windows in these sums
+    uint32_t windows = 0;     // in `rates` so far, on this path
+    uint32_t bad = 0;         // windows on end
+    bool queue = false;       // its round trip has grown in this window
+    bool troubled = false;    // the last window: a queue, loss or marks on its path
+    bool worked = false;      // it was busy for most of the last window
+    bool search = false;      // why it was moved
+    bool evaluating = false;  // whether that has helped
   };
 
   void end_window(View* lane, uint64_t now) {
@@ -147,7 +144,7 @@ class RepathJudge {
     lane->worked = lane->latest.up && lane->window_ns > 0 && lane->busy_ns * 10 >= lane->window_ns * 7;
     lane->troubled = troubles > 0 || lane->queue;
     if (lane->troubled) lane->troubled_at_ns = now;
-    bool settles = lane->judging && now - lane->moved_ns < kSettleNs;
+    bool settles = lane->evaluating && now - lane->moved_ns < kSettleNs;
     if (lane->worked && !settles) {
       if (now - lane->rate_at_ns > kRecentNs) lane->windows = 0;
       lane->rates[lane->windows++ % kMeanWindows] = carried * 1e9 / static_cast<double>(lane->window_ns);
@@ -190,20 +187,20 @@ class RepathJudge {
   }
 
   // Whether new paths have helped.
-  void judge(uint32_t count, uint64_t now) {
+  void evaluate_moves(uint32_t count, uint64_t now) {
     for (uint32_t i = 0; i < count; ++i) {
       View& lane = lanes_[i];
-      if (!lane.judging || !lane.worked || lane.rate_at_ns != now) continue;
-      if (lane.judged == 0) lane.judged_sum = lane.total_sum = 0;
+      if (!lane.evaluating || !lane.worked || lane.rate_at_ns != now) continue;
+      if (lane.evaluated == 0) lane.share_sum = lane.total_sum = 0;
       double best = best_sibling(i, count, now);
       double own = lane.rates[(lane.windows - 1) % kMeanWindows];
       double speed = static_cast<double>(std::max<uint64_t>(lane.latest.speed, 1));
-      lane.judged_sum += best > 0 ? own / speed / best : 1;
+      lane.share_sum += best > 0 ? own / speed / best : 1;
       lane.total_sum += total(count, now);
-      if (++lane.judged < kJudgeWindows) continue;
-      lane.judging = false;
-      bool helped = lane.search ? lane.total_sum / lane.judged >= kBetter * lane.total_before
-                                : lane.judged_sum / lane.judged >= kGoodShare;
+      if (++lane.evaluated < kEvaluateWindows) continue;
+      lane.evaluating = false;
+      bool helped = lane.search ? lane.total_sum / lane.evaluated >= kBetter * lane.total_before
+                                : lane.share_sum / lane.evaluated >= kGoodShare;
       lane.search = false;
       if (!helped) lane.hold_ns = std::min(2 * lane.hold_ns, kMaxHoldNs);
       lane.next_ns = lane.moved_ns + lane.hold_ns;
@@ -211,7 +208,7 @@ class RepathJudge {
   }
 
   bool may_move(const View& lane, uint64_t now) const {
-    return lane.latest.up && lane.latest.movable && now >= lane.next_ns && !lane.judging;
+    return lane.latest.up && lane.latest.movable && now >= lane.next_ns && !lane.evaluating;
   }
 
   uint32_t worst(uint32_t count, uint64_t now) {
@@ -240,7 +237,7 @@ class RepathJudge {
       if (!lane.latest.up) continue;
       ++up;
       // One that is idle although all windows are full has just come up; it is not known to be in trouble.
-      all &= lane.worked && lane.troubled && !lane.judging;
+      all &= lane.worked && lane.troubled && !lane.evaluating;
       if (found == kNobody || mean(lane) < mean(lanes_[found])) found = i;
     }
     searched_ = all && up > 1 ? searched_ + 1 : 0;
@@ -255,4 +252,4 @@ class RepathJudge {
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_CORE_REPATH_H_
+#endif  // FABRICPULSE_CORE_PATH_SELECTOR_H_

@@ -1,4 +1,4 @@
-#include "tcp/nics.h"
+#include "transport/tcp/nics.h"
 
 #include <errno.h>
 #include <fnmatch.h>

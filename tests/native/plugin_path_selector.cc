@@ -1,40 +1,40 @@
-// Plays a script to the judge of paths (nccl_plugin/src/core/repath.h); tests/unit/plugin/test_repath.py
-// writes it. One command a line on standard input:
+// Plays a script to the path selector (nccl_plugin/src/core/path_selector.h);
+// tests/unit/plugin/test_path_selector.py writes it. One command a line on standard input:
 //   s <lane> <up> <movable> <busy> <delivered> <speed> <troubles> <rtt_ns> <now_ns>
-//   v <lanes> <waiting> <now_ns>     prints the verdict: a lane, or -1
+//   v <lanes> <waiting> <now_ns>     prints the lane to move, or -1
 //   m <lane> <now_ns>                the lane has its new path
 #include <cstdio>
 #include <iostream>
 #include <string>
 
-#include "core/repath.h"
+#include "core/path_selector.h"
 
 int main() {
-  fabricpulse::RepathJudge judge;
+  fabricpulse::PathSelector selector;
   std::string command;
   while (std::cin >> command) {
     if (command == "s") {
       uint32_t lane;
       uint64_t now;
-      fabricpulse::RepathJudge::Sample sample;
+      fabricpulse::PathSelector::Sample sample;
       std::cin >> lane >> sample.up >> sample.movable >> sample.busy >> sample.delivered >> sample.speed >>
           sample.troubles >> sample.rtt_ns >> now;
       if (!std::cin || lane >= fabricpulse::kMaxLanes) return 2;
-      judge.sample(lane, sample, now);
+      selector.sample(lane, sample, now);
     } else if (command == "v") {
       uint32_t lanes;
       bool waiting;
       uint64_t now;
       std::cin >> lanes >> waiting >> now;
       if (!std::cin) return 2;
-      uint32_t verdict = judge.verdict(lanes, waiting, now);
-      printf("%d\n", verdict == fabricpulse::RepathJudge::kNobody ? -1 : static_cast<int>(verdict));
+      uint32_t chosen = selector.select(lanes, waiting, now);
+      printf("%d\n", chosen == fabricpulse::PathSelector::kNobody ? -1 : static_cast<int>(chosen));
     } else if (command == "m") {
       uint32_t lane;
       uint64_t now;
       std::cin >> lane >> now;
       if (!std::cin || lane >= fabricpulse::kMaxLanes) return 2;
-      judge.moved(lane, now);
+      selector.moved(lane, now);
     } else {
       return 2;
     }

@@ -1,10 +1,10 @@
 // A lane over one TCP socket: frames one behind the other in both directions.
-#ifndef FABRICPULSE_TCP_TCP_LANE_H_
-#define FABRICPULSE_TCP_TCP_LANE_H_
+#ifndef FABRICPULSE_TRANSPORT_TCP_TCP_LANE_H_
+#define FABRICPULSE_TRANSPORT_TCP_TCP_LANE_H_
 
 #include <memory>
 
-#include "core/lane.h"
+#include "core/transport.h"
 
 namespace fabricpulse {
 
@@ -13,4 +13,4 @@ std::unique_ptr<LaneTransport> make_tcp_lane(int fd);
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_TCP_TCP_LANE_H_
+#endif  // FABRICPULSE_TRANSPORT_TCP_TCP_LANE_H_

@@ -1,4 +1,4 @@
-#include "fleet_time.h"
+#include "process/fleet_time.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -7,12 +7,12 @@
 
 #include <cstring>
 
-#include "core/host.h"
+#include "core/runtime.h"
 
 namespace fabricpulse {
 namespace {
 
-constexpr uint64_t kLookNs = 1'000'000'000;  // the file is looked for this often
+constexpr uint64_t kPollNs = 1'000'000'000;  // the file is looked for this often
 
 }  // namespace
 
@@ -28,7 +28,7 @@ void FleetTime::unmap() {
 }
 
 // The clock daemon may come, go and come again as another file while the job runs.
-void FleetTime::look() {
+void FleetTime::reopen() {
   struct stat status;
   if (stat(path_.c_str(), &status) != 0 || static_cast<size_t>(status.st_size) < sizeof(fp_clock_page)) {
     unmap();
@@ -51,9 +51,9 @@ void FleetTime::look() {
 }
 
 uint32_t FleetTime::refresh(uint64_t now, int64_t host_ns) {
-  if (looked_ns_ == 0 || elapsed(now, looked_ns_) >= kLookNs) {
-    looked_ns_ = now;
-    look();
+  if (polled_ns_ == 0 || elapsed(now, polled_ns_) >= kPollNs) {
+    polled_ns_ = now;
+    reopen();
   }
   fp_clock_page copy;
   if (page_ == nullptr || fp_clock_page_read(page_, &copy, 100) != 0) {

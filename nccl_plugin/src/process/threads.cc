@@ -1,4 +1,4 @@
-#include "threads.h"
+#include "process/threads.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -2,8 +2,8 @@
 //
 // Messages are matched in the order in which receives are posted. Chunks of a message whose receive is posted
 // go straight to the application's buffer; small messages that come earlier wait in `early_`.
-#ifndef FABRICPULSE_CORE_RECEIVER_H_
-#define FABRICPULSE_CORE_RECEIVER_H_
+#ifndef FABRICPULSE_CORE_RECV_CONNECTION_H_
+#define FABRICPULSE_CORE_RECV_CONNECTION_H_
 
 #include <memory>
 #include <string>
@@ -12,13 +12,13 @@
 
 namespace fabricpulse {
 
-class Receiver;
+class RecvConnection;
 
 struct ReceiveMessage {
   RequestKind kind = RequestKind::kReceive;  // first: test() sees only a pointer
   enum class Use : uint8_t { kFree, kPosted, kDone, kTruncated };
   Use use = Use::kFree;
-  Receiver* owner = nullptr;
+  RecvConnection* owner = nullptr;
   uint8_t* data = nullptr;
   uint64_t capacity = 0;
   uint64_t number = 0;
@@ -27,9 +27,9 @@ struct ReceiveMessage {
   uint64_t posted_ns = 0;
 };
 
-class Receiver final : public Connection, public std::enable_shared_from_this<Receiver> {
+class RecvConnection final : public Connection, public std::enable_shared_from_this<RecvConnection> {
  public:
-  Receiver(Host* host, uint64_t id, uint32_t device, uint64_t communicator, uint32_t lanes);
+  RecvConnection(Runtime* runtime, uint64_t id, uint32_t device, uint64_t communicator, uint32_t lanes);
 
   // ---- NCCL, with the lock held ----
   // nullptr: no free request now.
@@ -39,12 +39,12 @@ class Receiver final : public Connection, public std::enable_shared_from_this<Re
   bool test(ReceiveMessage* message, uint32_t* size, bool* truncated, uint64_t now);
 
   // The sender waits for our word about what has arrived or has been posted.
-  bool owes() const { return untold_chunks_ > 0 || (large_ && untold_posted_ != posted_); }
-  void settle(uint64_t now) {
-    if (owes() && !closed_) tell(now);
+  bool ack_pending() const { return unreported_chunks_ > 0 || (large_ && reported_posted_ != posted_); }
+  void flush_ack(uint64_t now) {
+    if (ack_pending() && !closed_) report(now);
   }
 
-  // ---- keeper, with the lock held ----
+  // ---- service thread, with the lock held ----
   // A hello for one of our lanes. Fills the reply; kOk: give the transport to attach().
   HelloStatus hello(const Hello& hello, uint32_t nic, HeldState* held, uint64_t now);
   void attach(uint32_t lane, uint32_t epoch, std::unique_ptr<LaneTransport> transport, uint64_t now);
@@ -79,7 +79,7 @@ class Receiver final : public Connection, public std::enable_shared_from_this<Re
   uint8_t* early_slot(uint64_t message) { return early_data_.get() + (message % kEagerSlots) * kEagerBytes; }
   void finish(ReceiveMessage* message);
   void state(HeldState* out) const;
-  void tell(uint64_t now);
+  void report(uint64_t now);
   void send_fenced(uint32_t lane, uint32_t epoch, fp_lane_reason reason, uint64_t now);
 
   ReceiverFencing fencing_;
@@ -91,12 +91,12 @@ class Receiver final : public Connection, public std::enable_shared_from_this<Re
   Early early_[kEagerSlots];
   bool lands_early_[kMaxLanes] = {};  // the chunk arriving on a lane goes to its slot
   uint32_t last_lane_ = 0;            // on which data came last
-  uint32_t untold_chunks_ = 0;        // arrived since the sender was told
-  uint64_t untold_posted_ = 0;        // value of posted_ when it was told
+  uint32_t unreported_chunks_ = 0;    // arrived since the sender was told
+  uint64_t reported_posted_ = 0;      // value of posted_ when it was told
   bool large_ = false;                // messages too large to come early: the sender waits for our word
-  uint64_t told_disabled_ = 0;
+  uint64_t reported_disabled_ = 0;
 };
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_CORE_RECEIVER_H_
+#endif  // FABRICPULSE_CORE_RECV_CONNECTION_H_

@@ -4,8 +4,8 @@
 // deliver it first. A message may go once its receive is posted (the receiver says so in HeldState.posted); a
 // small one may go earlier, into memory that the receiver keeps for that. So nothing on a lane ever waits for
 // the application, and a lane that does not move is a lane in trouble.
-#ifndef FABRICPULSE_CORE_SENDER_H_
-#define FABRICPULSE_CORE_SENDER_H_
+#ifndef FABRICPULSE_CORE_SEND_CONNECTION_H_
+#define FABRICPULSE_CORE_SEND_CONNECTION_H_
 
 #include <memory>
 #include <string>
@@ -14,13 +14,13 @@
 
 #include "core/connection.h"
 #include "core/lane_plan.h"
-#include "core/repath.h"
+#include "core/path_selector.h"
 
 namespace fabricpulse {
 
-class Sender;
+class SendConnection;
 
-// What the keeper is to dial for a sender.
+// What the service thread is to dial for a sender.
 struct DialPlan {
   uint32_t lane = 0;
   uint32_t epoch = 0;
@@ -32,7 +32,7 @@ struct SendMessage {
   RequestKind kind = RequestKind::kSend;  // first: test() sees only a pointer
   enum class Use : uint8_t { kFree, kPosted, kDone };
   Use use = Use::kFree;
-  Sender* owner = nullptr;
+  SendConnection* owner = nullptr;
   const uint8_t* data = nullptr;
   uint32_t size = 0;
   uint32_t tag = 0;
@@ -43,10 +43,11 @@ struct SendMessage {
   uint64_t posted_ns = 0;
 };
 
-class Sender final : public Connection {
+class SendConnection final : public Connection {
  public:
   // lanes: the primary one first.
-  Sender(Host* host, uint64_t id, uint32_t device, uint64_t communicator, const std::vector<NicPair>& lanes);
+  SendConnection(Runtime* runtime, uint64_t id, uint32_t device, uint64_t communicator,
+                 const std::vector<NicPair>& lanes);
 
   // ---- NCCL, with the lock held ----
   // nullptr: no free request now. The buffer belongs to us until test() says done.
@@ -54,9 +55,9 @@ class Sender final : public Connection {
   // True when the peer holds all of it; the request is free then.
   bool test(SendMessage* message, uint32_t* size, uint64_t now);
 
-  // ---- keeper, with the lock held ----
+  // ---- service thread, with the lock held ----
   // Whether there are other NICs, here or there, than at the last call.
-  bool other_nics(uint32_t local, uint32_t remote) {
+  bool nics_changed(uint32_t local, uint32_t remote) {
     return std::exchange(planned_for_, NicPair{local, remote}) != NicPair{local, remote};
   }
   std::vector<NicPair> pairs() const;
@@ -70,8 +71,9 @@ class Sender final : public Connection {
                const HelloReply* reply, uint64_t now);
   // Something has changed that makes a new attempt worthwhile (link up).
   void dial_soon(uint32_t nic, uint64_t now);
-  // Gives the lane another path: another source port, the kernel's choice if 0. The new life is made before
-  // the old one ends, so that it costs little and a lane that cannot have another path keeps its old one.
+  // Gives the lane another path: another source port, the kernel's choice if 0. The new incarnation is made
+  // before the old one ends, so that it costs little and a lane that cannot have another path keeps its old
+  // one.
   void repath(uint32_t lane, uint16_t source_port, bool command, uint64_t now);
   void set_weight(uint32_t lane, int32_t weight) { lanes_[lane].fixed_weight = weight; }
 
@@ -114,12 +116,12 @@ class Sender final : public Connection {
     uint64_t failed_ns = 0;
     // A new path.
     bool repath = false;            // wanted
-    bool by_command = false;        // by lane.repath, not by the judge
+    bool by_command = false;        // by lane.repath, not by the path selector
     bool moved_by_command = false;  // the move that is under way
     uint16_t source_port = 0;       // wanted; 0: any
     uint64_t repath_since_ns = 0;
     uint64_t delivered = 0;  // bytes, cumulative
-    uint32_t posted = 0;     // chunks of the lane's present life
+    uint32_t posted = 0;     // chunks of the lane's present incarnation
   };
 
   bool complete() const override { return requests_ == 0; }
@@ -131,7 +133,7 @@ class Sender final : public Connection {
   uint64_t oldest_request_ns() const override;
 
   void pump(uint64_t now);
-  void judge_paths(uint64_t now);
+  void select_paths(uint64_t now);
   bool draining(const Lane& lane, uint64_t now) const;
   bool sendable(const SendMessage& message) const;
   Lane* choose(uint32_t bytes, uint64_t now);
@@ -141,7 +143,7 @@ class Sender final : public Connection {
   void held(uint64_t chunk, uint8_t lane, uint64_t now);
   void fail_early(uint64_t now);
   void send_fences(uint64_t now, bool again);
-  void heard(const HeldState& state);
+  void note_peer_state(const HeldState& state);
   void publish_weights();
 
   SenderFencing fencing_;
@@ -157,7 +159,7 @@ class Sender final : public Connection {
   uint64_t early_ = 0;  // lanes on which the peer claims to hold what has not left yet
   Flow flow_[kMaxLanes];
   NicPair planned_for_{0, 0};  // how many NICs each end had
-  RepathJudge paths_;
+  PathSelector paths_;
   bool full_ = false;  // more to send than the lanes take
   uint64_t weights_at_ns_ = 0;
   uint64_t created_ns_ = 0;
@@ -165,4 +167,4 @@ class Sender final : public Connection {
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_CORE_SENDER_H_
+#endif  // FABRICPULSE_CORE_SEND_CONNECTION_H_

@@ -1,4 +1,4 @@
-#include "core/receiver.h"
+#include "core/recv_connection.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,19 +6,20 @@
 namespace fabricpulse {
 namespace {
 
-constexpr uint32_t kTellChunks = 8;  // at the latest; earlier when there is nothing else to read
+constexpr uint32_t kReportChunks = 8;  // at the latest; earlier when there is nothing else to read
 constexpr uint64_t kHotNs = 2'000'000;
 uint8_t nowhere[1];  // target of empty payloads
 
 }  // namespace
 
-Receiver::Receiver(Host* host, uint64_t id, uint32_t device, uint64_t communicator, uint32_t lanes)
-    : Connection(host, Direction::kReceive, id, device, communicator),
+RecvConnection::RecvConnection(Runtime* runtime, uint64_t id, uint32_t device, uint64_t communicator,
+                               uint32_t lanes)
+    : Connection(runtime, Direction::kReceive, id, device, communicator),
       early_data_(new uint8_t[kEagerBytes * kEagerSlots]) {
-  for (uint32_t i = 0; i < lanes && i < kMaxLanes; ++i) make_lane(device, host->now());
+  for (uint32_t i = 0; i < lanes && i < kMaxLanes; ++i) make_lane(device, runtime->now());
 }
 
-ReceiveMessage* Receiver::receive(void* data, uint64_t capacity, uint64_t now) {
+ReceiveMessage* RecvConnection::receive(void* data, uint64_t capacity, uint64_t now) {
   ReceiveMessage* message = &messages_[posted_ % kMaxRequests];
   if (message->use != ReceiveMessage::Use::kFree) return nullptr;
   *message = ReceiveMessage{};
@@ -45,7 +46,7 @@ ReceiveMessage* Receiver::receive(void* data, uint64_t capacity, uint64_t now) {
   return message;
 }
 
-void Receiver::finish(ReceiveMessage* message) {
+void RecvConnection::finish(ReceiveMessage* message) {
   message->use = ReceiveMessage::Use::kDone;
   --requests_;
   while (first_message_ < posted_) {
@@ -58,7 +59,7 @@ void Receiver::finish(ReceiveMessage* message) {
   ++record_->completed;
 }
 
-bool Receiver::test(ReceiveMessage* message, uint32_t* size, bool* truncated, uint64_t now) {
+bool RecvConnection::test(ReceiveMessage* message, uint32_t* size, bool* truncated, uint64_t now) {
   if (message->use == ReceiveMessage::Use::kPosted) drive(now);
   *truncated = message->use == ReceiveMessage::Use::kTruncated;
   if (message->use != ReceiveMessage::Use::kDone && !*truncated) return false;
@@ -68,12 +69,12 @@ bool Receiver::test(ReceiveMessage* message, uint32_t* size, bool* truncated, ui
 }
 
 // Messages are numbered with 64 bits here and 32 on the wire; those that can arrive are near posted_.
-uint64_t Receiver::message_number(uint32_t low) const {
+uint64_t RecvConnection::message_number(uint32_t low) const {
   int32_t distance = static_cast<int32_t>(low - static_cast<uint32_t>(posted_));
   return posted_ + static_cast<uint64_t>(static_cast<int64_t>(distance));
 }
 
-uint8_t* Receiver::chunk_begins(uint32_t index, const FrameHeader& header, bool* fatal) {
+uint8_t* RecvConnection::chunk_begins(uint32_t index, const FrameHeader& header, bool* fatal) {
   Lane& lane = lanes_[index];
   lane.last_data_ns = lane.last_heard_ns = now_ns_;
   switch (fencing_.begin(index, header.chunk)) {
@@ -113,11 +114,11 @@ uint8_t* Receiver::chunk_begins(uint32_t index, const FrameHeader& header, bool*
   return header.length ? early_slot(number) : nowhere;
 }
 
-void Receiver::chunk_ends(uint32_t index, const FrameHeader& header) {
+void RecvConnection::chunk_ends(uint32_t index, const FrameHeader& header) {
   Lane& lane = lanes_[index];
   fencing_.complete(index);
   last_lane_ = index;
-  ++untold_chunks_;
+  ++unreported_chunks_;
   if (requests_ > 0 && last_progress_ns_ > 0 && elapsed(now_ns_, last_progress_ns_) > record_->stall_ns_max) {
     RecordChange<fp_plugin_connection> change(record_);
     record_->stall_ns_max = elapsed(now_ns_, last_progress_ns_);
@@ -129,7 +130,7 @@ void Receiver::chunk_ends(uint32_t index, const FrameHeader& header) {
     ++lane.record->received_chunks;
     lane.record->last_progress_mono_ns = now_ns_;
     int64_t fleet_ns;
-    if ((header.flags & kFlagFleetStamp) && host_->fleet_clock(&fleet_ns)) {
+    if ((header.flags & kFlagFleetStamp) && runtime_->fleet_clock(&fleet_ns)) {
       lane.record->delay_source = FP_DELAY_FLEET;
       delay_add(&lane.record->delay, fleet_ns - header.stamp);
     }
@@ -159,13 +160,13 @@ void Receiver::chunk_ends(uint32_t index, const FrameHeader& header) {
   if (message.received == message.size) finish(&message);
 }
 
-void Receiver::state(HeldState* out) const {
+void RecvConnection::state(HeldState* out) const {
   fencing_.held().write(out);
   out->posted = posted_;
   out->disabled = disabled_mask();
 }
 
-void Receiver::tell(uint64_t now) {
+void RecvConnection::report(uint64_t now) {
   Lane* lane = last_lane_ < lanes_.size() && lanes_[last_lane_].up ? &lanes_[last_lane_] : nullptr;
   for (Lane& other : lanes_)
     if (lane == nullptr && other.up) lane = &other;
@@ -176,29 +177,29 @@ void Receiver::tell(uint64_t now) {
   HeldState body;
   state(&body);
   if (!lane->transport->post_state(header, &body)) return;
-  untold_chunks_ = 0;
-  untold_posted_ = posted_;
-  told_disabled_ = body.disabled;
+  unreported_chunks_ = 0;
+  reported_posted_ = posted_;
+  reported_disabled_ = body.disabled;
   flush_lane(lane, now);
-  if (!lane->up) ++untold_chunks_;  // it went down with the lane: say it again on another
+  if (!lane->up) ++unreported_chunks_;  // it went down with the lane: say it again on another
 }
 
-void Receiver::after_poll(uint64_t now, bool progress) {
+void RecvConnection::after_poll(uint64_t now, bool progress) {
   // While chunks keep coming one word can stand for several; as soon as nothing comes, the sender may be
   // waiting for it.
-  bool chunks = untold_chunks_ >= kTellChunks || (untold_chunks_ > 0 && !progress);
-  bool receives = untold_posted_ != posted_ &&
-                  (large_ || untold_chunks_ > 0 || posted_ - untold_posted_ >= kEagerSlots / 2);
-  if (chunks || (receives && (!progress || large_))) tell(now);
+  bool chunks = unreported_chunks_ >= kReportChunks || (unreported_chunks_ > 0 && !progress);
+  bool receives = reported_posted_ != posted_ &&
+                  (large_ || unreported_chunks_ > 0 || posted_ - reported_posted_ >= kEagerSlots / 2);
+  if (chunks || (receives && (!progress || large_))) report(now);
   for (Lane& lane : lanes_) flush_lane(&lane, now);
 }
 
-bool Receiver::hot(const Lane& lane, uint64_t now) const {
+bool RecvConnection::hot(const Lane& lane, uint64_t now) const {
   return (requests_ > 0 && lane.index == last_lane_) || elapsed(now, lane.last_data_ns) < kHotNs ||
          lane.transport->backlog();
 }
 
-void Receiver::send_fenced(uint32_t index, uint32_t epoch, fp_lane_reason reason, uint64_t now) {
+void RecvConnection::send_fenced(uint32_t index, uint32_t epoch, fp_lane_reason reason, uint64_t now) {
   FrameHeader header;
   header.type = FrameType::kFenced;
   header.length = sizeof(HeldState);
@@ -212,13 +213,13 @@ void Receiver::send_fenced(uint32_t index, uint32_t epoch, fp_lane_reason reason
   for (Lane& carrier : lanes_) flush_lane(&carrier, now);
 }
 
-void Receiver::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
+void RecvConnection::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
   fencing_.close(lane->index, fencing_.epoch(lane->index));
-  ++untold_chunks_;  // what was told on that lane may be lost
+  ++unreported_chunks_;  // what was told on that lane may be lost
   if (!lost_ && !closed_) send_fenced(lane->index, fencing_.epoch(lane->index), reason, now);
 }
 
-bool Receiver::on_state_frame(uint32_t, const FrameHeader& header, const HeldState&) {
+bool RecvConnection::on_state_frame(uint32_t, const FrameHeader& header, const HeldState&) {
   if (header.type != FrameType::kFence) return false;
   uint32_t index = header.offset;
   if (index >= lanes_.size()) return false;
@@ -233,7 +234,7 @@ bool Receiver::on_state_frame(uint32_t, const FrameHeader& header, const HeldSta
   return true;
 }
 
-void Receiver::on_tick(uint64_t now) {
+void RecvConnection::on_tick(uint64_t now) {
   for (Lane& lane : lanes_) {
     if (!lane.named) continue;
     bool want = wanted_here(lane);
@@ -243,11 +244,12 @@ void Receiver::on_tick(uint64_t now) {
     if (!lane.up && wanted(lane) && lane.state == FP_LANE_DISABLED)
       set_state(&lane, FP_LANE_DOWN, lane.reason, now);
   }
-  if (untold_chunks_ > 0 || untold_posted_ != posted_ || told_disabled_ != disabled_mask()) tell(now);
+  if (unreported_chunks_ > 0 || reported_posted_ != posted_ || reported_disabled_ != disabled_mask())
+    report(now);
   for (Lane& lane : lanes_) flush_lane(&lane, now);
 }
 
-HelloStatus Receiver::hello(const Hello& hello, uint32_t nic, HeldState* held, uint64_t now) {
+HelloStatus RecvConnection::hello(const Hello& hello, uint32_t nic, HeldState* held, uint64_t now) {
   now_ns_ = now;
   if (closed_ || lost_ || hello.lane >= kMaxLanes) {
     state(held);
@@ -266,13 +268,13 @@ HelloStatus Receiver::hello(const Hello& hello, uint32_t nic, HeldState* held, u
     accepted = fencing_.hello(hello.lane, hello.epoch);
   }
   state(held);
-  graveyard_.clear();
+  retired_transports_.clear();
   if (refused) return HelloStatus::kDisabled;
   return accepted ? HelloStatus::kOk : HelloStatus::kStale;
 }
 
-void Receiver::attach(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTransport> transport,
-                      uint64_t now) {
+void RecvConnection::attach(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTransport> transport,
+                            uint64_t now) {
   now_ns_ = now;
   Lane& lane = lanes_[index];
   if (closed_ || lost_ || !fencing_.open(index) || fencing_.epoch(index) != epoch || lane.up) {
@@ -282,16 +284,16 @@ void Receiver::attach(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTransp
   lane_joined(&lane, std::move(transport), epoch, now);
   lane.last_resort = !wanted_here(lane);
   if (lanes_up() == 1) last_lane_ = index;
-  ++untold_chunks_;
+  ++unreported_chunks_;
 }
 
-fp_wait Receiver::waits_for() const {
+fp_wait RecvConnection::waits_for() const {
   if (requests_ == 0) return FP_WAIT_NOTHING;
   if (lanes_up() == 0) return FP_WAIT_LANE;
   return messages_[first_message_ % kMaxRequests].received > 0 ? FP_WAIT_ARRIVAL : FP_WAIT_PEER_SEND;
 }
 
-uint64_t Receiver::oldest_request_ns() const {
+uint64_t RecvConnection::oldest_request_ns() const {
   return requests_ == 0 ? 0 : messages_[first_message_ % kMaxRequests].posted_ns;
 }
 

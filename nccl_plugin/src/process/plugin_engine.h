@@ -1,10 +1,10 @@
-// The plugin in one process: NICs, listeners, connections, and the keeper thread.
+// The plugin in one process: NICs, listeners, connections, and the service thread.
 //
-// The keeper makes and re-makes lanes, runs the timers, hears link events, and moves a connection's data when
-// NCCL has not called for a while. It never holds a lock while it waits. Commands come from the control
-// socket's thread.
-#ifndef FABRICPULSE_ENGINE_H_
-#define FABRICPULSE_ENGINE_H_
+// The service thread makes and re-makes lanes, runs the timers, hears link events, and moves a connection's
+// data when NCCL has not called for a while. It never holds a lock while it waits. Commands come from the
+// control socket's thread.
+#ifndef FABRICPULSE_PROCESS_PLUGIN_ENGINE_H_
+#define FABRICPULSE_PROCESS_PLUGIN_ENGINE_H_
 
 #include <array>
 #include <atomic>
@@ -16,14 +16,14 @@
 #include <thread>
 #include <vector>
 
-#include "core/host.h"
 #include "core/log.h"
-#include "core/receiver.h"
-#include "core/sender.h"
+#include "core/recv_connection.h"
+#include "core/runtime.h"
+#include "core/send_connection.h"
 #include "core/telemetry.h"
 #include "fabricpulse/virtual_clock.h"
-#include "fleet_time.h"
-#include "tcp/nics.h"
+#include "process/fleet_time.h"
+#include "transport/tcp/nics.h"
 
 namespace fabricpulse {
 
@@ -53,7 +53,7 @@ struct Listener {
   uint64_t token[2] = {};
   uint32_t device = 0;
   uint64_t communicator = 0;
-  std::deque<std::shared_ptr<Receiver>> waiting;  // under the engine's lock
+  std::deque<std::shared_ptr<RecvConnection>> waiting;  // under the engine's lock
 };
 
 // Where the peer's process of a connection listens.
@@ -63,16 +63,16 @@ struct PeerRoute {
   std::vector<WireNic> nics;
 };
 
-// What a descriptor of the keeper's is.
-enum class Watched : uint8_t { kWake = 1, kLinks, kListener, kIncoming, kDial };
+// What a descriptor of the service thread's is.
+enum class PollSource : uint8_t { kWake = 1, kLinks, kListener, kIncoming, kDial };
 
-class Engine final : public Host {
+class PluginEngine final : public Runtime {
  public:
   // The engine of this process, started if need be. nullptr: `error` says why.
   // For the profiler alone no NIC is needed and none is listened on.
   enum class Purpose { kProfiler, kNet };
-  static std::shared_ptr<Engine> acquire(LogFunction log, Purpose purpose, std::string* error);
-  ~Engine() override;
+  static std::shared_ptr<PluginEngine> acquire(LogFunction log, Purpose purpose, std::string* error);
+  ~PluginEngine() override;
 
   struct Nic : NicInfo {
     std::atomic<bool> link_up{false};
@@ -94,12 +94,13 @@ class Engine final : public Host {
 
   std::shared_ptr<Listener> listen(uint32_t device, uint64_t communicator, Handle* handle);
   void close_listener(const std::shared_ptr<Listener>& listener);
-  std::shared_ptr<Receiver> accept(const std::shared_ptr<Listener>& listener);
+  std::shared_ptr<RecvConnection> accept(const std::shared_ptr<Listener>& listener);
   // First call with a handle starts the connection, later ones ask for it. nullptr and no error: not yet.
-  std::shared_ptr<Sender> connect(uint32_t device, uint64_t communicator, Handle* handle, std::string* error);
+  std::shared_ptr<SendConnection> connect(uint32_t device, uint64_t communicator, Handle* handle,
+                                          std::string* error);
   void close(const std::shared_ptr<Connection>& connection);
 
-  // ---- control socket's thread and keeper ----
+  // ---- control socket's thread and service thread ----
   std::vector<std::shared_ptr<Connection>> connections();
   Nic* find_nic(const std::string& name, uint32_t* index);
   void set_avoided(uint32_t nic, bool avoided);
@@ -109,24 +110,24 @@ class Engine final : public Host {
   void add_profiler(Profiler* profiler);
   void remove_profiler(Profiler* profiler);
 
-  // ---- handshakes (keeper) ----
+  // ---- handshakes (service thread) ----
   const ProcessIdentity& identity() const { return identity_; }
   uint16_t port() const { return port_; }
   void fill_nics(WireNic* nics, uint32_t* count) const;
   // The peer's NICs as it has just said.
   void refresh_route(const Connection& connection, const WireNic* nics, uint32_t count);
   // The same, of the sender of a connection whose receiver has said it.
-  void hear_nics(const Hello& hello);
+  void learn_nics(const Hello& hello);
   // Gives the sender lanes over NICs that have come since it was last looked at.
-  void extend_lanes(Sender* sender, const PeerRoute& route, uint64_t now);
+  void extend_lanes(SendConnection* sender, const PeerRoute& route, uint64_t now);
   bool find_route(const Connection& connection, PeerRoute* route);
-  bool knows(uint64_t connection);
+  bool has_send_connection(uint64_t connection);
   // The receiving end that a hello is for, made if its listener is here; nullptr: not ours.
-  std::shared_ptr<Receiver> receiver_for(const Hello& hello);
-  void watch(int fd, Watched kind, uint64_t id, uint32_t events);
+  std::shared_ptr<RecvConnection> receiver_for(const Hello& hello);
+  void watch(int fd, PollSource kind, uint64_t id, uint32_t events);
   void unwatch(int fd);
 
-  // ---- Host ----
+  // ---- Runtime ----
   const Config& config() const override { return config_; }
   Telemetry* telemetry() override { return &telemetry_; }
   uint64_t now() const override;
@@ -148,18 +149,18 @@ class Engine final : public Host {
   void remove_files();
 
  private:
-  Engine(LogFunction log, const Config& config);
+  PluginEngine(LogFunction log, const Config& config);
   bool start(std::string* error);
   bool open_listeners(std::string* error);
   bool open_nic_listener(uint32_t index, uint16_t port);
   void add_nic(const NicInfo& info);
-  void look_for_new_nics(uint64_t now);
+  void add_new_nics(uint64_t now);
   // Whether both ends of a pair have addresses of one family.
   bool same_family(NicPair pair, const std::vector<WireNic>& peer) const;
-  void look_at_nic(uint32_t index, uint64_t now);
+  void check_nic(uint32_t index, uint64_t now);
   void run();
   void tick(uint64_t now, uint64_t since_last);
-  void look_at_links(uint64_t now);
+  void poll_links(uint64_t now);
   void publish(uint64_t now);
 
   Config config_;
@@ -185,18 +186,18 @@ class Engine final : public Host {
   int communicators_ = 0;
 
   int epoll_ = -1, wake_ = -1, links_ = -1;
-  std::unique_ptr<Handshakes> handshakes_;  // keeper only
+  std::unique_ptr<Handshakes> handshakes_;  // service thread only
   bool nics_full_ = false;                  // said already
-  uint64_t links_looked_ns_ = 0, published_ns_ = 0;
+  uint64_t links_polled_ns_ = 0, published_ns_ = 0;
   std::unique_ptr<ControlServer> control_;
   std::atomic<uint32_t> detail_{0};
   std::mutex profilers_lock_;
   std::vector<Profiler*> profilers_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> woken_{false};
-  std::thread keeper_;
+  std::thread service_thread_;
 };
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_ENGINE_H_
+#endif  // FABRICPULSE_PROCESS_PLUGIN_ENGINE_H_

@@ -1,4 +1,4 @@
-#include "collectives.h"
+#include "process/collectives.h"
 
 #include <algorithm>
 #include <cstring>
@@ -23,7 +23,7 @@ uint32_t type_bytes(const char* type) {
   return 1;
 }
 
-Profiler::Profiler(std::shared_ptr<Engine> engine, uint64_t communicator, uint32_t ranks, uint32_t rank,
+Profiler::Profiler(std::shared_ptr<PluginEngine> engine, uint64_t communicator, uint32_t ranks, uint32_t rank,
                    int* mask)
     : engine_(std::move(engine)),
       communicator_(communicator),

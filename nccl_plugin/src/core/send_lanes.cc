@@ -1,7 +1,8 @@
-// How a sender's lanes come to be, and to other paths: what the keeper is to dial, and what comes of it.
+// How a sender's lanes come to be, and to other paths: what the service thread is to dial, and what comes of
+// it.
 #include <algorithm>
 
-#include "core/sender.h"
+#include "core/send_connection.h"
 
 namespace fabricpulse {
 namespace {
@@ -17,7 +18,7 @@ constexpr uint64_t kDrainNs =
 
 }  // namespace
 
-void Sender::add_lanes(const std::vector<NicPair>& pairs, uint64_t now) {
+void SendConnection::add_lanes(const std::vector<NicPair>& pairs, uint64_t now) {
   for (const NicPair& pair : pairs) {
     if (lanes_.size() == kMaxLanes) return;
     Lane& lane = make_lane(pair.first, now);
@@ -25,18 +26,18 @@ void Sender::add_lanes(const std::vector<NicPair>& pairs, uint64_t now) {
     lane.named = true;
     Flow& flow = flow_[lane.index];
     flow.window = kSlowStartWindow;
-    flow.rate = std::min(static_cast<double>(host_->nic_bytes_per_second(lane.nic)), kFirstRate);
+    flow.rate = std::min(static_cast<double>(runtime_->nic_bytes_per_second(lane.nic)), kFirstRate);
     flow.backoff_ns = kFirstBackoffNs;
   }
 }
 
-std::vector<NicPair> Sender::pairs() const {
+std::vector<NicPair> SendConnection::pairs() const {
   std::vector<NicPair> all;
   for (const Lane& lane : lanes_) all.emplace_back(lane.nic, lane.remote_nic);
   return all;
 }
 
-bool Sender::want_dial(uint64_t now, DialPlan* plan) {
+bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
   if (lost_ || closed_ || bye_received_) return false;
   bool none = lanes_up() == 0 && no_lane_since_ns_ != 0 && elapsed(now, no_lane_since_ns_) >= kLastResortNs;
   for (Lane& lane : lanes_) {
@@ -45,7 +46,7 @@ bool Sender::want_dial(uint64_t now, DialPlan* plan) {
     if (lane.up) {
       if (!flow.repath || draining(lane, now)) continue;
       flow.dialling = lane.replacing = true;
-      flow.repath = false;  // a wish that comes from now on is for the life after the next
+      flow.repath = false;  // a wish that comes from now on is for the incarnation after the next
       flow.moved_by_command = flow.by_command;
       *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, kHelloRepath};
       flow.source_port = 0;
@@ -53,7 +54,7 @@ bool Sender::want_dial(uint64_t now, DialPlan* plan) {
       return true;
     }
     if (now < flow.next_dial_ns) continue;
-    if (!host_->nic_up(lane.nic)) continue;
+    if (!runtime_->nic_up(lane.nic)) continue;
     bool resort = false;
     if (!wanted(lane)) {
       if (!none) continue;
@@ -76,14 +77,14 @@ bool Sender::want_dial(uint64_t now, DialPlan* plan) {
   return false;
 }
 
-void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTransport> transport,
-                     const HelloReply* reply, uint64_t now) {
+void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTransport> transport,
+                             const HelloReply* reply, uint64_t now) {
   now_ns_ = now;
   Lane& lane = lanes_[index];
   Flow& flow = flow_[index];
   flow.dialling = false;
   if (reply != nullptr) {
-    heard(reply->held);
+    note_peer_state(reply->held);
     if (reply->status == HelloStatus::kDisabled) lane.peer_disabled = true;
   }
   bool replacing = lane.replacing;
@@ -94,7 +95,7 @@ void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTranspo
     flow.backoff_ns = std::min(flow.backoff_ns * 2, kMaxBackoffNs);
     return;
   }
-  // The new life is accepted, so the old one is closed at the peer: end it here too.
+  // The new incarnation is accepted, so the old one is closed at the peer: end it here too.
   if (replacing && lane.up && !lost_ && !closed_) fail_lane(index, FP_REASON_REPATH, now);
   uint32_t moved = 0;
   bool was_fencing = fencing_.lane(index).phase == SenderFencing::Phase::kFencing;
@@ -118,7 +119,8 @@ void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTranspo
   flow.in_flight = 0;
   flow.posted = 0;
   flow.backoff_ns = kFirstBackoffNs;
-  flow.slow_start = true;  // the first life too: what a slow path takes at first, all messages wait for
+  flow.slow_start =
+      true;  // the first incarnation too: what a slow path takes at first, all messages wait for
   flow.window = kSlowStartWindow;
   flow.weighed = 0;
   for (const Lane& other : lanes_)  // no catching up on the share of the time it was away
@@ -138,10 +140,10 @@ void Sender::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<LaneTranspo
     paths_.moved(index, now);
   }
   pump(now);
-  graveyard_.clear();
+  retired_transports_.clear();
 }
 
-void Sender::dial_soon(uint32_t nic, uint64_t now) {
+void SendConnection::dial_soon(uint32_t nic, uint64_t now) {
   for (Lane& lane : lanes_) {
     if (lane.nic != nic || lane.up) continue;
     Flow& flow = flow_[lane.index];
@@ -150,47 +152,47 @@ void Sender::dial_soon(uint32_t nic, uint64_t now) {
   }
 }
 
-void Sender::repath(uint32_t index, uint16_t source_port, bool command, uint64_t now) {
+void SendConnection::repath(uint32_t index, uint16_t source_port, bool command, uint64_t now) {
   Lane& lane = lanes_[index];
   Flow& flow = flow_[index];
   flow.source_port = source_port;
-  if (!lane.up) {  // the next life will have another path anyway
+  if (!lane.up) {  // the next incarnation will have another path anyway
     flow.next_dial_ns = std::min(flow.next_dial_ns, now);
   } else {
     flow.repath = true;
     flow.by_command = command;
     flow.repath_since_ns = now;
   }
-  host_->wake();
+  runtime_->wake();
 }
 
 // What is in flight on a lane is sent again when it gets another path: let it arrive first, while siblings
 // take the rest.
-bool Sender::draining(const Lane& lane, uint64_t now) const {
+bool SendConnection::draining(const Lane& lane, uint64_t now) const {
   const Flow& flow = flow_[lane.index];
   bool moves = lane.replacing ? !flow.moved_by_command : flow.repath && !flow.by_command;
   return moves && lane.up && lanes_up() > 1 && flow.in_flight > 0 &&
          elapsed(now, flow.repath_since_ns) < kDrainNs;
 }
 
-void Sender::judge_paths(uint64_t now) {
-  if (!host_->config().repath || lost_ || closed_) return;
+void SendConnection::select_paths(uint64_t now) {
+  if (!runtime_->config().repath || lost_ || closed_) return;
   bool moving = false;
   for (const Lane& lane : lanes_) {
     const Flow& flow = flow_[lane.index];
     moving |= flow.repath || lane.replacing;
-    RepathJudge::Sample sample;
+    PathSelector::Sample sample;
     sample.up = lane.up;
     sample.movable = lane.up && wanted(lane) && !flow.slow_start && lane.fixed_weight < 0;
     sample.busy = flow.in_flight > 0;
     sample.delivered = flow.delivered;
-    sample.speed = host_->nic_bytes_per_second(lane.nic);
+    sample.speed = runtime_->nic_bytes_per_second(lane.nic);
     sample.troubles = lane.troubles;
     sample.rtt_ns = lane.rtt_ns;
     paths_.sample(lane.index, sample, now);
   }
-  uint32_t chosen = paths_.verdict(static_cast<uint32_t>(lanes_.size()), full_, now);
-  if (chosen != RepathJudge::kNobody && !moving) repath(chosen, 0, false, now);  // one at a time
+  uint32_t chosen = paths_.select(static_cast<uint32_t>(lanes_.size()), full_, now);
+  if (chosen != PathSelector::kNobody && !moving) repath(chosen, 0, false, now);  // one at a time
 }
 
 }  // namespace fabricpulse

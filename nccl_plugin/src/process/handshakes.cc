@@ -1,4 +1,4 @@
-#include "handshakes.h"
+#include "process/handshakes.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine.h"
-#include "tcp/tcp_lane.h"
+#include "process/plugin_engine.h"
+#include "transport/tcp/tcp_lane.h"
 
 namespace fabricpulse {
 namespace {
@@ -45,7 +45,7 @@ struct Handshakes::Incoming {
   size_t received = 0;
 };
 
-Handshakes::Handshakes(Engine* engine) : engine_(engine) {}
+Handshakes::Handshakes(PluginEngine* engine) : engine_(engine) {}
 
 Handshakes::~Handshakes() {
   for (auto& entry : dials_)
@@ -73,7 +73,7 @@ void Handshakes::accept_peers(uint32_t nic, uint64_t now) {
     incoming->nic = nic;
     incoming->deadline_ns = now + kHandshakeNs;
     incoming_[id] = std::move(incoming);
-    engine_->watch(fd, Watched::kIncoming, id, EPOLLIN);
+    engine_->watch(fd, PollSource::kIncoming, id, EPOLLIN);
   }
 }
 
@@ -106,16 +106,16 @@ void Handshakes::answer(Incoming* incoming, uint64_t now) {
   reply.status = HelloStatus::kUnknown;
   reply.epoch = hello.epoch;
   reply.nic_count = 1;  // nameless
-  std::shared_ptr<Receiver> receiver;
+  std::shared_ptr<RecvConnection> receiver;
   if (hello.version != kWireVersion) {
     reply.status = HelloStatus::kVersion;
     reply.process = engine_->identity();  // for its error
     memset(reply.process.id, 0, sizeof(reply.process.id));
   } else if (hello.kind == HelloKind::kProbe) {
     bool ours = memcmp(hello.token, engine_->identity().id, sizeof(hello.token)) == 0;
-    if (ours && engine_->knows(hello.connection)) {
+    if (ours && engine_->has_send_connection(hello.connection)) {
       reply.status = HelloStatus::kOk;
-      engine_->hear_nics(hello);
+      engine_->learn_nics(hello);
     }
   } else {
     receiver = engine_->receiver_for(hello);
@@ -131,7 +131,7 @@ void Handshakes::answer(Incoming* incoming, uint64_t now) {
     ::close(incoming->fd);
     return;
   }
-  Entered entered(receiver.get());
+  ConnectionLock locked(receiver.get());
   if (hello.nic_count > receiver->peer_nics().size())
     receiver->set_peer(hello.process, hello.nics, hello.nic_count);
   reply.status = receiver->hello(hello, incoming->nic, &reply.held, now);
@@ -172,7 +172,7 @@ int Handshakes::dial_socket(uint32_t nic, const uint8_t address[16], uint16_t po
 
 void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint64_t now) {
   if (connection->direction() != Direction::kSend) return;
-  auto* sender = static_cast<Sender*>(connection.get());
+  auto* sender = static_cast<SendConnection*>(connection.get());
   PeerRoute route;
   if (!engine_->find_route(*connection, &route)) return;
   engine_->extend_lanes(sender, route, now);
@@ -180,7 +180,7 @@ void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint
     DialPlan plan;
     uint32_t nic = 0, remote = 0, lanes = 0;
     {
-      Entered entered(sender);
+      ConnectionLock locked(sender);
       if (!sender->want_dial(now, &plan)) return;
       nic = sender->lanes()[plan.lane].nic;
       remote = sender->lanes()[plan.lane].remote_nic;
@@ -211,12 +211,12 @@ void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint
     if (fd < 0) {
       end_dial(id, error, now);
     } else {
-      engine_->watch(fd, Watched::kDial, id, EPOLLOUT);
+      engine_->watch(fd, PollSource::kDial, id, EPOLLOUT);
     }
   }
 }
 
-void Handshakes::start_probe(const std::shared_ptr<Receiver>& receiver, uint64_t now) {
+void Handshakes::start_probe(const std::shared_ptr<RecvConnection>& receiver, uint64_t now) {
   PeerRoute route;
   if (!engine_->find_route(*receiver, &route) || route.nics.empty()) return;
   // Another pair of NICs each time.
@@ -229,7 +229,7 @@ void Handshakes::start_probe(const std::shared_ptr<Receiver>& receiver, uint64_t
   dial->deadline_ns = now + kHandshakeNs;
   dial->hello.kind = HelloKind::kProbe;
   {
-    Entered entered(receiver.get());
+    ConnectionLock locked(receiver.get());
     memcpy(dial->hello.token, receiver->peer().id, sizeof(dial->hello.token));
     receiver->probing = true;
   }
@@ -242,7 +242,7 @@ void Handshakes::start_probe(const std::shared_ptr<Receiver>& receiver, uint64_t
   if (fd < 0) {
     end_dial(id, error, now);
   } else {
-    engine_->watch(fd, Watched::kDial, id, EPOLLOUT);
+    engine_->watch(fd, PollSource::kDial, id, EPOLLOUT);
   }
 }
 
@@ -262,7 +262,7 @@ void Handshakes::serve_dial(uint64_t id, uint64_t now) {
       return;
     }
     dial->connected = true;
-    engine_->watch(dial->fd, Watched::kDial, id, EPOLLIN);
+    engine_->watch(dial->fd, PollSource::kDial, id, EPOLLIN);
     return;
   }
   auto* into = reinterpret_cast<uint8_t*>(&dial->reply);
@@ -284,7 +284,7 @@ void Handshakes::end_dial(uint64_t id, int error, uint64_t now) {
   dials_.erase(found);
   if (dial->fd >= 0) engine_->unwatch(dial->fd);
   auto& connection = dial->connection;
-  Entered entered(connection.get());
+  ConnectionLock locked(connection.get());
   bool gone = error == 0 && dial->reply.status == HelloStatus::kUnknown;
   if (error == ECONNREFUSED) ++connection->refusals;
   if (error == 0 && !gone) connection->refusals = 0;
@@ -297,7 +297,7 @@ void Handshakes::end_dial(uint64_t id, int error, uint64_t now) {
       connection->peer_lost("the peer process has closed this connection", now);
     return;
   }
-  auto* sender = static_cast<Sender*>(connection.get());
+  auto* sender = static_cast<SendConnection*>(connection.get());
   std::unique_ptr<LaneTransport> transport;
   const HelloReply* reply = error == 0 ? &dial->reply : nullptr;
   if (reply != nullptr && !gone && (!sender->peer_known() || reply->nic_count > sender->peer_nics().size()))
@@ -338,21 +338,21 @@ void Handshakes::drop_late(uint64_t now) {
 void Handshakes::announce_nics(const std::shared_ptr<Connection>& connection, uint64_t now) {
   if (connection->direction() != Direction::kReceive) return;
   {
-    Entered entered(connection.get());
+    ConnectionLock locked(connection.get());
     if (connection->lost() || connection->closed() || connection->closed_by_peer() ||
         connection->lanes_up() == 0 || connection->announced_nics >= engine_->nic_count() ||
         connection->probing || now < connection->next_probe_ns)
       return;
     connection->next_probe_ns = now + kAnnounceEveryNs;
   }
-  start_probe(std::static_pointer_cast<Receiver>(connection), now);
+  start_probe(std::static_pointer_cast<RecvConnection>(connection), now);
 }
 
 // Without any lane: is the peer unreachable for now, or gone?
-void Handshakes::judge_peer(const std::shared_ptr<Connection>& connection, uint64_t now) {
+void Handshakes::check_peer(const std::shared_ptr<Connection>& connection, uint64_t now) {
   bool probe = false;
   {
-    Entered entered(connection.get());
+    ConnectionLock locked(connection.get());
     if (connection->lost() || connection->closed() || connection->closed_by_peer() ||
         connection->lanes_up() > 0)
       return;
@@ -375,7 +375,7 @@ void Handshakes::judge_peer(const std::shared_ptr<Connection>& connection, uint6
       probe = true;
     }
   }
-  if (probe) start_probe(std::static_pointer_cast<Receiver>(connection), now);
+  if (probe) start_probe(std::static_pointer_cast<RecvConnection>(connection), now);
 }
 
 }  // namespace fabricpulse

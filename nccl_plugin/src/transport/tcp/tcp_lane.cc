@@ -1,4 +1,4 @@
-#include "tcp/tcp_lane.h"
+#include "transport/tcp/tcp_lane.h"
 
 #include <errno.h>
 #include <linux/sockios.h>

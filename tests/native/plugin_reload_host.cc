@@ -2,8 +2,8 @@
 // loads it again: every thread makes a context, connects to itself, sends messages and compares them, and
 // ends the context, over and over, while the others are anywhere in that.
 //
-// Usage: plugin_lives_host LIBRARY THREADS ROUNDS LIVES; FABRICPULSE_RUN_DIR must be set. Prints, before the
-// first life and after each, one line: `threads T descriptors D files F` of this process and its telemetry.
+// Usage: plugin_reload_host LIBRARY THREADS ROUNDS LOADS; FABRICPULSE_RUN_DIR must be set. Prints, before the
+// first load and after each, one line: `threads T descriptors D files F` of this process and its telemetry.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <stdint.h>
@@ -97,7 +97,7 @@ bool hasty(const NetV12* net, uint64_t seed, Ends* ends) {
     return false;
   good(net->close_send(ends->send), "closeSend");
   ends->send = nullptr;
-  usleep(100'000);  // the farewell arrives: longer than the keeper leaves a connection alone
+  usleep(100'000);  // the BYE arrives: longer than the service thread leaves a connection alone
   for (int tries = 0; ends->recv == nullptr; ++tries) {
     if (!good(net->accept(ends->listener, &ends->recv, &unused), "accept")) return false;
     if (tries > 10'000) {
@@ -234,10 +234,10 @@ int main(int argc, char** argv) {
   if (argc != 5 || run_dir == nullptr) return 2;
   const std::string plugin = std::string(run_dir) + "/plugin";
   long threads = strtol(argv[2], nullptr, 10), rounds = strtol(argv[3], nullptr, 10);
-  long lives = strtol(argv[4], nullptr, 10);
+  long loads = strtol(argv[4], nullptr, 10);
   std::thread([] {}).join();  // ThreadSanitizer has a thread of its own from the first one on
   show(plugin);
-  for (long life = 0; life < lives; ++life) {
+  for (long life = 0; life < incarnations; ++life) {
     void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       fprintf(stderr, "%s\n", dlerror());
@@ -250,7 +250,7 @@ int main(int argc, char** argv) {
     for (long thread = 0; thread < threads; ++thread)
       running.emplace_back([=] {
         for (long round = 0; round < rounds; ++round)
-          communicator(net, static_cast<uint64_t>((life * threads + thread) * rounds + round + 1));
+          communicator(net, static_cast<uint64_t>((load * threads + thread) * rounds + round + 1));
       });
     for (std::thread& thread : running) thread.join();
     dlclose(library);
