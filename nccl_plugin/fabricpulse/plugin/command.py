@@ -8,15 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 from rich.live import Live
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.plugin import environment, jobs, links
+from fabricpulse.plugin.arguments import parse_arguments
 from fabricpulse.plugin.locate import library
 from fabricpulse.plugin.status import status_table
 from fabricpulse.plugin_ipc.process import parse_name
+
+_output = click.option(
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to print it.",
+)
 
 
 @click.group()
@@ -36,65 +44,101 @@ def path(ld_path: bool) -> None:
 @click.option(
     "--nccl-version", metavar="VERSION", help="The job's NCCL, such as 2.27.3.  [default: the newest known]"
 )
-@click.option("--profiler-only", is_flag=True, help="Keep NCCL's own transport; only feed telemetry.")
+@click.option(
+    "--transport",
+    type=click.Choice([each.value for each in environment.Transport]),
+    default=environment.Transport.AUTO.value,
+    show_default=True,
+    help="tcp: the plugin moves the data, on TCP. observe: NCCL's own transport does, the plugin only measures. "
+    "auto: observe on a host with RDMA devices, else tcp.",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice([each.value for each in environment.Format]),
+    default=environment.Format.SHELL.value,
+    show_default=True,
+    help="shell: for eval. slurm: for a TaskProlog. env: for env files. json: with the reasons.",
+)
 @click.option(
     "--check", "check_only", is_flag=True, help="Check the present environment; print what is wrong with it."
 )
-def env(nccl_version: str | None, profiler_only: bool, check_only: bool) -> None:
-    """Print the variables that make NCCL load the plugin, as shell commands."""
+def env(
+    nccl_version: str | None,
+    transport: str,
+    format_: str,
+    check_only: bool,
+) -> None:
+    """Print the variables that make NCCL load the plugin: eval "$(fabricpulse plugin env)".
+
+    Standard output has the variables and nothing else. A job is never moved from RDMA to TCP unasked: on a host with
+    RDMA devices NCCL keeps its own transport and the plugin only observes, which standard error says.
+    """
     version = environment.parse_version(nccl_version) if nccl_version else None
-    wanted = environment.plan(library(), version, profiler_only)
-    if check_only:
-        problems = environment.check(wanted, os.environ)
-        for problem in problems:
-            click.echo(problem)
-        if problems:
-            sys.exit(1)
-        parts = [f"net v{wanted.net}"] if wanted.net else []
-        parts += [f"profiler v{wanted.profiler}"] if wanted.profiler else []
-        click.echo(f"NCCL will load {library()}: {', '.join(parts)}")
+    devices = environment.rdma_devices() if transport == environment.Transport.AUTO else []
+    observe = bool(devices) or transport == environment.Transport.OBSERVE
+    if devices:
+        click.echo(
+            f"This host has RDMA devices ({', '.join(devices)}), and the plugin's lanes are TCP: NCCL keeps its own "
+            "transport, the plugin only observes the job. To move the job to TCP all the same: --transport tcp",
+            err=True,
+        )
+    wanted = environment.plan(library(), version, observe)
+    if not check_only:
+        click.echo(wanted.render(environment.Format(format_), os.environ))
         return
-    for setting in wanted.settings:
-        click.echo(setting.shell())
+    problems = environment.check(wanted, os.environ)
+    for problem in problems:
+        click.echo(problem)
+    if problems:
+        sys.exit(1)
+    parts = [f"net v{wanted.net}"] if wanted.net else []
+    parts += [f"profiler v{wanted.profiler}"] if wanted.profiler else []
+    click.echo(f"NCCL will load {library()}: {', '.join(parts)}")
 
 
 @command.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--default", is_flag=True, help="Also the names that are found without any variable.")
-def link(folder: Path, default: bool) -> None:
+@_output
+def link(folder: Path, default: bool, output: str) -> None:
     """Make links to the library in FOLDER, by the names under which NCCL and RCCL look for it.
 
     With FOLDER in LD_LIBRARY_PATH, NCCL_NET_PLUGIN=fabricpulse and NCCL_PROFILER_PLUGIN=fabricpulse load it in jobs of
     NCCL and of RCCL alike. Links are replaced when they lead elsewhere; other files are left alone.
     """
-    for path in links.make_links(library(), folder, default):
-        click.echo(path)
+    made = [str(path) for path in links.make_links(library(), folder, default)]
+    click.echo(json.dumps({"links": made}) if output == "json" else "\n".join(made))
 
 
 @command.command()
 @click.argument("pid", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the jobs' own answers, one JSON object a line.")
+@_output
 @click.option("--watch", is_flag=True, help="Show a live table until interrupted.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks of --watch.",
+    help="Seconds between two samples of --watch.",
 )
-def status(pid: str | None, as_json: bool, watch: bool, interval: float) -> None:
+def status(pid: str | None, output: str, watch: bool, interval: float) -> None:
     """Show the lanes of all jobs of this host, or of process PID.
 
     PID is that of the job in its own container. Where several containers have it, say the name of its control socket
-    without .sock.
+    without .sock. With --output json the answers of the jobs are printed, one object a line. Exits with 1 if a job
+    did not answer.
     """
-    if as_json:
-        for job in jobs.select(pid):
-            click.echo(json.dumps({"pid": job.pid, "process": job.name, **_status(job)}))
-        return
+    if output == "json":
+        found = jobs.select(pid)
+        answers = jobs.ask_all(found, jobs.Job.status)
+        for job, answer in zip(found, answers, strict=True):
+            click.echo(json.dumps({"pid": job.pid, "process": job.name, **answer}))
+        sys.exit(any(not answer.get("ok") for answer in answers))
     if not watch:
-        Console().print(status_table(_statuses(jobs.select(pid))))
-        return
+        statuses = _statuses(jobs.select(pid))
+        Console().print(status_table(statuses))
+        sys.exit(any(not answer.get("ok") for answer in statuses.values()))
     previous, looked = _statuses(jobs.select(pid)), time.monotonic()
     try:
         with Live(status_table(previous), auto_refresh=False) as live:
@@ -133,35 +177,34 @@ def ctl(
 
     Operations: hello, status, events, lane.disable, lane.enable, lane.weight, lane.repath, nic.avoid, nic.restore,
     detail. For example: fabricpulse plugin ctl --all nic.avoid device=rail0
+
+    All jobs are asked at the same time; one that does not answer keeps none of the others from it. One JSON object a
+    line and job is printed. Exits with 1 if a job refused or did not answer.
     """
-    pid, operation, arguments = _operands(target, operation, arguments, everywhere)
-    if operation not in (*jobs.CHANGES, *jobs.READS):
-        known = ", ".join((*jobs.READS, *jobs.CHANGES))
-        raise UserError(f"operation {operation!r} is not known; known are {known}")
-    values = dict(_argument(argument) for argument in arguments)
-    refused = False
-    for job in jobs.select(pid):
+    pid, operation, texts = _operands(target, operation, arguments, everywhere)
+    values = parse_arguments(operation, texts)
+
+    def ask(job: jobs.Job) -> dict[str, Any]:
         if operation == "status" and not values:
-            answer = _status(job)
-        elif operation in jobs.READS:
-            answer = _call(job, {"op": operation, **values})
-        else:
-            number = (
-                generation
-                if generation is not None
-                else jobs.present_generation(_call(job, {"op": "status", "connections": False}))
-            )
-            answer = _call(job, jobs.change_message(operation, values, op_id, number))
+            return job.status()
+        if operation in jobs.READS:
+            return job.call({"op": operation, **values})
+        number = generation
+        if number is None:
+            number = jobs.present_generation(job.call({"op": "status", "connections": False}))
+        return job.call(jobs.change_message(operation, values, op_id, number))
+
+    found = jobs.select(pid)
+    answers = jobs.ask_all(found, ask)
+    for job, answer in zip(found, answers, strict=True):
         click.echo(json.dumps({"pid": job.pid, "process": job.name, **answer}))
-        refused = refused or not answer.get("ok", False)
-    if refused:
-        sys.exit(1)
+    sys.exit(any(not answer.get("ok") for answer in answers))
 
 
 def _operands(
     target: str | None, operation: str | None, arguments: tuple[str, ...], everywhere: bool
 ) -> tuple[str | None, str, tuple[str, ...]]:
-    """PID, operation and its arguments; with --all the first operand is the operation already."""
+    """PID, operation and its arguments; with --all the first operand is the operation."""
     if everywhere:
         rest = (*((operation,) if operation is not None else ()), *arguments)
         if target is None:
@@ -174,43 +217,7 @@ def _operands(
     return target, operation, arguments
 
 
-# Arguments that are numbers or null; all others are text, also a connection whose 16 digits are decimal.
-_NUMBERS = ("lane", "weight", "level", "since", "entropy")
-
-
-def _argument(text: str) -> tuple[str, Any]:
-    """`device=rail0`, `lane=3`, `weight=null` as (key, value). Raises UserError."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UserError(f"argument {text!r} is not of the form key=value")
-    if key not in _NUMBERS:
-        return key, value
-    try:
-        return key, msgspec.json.decode(value.encode(), type=float | int | None)
-    except msgspec.DecodeError as error:
-        raise UserError(f"argument {text!r}: {key} takes a number or null") from error
-
-
-def _call(job: jobs.Job, message: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return job.call(message)
-    except jobs.ControlError as error:
-        raise UserError(f"process {job.pid} did not answer on its control socket: {error}") from error
-
-
-def _status(job: jobs.Job) -> dict[str, Any]:
-    try:
-        return job.status()
-    except jobs.ControlError as error:
-        raise UserError(f"process {job.pid} did not answer on its control socket: {error}") from error
-
-
 def _statuses(found: list[jobs.Job]) -> dict[str, dict[str, Any]]:
-    """The status of each job that answers: one that ends between two looks is no error."""
-    answers = {}
-    for job, label in jobs.labels(found).items():
-        try:
-            answers[label] = job.status()
-        except jobs.ControlError as error:
-            answers[label] = {"ok": False, "error": {"code": "silent", "message": str(error)}}
-    return answers
+    """The status of each job: one that does not answer, or ends between two samples, is shown as such."""
+    answers = jobs.ask_all(found, jobs.Job.status)
+    return dict(zip(jobs.labels(found).values(), answers, strict=True))

@@ -5,11 +5,13 @@ tries the symbols of its own version first and then the older ones that it still
 """
 
 import ctypes
+import json
 import os
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from fabricpulse.core.errors import UserError
@@ -47,18 +49,46 @@ class Setting:
     reason: str
     prepended: bool = False
 
-    def shell(self) -> str:
-        """The command that sets it."""
-        rest = f"${{{self.name}:+:${self.name}}}" if self.prepended else ""
-        return f"export {self.name}={shlex.quote(self.value)}{rest}  # {self.reason}"
+    def whole(self, environment: Mapping[str, str]) -> str:
+        """The value in `environment`: with what the variable holds there already."""
+        held = environment.get(self.name, "") if self.prepended else ""
+        return f"{self.value}:{held}" if held else self.value
+
+
+class Transport(StrEnum):
+    """Who moves the job's data.
+
+    auto : the plugin, unless this host has RDMA devices; then as observe. tcp : the plugin, on TCP, whatever the host
+    has. observe : NCCL's own transport; the plugin's profiler feeds telemetry.
+    """
+
+    AUTO = "auto"
+    TCP = "tcp"
+    OBSERVE = "observe"
+
+
+class Format(StrEnum):
+    """How variables are printed.
+
+    shell : `export NAME='VALUE'`, for eval, with or without quotes around the substitution. slurm : `export NAME=VALUE`
+    with the value as it is, which is what a TaskProlog hands to its task. env : `NAME=VALUE`, for env files
+    (docker --env-file, EnvironmentFile=). json : one object, with the reasons.
+
+    No format but json carries comments: whoever reads it literally would make them part of a value.
+    """
+
+    SHELL = "shell"
+    SLURM = "slurm"
+    ENV = "env"
+    JSON = "json"
 
 
 @dataclass(frozen=True)
 class Plan:
     """What to set for one NCCL release.
 
-    net, profiler : the versions that NCCL will choose from this library. takes_paths : whether that release lets
-    NCCL_NET_PLUGIN be a path.
+    net, profiler : the versions that NCCL will choose from this library; net is 0 if NCCL keeps its own transport.
+    takes_paths : whether that release lets NCCL_NET_PLUGIN be a path.
     """
 
     library: Path
@@ -66,6 +96,28 @@ class Plan:
     settings: tuple[Setting, ...]
     net: int
     profiler: int | None
+
+    def render(self, style: Format, environment: Mapping[str, str]) -> str:
+        """The settings in that format; `environment` is what prepended ones are prepended to.
+
+        Raises UserError for a value that it cannot carry.
+        """
+        if style is Format.JSON:
+            variables = {setting.name: setting.whole(environment) for setting in self.settings}
+            reasons = {setting.name: setting.reason for setting in self.settings}
+            versions = {"net": self.net or None, "profiler": self.profiler}
+            return json.dumps({"variables": variables, "reasons": reasons, **versions})
+        return "\n".join(_render(setting, style, environment) for setting in self.settings)
+
+
+def _render(setting: Setting, style: Format, environment: Mapping[str, str]) -> str:
+    if style is Format.SHELL:
+        rest = f"${{{setting.name}:+:${setting.name}}}" if setting.prepended else ""
+        return f"export {setting.name}={shlex.quote(setting.value)}{rest}"
+    value = setting.whole(environment)
+    if "\n" in value or value != value.strip():
+        raise UserError(f"{setting.name}={value!r} cannot be said in the format {style}; use --format json")
+    return f"{'export ' if style is Format.SLURM else ''}{setting.name}={value}"
 
 
 def parse_version(text: str) -> tuple[int, int]:
@@ -85,6 +137,14 @@ def exported_versions(library: Path) -> tuple[set[int], set[int]]:
     net = {version for version in range(4, 20) if hasattr(handle, f"ncclNetPlugin_v{version}")}
     profiler = {version for version in range(1, 20) if hasattr(handle, f"ncclProfiler_v{version}")}
     return net, profiler
+
+
+def rdma_devices(folder: Path = Path("/sys/class/infiniband")) -> list[str]:
+    """The RDMA devices that the kernel has, whatever the state of their ports: a link may be down just now."""
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return []
 
 
 def plan(library: Path, nccl: tuple[int, int] | None, profiler_only: bool = False) -> Plan:
@@ -147,6 +207,8 @@ def _oldest(net_versions: set[int]) -> str:
 def check(wanted: Plan, environment: Mapping[str, str]) -> list[str]:
     """What is wrong with `environment` for this plan, one sentence each; empty when it will work."""
     problems = []
+    if wanted.net == 0 and environment.get("NCCL_NET", "").lower() == NET_NAME:
+        problems.append(f"NCCL_NET={NET_NAME} moves the job to TCP lanes; unset it, or say --transport tcp")
     for setting in wanted.settings:
         if (
             setting.prepended

@@ -1,6 +1,9 @@
 """The processes of this host that have loaded the plugin, and how to talk to them."""
 
+import time
 from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,9 @@ from uuid import uuid4
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.run_dir import plugin_dir
 from fabricpulse.plugin_ipc.control import ControlClient, ControlError
-from fabricpulse.plugin_ipc.process import is_gone, parse_name
+from fabricpulse.plugin_ipc.process import is_gone, parse_name, refuses
 
-# Plugin commands that change something: they carry an operation id and a generation.
-CHANGES = ("lane.disable", "lane.enable", "lane.weight", "lane.repath", "nic.avoid", "nic.restore", "detail")
+# Operations that change nothing; all others carry an operation id and a generation.
 READS = ("hello", "status", "events")
 
 
@@ -34,10 +36,14 @@ class Job:
             return client.call(message)
 
     def status(self, timeout_s: float = 2.0) -> dict[str, Any]:
-        """The answer to `status` with all connections, however many messages that takes. Raises ControlError."""
+        """The answer to `status` with all connections, however many messages that takes. Raises ControlError, also
+        when the last of them is not there five time-outs after the first was asked for."""
+        limit = time.monotonic() + 5 * timeout_s
         with ControlClient(self.socket, timeout_s) as client:
             whole = page = client.call({"op": "status"})
             while page.get("next") is not None:
+                if time.monotonic() > limit:
+                    raise ControlError(f"{self.socket}: the answer does not come to an end")
                 page = client.call({"op": "status", "after": page["next"]})
                 if not page.get("ok"):
                     return page
@@ -46,11 +52,11 @@ class Job:
 
 
 def find_jobs(folder: Path | None = None) -> list[Job]:
-    """The processes with a control socket, by pid; sockets of processes that are gone are left out."""
+    """The processes with a control socket, by pid; sockets that nobody listens on are left out."""
     jobs = []
     for path in (folder or plugin_dir()).glob("*.sock"):
         process = parse_name(path.stem)
-        if process is not None and not is_gone(path):
+        if process is not None and not is_gone(path) and not refuses(path):
             jobs.append(Job(process.pid, path))
     return sorted(jobs, key=lambda job: (job.pid, job.name))
 
@@ -80,6 +86,20 @@ def select(which: str | None) -> list[Job]:
     return jobs
 
 
+def ask_all(jobs: Sequence[Job], ask: Callable[[Job], dict[str, Any]]) -> list[dict[str, Any]]:
+    """What `ask` returned for each job, in their order. All are asked at the same time, so that those that do not
+    answer cost one time-out together; their answer is an error with the code `silent`."""
+
+    def answer(job: Job) -> dict[str, Any]:
+        try:
+            return ask(job)
+        except ControlError as error:
+            return {"ok": False, "error": {"code": "silent", "message": f"did not answer: {error}"}}
+
+    with ThreadPoolExecutor(max_workers=min(max(len(jobs), 1), 128)) as pool:
+        return list(pool.map(answer, jobs))
+
+
 def change_message(
     operation: str, arguments: dict[str, Any], op_id: str | None, generation: int
 ) -> dict[str, Any]:
@@ -93,10 +113,10 @@ def present_generation(status: dict[str, Any]) -> int:
 
 
 __all__ = [
-    "CHANGES",
     "READS",
     "ControlError",
     "Job",
+    "ask_all",
     "change_message",
     "find_jobs",
     "labels",

@@ -48,7 +48,7 @@ def is_gone(control_socket: Path) -> bool:
     process = parse_name(control_socket.stem)
     if process is None:
         return True
-    return _refuses(control_socket) if process.is_foreign() else not process_exists(process.pid)
+    return refuses(control_socket) if process.is_foreign() else not process_exists(process.pid)
 
 
 def process_exists(pid: int) -> bool:
@@ -62,7 +62,7 @@ def process_exists(pid: int) -> bool:
     return True
 
 
-def _refuses(path: Path) -> bool:
+def refuses(path: Path) -> bool:
     """Whether nobody listens there. A server that is busy, or that may not be asked, is one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as client:
         client.setblocking(False)

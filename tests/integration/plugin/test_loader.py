@@ -68,7 +68,7 @@ def recommended(*options: str) -> dict[str, str]:
 
 def test_the_printed_environment_makes_nccl_choose_v12(loader: list[str], tmp_path: Path) -> None:
     """Net v12 and profiler v7 of the one library, initialised and finalised without an error; nothing is left."""
-    env = recommended()
+    env = recommended("--transport", "tcp")
     assert env["NCCL_NET"] == "fabricpulse"
     said = load(loader, tmp_path, **env)
     assert has(said, "NET/Plugin: Loaded net plugin fabricpulse (v12)")
@@ -93,7 +93,7 @@ def test_by_its_short_name(loader: list[str], tmp_path: Path) -> None:
 
 def test_profiler_beside_nccls_own_transport(loader: list[str], tmp_path: Path) -> None:
     """Telemetry-only mode: the profiler is ours, the transport is not."""
-    said = load(loader, tmp_path, **recommended("--profiler-only"), NCCL_IB_DISABLE="1")
+    said = load(loader, tmp_path, **recommended("--transport", "observe"), NCCL_IB_DISABLE="1")
     assert has(said, "PROFILER/Plugin: Loaded fabricpulse (v7)")
     assert not has(said, "Assigned NET plugin fabricpulse")
     assert "result ncclProfilerPluginInit 0" in said

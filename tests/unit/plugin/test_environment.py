@@ -1,13 +1,17 @@
 """`fabricpulse plugin env` prints what each NCCL release needs, and finds what is wrong with an environment."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.plugin import environment
+from fabricpulse.plugin.command import command
+from fabricpulse.plugin.environment import Format
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +107,7 @@ def test_a_short_name_on_the_loaders_path_is_right(library: Path) -> None:
 def test_a_release_that_takes_no_path_finds_it_by_name(library: Path, before: str) -> None:
     """NCCL before 2.21 makes libnccl-net-VALUE.so of whatever NCCL_NET_PLUGIN says."""
     plan = environment.plan(library, (2, 20))
-    commands = "\n".join(setting.shell() for setting in plan.settings)
+    commands = plan.render(Format.SHELL, {})
     script = f"{commands}\necho $NCCL_NET_PLUGIN $LD_LIBRARY_PATH"
     done = subprocess.run(
         ["sh", "-c", script], env={"LD_LIBRARY_PATH": before}, capture_output=True, text=True, check=True
@@ -145,3 +149,93 @@ def test_a_file_that_is_no_library_is_one_sentence(tmp_path: Path) -> None:
     broken.write_text("no library")
     with pytest.raises(UserError, match="cannot be loaded"):
         environment.plan(broken, (2, 30))
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("evaluate", ['eval "$(cat commands)"', "eval $(cat commands)"])
+def test_shell_commands_are_safe_for_eval(library: Path, tmp_path: Path, shell: str, evaluate: str) -> None:
+    """With and without quotes around the substitution every variable has its value and nothing more."""
+    plan = environment.plan(library, (2, 20))
+    (tmp_path / "commands").write_text(plan.render(Format.SHELL, {}))
+    names = [setting.name for setting in plan.settings]
+    script = f"{evaluate}; " + "; ".join(f'printf "%s\\n" "${name}"' for name in names)
+    done = subprocess.run(
+        [shell, "-c", script],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout.splitlines(), done.stderr) == ([setting.value for setting in plan.settings], "")
+
+
+@pytest.mark.parametrize(("style", "prefix"), [(Format.SLURM, "export "), (Format.ENV, "")])
+def test_formats_that_are_read_literally_have_values_only(library: Path, style: Format, prefix: str) -> None:
+    """slurmd (_run_script_and_set_env) and docker --env-file take all behind the first = as the value: no comment, no
+    quotes, no reference to another variable."""
+    plan = environment.plan(library, (2, 20))
+    lines = plan.render(style, {"LD_LIBRARY_PATH": "/opt/lib"}).splitlines()
+    assert all(line.startswith(prefix) for line in lines)
+    values = dict(line.removeprefix(prefix).split("=", 1) for line in lines)
+    assert values == {
+        "NCCL_NET_PLUGIN": "fabricpulse",
+        "NCCL_NET": "fabricpulse",
+        "LD_LIBRARY_PATH": f"{library.parent}:/opt/lib",
+    }
+
+
+def test_json_has_the_reasons(library: Path) -> None:
+    """Variables as they shall be, why each, and the versions that NCCL will choose."""
+    found = json.loads(environment.plan(library, (2, 30)).render(Format.JSON, {}))
+    assert found["variables"]["NCCL_NET"] == "fabricpulse"
+    assert set(found["reasons"]) == set(found["variables"])
+    assert (found["net"], found["profiler"]) == (12, 6)
+
+
+def test_a_value_that_a_format_cannot_carry_is_refused(library: Path) -> None:
+    """A line break would end the value in the middle."""
+    plan = environment.Plan(library, True, (environment.Setting("NAME", "a\nb", "why"),), 12, None)
+    with pytest.raises(UserError, match="--format json"):
+        plan.render(Format.SLURM, {})
+
+
+@pytest.fixture
+def rdma(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host with RDMA devices."""
+    monkeypatch.setattr("fabricpulse.plugin.command.library", lambda: library)
+    monkeypatch.setattr(environment, "rdma_devices", lambda: ["mlx5_0", "mlx5_1"])
+
+
+@pytest.mark.usefixtures("rdma")
+def test_a_job_is_not_moved_from_rdma_to_tcp_unasked() -> None:
+    """On a host with RDMA devices NCCL keeps its transport; that is said, on standard error, with the way out."""
+    done = CliRunner().invoke(command, ["env"])
+    assert done.exit_code == 0
+    assert "NCCL_NET" not in done.stdout
+    assert "NCCL_PROFILER_PLUGIN" in done.stdout
+    assert "mlx5_0, mlx5_1" in done.stderr
+    assert "--transport tcp" in done.stderr
+
+
+@pytest.mark.usefixtures("rdma")
+def test_tcp_on_an_rdma_host_is_had_by_asking(library: Path) -> None:
+    """--transport tcp says nothing and moves the job."""
+    done = CliRunner().invoke(command, ["env", "--transport", "tcp"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "export NCCL_NET=fabricpulse" in done.stdout
+
+
+@pytest.mark.usefixtures("rdma")
+def test_a_job_that_would_move_to_tcp_fails_the_check() -> None:
+    """--check on an RDMA host names NCCL_NET=fabricpulse."""
+    done = CliRunner(env={"NCCL_NET": "fabricpulse"}).invoke(command, ["env", "--check"])
+    assert done.exit_code == 1
+    assert "moves the job to TCP" in done.stdout
+
+
+def test_rdma_devices_are_the_kernels(tmp_path: Path) -> None:
+    """By /sys/class/infiniband; a kernel without it has none."""
+    assert environment.rdma_devices(tmp_path / "absent") == []
+    (tmp_path / "rxe0").mkdir()
+    assert environment.rdma_devices(tmp_path) == ["rxe0"]
