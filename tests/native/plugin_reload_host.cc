@@ -237,7 +237,7 @@ int main(int argc, char** argv) {
   long loads = strtol(argv[4], nullptr, 10);
   std::thread([] {}).join();  // ThreadSanitizer has a thread of its own from the first one on
   show(plugin);
-  for (long life = 0; life < incarnations; ++life) {
+  for (long load = 0; load < loads; ++load) {
     void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       fprintf(stderr, "%s\n", dlerror());
