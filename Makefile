@@ -12,7 +12,7 @@ NAME ?=
 
 NATIVE := CMakeLists.txt $(shell find core exporters nccl_plugin clocksync -name CMakeLists.txt -o -name '*.cc' -o -name '*.h' -o -name '*.c')
 
-.PHONY: help build demo test test-unit lint format rules docs bench wheel-test clean
+.PHONY: help build demo test test-slow test-all quickcheck lint format rules docs bench wheel-test clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,19 +26,28 @@ build: $(STAMP) ## Install system packages (as root), the virtual environment an
 demo: $(STAMP) ## Play a NIC fault on a fleet of network namespaces; options in ARGS="--headless --json FILE"
 	$(BIN)/fabricpulse demo $(ARGS)
 
-# The wheel first: it takes half a minute, and the summary that people look for is the last one. Both always run.
-test: $(STAMP) ## Test the built wheel, then everything; ARGS="-k flap" goes to pytest
-	@scripts/system_packages.sh test
-	@status=0; \
-	$(MAKE) --no-print-directory wheel-test || status=$$?; \
-	$(BIN)/python -Im pytest $(ARGS) || status=$$?; \
-	exit $$status
+# On twice as many processes as cores: half of what tests do is wait (tests/README.md). What shares a fixture of its
+# module stays together; the modules go in the order of testpaths, the long ones first.
+PYTEST := $(BIN)/python -Im pytest -n auto --dist loadscope --no-loadscope-reorder
 
-test-unit: $(STAMP) ## Run the tests that need no namespaces and no servers
+test: $(STAMP) ## Run the tests but the slow ones, minutes; ARGS="-k flap" goes to pytest
 	@scripts/system_packages.sh test
-	$(BIN)/python -Im pytest tests/unit $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
-wheel-test: $(STAMP) ## Build the wheel, install it in an empty environment, test it without the sources
+test-slow: $(STAMP) ## Run the slow tests: chaos, soak, many seeds
+	@scripts/system_packages.sh test
+	$(PYTEST) -m slow $(ARGS)
+
+test-all: $(STAMP) ## Run all tests at once, as .ci/run does
+	@scripts/system_packages.sh test
+	$(PYTEST) $(ARGS)
+
+quickcheck: $(STAMP) ## Check style, run the unit tests and one lab: the inner loop
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(PYTEST) -m "not slow and not build" tests/integration/lab/test_network.py tests/unit $(ARGS)
+
+wheel-test: $(STAMP) ## Test the wheel in an empty environment, without the sources (part of test)
 	VENV=$(VENV) scripts/wheel_test.sh
 
 lint: $(STAMP) ## Check style, types, formatting, generated files

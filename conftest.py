@@ -1,7 +1,10 @@
-"""In continuous integration a test that is skipped has failed: what was not run was not shown to work.
+"""How the suite is run: skips that fail, and on how many processes.
 
-Elsewhere a test may skip with a reason (no root, no Prometheus). With CI=true each skip is a failure that gives the
-reason, unless the reason begins with "hardware:", for what only machines with that device or kernel can show.
+In continuous integration a test that is skipped has failed: what was not run was not shown to work. Elsewhere a test
+may skip with a reason (no root, no Prometheus). With CI=true each skip is a failure that gives the reason, unless the
+reason begins with "hardware:", for what only machines with that device or kernel can show.
+
+`-n auto` (make test) is twice as many processes as cores: half of what tests do is wait for daemons.
 """
 
 import os
@@ -43,3 +46,9 @@ def _gate(report: Report) -> Report:
         report.outcome = "failed"
         report.longrepr = f"skipped in CI, where everything must run: {reason}"
     return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Not more than 16: beyond that the longest module decides how long it takes."""
+    return min(16, 2 * len(os.sched_getaffinity(0)))

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.rows import Rows, quantile
-from tests.fixtures.remediation_stack import Stack, alert, kill, wait_until, webhook
+from tests.fixtures.remediation_stack import Stack, alert, kill, webhook
+from tests.fixtures.waiting import wait_for
 
 rows = Rows("remediation")
 
@@ -90,7 +91,7 @@ def latency(stack: Stack, rounds: int) -> None:
         count = len(stack.effects())
         begun = time.monotonic()
         stack.post(webhook(alert(starts_at=start)))
-        wait_until(partial(_more_effects, stack, count), "acted", 10)
+        wait_for(partial(_more_effects, stack, count), 10, "acted")
         acted.append(time.monotonic() - begun)
         stack.wait_phase("avoided")
         action = [a for a in stack.actions() if a["action"] == "nic.avoid"][-1]
@@ -117,7 +118,7 @@ def crash_loop(stack: Stack, rounds: int) -> None:
         kill(stack.receiver)
         begun = time.monotonic()
         stack.start_receiver()
-        wait_until(lambda: stack.post(body)[0] == 200, "accepts again", 30)
+        wait_for(lambda: stack.post(body)[0] == 200, 30, "accepts again")
         accepted += 1
         back.append(time.monotonic() - begun)
     exported = stack.folder / "export"

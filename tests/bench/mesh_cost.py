@@ -17,7 +17,8 @@ from typing import Any
 import yaml
 from tests.bench.mesh_rows import report
 from tests.bench.rows import quantile
-from tests.integration.mesh.mesh_fleet import MeshFleet, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.mesh.mesh_fleet import MeshFleet
 
 from fabricpulse.lab import Host, Lab, LabProcess
 

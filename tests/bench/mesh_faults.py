@@ -18,7 +18,8 @@ from typing import Any
 
 from tests.bench.mesh_rows import report
 from tests.bench.rows import quantile
-from tests.integration.mesh.mesh_fleet import PORT, MeshFleet, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.mesh.mesh_fleet import PORT, MeshFleet
 
 from fabricpulse.lab import Lab, Nic
 from fabricpulse.lab.servers import start_alertmanager
@@ -87,7 +88,7 @@ def bench_detect(interval_s: float, faults: int, must: str) -> None:
                 wait_for(partial(watches[host].shows, nic.device, "1"), 10, "connected")
                 time.sleep(rng.uniform(0.05, 0.15))  # at any moment of the exporter's rhythm
                 with nic.down() as fault:
-                    wait_for(partial(watches[host].shows, nic.device, "0"), 10, "disconnected")
+                    wait_for(partial(watches[host].shows, nic.device, "0"), 10, "disconnected", poll_s=0.01)
                     times.append((time.time_ns() - fault.event.before_ns) / 1e6)
             return times
 
@@ -139,7 +140,7 @@ def bench_alert(faults: int) -> None:
             for name, nic in nics_of_rail(fleet, rail, count, 4):
                 wait_for(partial(quiet, name, nic.device), 10, "connected, and no alert")
                 with nic.down() as fault:
-                    wait_for(partial(firing, name, nic.device), 10, "the alert")
+                    wait_for(partial(firing, name, nic.device), 10, "the alert", poll_s=0.01)
                     times.append((time.time_ns() - fault.event.before_ns) / 1e6)
             return times
 

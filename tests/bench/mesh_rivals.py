@@ -15,7 +15,8 @@ from tests.bench.mesh_faults import Watch, fleet_of_four
 from tests.bench.mesh_rows import report
 from tests.bench.rows import cpu_seconds
 from tests.fixtures.debian_tool import debian_tool
-from tests.integration.mesh.mesh_fleet import MeshFleet, Scrape, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.mesh.mesh_fleet import MeshFleet, Scrape
 
 from fabricpulse.core.errors import UserError
 
@@ -67,7 +68,7 @@ def fault_times(
         wait_for(alive, 20, "the peer to see the link")
         time.sleep(random.Random(len(times)).uniform(0.1, 1.1))  # at any moment of the rival's period
         with fleet.lab.host("h1").nic("rail0").down() as fault:
-            wait_for(dead, 20, "the peer to miss the link")
+            wait_for(dead, 20, "the peer to miss the link", poll_s=0.01)
             times.append((time.time_ns() - fault.event.before_ns) / 1e6)
     return times
 

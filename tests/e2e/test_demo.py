@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab.demo.scenarios import SCENARIOS
@@ -100,10 +101,7 @@ def test_the_demo_leaves_nothing_behind(signum: signal.Signals) -> None:
         assert not directory.exists()
     # After kill -9 the files stay: nobody was left to remove them, and they hold no process.
     shutil.rmtree(directory, ignore_errors=True)
-    deadline = time.monotonic() + 10
-    while left := [pid for pid in processes if alive(pid)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    wait_for(lambda: not any(map(alive, processes)), 10, f"the end of {processes}")
 
 
 def children(pid: int) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.fixtures.waiting import Patience
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.waiting import wait_at_most
@@ -35,11 +36,9 @@ class Fleet:
 
     async def wait_for(self, what: str, check: Callable[[], Any], seconds: float = 30.0) -> None:
         """Returns once `check` is true. Fails naming `what`."""
-        deadline = time.monotonic() + seconds
+        patience = Patience(seconds)
         while not check():
-            assert time.monotonic() < deadline, (
-                f"not seen within {seconds} s: {what}; troubles: {self.seen.troubles}"
-            )
+            assert patience.left(), f"not seen within {seconds} s: {what}; troubles: {self.seen.troubles}"
             self.changed.clear()
             await wait_at_most(self.changed, 0.5)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.ports import reserved_port
+from tests.fixtures.waiting import wait_for
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, FleetTime, raw_now_ns
@@ -270,14 +271,6 @@ def disagreement(
     spread = max(t.fleet_ns for t in times) - min(t.fleet_ns for t in times)
     hold = all(abs(a.fleet_ns - b.fleet_ns) <= a.bound_ns + b.bound_ns for a in times for b in times)
     return spread, hold, times
-
-
-def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> float:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
-    return time.monotonic() - began
 
 
 def all_have(fleet: SyntheticFleet, hosts: list[str], status: ClockStatus) -> bool:

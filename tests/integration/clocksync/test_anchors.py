@@ -1,6 +1,7 @@
 """Hosts that carry UTC: the truth is the kernel's time, and every host's fleet time must hold it within its bound."""
 
-from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, read, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, read
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.clocksync.sidecar.host_clock import HostClock

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.bench.clock_peers import ChronyTracking, build_preload
 from tests.fixtures.debian_tool import debian_tool
-from tests.integration.clocksync.daemons import Daemons, all_have, read, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.clocksync.daemons import Daemons, all_have, read
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.clocksync.outputs.chrony_refclock import SHM_KEY, NtpShm, _ShmTime

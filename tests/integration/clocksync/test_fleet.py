@@ -7,7 +7,8 @@ from pathlib import Path
 import bcrypt
 import pytest
 import trustme
-from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, disagreement, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, disagreement
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockStatus

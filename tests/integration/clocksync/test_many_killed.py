@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.clocksync.daemons import Daemons, Watch, all_have, disagreement, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.clocksync.daemons import Daemons, Watch, all_have, disagreement
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockStatus

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus

@@ -4,16 +4,8 @@ import json
 from functools import partial
 
 import pytest
-from tests.integration.clocksync.daemons import (
-    HOSTS,
-    Daemons,
-    Relay,
-    Watch,
-    all_have,
-    disagreement,
-    read,
-    wait_for,
-)
+from tests.fixtures.waiting import wait_for
+from tests.integration.clocksync.daemons import HOSTS, Daemons, Relay, Watch, all_have, disagreement, read
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockStatus

@@ -13,14 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from tests.fixtures.ports import reserved_port
-from tests.integration.clocksync.daemons import (
-    HOSTS,
-    Daemons,
-    Watch,
-    all_have,
-    disagreement,
-    wait_for,
-)
+from tests.fixtures.waiting import wait_for
+from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, disagreement
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockStatus

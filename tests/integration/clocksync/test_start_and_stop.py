@@ -3,7 +3,8 @@
 import signal
 from pathlib import Path
 
-from tests.integration.clocksync.daemons import HOSTS, Daemons, all_have, read, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.clocksync.daemons import HOSTS, Daemons, all_have, read
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus

@@ -10,7 +10,8 @@ import bcrypt
 import pytest
 import trustme
 from tests.fixtures.ports import reserved_port
-from tests.integration.clocksync.daemons import HOSTS, Daemons, all_have, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.clocksync.daemons import HOSTS, Daemons, all_have
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockStatus

@@ -18,7 +18,8 @@ import pytest
 from tests.bench.clock_peers import build_preload
 from tests.fixtures.debian_tool import debian_tool
 from tests.fixtures.ports import reserved_port
-from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, read, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, read
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.clocksync.sidecar.host_clock import HostClock

@@ -1,14 +1,12 @@
 """Real Prometheus and Alertmanager in a lab."""
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 from urllib.request import urlopen
 
 import pytest
 import yaml
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab
@@ -18,15 +16,6 @@ from fabricpulse.lab.tools import Tools, find_tools, version_of
 pytestmark = [pytest.mark.root, pytest.mark.prometheus]
 
 NO_RECEIVER = {"route": {"receiver": "none"}, "receivers": [{"name": "none"}]}
-T = TypeVar("T")
-
-
-def eventually(ask: Callable[[], T], seconds: float = 20.0) -> T:
-    """The first answer that is not empty."""
-    deadline = time.monotonic() + seconds
-    while not (answer := ask()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return answer
 
 
 def test_a_scrape_becomes_an_alert_in_alertmanager(lab: Lab, tools: Tools) -> None:
@@ -54,14 +43,14 @@ def test_a_scrape_becomes_an_alert_in_alertmanager(lab: Lab, tools: Tools) -> No
         },
         tools=tools,
     )
-    alerts = eventually(lambda: alertmanager.alerts('alertname="FabricTest"'))
+    alerts = wait_for(lambda: alertmanager.alerts('alertname="FabricTest"'), 20, "alerts")
     assert alerts[0]["labels"]["instance"] == "h0:9100"
     assert [target["health"] for target in prometheus.targets()] == ["up"]
     assert [result["value"][1] for result in prometheus.query("fabric_test_value")] == ["3"]
     with urlopen(f"{prometheus.forward()}/-/ready", timeout=5) as answer:  # noqa: S310 - http of ours
         assert answer.status == 200
     alertmanager.post([{"labels": {"alertname": "Posted", "severity": "info"}}])
-    assert eventually(lambda: alertmanager.alerts('alertname="Posted"'))
+    assert wait_for(lambda: alertmanager.alerts('alertname="Posted"'), 20, "alerts")
     assert (prometheus.stop(), alertmanager.stop()) == (0, 0)
 
 

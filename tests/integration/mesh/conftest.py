@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.integration.mesh.mesh_fleet import MeshFleet, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.mesh.mesh_fleet import MeshFleet
 
 from fabricpulse.lab import Lab
 

@@ -3,10 +3,11 @@
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWriter, ClockStatus
 from fabricpulse.lab import Lab, LabProcess
@@ -163,14 +164,3 @@ class MeshFleet:
             return True
 
         wait_for(green, timeout, "all edges up")
-
-
-def wait_for(condition: Callable[[], Any], timeout: float, what: str) -> Any:
-    """Polls until `condition` is true and returns what it returned; AssertionError naming `what` when it is not."""
-    deadline = time.monotonic() + timeout
-    while True:
-        result = condition()
-        if result:
-            return result
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
-        time.sleep(0.01)  # the conditions are HTTP requests and files: they give no event, and each costs CPU

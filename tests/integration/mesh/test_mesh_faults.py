@@ -4,7 +4,8 @@ import json
 import time
 
 import pytest
-from tests.integration.mesh.mesh_fleet import DISCONNECTS, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.mesh.mesh_fleet import DISCONNECTS
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("green_again")]
 

@@ -1,7 +1,8 @@
 """Delay that comes and goes on a real link: told against the edge's own habit, and visible though nobody looked."""
 
 import pytest
-from tests.integration.mesh.mesh_fleet import MeshFleet, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.mesh.mesh_fleet import MeshFleet
 
 from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, ProbeRingReader
 

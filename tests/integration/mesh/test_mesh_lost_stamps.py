@@ -4,7 +4,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.integration.mesh.mesh_fleet import MeshFleet, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.mesh.mesh_fleet import MeshFleet
 
 from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, ProbeRingReader
 

@@ -7,7 +7,8 @@ import time
 
 import pytest
 import yaml
-from tests.integration.mesh.mesh_fleet import DISCONNECTS, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.mesh.mesh_fleet import DISCONNECTS
 
 from fabricpulse.mesh._probe_engine import encode
 from fabricpulse.mesh.config import load_keys

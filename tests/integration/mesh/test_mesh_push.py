@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.integration.mesh.mesh_fleet import wait_for
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.lab.servers import start_alertmanager, start_prometheus
 

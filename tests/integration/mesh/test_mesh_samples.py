@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from tests.integration.mesh.mesh_fleet import wait_for
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, OUTBOUND, ProbeRingReader
 

@@ -8,7 +8,8 @@ import time
 
 import pytest
 import yaml
-from tests.integration.mesh.mesh_fleet import MeshFleet, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.mesh.mesh_fleet import MeshFleet
 
 pytestmark = pytest.mark.root
 

@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 
 import pytest
 import yaml
-from tests.integration.mesh.mesh_fleet import MeshFleet, wait_for
+from tests.fixtures.waiting import wait_for
+from tests.integration.mesh.mesh_fleet import MeshFleet
 
 from fabricpulse.lab import Lab
 

@@ -6,10 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.fixtures.waiting import wait_for
 
 pytestmark = pytest.mark.root
 
@@ -89,11 +89,8 @@ class Exporter:
         return self.process.wait(30)
 
 
-def until(check, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.02)
+def until(check) -> None:
+    wait_for(check, 30, "what the test waits for")
 
 
 DOWNS = "fabricpulse_nic_port_down_transitions_total"

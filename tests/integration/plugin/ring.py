@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.fixtures.waiting import wait_for
+
 from fabricpulse.lab import Lab
 from fabricpulse.lab.process import LabProcess
 from fabricpulse.plugin_ipc.control import ControlClient
@@ -86,12 +88,13 @@ class Ring:
             lambda: all(sum(e["bytes"] for e in r.lines("interval")) > 0 for r in self.ranks), timeout_s
         )
 
-    def until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> float:
-        """Seconds until the condition held; fails with what the ranks said if it does not come to that."""
+    def until(self, condition: Callable[[], bool], seconds: float = 10.0) -> float:
+        """Seconds until the condition held; fails with what the ranks said when the patience of `seconds` is over."""
         start = time.monotonic()
-        while not condition():
-            assert time.monotonic() - start < timeout_s, f"not within {timeout_s} s\n{self.said()}"
-            time.sleep(0.02)
+        try:
+            wait_for(condition, seconds, "what the test waits for")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.said()}") from None
         return time.monotonic() - start
 
     def said(self) -> str:

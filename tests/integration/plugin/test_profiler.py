@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fixtures.remediation_stack import wait_until
 from tests.fixtures.telemetry_file import TelemetryFile
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.lab import Lab
 from fabricpulse.plugin.jobs import find_jobs
@@ -178,7 +178,7 @@ def test_containers_share_the_run_directory(profiler_host: Path, tmp_path: Path)
         assert {snapshot.workload for snapshot in snapshots} == {"job-1", "job-2"}
         assert dead == []
     assert len(list((tmp_path / "plugin").glob("1-*.sock"))) == 2  # they were killed
-    wait_until(lambda: find_jobs(tmp_path / "plugin") == [], "jobs gone", 10)
+    wait_for(lambda: find_jobs(tmp_path / "plugin") == [], 10, "jobs gone")
 
 
 @pytest.mark.timeout(400)

@@ -14,6 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
+from tests.fixtures.waiting import Patience, wait_for
 
 from fabricpulse.lab.demo.scrape import Samples, parse_samples
 from fabricpulse.lab.tools import find_tool
@@ -56,11 +57,12 @@ class Exporter:
         self.url = self._address()
 
     def _address(self) -> str:
-        deadline = time.monotonic() + 20
-        while not (match := re.search(r"address=\"?(127\.0\.0\.1:\d+)", self.log.read_text())):
+        def listening() -> re.Match[str] | None:
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
+            return re.search(r"address=\"?(127\.0\.0\.1:\d+)", self.log.read_text())
+
+        match = wait_for(listening, 30, "the address in the log")
+        assert match is not None
         return f"http://{match.group(1)}"
 
     async def text(self) -> str:
@@ -72,9 +74,9 @@ class Exporter:
         return parse_samples(await self.text(), NAMES)
 
     async def wait_for(self, check, seconds: float = 10.0) -> Samples:
-        deadline = time.monotonic() + seconds
+        patience = Patience(seconds)
         while not check(samples := await self.samples()):
-            assert time.monotonic() < deadline, samples
+            assert patience.left(), samples
         return samples
 
     def stop(self) -> int:
@@ -261,7 +263,7 @@ def test_a_port_in_use_is_one_sentence(exporter: Exporter, tmp_path: Path) -> No
         check=False,
         timeout=20,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
     assert "already in use" in line
     assert "Traceback" not in done.stderr

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.ports import reserved_port
-from tests.fixtures.remediation_stack import Alertmanager, Stack, alert, kill, wait_until, webhook
+from tests.fixtures.remediation_stack import Alertmanager, Stack, alert, kill, webhook
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.lab.tools import find_tool
 
@@ -52,7 +53,7 @@ def test_fire_repeat_resolve(stack, make_alertmanager):
     start = time.time() - 5
     begun = time.monotonic()
     am.fire(starts_s=start)
-    wait_until(stack.effects, "NIC avoided", 10)
+    wait_for(stack.effects, 10, "NIC avoided")
     assert time.monotonic() - begun < 5
     for _ in range(5):
         am.fire(starts_s=start)
@@ -73,10 +74,10 @@ def test_alertmanager_killed_and_started_again(stack, make_alertmanager):
     am.close()
     am.start()
     am.fire(starts_s=start)
-    wait_until(
+    wait_for(
         lambda: stack.metric('fabricpulse_remediation_deliveries_total{code="200"}') > before,
-        "notified again",
         20,
+        "notified again",
     )
     assert len(stack.actions()) == 1
     am.fire(ends_in_s=0, starts_s=start)
@@ -103,7 +104,7 @@ def test_truth_without_any_webhook(stack, make_alertmanager):
     am.fire()
     stack.wait_phase("avoided")
     am.fire(ends_in_s=0)
-    wait_until(lambda: stack.get("/api/v1/targets")[0]["blocked"] == "unproven", "vanished, so unproven", 20)
+    wait_for(lambda: stack.get("/api/v1/targets")[0]["blocked"] == "unproven", 20, "vanished, so unproven")
 
 
 def test_a_journal_that_fails_answers_503_and_alertmanager_tries_again(stack, make_alertmanager):
@@ -117,7 +118,7 @@ def test_a_journal_that_fails_answers_503_and_alertmanager_tries_again(stack, ma
     size = sum(path.stat().st_size for path in stack.folder.glob("receiver.db-wal"))
     old = resource.prlimit(receiver.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     am.fire()
-    wait_until(lambda: "journal refused a commit" in stack.log("receiver"), "commit refused", 10)
+    wait_for(lambda: "journal refused a commit" in stack.log("receiver"), 10, "commit refused")
     assert stack.post(webhook(alert(device="rail1")))[0] == 503
     assert stack.effects() == []
     resource.prlimit(receiver.pid, resource.RLIMIT_FSIZE, old)
@@ -161,10 +162,10 @@ def test_alertmanager_retries_5xx_and_drops_4xx(stack, make_alertmanager):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         am = make_alertmanager(f"http://127.0.0.1:{server.server_port}/", group_interval="1m")
         am.fire()
-        wait_until(lambda: len(handler.bodies) == 3, "two retries", 20)
+        wait_for(lambda: len(handler.bodies) == 3, 20, "two retries")
         handler.statuses[:] = [429]
         am.fire(device="rail1")
-        wait_until(lambda: len(handler.bodies) == 4, "the second alert", 20)
+        wait_for(lambda: len(handler.bodies) == 4, 20, "the second alert")
         time.sleep(3)  # that nothing comes cannot be waited for
         assert len(handler.bodies) == 4
         server.shutdown()

@@ -5,7 +5,8 @@ import threading
 import time
 
 import pytest
-from tests.fixtures.remediation_stack import Stack, alert, kill, wait_until, webhook
+from tests.fixtures.remediation_stack import Stack, alert, kill, webhook
+from tests.fixtures.waiting import wait_for
 
 RECEIVER = ["receiver.before_commit", "receiver.in_commit", "receiver.after_commit"]
 AGENT = ["agent.before_journal", "agent.after_journal", "agent.before_apply", "agent.after_apply"]
@@ -25,7 +26,7 @@ def deliver(stack: Stack, body: dict[str, object]) -> None:
     def accepted() -> bool:
         return stack.post(body)[0] == 200
 
-    wait_until(accepted, "delivery accepted", 30)
+    wait_for(accepted, 30, "delivery accepted")
 
 
 def once_each(stack: Stack) -> None:
@@ -42,11 +43,11 @@ def test_receiver_dies_around_a_commit(stack, failpoint):
     stack.start_receiver(FABRICPULSE_FAILPOINT=f"{failpoint}:3")
     stack.keep_receiver()
     deliver(stack, webhook(alert()))
-    wait_until(lambda: [op for _, op, _ in stack.effects()] == ["nic.avoid"], "NIC avoided", 30)
+    wait_for(lambda: [op for _, op, _ in stack.effects()] == ["nic.avoid"], 30, "NIC avoided")
     stack.wait_receiver()
     stack.wait_phase("avoided")
     deliver(stack, webhook(alert(status="resolved")))
-    wait_until(lambda: [op for _, op, _ in stack.effects()] == ["nic.avoid", "nic.restore"], "restored", 30)
+    wait_for(lambda: [op for _, op, _ in stack.effects()] == ["nic.avoid", "nic.restore"], 30, "restored")
     assert stack.get("/api/v1/verify")["intact"] is True
     assert any(process.returncode == -9 for process in stack.processes), "the failpoint was never reached"
     once_each(stack)
@@ -112,7 +113,7 @@ def test_kills_at_random_moments(stack):
     stack.wait_agent()
     deliver(stack, webhook(alert(status="resolved", starts_at="2026-11-21T06:59:00Z")))
     deliver(stack, webhook(alert(status="resolved", starts_at=accepted[-1][1])))
-    wait_until(lambda: stack.phase() in ("", "in_service"), "all is well", 30)
+    wait_for(lambda: stack.phase() in ("", "in_service"), 30, "all is well")
     once_each(stack)
     kinds = [op for _, op, _ in stack.effects()]
     assert kinds == ["nic.avoid", "nic.restore"] * (len(kinds) // 2)

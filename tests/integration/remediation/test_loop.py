@@ -5,7 +5,8 @@ import signal
 import time
 
 import pytest
-from tests.fixtures.remediation_stack import Stack, alert, kill, request, wait_until, webhook
+from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
+from tests.fixtures.waiting import wait_for
 
 
 @pytest.fixture
@@ -24,14 +25,14 @@ def test_one_loop(loop):
     """Firing takes the NIC out of every process at once; resolved and quiet brings it back."""
     begun = time.monotonic()
     assert loop.post(webhook(alert())) == (200, "journaled\n")
-    wait_until(lambda: len(loop.effects()) == 2, "both processes avoid the NIC", 5)
+    wait_for(lambda: len(loop.effects()) == 2, 5, "both processes avoid the NIC")
     assert time.monotonic() - begun < 3.0  # the bench has the true bound, on a quiet machine
     loop.wait_phase("avoided")
     (action,) = loop.actions()
     assert action["outcome"] == "succeeded"
     assert action["received_at"] <= action["sent_at"] <= action["applied_at"] <= action["verified_at"]
     assert action["processes"] == 2
-    wait_until(lambda: loop.actions()[0]["traffic"] == "moved", "traffic verdict", 10)
+    wait_for(lambda: loop.actions()[0]["traffic"] == "moved", 10, "traffic verdict")
     loop.post(webhook(alert(status="resolved")))
     loop.wait_phase("in_service")
     assert [(op, device) for _, op, device in loop.effects()] == [("nic.avoid", "rail0")] * 2 + [
@@ -55,7 +56,7 @@ def test_a_job_that_starts_later_stays_off_the_nic(loop):
     loop.post(webhook(alert()))
     loop.wait_phase("avoided")
     loop.start_plugin()
-    wait_until(lambda: len(loop.effects()) == 3, "the new process avoids the NIC", 5)
+    wait_for(lambda: len(loop.effects()) == 3, 5, "the new process avoids the NIC")
     assert len({op_id for op_id, _, _ in loop.effects()}) == 1
 
 
@@ -68,7 +69,7 @@ def test_a_refusal_by_one_process_brings_all_back(stack):
     stack.wait_receiver()
     stack.wait_agent()
     stack.post(webhook(alert()))
-    wait_until(lambda: [a["outcome"] for a in stack.actions()][1:] == ["succeeded"], "rolled back", 10)
+    wait_for(lambda: [a["outcome"] for a in stack.actions()][1:] == ["succeeded"], 10, "rolled back")
     avoid, restore = stack.actions()
     assert (avoid["outcome"], restore["action"]) == ("refused", "nic.restore")
     assert "would have no usable NIC left" in avoid["message"]
@@ -89,7 +90,7 @@ def test_a_hung_process_does_not_hold_up_the_others_and_follows_when_it_wakes(lo
         assert len(loop.effects()) == 1
     finally:
         hung.send_signal(signal.SIGCONT)
-    wait_until(lambda: len(loop.effects()) == 2, "the process that woke follows", 15)
+    wait_for(lambda: len(loop.effects()) == 2, 15, "the process that woke follows")
     assert len({op_id for op_id, _, _ in loop.effects()}) == 1
 
 
@@ -101,7 +102,7 @@ def test_fail_static(loop):
     kill(loop.agents["h0"])
     loop.start_agent()
     loop.start_plugin()
-    wait_until(lambda: len(loop.effects()) == 3, "the new process avoids the NIC", 15)
+    wait_for(lambda: len(loop.effects()) == 3, 15, "the new process avoids the NIC")
     loop.start_receiver()
     loop.wait_receiver()
     loop.wait_agent()
@@ -132,13 +133,13 @@ def test_people(loop):
         "paused\n",
     )
     loop.post(webhook(alert()))
-    wait_until(lambda: loop.get("/api/v1/targets")[0]["blocked"] == "paused", "blocked", 5)
+    wait_for(lambda: loop.get("/api/v1/targets")[0]["blocked"] == "paused", 5, "blocked")
     assert loop.actions() == []
     assert request(f"{loop.url}/api/v1/resume", {"owner": "ada"})[0] == 200
     loop.wait_phase("avoided")
     assert request(f"{loop.url}/api/v1/release", {"host": "h0", "device": "rail1"})[0] == 404
     assert request(f"{loop.url}/api/v1/release", {"host": "h0", "device": "rail0", "owner": "ada"})[0] == 200
-    wait_until(lambda: "nic.restore" in [op for _, op, _ in loop.effects()], "released", 5)
+    wait_for(lambda: "nic.restore" in [op for _, op, _ in loop.effects()], 5, "released")
     events = {line["event"]: line["detail"] for line in loop.get("/api/v1/events")}
     assert events["paused"]["reason"] == "switch upgrade"
     assert events["released"]["owner"] == "ada"

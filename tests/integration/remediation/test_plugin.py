@@ -4,7 +4,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.fixtures.remediation_stack import Stack, alert, wait_until, webhook
+from tests.fixtures.remediation_stack import Stack, alert, webhook
+from tests.fixtures.waiting import wait_for
 from tests.integration.plugin.ring import Ring
 
 from fabricpulse.lab import Lab
@@ -39,13 +40,13 @@ def test_a_running_job_leaves_a_nic_and_comes_back(ring, stack: Stack):
     assert (action["outcome"], action["processes"]) == ("succeeded", 1)
     assert action["verified_at"] - action["received_at"] < 3.0
     ring.until(lambda: ring.states("h0", "rail0") == {"disabled"}, 3.0)
-    wait_until(lambda: stack.actions()[0]["traffic"] == "moved", "the job moves data over the other rail", 10)
+    wait_for(lambda: stack.actions()[0]["traffic"] == "moved", 10, "the job moves data over the other rail")
     since = time.time()
     time.sleep(0.3)  # the ring prints what it moved in this time
     assert ring.bandwidth(since, time.time()) > 0
     # The other rail is the last one now: the guard says no before anybody is asked.
     stack.post(webhook(alert(device="rail1")))
-    wait_until(lambda: blocked(stack, "rail1") == ["last_nic"], "the last NIC stays", 5)
+    wait_for(lambda: blocked(stack, "rail1") == ["last_nic"], 5, "the last NIC stays")
     stack.post(webhook(alert(device="rail1", status="resolved")))
     stack.post(webhook(alert(status="resolved")))
     stack.wait_phase("in_service")

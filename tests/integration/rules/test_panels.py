@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import threading
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from tests.fixtures.ports import reserved_port
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.metrics.catalogue import MetricSpec, load_catalogue
@@ -165,11 +165,12 @@ def prometheus(
         )
     server = Prometheus(address)
     try:
-        deadline = time.monotonic() + 60
-        while not warmed_up(server):
+
+        def ready() -> bool:
             assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.1)
+            return warmed_up(server)
+
+        wait_for(ready, 60, "Prometheus has what the panels ask for", poll_s=0.1)
         yield server
     finally:
         process.terminate()

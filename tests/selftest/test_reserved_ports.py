@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures import ports
 from tests.fixtures.ports import reserved_port
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 # Other holders that begin at the same port as each other; they live until their standard input ends.
 HOLDER = """
 import os, sys

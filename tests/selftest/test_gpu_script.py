@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "gpu/two_ranks_one_gpu.py"
+SCRIPT = Path(__file__).parents[1] / "gpu/two_ranks_one_gpu.py"
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
