@@ -1,4 +1,4 @@
-"""`fabricpulse remediation`: receiver, node agent, and what people ask of the receiver."""
+"""`fabricpulse remediation`: receiver, node agent, and the operator's commands."""
 
 import getpass
 import sys
@@ -42,8 +42,8 @@ def command() -> None:
 @daemon_options(":9615")
 def receiver(options: DaemonOptions) -> None:
     """Take Alertmanager's webhooks, decide, and keep the journal. One per fleet."""
-    from fabricpulse.remediation.receiver.app import Receiver
     from fabricpulse.remediation.receiver.config import ReceiverConfig
+    from fabricpulse.remediation.receiver.receiver import Receiver
 
     config = load_config(options.config, ReceiverConfig)
     run_daemon(lambda life: Receiver(config, life).run(options))

@@ -7,11 +7,11 @@ ACTION_NAMES = ("nic.avoid", "nic.restore")
 ACTIONS = MetricSpec(
     "fabricpulse_remediation_actions_total",
     "counter",
-    "Actions by how they ended: succeeded, refused, failed, expired, unknown, superseded, dry_run, rolled_back.",
+    "Actions by outcome: succeeded, refused, failed, expired, unknown, superseded, dry_run, rolled_back.",
     ("action", "outcome"),
 )
 BLOCKED = MetricSpec(
-    "fabricpulse_remediation_blocked_total", "counter", "Actions that a guard forbade, by guard.", ("reason",)
+    "fabricpulse_remediation_blocked_total", "counter", "Actions that a guard blocked, by guard.", ("reason",)
 )
 DELIVERIES = MetricSpec(
     "fabricpulse_remediation_deliveries_total",
@@ -23,12 +23,18 @@ ALERTS = MetricSpec("fabricpulse_remediation_alerts_total", "counter", "Alerts i
 DEAD_LETTERS = MetricSpec(
     "fabricpulse_remediation_dead_letters_total",
     "counter",
-    "Alerts that could not be read or name no known NIC.",
+    "Alerts that could not be decoded or name no known NIC.",
+)
+UNAUTHORIZED = MetricSpec(
+    "fabricpulse_remediation_unauthorized_total",
+    "counter",
+    "Requests that showed no valid credentials (401), by who asks such things: alertmanager, agents, operator.",
+    ("route",),
 )
 INGEST_SECONDS = MetricSpec(
     "fabricpulse_remediation_ingest_seconds",
     "histogram",
-    "From a webhook body to its durable journal entry.",
+    "Time from a webhook body to its durable journal entry.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
 EPISODES = MetricSpec(
@@ -38,24 +44,24 @@ TARGETS_OUT = MetricSpec(
     "fabricpulse_remediation_targets_out_of_service", "gauge", "NICs that the receiver keeps out of service."
 )
 MANUAL = MetricSpec(
-    "fabricpulse_remediation_targets_manual", "gauge", "NICs that only a person puts back into service."
+    "fabricpulse_remediation_targets_manual", "gauge", "NICs that only an operator puts back into service."
 )
 PENDING = MetricSpec(
-    "fabricpulse_remediation_pending_actions", "gauge", "Actions that no agent has carried out yet."
+    "fabricpulse_remediation_pending_actions", "gauge", "Actions without a result from the agent."
 )
 OLDEST_PENDING = MetricSpec(
     "fabricpulse_remediation_oldest_pending_seconds",
     "gauge",
-    "Age of the oldest action that no agent has carried out yet.",
+    "Age of the oldest action without a result from the agent.",
 )
 AGENTS = MetricSpec(
-    "fabricpulse_remediation_agents", "gauge", "Node agents by whether they have reported lately.", ("state",)
+    "fabricpulse_remediation_agents", "gauge", "Node agents by whether they report: alive, lost.", ("state",)
 )
 PAUSED = MetricSpec("fabricpulse_remediation_paused", "gauge", "1 while the kill switch is set.")
 BUDGET = MetricSpec(
     "fabricpulse_remediation_budget",
     "gauge",
-    "Actions that the rate limit still allows at once.",
+    "Tokens left in the rate limit.",
     ("direction",),
 )
 BREAKER = MetricSpec(
@@ -65,31 +71,35 @@ BREAKER = MetricSpec(
     ("direction",),
 )
 HEARTBEAT = MetricSpec(
-    "fabricpulse_remediation_heartbeat_age_seconds", "gauge", "How long ago the reconciler last came round."
+    "fabricpulse_remediation_heartbeat_age_seconds",
+    "gauge",
+    "Seconds since the reconciler's last completed cycle.",
 )
-TRUTH_AGE = MetricSpec(
+POLL_AGE = MetricSpec(
     "fabricpulse_remediation_alertmanager_age_seconds",
     "gauge",
-    "How long ago all Alertmanagers last said what is active; -1 if they never did.",
+    "Seconds since the Alertmanagers were last polled with success; -1 if never.",
 )
 JOURNAL_LINES = MetricSpec(
     "fabricpulse_remediation_transitions_total", "counter", "Lines written to the journal."
 )
 
 JOURNAL_LENGTH = MetricSpec(
-    "fabricpulse_remediation_journal_lines", "gauge", "Lines in the journal; it only ever grows."
+    "fabricpulse_remediation_journal_lines", "gauge", "Lines in the journal, which is append-only."
 )
 COMMIT_SECONDS = MetricSpec(
-    "fabricpulse_remediation_journal_commit_seconds", "gauge", "How long the last commit of the journal took."
+    "fabricpulse_remediation_journal_commit_seconds", "gauge", "Duration of the last commit of the journal."
 )
 CLOCK_STEP = MetricSpec(
     "fabricpulse_remediation_clock_step_seconds",
     "gauge",
-    "How far the wall clock was set since the receiver started; holds and cooldowns do not follow it.",
+    "Steps of the wall clock since the receiver started; holds and cooldowns do not follow them.",
 )
 
 AGENT_CONNECTED = MetricSpec(
-    "fabricpulse_remediation_agent_connected", "gauge", "1 while the node agent reaches the receiver."
+    "fabricpulse_remediation_agent_connected",
+    "gauge",
+    "1 while the receiver answers the node agent, 0 otherwise, from the start on.",
 )
 AGENT_AVOIDED = MetricSpec(
     "fabricpulse_remediation_agent_avoided",
@@ -100,17 +110,17 @@ AGENT_AVOIDED = MetricSpec(
 AGENT_PROCESSES = MetricSpec(
     "fabricpulse_remediation_agent_processes",
     "gauge",
-    "Processes with the NCCL plugin that the node agent sees.",
+    "Processes with the NCCL plugin that answer the node agent.",
 )
-AGENT_STRAYS = MetricSpec(
-    "fabricpulse_remediation_agent_strays",
+AGENT_DIVERGENT = MetricSpec(
+    "fabricpulse_remediation_agent_divergent_processes",
     "gauge",
-    "Processes that do not show the desired state of some NIC.",
+    "Processes that are not in the desired state of some NIC.",
 )
 AGENT_CALLS = MetricSpec(
     "fabricpulse_remediation_agent_calls_total",
     "counter",
-    "Operations that the node agent asked of control sockets, by result.",
+    "Operations requested of control sockets, by result.",
     ("result",),
 )
 
@@ -120,6 +130,7 @@ RECEIVER_METRICS = (
     DELIVERIES,
     ALERTS,
     DEAD_LETTERS,
+    UNAUTHORIZED,
     INGEST_SECONDS,
     EPISODES,
     TARGETS_OUT,
@@ -131,11 +142,11 @@ RECEIVER_METRICS = (
     BUDGET,
     BREAKER,
     HEARTBEAT,
-    TRUTH_AGE,
+    POLL_AGE,
     CLOCK_STEP,
     COMMIT_SECONDS,
     JOURNAL_LINES,
     JOURNAL_LENGTH,
 )
-AGENT_METRICS = (AGENT_CONNECTED, AGENT_AVOIDED, AGENT_PROCESSES, AGENT_STRAYS, AGENT_CALLS)
+AGENT_METRICS = (AGENT_CONNECTED, AGENT_AVOIDED, AGENT_PROCESSES, AGENT_DIVERGENT, AGENT_CALLS)
 METRICS = (*RECEIVER_METRICS, *AGENT_METRICS)

@@ -1,8 +1,8 @@
-"""What receiver and node agent say to each other, as JSON over HTTP.
+"""Messages between receiver and node agent, JSON over HTTP.
 
-The agent asks (`GET /api/v1/agents/<host>/desired?version=…&wait=…`, a long poll) and reports
-(`POST /api/v1/agents/<host>/report`); a GPU host listens for nobody. The answer is the whole desired state of the host,
-not a list of commands: after a partition the newest state counts, not the queue that has gathered.
+The agent fetches (`GET /api/v1/agents/<host>/desired?version=…&wait=…`, a long poll) and reports
+(`POST /api/v1/agents/<host>/report`); a GPU host has no control port. The answer is the whole desired state of the
+host, not a list of commands: after a partition the newest state counts, not the queue that has gathered.
 """
 
 from typing import Literal
@@ -32,7 +32,7 @@ class DesiredState(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What became of an operation on this host.
+    """The result of an operation on this host.
 
     outcome : `applied` when every process that has the plugin shows the desired state in its status; `refused` when a
     process, or the agent's own guard, said no; `failed` when a process did not follow in time. processes : how many
@@ -55,8 +55,8 @@ class HeldNic(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A sign of life. devices : NICs that jobs use -> usable; connected : the mesh's word on NICs, where it is asked;
-    held : the agent's journal."""
+    """Sent regularly. devices : NICs that jobs use -> usable; connected : NICs -> whether the mesh's probes get
+    through, where it is asked; held : the agent's journal."""
 
     processes: int = 0
     devices: dict[str, bool] = {}

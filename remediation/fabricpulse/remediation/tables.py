@@ -1,4 +1,4 @@
-"""Tables for people."""
+"""Tables of the command line."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -95,7 +95,7 @@ def test_what_fired_while_the_receiver_was_dead(stack, make_alertmanager):
     assert len(stack.actions()) == 1
 
 
-def test_truth_without_any_webhook(stack, make_alertmanager):
+def test_poll_without_any_webhook(stack, make_alertmanager):
     """With the webhook going nowhere, asking alone finds the alert, and its end."""
     am = make_alertmanager(f"http://127.0.0.1:{reserved_port()}/nobody")
     stack.start_receiver({"alertmanagers": [am.url], "reconcile_interval_s": 0.5, "expire_s": 1})

@@ -16,11 +16,11 @@ def world_with(limits: str = "", hosts: int = 2, nics: int = 2) -> World:
 def test_pause_stops_decisions_and_resume_decides_on_what_is_then():
     """The kill switch; what fired and ended meanwhile is not caught up with."""
     world = world_with()
-    world.apply(world.mind.on_pause(world.state, "upgrade", "ada", world.now))
+    world.pause("upgrade", "ada")
     world.deliver(alert("h0"), alert("h1"))
     assert (world.pending(), world.blocked()) == ([], "paused")
     world.deliver(alert("h0", firing=False))
-    world.apply(world.mind.on_resume(world.state, "ada", world.now))
+    world.resume("ada")
     world.tick()
     assert [a.target.host for a in world.pending()] == ["h1"]
 
@@ -28,7 +28,7 @@ def test_pause_stops_decisions_and_resume_decides_on_what_is_then():
 def test_pause_with_an_end_ends_by_itself():
     """A pause that somebody forgets does not last for ever."""
     world = world_with()
-    world.apply(world.mind.on_pause(world.state, "upgrade", "ada", world.now, 30))
+    world.pause("upgrade", "ada", 30)
     world.deliver(alert())
     world.tick(29)
     assert world.pending() == []
@@ -132,7 +132,7 @@ def test_breaker_trips_before_the_host_too_many_and_stays():
     assert set(world.state.breakers) == {"failover"}
     world.tick(10_000)
     assert world.pending() == []
-    world.apply(world.mind.on_resume(world.state, "ada", world.now))
+    world.resume("ada")
     world.tick()
     assert [a.target.host for a in world.pending()] == ["h2"]
 

@@ -10,7 +10,7 @@ from tests.fixtures.control_server import ControlServer
 from fabricpulse.remediation.node.journal import NodeJournal
 from fabricpulse.remediation.node.mesh import parse_connected
 from fabricpulse.remediation.node.plugins import Plugins
-from fabricpulse.remediation.node.survey import Survey, nics_of, verdict
+from fabricpulse.remediation.node.survey import Survey, nics_of, traffic_outcome
 from fabricpulse.remediation.protocol import DesiredNic
 
 AVOID = DesiredNic("rail0", "avoid", 10, "op-10")
@@ -126,16 +126,16 @@ def status(moved: int, waiting: int = 0, avoided: bool = True) -> dict[str, obje
         (status(1), status(1, 1), "stalled"),
     ],
 )
-def test_traffic_verdict(before, after, expected):
+def test_traffic_outcome(before, after, expected):
     """Bytes on other NICs count; where none moved, requests that our lanes hold up make it a stall."""
-    assert verdict(Survey({"1": before}), Survey({"1": after}), "rail0") == expected
+    assert traffic_outcome(Survey({"1": before}), Survey({"1": after}), "rail0") == expected
 
 
-def test_would_strand():
-    """The job that has nothing else is named."""
+def test_last_nic_of():
+    """The process that has no other NIC is named."""
     only = {"devices": [{"device": "rail0", "link": "up", "avoided": False}]}
-    assert Survey({"1": status(1), "2": only}).would_strand("rail0") == "2"
-    assert Survey({"1": status(1)}).would_strand("rail0") == ""
+    assert Survey({"1": status(1), "2": only}).last_nic_of("rail0") == "2"
+    assert Survey({"1": status(1)}).last_nic_of("rail0") == ""
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_would_strand():
 def test_nonsense_from_a_process_is_no_nic(answer):
     """A process that answers rubbish is not acted on."""
     assert nics_of(answer) == {}
-    assert verdict(Survey({"1": answer}), Survey({"1": answer}), "rail0") == "idle"
+    assert traffic_outcome(Survey({"1": answer}), Survey({"1": answer}), "rail0") == "idle"
 
 
 def test_journal_keeps_the_newest_and_never_goes_back(tmp_path):
@@ -160,8 +160,8 @@ def test_journal_keeps_the_newest_and_never_goes_back(tmp_path):
     again.close()
 
 
-def test_the_meshs_word():
-    """Read from its exposition; what is not one is no word."""
+def test_connected_nics_of_the_mesh():
+    """Read from its exposition; what is not one says nothing."""
     text = (
         "# TYPE fabricpulse_nic_connected gauge\n"
         'fabricpulse_nic_connected{device="rail0",network="rail0"} 1\n'

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.remediation_stack import alert, webhook
 
-from fabricpulse.remediation.receiver.payload import PayloadError, parse_notification, parse_pulled
+from fabricpulse.remediation.receiver.payload import PayloadError, parse_notification, parse_polled
 
 
 def body(*alerts, **fields) -> bytes:
@@ -120,7 +120,7 @@ def test_any_json_in_the_place_of_an_alert(value):
     assert len(found.alerts) + len(found.dead_letters) == 1
 
 
-def test_pulled_alerts():
+def test_polled_alerts():
     """`GET /api/v2/alerts`: active and suppressed ones; what cannot be read is another's."""
     one = {
         "labels": alert()["labels"],
@@ -129,7 +129,7 @@ def test_pulled_alerts():
         "status": {"state": "active", "silencedBy": [], "inhibitedBy": []},
     }
     silenced = one | {"fingerprint": "s", "status": {"state": "suppressed"}}
-    found = parse_pulled(json.dumps([one, silenced, {"labels": 3}, 7]).encode())
+    found = parse_polled(json.dumps([one, silenced, {"labels": 3}, 7]).encode())
     assert [(a.fingerprint, a.suppressed) for a in found] == [("f", False), ("s", True)]
     with pytest.raises(PayloadError):
-        parse_pulled(b"<html>")
+        parse_polled(b"<html>")

@@ -84,8 +84,8 @@ def test_two_alerts_about_one_nic_hold_it_until_both_are_quiet():
     assert [a.action for a in world.pending()] == ["nic.restore"]
 
 
-def test_hold_doubles_and_the_third_time_is_a_persons():
-    """Each failover within the window doubles the hold; the third within two hours waits for a person."""
+def test_hold_doubles_and_the_third_time_waits_for_an_operator():
+    """Each failover within the window doubles the hold; the third within two hours waits for an operator."""
     world = World(config(SPECIAL.format("guards: {cooldown_s: 0, max_attempts: 9}\n")))
     for expected in (10, 20):
         world.deliver(alert(starts_at=world.now))
@@ -103,7 +103,7 @@ def test_hold_doubles_and_the_third_time_is_a_persons():
     assert world.phase() == "manual"
     world.tick(100_000)
     assert world.pending() == []
-    world.apply(world.mind.on_release(world.state, Target("h0", "rail0"), "ada", world.now))
+    world.release(Target("h0", "rail0"), "ada")
     assert [a.reason for a in world.settle()] == ["released by ada"]
     assert world.phase() == "in_service"
 
@@ -156,7 +156,7 @@ def test_jobs_that_stand_still_afterwards_get_their_nic_back():
 
 
 def test_traffic_that_moves_changes_nothing():
-    """The good verdict is written down, and that is all."""
+    """A good outcome is written down, and that is all."""
     world = World()
     world.deliver(alert())
     (action,) = world.settle()
@@ -165,68 +165,68 @@ def test_traffic_that_moves_changes_nothing():
     assert world.pending() == []
 
 
-def test_suspect_firing_waits_for_the_word_of_all_alertmanagers():
+def test_suspect_firing_waits_for_all_alertmanagers():
     """A stale `firing` after `resolved`, from one that was cut off, does not stop the hold; a true one does."""
     world = failed_over(World(config(SPECIAL.format("alertmanagers: [http://a, http://b]\n"))))
     world.deliver(alert(firing=False))
     assert world.deliver(alert()) is True
     assert world.state.episodes[alert().fingerprint].status == "resolved"
-    world.truth([alert()], [])
+    world.poll([alert()], [])
     assert world.state.episodes[alert().fingerprint].status == "resolved"
-    world.truth([alert()], [alert()])
+    world.poll([alert()], [alert()])
     assert world.state.episodes[alert().fingerprint].status == "firing"
     assert "episode_refired" in world.events()
 
 
-def test_truth_brings_what_no_notification_brought():
+def test_a_poll_finds_what_no_notification_brought():
     """An alert that the webhook never carried (lost, truncated) is found by asking."""
     world = World(config(SPECIAL.format("alertmanagers: [http://a]\n")))
-    world.truth([alert()])
+    world.poll([alert()])
     assert [a.action for a in world.pending()] == ["nic.avoid"]
 
 
 def test_silenced_alerts_begin_nothing_and_do_not_end_what_they_began():
     """A silence is for people: it neither takes a NIC out nor brings it back."""
     world = World(config(SPECIAL.format("alertmanagers: [http://a]\n")))
-    world.truth([alert(suppressed=True)])
+    world.poll([alert(suppressed=True)])
     assert world.pending() == []
-    world.truth([alert()])
+    world.poll([alert()])
     world.settle()
     for _ in range(20):
         world.tick(60)
-        world.truth([alert(suppressed=True)])
+        world.poll([alert(suppressed=True)])
     assert world.phase() == "avoided"
     assert world.state.episodes[alert().fingerprint].status == "firing"
 
 
 def test_vanished_is_not_healthy():
-    """An alert that no Alertmanager knows any more, without `resolved`, needs a probe's word before the NIC returns."""
+    """An alert that no Alertmanager knows any more, without `resolved`, needs a probe before the NIC returns."""
     world = failed_over(World(config(SPECIAL.format("alertmanagers: [http://a]\n"))))
     for _ in range(6):
         world.tick(60)
-        world.truth([])
+        world.poll([])
     assert "episode_expired" in world.events()
     world.tick(20)
-    world.truth([])
+    world.poll([])
     assert world.blocked() == "unproven"
     world.report(connected={"rail0": True})
-    world.apply(world.mind.on_tick(world.state, world.now))
+    world.reconcile()
     assert [a.action for a in world.pending()] == ["nic.restore"]
 
 
 def test_probes_that_do_not_get_through_restart_the_hold():
-    """The mesh's word counts: a NIC that is cut off is not quiet."""
+    """A NIC that the mesh's probes do not reach is not quiet."""
     world = failed_over(World())
     world.deliver(alert(firing=False))
     for _ in range(10):
         world.now += 2
         world.report(connected={"rail0": False})
-        world.apply(world.mind.on_tick(world.state, world.now))
+        world.reconcile()
     assert world.pending() == []
     assert world.events().count("hold_restarted") == 1
     world.now += 9
     world.report(connected={"rail0": True})
-    world.apply(world.mind.on_tick(world.state, world.now))
+    world.reconcile()
     assert world.pending() == []
     world.tick(1.5)
     assert [a.action for a in world.pending()] == ["nic.restore"]
@@ -236,28 +236,28 @@ def test_dead_alerting_brings_nothing_back():
     """When the alert that always fires is gone, silence means nothing."""
     world = failed_over(World(config(SPECIAL.format("alertmanagers: [http://a]\n"))))
     watchdog = alert(name="FabricWatchdog")
-    world.truth([alert(), watchdog])
+    world.poll([alert(), watchdog])
     world.deliver(alert(firing=False))
     world.tick(5)
-    world.truth([])
+    world.poll([])
     world.tick(6)
     assert world.blocked() == "alerting_dead"
-    world.truth([watchdog])
+    world.poll([watchdog])
     assert [a.action for a in world.pending()] == ["nic.restore"]
 
 
 def test_silent_alertmanagers_freeze():
     """Fail static: with nobody to ask, nothing returns and nothing leaves."""
     world = failed_over(World(config(SPECIAL.format("alertmanagers: [http://a]\n"))))
-    world.truth([alert()])
+    world.poll([alert()])
     for _ in range(4):
         world.tick(60)
-        world.truth(None)
+        world.poll(None)
     world.deliver(alert(firing=False))
     world.tick(1000)
     assert world.blocked() == "alertmanager_lost"
     assert world.phase() == "avoided"
-    world.truth([])
+    world.poll([])
     assert [a.action for a in world.pending()] == ["nic.restore"]
 
 
@@ -273,11 +273,11 @@ def test_an_action_that_nobody_fetches_expires_and_is_undone():
 
 
 def test_silence_after_sending_is_unknown_not_failure():
-    """What may have been done is neither sent again by guess nor forgotten; the agent's late word settles it."""
+    """What may have been done is neither sent again by guess nor forgotten; the agent's late report settles it."""
     world = World()
     world.deliver(alert())
     (action,) = world.pending()
-    world.apply(world.mind.on_sent(world.state, [action.op_id], world.now))
+    world.sent([action.op_id])
     world.tick(61)
     assert world.state.actions[action.op_id].outcome == "unknown"
     assert world.pending() == []
@@ -294,8 +294,8 @@ def test_an_agent_speaks_only_for_its_own_host():
     before = world.state
     from fabricpulse.remediation.protocol import Result
 
-    step = world.mind.on_result(world.state, "h1", Result(action.op_id, "applied"), world.now)
-    assert step.state == before
+    world.report_result("h1", Result(action.op_id, "applied"))
+    assert world.state == before
 
 
 def test_restart_offers_the_same_operation_again():
@@ -304,8 +304,8 @@ def test_restart_offers_the_same_operation_again():
     world.deliver(alert())
     (action,) = world.pending()
     epoch = world.state.epoch
-    world.apply(world.mind.on_start(world.state, world.now + 1))
     world.now += 1
+    world.restart()
     world.report()
     assert world.state.epoch > epoch
     assert world.pending() == [action]
@@ -314,7 +314,7 @@ def test_restart_offers_the_same_operation_again():
 
 
 def test_a_lost_journal_learns_from_the_agents():
-    """What jobs live with is the truth: a NIC held out by an agent is taken over, held, and brought back."""
+    """The state that jobs are in counts: a NIC held out by an agent is taken over, held, and brought back."""
     world = World()
     generation = int(world.now * 1000) + 5_000_000
     world.report(["h0"], held={"rail0": Held("avoid", generation)})
@@ -362,7 +362,7 @@ def test_labels_that_name_no_nic_give_no_target(instance, device, reason):
     from fabricpulse.remediation.receiver.payload import Alert
 
     labels = {"alertname": "FabricNicFlapping", "instance": instance, "device": device}
-    target = World().mind.knowledge.target_of(Alert(True, "f", START, labels))
+    target = World().reconciler.observed.target_of(Alert(True, "f", START, labels))
     assert isinstance(target, str)
     assert reason in target
 
@@ -371,7 +371,7 @@ def test_membership_bounds_the_targets():
     """A label that names a NIC outside the fleet's inventory is turned away."""
     from fabricpulse.remediation.receiver.reconciler import Reconciler
 
-    mind = Reconciler(config(), {"h0": frozenset({"rail0"})})
-    assert mind.knowledge.target_of(alert()) == Target("h0", "rail0")
-    assert isinstance(mind.knowledge.target_of(alert("h9")), str)
-    assert isinstance(mind.knowledge.target_of(alert("h0", "rail9")), str)
+    reconciler = Reconciler(config(), {"h0": frozenset({"rail0"})})
+    assert reconciler.observed.target_of(alert()) == Target("h0", "rail0")
+    assert isinstance(reconciler.observed.target_of(alert("h9")), str)
+    assert isinstance(reconciler.observed.target_of(alert("h0", "rail9")), str)

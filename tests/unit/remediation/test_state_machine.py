@@ -32,12 +32,12 @@ LIMITS = (
 
 
 class Remediation(RuleBasedStateMachine):
-    """The receiver's mind against a world that does what it likes."""
+    """The reconciler against a world that does what it likes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.world = World(config(LIMITS), hosts=3, nics=4)
-        self.world.truth([], [])
+        self.world.poll([], [])
         self.avoided: dict[str, bool] = {}
         self.generations: dict[str, int] = {}
         self.done: set[str] = set()
@@ -64,9 +64,9 @@ class Remediation(RuleBasedStateMachine):
         self._watch(lambda: self.world.deliver(alert(host, device, starts_at=start)))
 
     @rule(active=st.sets(st.tuples(HOSTS, DEVICES), max_size=4), second=st.booleans(), answers=st.booleans())
-    def truth(self, active: set[tuple[str, str]], second: bool, answers: bool) -> None:
+    def poll(self, active: set[tuple[str, str]], second: bool, answers: bool) -> None:
         alerts = [alert(h, d, starts_at=self.starts.get((h, d), START)) for h, d in sorted(active)]
-        self._watch(lambda: self.world.truth(alerts, (alerts if second else []) if answers else None))
+        self._watch(lambda: self.world.poll(alerts, (alerts if second else []) if answers else None))
 
     @rule(seconds=st.sampled_from([0.0, 0.3, 2.0, 6.0, 11.0, 45.0, 200.0]))
     def time_passes(self, seconds: float) -> None:
@@ -75,7 +75,7 @@ class Remediation(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([20.0, 130.0]))
     def agents_are_away(self, seconds: float) -> None:
         self.world.now += seconds
-        self._watch(lambda: self.world.apply(self.world.mind.on_tick(self.world.state, self.world.now)))
+        self._watch(self.world.reconcile)
 
     @precondition(lambda self: self.world.pending())
     @rule(
@@ -85,7 +85,7 @@ class Remediation(RuleBasedStateMachine):
     )
     def agent_carries_out(self, data: Any, outcome: Any, late: bool) -> None:
         action = data.draw(st.sampled_from(self.world.pending()))
-        self.world.apply(self.world.mind.on_sent(self.world.state, [action.op_id], self.world.now))
+        self.world.sent([action.op_id])
         if late:
             return
         key, wanted = action.target.key, action.desired == "avoid"
@@ -99,30 +99,28 @@ class Remediation(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.state.actions)
     @rule(data=st.data(), outcome=st.sampled_from(["applied", "refused", "failed"]), stalled=st.booleans())
-    def late_word(self, data: Any, outcome: Any, stalled: bool) -> None:
+    def late_report(self, data: Any, outcome: Any, stalled: bool) -> None:
         action = data.draw(st.sampled_from(sorted(self.world.state.actions.values(), key=lambda a: a.op_id)))
         if outcome == "applied" and action.op_id not in self.done:
             return  # an agent does not claim what it has not done
         traffic: Any = "stalled" if stalled else ""
         word = Result(action.op_id, outcome, 1, traffic=traffic)
         world = self.world
-        self._watch(
-            lambda: world.apply(world.mind.on_result(world.state, action.target.host, word, world.now))
-        )
+        self._watch(lambda: world.report_result(action.target.host, word))
 
     @rule()
     def receiver_restarts(self) -> None:
         self.world.now += 1
-        self.world.apply(self.world.mind.on_start(self.world.state, self.world.now))
+        self.world.restart()
         self.world.report()
 
     @rule()
     def pauses(self) -> None:
-        self.world.apply(self.world.mind.on_pause(self.world.state, "test", "ada", self.world.now))
+        self.world.pause("test", "ada")
 
     @rule()
     def resumes(self) -> None:
-        self.world.apply(self.world.mind.on_resume(self.world.state, "ada", self.world.now))
+        self.world.resume("ada")
 
     def _watch(self, event: Any) -> None:
         """Runs an event, and notes which decisions it led to under a pause or a tripped breaker."""
@@ -178,10 +176,10 @@ class Remediation(RuleBasedStateMachine):
     def teardown(self) -> None:
         """I8: faults stop, everybody is well, and soon nothing is out except what waits for a person."""
         world = self.world
-        world.apply(world.mind.on_resume(world.state, "ada", world.now))
+        world.resume("ada")
         world.deliver(*(alert(h, d, firing=False) for h in world.hosts for d in world.devices))
         for _ in range(40):
-            world.truth([], [])
+            world.poll([], [])
             world.report(connected=dict.fromkeys(world.devices, True))
             world.settle()
             for target in list(world.state.targets.values()):
@@ -189,8 +187,8 @@ class Remediation(RuleBasedStateMachine):
                 if action is not None and action.outcome in ("unknown", "failed", "refused", "expired"):
                     world.result(action, "applied", processes=1)
             world.now += 7
-            world.apply(world.mind.on_resume(world.state, "ada", world.now))
-            world.apply(world.mind.on_tick(world.state, world.now))
+            world.resume("ada")
+            world.reconcile()
         out = {
             t.target.key: t.phase
             for t in world.state.targets.values()

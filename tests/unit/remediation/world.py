@@ -1,15 +1,16 @@
 """Building blocks of the remediation tests: alerts, configurations, and a reconciler that is driven by hand."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.protocol import Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.model import Action, AgentState, State
+from fabricpulse.remediation.receiver.model import Action, AgentState, State, Target
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.step import Step, Transition
+from fabricpulse.remediation.receiver.transaction import Transaction, Transition
 
 START = 1_700_000_000.0
 
@@ -35,29 +36,40 @@ def alert(
 
 
 class World:
-    """One receiver's mind and its clock; agents answer as told."""
+    """One reconciler and its clock; agents report and answer as told."""
 
     def __init__(self, configuration: ReceiverConfig | None = None, hosts: int = 2, nics: int = 2) -> None:
         self.config = configuration or config()
-        self.mind = Reconciler(self.config)
+        self.reconciler = Reconciler(self.config)
         self.now = START
         self.state = State()
         self.lines: list[Transition] = []
         self.devices = [f"rail{i}" for i in range(nics)]
         self.hosts = [f"h{i}" for i in range(hosts)]
-        self.apply(self.mind.on_start(self.state, self.now))
+        self.restart()
         self.report()
 
-    def apply(self, step: Step) -> None:
-        """Takes a step over."""
-        self.state = step.state
-        self.lines += step.transitions
+    def run(self, change: Callable[[Transaction], Any]) -> Any:
+        """Applies one change in a transaction of its own."""
+        transaction = Transaction(self.state)
+        result = change(transaction)
+        self.lines += transaction.transitions
+        self.state = transaction.state
+        return result
+
+    def restart(self) -> None:
+        """The receiver starts."""
+        self.run(lambda t: self.reconciler.observed.on_start(t, self.now))
+
+    def reconcile(self) -> None:
+        """Decides."""
+        self.run(lambda t: self.reconciler.decisions.reconcile(t, self.now))
 
     def tick(self, seconds: float = 0.0) -> None:
         """Lets time pass, with all agents alive, and decides."""
         self.now += seconds
         self.report()
-        self.apply(self.mind.on_tick(self.state, self.now))
+        self.reconcile()
 
     def report(self, hosts: Iterable[str] | None = None, **fields: Any) -> None:
         """A report of agents."""
@@ -69,48 +81,70 @@ class World:
             }
             told: dict[str, Any] = {"devices": {d: d not in out for d in self.devices}, "processes": 1}
             agent = AgentState(host=host, seen_at=self.now, **(told | fields))
-            self.apply(self.mind.on_agent(self.state, agent, self.now))
+            self.run(partial(self._on_agent, agent))
+
+    def _on_agent(self, agent: AgentState, transaction: Transaction) -> None:
+        self.reconciler.observed.on_agent(transaction, agent, self.now)
 
     def deliver(self, *alerts: Alert) -> bool:
         """A webhook notification; then decides. True when it holds a suspect alert."""
-        step, suspect = self.mind.on_alerts(self.state, alerts, self.now)
-        self.apply(step)
-        self.apply(self.mind.on_tick(self.state, self.now))
-        return suspect
+        suspect = self.run(lambda t: self.reconciler.observed.on_alerts(t, alerts, self.now))
+        self.reconcile()
+        return bool(suspect)
 
-    def truth(self, *answers: Iterable[Alert] | None) -> None:
-        """What the Alertmanagers say; then decides."""
+    def poll(self, *answers: Iterable[Alert] | None) -> None:
+        """Answers of the Alertmanagers; then decides."""
         given = [None if answer is None else tuple(answer) for answer in answers]
-        self.apply(self.mind.on_truth(self.state, given, self.now))
-        self.apply(self.mind.on_tick(self.state, self.now))
+        self.run(lambda t: self.reconciler.observed.on_poll(t, given, self.now))
+        self.reconcile()
 
     def pending(self) -> list[Action]:
         """Actions under way."""
         return [a for a in self.state.actions.values() if a.outcome == "pending"]
 
+    def sent(self, op_ids: Iterable[str]) -> None:
+        """Operations that are handed to agents."""
+        self.run(lambda t: self.reconciler.results.on_sent(t, op_ids, self.now))
+
     def settle(self, outcome: Any = "applied", message: str = "") -> list[Action]:
         """The agents carry out what is under way."""
         done = self.pending()
         for action in done:
-            self.apply(self.mind.on_sent(self.state, [action.op_id], self.now))
-            result = Result(action.op_id, outcome, processes=1, message=message)
-            self.apply(self.mind.on_result(self.state, action.target.host, result, self.now))
-        self.apply(self.mind.on_tick(self.state, self.now))
+            self.sent([action.op_id])
+            self.report_result(
+                action.target.host, Result(action.op_id, outcome, processes=1, message=message)
+            )
+        self.reconcile()
         return done
 
+    def report_result(self, host: str, result: Result) -> None:
+        """A result in a report of `host`."""
+        self.run(lambda t: self.reconciler.results.on_result(t, host, result, self.now))
+
     def result(self, action: Action, outcome: Any = "applied", **fields: Any) -> None:
-        """An agent's word on one action."""
-        result = Result(action.op_id, outcome, **fields)
-        self.apply(self.mind.on_result(self.state, action.target.host, result, self.now))
-        self.apply(self.mind.on_tick(self.state, self.now))
+        """The result of one action; then decides."""
+        self.report_result(action.target.host, Result(action.op_id, outcome, **fields))
+        self.reconcile()
+
+    def pause(self, reason: str, owner: str, duration_s: float = 0.0) -> None:
+        """An operator pauses."""
+        self.run(lambda t: self.reconciler.operator.pause(t, reason, owner, self.now, duration_s))
+
+    def resume(self, owner: str) -> None:
+        """An operator resumes."""
+        self.run(lambda t: self.reconciler.operator.resume(t, owner))
+
+    def release(self, target: Target, owner: str) -> None:
+        """An operator releases."""
+        self.run(lambda t: self.reconciler.operator.release(t, target, owner, self.now))
 
     def phase(self, key: str = "h0/rail0") -> str:
-        """Where a target stands."""
+        """The phase of a target."""
         target = self.state.targets.get(key)
         return target.phase if target is not None else "unknown"
 
     def blocked(self, key: str = "h0/rail0") -> str:
-        """What a target is blocked by."""
+        """Why a target is blocked."""
         target = self.state.targets.get(key)
         return target.blocked if target is not None else ""
 

@@ -1,7 +1,7 @@
-"""The node agent: asks the receiver what shall be, and sees that it is.
+"""The node agent: fetches the desired state from the receiver and keeps the processes of its host in it.
 
-Three loops. One asks, one reports; the third looks after the jobs: whatever the journal says must hold in every process
-that has the plugin, also in one that started a moment ago, also while the receiver is away.
+Three tasks: one fetches, one reports, the third reconciles every process that has the plugin with the journal, also one
+that has just started, also while the receiver is unreachable.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.journal import NodeJournal
 from fabricpulse.remediation.node.mesh import connected_nics
 from fabricpulse.remediation.node.plugins import CALL_RESULTS, Plugins
-from fabricpulse.remediation.node.survey import Survey, verdict
+from fabricpulse.remediation.node.survey import Survey, traffic_outcome
 from fabricpulse.remediation.protocol import DesiredNic, DesiredState, HeldNic, Report, Result, Traffic
 
 log = get_logger(__name__)
@@ -41,7 +41,7 @@ _TRAFFIC_POLL_S = 0.25
 
 
 class NodeAgent:
-    """One agent; `run` is its life."""
+    """One agent; `run` works until the daemon stops."""
 
     def __init__(self, config: NodeConfig, life: Lifetime) -> None:
         """Raises UserError when the journal, the token or a certificate cannot be used."""
@@ -57,16 +57,16 @@ class NodeAgent:
         self._survey = Survey()
         self._surveyed_at = 0.0
         self._seen: dict[str, tuple[int, int]] = {}
-        # What was last found out about each operation; said again until the receiver has heard it.
-        self._found: dict[str, Result] = {}
-        self._unsaid: dict[str, Result] = {}
+        # The latest result of each operation; reported until the receiver has confirmed it.
+        self._results: dict[str, Result] = {}
+        self._unreported: dict[str, Result] = {}
         self._dry_runs: dict[str, DesiredNic] = {}
         self._connected_nics: dict[str, bool] = {}
         self._warned: set[str] = set()
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._in_plugins = asyncio.Lock()
         self._report_now = asyncio.Event()
-        self._look_now = asyncio.Event()
+        self._reconcile_now = asyncio.Event()
         self._connected = False
 
     async def run(self, options: DaemonOptions) -> None:
@@ -82,12 +82,12 @@ class NodeAgent:
         connector = aiohttp.TCPConnector(ssl=self._tls)
         async with aiohttp.ClientSession(connector=connector) as session:
             work = [
-                asyncio.create_task(self._ask_forever(session)),
+                asyncio.create_task(self._fetch_forever(session)),
                 asyncio.create_task(self._report_forever(session)),
-                asyncio.create_task(self._look_after_forever()),
+                asyncio.create_task(self._reconcile_forever()),
             ]
             if self._config.mesh_url:
-                work.append(asyncio.create_task(self._ask_mesh_forever(session)))
+                work.append(asyncio.create_task(self._scrape_mesh_forever(session)))
             self._life.ready()
             stop = asyncio.create_task(self._life.stopped())
             done, _ = await asyncio.wait({stop, *work}, return_when=asyncio.FIRST_COMPLETED)
@@ -96,7 +96,7 @@ class NodeAgent:
             await asyncio.gather(stop, *work, *self._watching.values(), return_exceptions=True)
         await server.stop()
         self._plugins.close()
-        for task in done - {stop}:  # a loop that ends by itself is a defect: do not sit there deaf
+        for task in done - {stop}:  # a background task that exits is a bug; fail the daemon
             task.result()
 
     # --- asking and reporting ------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class NodeAgent:
     def _url(self, what: str) -> str:
         return f"{self._config.receiver.rstrip('/')}/api/v1/agents/{self._config.host_name}/{what}"
 
-    async def _ask_forever(self, session: aiohttp.ClientSession) -> None:
+    async def _fetch_forever(self, session: aiohttp.ClientSession) -> None:
         while True:
             try:
                 params = {"version": self._version, "wait": str(_POLL_WAIT_S)}
@@ -121,7 +121,7 @@ class NodeAgent:
                 continue
             self._set_connected(True)
             if self._accept(desired):
-                self._look_now.set()
+                self._reconcile_now.set()
             else:
                 await asyncio.sleep(_RETRY_S)
 
@@ -133,7 +133,7 @@ class NodeAgent:
         self._connected = connected
 
     def _accept(self, desired: DesiredState) -> bool:
-        """Takes over what shall be, journal first. False for a receiver out of the past."""
+        """Takes over the desired state, journal first. False for a receiver with an older epoch."""
         if desired.epoch < self._epoch:
             log.error(
                 "receiver has an older epoch than one seen before, ignored",
@@ -152,8 +152,8 @@ class NodeAgent:
             self._journal.accept(desired.epoch, new)
         failpoints.reach("agent.after_journal")
         if desired.epoch > self._epoch:
-            # A receiver that has started anew may have missed our last words.
-            self._unsaid |= self._found
+            # A receiver that has restarted may have missed the last results.
+            self._unreported |= self._results
             self._report_now.set()
         self._epoch, self._version = desired.epoch, desired.version
         for nic in new:
@@ -161,13 +161,13 @@ class NodeAgent:
             self._desired[nic.device] = nic
         self._dry_runs = {nic.op_id: nic for nic in desired.nics if nic.dry_run}
         current = {nic.op_id for nic in self._desired.values()} | self._dry_runs.keys()
-        self._found = {op_id: result for op_id, result in self._found.items() if op_id in current}
+        self._results = {op_id: result for op_id, result in self._results.items() if op_id in current}
         return True
 
     async def _report_forever(self, session: aiohttp.ClientSession) -> None:
         while True:
             self._report_now.clear()
-            results = dict(self._unsaid)
+            results = dict(self._unreported)
             report = Report(
                 processes=len(self._survey.processes),
                 devices=self._survey.devices(),
@@ -178,8 +178,8 @@ class NodeAgent:
             sent = await self._send(session, report)
             if sent:
                 for op_id, result in results.items():
-                    if self._unsaid.get(op_id) == result:
-                        del self._unsaid[op_id]
+                    if self._unreported.get(op_id) == result:
+                        del self._unreported[op_id]
             wait_s = self._config.report_interval_s if sent else _RETRY_S
             await wait_at_most(self._report_now, wait_s)
 
@@ -196,22 +196,22 @@ class NodeAgent:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
-    async def _ask_mesh_forever(self, session: aiohttp.ClientSession) -> None:
+    async def _scrape_mesh_forever(self, session: aiohttp.ClientSession) -> None:
         while True:
             self._connected_nics = await connected_nics(session, self._config.mesh_url)
             await asyncio.sleep(self._config.report_interval_s)
 
     # --- the jobs ------------------------------------------------------------------------------------------------
 
-    async def _look_after_forever(self) -> None:
+    async def _reconcile_forever(self) -> None:
         while True:
-            self._look_now.clear()
-            await self._look_after()
-            await wait_at_most(self._look_now, self._config.scan_interval_s)
+            self._reconcile_now.clear()
+            await self._reconcile()
+            await wait_at_most(self._reconcile_now, self._config.scan_interval_s)
 
-    async def _look_after(self) -> None:
-        waiting = [nic for nic in self._desired.values() if nic.op_id not in self._found]
-        dry_runs = [nic for nic in self._dry_runs.values() if nic.op_id not in self._found]
+    async def _reconcile(self) -> None:
+        waiting = [nic for nic in self._desired.values() if nic.op_id not in self._results]
+        dry_runs = [nic for nic in self._dry_runs.values() if nic.op_id not in self._results]
         present = await asyncio.to_thread(self._plugins.present)
         idle = time.monotonic() - self._surveyed_at < self._config.report_interval_s
         if present == self._seen and idle and not waiting and not dry_runs:
@@ -220,18 +220,20 @@ class NodeAgent:
             self._survey = await asyncio.to_thread(self._plugins.survey)
             self._seen, self._surveyed_at = present, time.monotonic()
             for nic in dry_runs:
-                self._tell(self._check(nic))
+                self._record(self._check(nic))
             for nic in waiting:
-                self._tell(await self._carry_out(nic))
+                self._record(await self._carry_out(nic))
             if waiting:
                 self._survey = await asyncio.to_thread(self._plugins.survey)
-            # Only what has been carried out once: what was accepted meanwhile has its guard and its watch before it.
-            strays = [
-                nic for nic in self._desired.values() if nic.op_id in self._found and self._survey.strays(nic)
+            # Only what has been carried out once: what was accepted meanwhile has its guard and watch to come.
+            divergent = [
+                nic
+                for nic in self._desired.values()
+                if nic.op_id in self._results and self._survey.divergent_processes(nic)
             ]
-            for nic in strays:
-                self._tell(await self._correct(nic))
-            if strays:
+            for nic in divergent:
+                self._record(await self._correct(nic))
+            if divergent:
                 self._survey = await asyncio.to_thread(self._plugins.survey)
 
     def _refusal(self, nic: DesiredNic) -> str:
@@ -240,8 +242,8 @@ class NodeAgent:
             return ""
         if self._config.pause_file and Path(self._config.pause_file).exists():
             return f"paused on this host by {self._config.pause_file}"
-        stranded = self._survey.would_strand(nic.device)
-        return f"pid {stranded} would have no usable NIC left" if stranded else ""
+        process = self._survey.last_nic_of(nic.device)
+        return f"pid {process} would have no usable NIC left" if process else ""
 
     def _check(self, nic: DesiredNic) -> Result:
         """The dry run: what carrying out would come to, with nothing changed."""
@@ -252,7 +254,7 @@ class NodeAgent:
         return Result(nic.op_id, "applied", count, "dry run: nothing was changed")
 
     async def _carry_out(self, nic: DesiredNic) -> Result:
-        if (refusal := self._refusal(nic)) and self._survey.strays(nic):
+        if (refusal := self._refusal(nic)) and self._survey.divergent_processes(nic):
             return Result(nic.op_id, "refused", 0, refusal)
         result = await asyncio.to_thread(self._plugins.apply, nic)
         if result.outcome == "applied" and nic.desired == "avoid" and result.processes:
@@ -262,10 +264,10 @@ class NodeAgent:
 
     async def _correct(self, nic: DesiredNic) -> Result:
         """A process that started after the decision, was away when it was carried out, or was set by somebody else."""
-        known = self._found.get(nic.op_id)
+        known = self._results.get(nic.op_id)
         if known is not None and known.outcome == "refused":
             return known  # the receiver will take it back
-        result = await asyncio.to_thread(self._plugins.apply, nic, self._survey.strays(nic))
+        result = await asyncio.to_thread(self._plugins.apply, nic, self._survey.divergent_processes(nic))
         if result.outcome == "applied":
             log.info("process brought in line", device=nic.device, desired=nic.desired, op_id=nic.op_id)
             keep = known is not None and known.outcome == "applied"
@@ -288,7 +290,7 @@ class NodeAgent:
                 after = await asyncio.to_thread(self._plugins.survey)
             if self._desired.get(nic.device) != nic:
                 return
-            found = verdict(before, after, nic.device)
+            found = traffic_outcome(before, after, nic.device)
             if found == "moved":
                 break
         message = {
@@ -296,13 +298,13 @@ class NodeAgent:
             "idle": "jobs had nothing to send",
             "stalled": f"no byte moved within {self._config.traffic_timeout_s:g} s",
         }[found]
-        self._tell(msgspec.structs.replace(result, traffic=found, message=message))
+        self._record(msgspec.structs.replace(result, traffic=found, message=message))
 
-    def _tell(self, result: Result) -> None:
-        if self._found.get(result.op_id) == result:
+    def _record(self, result: Result) -> None:
+        if self._results.get(result.op_id) == result:
             return
-        self._found[result.op_id] = result
-        self._unsaid[result.op_id] = result
+        self._results[result.op_id] = result
+        self._unreported[result.op_id] = result
         self._report_now.set()
         log.info("result", **msgspec.structs.asdict(result))
 
@@ -311,7 +313,11 @@ class NodeAgent:
         out.add(BUILD_INFO, (version("fabricpulse"), "remediation-node", python_version()), 1)
         out.add(metrics.AGENT_CONNECTED, (), int(self._connected))
         out.add(metrics.AGENT_PROCESSES, (), len(self._survey.processes))
-        out.add(metrics.AGENT_STRAYS, (), sum(len(self._survey.strays(n)) for n in self._desired.values()))
+        out.add(
+            metrics.AGENT_DIVERGENT,
+            (),
+            sum(len(self._survey.divergent_processes(n)) for n in self._desired.values()),
+        )
         for device, nic in sorted(self._desired.items()):
             out.add(metrics.AGENT_AVOIDED, (device,), int(nic.desired == "avoid"))
         for result in CALL_RESULTS:

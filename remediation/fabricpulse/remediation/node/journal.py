@@ -1,4 +1,4 @@
-"""The agent's memory: the newest desired state of each NIC and the receiver's epoch.
+"""The agent's journal: the newest desired state of each NIC and the receiver's epoch.
 
 With it the agent keeps jobs as they were last asked to be when the receiver is gone (fail static), covers jobs that
 start meanwhile, and refuses a receiver that has come back from the past.

@@ -1,4 +1,4 @@
-"""The mesh exporter's word on this host's NICs, read from its /metrics."""
+"""Whether probes get through to this host's NICs, from /metrics of its mesh exporter."""
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families

@@ -1,4 +1,4 @@
-"""The host's jobs, through the control sockets of the plugin in them. Blocking; the agent calls it off its loop."""
+"""Control sockets of the plugin in the processes of this host. Blocking; the agent calls it off its loop."""
 
 import os
 import stat

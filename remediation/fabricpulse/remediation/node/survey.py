@@ -1,4 +1,4 @@
-"""What the jobs of a host look like, and what that means for a NIC. Pure: works on answers of control sockets."""
+"""The processes of a host as their control sockets report them, and what that means for a NIC. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,8 +41,8 @@ class Survey:
                 usable[device] = usable.get(device, False) or (nic.link_up and not nic.avoided)
         return usable
 
-    def strays(self, nic: DesiredNic) -> list[str]:
-        """Processes that use the NIC and do not show its desired state."""
+    def divergent_processes(self, nic: DesiredNic) -> list[str]:
+        """Processes that use the NIC and are not in its desired state."""
         wanted = nic.desired == "avoid"
         return [
             name
@@ -50,8 +50,8 @@ class Survey:
             if (seen := nics_of(status).get(nic.device)) is not None and seen.avoided != wanted
         ]
 
-    def would_strand(self, device: str) -> str:
-        """A process that would be left without any usable NIC if `device` went, or ""."""
+    def last_nic_of(self, device: str) -> str:
+        """A process for which `device` is the last usable NIC, or ""."""
         for name, status in self.processes.items():
             nics = nics_of(status)
             others = [nic for other, nic in nics.items() if other != device]
@@ -69,10 +69,10 @@ def bytes_elsewhere(status: Status, device: str) -> int:
     )
 
 
-def verdict(before: Survey, after: Survey, device: str) -> Traffic:
-    """What the other lanes did between two surveys: moved bytes, had nothing to do, or should have and did not.
+def traffic_outcome(before: Survey, after: Survey, device: str) -> Traffic:
+    """Traffic of the other lanes between two surveys: moved bytes, idle, or stalled with requests under way.
 
-    `waiting` counts connections with requests that only our lanes hold up; who waits for its peer does not count.
+    `waiting` counts connections with requests that only local lanes hold up, not those that wait for their peer.
     """
     for name, status in after.processes.items():
         earlier = before.processes.get(name)

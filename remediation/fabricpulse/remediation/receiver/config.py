@@ -99,7 +99,7 @@ class GuardConfig(Section, frozen=True):
 class ReceiverConfig(Section, frozen=True):
     """`fabricpulse remediation receiver --config FILE`.
 
-    journal : SQLite file, on a local disk. alertmanagers : base URLs, asked for the truth at start, every
+    journal : SQLite file, on a local disk. alertmanagers : base URLs, polled for active alerts at start, every
     `reconcile_interval_s` and when a notification was truncated or suspect. reconcile_interval_s : seconds. expire_s :
     a firing alert that no Alertmanager has held for so long has expired. watchdog : an alert that always fires; once it
     has been seen, its absence means that alerting is dead, and nothing goes back into service. Empty: not looked at.
@@ -131,8 +131,8 @@ class ReceiverConfig(Section, frozen=True):
             raise ValueError("journal is not the name of a file")
 
     @property
-    def truth_timeout_s(self) -> float:
-        """After this long without a word of the Alertmanagers the receiver holds still."""
+    def poll_timeout_s(self) -> float:
+        """After this long without an answer of the Alertmanagers nothing is decided."""
         return max(3 * self.reconcile_interval_s, 30.0)
 
     def hold_of(self, alert: str) -> HoldConfig:

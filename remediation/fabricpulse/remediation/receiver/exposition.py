@@ -1,7 +1,6 @@
 """The receiver's metrics."""
 
 import time
-from bisect import bisect_left
 from collections import Counter
 from importlib.metadata import version
 from platform import python_version
@@ -10,46 +9,27 @@ from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.remediation import metrics
+from fabricpulse.remediation.receiver.auth import ROUTES
+from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards import REASONS, bucket_level
 from fabricpulse.remediation.receiver.model import OUTCOMES
-from fabricpulse.remediation.receiver.service import Engine, SteadyClock
 from fabricpulse.remediation.receiver.store import Store
-
-
-class Histogram:
-    """Counts of observations, by the buckets of INGEST_SECONDS."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(metrics.INGEST_SECONDS.buckets) + 1)
-        self.total = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Adds one."""
-        self.counts[bisect_left(metrics.INGEST_SECONDS.buckets, seconds)] += 1
-        self.total += seconds
-
-
-class Ingest:
-    """What the webhook has seen since the start."""
-
-    def __init__(self) -> None:
-        self.deliveries: Counter[int] = Counter({200: 0, 400: 0, 413: 0, 503: 0})
-        self.alerts = 0
-        self.dead_letters = 0
-        self.seconds = Histogram()
+from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
+from fabricpulse.remediation.receiver.webhook import IngestStatistics
 
 
 def expose(
     config: ReceiverConfig,
-    engine: Engine,
-    clock: SteadyClock,
+    loop: CommitLoop,
+    clock: MonotonicWallClock,
     store: Store,
-    ingest: Ingest,
+    ingest: IngestStatistics,
+    refused: Counter[str],
     text_format: TextFormat,
 ) -> bytes:
     """One scrape's answer."""
-    state, counts, now = engine.state, engine.counts, clock()
+    state, counts, now = loop.state, loop.counts, clock()
     out = Exposition()
     out.add(BUILD_INFO, (version("fabricpulse"), "remediation-receiver", python_version()), 1)
     for action in metrics.ACTION_NAMES:
@@ -59,6 +39,8 @@ def expose(
         out.add(metrics.BLOCKED, (reason,), counts["blocked", reason])
     for code, count in sorted(ingest.deliveries.items()):
         out.add(metrics.DELIVERIES, (str(code),), count)
+    for route in ROUTES:
+        out.add(metrics.UNAUTHORIZED, (route,), refused[route])
     out.add(metrics.ALERTS, (), ingest.alerts)
     out.add(metrics.DEAD_LETTERS, (), ingest.dead_letters)
     out.add_histogram(metrics.INGEST_SECONDS, (), ingest.seconds.counts, ingest.seconds.total)
@@ -77,10 +59,10 @@ def expose(
     out.add(metrics.AGENTS, ("alive",), alive)
     out.add(metrics.AGENTS, ("lost",), len(state.agents) - alive)
     out.add(metrics.PAUSED, (), int(state.pause is not None))
-    out.add(metrics.HEARTBEAT, (), time.monotonic() - engine.heartbeat)
-    out.add(metrics.TRUTH_AGE, (), now - state.truth_at if state.truth_at else -1)
+    out.add(metrics.HEARTBEAT, (), time.monotonic() - loop.heartbeat)
+    out.add(metrics.POLL_AGE, (), now - state.polled_at if state.polled_at else -1)
     out.add(metrics.CLOCK_STEP, (), clock.behind_wall())
-    out.add(metrics.COMMIT_SECONDS, (), engine.commit_seconds[0])
+    out.add(metrics.COMMIT_SECONDS, (), loop.commit_seconds[0])
     out.add(metrics.JOURNAL_LINES, (), counts["transitions",])
     out.add(metrics.JOURNAL_LENGTH, (), store.head()[0])
     return out.render(text_format)

@@ -1,8 +1,7 @@
-"""The guard rails: may this action be taken now? Pure: made from one state at one moment.
+"""Guards: may this action be taken now? Pure: made from one state at one moment.
 
-Each guard answers with a reason of a small closed set, which is also the label of
-`fabricpulse_remediation_blocked_total`. What they all need to know of the whole fleet is gathered once, so that the
-question costs the same for the first target and for the ten-thousandth.
+Each guard answers with a reason of a closed set, which is also the label of `fabricpulse_remediation_blocked_total`.
+What they need of the whole fleet is gathered once per cycle, not per target.
 """
 
 from collections import defaultdict
@@ -12,10 +11,10 @@ from fabricpulse.remediation.receiver.model import (
     Bucket,
     Direction,
     Episode,
-    State,
     Target,
     TargetState,
 )
+from fabricpulse.remediation.receiver.transaction import Transaction
 
 REASONS = (
     "paused",
@@ -35,15 +34,15 @@ REASONS = (
     "manual",
     "unproven",
 )
-# They come and go by themselves within seconds: going from one to another is not worth a line in the journal.
-PASSING = frozenset({"in_flight", "budget", "rate"})
+# They change within seconds: going from one to another is not worth a line in the journal.
+TRANSIENT = frozenset({"in_flight", "budget", "rate"})
 
 
 class Guards:
     """The guards, for one state at one moment; `took` keeps them true while actions are decided one after another."""
 
     def __init__(
-        self, config: ReceiverConfig, nics: dict[str, frozenset[str]], state: State, now: float
+        self, config: ReceiverConfig, nics: dict[str, frozenset[str]], state: Transaction, now: float
     ) -> None:
         """nics : the devices of each host, where a membership file names them."""
         self._config = config
@@ -66,7 +65,7 @@ class Guards:
             if episode.status == "firing" and now - episode.first_seen <= self._limits.shared_cause_window_s:
                 self._young[_cause(episode)].add(episode.target.host)
         lost = sum(1 for agent in state.agents.values() if now - agent.seen_at > self._limits.agent_timeout_s)
-        # When many agents are gone at once, it is the receiver that is cut off: hold still.
+        # When many agents are lost at once, it is the receiver that is cut off: decide nothing.
         self._frozen = len(state.agents) > 2 and lost / len(state.agents) > self._limits.lost_agents_fraction
         self._hosts: dict[str, set[str]] = {
             direction: {
@@ -84,7 +83,7 @@ class Guards:
         """The reason that forbids taking the target out of service, or "" if nothing does."""
         if reason := self._standing("failover", current.target.host):
             return reason
-        if self._config.alertmanagers and self._now - self._state.contact_at > self._config.truth_timeout_s:
+        if self._config.alertmanagers and self._now - self._state.contact_at > self._config.poll_timeout_s:
             return "alertmanager_lost"
         limits = self._limits
         if current.phase == "manual":
@@ -104,7 +103,7 @@ class Guards:
             return "manual"
         if reason := self._standing("failback", current.target.host):
             return reason
-        if self._config.alertmanagers and self._now - self._state.truth_at > self._config.truth_timeout_s:
+        if self._config.alertmanagers and self._now - self._state.polled_at > self._config.poll_timeout_s:
             return "alertmanager_lost"
         if self._config.watchdog and self._state.watchdog == "lost":
             return "alerting_dead"

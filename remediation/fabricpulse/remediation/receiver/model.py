@@ -1,4 +1,4 @@
-"""What the receiver knows: episodes of alerts, targets, agents. Immutable values; the reconciler replaces them.
+"""The state of the receiver: episodes of alerts, targets, agents. Entries are immutable and replaced as a whole.
 
 All times are seconds since 1970 on the receiver's clock, 0 for "not yet".
 """
@@ -95,10 +95,10 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a target stands.
+    """Phase and history of a target.
 
     generation rises with each decision. quiet_since : start of the hold, 0 while an episode fires. alert : what it was
-    taken out for. needs_probe : its alert vanished without `resolved`; only a probe can say that it is healthy.
+    taken out for. needs_probe : its alert vanished without `resolved`; only a probe can show that it is healthy.
     """
 
     target: Target
@@ -125,10 +125,10 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent said last.
+    """The last report of an agent.
 
-    devices : NICs that its jobs use -> usable (link up, not avoided). connected : the mesh's word on NICs, where it is
-    asked. held : NICs about which the agent was ever told something.
+    devices : NICs that its jobs use -> usable (link up, not avoided). connected : whether the mesh's probes get
+    through, where it is asked. held : NICs about which the agent was ever told something.
     """
 
     host: str
@@ -164,12 +164,12 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything; one value.
+    """All of it. The dictionaries belong to the commit loop, which alone changes them.
 
-    epoch : grows with each start of the receiver (fencing: agents refuse an older one). truth_at : when all
-    Alertmanagers last said what is active. contact_at : when any of them last said anything. watchdog : whether the
-    alert that always fires was ever seen, and whether it is there. recent : (when, direction, target key) of the last
-    actions.
+    epoch : grows with each start of the receiver (fencing: agents refuse an older one). polled_at : when the
+    Alertmanagers were last asked with success what is active. contact_at : when any of them was last heard of.
+    watchdog : whether the alert that always fires was ever seen, and whether it is there. recent : (when, direction,
+    target key) of the last actions.
     """
 
     epoch: int = 0
@@ -181,6 +181,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     buckets: dict[str, Bucket] = {}
     pause: Pause | None = None
     recent: tuple[tuple[float, str, str], ...] = ()
-    truth_at: float = 0.0
+    polled_at: float = 0.0
     contact_at: float = 0.0
     watchdog: Literal["unknown", "seen", "lost"] = "unknown"

@@ -90,7 +90,7 @@ def parse_notification(body: bytes) -> Notification:
     )
 
 
-def parse_pulled(body: bytes) -> tuple[Alert, ...]:
+def parse_polled(body: bytes) -> tuple[Alert, ...]:
     """Decodes the answer of Alertmanager's `GET /api/v2/alerts`: what is active there now. Raises PayloadError."""
     try:
         raws = msgspec.json.decode(body, type=list[msgspec.Raw])
@@ -99,24 +99,24 @@ def parse_pulled(body: bytes) -> tuple[Alert, ...]:
     alerts = []
     for raw in raws:
         try:
-            pulled = msgspec.json.decode(raw, type=_Pulled)
-            starts_at = _seconds(pulled.starts_at)
+            polled = msgspec.json.decode(raw, type=_Polled)
+            starts_at = _seconds(polled.starts_at)
         except _UNREADABLE:
             continue  # another receiver's alert with labels that mean nothing to us
-        suppressed = pulled.status.state != "active"
-        alerts.append(Alert(True, pulled.fingerprint, starts_at, pulled.labels, suppressed))
+        suppressed = polled.status.state != "active"
+        alerts.append(Alert(True, polled.fingerprint, starts_at, polled.labels, suppressed))
     return tuple(alerts)
 
 
-class _PulledStatus(msgspec.Struct):
+class _PolledStatus(msgspec.Struct):
     state: str
 
 
-class _Pulled(msgspec.Struct, rename="camel"):
+class _Polled(msgspec.Struct, rename="camel"):
     labels: dict[str, str]
     fingerprint: str
     starts_at: datetime
-    status: _PulledStatus
+    status: _PolledStatus
 
 
 def _alert(raw: bytes) -> Alert:

@@ -1,4 +1,4 @@
-"""Where the receiver keeps what must survive it: the Store protocol, and what goes through it."""
+"""The Store protocol: what must survive the receiver, and what goes through it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -6,16 +6,16 @@ from typing import Any, Protocol
 
 from fabricpulse.remediation.receiver.model import State
 from fabricpulse.remediation.receiver.payload import DeadLetter
-from fabricpulse.remediation.receiver.step import Transition
+from fabricpulse.remediation.receiver.transaction import Transaction
 
 
 class StoreError(Exception):
-    """The journal cannot take it now (disk full, file gone): the sender must try again later."""
+    """The journal cannot be written or read now (disk full, file gone): the sender must try again later."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A webhook body as it came. body : deflated (zlib) when `deflated`."""
+    """A webhook body as received. body : deflated (zlib) when `deflated`."""
 
     received_at: float
     sha256: str
@@ -25,13 +25,12 @@ class Delivery:
 
 @dataclass
 class Batch:
-    """One commit: all of it or nothing. state : the state afterwards."""
+    """One commit: all of it or nothing."""
 
-    state: State
+    transaction: Transaction
     at: float
     deliveries: list[Delivery] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    transitions: list[Transition] = field(default_factory=list)
 
 
 class Store(Protocol):
@@ -56,7 +55,7 @@ class Store(Protocol):
         """The newest dead letters."""
 
     def head(self) -> tuple[int, str]:
-        """Length and last hash of the journal; whoever notes them elsewhere can tell a journal that was rewritten."""
+        """Length and last hash of the journal; a copy kept elsewhere shows whether the journal was rewritten."""
 
     def verify(self) -> int:
         """Checks the hash chain of the journal; returns its length. Raises StoreError at the first broken link."""
@@ -65,4 +64,4 @@ class Store(Protocol):
         """Drops raw deliveries and dead letters that were received before; transitions stay."""
 
     def close(self) -> None:
-        """Releases the file."""
+        """Releases the database."""

@@ -9,32 +9,22 @@ from aiohttp import web
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.remediation.protocol import DesiredNic, DesiredState, Report
-from fabricpulse.remediation.receiver.answers import json_answer, number
-from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.model import AgentState, Held, State
+from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.http_json import json_answer, number
+from fabricpulse.remediation.receiver.model import AgentState, Held
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.service import Engine
-from fabricpulse.remediation.receiver.step import Step, Transition
+from fabricpulse.remediation.receiver.transaction import Transaction, Transition
 
 MAX_WAIT_S = 30.0
 
 
-class AgentRoutes:
-    """`GET …/desired` and `POST …/report`. hosts : those that may ask; empty for any."""
+class AgentApi:
+    """`GET …/desired` and `POST …/report`, for hosts of the inventory, or for any host without one."""
 
-    def __init__(
-        self,
-        config: ReceiverConfig,
-        engine: Engine,
-        reconciler: Reconciler,
-        life: Lifetime,
-        hosts: set[str],
-    ) -> None:
-        self._config = config
-        self._engine = engine
+    def __init__(self, loop: CommitLoop, reconciler: Reconciler, life: Lifetime) -> None:
+        self._loop = loop
         self._reconciler = reconciler
         self._life = life
-        self._hosts = hosts
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
     def add(self, router: web.UrlDispatcher) -> None:
@@ -56,9 +46,10 @@ class AgentRoutes:
 
     def _host(self, request: web.Request) -> str:
         host = request.match_info["host"]
-        if self._hosts and host not in self._hosts:
+        inventory = self._reconciler.inventory
+        if inventory and host not in inventory:
             raise web.HTTPNotFound(text="membership does not have this host\n")
-        if self._config.agent_certificates:
+        if self._reconciler.config.agent_certificates:
             certificate = request.get_extra_info("peercert") or {}
             if ("DNS", host) not in certificate.get("subjectAltName", ()):
                 raise web.HTTPForbidden(text="the client certificate is not this host's\n")
@@ -83,7 +74,7 @@ class AgentRoutes:
             self._waiting[host].discard(event)
             if not self._waiting[host]:
                 del self._waiting[host]
-        actions = self._engine.state.actions
+        actions = self._loop.state.actions
         op_ids = [nic.op_id for nic in desired.nics]
         new = [
             op
@@ -91,11 +82,13 @@ class AgentRoutes:
             if op in actions and actions[op].outcome == "pending" and not actions[op].sent_at
         ]
         if new:  # in the journal before it is on the wire
-            await self._engine.submit(lambda state, now: self._reconciler.on_sent(state, new, now))
+            await self._loop.submit(
+                lambda transaction, now: self._reconciler.results.on_sent(transaction, new, now)
+            )
         return json_answer(desired)
 
     def _desired_of(self, host: str) -> DesiredState:
-        state = self._engine.state
+        state = self._loop.state
         nics = []
         for target in state.targets.values():
             if target.target.host != host:
@@ -123,7 +116,7 @@ class AgentRoutes:
         except (msgspec.DecodeError, RecursionError) as error:
             raise web.HTTPBadRequest(text="not a report\n") from error
 
-        def change(state: State, now: float) -> Step:
+        def change(transaction: Transaction, now: float) -> None:
             held = {device: Held(nic.desired, nic.generation) for device, nic in report.held.items()}
             agent = AgentState(
                 host=host,
@@ -133,13 +126,9 @@ class AgentRoutes:
                 held=held,
                 processes=report.processes,
             )
-            step = self._reconciler.on_agent(state, agent, now)
-            lines = step.transitions
+            self._reconciler.observed.on_agent(transaction, agent, now)
             for result in report.results:
-                step = self._reconciler.on_result(step.state, host, result, now)
-                lines += step.transitions
-            step.transitions = lines
-            return step
+                self._reconciler.results.on_result(transaction, host, result, now)
 
-        await self._engine.submit(change)
+        await self._loop.submit(change)
         return web.Response(text="noted\n")

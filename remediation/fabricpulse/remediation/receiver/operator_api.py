@@ -1,4 +1,4 @@
-"""What people, the command line and dashboards ask of the receiver."""
+"""The operator API: state, journal, pause, resume, release; used by the command line and by dashboards."""
 
 import asyncio
 import time
@@ -9,22 +9,20 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from fabricpulse.remediation.receiver.answers import json_answer, json_object, number
-from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.http_json import json_answer, json_object, number
 from fabricpulse.remediation.receiver.model import Target
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.service import Engine
 from fabricpulse.remediation.receiver.store import Delivery, Store, StoreError
 
 _EXPORT_PAGE = 1000
 
 
-class PeopleRoutes:
-    """Looking at everything, and pause, resume, release."""
+class OperatorApi:
+    """State and journal to read; pause, resume and release."""
 
-    def __init__(self, config: ReceiverConfig, engine: Engine, reconciler: Reconciler, store: Store) -> None:
-        self._config = config
-        self._engine = engine
+    def __init__(self, loop: CommitLoop, reconciler: Reconciler, store: Store) -> None:
+        self._loop = loop
         self._reconciler = reconciler
         self._store = store
 
@@ -43,33 +41,33 @@ class PeopleRoutes:
         router.add_post("/api/v1/release", self._release)
 
     async def _status(self, _: web.Request) -> web.Response:
-        state = self._engine.state
+        state = self._loop.state
         length, digest = self._store.head()
         return json_answer(
             {
                 "version": version("fabricpulse"),
-                "now": self._engine.clock(),
+                "now": self._loop.clock(),
                 "epoch": state.epoch,
                 "pause": state.pause,
                 "breakers": list(state.breakers.values()),
                 "watchdog": state.watchdog,
-                "truth_at": state.truth_at,
+                "polled_at": state.polled_at,
                 "agents": sorted(state.agents.values(), key=lambda a: a.host),
-                "rules": self._config.rules,
+                "rules": self._reconciler.config.rules,
                 "journal": {"length": length, "head": digest},
-                "heartbeat_age_s": time.monotonic() - self._engine.heartbeat,
+                "heartbeat_age_s": time.monotonic() - self._loop.heartbeat,
             }
         )
 
     async def _episodes(self, _: web.Request) -> web.Response:
-        return json_answer(sorted(self._engine.state.episodes.values(), key=lambda e: e.first_seen))
+        return json_answer(sorted(self._loop.state.episodes.values(), key=lambda e: e.first_seen))
 
     async def _targets(self, _: web.Request) -> web.Response:
-        return json_answer(sorted(self._engine.state.targets.values(), key=lambda t: t.target))
+        return json_answer(sorted(self._loop.state.targets.values(), key=lambda t: t.target))
 
     async def _actions(self, _: web.Request) -> web.Response:
         return json_answer(
-            sorted(self._engine.state.actions.values(), key=lambda a: (a.created_at, a.generation))
+            sorted(self._loop.state.actions.values(), key=lambda a: (a.created_at, a.generation))
         )
 
     async def _events(self, request: web.Request) -> web.Response:
@@ -126,22 +124,24 @@ class PeopleRoutes:
         if not reason:
             raise web.HTTPBadRequest(text="say why: reason is empty\n")
         duration = number(str(asked.get("duration_s") or 0), "duration_s")
-        await self._engine.submit(lambda s, at: self._reconciler.on_pause(s, reason, owner, at, duration))
+        operator = self._reconciler.operator
+        await self._loop.submit(lambda t, at: operator.pause(t, reason, owner, at, duration))
         return web.Response(text="paused\n")
 
     async def _resume(self, request: web.Request) -> web.Response:
         owner = _text(await json_object(request), "owner") or "unknown"
-        await self._engine.submit(lambda s, at: self._reconciler.on_resume(s, owner, at))
+        await self._loop.submit(lambda t, _: self._reconciler.operator.resume(t, owner))
         return web.Response(text="resumed\n")
 
     async def _release(self, request: web.Request) -> web.Response:
         asked = await json_object(request)
         target = Target(_text(asked, "host"), _text(asked, "device"))
-        current = self._engine.state.targets.get(target.key)
+        current = self._loop.state.targets.get(target.key)
         if current is None or current.desired == "in_service":
             raise web.HTTPNotFound(text=f"{target.key} is not out of service\n")
         owner = _text(asked, "owner") or "unknown"
-        await self._engine.submit(lambda s, at: self._reconciler.on_release(s, target, owner, at))
+        operator = self._reconciler.operator
+        await self._loop.submit(lambda t, at: operator.release(t, target, owner, at))
         return web.Response(text="released\n")
 
 

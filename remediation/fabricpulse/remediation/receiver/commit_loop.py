@@ -1,9 +1,9 @@
-"""The receiver's engine: one queue of events, one writer, answers after the commit.
+"""The commit loop: one queue of events, one writer, answers after the commit.
 
-Everything that can change the state - deliveries, agents' reports, people, time - is an event in one queue. The engine
-takes what has gathered, lets the reconciler decide, commits state and journal in one transaction, and only then
-answers the senders and hands new desired states to agents. A failed commit changes nothing: the senders hear of it and
-try again. While one commit waits for the disk the next batch gathers, so the rate does not depend on the disk.
+Everything that can change the state - deliveries, agents' reports, operators, time - is an event in one queue. The loop
+applies the queued events to one transaction, reconciles, commits state and journal together, and only then answers the
+senders and hands new desired states to agents. A failed commit changes nothing: the senders are told and try again.
+While one commit waits for the disk the next batch gathers, so the rate does not depend on the disk.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from fabricpulse.core.log import get_logger
 from fabricpulse.remediation.receiver.model import OUTCOMES, State
 from fabricpulse.remediation.receiver.payload import DeadLetter
-from fabricpulse.remediation.receiver.step import Step, Transition
 from fabricpulse.remediation.receiver.store import Batch, Delivery, Store, StoreError
+from fabricpulse.remediation.receiver.transaction import Transaction, Transition
 
 log = get_logger(__name__)
 
-Change = Callable[[State, float], Step]
+Change = Callable[[Transaction, float], None]
 
 _MAX_BATCH = 256
 TICK_S = 0.25
@@ -32,24 +32,6 @@ ANSWER_S = 8.0
 _LOGGED_AT_ONCE = 100
 
 
-class SteadyClock:
-    """Seconds since 1970 that never jump and never go back, also not behind what the journal has already seen.
-
-    Holds, cooldowns and breakers measure durations; a wall clock that is set while the receiver runs must neither end
-    them nor stretch them. It follows the wall clock at each start.
-    """
-
-    def __init__(self, not_before: float = 0.0) -> None:
-        self._origin = max(time.time(), not_before) - time.monotonic()
-
-    def __call__(self) -> float:
-        return self._origin + time.monotonic()
-
-    def behind_wall(self) -> float:
-        """Wall clock minus this clock, in seconds: how much the wall clock was stepped since the start."""
-        return time.time() - self()
-
-
 @dataclass
 class _Event:
     change: Change
@@ -58,12 +40,12 @@ class _Event:
     dead_letters: tuple[DeadLetter, ...] = ()
 
 
-class Engine:
+class CommitLoop:
     """Runs the queue. `state` is always the last committed one."""
 
-    def __init__(self, store: Store, tick: Change, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, reconcile: Change, clock: Callable[[], float]) -> None:
         self._store = store
-        self._tick = tick
+        self._reconcile = reconcile
         self.clock = clock
         self._queue: asyncio.Queue[_Event] = asyncio.Queue()
         self._listeners: list[Callable[[list[Transition]], None]] = []
@@ -80,10 +62,11 @@ class Engine:
         """Loads the state and commits the start itself. Raises StoreError."""
         self.state = await asyncio.to_thread(self._store.load)
         now = self.clock()
-        step = first(self.state, now)
-        await asyncio.to_thread(self._store.commit, Batch(step.state, now, transitions=step.transitions))
-        self.state = step.state
-        self._count(step.transitions)
+        transaction = Transaction(self.state)
+        first(transaction, now)
+        await asyncio.to_thread(self._store.commit, Batch(transaction, now))
+        self.state = transaction.apply()
+        self._count(transaction.transitions)
 
     async def submit(
         self, change: Change, delivery: Delivery | None = None, dead_letters: tuple[DeadLetter, ...] = ()
@@ -126,27 +109,25 @@ class Engine:
     async def _apply(self, events: list[_Event]) -> bool:
         """True when the batch was committed, or held nothing to commit."""
         now = self.clock()
-        state = self.state
-        batch = Batch(state, now)
+        transaction = Transaction(self.state)
+        batch = Batch(transaction, now)
         kept = []
         for event in events:
+            mark = transaction.mark()
             try:
-                step = event.change(state, now)
-            except Exception as error:  # a defect of ours in one event must not stop the others
+                event.change(transaction, now)
+            except Exception as error:  # a bug in the handling of one event must not stop the others
                 log.exception("event could not be applied")
+                transaction.rollback(mark)
                 _fail(event.done, StoreError(f"internal error: {error}"))
                 continue
-            state = step.state
-            batch.transitions += step.transitions
             if event.delivery is not None:
                 batch.deliveries.append(event.delivery)
             batch.dead_letters += event.dead_letters
             kept.append(event)
         try:
-            step = self._tick(state, now)
-            batch.state = step.state
-            batch.transitions += step.transitions
-            if batch.transitions or batch.deliveries or batch.dead_letters:
+            self._reconcile(transaction, now)
+            if transaction.transitions or batch.deliveries or batch.dead_letters:
                 begun = time.monotonic()
                 await asyncio.to_thread(self._store.commit, batch)
                 took = time.monotonic() - begun
@@ -155,20 +136,20 @@ class Engine:
             if isinstance(error, StoreError):
                 log.error("journal refused a commit, nothing was changed", error=str(error))
             else:
-                # Deciding failed: a defect of ours. Senders hear 503, readiness fails, nothing is done by guess.
+                # Deciding failed: a bug. Senders get 503, readiness fails, nothing is decided.
                 log.exception("could not decide, nothing was changed")
             for event in kept:
                 _fail(event.done, StoreError(str(error)))
             await asyncio.sleep(TICK_S)
             return False
-        self.state = batch.state
-        self._count(batch.transitions)
+        self.state = transaction.apply()
+        self._count(transaction.transitions)
         for event in kept:
             if not event.done.done():
                 event.done.set_result(None)
-        if batch.transitions:
+        if transaction.transitions:
             for listener in self._listeners:
-                listener(batch.transitions)
+                listener(transaction.transitions)
         return True
 
     def _count(self, transitions: list[Transition]) -> None:
@@ -199,5 +180,5 @@ class Engine:
 def _fail(future: asyncio.Future[None], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        # A sender that has hung up awaits nothing; its future must not warn when it is collected.
+        # Nobody awaits the future of a sender that has hung up; it must not warn when it is collected.
         future.exception()

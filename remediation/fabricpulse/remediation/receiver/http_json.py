@@ -1,4 +1,4 @@
-"""Reading requests and writing answers of the receiver's HTTP API."""
+"""JSON requests and answers of the receiver's HTTP API."""
 
 from typing import Any
 

@@ -9,19 +9,27 @@ import pytest
 from tests.unit.remediation.world import World, alert
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.remediation.receiver.model import Bucket, Pause, State
+from fabricpulse.remediation.receiver.model import Bucket, Pause, State, Target, TargetState
 from fabricpulse.remediation.receiver.payload import DeadLetter
-from fabricpulse.remediation.receiver.sqlite_store import SqliteStore
-from fabricpulse.remediation.receiver.step import Transition
+from fabricpulse.remediation.receiver.sql_store import SqlStore
+from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
 from fabricpulse.remediation.receiver.store import Batch, Delivery, StoreError
+from fabricpulse.remediation.receiver.transaction import COLLECTIONS, Transaction, Transition
 
 
 def line(number: int) -> Transition:
     return Transition("h0/rail0", "blocked", {"reason": "paused", "number": number, "text": "ü\n"})
 
 
-def batch(state: State, count: int = 1) -> Batch:
-    return Batch(state, 100.5, transitions=[line(i) for i in range(count)])
+def open_store(path: Path) -> SqlStore:
+    return SqlStore(SqliteDatabase(path))
+
+
+def batch(count: int = 1, **fields: object) -> Batch:
+    transaction = Transaction(State())
+    transaction.set(**fields)
+    transaction.transitions += [line(i) for i in range(count)]
+    return Batch(transaction, 100.5)
 
 
 @pytest.fixture
@@ -29,57 +37,61 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
+FIELDS = ("epoch", "episodes", "targets", "actions", "breakers", "buckets", "pause", "recent", "watchdog")
+
+
 def test_state_comes_back_as_it_was(path):
-    """What was committed is what is loaded, after a lot has happened."""
+    """What was committed is what is loaded, change by change."""
     world = World()
+    store = open_store(path)
+    committed = Transaction(store.load())
     world.deliver(alert(), alert("h1", "rail1"))
     world.settle()
-    world.apply(world.mind.on_pause(world.state, "because", "ada", world.now))
-    store = SqliteStore(path)
-    store.load()
-    store.commit(batch(world.state))
-    store.close()
-    again = SqliteStore(path)
-    loaded = again.load()
-    for field in (
-        "epoch",
-        "episodes",
-        "targets",
-        "actions",
-        "breakers",
-        "buckets",
-        "pause",
-        "recent",
-        "watchdog",
+    world.pause("because", "ada")
+    for collection, put in (
+        ("episodes", committed.put_episode),
+        ("targets", committed.put_target),
+        ("actions", committed.put_action),
     ):
+        for value in getattr(world.state, collection).values():
+            put(value)
+    committed.set(**{f: getattr(world.state, f) for f in FIELDS if f not in COLLECTIONS})
+    committed.log("h0/rail0", "tested")
+    store.commit(Batch(committed, 100.5))
+    store.close()
+    again = open_store(path)
+    loaded = again.load()
+    for field in FIELDS:
         assert getattr(loaded, field) == getattr(world.state, field), field
     assert again.last_commit_at() == 100.5
     again.close()
 
 
-def test_only_what_changed_is_written_and_what_is_gone_goes(path):
+def test_removed_rows_go_and_others_stay(path):
     """Rows follow the state in both directions."""
-    store = SqliteStore(path)
-    store.load()
-    store.commit(batch(State(buckets={"failover": Bucket(1, 2), "failback": Bucket(3, 4)})))
-    store.commit(
-        batch(State(buckets={"failback": Bucket(3, 4)}, pause=Pause(reason="r", owner="o", since=1)))
-    )
+    store = open_store(path)
+    state = store.load()
+    kept, removed = (TargetState(target=Target("h0", device), generation=3) for device in ("a", "b"))
+    first = Transaction(state)
+    first.put_target(kept)
+    first.put_target(removed)
+    store.commit(Batch(first, 1.0))
+    second = Transaction(first.apply())
+    second.drop("targets", ["h0/b"])
+    second.set(pause=Pause(reason="r", owner="o", since=1))
+    store.commit(Batch(second, 2.0))
     store.close()
-    again = SqliteStore(path)
+    again = open_store(path)
     loaded = again.load()
-    assert (loaded.buckets, loaded.pause) == (
-        {"failback": Bucket(3, 4)},
-        Pause(reason="r", owner="o", since=1),
-    )
+    assert (loaded.targets, loaded.pause) == ({"h0/a": kept}, Pause(reason="r", owner="o", since=1))
     again.close()
 
 
 def test_chain_shows_an_edit_a_gap_and_a_swap(path):
     """The past cannot be changed without its being seen."""
-    store = SqliteStore(path)
+    store = open_store(path)
     store.load()
-    store.commit(batch(State(), 20))
+    store.commit(batch(20))
     assert store.verify() == 20
     assert store.head()[0] == 20
     for change in (
@@ -98,13 +110,13 @@ def test_chain_shows_an_edit_a_gap_and_a_swap(path):
             raw.execute("DELETE FROM transition")
         raw.close()
         store._head = (0, "0" * 64)
-        store.commit(batch(State(), 20))
+        store.commit(batch(20))
     store.close()
 
 
 def test_readers_do_not_end_the_writers_transaction(path):
     """Reading while a commit is under way loses nothing of it."""
-    store = SqliteStore(path)
+    store = open_store(path)
     store.load()
     stop = threading.Event()
 
@@ -119,7 +131,7 @@ def test_readers_do_not_end_the_writers_transaction(path):
     end = time.monotonic() + 1.5
     count = 0
     while time.monotonic() < end:
-        store.commit(batch(State(epoch=count), 5))
+        store.commit(batch(5, epoch=count))
         count += 5
     stop.set()
     for reader in readers:
@@ -130,21 +142,21 @@ def test_readers_do_not_end_the_writers_transaction(path):
 
 def test_a_failed_commit_keeps_nothing_and_the_next_one_works(path):
     """All of a batch or nothing; the chain goes on from what was kept."""
-    store = SqliteStore(path)
+    store = open_store(path)
     store.load()
-    store.commit(batch(State(epoch=1)))
+    store.commit(batch(epoch=1))
     with sqlite3.connect(path) as raw:
         raw.execute(
             "CREATE TRIGGER full BEFORE INSERT ON dead_letter BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
         )
     raw.close()
-    bad = batch(State(epoch=2), 3)
+    bad = batch(3, epoch=2)
     bad.deliveries.append(Delivery(1.0, "x", b"body"))
     bad.dead_letters.append(DeadLetter(b"x", "y"))
     with pytest.raises(StoreError, match="disk is full"):
         store.commit(bad)
     assert list(store.deliveries(0, 10)) == []
-    store.commit(batch(State(epoch=3)))
+    store.commit(batch(epoch=3))
     assert (store.verify(), store.head()[0]) == (2, 2)
     store.close()
 
@@ -153,9 +165,9 @@ def test_deliveries_come_back_and_go_after_their_time(path):
     """Raw bodies as they came, deflated or not, until they are pruned; the lines stay."""
     import zlib
 
-    store = SqliteStore(path)
+    store = open_store(path)
     store.load()
-    given = batch(State())
+    given = batch()
     given.deliveries = [
         Delivery(10.0, "a", b"plain"),
         Delivery(20.0, "b", zlib.compress(b"large"), deflated=True),
@@ -168,13 +180,25 @@ def test_deliveries_come_back_and_go_after_their_time(path):
     store.close()
 
 
+def test_only_the_owner_may_read_the_journal(path):
+    """Alerts, hosts and names of operators: file, log and shared memory are 0600, also where an old file was not."""
+    path.write_bytes(b"")
+    path.chmod(0o644)
+    store = open_store(path)
+    store.commit(batch())
+    names = {entry.name: entry.stat().st_mode & 0o777 for entry in path.parent.iterdir()}
+    assert {"journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock"} <= names.keys()
+    assert set(names.values()) == {0o600}
+    store.close()
+
+
 def test_one_process_at_a_time(path):
     """The second opener is told."""
-    store = SqliteStore(path)
+    store = open_store(path)
     with pytest.raises(UserError, match="in use by another receiver"):
-        SqliteStore(path)
+        open_store(path)
     store.close()
-    SqliteStore(path).close()
+    open_store(path).close()
 
 
 @pytest.mark.parametrize(
@@ -184,19 +208,19 @@ def test_a_damaged_file_is_refused_with_a_sentence(path, content):
     """Never begun anew in silence: an empty journal would forget what is out of service."""
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"cannot be used|damaged"):
-        SqliteStore(path)
+        open_store(path)
 
 
 def test_a_row_that_makes_no_sense_is_refused(path):
     """Malformed is not empty."""
-    store = SqliteStore(path)
+    store = open_store(path)
     store.load()
-    store.commit(batch(State(buckets={"failover": Bucket(1, 2)})))
+    store.commit(batch(buckets={"failover": Bucket(1, 2)}))
     store.close()
     with sqlite3.connect(path) as raw:
-        raw.execute("UPDATE bucket SET document = '{}'")
+        raw.execute("UPDATE meta SET value = '{\"failover\": {}}' WHERE key = 'buckets'")
     raw.close()
-    store = SqliteStore(path)
+    store = open_store(path)
     with pytest.raises(StoreError, match="cannot be read"):
         store.load()
     store.close()
@@ -204,9 +228,9 @@ def test_a_row_that_makes_no_sense_is_refused(path):
 
 def test_another_schema_is_refused(path):
     """A journal of a later version is not guessed at."""
-    SqliteStore(path).close()
+    open_store(path).close()
     with sqlite3.connect(path) as raw:
         raw.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
     raw.close()
     with pytest.raises(UserError, match="has schema 99"):
-        SqliteStore(path)
+        open_store(path)

@@ -1,11 +1,11 @@
-"""Asking the Alertmanagers what is active: notifications get lost, repeat and lie; the list does not."""
+"""Polls Alertmanager for active alerts; webhook delivery is at-least-once and unordered."""
 
 import asyncio
 
 import aiohttp
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.remediation.receiver.payload import Alert, PayloadError, parse_pulled
+from fabricpulse.remediation.receiver.payload import Alert, PayloadError, parse_polled
 
 log = get_logger(__name__)
 
@@ -13,14 +13,14 @@ _TIMEOUT = aiohttp.ClientTimeout(total=5)
 _QUERY = {"active": "true", "silenced": "true", "inhibited": "true", "unprocessed": "true"}
 
 
-async def pull_active(
+async def poll_alertmanagers(
     session: aiohttp.ClientSession, urls: tuple[str, ...]
 ) -> list[tuple[Alert, ...] | None]:
-    """What each Alertmanager holds active, in the order of `urls`; None for one that did not answer."""
-    return list(await asyncio.gather(*(_pull(session, url) for url in urls)))
+    """The active alerts of each Alertmanager, in the order of `urls`; None for one that did not answer."""
+    return list(await asyncio.gather(*(_poll(session, url) for url in urls)))
 
 
-async def _pull(session: aiohttp.ClientSession, url: str) -> tuple[Alert, ...] | None:
+async def _poll(session: aiohttp.ClientSession, url: str) -> tuple[Alert, ...] | None:
     target = url.rstrip("/") + "/api/v2/alerts"
     try:
         async with session.get(target, params=_QUERY, timeout=_TIMEOUT) as answer:
@@ -28,7 +28,7 @@ async def _pull(session: aiohttp.ClientSession, url: str) -> tuple[Alert, ...] |
                 log.warning("Alertmanager did not give its alerts", url=target, status=answer.status)
                 return None
             body = await answer.read()
-        return await asyncio.to_thread(parse_pulled, body)
+        return await asyncio.to_thread(parse_polled, body)
     except (aiohttp.ClientError, TimeoutError, OSError, PayloadError) as error:
         log.warning(
             "Alertmanager did not give its alerts", url=target, error=str(error) or type(error).__name__

@@ -1,0 +1,195 @@
+"""Observed state: events that change episodes and agents, and decide nothing.
+
+Alertmanager delivers at least once, late, out of order, and loses. So a message triggers no action; it updates the
+observed state, and `decisions` compares that with the desired state.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from fabricpulse.remediation.receiver.config import ReceiverConfig, RuleConfig
+from fabricpulse.remediation.receiver.model import AgentState, Episode, Target, TargetState
+from fabricpulse.remediation.receiver.payload import Alert
+from fabricpulse.remediation.receiver.phases import next_phase
+from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
+
+# Why a target is blocked while the mesh's probes do not get through it: each report restarts its hold.
+UNHEALTHY = "unhealthy"
+
+
+class ObservedState:
+    """Events of one configuration. nics : the devices of each host, where a membership file names them."""
+
+    def __init__(self, config: ReceiverConfig, nics: dict[str, frozenset[str]]) -> None:
+        self._config = config
+        self._nics = nics
+        self._rules = {rule.alert: rule for rule in config.rules}
+
+    def target_of(self, alert: Alert) -> Target | str | None:
+        """The target of an alert; None when no rule asks for it; why it has no target, if a rule does."""
+        rule = self._rules.get(alert.name)
+        return None if rule is None else self._target(rule, alert)
+
+    def _target(self, rule: RuleConfig, alert: Alert) -> Target | str:
+        instance = alert.labels.get(rule.host_label, "")
+        host, colon, port = instance.rpartition(":")
+        if not (colon and port.isdigit()):
+            host = instance
+        device = alert.labels.get(rule.device_label, "")
+        if not host or not device:
+            return f"label {rule.host_label if not host else rule.device_label} is missing"
+        if not _is_name(host) or not _is_name(device):
+            return "a label is not the name of a host or NIC"
+        if self._nics and device not in self._nics.get(host, frozenset()):
+            return "membership does not have this host and NIC"
+        return Target(host, device)
+
+    def on_start(self, transaction: Transaction, now: float) -> None:
+        """A new start: the epoch rises; what was in progress is offered to the agents again under the same op_id."""
+        # From the clock as well: agents must not take a receiver with a new journal for one out of the past.
+        epoch = max(transaction.epoch + 1, int(now))
+        transaction.set(epoch=epoch, polled_at=0.0, contact_at=0.0)
+        transaction.drop("agents", list(transaction.agents))
+        transaction.log("fleet", "started", epoch=epoch)
+
+    def on_alerts(self, transaction: Transaction, alerts: Iterable[Alert], now: float) -> bool:
+        """Alerts of a webhook notification. True when one of them is suspect and the Alertmanagers must be polled.
+
+        A `firing` with the start of an episode that has ended is suspect: a stale repeat by an Alertmanager that was
+        cut off, or an end that was false. With Alertmanagers to poll it waits for their answer.
+        """
+        transaction.set(contact_at=now)
+        suspect = False
+        for alert in alerts:
+            if self._config.alertmanagers and is_suspect(transaction, alert):
+                suspect = True
+            else:
+                self._on_alert(transaction, alert, now)
+        return suspect
+
+    def on_poll(
+        self, transaction: Transaction, answers: Sequence[Sequence[Alert] | None], now: float
+    ) -> None:
+        """The active alerts of each Alertmanager; None for one that did not answer.
+
+        Repairs lost notifications both ways: an alert without a notification begins an episode; a firing episode that
+        no Alertmanager has any more has expired, which is quiet, but not the same as healthy. One that ended is only
+        believed to fire again from the same start when all of them have it.
+        """
+        given = [answer for answer in answers if answer is not None]
+        if not given:
+            return
+        complete = len(given) == len(answers)
+        active = {alert.fingerprint: alert for answer in given for alert in answer}
+        everywhere = set.intersection(*({alert.fingerprint for alert in answer} for answer in given))
+        transaction.set(contact_at=now)
+        for alert in active.values():
+            known = transaction.episodes.get(alert.fingerprint)
+            # Silenced or inhibited, it begins nothing, but what it began goes on.
+            wanted = not alert.suppressed or (known is not None and known.status == "firing")
+            if wanted and (alert.fingerprint in everywhere or not is_suspect(transaction, alert)):
+                self._on_alert(transaction, alert, now)
+        if complete:
+            transaction.set(polled_at=now)
+            self._on_watchdog(
+                transaction, any(alert.name == self._config.watchdog for alert in active.values())
+            )
+            for episode in list(transaction.episodes.values()):
+                silent = now - episode.last_seen > self._config.expire_s
+                if episode.status == "firing" and episode.fingerprint not in active and silent:
+                    transaction.put_episode(with_changes(episode, status="expired", ended_at=now))
+                    transaction.log(episode.target.key, "episode_expired", fingerprint=episode.fingerprint)
+                    target = transaction.targets.get(episode.target.key)
+                    if target is not None:
+                        transaction.put_target(with_changes(target, needs_probe=True))
+
+    def _on_watchdog(self, transaction: Transaction, present: bool) -> None:
+        before = transaction.watchdog
+        after = "seen" if present else "unknown" if before == "unknown" else "lost"
+        if self._config.watchdog and after != before:
+            transaction.set(watchdog=after)
+            transaction.log("fleet", f"watchdog_{after}", alert=self._config.watchdog)
+
+    def _on_alert(self, transaction: Transaction, alert: Alert, now: float) -> None:
+        target = self.target_of(alert)
+        if not isinstance(target, Target):
+            return
+        known = transaction.episodes.get(alert.fingerprint)
+        if alert.firing and known is not None and known.status == "firing":
+            starts_at = min(known.starts_at, alert.starts_at)
+            transaction.put_episode(with_changes(known, last_seen=now, starts_at=starts_at, target=target))
+        elif alert.firing:
+            event = "episode_refired" if is_suspect(transaction, alert) else "episode_firing"
+            transaction.put_episode(
+                Episode(
+                    fingerprint=alert.fingerprint,
+                    alert=alert.name,
+                    target=target,
+                    network=alert.labels.get("network", ""),
+                    starts_at=alert.starts_at,
+                    first_seen=now,
+                    last_seen=now,
+                    status="firing",
+                )
+            )
+            transaction.log(
+                target.key, event, alert=alert.name, fingerprint=alert.fingerprint, starts_at=alert.starts_at
+            )
+        elif known is not None and known.status == "firing":
+            transaction.put_episode(with_changes(known, status="resolved", last_seen=now, ended_at=now))
+            transaction.log(target.key, "episode_resolved", alert=alert.name, fingerprint=alert.fingerprint)
+            current = transaction.targets.get(target.key)
+            if current is not None and current.needs_probe:
+                transaction.put_target(with_changes(current, needs_probe=False))
+
+    def on_agent(self, transaction: Transaction, agent: AgentState, now: float) -> None:
+        """A report of an agent: alive, what its host looks like, and what it was last told."""
+        if agent.host not in transaction.agents:
+            transaction.log(agent.host, "agent_joined", processes=agent.processes)
+        transaction.put_agent(with_changes(agent, seen_at=now))
+        for device, held in agent.held.items():
+            target = Target(agent.host, device)
+            current = transaction.targets.get(target.key) or TargetState(target=target)
+            if held.generation > current.generation:
+                # Told by a receiver whose journal is lost: the state that the jobs are in counts.
+                phase = next_phase(
+                    current.phase, "adopt_avoid" if held.desired == "avoid" else "adopt_in_service"
+                )
+                adopted = with_changes(
+                    current,
+                    desired=held.desired,
+                    phase=phase,
+                    generation=held.generation,
+                    op_id="",
+                    hold_s=self._config.hold.initial_s,
+                    changed_at=now,
+                )
+                transaction.put_target(adopted)
+                transaction.log(target.key, "adopted", desired=held.desired, generation=held.generation)
+        for device, connected in agent.connected.items():
+            held_out = transaction.targets.get(f"{agent.host}/{device}")
+            if held_out is None or not held_out.quiet_since:
+                continue
+            if not connected:
+                if held_out.blocked != UNHEALTHY:
+                    transaction.log(held_out.target.key, "hold_restarted", reason="probes do not get through")
+                transaction.put_target(with_changes(held_out, quiet_since=now, blocked=UNHEALTHY))
+            elif held_out.blocked == UNHEALTHY:
+                transaction.put_target(with_changes(held_out, blocked=""))
+                transaction.log(held_out.target.key, "hold_started", hold_s=round(held_out.hold_s, 1))
+
+
+def is_suspect(transaction: Transaction, alert: Alert) -> bool:
+    """True for a `firing` with the start of an episode that has ended: ask before believing it."""
+    known = transaction.episodes.get(alert.fingerprint)
+    return (
+        alert.firing and known is not None and known.status != "firing" and alert.starts_at <= known.starts_at
+    )
+
+
+def _is_name(text: str) -> bool:
+    return (
+        len(text) <= 253
+        and text.isprintable()
+        and not set(text) & {"/", " ", "\\"}
+        and text not in (".", "..")
+    )

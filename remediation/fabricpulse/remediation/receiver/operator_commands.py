@@ -1,0 +1,34 @@
+"""What operators order: pause (the kill switch), resume, release."""
+
+from fabricpulse.remediation.receiver.decisions import Decisions
+from fabricpulse.remediation.receiver.model import Pause, Target
+from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
+
+
+class OperatorCommands:
+    """Events that an operator causes; each leaves a line with its owner."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+
+    def pause(
+        self, transaction: Transaction, reason: str, owner: str, now: float, duration_s: float = 0.0
+    ) -> None:
+        """Sets the kill switch. duration_s 0 : until resumed."""
+        until = now + duration_s if duration_s else 0.0
+        transaction.set(pause=Pause(reason=reason, owner=owner, since=now, until=until))
+        transaction.log("fleet", "paused", reason=reason, owner=owner, until=until)
+
+    def resume(self, transaction: Transaction, owner: str) -> None:
+        """Ends a pause and resets tripped breakers. Only what fires now is decided on."""
+        transaction.set(pause=None, breakers={}, recent=())
+        transaction.log("fleet", "resumed", owner=owner)
+
+    def release(self, transaction: Transaction, target: Target, owner: str, now: float) -> None:
+        """Puts a target back into service without waiting for its hold. Ignored for one that is in service."""
+        current = transaction.targets.get(target.key)
+        if current is None or current.desired == "in_service":
+            return
+        transaction.log(target.key, "released", owner=owner)
+        current = with_changes(current, failovers=(), attempts=())
+        self._decisions.decide(transaction, current, "nic.restore", f"released by {owner}", now)

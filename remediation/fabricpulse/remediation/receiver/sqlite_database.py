@@ -1,0 +1,131 @@
+"""The receiver's database in SQLite: write-ahead log, synchronous=FULL, one process, one writer.
+
+Readers have connections of their own: on the writer's, the end of a reader's transaction would end the writer's.
+"""
+
+import ctypes
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.remediation.receiver.database import Connection
+from fabricpulse.remediation.receiver.store import StoreError
+
+# File systems on which locks or shared memory mappings of SQLite's log do not hold: NFS, CIFS, SMB2.
+_REMOTE = {0x6969: "NFS", 0xFF534D42: "CIFS", 0xFE534D42: "SMB"}
+_BUSY_TIMEOUT_S = 5.0
+
+
+class SqliteDatabase:
+    """One file, locked by this process and readable by its user alone; see `Database`."""
+
+    types = {"BLOB": "BLOB", "REAL": "REAL", "SERIAL": "INTEGER PRIMARY KEY"}
+
+    def __init__(self, path: Path) -> None:
+        """Opens or creates `path`. Raises UserError when it is in use, damaged, remote, or cannot be written."""
+        self.name = str(path)
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = _open_private(path.with_name(path.name + ".lock"))
+        except OSError as error:
+            raise UserError(
+                f"cannot open the journal {path}: {error.strerror}; set journal to a writable path"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise UserError(
+                f"the journal {path} is in use by another receiver; stop it or choose another journal"
+            ) from error
+        self._writing = threading.Lock()
+        try:
+            self._writer = self._open()
+        except UserError:
+            self._lock.close()
+            raise
+
+    def _open(self) -> sqlite3.Connection:
+        if remote := _remote_kind(self._path.parent):
+            raise UserError(
+                f"the journal {self._path} is on {remote}, where SQLite's locks do not hold; use a local disk"
+            )
+        try:
+            # SQLite gives its log and shared memory the mode of the file.
+            _open_private(self._path).close()
+            connection = self._connect()
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            intact = connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(f"the journal {self._path} cannot be used: {error}") from error
+        if not intact:
+            connection.close()
+            raise UserError(
+                f"the journal {self._path} is damaged (integrity check failed); restore a backup or move it away"
+            )
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(
+            self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """See Database.write."""
+        with self._writing:
+            try:
+                self._writer.execute("BEGIN IMMEDIATE")
+                try:
+                    yield cast(Connection, self._writer)
+                    self._writer.execute("COMMIT")
+                except BaseException:
+                    if self._writer.in_transaction:
+                        self._writer.execute("ROLLBACK")
+                    raise
+            except (sqlite3.Error, OSError) as error:
+                raise StoreError(f"journal {self._path}: {error}") from error
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """See Database.read."""
+        connection = None
+        try:
+            connection = self._connect()
+            connection.execute("BEGIN")
+            yield cast(Connection, connection)
+        except sqlite3.Error as error:
+            raise StoreError(f"journal {self._path}: {error}") from error
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def close(self) -> None:
+        """See Database.close."""
+        self._writer.close()
+        self._lock.close()
+
+
+def _open_private(path: Path) -> IO[bytes]:
+    """Opens or creates a file that only its owner may read, without truncating it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "r+b", buffering=0)
+
+
+def _remote_kind(folder: Path) -> str:
+    """Kind of the network file system that `folder` is on, "" for a local one."""
+    # struct statfs begins with the type as a word of the machine on every architecture that we run on.
+    buffer = (ctypes.c_long * 64)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.statfs(os.fsencode(folder), ctypes.byref(buffer)) != 0:
+        return ""
+    return _REMOTE.get(buffer[0] & 0xFFFFFFFF, "")

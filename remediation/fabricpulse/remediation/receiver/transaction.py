@@ -1,0 +1,172 @@
+"""A transaction: changes to the state that are committed together, with the journal lines that explain them.
+
+Changes lie beside the state until `apply`: an event that touches one of ten thousand episodes costs one change, readers
+see committed state only, and one event's changes can be undone (`mark`, `rollback`) without the others'.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from fabricpulse.remediation.receiver.model import Action, AgentState, Episode, State, TargetState
+
+V = TypeVar("V")
+
+COLLECTIONS = ("episodes", "targets", "actions", "agents")
+_REMOVED: Any = object()
+_UNCHANGED: Any = object()
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One line of the journal: what changed, and why."""
+
+    subject: str
+    event: str
+    detail: dict[str, Any]
+
+
+def with_changes(value: Any, **changes: Any) -> Any:
+    """A copy of a frozen struct with some fields changed."""
+    return msgspec.structs.replace(value, **changes)
+
+
+class _View(Mapping[str, V]):
+    """A dictionary with changes on top of it; a key whose change is _REMOVED is not there."""
+
+    def __init__(self, base: dict[str, V], changes: dict[str, Any]) -> None:
+        self._base = base
+        self._changes = changes
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of `key`, or `default`."""
+        value = self._changes.get(key, _UNCHANGED)
+        if value is _UNCHANGED:
+            return self._base.get(key, default)
+        return default if value is _REMOVED else value
+
+    def __getitem__(self, key: str) -> V:
+        value = self.get(key, _UNCHANGED)
+        if value is _UNCHANGED:
+            raise KeyError(key)
+        found: V = value
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        if not self._changes:
+            return iter(self._base)
+        kept = [key for key in self._base if self._changes.get(key) is not _REMOVED]
+        added = [k for k, v in self._changes.items() if v is not _REMOVED and k not in self._base]
+        return iter(kept + added)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self) if self._changes else len(self._base)
+
+
+class Transaction:
+    """Changes to one state. Its mappings show the state with the changes; it must not be read after `apply`."""
+
+    def __init__(self, state: State) -> None:
+        self._base = state
+        self._fields: dict[str, Any] = {}
+        self._changes: dict[str, dict[str, Any]] = {name: {} for name in COLLECTIONS}
+        self._undo: list[tuple[dict[str, Any], str, Any]] = []
+        self.transitions: list[Transition] = []
+        self.episodes: Mapping[str, Episode] = _View(state.episodes, self._changes["episodes"])
+        self.targets: Mapping[str, TargetState] = _View(state.targets, self._changes["targets"])
+        self.actions: Mapping[str, Action] = _View(state.actions, self._changes["actions"])
+        self.agents: Mapping[str, AgentState] = _View(state.agents, self._changes["agents"])
+
+    def __getattr__(self, name: str) -> Any:
+        """A field of the state that is no collection, as it is now: `epoch`, `pause`, `breakers`, ..."""
+        if name in State.__struct_fields__:
+            return self._fields.get(name, getattr(self._base, name))
+        raise AttributeError(name)
+
+    # --- changes -------------------------------------------------------------------------------------------------
+
+    def log(self, subject: str, event: str, **detail: Any) -> None:
+        """Adds a line to the journal."""
+        self.transitions.append(Transition(subject, event, detail))
+
+    def set(self, **fields: Any) -> None:
+        """Replaces fields of the state that are no collections."""
+        for name, value in fields.items():
+            if name in COLLECTIONS:
+                raise ValueError(f"{name} is changed entry by entry")
+            self._put(self._fields, name, value)
+
+    def put_target(self, target: TargetState) -> None:
+        """Replaces or adds a target's state."""
+        self._put(self._changes["targets"], target.target.key, target)
+
+    def put_action(self, action: Action) -> None:
+        """Replaces or adds an action."""
+        self._put(self._changes["actions"], action.op_id, action)
+
+    def put_episode(self, episode: Episode) -> None:
+        """Replaces or adds an episode."""
+        self._put(self._changes["episodes"], episode.fingerprint, episode)
+
+    def put_agent(self, agent: AgentState) -> None:
+        """Replaces or adds an agent."""
+        self._put(self._changes["agents"], agent.host, agent)
+
+    def drop(self, collection: str, keys: list[str]) -> None:
+        """Removes entries of a collection."""
+        for key in keys:
+            self._put(self._changes[collection], key, _REMOVED)
+
+    def _put(self, changes: dict[str, Any], key: str, value: Any) -> None:
+        self._undo.append((changes, key, changes.get(key, self)))
+        changes[key] = value
+
+    # --- undoing and applying ------------------------------------------------------------------------------------
+
+    def mark(self) -> tuple[int, int]:
+        """A point to go back to."""
+        return len(self._undo), len(self.transitions)
+
+    def rollback(self, mark: tuple[int, int]) -> None:
+        """Undoes everything since `mark`."""
+        changes, lines = mark
+        while len(self._undo) > changes:
+            where, key, before = self._undo.pop()
+            if before is self:
+                del where[key]
+            else:
+                where[key] = before
+        del self.transitions[lines:]
+
+    def changed(self, collection: str) -> tuple[dict[str, Any], list[str]]:
+        """Entries that were replaced or added, and keys that were removed."""
+        changes, base = self._changes[collection], getattr(self._base, collection)
+        put = {k: v for k, v in changes.items() if v is not _REMOVED and base.get(k) is not v}
+        return put, [key for key, value in changes.items() if value is _REMOVED and key in base]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields that were replaced."""
+        return {name: value for name, value in self._fields.items() if value != getattr(self._base, name)}
+
+    @property
+    def state(self) -> State:
+        """The state with the changes, as a copy."""
+        copies = {
+            name: dict(getattr(self, name).items()) if self._changes[name] else getattr(self._base, name)
+            for name in COLLECTIONS
+        }
+        return msgspec.structs.replace(self._base, **copies, **self._fields)
+
+    def apply(self) -> State:
+        """The state with the changes, made in place: the dictionaries of the old state are those of the new one."""
+        for name in COLLECTIONS:
+            collection = getattr(self._base, name)
+            for key, value in self._changes[name].items():
+                if value is _REMOVED:
+                    collection.pop(key, None)
+                else:
+                    collection[key] = value
+        return msgspec.structs.replace(self._base, **self._fields)

@@ -1,0 +1,171 @@
+"""Alertmanager's webhook: 200 means that the body and what follows from it are in the journal."""
+
+import asyncio
+import hashlib
+import time
+import zlib
+from bisect import bisect_left
+from collections import Counter
+
+from aiohttp import web
+
+from fabricpulse.core.log import get_logger
+from fabricpulse.remediation import metrics
+from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.payload import (
+    DeadLetter,
+    Notification,
+    PayloadError,
+    parse_notification,
+)
+from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.store import Delivery, StoreError
+from fabricpulse.remediation.receiver.transaction import Transaction
+
+log = get_logger(__name__)
+
+MAX_BODY = 64 << 20
+# Bytes of bodies in memory, and bodies being worked on; more are answered 503, and Alertmanager sends them again.
+_MAX_BYTES_AT_ONCE = 256 << 20
+_MAX_AT_ONCE = 512
+# A sender that is slower than this is answered 503: half-sent bodies must not pile up.
+_BODY_TIMEOUT_S = 10.0
+# Below this a body is parsed in less time than handing it to a thread takes.
+_INLINE_BYTES = 32 << 10
+
+
+class Histogram:
+    """Counts of observations, by the buckets of INGEST_SECONDS."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(metrics.INGEST_SECONDS.buckets) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Adds one."""
+        self.counts[bisect_left(metrics.INGEST_SECONDS.buckets, seconds)] += 1
+        self.total += seconds
+
+
+class IngestStatistics:
+    """Counters of the webhook since the start."""
+
+    def __init__(self) -> None:
+        self.deliveries: Counter[int] = Counter({200: 0, 400: 0, 413: 0, 503: 0})
+        self.alerts = 0
+        self.dead_letters = 0
+        self.seconds = Histogram()
+
+
+class _BusyError(Exception):
+    """No room for this body now."""
+
+
+class Webhook:
+    """`POST /api/v1/alertmanager`. poll : set when the Alertmanagers must be asked what is active."""
+
+    def __init__(self, loop: CommitLoop, reconciler: Reconciler, poll: asyncio.Event) -> None:
+        self._loop = loop
+        self._reconciler = reconciler
+        self._poll = poll
+        self._bytes = 0
+        self._working = 0
+        self.statistics = IngestStatistics()
+
+    def add(self, router: web.UrlDispatcher) -> None:
+        """Adds the route."""
+        router.add_post("/api/v1/alertmanager", self._post)
+
+    async def _post(self, request: web.Request) -> web.Response:
+        """200 when the body and what follows from it are durable; 400 when it is no webhook; 503 for our own faults.
+
+        Never 429 or any other 4xx for a fault of ours: Alertmanager drops what is answered so.
+        """
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_TIMEOUT_S):
+                await self._read(request, body)
+            if self._working >= _MAX_AT_ONCE:
+                raise _BusyError
+            self._working += 1
+            try:
+                return await self._take(bytes(body))
+            finally:
+                self._working -= 1
+        except _BusyError:
+            return self._answer(503, "busy, try again\n")
+        except TimeoutError:
+            return self._answer(503, "the body did not arrive in time, try again\n")
+        except web.HTTPRequestEntityTooLarge:
+            # It will not get smaller. The Alertmanagers are polled for what it would have said.
+            self.statistics.deliveries[413] += 1
+            self._poll.set()
+            raise
+        except StoreError as error:
+            log.error("delivery not accepted", reason=str(error))
+            return self._answer(503, "journal unavailable, try again\n")
+        finally:
+            self._bytes -= len(body)
+
+    async def _read(self, request: web.Request, body: bytearray) -> None:
+        """Fills `body`. What counts is what has arrived, not what the sender claims: chunked bodies claim nothing."""
+        if (request.content_length or 0) > MAX_BODY:
+            raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY, actual_size=request.content_length or 0)
+        async for block in request.content.iter_any():
+            body += block
+            self._bytes += len(block)
+            if len(body) > MAX_BODY:
+                raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY, actual_size=len(body))
+            if self._bytes > _MAX_BYTES_AT_ONCE:
+                raise _BusyError
+
+    async def _take(self, body: bytes) -> web.Response:
+        received_at = self._loop.clock()
+        begun = time.monotonic()
+        try:
+            if len(body) <= _INLINE_BYTES:
+                notification, delivery = _parse(body, received_at)
+            else:
+                notification, delivery = await asyncio.to_thread(_parse, body, received_at)
+        except PayloadError as error:
+            return await self._refuse(body, str(error))
+        dead = notification.dead_letters + self._without_target(notification)
+        suspect = False
+
+        def change(transaction: Transaction, now: float) -> None:
+            nonlocal suspect
+            suspect = self._reconciler.observed.on_alerts(transaction, notification.alerts, now)
+
+        await self._loop.submit(change, delivery, dead)
+        self.statistics.alerts += len(notification.alerts)
+        self.statistics.dead_letters += len(dead)
+        self.statistics.seconds.observe(time.monotonic() - begun)
+        if notification.truncated or suspect:
+            self._poll.set()
+        return self._answer(200, "journaled\n")
+
+    async def _refuse(self, body: bytes, reason: str) -> web.Response:
+        digest = hashlib.sha256(body).hexdigest()
+        log.error("body is not a webhook", reason=reason, bytes=len(body), sha256=digest)
+        letter = DeadLetter(body[:4096], f"not a webhook, sha256 {digest}: {reason}"[:4096])
+        await self._loop.submit(lambda _transaction, _now: None, dead_letters=(letter,))
+        return self._answer(400, "not an Alertmanager webhook, version 4\n")
+
+    def _without_target(self, notification: Notification) -> tuple[DeadLetter, ...]:
+        letters = []
+        for alert in notification.alerts:
+            target = self._reconciler.observed.target_of(alert)
+            if isinstance(target, str):
+                letters.append(DeadLetter(repr(alert.labels)[:4096].encode(), target))
+        return tuple(letters)
+
+    def _answer(self, status: int, text: str) -> web.Response:
+        self.statistics.deliveries[status] += 1
+        return web.Response(status=status, text=text)
+
+
+def _parse(body: bytes, received_at: float) -> tuple[Notification, Delivery]:
+    notification = parse_notification(body)
+    if len(body) <= _INLINE_BYTES:
+        return notification, Delivery(received_at, notification.digest, body)
+    return notification, Delivery(received_at, notification.digest, zlib.compress(body, 1), deflated=True)
