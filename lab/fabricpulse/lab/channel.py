@@ -1,4 +1,4 @@
-"""The parent's end of the line to the keeper."""
+"""The parent's end of the line to the supervisor."""
 
 import json
 import os
@@ -21,7 +21,7 @@ Answer = tuple[dict[str, Any], list[int]]
 
 
 class LabClosedError(UserError):
-    """The lab is gone: closed, or its keeper was killed."""
+    """The lab is gone: closed, or its supervisor was killed."""
 
 
 class LabUnavailableError(LabClosedError):
@@ -29,7 +29,7 @@ class LabUnavailableError(LabClosedError):
 
 
 class Channel:
-    """Starts a keeper and talks to it. Any thread may call `request`."""
+    """Starts a supervisor and talks to it. Any thread may call `request`."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class Channel:
         self._socket = ours
         pidfd = os.pidfd_open(os.getpid())
         try:
-            # Held open: what the keeper wrote last is asked for when its directory is gone already.
-            self._log = (directory / "keeper.log").open("a+b")
+            # Held open: what the supervisor wrote last is asked for when its directory is gone already.
+            self._log = (directory / "supervisor.log").open("a+b")
             self._process = subprocess.Popen(
                 [
                     sys.executable,
                     "-P",
                     "-m",
-                    "fabricpulse.lab.keeper",
+                    "fabricpulse.lab.supervisor",
                     str(theirs.fileno()),
                     str(pidfd),
                     str(directory),
@@ -81,14 +81,14 @@ class Channel:
         self._thread.start()
 
     @property
-    def keeper_pid(self) -> int:
-        """PID, outside the lab, of the outer half of the keeper."""
+    def supervisor_pid(self) -> int:
+        """PID, outside the lab, of the outer half of the supervisor."""
         return self._process.pid
 
     def request(self, op: str, descriptors: Sequence[int] = (), **fields: Any) -> Answer:
         """Sends one request; returns the reply and the descriptors that came with it (the caller's to close).
 
-        Raises UserError or OSError as the keeper reports them, LabClosedError when it is gone.
+        Raises UserError or OSError as the supervisor reports them, LabClosedError when it is gone.
         """
         future: Future[Answer] = Future()
         with self._lock:
@@ -108,7 +108,9 @@ class Channel:
         try:
             answer, attached = future.result(REQUEST_TIMEOUT_S)
         except TimeoutError:
-            raise UserError(f"the lab's keeper has not answered {op} in {REQUEST_TIMEOUT_S:g} s") from None
+            raise UserError(
+                f"the lab's supervisor has not answered {op} in {REQUEST_TIMEOUT_S:g} s"
+            ) from None
         failure = answer.get("error")
         if failure is None:
             return answer, attached
@@ -116,7 +118,7 @@ class Channel:
             raise UserError(failure)
         if answer["kind"] == "os":
             raise OSError(answer["errno"], failure)
-        raise RuntimeError(f"the lab's keeper failed on {op}:\n{failure}")
+        raise RuntimeError(f"the lab's supervisor failed on {op}:\n{failure}")
 
     def close(self) -> None:
         """Ends the lab; returns when every process in it is gone."""
@@ -166,7 +168,9 @@ class Channel:
                 future.set_result((message, descriptors))
         with self._lock:
             if not self._closed and self._fatal is None:
-                self._fatal = LabClosedError(f"the lab's keeper has ended unexpectedly: {self._last_words()}")
+                self._fatal = LabClosedError(
+                    f"the lab's supervisor has ended unexpectedly: {self._last_words()}"
+                )
             self._closed = True
             waiting, self._waiting = self._waiting, {}
         for future in waiting.values():

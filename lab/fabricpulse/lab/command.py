@@ -16,7 +16,14 @@ from typing import Any
 import click
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.lab.lab import DIRECTORY_PREFIX, Lab
+from fabricpulse.lab.lab import Lab
+from fabricpulse.lab.machine import DIRECTORY_PREFIX
+
+_CHANGE_DIRECTORY = (
+    'cd -- "$1" 2>/dev/null || '
+    '{ echo "fabricpulse: error: $1 does not exist inside the lab: change to another directory" >&2; exit 2; }; '
+    'shift; exec "$@"'
+)
 
 
 def _size_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,14 +157,14 @@ def _running() -> list[tuple[Path, dict[str, Any]]]:
                 if os.geteuid() not in (0, path.stat().st_uid):
                     continue
                 description = json.loads(path.read_text())
-                if _is_keeper(description, path.parent):
+                if _is_supervisor(description, path.parent):
                     found.append((path.parent, description))
     return found
 
 
-def _is_keeper(description: dict[str, Any], directory: Path) -> bool:
+def _is_supervisor(description: dict[str, Any], directory: Path) -> bool:
     try:
-        words = Path(f"/proc/{description['keeper_pid']}/cmdline").read_bytes().split(b"\0")
+        words = Path(f"/proc/{description['supervisor_pid']}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
     return os.fsencode(directory) in words
@@ -182,7 +189,9 @@ def _enter(chosen: Path | None, node: str, argv: list[str]) -> None:
     words = ["nsenter", f"--pid=/proc/{inner}/ns/pid", f"--ipc=/proc/{inner}/ns/ipc"]
     if description["user_namespace"]:
         words += [f"--user=/proc/{inner}/ns/user", "--preserve-credentials"]
-    words += [f"--net={entry['net']}", f"--uts={entry['uts']}", f"--mount={entry['mnt']}", "--", *argv]
+    words += [f"--net={entry['net']}", f"--uts={entry['uts']}", f"--mount={entry['mnt']}"]
+    # nsenter leaves its program in the root directory: what the user names relative to where he is must be there.
+    words += ["--", "sh", "-c", _CHANGE_DIRECTORY, "sh", str(Path.cwd()), *argv]
     environment = {**os.environ, **description["environment"][node]}
     try:
         os.execvpe(words[0], words, environment)  # noqa: S606 - becomes nsenter on purpose
@@ -195,6 +204,6 @@ def _described(directory: Path) -> dict[str, Any]:
         description = json.loads((directory / "lab.json").read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{directory} is not the directory of a running lab") from error
-    if not _is_keeper(description, directory):
+    if not _is_supervisor(description, directory):
         raise UserError(f"the lab of {directory} has ended")
     return dict(description)

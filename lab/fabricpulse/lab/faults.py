@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab.channel import LabClosedError
-from fabricpulse.lab.fabric import BRIDGE
-
-if TYPE_CHECKING:
-    from fabricpulse.lab.lab import Lab
+from fabricpulse.lab.fabric import BRIDGE, FRONT_END
+from fabricpulse.lab.runtime import LabRuntime
 
 Way = Literal["in", "out", "both"]
 NicWay = Literal["rx", "tx", "both"]
@@ -31,12 +29,12 @@ _BUCKET_S = 0.001
 class Fault:
     """Something broken on purpose. `undo()` mends it; twice does no harm."""
 
-    def __init__(self, lab: "Lab", what: str, undo: Callable[[], None]) -> None:
+    def __init__(self, lab: LabRuntime, what: str, undo: Callable[[], None]) -> None:
         self.what = what
         self._lab = lab
         self._undo: Callable[[], None] | None = undo
         self._lock = threading.Lock()
-        lab._faults.append(self)
+        lab.faults_in_force.append(self)
 
     @property
     def active(self) -> bool:
@@ -51,7 +49,7 @@ class Fault:
                 with suppress(LabClosedError):  # with the lab the fault is gone
                     undo()
                 with suppress(ValueError):
-                    self._lab._faults.remove(self)
+                    self._lab.faults_in_force.remove(self)
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +75,7 @@ class LinkEvent:
 class LinkDown(Fault):
     """A link held down. `event` says when it went."""
 
-    def __init__(self, lab: "Lab", what: str, undo: Callable[[], None], event: LinkEvent) -> None:
+    def __init__(self, lab: LabRuntime, what: str, undo: Callable[[], None], event: LinkEvent) -> None:
         super().__init__(lab, what, undo)
         self.event = event
 
@@ -113,7 +111,9 @@ class Flap(Fault):
     events : every change so far, in order. Changes run in a thread of the parent.
     """
 
-    def __init__(self, lab: "Lab", what: str, set_link: Callable[[bool], LinkEvent], plan: FlapPlan) -> None:
+    def __init__(
+        self, lab: LabRuntime, what: str, set_link: Callable[[bool], LinkEvent], plan: FlapPlan
+    ) -> None:
         self._stop = threading.Event()
         self._set_link = set_link
         self._plan = plan
@@ -156,18 +156,30 @@ class Flap(Fault):
 class Port:
     """One end of a cable on a node; the place where its faults are made."""
 
-    def __init__(self, lab: "Lab", node: str, device: str, peer: tuple[str, str]) -> None:
+    def __init__(self, lab: LabRuntime, node: str, device: str, peer: tuple[str, str]) -> None:
         self._lab = lab
         self.node = node
         self.device = device
         self.peer = peer
+        self._limits: list[tuple[int, str]] = []
 
     def __repr__(self) -> str:
         return f"{self.node}:{self.device}"
 
+    @property
+    def _mtu(self) -> int:
+        return 1500 if FRONT_END in (self.node, self.peer[0]) else self._lab.fabric.mtu
+
+    @property
+    def _is_bridge_port(self) -> bool:
+        fabric = self._lab.fabric
+        return self.node == FRONT_END or (
+            self.node in fabric.leaf_names and self.peer[0] in fabric.host_names
+        )
+
     def set_up(self, up: bool) -> LinkEvent:
         """Sets this end administratively up or down; the other end gains or loses carrier."""
-        answer, _ = self._lab._request("link", node=self.node, device=self.device, up=up)
+        answer, _ = self._lab.request("link", node=self.node, device=self.device, up=up)
         return LinkEvent(up, answer["before_ns"], answer["after_ns"])
 
     def down(self) -> LinkDown:
@@ -205,27 +217,43 @@ class Port:
         return self._filter(f"ecn mark {percent:g}% {way} {self}", way, rules)
 
     def limit(self, mbit: float, queue_ms: float = 20.0) -> Fault:
-        """Sends at most `mbit` Mbit/s out of this port; at most `queue_ms` of traffic waits, the rest is dropped."""
-        return self._lab._shape(self, mbit, queue_ms)
+        """Sends at most `mbit` Mbit/s out of this port; at most `queue_ms` of traffic waits, the rest is dropped.
+
+        Of several limits of one port the newest holds.
+        """
+        line = tbf(self.device, mbit, queue_ms, self._mtu)
+        number = self._lab.next_number()
+        limits = self._limits
+        self._lab.batch(self.node, "tc", [line])
+        limits.append((number, line))
+
+        def undo() -> None:
+            was_newest = limits[-1][0] == number
+            limits[:] = [entry for entry in limits if entry[0] != number]
+            if was_newest:
+                remaining = limits[-1][1] if limits else f"qdisc del dev {self.device} root"
+                self._lab.batch(self.node, "tc", [remaining])
+
+        return Fault(self._lab, f"limit {mbit:g} Mbit/s {self}", undo)
 
     def mtu(self, size: int) -> Fault:
         """Takes no frame of more than `size` bytes (IP header included) from its cable, and says nothing about it."""
-        usual = self._lab._mtu(self)
+        usual = self._mtu
         if not 68 <= size <= usual:
             raise UserError(f"an MTU of {size} at {self} is no fault: choose 68 to {usual}")
 
         def change(value: int) -> None:
             lines = [f"link set dev {self.device} mtu {value}"]
-            if self._lab._is_bridge_port(self):
+            if self._is_bridge_port:
                 # A bridge lowers its own MTU to that of its ports, which would be another fault.
                 lines.append(f"link set dev {BRIDGE} mtu {usual}")
-            self._lab._batch(self.node, "ip", lines)
+            self._lab.batch(self.node, "ip", lines)
 
         change(size)
         return Fault(self._lab, f"mtu {size} {self}", lambda: change(usual))
 
     def _filter(self, what: str, way: Way, rules: list[str]) -> Fault:
-        table = f"fabricpulse_{self._lab._number()}"
+        table = f"fabricpulse_{self._lab.next_number()}"
         hooks = {"in": ["ingress"], "out": ["egress"], "both": ["ingress", "egress"]}[way]
         lines = [f"add table netdev {table}"]
         for hook in hooks:
@@ -233,10 +261,10 @@ class Port:
                 f'add chain netdev {table} {hook} {{ type filter hook {hook} device "{self.device}" priority 0 ; }}'
             )
             lines += [f"add rule netdev {table} {hook} {rule}" for rule in rules]
-        self._lab._batch(self.node, "nft", lines)
+        self._lab.batch(self.node, "nft", lines)
 
         def undo() -> None:
-            self._lab._batch(self.node, "nft", [f"delete table netdev {table}"])
+            self._lab.batch(self.node, "nft", [f"delete table netdev {table}"])
 
         return Fault(self._lab, what, undo)
 
@@ -253,7 +281,7 @@ def tbf(device: str, mbit: float, queue_ms: float, mtu: int) -> str:
     return f"qdisc replace dev {device} root tbf rate {round(mbit * 1e6)}bit burst {burst}b limit {limit}b"
 
 
-def together(lab: "Lab", what: str, faults: Iterable[Fault]) -> Fault:
+def together(lab: LabRuntime, what: str, faults: Iterable[Fault]) -> Fault:
     """Several faults as one."""
     parts = list(faults)
 

@@ -9,14 +9,13 @@ import json
 import socket
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab.faults import Fault
-
-if TYPE_CHECKING:
-    from fabricpulse.lab.lab import Lab
+from fabricpulse.lab.network import LabNetwork
+from fabricpulse.lab.node import Host, Nic
 
 SINK_PORT = 9
 FIRST_SOURCE_PORT = 40_000
@@ -31,16 +30,19 @@ class Load(Fault):
     """Running background traffic; `undo()` ends it."""
 
     def __init__(
-        self, lab: "Lab", source: str, destination: str, mbit: float, path: str | None, flows: int
+        self,
+        lab: LabNetwork,
+        what: str,
+        source: tuple[Host, Nic],
+        destination: tuple[Host, Nic],
+        mbit: float,
+        source_ports: Sequence[int],
     ) -> None:
-        """source, destination : "h0-rail0". path : the spine to cross, or None for whatever the ports hash to."""
-        if mbit <= 0 or flows < 1:
-            raise UserError(f"a load of {mbit} Mbit/s in {flows} flows is not possible: both must be above 0")
-        host, nic = lab.nic(source)
-        target_host, target = lab.nic(destination)
-        if path is not None and path not in lab.fabric.spine_names:
-            raise UserError(f"the lab has no path {path!r}; it has {', '.join(lab.fabric.spine_names)}")
-        self.source_ports = _ports(lab, source, destination, path, flows)
+        """source_ports : one for each flow. Raises UserError."""
+        if mbit <= 0:
+            raise UserError(f"a load of {mbit} Mbit/s is not possible: it must be above 0")
+        (host, nic), (target_host, target) = source, destination
+        self.source_ports = list(source_ports)
         self._sink = lab.socket(target_host.name, socket.SOCK_DGRAM)
         try:
             self._sink.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,9 +59,7 @@ class Load(Fault):
         except BaseException:
             self._sink.close()
             raise
-        super().__init__(
-            lab, f"load {source} to {destination} {mbit:g} Mbit/s {path or ''}".rstrip(), self._end
-        )
+        super().__init__(lab, what, self._end)
 
     def _end(self) -> None:
         self.process.kill()
@@ -67,19 +67,25 @@ class Load(Fault):
         self.process.wait(10)
 
 
-def _ports(lab: "Lab", source: str, destination: str, path: str | None, flows: int) -> list[int]:
+def choose_ports(flows: int, path: tuple[str, Callable[[int], str]] | None) -> list[int] | None:
+    """Source ports for `flows` flows; None when too few take the path.
+
+    path : the spine that all must cross and a function that says which one a source port crosses; None = any.
+    Raises UserError without a flow.
+    """
+    if flows < 1:
+        raise UserError(f"a load in {flows} flows is not possible: it must be above 0")
     ports = range(FIRST_SOURCE_PORT, FIRST_SOURCE_PORT + PORTS_TRIED)
     if path is None:
         return list(ports[:flows])
+    wanted, path_of = path
     found = []
     for port in ports:
-        if lab.path(source, destination, port, SINK_PORT) == path:
+        if path_of(port) == wanted:
             found.append(port)
             if len(found) == flows:
                 return found
-    raise UserError(
-        f"traffic from {source} to {destination} does not cross {path}: they share a leaf, or it is down"
-    )
+    return None
 
 
 class Pacer:

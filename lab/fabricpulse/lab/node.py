@@ -3,18 +3,16 @@
 import os
 import socket as sockets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab.clocks import HostClock
 from fabricpulse.lab.fabric import FRONT_END, FRONT_END_DEVICE, HostPlan, NicPlan
 from fabricpulse.lab.faults import Fault, Flap, LinkDown, NicWay, Port, Way, together
+from fabricpulse.lab.network import LabNetwork
 from fabricpulse.lab.process import LabProcess
-
-if TYPE_CHECKING:
-    from fabricpulse.lab.lab import Lab
 
 # A NIC's faults are made at the switch's port, whose `out` is the host's rx.
 _AT_SWITCH: dict[NicWay, Way] = {"rx": "out", "tx": "in", "both": "both"}
@@ -23,7 +21,7 @@ _AT_SWITCH: dict[NicWay, Way] = {"rx": "out", "tx": "in", "both": "both"}
 class Node:
     """A machine or switch of the lab: a network namespace with its own /sys, host name and run directory."""
 
-    def __init__(self, lab: "Lab", name: str, directory: Path) -> None:
+    def __init__(self, lab: LabNetwork, name: str, directory: Path) -> None:
         self._lab = lab
         self.name = name
         self.directory = directory
@@ -52,8 +50,7 @@ class Node:
 
     def processes(self) -> list[LabProcess]:
         """The processes started here that still run."""
-        with self._lab._process_lock:
-            return [process for process in self._lab._processes.values() if process.node == self.name]
+        return self._lab.processes_of(self.name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -62,7 +59,7 @@ class Node:
 class Nic:
     """A NIC of a host, with its cable to the switch."""
 
-    def __init__(self, lab: "Lab", host_port: Port, switch_port: Port, plan: NicPlan | None) -> None:
+    def __init__(self, lab: LabNetwork, host_port: Port, switch_port: Port, plan: NicPlan | None) -> None:
         self._lab = lab
         self._plan = plan
         self.host_port = host_port
@@ -133,17 +130,23 @@ class Nic:
 class Host(Node):
     """A GPU host: rail NICs, a front-end NIC, a clock of its own."""
 
-    def __init__(self, lab: "Lab", plan: HostPlan, directory: Path, clock: HostClock) -> None:
+    def __init__(
+        self,
+        lab: LabNetwork,
+        plan: HostPlan,
+        directory: Path,
+        clock: HostClock,
+        ports: Mapping[tuple[str, str], Port],
+    ) -> None:
+        """ports : of the lab, by node and device."""
         super().__init__(lab, plan.name, directory)
         self.plan = plan
         self.clock = clock
         self._nics = {
-            nic.device: Nic(lab, lab.port(plan.name, nic.device), lab.port(nic.leaf, plan.name), nic)
+            nic.device: Nic(lab, ports[plan.name, nic.device], ports[nic.leaf, plan.name], nic)
             for nic in plan.nics
         }
-        self.front_end_nic = Nic(
-            lab, lab.port(plan.name, FRONT_END_DEVICE), lab.port(FRONT_END, plan.name), None
-        )
+        self.front_end_nic = Nic(lab, ports[plan.name, FRONT_END_DEVICE], ports[FRONT_END, plan.name], None)
 
     @property
     def front_end(self) -> str:
@@ -195,7 +198,7 @@ class Host(Node):
 class Link:
     """A cable between a leaf and a spine: one of the equal paths, for that leaf."""
 
-    def __init__(self, lab: "Lab", leaf_port: Port, spine_port: Port) -> None:
+    def __init__(self, lab: LabNetwork, leaf_port: Port, spine_port: Port) -> None:
         self._lab = lab
         self.leaf_port = leaf_port
         self.spine_port = spine_port
@@ -234,10 +237,10 @@ class Link:
 class Spine(Node):
     """One of the equal paths between leaves."""
 
-    @property
-    def ports(self) -> tuple[Port, ...]:
-        """Its ports, one per leaf."""
-        return tuple(self._lab.port(self.name, leaf) for leaf in self._lab.fabric.leaf_names)
+    def __init__(self, lab: LabNetwork, name: str, directory: Path, ports: tuple[Port, ...]) -> None:
+        """ports : its own, one per leaf."""
+        super().__init__(lab, name, directory)
+        self.ports = ports
 
     def down(self) -> Fault:
         """The spine loses power: every leaf sees the carrier go and uses the other spines."""

@@ -1,4 +1,4 @@
-"""Messages between a lab's parent and its keeper: JSON in one packet, descriptors beside it."""
+"""Messages between a lab's parent and its supervisor: JSON in one packet, descriptors beside it."""
 
 import array
 import socket

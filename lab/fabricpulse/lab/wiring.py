@@ -1,4 +1,4 @@
-"""The `ip -batch` lines and sysctls that turn a Fabric into a network. Pure text: the keeper runs it."""
+"""The `ip -batch` lines and sysctls that turn a Fabric into a network. Pure text: the supervisor runs it."""
 
 from fabricpulse.lab.fabric import BRIDGE, FRONT_END, FRONT_END_DEVICE, Fabric, HostPlan
 

@@ -26,11 +26,12 @@ from fabricpulse.lab import Lab
 lab = Lab(hosts=2, rails=2).start()
 stubborn = lab.popen("h0", ["sh", "-c", "trap '' TERM INT HUP; echo ready; while :; do sleep 1000; done"], name="s")
 stubborn.wait_for_output("ready")
-daemon = lab.popen("h1", ["setsid", "sleep", "1000"])
+daemon = lab.popen("h1", ["setsid", "sleep", "1000"]); daemon.wait(10)  # its child goes on
 stopped = lab.popen("h1", ["sleep", "1000"]); stopped.suspend()
 lab.forward("h0", 80)
 lab.host("h0").nic("rail0").flap(20)
-print(json.dumps({"inside": stubborn.outer_pid, "keeper": lab.keeper_pid, "directory": str(lab.directory)}), flush=True)
+told = {"inside": stubborn.outer_pid, "supervisor": lab.supervisor_pid, "directory": str(lab.directory)}
+print(json.dumps(told), flush=True)
 %s
 """
 
@@ -51,8 +52,8 @@ def parent_of_a_lab(end: str = "time.sleep(1000)") -> Iterator[tuple[subprocess.
                 pytest.skip(error.strip().splitlines()[-1])
             told = json.loads(line)
             inside = namespace(told["inside"], "pid")
-            pids = [told["keeper"], *(pid for pid in all_pids() if namespace(pid, "pid") == inside)]
-            # Keeper and process 1, the stubborn shell and its sleep, the daemon, the stopped one.
+            pids = [told["supervisor"], *(pid for pid in all_pids() if namespace(pid, "pid") == inside)]
+            # Supervisor and process 1, the stubborn shell and its sleep, the daemon, the stopped one.
             assert len(pids) >= 6
             yield parent, pids, Path(told["directory"])
         finally:
@@ -132,12 +133,12 @@ def test_an_exception_in_the_parent_ends_everything() -> None:
 
 
 def test_kill_of_the_keeper_ends_everything_and_is_reported() -> None:
-    """Whoever kills the keeper kills the lab; the parent's next call says so in one sentence."""
+    """Whoever kills the supervisor kills the lab; the parent's next call says so in one sentence."""
     with Lab(hosts=1, rails=1) as lab:
         process = lab.popen("h0", ["sleep", "1000"])
-        os.kill(lab.keeper_pid, signal.SIGKILL)
+        os.kill(lab.supervisor_pid, signal.SIGKILL)
         assert wait_gone([process.outer_pid]) == []
-        with pytest.raises(LabClosedError, match="keeper has ended unexpectedly: it was killed"):
+        with pytest.raises(LabClosedError, match="supervisor has ended unexpectedly: it was killed"):
             lab.run("h0", ["true"])
         assert process.wait(5) == -signal.SIGKILL
 
@@ -176,11 +177,11 @@ def test_a_directory_that_holds_a_lab_is_refused_and_left_alone(lab: Lab) -> Non
 
 
 def test_a_keeper_under_strict_warnings_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PYTHONWARNINGS=error of the caller does not break the lab, and the keeper's log is empty."""
+    """PYTHONWARNINGS=error of the caller does not break the lab, and the supervisor's log is empty."""
     monkeypatch.setenv("PYTHONWARNINGS", "error")
     with Lab(hosts=1, rails=1) as lab:
         assert lab.run("h0", ["hostname"]).stdout == "h0\n"
-        assert (lab.directory / "keeper.log").read_text() == ""
+        assert (lab.directory / "supervisor.log").read_text() == ""
 
 
 def test_two_labs_with_equal_addresses_do_not_meet(lab: Lab) -> None:

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.root
 FABRICPULSE = str(Path(sysconfig.get_path("scripts")) / "fabricpulse")
 
 
-def lab_command(*words: str) -> "subprocess.CompletedProcess[str]":
+def lab_command(*words: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """Runs `fabricpulse lab …` to its end."""
     return subprocess.run(
-        [FABRICPULSE, "lab", *words], capture_output=True, text=True, check=False, timeout=60
+        [FABRICPULSE, "lab", *words], capture_output=True, text=True, check=False, timeout=60, cwd=cwd
     )  # fmt: skip
 
 
@@ -101,3 +101,29 @@ def test_exec_into_a_lab_has_the_hosts_environment(shared_lab: Lab) -> None:
     missing = lab_command("exec", "--lab", str(shared_lab.directory), "h9", "true")
     assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
     assert "no node 'h9'" in missing.stderr
+
+
+def test_a_relative_path_of_exec_is_relative_to_where_the_user_is(shared_lab: Lab, tmp_path: Path) -> None:
+    """A file that the program writes lies in the caller's directory, not in /; arguments arrive as they were given."""
+    script = 'printf %s "$1" > plot.svg'
+    words = ("exec", "--lab", str(shared_lab.directory), "h1", "sh", "-c", script, "sh", "two  words; $HOME")
+    done = lab_command(*words, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "plot.svg").read_text() == "two  words; $HOME"
+
+
+def test_exec_from_a_directory_that_the_lab_does_not_have_is_one_sentence(shared_lab: Lab) -> None:
+    """/run of the lab is its own: the program is not started somewhere else instead."""
+    outside = Path("/run/fabricpulse-test-of-exec")
+    if os.geteuid() != 0:
+        pytest.skip("needs root to make a directory in /run")
+    outside.mkdir()
+    try:
+        done = lab_command("exec", "--lab", str(shared_lab.directory), "h1", "pwd", cwd=outside)
+    finally:
+        outside.rmdir()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr
+        == f"fabricpulse: error: {outside} does not exist inside the lab: change to another directory\n"
+    )

@@ -14,7 +14,7 @@ import fabricpulse.core
 import fabricpulse.lab
 from fabricpulse.core import _atomic
 from fabricpulse.core.errors import UserError
-from fabricpulse.lab import keeper, syscalls
+from fabricpulse.lab import isolation, syscalls
 
 pytestmark = pytest.mark.root
 
@@ -99,7 +99,7 @@ def test_forbidden_user_namespaces_are_one_sentence(monkeypatch: pytest.MonkeyPa
     with pytest.raises(
         UserError, match=r"^the lab needs root or user namespaces, and .*; run as root"
     ) as raised:
-        keeper._unshare_all()
+        isolation.unshare_all()
     assert "\n" not in str(raised.value)
 
 

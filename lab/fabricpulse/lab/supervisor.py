@@ -1,14 +1,14 @@
-"""The keeper: process 1 of a lab, which owns its namespaces and starts every process in it.
+"""The supervisor: process 1 of a lab, which owns its namespaces and starts every process in it.
 
-Theory of operation. The lab's parent (pytest, the demo, the command line) starts `python -m fabricpulse.lab.keeper`
-with one end of a socket pair and a pidfd of itself. The keeper unshares PID, mount, network, IPC and UTS namespaces
+Theory of operation. The lab's parent (pytest, the demo, the command line) starts `python -m fabricpulse.lab.supervisor`
+with one end of a socket pair and a pidfd of itself. The supervisor unshares PID, mount, network, IPC and UTS namespaces
 (and, without root, a user namespace) and forks; the child is process 1 of the new PID namespace. When process 1 ends,
 the kernel kills every other process of the PID namespace, and with the last process and descriptor the namespaces go,
 and with them veths, routes, qdiscs, mounts. So one rule is enough for a clean machine: process 1 ends when
 
 - the parent closes its end of the socket pair, or says `quit`,
 - the parent ends in any way, kill -9 included (its pidfd becomes readable),
-- the outer half of the keeper is killed (parent-death signal).
+- the outer half of the supervisor is killed (parent-death signal).
 
 Nothing is written outside: /run is a tmpfs of the lab's own, with the names of its network namespaces in /run/netns.
 
@@ -36,12 +36,11 @@ from typing import Any, NoReturn
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import syscalls, wiring
 from fabricpulse.lab.fabric import Fabric
+from fabricpulse.lab.isolation import unshare_all
+from fabricpulse.lab.namespaces import NAMES, NamespaceBuilder
 from fabricpulse.lab.wire import MESSAGE_MAX, receive
 
 CARRIER_TIMEOUT_S = 10.0
-NETNS_DIR = Path("/run/netns")
-
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a mount point, not a place for files
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
@@ -52,7 +51,7 @@ _IFREQ = struct.Struct("16sH22x")
 Reply = tuple[dict[str, Any], list[int]]
 
 
-class Keeper:
+class Supervisor:
     """Process 1 of the lab: builds the namespaces, then serves requests until the parent is gone."""
 
     def __init__(self, control: socket.socket, parent: int, directory: Path, user_namespace: bool) -> None:
@@ -61,10 +60,9 @@ class Keeper:
         self._parent = parent
         self._directory = directory
         self._fabric = Fabric()
-        self._home = {kind: os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name, kind in _KINDS.items()}
+        self._home = os.open("/proc/self/ns/net", os.O_RDONLY)
         self._nodes: dict[str, dict[int, int]] = {}
         self._children: set[int] = set()
-        self._warnings: list[str] = []
         self._operations: dict[str, Callable[[dict[str, Any], list[int]], Reply]] = {
             "build": self._build,
             "spawn": self._spawn,
@@ -109,7 +107,7 @@ class Keeper:
             reply, attached = {"error": str(error), "kind": "user"}, []
         except OSError as error:
             reply, attached = {"error": str(error), "kind": "os", "errno": error.errno}, []
-        except Exception:  # the keeper must outlive a bug: the parent gets the traceback
+        except Exception:  # the supervisor must outlive a bug: the parent gets the traceback
             reply, attached = {"error": traceback.format_exc(), "kind": "bug"}, []
         for descriptor in descriptors:
             os.close(descriptor)
@@ -139,9 +137,10 @@ class Keeper:
 
     def _build(self, request: dict[str, Any], _: list[int]) -> Reply:
         self._fabric = fabric = Fabric(**request["fabric"])
-        self._private_mounts()
+        builder = NamespaceBuilder(self._directory, fabric)
+        builder.private_mounts()
         for node in fabric.nodes:
-            self._nodes[node] = self._network_namespace(node)
+            self._nodes[node] = builder.network_namespace(node)
         self._run_tool("ip", wiring.cables(fabric), None)
         started = [
             (node, self._start_tool("ip", wiring.node_lines(fabric, node), node)) for node in fabric.nodes
@@ -152,15 +151,15 @@ class Keeper:
         ]
         for node in fabric.nodes:
             # While `ip` works in the others.
-            self._nodes[node] |= self._node_mounts(node)
+            self._nodes[node] |= builder.node_mounts(node, self._nodes[node][syscalls.CLONE_NEWNET])
         for node, process in started:
             _finish(process, f"ip, in {node}")
         self._await_carriers()
         return {
-            "warnings": self._warnings,
+            "warnings": builder.warnings,
             # Descriptors of this process by which `fabricpulse lab exec` finds its way in, through /proc.
             "entries": {
-                node: {_NAMES[kind]: descriptor for kind, descriptor in kinds.items()}
+                node: {NAMES[kind]: descriptor for kind, descriptor in kinds.items()}
                 for node, kinds in self._nodes.items()
             },
             "user_namespace": self._user_namespace,
@@ -187,70 +186,6 @@ class Keeper:
         finally:
             for probe in probes.values():
                 probe.close()
-
-    def _private_mounts(self) -> None:
-        syscalls.mount("none", Path("/"), None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
-        try:
-            syscalls.mount("proc", Path("/proc"), "proc", flags)
-        except OSError as error:
-            # A container that hides parts of /proc does not allow a new one; the old one serves, with outer PIDs.
-            self._warnings.append(f"/proc of the lab shows the processes outside ({error})")
-        # The old /run may be where the lab's own directory is, so that must be carried over.
-        outside = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        syscalls.mount(
-            "tmpfs", Path("/run"), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=0755,size=64m"
-        )
-        if not self._directory.exists():
-            self._directory.mkdir(parents=True)
-            syscalls.mount(f"/proc/self/fd/{outside}", self._directory, None, syscalls.MS_BIND)
-        os.close(outside)
-        NETNS_DIR.mkdir()
-
-    def _network_namespace(self, node: str) -> dict[int, int]:
-        syscalls.unshare(syscalls.CLONE_NEWNET)
-        try:
-            name = NETNS_DIR / node
-            name.touch()
-            syscalls.mount("/proc/self/ns/net", name, None, syscalls.MS_BIND)
-            for path, value in wiring.sysctls(self._fabric, node).items():
-                try:
-                    (Path("/proc/sys") / path).write_text(value)
-                except FileNotFoundError:
-                    continue  # older kernels lack some
-                except OSError as error:
-                    self._warnings.append(f"{node}: this kernel refuses {path} = {value} ({error.strerror})")
-            return {syscalls.CLONE_NEWNET: os.open("/proc/self/ns/net", os.O_RDONLY)}
-        finally:
-            syscalls.setns(self._home[syscalls.CLONE_NEWNET], syscalls.CLONE_NEWNET)
-
-    def _node_mounts(self, node: str) -> dict[int, int]:
-        """Gives a node its own /sys (so /sys/class/net is its own), /etc/hosts, /dev/shm, host name, run directory."""
-        place = self._directory / node
-        kinds = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS
-        syscalls.setns(self._nodes[node][syscalls.CLONE_NEWNET], syscalls.CLONE_NEWNET)
-        try:
-            syscalls.unshare(kinds)
-            syscalls.mount("none", Path("/"), None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-            syscalls.sethostname(node)
-            try:
-                syscalls.mount("sysfs", Path("/sys"), "sysfs")
-            except OSError as error:
-                self._warnings.append(f"/sys of {node} shows the NICs outside the lab ({error})")
-            syscalls.mount(
-                "tmpfs", _SHARED_MEMORY, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=1777"
-            )
-            try:
-                syscalls.mount(str(self._directory / "hosts"), Path("/etc/hosts"), None, syscalls.MS_BIND)
-            except FileNotFoundError:  # a bare chroot or container; nothing of ours resolves names
-                self._warnings.append(f"no /etc/hosts to cover: names like h0 mean nothing in {node}")
-            inside = Path("/run/fabricpulse")
-            inside.mkdir(exist_ok=True)
-            syscalls.mount(str(place / "run"), inside, None, syscalls.MS_BIND)
-            return {kind: os.open(f"/proc/self/ns/{_NAMES[kind]}", os.O_RDONLY) for kind in _MOUNT_KINDS}
-        finally:
-            for kind in (*_MOUNT_KINDS, syscalls.CLONE_NEWNET):
-                syscalls.setns(self._home[kind], kind)
 
     def _spawn(self, request: dict[str, Any], descriptors: list[int]) -> Reply:
         namespaces = self._namespaces(request["node"])
@@ -280,7 +215,7 @@ class Keeper:
         try:
             return socket.socket(family, kind, protocol)
         finally:
-            syscalls.setns(self._home[syscalls.CLONE_NEWNET], syscalls.CLONE_NEWNET)
+            syscalls.setns(self._home, syscalls.CLONE_NEWNET)
 
     def _batch(self, request: dict[str, Any], _: list[int]) -> Reply:
         return {"output": self._run_tool(request["tool"], request["lines"], request["node"])}, []
@@ -330,7 +265,7 @@ class Keeper:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
         finally:
-            syscalls.setns(self._home[syscalls.CLONE_NEWNET], syscalls.CLONE_NEWNET)
+            syscalls.setns(self._home, syscalls.CLONE_NEWNET)
         if process.stdin is not None:
             with (
                 suppress(BrokenPipeError),
@@ -343,11 +278,6 @@ class Keeper:
 def _flags(descriptor: int, device: str) -> int:
     answer = ioctl(descriptor, _SIOCGIFFLAGS, _IFREQ.pack(device.encode(), 0))
     return int(_IFREQ.unpack(answer)[1])
-
-
-_KINDS = {"net": syscalls.CLONE_NEWNET, "mnt": syscalls.CLONE_NEWNS, "uts": syscalls.CLONE_NEWUTS}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
-_MOUNT_KINDS = (syscalls.CLONE_NEWNS, syscalls.CLONE_NEWUTS)
 
 
 def _finish(process: subprocess.Popen[str], what: str, force: bool = False) -> str:
@@ -385,67 +315,15 @@ def _child(
     os._exit(127)
 
 
-def _unshare_all() -> bool:
-    """Enters the new namespaces; True if it took a user namespace. Raises UserError that says what forbids it."""
-    kinds = (
-        syscalls.CLONE_NEWNS
-        | syscalls.CLONE_NEWPID
-        | syscalls.CLONE_NEWNET
-        | syscalls.CLONE_NEWIPC
-        | syscalls.CLONE_NEWUTS
-    )
-    if os.geteuid() == 0:
-        # Root of a container without CAP_SYS_ADMIN is as good as not root.
-        with suppress(PermissionError):
-            syscalls.unshare(kinds)
-            return False
-    uid, gid = os.geteuid(), os.getegid()
-    try:
-        syscalls.unshare(syscalls.CLONE_NEWUSER)
-    except OSError as error:
-        raise UserError(
-            f"the lab needs root or user namespaces, and {_why_no_user_namespace(error)}"
-        ) from error
-    try:
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
-        syscalls.unshare(kinds)
-    except OSError as error:
-        raise UserError(
-            "the lab needs root or user namespaces, and the user namespace gives no power over networks here "
-            f"({error.strerror}); run as root, or allow it (on Ubuntu: sysctl "
-            "kernel.apparmor_restrict_unprivileged_userns=0)"
-        ) from error
-    return True
-
-
-def _why_no_user_namespace(error: OSError) -> str:
-    for path, bad, remedy in (
-        ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces is 0; run as root or raise it"),
-        (
-            "/proc/sys/kernel/unprivileged_userns_clone",
-            "0",
-            "kernel.unprivileged_userns_clone is 0; run as root or set it to 1",
-        ),
-    ):
-        with suppress(OSError):
-            if Path(path).read_text().strip() == bad:
-                return remedy
-    if not Path("/proc/self/ns/user").exists():
-        return "this kernel is built without user namespaces; run as root"
-    return f"this machine forbids user namespaces to this user ({error.strerror}); run as root"
-
-
 def main() -> int:
-    """`python -m fabricpulse.lab.keeper CONTROL_FD PARENT_PIDFD DIRECTORY keep|remove`, started by Lab.start."""
+    """`python -m fabricpulse.lab.supervisor CONTROL_FD PARENT_PIDFD DIRECTORY keep|remove`, started by Lab.start."""
     control_fd, parent_pidfd, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     remove = sys.argv[4] == "remove"
     control = socket.socket(fileno=control_fd)
     for descriptor in (control_fd, parent_pidfd):
         os.set_inheritable(descriptor, False)
     try:
-        user_namespace = _unshare_all()
+        user_namespace = unshare_all()
     except UserError as error:
         control.send(json.dumps({"event": "fatal", "error": str(error)}).encode())
         # A socket closed with a request unread resets the connection, and the parent would never see why.
@@ -463,7 +341,7 @@ def main() -> int:
         return os.waitstatus_to_exitcode(status) & 0x7F
     syscalls.die_with_parent(signal.SIGKILL)
     try:
-        Keeper(control, parent_pidfd, directory, user_namespace).serve()
+        Supervisor(control, parent_pidfd, directory, user_namespace).serve()
     finally:
         if remove:
             # The parent does so too, unless it was killed.
