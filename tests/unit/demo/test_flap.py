@@ -5,7 +5,7 @@ import pytest
 from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, ClockSeen, Observed, new_observed
 from fabricpulse.lab.demo.result import Result
 from fabricpulse.lab.demo.scenarios import SCENARIOS
-from fabricpulse.lab.demo.scenarios.base import Fleet
+from fabricpulse.lab.demo.scenarios.base import Fleet, Judgement
 from fabricpulse.lab.demo.scenarios.flap import ALERT, Flap
 from fabricpulse.lab.demo.story import Story
 
@@ -106,8 +106,8 @@ def test_the_story_is_seen_in_full_and_measured() -> None:
     assert result.outcome.bandwidth_during == pytest.approx(25e6)
     assert result.outcome.bandwidth_after == pytest.approx(50e6)
     assert set(result.as_json()) == {
-        "scenario", "steps", "detect_s", "alert_s", "action_s", "stall_ms", "errors", "corrupt_bytes",
-        "bandwidth_before", "bandwidth_during", "bandwidth_after",
+        "scenario", "steps", "promises", "detect_s", "alert_s", "action_s", "stall_ms", "errors", "corrupt_bytes",
+        "bandwidth_before", "bandwidth_during", "bandwidth_after", "detect_late_s", "stall_late_ms",
     }  # fmt: skip
 
 
@@ -131,6 +131,74 @@ def test_a_broken_promise_fails_the_demo(spoil: str) -> None:
     result = world.result()
     assert not result.success
     assert len(result.failures()) == 1
+
+
+def late_ring(world: World, wait_ms: dict[str, float], at: float) -> None:
+    """Ranks that waited for a CPU for so many ms just before `at`."""
+    for host, wait in wait_ms.items():
+        world.observed.lateness.add_waits(f"ring on {host}", at - 1.0, {1: 0, 2: 7_000_000_000})
+        world.observed.lateness.add_waits(f"ring on {host}", at, {1: round(wait * 1e6), 2: 7_000_000_000})
+
+
+@pytest.mark.parametrize(
+    ("stall_ms", "waits_ms", "judgement"),
+    [
+        (299.0, {}, Judgement.KEPT),
+        (299.0, {"h0": 500.0}, Judgement.KEPT),
+        (339.0, {"h0": 20.0, "h1": 19.5}, Judgement.NOT_JUDGED),
+        (339.0, {"h0": 20.0, "h1": 18.0}, Judgement.BROKEN),
+        (339.0, {}, Judgement.BROKEN),
+    ],
+)
+def test_a_stall_is_broken_only_where_the_machine_does_not_explain_it(
+    stall_ms: float, waits_ms: dict[str, float], judgement: Judgement
+) -> None:
+    """339 ms with ranks that waited 39 ms for a CPU meanwhile prove nothing, with 38 ms they do; kept is neither."""
+    world = World()
+    play(world)
+    late_ring(world, waits_ms, world.now)
+    world.observed.workload.longest_gap.add(world.now, stall_ms)
+    result = world.result()
+    [stall] = [promise for promise in result.promises if promise.name == "stall_ms"]
+    assert stall.judgement is judgement
+    assert result.success is (judgement is not Judgement.BROKEN)
+    assert len(result.failures()) == (judgement is Judgement.BROKEN)
+    assert len(result.not_judged()) == (judgement is Judgement.NOT_JUDGED)
+    assert result.as_json()["promises"]["stall_ms"] == judgement.value
+
+
+def test_lateness_of_another_time_excuses_nothing() -> None:
+    """Ranks that waited long before the stall, and were on time in it, leave it a broken promise."""
+    world = World()
+    play(world)
+    late_ring(world, {"h0": 900.0}, world.now - 3.0)
+    world.observed.lateness.add_waits("ring on h0", world.now - 1.5, {1: 900_000_000, 2: 7_000_000_000})
+    world.observed.lateness.add_waits("ring on h0", world.now, {1: 900_000_000, 2: 7_000_000_000})
+    world.observed.workload.longest_gap.add(world.now, 339.0)
+    assert not world.result().success
+
+
+def test_steps_wait_longer_on_a_late_machine_and_not_for_ever() -> None:
+    """Time for which a process waited for a CPU does not count against a step; ten times its limit ends the story."""
+    world = World()
+    limit = world.story.results[0].step.within_s
+    world.run(limit - 1)
+    world.observed.lateness.add_waits("mesh on h0", world.now - limit, {1: 0})
+    world.observed.lateness.add_waits("mesh on h0", world.now, {1: 30_000_000_000})
+    world.run(20)
+    assert not world.story.ended
+    world.run(15)
+    assert world.story.ended
+    assert "host late 30.0 s" in world.story.results[0].evidence
+
+    hopeless = World()
+    hopeless.observed.lateness.add_waits("mesh on h0", hopeless.now, {1: 0})
+    for step in range(1, 50):
+        hopeless.observed.lateness.add_waits("mesh on h0", hopeless.now, {1: step * 10_000_000_000})
+        hopeless.run(10)
+        if hopeless.story.ended:
+            break
+    assert limit * 10 - 10 <= hopeless.now - 100.0 <= limit * 10 + 20
 
 
 def test_an_unmeasured_promise_fails_the_demo() -> None:

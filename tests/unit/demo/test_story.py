@@ -33,7 +33,7 @@ def test_a_missing_step_ends_the_story_and_is_named(observed: Observed) -> None:
     assert kinds == ["missed", "end"]
     assert story.ended
     assert not story.complete
-    assert story.result("a").evidence == "not seen within 10 s"
+    assert story.result("a").evidence == "not seen within 10 s, host late 0.0 s"
     assert story.advance(observed, 11.0) == []
 
 

@@ -10,6 +10,8 @@ import aiohttp
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabProcess
+from fabricpulse.lab.demo.lateness import longest_wait_s, run_queue_waits
+from fabricpulse.lab.demo.story import PATIENCE
 
 READY_TIMEOUT_S = 60.0
 
@@ -69,16 +71,24 @@ class Daemon:
         return None if self.process is None else self.process.returncode
 
     async def wait_ready(self, session: aiohttp.ClientSession, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Returns once it says that it is ready. Raises UserError with its last words if it ends or is late."""
-        deadline = time.monotonic() + timeout_s
+        """Returns once it says that it is ready. Raises UserError with its last words if it ends or is late.
+
+        timeout_s : without the time for which this machine kept it waiting for a CPU, PATIENCE times as much in all.
+        """
+        started = time.monotonic()
         while True:
             if self.ended is not None:
                 raise UserError(f"{self.label} ended with {self.ended} while it started: {self.last_words()}")
             if await self._answers(session):
                 return
-            if time.monotonic() > deadline:
-                raise UserError(f"{self.label} was not ready within {timeout_s:.0f} s: {self.last_words()}")
+            waited = time.monotonic() - started
+            if waited - self._waited_for_cpu_s() > timeout_s or waited > PATIENCE * timeout_s:
+                raise UserError(f"{self.label} was not ready within {waited:.0f} s: {self.last_words()}")
             await asyncio.sleep(0.05)
+
+    def _waited_for_cpu_s(self) -> float:
+        waits = None if self.process is None else run_queue_waits(self.process.outer_pid)
+        return longest_wait_s({}, waits or {})
 
     async def _answers(self, session: aiohttp.ClientSession) -> bool:
         try:

@@ -9,7 +9,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from fabricpulse.lab.demo.lateness import Lateness
+
 HISTORY_S = 30.0
+# How often a rank of the ring prints its figures.
+REPORT_S = 0.2
 
 
 class Series:
@@ -38,6 +42,10 @@ class Series:
     def values(self) -> list[float]:
         """All values, oldest first."""
         return [value for _, value in self._samples]
+
+    def items(self) -> list[tuple[float, float]]:
+        """(time, value), oldest first."""
+        return list(self._samples)
 
     def between(self, start: float, end: float) -> list[float]:
         """Values with start <= time <= end."""
@@ -169,10 +177,16 @@ class WorkloadSeen:
         earlier = self.round_history.between(0.0, at)
         return int(earlier[-1]) if earlier else None
 
-    def stall_ms(self, start: float, end: float) -> float | None:
-        """The longest gap between completed chunks that any rank reported in a span of time, in ms."""
-        gaps = self.longest_gap.between(start, end)
-        return max(gaps) if gaps else None
+    def stall(self, start: float, end: float) -> tuple[float, float, float] | None:
+        """The longest gap between completed chunks that any rank reported in a span of time.
+
+        (milliseconds, start, end of the time in which it lies): a rank reports its gaps each REPORT_S.
+        """
+        gaps = [(gap, at) for at, gap in self.longest_gap.items() if start <= at <= end]
+        if not gaps:
+            return None
+        gap, at = max(gaps)
+        return gap, at - REPORT_S - gap * 1e-3, at
 
 
 @dataclass
@@ -181,6 +195,7 @@ class Observed:
 
     hosts: dict[str, HostSeen]
     workload: WorkloadSeen = field(default_factory=WorkloadSeen)
+    lateness: Lateness = field(default_factory=Lateness)
     firing: tuple[AlertSeen, ...] = ()
     notified: tuple[AlertSeen, ...] = ()
     prometheus_answers: bool = False

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,20 +14,13 @@ import aiohttp
 
 from fabricpulse.lab import Lab
 from fabricpulse.lab.demo.director import Director
+from fabricpulse.lab.demo.lateness_watch import HeartbeatWatch, RunQueueWatch
+from fabricpulse.lab.demo.names import ALERTMANAGER, DEMO, MESH, PROMETHEUS, QP, RECEIVER, SIDECAR
 from fabricpulse.lab.demo.observed import Observed, new_observed
 from fabricpulse.lab.demo.result import Result
 from fabricpulse.lab.demo.scenarios import SCENARIOS
 from fabricpulse.lab.demo.scenarios.base import Fleet
-from fabricpulse.lab.demo.stack import (
-    ALERTMANAGER,
-    MESH,
-    PROMETHEUS,
-    QP,
-    RECEIVER,
-    SIDECAR,
-    Stack,
-    StackOptions,
-)
+from fabricpulse.lab.demo.stack import Stack, StackOptions
 from fabricpulse.lab.demo.story import Event, Story
 from fabricpulse.lab.demo.watch import (
     AlertmanagerWatch,
@@ -142,7 +137,14 @@ async def staged(
             await stack.start(session, progress)
             progress(f"starting the ring all-reduce over {len(fleet.hosts)} hosts")
             await workload.start()
-            yield Staged(lab, stack, workload, fleet, observed, [*_watches(lab, stack, session), workload])
+            yield Staged(
+                lab,
+                stack,
+                workload,
+                fleet,
+                observed,
+                [*_watches(lab, stack, session), *_lateness_watches(lab, stack, workload), workload],
+            )
     finally:
         await asyncio.shield(asyncio.to_thread(lab.close))
 
@@ -170,6 +172,21 @@ def _watches(lab: Lab, stack: Stack, session: aiohttp.ClientSession) -> list[Wat
             PluginWatch(host, lab.host(host).run_dir / "plugin", 0.25),
         ]
     return watches
+
+
+def _lateness_watches(lab: Lab, stack: Stack, workload: Workload) -> list[Watch]:
+    """The processes that the figures depend on closely, the others now and then."""
+    beat = lab.mgmt.popen([sys.executable, "-P", "-m", "fabricpulse.lab.heartbeat"], name="heartbeat")
+    others = {daemon.name for daemon in stack.daemons} - {MESH}
+    return [
+        RunQueueWatch(
+            "waits for a CPU",
+            lambda: {**workload.pids(), **stack.pids(MESH), DEMO: os.getpid()},
+            0.05,
+        ),
+        RunQueueWatch("waits for a CPU of the others", lambda: stack.pids(*others), 1.0),
+        HeartbeatWatch(beat),
+    ]
 
 
 def _link_setter(lab: Lab) -> Callable[[str, str, bool], None]:

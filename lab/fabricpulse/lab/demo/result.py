@@ -8,8 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fabricpulse.lab.demo.scenarios.base import Outcome, Promise
+from fabricpulse.lab.demo.scenarios.base import Judgement, Outcome, Promise
 from fabricpulse.lab.demo.story import StepResult
+
+_STYLES = {Judgement.KEPT: "green", Judgement.BROKEN: "bold red", Judgement.NOT_JUDGED: "yellow"}
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,16 @@ class Result:
 
     @property
     def success(self) -> bool:
-        """True when every step was seen and every promise holds."""
-        return all(step.seen_at is not None for step in self.steps) and all(p.holds for p in self.promises)
+        """True when every step was seen and no promise is broken. One that was not judged is told, and no failure."""
+        return all(step.seen_at is not None for step in self.steps) and not any(
+            promise.judgement is Judgement.BROKEN for promise in self.promises
+        )
 
     def as_json(self) -> dict[str, Any]:
-        """`scenario`, `steps` (name, seen, t_s) and the figures; null where something was not measured."""
+        """`scenario`, `steps` (name, seen, t_s), `promises` (kept, broken, not judged) and the figures.
+
+        null where something was not measured.
+        """
         return {
             "scenario": self.scenario,
             "steps": [
@@ -39,6 +46,7 @@ class Result:
                 }
                 for step in self.steps
             ],
+            "promises": {promise.name: promise.judgement.value for promise in self.promises},
             **{name: _rounded(value) for name, value in asdict(self.outcome).items()},
         }
 
@@ -52,12 +60,18 @@ class Result:
         for promise in self.promises:
             if promise.value is None:
                 lines.append(f"not measured: {promise.text}")
-            elif not promise.holds:
-                limit = f"{promise.limit:g} {promise.unit}".strip()
-                lines.append(
-                    f"broken: {promise.text} is {promise.value:.4g} {promise.unit}, more than {limit}"
-                )
+            elif promise.judgement is Judgement.BROKEN:
+                late = f"; host late {promise.late:.3g} {promise.unit}" if promise.late else ""
+                lines.append(f"broken: {_beyond(promise)}{late}")
         return lines
+
+    def not_judged(self) -> list[str]:
+        """One line for each promise that this machine was too late to judge."""
+        return [
+            f"not judged: {_beyond(promise)}, and host late {promise.late:.3g} {promise.unit}"
+            for promise in self.promises
+            if promise.judgement is Judgement.NOT_JUDGED
+        ]
 
     def table(self) -> RenderableType:
         """The closing table."""
@@ -67,20 +81,26 @@ class Result:
         table.add_column("what")
         table.add_column("measured", justify="right")
         table.add_column("must", justify="right", style="dim")
+        table.add_column("host late", justify="right", style="dim")
         limits = {promise.name: promise for promise in self.promises}
         for name, text, shown in self._rows():
             promise = limits.get(name)
             must = f"≤ {promise.limit:g} {promise.unit}".strip() if promise else ""
-            style = "" if promise is None else "green" if promise.holds else "bold red"
-            table.add_row(text, Text(shown, style=style), must)
+            style = "" if promise is None else _STYLES[promise.judgement]
+            late = f"{promise.late:.2g} {promise.unit}" if promise and promise.unit else ""
+            table.add_row(text, Text(shown, style=style), must, late)
         lines: list[RenderableType] = [table]
         lines += [Text(line, style="bold red") for line in self.failures()]
-        verdict = (
-            Text("every step was seen", style="bold green")
-            if self.success
-            else Text("FAILED", style="bold red")
-        )
-        return Group(*lines, verdict)
+        lines += [Text(line, style="yellow") for line in self.not_judged()]
+        if not self.success:
+            closing = Text("FAILED", style="bold red")
+        elif self.not_judged():
+            closing = Text(
+                "every step was seen; this machine was too late to judge every figure", style="yellow"
+            )
+        else:
+            closing = Text("every step was seen", style="bold green")
+        return Group(*lines, closing)
 
     def _rows(self) -> list[tuple[str, str, str]]:
         o = self.outcome
@@ -101,6 +121,10 @@ class Result:
             ("bandwidth_during", "… with the NIC out of service", _unit(o.bandwidth_during, 1e-6, "MB/s", 1)),
             ("bandwidth_after", "… after its return", _unit(o.bandwidth_after, 1e-6, "MB/s", 1)),
         ]
+
+
+def _beyond(promise: Promise) -> str:
+    return f"{promise.text} is {promise.value:.4g} {promise.unit}, more than {promise.limit:g} {promise.unit}"
 
 
 def _unit(value: float | None, factor: float, unit: str, digits: int) -> str:

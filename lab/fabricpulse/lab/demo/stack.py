@@ -1,8 +1,8 @@
-"""The whole stack of the demo in a lab: on every host mesh, qp exporter, clock sidecar and node agent; in the
+"""The whole stack of the demo in a lab: on every host mesh, NIC and qp exporter, clock sidecar and node agent; in the
 management node coordinator, Prometheus, Alertmanager and remediation receiver."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,23 @@ import yaml
 
 from fabricpulse.lab import Lab
 from fabricpulse.lab.demo.daemon import Daemon, start_all
+from fabricpulse.lab.demo.names import (
+    AGENT,
+    ALERTMANAGER,
+    COORDINATOR,
+    MESH,
+    NIC,
+    PROMETHEUS,
+    QP,
+    RECEIVER,
+    SIDECAR,
+)
 from fabricpulse.lab.demo.servers import Target, alertmanager_config, prometheus_config, write_rules
 from fabricpulse.lab.tools import Tools, command_line
 
-MESH, QP, SIDECAR, AGENT = "mesh", "qp", "clocksync-sidecar", "remediation-node"
-COORDINATOR, RECEIVER, PROMETHEUS, ALERTMANAGER = (
-    "clocksync-coordinator",
-    "remediation-receiver",
-    "prometheus",
-    "alertmanager",
-)
 _PORTS = {
     MESH: 9610,
+    NIC: 9611,
     QP: 9612,
     SIDECAR: 9613,
     COORDINATOR: 9614,
@@ -34,6 +39,7 @@ _PORTS = {
 }
 _COMMANDS = {
     MESH: ("mesh",),
+    NIC: ("nic",),
     QP: ("qp",),
     SIDECAR: ("clocksync", "sidecar"),
     COORDINATOR: ("clocksync", "coordinator"),
@@ -71,6 +77,7 @@ class Stack:
         self._mgmt = lab.fabric.front_end_addresses[mgmt]
         for host in lab.fabric.host_names:
             self._fabricpulse(host, MESH, self._mesh_config(host))
+            self._fabricpulse(host, NIC, {})
             self._fabricpulse(host, QP, {})
             self._fabricpulse(host, SIDECAR, self._sidecar_config(host))
             self._fabricpulse(host, AGENT, self._agent_config(host))
@@ -94,6 +101,14 @@ class Stack:
         """The daemons of these names in all nodes."""
         return [daemon for daemon in self.daemons if daemon.name in names]
 
+    def pids(self, *names: str) -> dict[str, int]:
+        """`mesh on h0` -> PID outside the lab, of the daemons of these names that run."""
+        return {
+            daemon.label: daemon.process.outer_pid
+            for daemon in self.named(*names)
+            if daemon.process is not None and daemon.ended is None
+        }
+
     def urls(self) -> list[tuple[str, str]]:
         """What to look at, from outside the lab."""
         return [(what, daemon.url) for what, daemon in self._shown()]
@@ -109,7 +124,7 @@ class Stack:
 
     async def start(self, session: aiohttp.ClientSession, progress: Callable[[str], None]) -> None:
         """Starts everything. Raises UserError naming the daemon that does not come up, with its last words."""
-        for names in ((COORDINATOR, MESH, ALERTMANAGER), (SIDECAR, QP, RECEIVER), (AGENT, PROMETHEUS)):
+        for names in ((COORDINATOR, MESH, ALERTMANAGER), (SIDECAR, NIC, QP, RECEIVER), (AGENT, PROMETHEUS)):
             await start_all(self.named(*names), session, progress)
 
     def ended(self) -> list[Daemon]:
@@ -205,8 +220,3 @@ class Stack:
             "hold": {"initial_s": self._options.hold_s, "cap_s": self._options.hold_s * 8, "jitter": 0.0},
             "reconcile_interval_s": 5.0,
         }
-
-
-def labels_of(daemons: Iterable[Daemon]) -> str:
-    """`mesh on h0, qp on h1`."""
-    return ", ".join(daemon.label for daemon in daemons)

@@ -11,6 +11,9 @@ from typing import Any
 
 from fabricpulse.lab.demo.observed import Observed
 
+# So a machine on which nothing moves ends the story too.
+PATIENCE = 10
+
 Check = Callable[[Observed], str | None]
 Act = Callable[[Any], Awaitable[None]]
 
@@ -103,14 +106,16 @@ class Story:
             return events
         current = self.phases[self._index]
         pending = [r for r in self.results if r.phase == current.name and r.seen_at is None]
+        waited = now - self._phase_start
+        late = observed.lateness.worst(self._phase_start, now)
         for result in pending:
             evidence = result.step.check(observed)
             if evidence is not None:
                 result.seen_at = now
                 result.evidence = evidence
                 events.append(Event("seen", now, evidence, current, result))
-            elif now - self._phase_start > result.step.within_s:
-                result.evidence = f"not seen within {result.step.within_s:g} s"
+            elif waited - late > result.step.within_s or waited > PATIENCE * result.step.within_s:
+                result.evidence = f"not seen within {waited:.0f} s, host late {late:.1f} s"
                 events.append(Event("missed", now, result.evidence, current, result))
         if any(event.kind == "missed" for event in events):
             self.ended = True

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar, Protocol
 
 from fabricpulse.lab.demo.observed import Observed
@@ -33,25 +34,45 @@ class Fleet:
     devices: tuple[str, ...]
 
 
+class Judgement(Enum):
+    """What a promise has come to."""
+
+    KEPT = "kept"
+    BROKEN = "broken"
+    NOT_JUDGED = "not judged"
+
+
 @dataclass(frozen=True)
 class Promise:
-    """Something measured that must hold at the end. value : None if it could not be measured, which breaks it."""
+    """Something measured that must hold at the end. value : None if it could not be measured, which breaks it.
+
+    late : by how much this machine can have delayed it, in the unit of the value; with it the limit is not moved, but
+    a value that is beyond the limit by no more than that says nothing about the fleet.
+    """
 
     name: str
     text: str
     value: float | None
     limit: float
     unit: str
+    late: float = 0.0
 
     @property
-    def holds(self) -> bool:
-        """True when it was measured and is within its limit."""
-        return self.value is not None and self.value <= self.limit
+    def judgement(self) -> Judgement:
+        """Kept within the limit; beyond it broken, or not judged where the machine was late by as much."""
+        if self.value is None:
+            return Judgement.BROKEN
+        if self.value <= self.limit:
+            return Judgement.KEPT
+        return Judgement.NOT_JUDGED if self.value - self.late <= self.limit else Judgement.BROKEN
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The figures of a scenario's result; None where one was not measured. Bandwidths are bytes per second."""
+    """The figures of a scenario's result; None where one was not measured. Bandwidths are bytes per second.
+
+    detect_late_s, stall_late_ms : by how much this machine can have delayed the figure beside them (lateness.py).
+    """
 
     detect_s: float | None
     alert_s: float | None
@@ -62,6 +83,8 @@ class Outcome:
     bandwidth_before: float | None
     bandwidth_during: float | None
     bandwidth_after: float | None
+    detect_late_s: float = 0.0
+    stall_late_ms: float = 0.0
 
 
 class Scenario(ABC):

@@ -1,0 +1,107 @@
+"""How late this machine let processes run: what a figure of the demo owes to the machine and not to the fleet.
+
+Two sources. The kernel counts for each thread how long it was ready and waited for a CPU (the run-queue delay, second
+number of /proc/PID/task/TID/schedstat). What happens to the whole machine, a hypervisor that stops it, does not show
+there but in a heartbeat: a process that sleeps for HEARTBEAT_S and says how much later than that it was woken
+(lab/heartbeat.py).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+# Every reading of this long, before that one in COARSE_S.
+KEEP_S = 300.0
+COARSE_S = 1.0
+_COARSE_KEPT = 3600
+
+# Thread -> nanoseconds that it has waited for a CPU since its start.
+Waits = Mapping[int, int]
+
+
+def run_queue_waits(pid: int) -> dict[int, int] | None:
+    """The waits of a process's threads so far; None when it is gone or the kernel does not count them."""
+    waits: dict[int, int] = {}
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return None
+    for thread in threads:
+        try:
+            waits[int(thread.name)] = int((thread / "schedstat").read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            continue  # this thread has ended meanwhile
+    return waits or None
+
+
+def longest_wait_s(before: Waits, after: Waits) -> float:
+    """Growth of the wait of the thread that waited longest; a thread that was not there before began at 0."""
+    return max((wait - before.get(thread, 0) for thread, wait in after.items()), default=0) * 1e-9
+
+
+@dataclass
+class _Readings:
+    recent: deque[tuple[float, Waits]] = field(default_factory=deque)
+    older: deque[tuple[float, Waits]] = field(default_factory=lambda: deque(maxlen=_COARSE_KEPT))
+
+    def add(self, now: float, waits: Waits) -> None:
+        self.recent.append((now, waits))
+        while self.recent[0][0] < now - KEEP_S:
+            at, dropped = self.recent.popleft()
+            if not self.older or at - self.older[-1][0] >= COARSE_S:
+                self.older.append((at, dropped))
+
+    def around(self, start: float, end: float) -> tuple[Waits, Waits]:
+        """The last reading until `start` and the first from `end` on, or the nearest that there are."""
+        before = next(
+            (waits for at, waits in chain(reversed(self.recent), reversed(self.older)) if at <= start), None
+        )
+        after = next((waits for at, waits in chain(self.older, self.recent) if at >= end), self.recent[-1][1])
+        return (self.older or self.recent)[0][1] if before is None else before, after
+
+
+@dataclass
+class Lateness:
+    """What has been read so far. Times are monotonic seconds. A pure log: readers add, judges ask."""
+
+    waits: dict[str, _Readings] = field(default_factory=dict)
+    heartbeats: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def add_waits(self, process: str, now: float, waits: Waits) -> None:
+        """The waits of `process`, such as "ring on h0", read at `now`."""
+        self.waits.setdefault(process, _Readings()).add(now, waits)
+
+    def add_heartbeat(self, now: float, late_s: float) -> None:
+        """A heartbeat of `now` was `late_s` late."""
+        self.heartbeats.append((now, late_s))
+        while self.heartbeats[0][0] < now - KEEP_S:
+            self.heartbeats.popleft()
+
+    def of_process(self, process: str, start: float, end: float) -> float:
+        """Seconds for which the worst thread of `process` waited for a CPU in a span of time; 0 if not known.
+
+        The span is widened to the readings around it.
+        """
+        readings = self.waits.get(process)
+        return 0.0 if readings is None else longest_wait_s(*readings.around(start, end))
+
+    def of_path(self, processes: Iterable[str], start: float, end: float) -> float:
+        """By how much the machine can have delayed, in a span of time, what passed through each of `processes` once.
+
+        The sum of what each waited for a CPU, or the largest lateness of a heartbeat if that is more; not more than
+        the span itself.
+        """
+        beats = max(
+            (late for at, late in self.heartbeats if start <= at - late and at <= end + late), default=0.0
+        )
+        waits = sum(self.of_process(process, start, end) for process in processes)
+        return min(max(beats, waits), end - start)
+
+    def worst(self, start: float, end: float) -> float:
+        """The largest lateness of any one process, or of a heartbeat."""
+        return max(
+            (self.of_path([process], start, end) for process in self.waits),
+            default=self.of_path([], start, end),
+        )
