@@ -7,7 +7,8 @@ import pytest
 import yaml
 from tests.unit.clocksync.reporting_fleet import ReportingFleet
 
-from fabricpulse.clocksync.solve.suspicion import CONTRADICTING, DISPUTED, HOLD_S, JUMPED, SUSPICIONS
+from fabricpulse.clocksync.solve.outliers import HOLD_S
+from fabricpulse.clocksync.wire.suspicions import CONTRADICTING, DISPUTED, JUMPED, SUSPICIONS
 from fabricpulse.lab.tools import find_tool
 
 _MS = 1_000_000

@@ -154,7 +154,7 @@ IntakeCounts ReportIntake::counts() {
 }
 
 std::size_t ReportIntake::answer(const std::vector<ReplyHead>& heads, const std::vector<std::uint32_t>& spans,
-                                 const std::uint8_t* verdicts, std::size_t verdict_bytes,
+                                 const std::uint8_t* residuals, std::size_t verdict_bytes,
                                  const std::string& name) {
   struct Outgoing {
     mmsghdr messages[kBatch];
@@ -173,7 +173,7 @@ std::size_t ReportIntake::answer(const std::vector<ReplyHead>& heads, const std:
         if (begin > end || end > verdict_bytes) continue;
         std::uint8_t* data = out.data[filled];
         const std::size_t size =
-            table_.answer(heads[at], verdicts + begin, end - begin, name, data, &out.to[filled]);
+            table_.answer(heads[at], residuals + begin, end - begin, name, data, &out.to[filled]);
         if (size == 0) continue;
         out.vectors[filled] = {data, size};
         msghdr& h = out.messages[filled].msg_hdr;

@@ -4,19 +4,20 @@ Guarantees, in this order: fleet time never runs backward and never jumps once i
 differs from the rate that the corrections ask for by at most `max_slew_ppm`; and the true fleet time lies
 within the bound, which grows while no correction comes.
 
-Fleet time is laid over CLOCK_MONOTONIC_RAW: whoever steps or slews the host clock does not move it. Corrections are
-of the host clock, whose stamps they come from; `host_line.py` says where it is. After it was turned, what was
-measured across the turn is worth less by what it may have bent, and is left aside where going on by the raw clock is
-worth more. After a step the status is DISRUPTED until the next correction, or holdover: stamps of the host clock are in
-doubt. A correction that contradicts what the raw clock has kept rests on stamps of before the step, of some edges at
-least.
+Fleet time is laid over CLOCK_MONOTONIC_RAW: whoever steps or slews the host clock does not move it. Corrections are of
+the host clock, whose stamps they come from; `host_clock_model.py` models it. After it was turned, what was measured
+across the turn is worth less by what it may have bent, and is left aside where going on by the raw clock is worth more.
+After a step the status is DISRUPTED until the next correction, or holdover: stamps of the host clock are in doubt.
+After a step, a correction outside the raw-clock bound was computed from pre-step samples, of some edges at least, and
+is rejected.
 
 Pure: readings of the clocks are passed in, the page to publish comes out.
 """
 
 from dataclasses import dataclass, replace
 
-from fabricpulse.clocksync.sidecar.host_line import STEP_NS, Bend, HostChange, HostLine, Instant
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.host_clock_model import STEP_NS, Bend, HostChange, HostClockModel
 from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockStatus
 
 _NS = 1_000_000_000
@@ -26,7 +27,7 @@ _NS = 1_000_000_000
 class Correction:
     """fleet = host + correction_ns at host time ref_host_ns, with the rate rate_ppb; true within bound_ns
     there. free : of hosts that follow only each other, or an anchor, so that all may turn away from the fleet, or from
-    UTC, together. adrift : and they know that they are not the fleet.
+    UTC, together. no_quorum : and they know that they are not the fleet.
     """
 
     ref_host_ns: int
@@ -34,14 +35,15 @@ class Correction:
     rate_ppb: float
     bound_ns: int
     free: bool = False
-    adrift: bool = False
+    no_quorum: bool = False
 
 
 @dataclass(frozen=True)
 class FleetClockParameters:
     """drift_ppb : error of the rate while synchronised. holdover_drift_ppb : without corrections.
     holdover_after_ns : a correction older than this is no synchronisation. validity_ns : how long the page
-    holds when we die. memory_ns : how far back that reaches which a correction rests on.
+    holds when we die. lookback_ns : age of the oldest sample that can influence a
+    correction.
     """
 
     slew_time_ns: int = _NS // 4
@@ -51,35 +53,35 @@ class FleetClockParameters:
     holdover_drift_ppb: int = 1_000
     holdover_after_ns: int = 4 * _NS
     validity_ns: int = 10 * _NS
-    memory_ns: int = 7 * _NS
+    lookback_ns: int = 7 * _NS
 
 
 @dataclass
 class FleetClock:
     """The state. `page` is what to publish; `target` the line over the raw clock that the last correction asked for.
 
-    corrected_raw_ns : when the last one came. adrift : it was. breaks : steps and large turns of the host clock, after
-    which nothing that was measured before is of use. stepped_raw_ns : when the last step was seen, None without.
+    corrected_raw_ns : when the last one came. no_quorum : it was. breaks : steps and large turns of the host clock,
+    after which nothing that was measured before is of use. stepped_raw_ns : when the last step was seen, None without.
     """
 
     parameters: FleetClockParameters
     page: ClockPage
     target: ClockLine
-    host: HostLine
+    host: HostClockModel
     corrected_raw_ns: int = 0
-    adrift: bool = False
+    no_quorum: bool = False
     breaks: int = 0
     stepped_raw_ns: int | None = None
 
     @classmethod
     def start(
-        cls, parameters: FleetClockParameters, now: Instant, old: ClockPage | None = None
+        cls, parameters: FleetClockParameters, now: CrossTimestamp, old: ClockPage | None = None
     ) -> "FleetClock":
         """A clock that knows nothing, or that goes on with the page of a sidecar that was here before.
 
         `old` is taken over only if it is still valid and the host clock has not been stepped since.
         """
-        host = HostLine.start(now, parameters.memory_ns)
+        host = HostClockModel.start(now, parameters.lookback_ns)
         zero = ClockLine(now.raw_ns, now.host_ns, 0)
         page = ClockPage(
             *(ClockStatus.UNKNOWN, zero, zero, now.raw_ns, 0, 0, 0),
@@ -118,12 +120,12 @@ class FleetClock:
         """Rate of fleet time minus that of the host clock now, parts per 10^12."""
         return _chained(self.host.line.rate_ppt, self.page.current.rate_ppt)
 
-    def asked(self, now: Instant) -> ClockLine:
+    def requested(self, now: CrossTimestamp) -> ClockLine:
         """What the last correction asked for, as a line over the host clock that begins at `now`."""
         rate_ppt = _chained(self.host.line.rate_ppt, self.target.rate_ppt)
         return ClockLine(now.host_ns, self.target.at(now.raw_ns), rate_ppt)
 
-    def correct(self, now: Instant, correction: Correction) -> ClockPage:
+    def correct(self, now: CrossTimestamp, correction: Correction) -> ClockPage:
         """Takes a correction. The first one sets the clock, later ones slew it.
 
         One that rests on a host clock that was turned meanwhile is left aside if it says less than is known without it,
@@ -137,7 +139,7 @@ class FleetClock:
         target = ClockLine(ref_raw_ns, correction.ref_host_ns + correction.correction_ns, rate_ppt)
         bend = self._bend()
         drift_ppb = self.parameters.drift_ppb + bend.rate_ppb
-        if correction.free or correction.adrift:
+        if correction.free or correction.no_quorum:
             drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
         age_ns = abs(now.raw_ns - ref_raw_ns)
         bound = correction.bound_ns + bend.ns + age_ns * drift_ppb // _NS
@@ -145,10 +147,10 @@ class FleetClock:
             kept = self.page.at(now.raw_ns).bound_ns + self.page.drift_ppb
             if bound + drift_ppb > kept:
                 return self.page
-        if self.known and self._of_before_the_step(now, target):
+        if self.known and self._predates_step(now, target):
             return self.page
-        self.adrift = correction.adrift
-        if not (self.adrift and self.known):
+        self.no_quorum = correction.no_quorum
+        if not (self.no_quorum and self.known):
             self.corrected_raw_ns = now.raw_ns
         held = now.raw_ns - self.corrected_raw_ns <= self.parameters.holdover_after_ns
         self.target = target
@@ -170,10 +172,8 @@ class FleetClock:
         )
         return self.page
 
-    def tick(self, now: Instant) -> ClockPage:
-        """Notices the passage of time: steps of the host clock, the end of a slew, the want of
-        corrections.
-        """
+    def tick(self, now: CrossTimestamp) -> ClockPage:
+        """Advances the state: clock steps, end of a slew, holdover."""
         self._watch_host_clock(now)
         if not self.known:
             return self.page
@@ -196,7 +196,7 @@ class FleetClock:
         self.page = replace(page, valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
         return self.page
 
-    def hold(self, now: Instant) -> ClockPage:
+    def hold(self, now: CrossTimestamp) -> ClockPage:
         """From now on nobody corrects: the page says holdover, and its bound grows as fast as that needs."""
         page = self.tick(now)
         if page.status in (ClockStatus.SYNCHRONIZED, ClockStatus.DISRUPTED):
@@ -204,32 +204,34 @@ class FleetClock:
             self.page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb, self._uncorrected_ns(now))
         return self.page
 
-    def published(self, now: Instant) -> ClockPage:
+    def published(self, now: CrossTimestamp) -> ClockPage:
         """The page for readers: from now on its bound grows as in holdover, as nobody may come to say that it must."""
         drift_ppb = self.parameters.holdover_drift_ppb + self._turn_ppb(self.page.current)
         if not self.known or drift_ppb <= self.page.drift_ppb:
             return self.page
         return self._rebound(now, self.page.status, drift_ppb)
 
-    def kept_bound_ns(self, now: Instant) -> int:
+    def kept_bound_ns(self, now: CrossTimestamp) -> int:
         """What this clock alone is good for, whatever others know: as of the last correction, aged as in holdover."""
         return self.page.at(now.raw_ns).bound_ns + self._uncorrected_ns(now)
 
-    def _of_before_the_step(self, now: Instant, target: ClockLine) -> bool:
+    def _predates_step(self, now: CrossTimestamp, target: ClockLine) -> bool:
         """True while what a correction rests on may reach back to before a step, and this one shows that it does."""
         # Not by the status: what has not been corrected for long enough is no longer disrupted but in holdover.
         if self.stepped_raw_ns is None or self.corrected_raw_ns >= self.stepped_raw_ns:
             return False
         shown = self.page.at(now.raw_ns)
-        recent = now.raw_ns - self.stepped_raw_ns <= self.parameters.memory_ns
+        recent = now.raw_ns - self.stepped_raw_ns <= self.parameters.lookback_ns
         return recent and abs(target.at(now.raw_ns) - shown.fleet_ns) > shown.bound_ns
 
-    def _uncorrected_ns(self, now: Instant) -> int:
+    def _uncorrected_ns(self, now: CrossTimestamp) -> int:
         """What the bound still lacks when it turns out that nothing has been measured since the last correction."""
         more_ppb = max(0, self.parameters.holdover_drift_ppb - self.page.drift_ppb)
         return max(0, now.raw_ns - self.corrected_raw_ns) * more_ppb // _NS
 
-    def _rebound(self, now: Instant, status: ClockStatus, drift_ppb: int, extra_ns: int = 0) -> ClockPage:
+    def _rebound(
+        self, now: CrossTimestamp, status: ClockStatus, drift_ppb: int, extra_ns: int = 0
+    ) -> ClockPage:
         """The page with its bound restated at `now`, `extra_ns` wider."""
         return replace(
             self.page,
@@ -245,7 +247,7 @@ class FleetClock:
         """
         return -(-abs(line.rate_ppt - self.target.rate_ppt) // 1000)
 
-    def _slew(self, now: Instant) -> None:
+    def _slew(self, now: CrossTimestamp) -> None:
         """Lays a line from where fleet time will be to where it should be, `slew_time_ns` later.
 
         It begins `lead_ns` ahead: a program that has just read the old page must not be ahead of one that reads the
@@ -269,7 +271,7 @@ class FleetClock:
         bend = self.host.bend()
         return bend if bend.rate_ppb > self.parameters.drift_ppb else Bend(0, 0)
 
-    def _watch_host_clock(self, now: Instant) -> None:
+    def _watch_host_clock(self, now: CrossTimestamp) -> None:
         change = self.host.observe(now)
         host = self.host
         self.page = replace(

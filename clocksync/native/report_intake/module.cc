@@ -37,10 +37,6 @@ NB_MODULE(_report_intake, m) {
   m.attr("MIN_REQUEST") = kMinRequest;
   m.attr("MAX_PARTS") = kMaxParts;
 
-  m.def("siphash24", [](nb::bytes key, nb::bytes data) {
-    return siphash24(to_key(key), reinterpret_cast<const std::uint8_t*>(data.c_str()), data.size());
-  });
-
   nb::class_<ReportIntake>(m, "ReportIntake")
       .def(nb::init<const std::vector<std::pair<std::string, std::uint16_t>>&, int>(), "addresses"_a,
            "receive_buffer"_a)
@@ -60,14 +56,14 @@ NB_MODULE(_report_intake, m) {
                                    nb::bytes(edges.data(), edges.size()));
            })
       .def("answer",
-           [](ReportIntake& intake, nb::bytes heads, nb::bytes spans, nb::bytes verdicts,
+           [](ReportIntake& intake, nb::bytes heads, nb::bytes spans, nb::bytes residuals,
               const std::string& name) {
              const std::vector<ReplyHead> replies = records_of<ReplyHead>(heads);
              const std::vector<std::uint32_t> bounds = records_of<std::uint32_t>(spans);
              if (bounds.size() != 2 * replies.size())
                throw std::invalid_argument("a begin and an end a reply");
-             const auto* data = reinterpret_cast<const std::uint8_t*>(verdicts.c_str());
-             const std::size_t size = verdicts.size();
+             const auto* data = reinterpret_cast<const std::uint8_t*>(residuals.c_str());
+             const std::size_t size = residuals.size();
              nb::gil_scoped_release release;
              return intake.answer(replies, bounds, data, size, name);
            })

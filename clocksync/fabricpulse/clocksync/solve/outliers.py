@@ -1,8 +1,9 @@
 """Whose stamps, or whose UTC, contradict the fleet's. Pure: arrays in, arrays out.
 
-Three kinds of liars. Stamps that all move at once by the same amount fit all edges as well as before; only that the
-host's fleet time moved, though its clock did not, tells (`unexplained`). Stamps that are wrong in different ways on
-different edges do not fit (`misfitting`). Anchors are judged where they are used (anchors.py).
+Three kinds of faulty hosts. Stamps that all jump by the same amount leave the residuals of all edges as they were; such
+a host shows only in that its correction jumped while it reported no clock step (`unexplained_jumps`). Stamps that are
+wrong by different amounts on different edges leave large residuals (`faulty_hosts`). Falsetickers among the anchors are
+found where anchors are selected (anchors.py).
 """
 
 import numpy as np
@@ -11,34 +12,26 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-SUSPICIONS = (
-    "",
-    "its stamps jumped though its clock did not",
-    "most of its edges do not fit the fleet",
-    "its UTC contradicts the other anchors'",
-    "its UTC and other anchors' contradict each other, and no majority agrees",
-)
-JUMPED, MISFITTING, CONTRADICTING, DISPUTED = 1, 2, 3, 4
 # How long a suspicion outlives what it rests on. Alerts ask for more than this (clockSuspectFor of the mixin): what
 # was seen once calls nobody, what is seen again within this time does.
 HOLD_S = 60.0
 # A host that moved by more than this between two solves, beyond its bound, while it saw no step of its own clock, is
-# not to be trusted.
+# faulty.
 _JUMP_NS = 50_000.0
 # An edge that is off by more than this many times the usual residual, and this many ns, does not fit.
-_MISFIT_SCALE, _MISFIT_NS = 6.0, 300.0
-# Of two that moved apart nobody knows which it was.
+_OUTLIER_SCALE, _OUTLIER_NS = 6.0, 300.0
+# With two hosts the faulty one cannot be identified.
 _FEWEST_HOSTS = 3
 # A host is judged by at least so many edges, and named when more than this share does not fit.
-_FEWEST_EDGES, _MOST_MISFITS = 3, 0.6
+_FEWEST_EDGES, _MOST_OUTLIERS = 3, 0.6
 # Of more hosts than this share nobody can tell who is right.
 _MOST_NAMED = 1 / 3
 
 
-def usual(sizes: Floats) -> float:
+def typical_size(sizes: Floats) -> float:
     """The usual size of errors, as their median; where half of them is far from it, by those that are not.
 
-    Of four liars among twelve hosts more than half of the edges has one at an end.
+    Of four faulty hosts among twelve more than half of the edges has one at an end.
     """
     quarter, half = np.quantile(sizes, (0.25, 0.5)).tolist()
     # Of normal errors a quarter is within 0.319 and half within 0.674 sigma.
@@ -46,28 +39,28 @@ def usual(sizes: Floats) -> float:
     return by_quarter if half > 4 * by_quarter else float(half)
 
 
-def misfits(residual_ns: Floats) -> Bools:
-    """Which edges do not fit."""
+def outlier_edges(residual_ns: Floats) -> Bools:
+    """Which edges have an outlying residual."""
     size = np.abs(residual_ns)
-    return size > max(_MISFIT_NS, _MISFIT_SCALE * usual(size))
+    return size > max(_OUTLIER_NS, _OUTLIER_SCALE * typical_size(size))
 
 
-def misfitting(hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], misfit: Bools) -> list[int]:
+def faulty_hosts(hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], outlier: Bools) -> list[int]:
     """The hosts most of whose edges do not fit, the worst first; i, j : hosts at the ends of each edge.
 
-    One by one: an edge between a liar and another says nothing of the other, so the edges of a host that has been named
-    are left out before the next is looked for.
+    One by one: an edge between a faulty host and another says nothing of the other, so the edges of a host that has
+    been named are left out before the next is looked for.
     """
-    bad = np.bincount(i[misfit], minlength=hosts) + np.bincount(j[misfit], minlength=hosts)
-    if bad.max(initial=0) <= _MOST_MISFITS * _FEWEST_EDGES:
+    bad = np.bincount(i[outlier], minlength=hosts) + np.bincount(j[outlier], minlength=hosts)
+    if bad.max(initial=0) <= _MOST_OUTLIERS * _FEWEST_EDGES:
         return []
     total = np.bincount(i, minlength=hosts) + np.bincount(j, minlength=hosts)
-    # Misfits only become fewer as hosts are named: nobody else can be, and only edges of these are looked at.
-    possible = bad > _MOST_MISFITS * _FEWEST_EDGES
+    # Outliers only become fewer as hosts are named: nobody else can be, and only edges of these are looked at.
+    possible = bad > _MOST_OUTLIERS * _FEWEST_EDGES
     near = np.flatnonzero(possible[i] | possible[j])
     ends = np.concatenate([i[near], j[near]])
     order = np.argsort(ends, kind="stable")
-    others, wrong = np.concatenate([j[near], i[near]])[order], np.tile(misfit[near], 2)[order]
+    others, wrong = np.concatenate([j[near], i[near]])[order], np.tile(outlier[near], 2)[order]
     begin = np.searchsorted(ends[order], np.arange(hosts + 1))
     named: list[int] = []
     candidates = np.flatnonzero(possible)
@@ -77,7 +70,7 @@ def misfitting(hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], misfit: Boo
         share = np.where((n >= _FEWEST_EDGES) & ~gone[candidates], b / np.maximum(n, 1), 0.0)
         # Of equals the one with more edges.
         worst = int((share + 1e-6 * b).argmax())
-        if share[worst] <= _MOST_MISFITS:
+        if share[worst] <= _MOST_OUTLIERS:
             break
         host = int(candidates[worst])
         named.append(host)
@@ -89,7 +82,7 @@ def misfitting(hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], misfit: Boo
     return named
 
 
-def unexplained(
+def unexplained_jumps(
     jump_ns: Floats, moved_ns: Floats, bound_ns: Floats, solved_ns: Floats, judged: Bools
 ) -> tuple[Floats, Bools]:
     """The net jump of each host's correction that nothing explains, after a solve; and which hosts jumped in it.

@@ -1,4 +1,4 @@
-"""What the edges between two hosts can hide: the length of the shortest way, where an edge is as long as its bound."""
+"""Worst-case offset error along the shortest path between two hosts, where the length of an edge is its error bound."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,8 +8,8 @@ from scipy.sparse.csgraph import dijkstra
 Floats = NDArray[np.float64]
 
 
-class Ways:
-    """Ways along edges between `hosts` hosts; i, j, length_ns : one entry an edge."""
+class ShortestPaths:
+    """Paths along edges between `hosts` hosts; i, j, length_ns : one entry an edge."""
 
     def __init__(self, hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], length_ns: Floats) -> None:
         self._hosts = hosts
@@ -29,8 +29,8 @@ class Ways:
         rows = np.concatenate([self._low, np.full(len(more), n)])
         return csr_array((values, (rows, np.concatenate([self._high, more]))), shape=(n + 1, n + 1))
 
-    def nearest(self, source_ns: Floats) -> Floats:
-        """Per host: the least of source_ns + way over all hosts; inf where no way leads to a finite one."""
+    def from_nearest(self, source_ns: Floats) -> Floats:
+        """Per host: the least of source_ns + path length over all hosts; inf where no path leads to a finite one."""
         start = np.flatnonzero(np.isfinite(source_ns))
         graph = self._graph(start, source_ns[start])
         distance: Floats = dijkstra(graph, directed=False, indices=self._hosts)[: self._hosts]

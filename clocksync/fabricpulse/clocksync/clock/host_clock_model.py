@@ -1,4 +1,4 @@
-"""What the host clock does over CLOCK_MONOTONIC_RAW: a line through the last readings of both, and where it broke.
+"""Model of the host clock over CLOCK_MONOTONIC_RAW: a line through the last cross-timestamps, and where it broke.
 
 Both clocks count the same oscillator, but the host clock is steered: chronyd, ntpd or a person may step it, or make it
 run up to some 1,000 ppm faster or slower. Readings of both at one moment agree within some 10 ns with a straight line
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.core.shm.clock_page import ClockLine
 
 _NS = 1_000_000_000
@@ -22,7 +23,7 @@ TURN_NS = 400
 STEP_NS = 20_000
 # No daemon slews a clock faster: chronyd's limit.
 _FASTEST_PPM = 100_000
-# The line rests on so many readings at most: 2 s of them. More would average the noise of readings better, which is
+# Maximum number of cross-timestamps in the regression (2 s). More would average the noise of readings better, which is
 # 0.3 ns on a quiet machine, but follow worse what chronyd, or the wander of a virtual clock in the lab, does to the
 # rate.
 _READINGS = 8
@@ -32,16 +33,6 @@ _SETTLED = 3
 _SPAN_NS = _NS
 # Readings so close to the last tell of breaks, but nothing of the rate.
 _APART_NS = 50_000_000
-
-
-@dataclass(frozen=True)
-class Instant:
-    """One moment on both clocks of the host: CLOCK_REALTIME (or the lab's virtual clock) and
-    CLOCK_MONOTONIC_RAW.
-    """
-
-    host_ns: int
-    raw_ns: int
 
 
 class HostChange(enum.Enum):
@@ -62,17 +53,17 @@ class Bend:
 
 
 @dataclass
-class HostLine:
+class HostClockModel:
     """line : raw over host, for stamps from since_ns on, previous : before. bound_ns : how wrong `line` was lately.
 
-    memory_ns : how far back `bend` looks.
+    lookback_ns : how far back `bend` looks.
     """
 
     line: ClockLine
     previous: ClockLine
     since_ns: int
-    last: Instant
-    memory_ns: int
+    last: CrossTimestamp
+    lookback_ns: int
     bound_ns: int = 0
     _rest_ns: float = 0.0  # of line.to_ns, below whole ns
     _rate: float = 0.0
@@ -80,13 +71,13 @@ class HostLine:
     _known: bool = False  # the rate is
     _stepped: bool = False  # the last reading told of a step
     _deviations: deque[int] = field(default_factory=lambda: deque(maxlen=4))
-    _history: deque[Instant] = field(default_factory=deque)
+    _history: deque[CrossTimestamp] = field(default_factory=deque)
 
     @classmethod
-    def start(cls, now: Instant, memory_ns: int) -> "HostLine":
+    def start(cls, now: CrossTimestamp, lookback_ns: int) -> "HostClockModel":
         """The rate is not known yet."""
         line = ClockLine(now.host_ns, now.raw_ns, 0)
-        made = cls(line, line, now.host_ns, now, memory_ns)
+        made = cls(line, line, now.host_ns, now, lookback_ns)
         made._history.append(now)
         return made
 
@@ -99,7 +90,7 @@ class HostLine:
         """What the raw clock showed when the host clock showed `host_ns`."""
         return (self.line if host_ns >= self.since_ns else self.previous).at(host_ns)
 
-    def observe(self, now: Instant) -> HostChange:
+    def observe(self, now: CrossTimestamp) -> HostChange:
         """Takes a reading."""
         elapsed = now.raw_ns - self.last.raw_ns
         if elapsed <= 0:
@@ -122,12 +113,12 @@ class HostLine:
         self._stepped = change == HostChange.STEP
         self.last = now
         self._history.append(now)
-        while self._history[0].raw_ns < now.raw_ns - self.memory_ns:
+        while self._history[0].raw_ns < now.raw_ns - self.lookback_ns:
             self._history.popleft()
         return change
 
     def bend(self) -> Bend:
-        """How far the host clock went from any straight line that it was on, since `memory_ns` ago or the last step.
+        """How far the host clock went from any straight line that it was on, since `lookback_ns` ago or the last step.
 
         What was measured meanwhile, as if it had gone straight on, is wrong by that much.
         """
@@ -157,7 +148,7 @@ class HostLine:
         turned = self._stepped and abs(deviation) <= elapsed * _FASTEST_PPM // 10**6
         return HostChange.BIG_TURN if turned else HostChange.STEP
 
-    def _break(self, now: Instant, change: HostChange, elapsed: int) -> None:
+    def _break(self, now: CrossTimestamp, change: HostChange, elapsed: int) -> None:
         self.previous = self.line
         # Stamps from the interval in which it happened are nearer to what came after.
         self.since_ns = now.host_ns - elapsed
@@ -167,7 +158,7 @@ class HostLine:
         self._rest_ns = 0.0
         self.line = ClockLine(now.host_ns, now.raw_ns, round(self._rate * 1e12))
 
-    def _refine(self, now: Instant, deviation: int, elapsed: int) -> None:
+    def _refine(self, now: CrossTimestamp, deviation: int, elapsed: int) -> None:
         """The line of least squares through the readings since the last break, then a fading memory of them."""
         self._readings = n = min(self._readings + 1, _READINGS)
         exact = deviation - self._rest_ns

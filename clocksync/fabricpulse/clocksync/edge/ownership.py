@@ -1,7 +1,7 @@
 """Which end of an edge fits and reports it.
 
-Both ends hold all stamps of an edge, so both would find the same line and the fleet would do everything twice. The
-ends agree without a word: a hash of the pair of NICs says which one it is, half of the edges of a host on average.
+Both ends hold all stamps of an edge, so both would find the same line and the fleet would do everything twice. Both
+ends derive the owner from a hash of the NIC pair: half of the edges of a host on average.
 """
 
 from hashlib import blake2b

@@ -1,24 +1,19 @@
-"""Configuration of the sidecar and the coordinator; docs/configuration.md is generated from it."""
+"""Configuration of the sidecar; docs/configuration.md is generated from it."""
 
 import socket
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from fabricpulse.clocksync.clock.fleet_clock import FleetClockParameters
 from fabricpulse.clocksync.edge.estimator import EstimatorParameters
-from fabricpulse.clocksync.sidecar.fleet_clock import FleetClockParameters
+from fabricpulse.clocksync.outputs.config import OutputsConfig
+from fabricpulse.clocksync.wire.limits import MAX_ROUND_S, DriftPpb, HoldoverDriftPpb
 from fabricpulse.core.config import Section
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url
 
 _NS = 1_000_000_000
-# Bounds grow with these, as integers of 64 bits in the clock page. No clock of a computer is worse than 1 % off.
-DriftPpb = Annotated[float, Meta(gt=0, le=10_000_000)]
-HoldoverDriftPpb = Annotated[int, Meta(ge=1, le=10_000_000)]
-_DAY_S = 86_400
-# Hosts that have been silent for 2.5 s have no say in what the fleet is (Fleet.stale_s), and must not be without a say
-# between two of their steps.
-MOST_STEP_S = 2.0
 
 
 class AnchorConfig(Section, frozen=True):
@@ -64,28 +59,16 @@ class ClockConfig(Section, frozen=True):
     # Growth of the error bound in holdover, in parts per 10^9: the worst clock of the fleet.
     holdover_drift_ppb: HoldoverDriftPpb = 1_000
 
-    def parameters(self, drift_ppb: float, memory_s: float) -> FleetClockParameters:
-        """For the clock. drift_ppb : error of the rate while synchronised. memory_s : what corrections rest on."""
+    def parameters(self, drift_ppb: float, lookback_s: float) -> FleetClockParameters:
+        """For the clock. drift_ppb : error of the rate while synchronised. lookback_s : age of the oldest sample that
+        can influence a correction."""
         return FleetClockParameters(
             max_slew_ppm=self.max_slew_ppm,
             drift_ppb=round(drift_ppb),
             holdover_drift_ppb=self.holdover_drift_ppb,
             holdover_after_ns=round(self.holdover_after_s * _NS),
-            memory_ns=round(memory_s * _NS),
+            lookback_ns=round(lookback_s * _NS),
         )
-
-
-class OutputsConfig(Section, frozen=True):
-    """Who else on this host gets fleet time. The host clock itself is never steered from here.
-
-    clockbound : file of a ClockBound v2 segment; "" = `<run>/clockbound`, "off" = none; clients look at
-    /var/run/clockbound/shm0 by default. chrony_sock : socket of chronyd's `refclock SOCK`. ntp_shm_unit : unit of
-    chronyd's or ntpd's `refclock SHM`, -1 = none.
-    """
-
-    clockbound: str = ""
-    chrony_sock: str = ""
-    ntp_shm_unit: Annotated[int, Meta(ge=-1, le=255)] = -1
 
 
 class SidecarConfig(Section, frozen=True):
@@ -107,9 +90,9 @@ class SidecarConfig(Section, frozen=True):
     # Port of the sidecars on the neighbours, for the fallback without a coordinator.
     neighbour_port: Annotated[int, Meta(ge=1, le=65535)] = 9613
     # Seconds between two estimates, 2 at most.
-    step_s: float = 1.0
+    round_s: float = 1.0
     # The same until the first synchronisation.
-    start_step_s: float = 0.25
+    start_round_s: float = 0.25
     clock: ClockConfig = ClockConfig()
     estimator: EstimatorConfig = EstimatorConfig()
     anchor: AnchorConfig = AnchorConfig()
@@ -117,14 +100,14 @@ class SidecarConfig(Section, frozen=True):
     http_client: HttpClientConfig = HttpClientConfig()
 
     def validate(self) -> None:
-        if not 0.1 <= self.start_step_s <= self.step_s <= MOST_STEP_S:
+        if not 0.1 <= self.start_round_s <= self.round_s <= MAX_ROUND_S:
             raise ValueError(
-                f"0.1 <= start_step_s <= step_s <= {MOST_STEP_S:g} is needed; who is silent longer counts as lost"
+                f"0.1 <= start_round_s <= round_s <= {MAX_ROUND_S:g} is needed; who is silent longer counts as lost"
             )
-        if self.clock.holdover_after_s < 2 * self.step_s:
+        if self.clock.holdover_after_s < 2 * self.round_s:
             raise ValueError(
-                f"clock.holdover_after_s ({self.clock.holdover_after_s:g}) must be at least 2 * step_s "
-                f"({self.step_s:g}), or every step ends in holdover"
+                f"clock.holdover_after_s ({self.clock.holdover_after_s:g}) must be at least 2 * round_s "
+                f"({self.round_s:g}), or every round ends in holdover"
             )
         for url in self.coordinators:
             check_base_url("coordinator", url)
@@ -132,45 +115,10 @@ class SidecarConfig(Section, frozen=True):
             check_base_url("advertise_url", self.advertise_url)
 
     def clock_parameters(self) -> FleetClockParameters:
-        """For the fleet clock. A correction rests on a window, on the fits of the step before, and is a step old."""
-        memory_s = self.estimator.window_s + 2 * self.step_s + 1.0
-        return self.clock.parameters(self.estimator.drift_ppb, memory_s)
+        """For the fleet clock. A correction rests on a window, on the fits of the round before, and is a round old."""
+        lookback_s = self.estimator.window_s + 2 * self.round_s + 1.0
+        return self.clock.parameters(self.estimator.drift_ppb, lookback_s)
 
     def host_name(self) -> str:
         """The configured name, or the system's."""
         return self.host or socket.gethostname()
-
-
-class CoordinatorConfig(Section, frozen=True):
-    """`fabricpulse clocksync coordinator --config`.
-
-    membership : hosts that belong to the fleet even before their sidecars come (a membership file); others
-    join by lease. token_file : a bearer token that sidecars must show to report; read again when it changes. It guards
-    reports only: passwords and certificates for everything, also scrapes, membership, http_sd, status pages and what
-    sidecars tell their neighbours, are the web configuration's (--web.config.file of each daemon). step_s : the
-    longest time between two solves, 2 at most. anchor_wait_s : how long a fleet that has no fleet time yet waits for
-    the first of the hosts whose sidecars are configured as anchors; begun without UTC, it would take hours to slew
-    there.
-    """
-
-    membership: str = ""
-    token_file: str = ""
-    # Take reports as datagrams too, on the UDP ports of the same numbers as --web.listen-address; they cost far less.
-    datagrams: bool = True
-    # A host that has not reported for this long has left the fleet.
-    lease_s: Annotated[float, Meta(le=_DAY_S)] = 10.0
-    step_s: float = 1.0
-    anchor_wait_s: Annotated[float, Meta(ge=0, le=_DAY_S)] = 30.0
-    # How much the rate of a clock may change between two reports, in parts per 10^9; part of the bound.
-    drift_ppb: DriftPpb = 250.0
-    # Growth of the error bound of what clocks may do together while nobody sees it: all that follow an anchor whose
-    # chronyd may have died, or a part of the fleet that is cut off. In parts per 10^9; the same as the sidecars'
-    # clock.holdover_drift_ppb, the worst clock of the fleet.
-    holdover_drift_ppb: HoldoverDriftPpb = 1_000
-
-    def validate(self) -> None:
-        if not 0.1 <= self.step_s <= min(self.lease_s / 2, MOST_STEP_S):
-            raise ValueError(
-                f"0.1 <= step_s <= lease_s / 2 and step_s <= {MOST_STEP_S:g} are needed; who is silent longer counts "
-                "as lost"
-            )

@@ -1,4 +1,4 @@
-#include "clocks_together.h"
+#include "cross_timestamp.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@ int64_t took(const ClockReading& reading) { return reading.after - reading.befor
 
 }  // namespace
 
-ClockMoment moment_of(const std::vector<ClockReading>& readings) {
+CrossTimestamp combine(const std::vector<ClockReading>& readings) {
   if (readings.empty()) throw std::invalid_argument("at least one reading is needed");
   // As unsigned, in which one during which the raw clock ran backward took longest: processors whose counters
   // differ a little let it, when a program moves from one to another.
@@ -50,14 +50,14 @@ ClockMoment moment_of(const std::vector<ClockReading>& readings) {
   return {fastest.real, fastest.before + std::llround(sum / count)};
 }
 
-ClockMoment read_clocks_together(int tries) {
+CrossTimestamp cross_timestamp(int tries) {
   std::vector<ClockReading> readings(static_cast<size_t>(std::max(tries, 0)));
   for (ClockReading& reading : readings) {
     reading.before = read_clock(CLOCK_MONOTONIC_RAW);
     reading.real = read_clock(CLOCK_REALTIME);
     reading.after = read_clock(CLOCK_MONOTONIC_RAW);
   }
-  return moment_of(readings);
+  return combine(readings);
 }
 
 }  // namespace fabricpulse

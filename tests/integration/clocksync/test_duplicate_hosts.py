@@ -9,7 +9,7 @@ from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
 
 
-def test_namesakes_are_refused_and_the_fleet_goes_on(
+def test_duplicate_hosts_are_refused_and_the_fleet_goes_on(
     fleet: SyntheticFleet, daemons: Daemons, tmp_path: Path
 ) -> None:
     """h3, whose clock is a second off, never gets the line of h2; both logs and the coordinator say what is wrong."""

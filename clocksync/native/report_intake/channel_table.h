@@ -33,7 +33,7 @@ constexpr std::size_t kEdgeSize = 40, kVerdictSize = 8, kTagSize = 8, kResetSize
 constexpr std::size_t kMaxDatagram = 1432;
 // So that a reply fits even where no edge is reported.
 constexpr std::size_t kMinRequest = 192;
-// Parts of a report: so many that one reply, as long as the longest of them, holds the verdicts on all edges
+// Parts of a report: so many that one reply, as long as the longest of them, holds the residuals on all edges
 // and the longest host name.
 constexpr std::uint8_t kMaxParts = 4;
 // Reports of one sidecar that are kept for one solve.
@@ -64,7 +64,7 @@ struct ReplyHead {
   std::uint64_t sequence, solve;
   std::int64_t ref_ns, correction_ns, rate_ppt, bound_ns;
   std::uint32_t generation;
-  std::uint16_t verdicts;
+  std::uint16_t residuals;
   std::uint8_t flags, suspect;
   std::uint64_t quorum_s;
   std::uint32_t quorum_hosts, reserved;
@@ -113,9 +113,9 @@ class ChannelTable {
   void take(std::vector<Arrival>* arrivals, std::vector<std::uint8_t>* edges);
 
   // Writes the answer to the last report of a channel to `data`, of kMaxDatagram bytes. head : all but magic
-  // and verdicts, `channel` as a number. name : goes to its end if there is room. Returns its size, and where
+  // and residuals, `channel` as a number. name : goes to its end if there is room. Returns its size, and where
   // to send it; 0 when the channel is no longer there, or the answer were longer than the report.
-  std::size_t answer(ReplyHead head, const std::uint8_t* verdicts, std::size_t verdict_bytes,
+  std::size_t answer(ReplyHead head, const std::uint8_t* residuals, std::size_t verdict_bytes,
                      const std::string& name, std::uint8_t* data, Source* to) const;
 
   // Channels that have reported since the last take(), and channels that should have: they had before it.

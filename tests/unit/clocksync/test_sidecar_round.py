@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
 from fabricpulse.clocksync.sidecar.sidecar import Sidecar
-from fabricpulse.clocksync.wire.messages import STEP_PATH
+from fabricpulse.clocksync.wire.messages import ROUND_PATH
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.options import DaemonOptions
@@ -39,7 +39,7 @@ async def test_neighbours_are_asked_after_a_report_that_failed(
     monkeypatch.setattr(sidecar._coordinator, "report", report)
     monkeypatch.setattr(sidecar, "_ask_neighbours", ask)
     async with ClientSession() as session:
-        await sidecar._step(session)
+        await sidecar._round(session)
     sidecar._leave()
 
     assert asked == [session]
@@ -65,16 +65,16 @@ async def test_a_ring_of_another_version_keeps_nobody_from_reporting(
     monkeypatch.setattr(sidecar._coordinator, "report", report)
     monkeypatch.setattr(sidecar, "_ask_neighbours", ask)
     async with ClientSession() as session:
-        await sidecar._step(session)
+        await sidecar._round(session)
         content = bytearray(path.read_bytes())
         content[8] += 1
         path.unlink()
         path.write_bytes(content)
         for _ in range(2):
-            await sidecar._step(session)
+            await sidecar._round(session)
         refused = sidecar._view().status()["why"]
         RingWriter(path, "h0", [("rail0", "h1", "rail0")])
-        await sidecar._step(session)
+        await sidecar._round(session)
     sidecar._leave()
 
     assert reported == ["h0"] * 4
@@ -97,7 +97,7 @@ async def test_the_status_says_why_the_coordinator_refuses(
         return web.Response(status=401, text="this coordinator asks for a bearer token\n")
 
     app = web.Application()
-    app.router.add_post(STEP_PATH, step)
+    app.router.add_post(ROUND_PATH, step)
     async with TestServer(app) as server, ClientSession() as session:
         url = str(server.make_url("")).rstrip("/")
         config = tmp_path / "sidecar.yml"
@@ -105,7 +105,7 @@ async def test_the_status_says_why_the_coordinator_refuses(
         RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
         sidecar = Sidecar(DaemonOptions(config, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
         monkeypatch.setattr(sidecar._edges, "fits", lambda: [None])
-        await sidecar._step(session)
+        await sidecar._round(session)
         why = sidecar._view().status()["why"]
         await sidecar._coordinator.close()
     sidecar._leave()
@@ -129,7 +129,7 @@ async def test_a_reload_trusts_the_authority_that_is_in_the_file_now(
         return web.Response(status=503)
 
     app = web.Application()
-    app.router.add_post(STEP_PATH, step)
+    app.router.add_post(ROUND_PATH, step)
     server = TestServer(app, scheme="https")
     await server.start_server(ssl=context)
     async with server:
@@ -142,7 +142,7 @@ async def test_a_reload_trusts_the_authority_that_is_in_the_file_now(
         sidecar = Sidecar(DaemonOptions(config, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), life)
         monkeypatch.setattr(sidecar._edges, "fits", lambda: [None])
         RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
-        await sidecar._step(await sidecar._latest_session())
+        await sidecar._round(await sidecar._latest_session())
         assert reports == []
         assert "CERTIFICATE_VERIFY_FAILED" in sidecar._view().status()["why"]
         authority.write_text("no certificate")
@@ -150,7 +150,7 @@ async def test_a_reload_trusts_the_authority_that_is_in_the_file_now(
             await life.reload()
         new.cert_pem.write_to_path(str(authority))
         await life.reload()
-        await sidecar._step(await sidecar._latest_session())
+        await sidecar._round(await sidecar._latest_session())
         assert len(reports) == 1
         await sidecar._coordinator.close()
         await sidecar._close_sessions()

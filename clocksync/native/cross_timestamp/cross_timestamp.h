@@ -1,6 +1,6 @@
-// Two clocks of a host at one moment, from many readings of both.
-#ifndef FABRICPULSE_CLOCKSYNC_CLOCKS_TOGETHER_H_
-#define FABRICPULSE_CLOCKSYNC_CLOCKS_TOGETHER_H_
+// Cross-timestamps of CLOCK_REALTIME and CLOCK_MONOTONIC_RAW: both clocks at one moment, from many readings.
+#ifndef FABRICPULSE_CLOCKSYNC_CROSS_TIMESTAMP_H_
+#define FABRICPULSE_CLOCKSYNC_CROSS_TIMESTAMP_H_
 
 #include <cstdint>
 #include <vector>
@@ -15,7 +15,7 @@ struct ClockReading {
 };
 
 // What both clocks showed at one moment, ns.
-struct ClockMoment {
+struct CrossTimestamp {
   int64_t real;
   int64_t raw;
 };
@@ -23,12 +23,12 @@ struct ClockMoment {
 // The mean of those readings that were hardly slower than the fastest. The first after a sleep find cold
 // caches: they are slow, and wrong to one side, as those are that met an interrupt. Throws
 // std::invalid_argument without a reading, std::runtime_error when the raw clock ran backward in all of them.
-ClockMoment moment_of(const std::vector<ClockReading>& readings);
+CrossTimestamp combine(const std::vector<ClockReading>& readings);
 
 // Reads CLOCK_MONOTONIC_RAW and CLOCK_REALTIME `tries` times. Throws std::invalid_argument when that is not
 // positive.
-ClockMoment read_clocks_together(int tries);
+CrossTimestamp cross_timestamp(int tries);
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_CLOCKSYNC_CLOCKS_TOGETHER_H_
+#endif  // FABRICPULSE_CLOCKSYNC_CROSS_TIMESTAMP_H_

@@ -9,10 +9,10 @@ neither is believed, as nobody knows whose name it is. Pure.
 from dataclasses import dataclass
 
 # As a suspicion, for the log and the alert.
-CONTESTED = "two hosts report under this name"
-# More than two steps of a sidecar that lives, less than people notice of one that was restarted.
+DUPLICATE = "two hosts report under this name"
+# More than two rounds of a running sidecar, less than people notice of one that was restarted.
 _SILENT_S = 2.5
-# Reports of before a restart may be taken a moment after those of behind it.
+# Reports sent before a restart may arrive after the first ones sent after it.
 _LATE_S = 0.5
 
 
@@ -31,31 +31,31 @@ class _Newcomer:
 
 
 @dataclass
-class _Contest:
+class _Duplicate:
     epoch: int
     until_s: float
 
 
-class Namesakes:
-    """Of one fleet. contested : names that several hosts report under."""
+class DuplicateHostDetector:
+    """Of one fleet. duplicates : names that several hosts report under."""
 
     def __init__(self) -> None:
         self._newcomers: dict[str, _Newcomer] = {}
-        self._contests: dict[str, _Contest] = {}
+        self._duplicates: dict[str, _Duplicate] = {}
 
     @property
-    def contested(self) -> tuple[str, ...]:
+    def duplicates(self) -> tuple[str, ...]:
         """Names under which two hosts report; neither is a member."""
-        return tuple(sorted(self._contests))
+        return tuple(sorted(self._duplicates))
 
     def check(self, name: str, epoch: int, now_s: float, lease_s: float) -> None:
         """A report under a name that nobody has. Raises NameTakenError while two have been heard in the last lease."""
-        contest = self._contests.get(name)
-        if contest is None or now_s > contest.until_s:
-            self._contests.pop(name, None)
+        duplicate = self._duplicates.get(name)
+        if duplicate is None or now_s > duplicate.until_s:
+            self._duplicates.pop(name, None)
             return
-        if epoch != contest.epoch:
-            contest.epoch, contest.until_s = epoch, now_s + lease_s
+        if epoch != duplicate.epoch:
+            duplicate.epoch, duplicate.until_s = epoch, now_s + lease_s
         raise NameTakenError(_taken(name))
 
     def replace(self, name: str, epoch: int, heard_s: float, now_s: float, lease_s: float) -> None:
@@ -68,7 +68,7 @@ class Namesakes:
             newcomer = self._newcomers[name] = _Newcomer(now_s, now_s)
         newcomer.last_s = now_s
         if heard_s > newcomer.first_s + _LATE_S:
-            self._contests[name] = _Contest(epoch, now_s + lease_s)
+            self._duplicates[name] = _Duplicate(epoch, now_s + lease_s)
             del self._newcomers[name]
             raise NameTakenError(_taken(name))
         if now_s - heard_s <= _SILENT_S:
@@ -77,7 +77,7 @@ class Namesakes:
 
     def expire(self, now_s: float, lease_s: float) -> None:
         """Forgets what is over."""
-        self._contests = {name: one for name, one in self._contests.items() if now_s <= one.until_s}
+        self._duplicates = {name: one for name, one in self._duplicates.items() if now_s <= one.until_s}
         self._newcomers = {
             name: one for name, one in self._newcomers.items() if now_s - one.last_s <= lease_s
         }

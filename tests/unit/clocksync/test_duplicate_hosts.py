@@ -4,12 +4,12 @@ import msgspec
 import pytest
 from tests.unit.clocksync.test_fleet import HOSTS, NOW_NS, placed, report
 
+from fabricpulse.clocksync.coordinator.duplicate_hosts import NameHeldError, NameTakenError
 from fabricpulse.clocksync.coordinator.fleet import Fleet
-from fabricpulse.clocksync.coordinator.namesakes import NameHeldError, NameTakenError
-from fabricpulse.clocksync.wire.messages import Line, StepReport
+from fabricpulse.clocksync.wire.messages import Line, RoundReport
 
 
-def other(host: str, epoch: int = 2) -> StepReport:
+def other(host: str, epoch: int = 2) -> RoundReport:
     """Of another sidecar of this name, whose clock is 0.5 s ahead."""
     return msgspec.structs.replace(report(host), epoch=epoch, host_ns=NOW_NS + 500_000_000)
 
@@ -45,7 +45,7 @@ def test_a_second_host_of_a_name_never_gets_the_place_of_the_first(fleet: Fleet)
             fleet.report(other("h2"), at + 0.3)
         assert placed(fleet) == HOSTS[:2]
         assert fleet.suspects() == {"h2": "two hosts report under this name"}
-        assert fleet.contested == ("h2",)
+        assert fleet.duplicates == ("h2",)
 
 
 def test_when_one_of_two_is_gone_the_other_is_a_member(fleet: Fleet) -> None:
@@ -67,7 +67,7 @@ def test_when_one_of_two_is_gone_the_other_is_a_member(fleet: Fleet) -> None:
 
 
 def test_a_restarted_sidecar_waits_for_the_silence_of_the_one_before(fleet: Fleet) -> None:
-    """It is no namesake, also when it is restarted again while it waits, and when a last report comes late."""
+    """It is no duplicate hosts, also when it is restarted again while it waits, and when a last report comes late."""
     for at, epoch in ((0.3, 2), (1.0, 3), (2.4, 3)):
         with pytest.raises(NameHeldError):
             fleet.report(other("h2", epoch), at)
@@ -77,7 +77,7 @@ def test_a_restarted_sidecar_waits_for_the_silence_of_the_one_before(fleet: Flee
         fleet.report(report(host), 2.6)
     fleet.report(other("h2", 3), 2.9)
     assert fleet.members["h2"].epoch == 3
-    assert fleet.contested == ()
+    assert fleet.duplicates == ()
 
 
 def test_who_waited_in_vain_long_ago_makes_no_namesake(fleet: Fleet) -> None:
@@ -88,5 +88,5 @@ def test_who_waited_in_vain_long_ago_makes_no_namesake(fleet: Fleet) -> None:
         fleet.report(report("h2"), float(at))
     with pytest.raises(NameHeldError):
         fleet.report(other("h2", 8), 29.5)
-    assert fleet.contested == ()
+    assert fleet.duplicates == ()
     assert fleet.report(other("h2", 8), 32.0).epoch == 8
