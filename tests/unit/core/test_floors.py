@@ -110,10 +110,6 @@ def cycle_in(arrows: dict[str, set[str]]) -> list[str]:
     return []
 
 
-# To be mended: lab/faults, lab/load and lab/node import one another.
-CYCLIC = {"lab"}
-
-
 def test_no_import_cycles_of_folders() -> None:
     """In no folder do its parts (modules and subfolders) import one another in a circle, directly or not.
 
@@ -132,7 +128,7 @@ def test_no_import_cycles_of_folders() -> None:
     cycles = {
         "/".join(("fabricpulse", *folder)): cycle
         for folder, graph in arrows.items()
-        if folder[:1] not in {(package,) for package in CYCLIC} and (cycle := cycle_in(graph))
+        if (cycle := cycle_in(graph))
     }
     assert cycles == {}
 
