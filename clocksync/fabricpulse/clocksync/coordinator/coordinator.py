@@ -35,7 +35,6 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.supervision import supervised
 from fabricpulse.core.waiting import wait_at_most
-from fabricpulse.core.web.listeners import allow_connections
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.core.web.urls import host_and_port, join_host_port
@@ -120,7 +119,6 @@ class Coordinator:
         """Serves until stopped. Raises UserError when the address cannot be bound, TaskFailedError when the solver
         has ended.
         """
-        allow_connections()
         await self.server.start()
         if self._config.datagrams:
             self._open_channels()
