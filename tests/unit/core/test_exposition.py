@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from fabricpulse.core.metrics import exposition as exposition_module
 from fabricpulse.core.metrics.catalogue import MetricSpec
-from fabricpulse.core.metrics.exposition import Exposition, format_value, render_labels
+from fabricpulse.core.metrics.exposition import Exposition, format_value, render_labels, sample_prefix
 
 ROOT = Path(__file__).parents[3]
 
@@ -178,3 +179,16 @@ def test_catalogue_refuses(arguments: tuple[object, ...], words: str) -> None:
     """A metric that breaks the naming rules cannot be declared."""
     with pytest.raises(ValueError, match=words):
         MetricSpec(*arguments)  # type: ignore[arg-type]
+
+
+def test_beginnings_of_lines_are_kept_and_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rendered once for a metric and its label values; label values that come and go do not fill the memory."""
+    monkeypatch.setattr(exposition_module, "_PREFIXES", {})
+    monkeypatch.setattr(exposition_module, "_PREFIXES_MAX", 4)
+    first = sample_prefix(EDGE, ("h1",))
+    assert sample_prefix(EDGE, ["h1"]) is first
+    for number in range(20):
+        assert sample_prefix(EDGE, (f"h{number}",)) == f'{EDGE.name}{{peer="h{number}"}} '
+        assert len(exposition_module._PREFIXES) <= 4
+    with pytest.raises(ValueError, match="1 labels expected, got 2"):
+        sample_prefix(EDGE, ("h1", "h2"))
