@@ -55,12 +55,12 @@ class Exporter:
 
     def __init__(self, config: QpConfig) -> None:
         self._config = config
-        self._folder = TelemetryFolder(plugin_dir(), config.cleanup_after_seconds)
+        self._folder = TelemetryFolder(plugin_dir(), config.cleanup_after_s)
         self._aggregator = Aggregator(
-            config.forget_after_seconds,
+            config.forget_after_s,
             config.worst.count,
-            config.worst.owd_seconds,
-            config.worst.waiting_seconds,
+            config.worst.owd_s,
+            config.worst.waiting_s,
         )
         # Looks happen on a worker thread, one at a time: a torn read waits, and must not hold up /-/healthy.
         self._lock = asyncio.Lock()
@@ -70,7 +70,7 @@ class Exporter:
         while True:
             started = time.monotonic()
             await self._look(interval=True)
-            await asyncio.sleep(max(0.05, started + self._config.interval_seconds - time.monotonic()))
+            await asyncio.sleep(max(0.05, started + self._config.interval_s - time.monotonic()))
 
     async def scrape(self, text_format: TextFormat) -> bytes:
         """A fresh look as an exposition."""

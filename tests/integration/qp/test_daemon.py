@@ -30,10 +30,10 @@ NAMES = {
     "fabricpulse_exporter_dropped_samples",
 }
 CONFIG = """\
-interval_seconds: 0.1
-cleanup_after_seconds: 0.5
-forget_after_seconds: 5
-worst: {count: 3, owd_seconds: 0.005}
+interval_s: 0.1
+cleanup_after_s: 0.5
+forget_after_s: 5
+worst: {count: 3, owd_s: 0.005}
 sample_cap: 500
 """
 
@@ -233,7 +233,7 @@ async def test_promtool_finds_nothing_wrong(exporter: Exporter) -> None:
     ("config", "message"),
     [
         ("worst: {cuont: 3}", "did you mean 'count'"),
-        ("interval_seconds: 0", "interval_seconds"),
+        ("interval_s: 0", "interval_s"),
         ("sample_cap: many", "sample_cap"),
     ],
 )
