@@ -52,7 +52,7 @@ local signals = import '../signals.libsonnet';
           'nic',
           '%s >= %d' % [s.linkDowns(config.flapWindow), config.flapThreshold],
           'A link keeps going down and coming up.',
-          'The link of {{ $labels.device }} port {{ $labels.port }} ({{ $labels.netdev }}) on {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
+          'The link of {{ $labels.device }}{{ with $labels.port }} port {{ . }}{{ end }} on {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
           { keep_firing_for: config.flapKeepFiringFor }
         ),
         lib.alert(
@@ -72,7 +72,7 @@ local signals = import '../signals.libsonnet';
           'nic',
           'increase(%s[%s]) > 0' % [s.series('fabricpulse_nic_gid_index_moves_total'), config.gidMovedWindow],
           'The GID that NCCL uses has moved to another index.',
-          'The GID of {{ $labels.device }} port {{ $labels.port }} on {{ $labels.instance }} moved to another index {{ $value | printf "%.0f" }} times; running jobs keep the old index and lose their connections.'
+          'The GID of {{ $labels.device }} ({{ $labels.rdma_device }} port {{ $labels.port }}) on {{ $labels.instance }} moved to another index {{ $value | printf "%.0f" }} times; running jobs keep the old index and lose their connections.'
         ),
         lib.alert(
           config,

@@ -27,10 +27,10 @@ local signals = import '../signals.libsonnet';
             '1': { text: 'active', color: '#808080' },
           }),
           g.timeseries('Link drops', 'How often a link went down, per five minutes; exact, from the kernel.', 'short', [
-            g.query('%s > 0' % s.linkDowns('5m'), legend + ' {{netdev}}'),
+            g.query('%s > 0' % s.linkDowns('5m'), legend + ' {{port}}'),
           ]),
           g.timeseries('Outages, p99', 'How long a link was down, 99th percentile of an hour.', 's', [
-            g.query(s.quantile(0.99, 'fabricpulse_nic_flap_duration_seconds', '1h'), legend + ' {{netdev}}'),
+            g.query(s.quantile(0.99, 'fabricpulse_nic_flap_duration_seconds', '1h'), legend + ' {{port}}'),
           ]),
         ]),
         g.row('Traffic', [

@@ -14,6 +14,7 @@ from tests.bench.nic_daemons import NODE_PORT, node_command, parse, rows, runnin
 from tests.fixtures.broken_nic import VICTIM, WAYS, permission_denied
 from tests.fixtures.sys_tree import SysTree
 
+from fabricpulse.hostinfo.sources import host_sources
 from fabricpulse.nic.config import NicConfig
 from fabricpulse.nic.exporter import NicExporter
 
@@ -64,13 +65,13 @@ def _kept(root: Path, way: Callable[[SysTree], None], live: bool) -> float:
         subprocess.run(["chown", "-R", "65534", str(root)], check=True)
         os.seteuid(65534)
     try:
-        exporter = NicExporter(NicConfig(), sysfs=root)
+        exporter = NicExporter(NicConfig(), host_sources(root))
         healthy = _others(parse(exporter.collect_once()))
         if not live:
             exporter.close()
         way(tree)
         if not live:
-            exporter = NicExporter(NicConfig(), sysfs=root)
+            exporter = NicExporter(NicConfig(), host_sources(root))
         broken = _others(parse(exporter.collect_once()))
         exporter.close()
     finally:
@@ -99,7 +100,7 @@ def _kept_in_a_race(root: Path, binary: str | None, scrapes: int = 150) -> tuple
         found = _others(samples)
         return sum(1 for key, value in healthy.items() if found.get(key) == value) / len(healthy)
 
-    exporter = NicExporter(NicConfig(), sysfs=root)
+    exporter = NicExporter(NicConfig(), host_sources(root))
     healthy = _others(parse(exporter.collect_once()))
     with ExitStack() as stack:
         node = stack.enter_context(running(node_command(binary, root), NODE_PORT)) if binary else None

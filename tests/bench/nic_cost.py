@@ -34,9 +34,7 @@ def bench_cost(root: Path, binary: str | None, scrapes: int) -> None:
     SysTree(root).gpu_host(gid_slots=255)
     pace_s = 0.03
     config = root.parent / "nic.yaml"
-    config.write_text(
-        f"gid: {{refresh_seconds: {20 * pace_s}}}\ncollectors: {{module: true, queue_pairs: true}}\n"
-    )
+    config.write_text(f"gid: {{refresh_s: {20 * pace_s}}}\ncollectors: {{module: true, queue_pairs: true}}\n")
     full = [sys.executable, "-m", "tests.fixtures.nic_daemon", str(root), str(NIC_PORT + 1), str(config)]
     with ExitStack() as stack:
         meters = [

@@ -48,7 +48,7 @@ def make_pairs(count: int) -> None:
 
 def downs(body: bytes) -> dict[str, float]:
     name = "fabricpulse_nic_port_down_transitions_total"
-    return {labels["netdev"]: value for n, labels, value in parse(body) if n == name}
+    return {labels["device"]: value for n, labels, value in parse(body) if n == name}
 
 
 def inner_flaps(flaps: int) -> None:
@@ -112,7 +112,7 @@ def inner_flaps(flaps: int) -> None:
     nic.stop()
     counted = sum(after.get(name, 0) - base[name] for name in base)
     log = [json.loads(line) for line in (Path(run) / "nic-events.jsonl").read_text().splitlines()]
-    timed = sum(1 for event in log if event["event"] == "link_up" and "down_seconds" in event)
+    timed = sum(1 for event in log if event["event"] == "link_up" and "down_s" in event)
     rows.report(
         f"{begun} flaps, 2 restarts",
         "flaps_counted",

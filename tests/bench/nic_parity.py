@@ -54,7 +54,7 @@ def bench_parity(root: Path, binary: str) -> None:
         ours = {
             (
                 name,
-                labels.get("netdev") if "netdev" in labels else labels.get("device"),
+                labels.get("rdma_device") or labels.get("device"),
                 labels.get("port"),
             ): value
             for name, labels, value in parse(nic.scrape())

@@ -1,67 +1,72 @@
-"""Metrics of clocksync: `fabricpulse_clock_*` of a sidecar, `fabricpulse_clocksync_*` of the coordinator."""
+"""Metrics of clocksync. `clock` names the clock: "fleet" is fleet time on the host that is scraped."""
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 
 BOUND = MetricSpec(
     "fabricpulse_clock_error_bound_seconds",
     "gauge",
-    "Error bound of fleet time on this host: the truth is no farther away; grows in holdover; +Inf while unknown.",
+    "Fleet time on this host is wrong by at most this; grows without fresh measurements; +Inf at first.",
+    ("clock",),
 )
-OFFSET = MetricSpec("fabricpulse_clock_offset_seconds", "gauge", "Fleet time minus this host's system clock.")
+OFFSET = MetricSpec(
+    "fabricpulse_clock_offset_seconds", "gauge", "Fleet time minus this host's system clock.", ("clock",)
+)
 FREQUENCY = MetricSpec(
     "fabricpulse_clock_frequency_ratio",
     "gauge",
     "Rate of fleet time divided by the rate of this host's system clock.",
+    ("clock",),
 )
 SYNCHRONIZED = MetricSpec(
     "fabricpulse_clock_synchronized",
     "gauge",
-    "1 while fleet time on this host is synchronized (follows fresh corrections), else 0.",
+    "1 while fleet time follows fresh measurements, else 0.",
+    ("clock",),
 )
 STATUS = MetricSpec(
     "fabricpulse_clock_status",
     "gauge",
-    "1 for the current status of fleet time: unknown, synchronized, holdover, disrupted; 0 for the others.",
-    ("status",),
+    "1 for the status that fleet time has now: unknown, synchronized, holdover, disrupted.",
+    ("clock", "status"),
 )
 DISRUPTIONS = MetricSpec(
     "fabricpulse_clock_disruptions_total",
     "counter",
-    "Clock steps of this host's system clock.",
+    "Steps of this host's system clock that were seen.",
+    ("clock",),
 )
 SLEW = MetricSpec(
     "fabricpulse_clock_slew_seconds",
     "gauge",
-    "Offset that is still to be slewed: the last correction minus fleet time as published.",
+    "How far fleet time still has to be slewed to be where it should.",
+    ("clock",),
 )
 EDGES = MetricSpec(
     "fabricpulse_clock_edges",
     "gauge",
-    "Edges by fit quality in the last round; peer: fitted by the other end; none: not fitted.",
+    "Edges by what their fit in the last step rests on; peer: the other end fits it; none: nobody can.",
     ("quality",),
 )
 EDGE_RESIDUAL = MetricSpec(
     "fabricpulse_clock_edge_residual_seconds",
     "gauge",
-    "Residual of the solve (measured offset minus solved offset), for the few worst edges of this host.",
+    "Measured clock difference minus what the fleet agrees on, for the few worst edges of this host.",
     ("device", "peer", "peer_device"),
 )
 EDGE_STEPS = MetricSpec(
-    "fabricpulse_clock_edge_steps_total",
-    "counter",
-    "Estimation windows of edges that were cut by a clock step.",
+    "fabricpulse_clock_edge_steps_total", "counter", "Times that a clock step cut the window of an edge."
 )
 ROUTE_CHANGES = MetricSpec(
     "fabricpulse_clock_route_changes_total",
     "counter",
-    "Estimation windows of edges that were cut by a route change.",
+    "Times that a change of route cut the window of an edge.",
 )
 SAMPLES = MetricSpec("fabricpulse_clock_samples_total", "counter", "Probe samples read from the ring.")
 SAMPLES_LOST = MetricSpec(
     "fabricpulse_clock_samples_lost_total", "counter", "Probe samples overwritten before they were read."
 )
 COORDINATOR_UP = MetricSpec(
-    "fabricpulse_clock_coordinator_up", "gauge", "1 if a coordinator answered the last report."
+    "fabricpulse_clock_coordinator_up", "gauge", "1 if the last report to a coordinator was answered."
 )
 REPORT_ERRORS = MetricSpec(
     "fabricpulse_clock_report_errors_total", "counter", "Reports that no coordinator answered.", ("reason",)
@@ -69,10 +74,10 @@ REPORT_ERRORS = MetricSpec(
 SUSPECT = MetricSpec(
     "fabricpulse_clock_suspect",
     "gauge",
-    "1 while the coordinator suspects this host of being faulty: its stamps, or its UTC, contradict the fleet.",
+    "1 while the coordinator finds that this host's stamps, or its UTC, contradict the fleet.",
 )
 FIT_SECONDS = MetricSpec(
-    "fabricpulse_clock_fit_seconds", "gauge", "CPU time of fitting all edges in the last round."
+    "fabricpulse_clock_fit_seconds", "gauge", "Time that fitting all edges took in the last step."
 )
 
 OUTPUT_SAMPLES = MetricSpec(
@@ -92,29 +97,27 @@ MEMBERS = MetricSpec("fabricpulse_clocksync_members", "gauge", "Hosts with a lea
 UNREACHED = MetricSpec(
     "fabricpulse_clocksync_unreached_members",
     "gauge",
-    "Members that no edge connects to the timeline.",
+    "Hosts with a lease that no edge connects to the timeline.",
 )
 QUORUM = MetricSpec(
     "fabricpulse_clocksync_quorum",
     "gauge",
-    "1 while the last solve had a quorum: an anchor, or most hosts of the previous quorum; 0: minority partition.",
+    "1 while the last solve spoke for the fleet: it had an anchor, or most hosts of the solve before.",
 )
 SOLVES = MetricSpec("fabricpulse_clocksync_solves_total", "counter", "Solves of the fleet.")
 SOLVE_SECONDS = MetricSpec("fabricpulse_clocksync_solve_seconds", "gauge", "Duration of the last solve.")
 SOLVE_FAILURES = MetricSpec("fabricpulse_clocksync_solve_failures_total", "counter", "Solves that failed.")
 SOLVE_EDGES = MetricSpec("fabricpulse_clocksync_edges", "gauge", "Edge fits in the last solve.")
 RESIDUAL = MetricSpec(
-    "fabricpulse_clocksync_residual_seconds",
-    "gauge",
-    "Median absolute residual of the edges in the last solve.",
+    "fabricpulse_clocksync_residual_seconds", "gauge", "Median size of the edge residuals in the last solve."
 )
-OUTLIERS = MetricSpec(
-    "fabricpulse_clocksync_outlier_edges", "gauge", "Edges with an outlying residual in the last solve."
+MISFITS = MetricSpec(
+    "fabricpulse_clocksync_misfit_edges", "gauge", "Edges that do not fit the fleet in the last solve."
 )
 SUSPECTS = MetricSpec(
     "fabricpulse_clocksync_suspect",
     "gauge",
-    "1 for each host suspected of being faulty: its stamps, or its UTC, contradict the fleet.",
+    "1 for each host whose stamps, or UTC, contradict the fleet.",
     ("peer",),
 )
 DATAGRAMS = MetricSpec(
@@ -137,7 +140,7 @@ METRICS = (
         SOLVE_FAILURES,
         SOLVE_EDGES,
         RESIDUAL,
-        OUTLIERS,
+        MISFITS,
         SUSPECTS,
     ),
     DATAGRAMS,

@@ -21,16 +21,18 @@ from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.virtual_clock import ENV as VIRTUAL_CLOCK_ENV
 from fabricpulse.core.shm.virtual_clock import VirtualClock
 from fabricpulse.core.web.server import WebServer
-from fabricpulse.nic.config import COLLECTORS, OFF_BY_DEFAULT, DeviceSection, NicConfig
+from fabricpulse.hostinfo.sources import host_sources
+from fabricpulse.nic.config import DeviceSection, NicConfig
 from fabricpulse.nic.exporter import NicExporter, event_log
 from fabricpulse.nic.flap_store import boot_id, write_atomically
+from fabricpulse.nic.registry import registered
 
 DEFAULT_LISTEN = ":9611"
 
 
 def _collector_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for name in reversed(COLLECTORS):
-        default = "off" if name in OFF_BY_DEFAULT else "on"
+    for name, found in sorted(registered().items(), reverse=True):
+        default = "on" if found.collector.on_by_default else "off"
         function = click.option(
             f"--collector.{name}/--no-collector.{name}",
             f"collector_{name}",
@@ -70,7 +72,7 @@ def _source_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def merge(config: NicConfig, flags: dict[str, Any]) -> NicConfig:
     """The configuration with the flags of the command line over it."""
     collectors = dict(config.collectors)
-    for name in COLLECTORS:
+    for name in registered():
         value = flags.get(f"collector_{name}")
         if value is not None:
             collectors[name] = value
@@ -119,12 +121,12 @@ def command(
     if not (sysfs / "class/net").is_dir():
         raise UserError(f"{sysfs} is no sysfs: {sysfs / 'class/net'} is not a directory; set --path.sysfs")
     if context.invoked_subcommand is not None:
-        context.obj = NicExporter(config, sysfs=sysfs, boot_id=boot_id(procfs))
+        context.obj = NicExporter(config, host_sources(sysfs), boot_id=boot_id(procfs))
         return
     if output is not None and not once:
         raise UserError("--output is for --once; the daemon serves its metrics over HTTP")
     if once:
-        write_once(NicExporter(config, sysfs=sysfs, boot_id=boot_id(procfs)), output)
+        write_once(NicExporter(config, host_sources(sysfs), boot_id=boot_id(procfs)), output)
         return
     run_dir = ensure_run_dir()
     clock, boot = host_clock(), boot_id(procfs)
@@ -136,7 +138,7 @@ def command(
         return config
 
     def make(config: NicConfig) -> NicExporter:
-        return NicExporter(config, sysfs=sysfs, run_dir=run_dir, clock=clock, boot_id=boot)
+        return NicExporter(config, host_sources(sysfs), run_dir=run_dir, clock=clock, boot_id=boot)
 
     lock = RunLock(run_dir, "nic")
     try:
@@ -146,13 +148,23 @@ def command(
 
 
 @command.command("show")
+@click.option(
+    "--output",
+    "output_format",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="A table for a person, or JSON for a program.",
+)
 @click.pass_obj
-def show(exporter: NicExporter) -> None:
-    """Print the NICs of this host as a table."""
-    from fabricpulse.nic.show import print_tables
+def show(exporter: NicExporter, output_format: str) -> None:
+    """Print the NICs of this host."""
+    # Late: neither tables nor a parser of expositions in the daemon's memory.
+    from fabricpulse.nic.show import print_json, print_tables, report
 
-    print_tables(exporter)
+    found = report(exporter)
     exporter.close()
+    (print_json if output_format == "json" else print_tables)(found)
 
 
 async def serve(

@@ -5,25 +5,7 @@ import re
 from typing import Literal
 
 from fabricpulse.core.config import Section
-
-COLLECTORS = (
-    "infiniband",
-    "netdev",
-    "gid",
-    "pcie",
-    "bonding",
-    "flaps",
-    "ethtool",
-    "dcb",
-    "resources",
-    "queue_pairs",
-    "module",
-    "kernel_log",
-    "verbs",
-)
-# On request: reading a module's EEPROM goes over a slow two-wire bus and needs CAP_NET_ADMIN; a host in use has tens of
-# thousands of queue pairs to go through.
-OFF_BY_DEFAULT = frozenset({"module", "queue_pairs"})
+from fabricpulse.hostinfo.gid_rules import NcclRules
 
 
 class DeviceSection(Section, frozen=True):
@@ -36,16 +18,16 @@ class DeviceSection(Section, frozen=True):
 class GidSection(Section, frozen=True):
     """The GID table.
 
-    refresh_seconds : how often it is read without a reason; link and address events are one. max_info : entries that
+    refresh_s : how often it is read without a reason; link and address events are one. max_info : entries that
     are exported one by one.
     """
 
-    refresh_seconds: float = 300.0
+    refresh_s: float = 300.0
     max_info: int = 64
 
     def validate(self) -> None:
-        if self.refresh_seconds < 0:
-            raise ValueError("refresh_seconds must not be negative")
+        if self.refresh_s < 0:
+            raise ValueError("refresh_s must not be negative")
         if self.max_info < 0:
             raise ValueError("max_info must not be negative")
 
@@ -61,6 +43,11 @@ class NcclSection(Section, frozen=True):
     address_family: Literal["AF_INET", "AF_INET6"] = "AF_INET"
     address_range: str = ""
     roce_version: Literal[1, 2] = 2
+
+    def rules(self) -> NcclRules:
+        """These settings as what NCCL's search is told."""
+        network = ipaddress.ip_network(self.address_range, strict=False) if self.address_range else None
+        return NcclRules(self.gid_index, self.address_family, network, self.roce_version)
 
     def validate(self) -> None:
         if not self.address_range:
@@ -86,20 +73,20 @@ class FlapSection(Section, frozen=True):
 
     event_log: str = ""
     event_log_max_bytes: int = 16 << 20
-    holdoff_poll_seconds: float = 0.01
+    holdoff_poll_s: float = 0.01
 
     def validate(self) -> None:
         if self.event_log_max_bytes < 1 << 16:
             raise ValueError("event_log_max_bytes must be at least 65536")
-        if not 0.001 <= self.holdoff_poll_seconds <= 1:
-            raise ValueError("holdoff_poll_seconds must be between 0.001 and 1")
+        if not 0.001 <= self.holdoff_poll_s <= 1:
+            raise ValueError("holdoff_poll_s must be between 0.001 and 1")
 
 
 class NicConfig(Section, frozen=True):
     """The whole file.
 
     collectors : those to run, by name, over the defaults. raw_counters : export the drivers' own counter names too.
-    networks : RDMA device or netdev -> network (rail) that it belongs to. stall_seconds : how long one device may take.
+    networks : RDMA device or netdev -> network (rail) that it belongs to. stall_s : how long one device may take.
     """
 
     collectors: dict[str, bool] = {}
@@ -109,20 +96,23 @@ class NicConfig(Section, frozen=True):
     gid: GidSection = GidSection()
     nccl: NcclSection = NcclSection()
     flaps: FlapSection = FlapSection()
-    stall_seconds: float = 2.0
+    stall_s: float = 2.0
     # Largest number of samples in one exposition.
     sample_cap: int = 20_000
 
     def validate(self) -> None:
+        # Late: collectors are made from this configuration and import it.
+        from fabricpulse.nic.registry import registered
+
         for name in self.collectors:
-            if name not in COLLECTORS:
-                raise ValueError(f"unknown collector {name!r}; known: {', '.join(COLLECTORS)}")
+            if name not in registered():
+                raise ValueError(f"unknown collector {name!r}; known: {', '.join(sorted(registered()))}")
         for key in ("include", "exclude"):
             try:
                 re.compile(getattr(self.device, key))
             except re.error as error:
                 raise ValueError(f"device.{key} is not a regular expression: {error}") from error
-        if self.stall_seconds <= 0:
-            raise ValueError("stall_seconds must be above 0")
+        if self.stall_s <= 0:
+            raise ValueError("stall_s must be above 0")
         if self.sample_cap < 1:
             raise ValueError("sample_cap must be at least 1")

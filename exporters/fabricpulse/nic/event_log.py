@@ -1,6 +1,6 @@
 """The event log: one JSON object a line, written as the event is taken in.
 
-Fields: ts (RFC 3339, host clock), event, device, port, netdev, source, and what the event has (down_seconds, count,
+Fields: ts (RFC 3339, host clock), event, device, rdma_device, port, source, and what the event has (down_s, count,
 message). The file is rotated by size: `NAME` and `NAME.1` together hold at most twice `max_bytes`.
 """
 
@@ -49,9 +49,16 @@ class EventLog:
         """Appends one event. A file that cannot be written is logged once and does not stop the exporter."""
         if self._path is None:
             return
-        device, port, netdev = labels
+        device, rdma_device, port = labels
         stamp = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        record = {"ts": stamp, "event": event, "device": device, "port": port, "netdev": netdev, **fields}
+        record = {
+            "ts": stamp,
+            "event": event,
+            "device": device,
+            "rdma_device": rdma_device,
+            "port": port,
+            **fields,
+        }
         line = json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
         try:
             self._open(self._path, len(line))

@@ -7,14 +7,20 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.hostinfo.device_filter import DeviceFilter
+from fabricpulse.hostinfo.inventory import Inventory, Netdev
+from fabricpulse.hostinfo.netlink.link_messages import LinkMessage
 from fabricpulse.nic.event_log import EventLog
-from fabricpulse.nic.filters import DeviceFilter
 from fabricpulse.nic.flap_store import load_links, save_links
-from fabricpulse.nic.flap_tracker import FlapTracker, LinkState, Observation, Source, Transition
-from fabricpulse.nic.inventory import Inventory, Netdev
-from fabricpulse.nic.link_messages import LinkMessage
+from fabricpulse.nic.flap_tracker import (
+    OUTAGE_BOUNDS_S,
+    FlapTracker,
+    LinkState,
+    Observation,
+    Source,
+    Transition,
+)
 from fabricpulse.nic.link_monitor import LinkMonitor
-from fabricpulse.nic.metrics import flaps as m
 
 log = get_logger(__name__)
 
@@ -32,7 +38,6 @@ class FlapService:
 
     def __init__(
         self,
-        sysfs: str,
         wanted: DeviceFilter,
         clock: Callable[[], float],
         event_log: EventLog,
@@ -42,7 +47,6 @@ class FlapService:
         on_change: Callable[[str], None],
         on_unknown: Callable[[], None],
     ) -> None:
-        self._sysfs = sysfs
         self._wanted = wanted
         self._clock = clock
         self._event_log = event_log
@@ -59,7 +63,7 @@ class FlapService:
         self.overruns: Counter[str] = Counter({"rtnetlink": 0})
         self.is_live = False
         self.tracker = FlapTracker(
-            m.FLAP_SECONDS.buckets, boot_id, load_links(state_path) if state_path is not None else {}
+            OUTAGE_BOUNDS_S, boot_id, load_links(state_path) if state_path is not None else {}
         )
         self._monitor = LinkMonitor(self._on_link, self._on_address, self._on_overrun, self._poll_all, poll_s)
 
@@ -128,7 +132,7 @@ class FlapService:
 
     def port_states(self, states: Mapping[tuple[str, int], bool]) -> None:
         """How the ports without a netdev are now: what the verbs events have not told is counted from it."""
-        self._ports = {port_link(*key): (key[0], str(key[1]), "") for key in states}
+        self._ports = {port_link(*key): (key[0], key[0], str(key[1])) for key in states}
         for (device, port), up in states.items():
             name = port_link(device, port)
             known = self.tracker.links.get(name)
@@ -140,12 +144,19 @@ class FlapService:
         """Writes an event of another source into the event log."""
         self._event_log.write(self._clock(), event, labels, **fields)
 
-    def labels(self, netdev: str) -> tuple[str, str, str]:
-        """Label values of a link."""
-        known = self._netdevs.get(netdev)
+    def labels(self, link: str) -> tuple[str, str, str]:
+        """(device, rdma_device, port) of a link, as far as they are known."""
+        known = self._netdevs.get(link)
         if known is not None:
-            return known.labels
-        return self._ports.get(netdev, (netdev, "1", netdev))
+            return known.port_labels
+        return self._ports.get(link, (link, "", ""))
+
+    def series_labels(self, link: str) -> tuple[str, str, str]:
+        """As `labels`, for series, which must stay the same for as long as the link exists.
+
+        A netdev is there before its RDMA device and has one label; only ports without a netdev need all three.
+        """
+        return self._ports.get(link, (link, "", ""))
 
     def snapshot(self) -> dict[str, LinkState]:
         """The links that exist and are exported. Safe from any thread: the values are read, not changed."""
@@ -196,10 +207,10 @@ class FlapService:
         if transition.count != 1 or transition.kind == "missed":
             more["count"] = transition.count
         if transition.down_s is not None:
-            more["down_seconds"] = round(transition.down_s, 6)
+            more["down_s"] = round(transition.down_s, 6)
         event = {"missed": "downs_missed"}.get(transition.kind, f"link_{transition.kind}")
         self._event_log.write(transition.time_s, event, self.labels(transition.link), **more)
-        log.info("link event", event_kind=event, netdev=transition.link, **more)
+        log.info("link event", event_kind=event, device=transition.link, **more)
 
     def _on_address(self, ifindex: int) -> None:
         name = self._names.get(ifindex)

@@ -21,6 +21,8 @@ Source = Literal["event", "poll", "start", "resync"]
 Kind = Literal["down", "up", "missed", "added", "removed", "recreated"]
 
 
+# Upper bounds of the histogram of outages, seconds.
+OUTAGE_BOUNDS_S = (0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
 # Links that are gone and still remembered, for their return. A host that runs containers makes and removes links all
 # day under names that never come back; a NIC comes back within minutes.
 ABSENT_MAX = 256

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.nic import link_messages as wire
+from fabricpulse.hostinfo.netlink import link_messages as wire
 from fabricpulse.nic.flap_tracker import Source
 
 log = get_logger(__name__)

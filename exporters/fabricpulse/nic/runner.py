@@ -14,17 +14,27 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Protocol, cast
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.nic.collectors.contract import Collector, Context, Sink
+from fabricpulse.nic.collectors.base import Context, Sink
 
 log = get_logger(__name__)
 
 # The least that a target may take, as a part of stall_s: more than any read of a device that answers.
 LEAST_PATIENCE = 1 / 20
 
-Step = tuple[Collector, str]
+
+class Target(Protocol):
+    """What the runner needs of a collector."""
+
+    @property
+    def name(self) -> str: ...
+
+    def collect(self, target: str, context: Context) -> None: ...
+
+
+Task = tuple[Target, str]
 
 
 @dataclass
@@ -37,89 +47,99 @@ class Outcome:
     failed_targets: list[tuple[str, str]] = field(default_factory=list)
 
 
-Plan = Callable[[], Sequence[Step]]
+Plan = Callable[[], Sequence[Task]]
 
 
 class _Job:
-    """A list of steps on its way: worked at by the worker, given up by the watcher.
+    """A list of tasks on its way: worked at by the worker, given up by the watcher.
 
-    plan : makes the steps that follow the first one, on the worker. stuck : steps that are not to be tried.
+    plan : makes the tasks that follow the first one, on the worker. stuck : tasks that are not to be tried.
     """
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        tasks: Sequence[Task],
         context: Context,
         plan: Plan | None,
         stuck: frozenset[tuple[str, str]],
         wake: Callable[[], None],
     ) -> None:
-        self.steps = list(steps)
+        self.tasks = list(tasks)
         self.context = context
         self.plan = plan
         self.began = time.monotonic()
         self.done = threading.Event()
         self.durations: list[tuple[str, float]] = []
-        self.failures: list[tuple[Step, str]] = []
+        self.failures: list[tuple[Task, str]] = []
         self._stuck = stuck
         self._wake = wake
         self._position = 0
         self._abandoned = False
-        # Between going on to the next step and giving up this one: with both, the next would be collected twice.
-        self._turn = threading.Lock()
+        # Between going on to the next task and giving up this one: with both, the next would be collected twice.
+        self._handover = threading.Lock()
 
     def run(self) -> None:
         while True:
-            step = self.steps[self._position]
-            failure = self._step(*step)
+            task = self.tasks[self._position]
+            failure = self._collect(*task)
             seconds = time.monotonic() - self.began
             more = self.plan() if self.plan is not None else ()
-            if not self._go_on(step, failure, seconds, more):
+            if not self._go_on(task, failure, seconds, more):
                 return
 
-    def _step(self, collector: Collector, target: str) -> tuple[str, str] | None:
+    def _collect(self, collector: Target, target: str) -> tuple[str, str] | None:
         """What went wrong, and the reason to count, empty if it is counted; None if all is well."""
         if (collector.name, target) in self._stuck:
             return "does not answer", "hung"
-        before = self.context.faults.now.total()
+        before = self.context.errors.now.total()
+        told = len(self.context.errors.found)
         try:
             collector.collect(target, self.context)
         except Exception as error:  # one target must not cost another, whatever its driver does
             return f"{type(error).__name__}: {error}", "error"
-        return ("", "") if self.context.faults.now.total() != before else None
+        count = self.context.errors.now.total() - before
+        return (_described(self.context.errors.found[told:], count), "") if count else None
 
     def _go_on(
-        self, step: Step, failure: tuple[str, str] | None, seconds: float, more: Sequence[Step]
+        self, task: Task, failure: tuple[str, str] | None, seconds: float, more: Sequence[Task]
     ) -> bool:
-        """Takes the result of a step in; returns whether there is a next one. The result of one given up is dropped."""
-        with self._turn:
+        """Takes the result of a task in; returns whether there is a next one. The result of one given up is dropped."""
+        with self._handover:
             if self._abandoned:
                 return False
-            collector, target = step
+            collector, target = task
             if failure is not None:
                 message, reason = failure
-                self.failures.append((step, message))
+                self.failures.append((task, message))
                 if reason:
-                    self.context.faults.add(target, collector.name, reason)
+                    self.context.errors.add(target, collector.name, reason)
             if (collector.name, target) not in self._stuck:
                 self.durations.append((collector.name, seconds))
             self.plan = None
-            self.steps.extend(more)
+            self.tasks.extend(more)
             self._position += 1
             self.began = time.monotonic()
-            if self._position < len(self.steps):
+            if self._position < len(self.tasks):
                 return True
             self.done.set()
         self._wake()
         return False
 
     def give_up(self, stall_s: float) -> int | None:
-        """Ends the job if its step has taken `stall_s`; returns that step's position, None if it has gone on."""
-        with self._turn:
+        """Ends the job if its task has taken `stall_s`; returns that task's position, None if it has gone on."""
+        with self._handover:
             if self.done.is_set() or time.monotonic() - self.began < stall_s:
                 return None
             self._abandoned = True
             return self._position
+
+
+def _described(found: Sequence[tuple[str, str, str]], count: int) -> str:
+    """What could not be read, for the log: the first file with its reason, and how many others."""
+    if not found:
+        return f"{count} files"
+    _, path, reason = found[0]
+    return f"{path}: {reason}" + (f", and {count - 1} more" if count > 1 else "")
 
 
 class _Worker(threading.Thread):
@@ -151,9 +171,9 @@ class Runner:
         self._stuck: dict[tuple[str, str], _Worker] = {}
         self._told: dict[tuple[str, str], str] = {}
 
-    def run(self, steps: Sequence[Step], context: Context, plan: Plan | None = None) -> Outcome:
-        """Runs the steps, then those that `plan` makes after the first; blocks until each is done or given up."""
-        drive = self._drive(steps, context, plan, lambda: None)
+    def run(self, tasks: Sequence[Task], context: Context, plan: Plan | None = None) -> Outcome:
+        """Runs the tasks, then those that `plan` makes after the first; blocks until each is done or given up."""
+        drive = self._drive(tasks, context, plan, lambda: None)
         try:
             while True:
                 job, left_s = next(drive)
@@ -161,7 +181,7 @@ class Runner:
         except StopIteration as end:
             return cast(Outcome, end.value)
 
-    async def run_async(self, steps: Sequence[Step], context: Context, plan: Plan | None = None) -> Outcome:
+    async def run_async(self, tasks: Sequence[Task], context: Context, plan: Plan | None = None) -> Outcome:
         """As `run`, on an event loop, which stays free meanwhile."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
@@ -171,7 +191,7 @@ class Runner:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(woken.set)
 
-        drive = self._drive(steps, context, plan, wake)
+        drive = self._drive(tasks, context, plan, wake)
         try:
             while True:
                 _, left_s = next(drive)
@@ -183,13 +203,13 @@ class Runner:
             return cast(Outcome, end.value)
 
     def _drive(
-        self, steps: Sequence[Step], context: Context, plan: Plan | None, wake: Callable[[], None]
+        self, tasks: Sequence[Task], context: Context, plan: Plan | None, wake: Callable[[], None]
     ) -> Generator[tuple[_Job, float], None, Outcome]:
         """Yields a job and for how long at most to wait until it wakes."""
         outcome = Outcome(sinks=[context.sink])
         stall_s = self._stall_s
         self._take_back()
-        left = list(steps)
+        left = list(tasks)
         while left:
             job = _Job(left, context, plan, frozenset(self._stuck), wake)
             self._worker.submit(job.run)
@@ -220,19 +240,19 @@ class Runner:
                 del self._stuck[key]
                 log.info("device answers again", collector=key[0], target=key[1])
 
-    def _give_up(self, job: _Job, position: int, outcome: Outcome, waited_s: float) -> list[Step]:
-        collector, target = job.steps[position]
+    def _give_up(self, job: _Job, position: int, outcome: Outcome, waited_s: float) -> list[Task]:
+        collector, target = job.tasks[position]
         log.error("device does not answer, going on without it", collector=collector.name, target=target)
         self._stuck[(collector.name, target)] = self._worker
         self._worker = _Worker()
         outcome.success[collector.name] = False
         outcome.duration_s[collector.name] = outcome.duration_s.get(collector.name, 0.0) + waited_s
         outcome.failed_targets.append((collector.name, target))
-        job.context.faults.add(target, collector.name, "hung")
-        return job.steps[position + 1 :]
+        job.context.errors.add(target, collector.name, "hung")
+        return job.tasks[position + 1 :]
 
     def _account(self, job: _Job, outcome: Outcome) -> None:
-        for collector, _ in job.steps:
+        for collector, _ in job.tasks:
             outcome.success.setdefault(collector.name, True)
         for name, seconds in job.durations:
             outcome.duration_s[name] = outcome.duration_s.get(name, 0.0) + seconds
@@ -241,11 +261,11 @@ class Runner:
             outcome.success[collector.name] = False
             outcome.failed_targets.append((collector.name, target))
             failing[(collector.name, target)] = message
-        self._tell(failing, job.steps)
+        self._tell(failing, job.tasks)
 
-    def _tell(self, failing: dict[tuple[str, str], str], steps: Iterable[Step]) -> None:
+    def _tell(self, failing: dict[tuple[str, str], str], tasks: Iterable[Task]) -> None:
         """Logs a target when it begins to fail and when it has recovered, not on each scrape between."""
-        for collector, target in steps:
+        for collector, target in tasks:
             key = (collector.name, target)
             message = failing.get(key)
             if message is None:

@@ -1,26 +1,88 @@
-"""`fabricpulse nic show`: the NICs of this host, for a person."""
+"""`fabricpulse nic show`: the NICs of this host, as a table for a person or as JSON for a program.
+
+Both say what the exposition says: the same numbers that Prometheus gets.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fabricpulse.nic import rdma_counters, scrape_metrics
+from fabricpulse.nic.collectors import gid, infiniband, netdev, pcie
 from fabricpulse.nic.exporter import NicExporter
-from fabricpulse.nic.metrics import gid, infiniband, pcie, scrape
-from fabricpulse.nic.metrics import netdev as link
 
-_STATES = {1: "down", 2: "init", 3: "armed", 4: "active", 5: "active deferred"}
+_STATES = {1: "down", 2: "init", 3: "armed", 4: "active", 5: "active_deferred"}
 _PATHS = {"same_host_bridge": "host bridge", "same_numa": "NUMA node", "other_numa": "[red]other NUMA[/]"}
 
 Labels = Mapping[str, str]
 
 
+class PcieLink(msgspec.Struct, frozen=True):
+    """The PCIe link now, and what the card can do. None: not known."""
+
+    transfers_per_second: float | None
+    transfers_per_second_max: float | None
+    width_lanes: float | None
+    width_lanes_max: float | None
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether it runs below what the card can do."""
+        return (self.transfers_per_second_max or 0) > (self.transfers_per_second or 0) or (
+            self.width_lanes_max or 0
+        ) > (self.width_lanes or 0)
+
+
+class PortRow(msgspec.Struct, frozen=True):
+    """An RDMA port; None and "": not known. downs : times that its link went down, as the kernel counts.
+
+    gpus : PCI addresses of the nearest ones; gpu_path : how they are joined. unreadable_files : of the device.
+    """
+
+    device: str
+    rdma_device: str
+    port: str
+    state: str
+    link_layer: str = ""
+    network: str = ""
+    rate_bytes_per_second: float | None = None
+    downs: float | None = None
+    nccl_gid_index: float | None = None
+    pcie: PcieLink | None = None
+    numa_node: str = ""
+    gpus: tuple[str, ...] = ()
+    gpu_path: str = ""
+    firmware: str = ""
+    unreadable_files: float = 0
+
+
+class LinkRow(msgspec.Struct, frozen=True):
+    """A link without RDMA; None: not known."""
+
+    device: str
+    carrier: bool | None
+    speed_bytes_per_second: float | None
+    mtu_bytes: float | None
+    downs: float | None
+    unreadable_files: float
+
+
+class NicReport(msgspec.Struct, frozen=True):
+    """The NICs of a host. nccl_gid_index_consistent : None without an active RoCE port."""
+
+    rdma_ports: tuple[PortRow, ...]
+    links: tuple[LinkRow, ...]
+    nccl_gid_index_consistent: bool | None
+
+
 class _Samples:
-    """An exposition, by metric: the same numbers that Prometheus gets."""
+    """An exposition, by metric."""
 
     def __init__(self, body: bytes) -> None:
         self._samples: dict[str, list[tuple[Labels, float]]] = defaultdict(list)
@@ -37,133 +99,152 @@ class _Samples:
         found = self.of(name, **labels)
         return found[0][1] if found else None
 
+    def labels(self, name: str, **labels: str) -> Labels:
+        found = self.of(name, **labels)
+        return found[0][0] if found else {}
 
-def print_tables(exporter: NicExporter, console: Console | None = None) -> None:
-    """Collects once and prints the RDMA ports, then the links without RDMA."""
+
+def report(exporter: NicExporter) -> NicReport:
+    """Collects once and says what there is."""
     samples = _Samples(exporter.collect_once())
+    ports = [_port(samples, labels) for labels, _ in samples.of(infiniband.PORT_INFO.name)]
+    known = {port.rdma_device for port in ports}
+    # A device so broken that none of its ports is known has a row all the same: absence is easily overlooked.
+    for labels, failures in samples.of(scrape_metrics.DEVICE_FAILURES.name):
+        if failures and labels["rdma_device"] and labels["rdma_device"] not in known:
+            device, rdma_device = labels["device"], labels["rdma_device"]
+            ports.append(PortRow(device, rdma_device, "", "unreadable", unreadable_files=failures))
+    links = [_link(samples, found.name) for found in exporter.inventory.netdevs if not found.rdma_device]
+    consistent = samples.value(gid.NCCL_CONSISTENT.name)
+    return NicReport(tuple(ports), tuple(links), None if consistent is None else bool(consistent))
+
+
+def _port(samples: _Samples, labels: Labels) -> PortRow:
+    device, rdma_device, port = labels["device"], labels["rdma_device"], labels["port"]
+    key = {"rdma_device": rdma_device, "port": port}
+    state = samples.value(infiniband.PORT_STATE.name, **key)
+    # The PCI function has one label for all ports: that of the first one with a netdev.
+    of_function = samples.labels(infiniband.INFO.name, rdma_device=rdma_device)
+    place = samples.labels(pcie.AFFINITY.name, device=of_function.get("device", device))
+    link = PcieLink(
+        *(
+            samples.value(spec.name, device=of_function.get("device", device))
+            for spec in (pcie.PCIE_SPEED, pcie.PCIE_SPEED_MAX, pcie.PCIE_WIDTH, pcie.PCIE_WIDTH_MAX)
+        )
+    )
+    downs = samples.value(netdev.CARRIER_DOWN.name, device=device)
+    return PortRow(
+        device,
+        rdma_device,
+        port,
+        "unreadable" if state is None else _STATES.get(int(state), str(int(state))),
+        labels["link_layer"],
+        labels["network"],
+        samples.value(infiniband.PORT_RATE.name, **key),
+        downs if downs is not None else samples.value(rdma_counters.LINK_DOWNED.name, **key),
+        samples.value(gid.NCCL_INDEX.name, **key),
+        link if link.transfers_per_second is not None and link.width_lanes is not None else None,
+        place.get("numa_node", ""),
+        tuple(place["gpus"].split(",")) if place.get("gpus") else (),
+        place.get("gpu_path", ""),
+        of_function.get("firmware", ""),
+        sum(value for _, value in samples.of(scrape_metrics.DEVICE_FAILURES.name, rdma_device=rdma_device))
+        + sum(
+            value
+            for _, value in samples.of(scrape_metrics.DEVICE_FAILURES.name, device=device, rdma_device="")
+        ),
+    )
+
+
+def _link(samples: _Samples, device: str) -> LinkRow:
+    carrier = samples.value(netdev.LINK_CARRIER.name, device=device)
+    return LinkRow(
+        device,
+        None if carrier is None else bool(carrier),
+        samples.value(netdev.LINK_SPEED.name, device=device),
+        samples.value(netdev.LINK_MTU.name, device=device),
+        samples.value(netdev.CARRIER_DOWN.name, device=device),
+        samples.value(scrape_metrics.DEVICE_FAILURES.name, device=device, rdma_device="") or 0,
+    )
+
+
+def print_json(found: NicReport, console: Console | None = None) -> None:
+    """One JSON object; keys are the fields of NicReport, units in their names."""
+    text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+    (console or Console()).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_tables(found: NicReport, console: Console | None = None) -> None:
+    """The RDMA ports, then the links without RDMA."""
     console = console or Console()
     if not console.is_terminal:
         # Piped into a file or a pager: whole rows, not what fits into 80 columns.
         console = Console(file=console.file, width=200)
-    netdevs = exporter.inventory.netdevs
-    if exporter.inventory.rdma:
-        console.print(_ports(samples))
+    if found.rdma_ports:
+        console.print(_ports(found.rdma_ports))
     else:
         console.print("No RDMA devices.")
-    plain = [netdev.name for netdev in netdevs if netdev.device == netdev.name]
-    if plain:
-        console.print(_links(samples, plain))
-    consistent = samples.value(gid.NCCL_CONSISTENT.name)
-    if consistent is not None:
-        words = "the same" if consistent else "[bold red]not the same[/]"
+    if found.links:
+        console.print(_links(found.links))
+    if found.nccl_gid_index_consistent is not None:
+        words = "the same" if found.nccl_gid_index_consistent else "[bold red]not the same[/]"
         console.print(
             f"GID index for NCCL: {words} on all active RoCE ports. Column bad: files that cannot be read."
         )
 
 
-def _ports(samples: _Samples) -> Table:
+def _ports(rows: tuple[PortRow, ...]) -> Table:
     table = Table(title="RDMA ports", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    numeric = {"Gb/s", "flaps", "GID", "NUMA", "bad"}
-    for column in (
-        "port",
-        "netdev",
-        "state",
-        "Gb/s",
-        "flaps",
-        "GID",
-        "PCIe",
-        "NUMA",
-        "GPU",
-        "firmware",
-        "bad",
-    ):
+    numeric = {"Gb/s", "downs", "GID", "NUMA", "bad"}
+    columns = "device", "RDMA port", "state", "Gb/s", "downs", "GID", "PCIe", "NUMA", "GPU", "firmware", "bad"
+    for column in columns:
         table.add_column(column, justify="right" if column in numeric else "left", no_wrap=True)
-    for labels, _ in samples.of(infiniband.PORT_INFO.name):
-        device, port = labels["device"], labels["port"]
-        key = {"device": device, "port": port}
-        info = next((found for found, _ in samples.of(infiniband.INFO.name, device=device)), {})
-        affinity = next((found for found, _ in samples.of(pcie.AFFINITY.name, device=device)), {})
-        failures = samples.value(scrape.DEVICE_FAILURES.name, device=device) or 0
+    for row in rows:
         table.add_row(
-            escape(f"{device}/{port}"),
-            escape(labels["netdev"]) or "-",
-            _state(samples.value(infiniband.PORT_STATE.name, **key)),
-            _number(samples.value(infiniband.PORT_RATE.name, **key), 8e-9),
-            _number(_downs(samples, labels["netdev"], key)),
-            _number(samples.value(gid.NCCL_INDEX.name, **key)),
-            _pcie(samples, device),
-            affinity.get("numa_node", "-"),
-            _gpus(affinity),
-            escape(info.get("firmware") or "-"),
-            f"[red]{failures:.0f}[/]" if failures else "0",
+            escape(row.device),
+            escape(f"{row.rdma_device}/{row.port or '?'}"),
+            f"[green]{row.state}[/]" if row.state == "active" else f"[red]{row.state}[/]",
+            _number(row.rate_bytes_per_second, 8e-9),
+            _number(row.downs),
+            _number(row.nccl_gid_index),
+            _pcie(row.pcie),
+            row.numa_node or "-",
+            _gpus(row),
+            escape(row.firmware or "-"),
+            f"[red]{row.unreadable_files:.0f}[/]" if row.unreadable_files else "0",
         )
-    _devices_without_ports(table, samples)
     return table
 
 
-def _devices_without_ports(table: Table, samples: _Samples) -> None:
-    """A device so broken that none of its ports is known has a row all the same: absence is easily overlooked."""
-    known = {
-        labels["device"]
-        for name in (infiniband.PORT_INFO, link.LINK_MTU)
-        for labels, _ in samples.of(name.name)
-    }
-    for labels, failures in samples.of(scrape.DEVICE_FAILURES.name):
-        if failures and labels["device"] not in known:
-            cells = ["-"] * (len(table.columns) - 4)
-            table.add_row(
-                escape(labels["device"]), "-", "[red]unreadable[/]", *cells, f"[red]{failures:.0f}[/]"
-            )
-
-
-def _gpus(affinity: Labels) -> str:
+def _gpus(row: PortRow) -> str:
     """The GPU behind the same switch; for anything farther away only how far."""
-    path = affinity.get("gpu_path", "")
-    if path == "same_switch":
-        return affinity["gpus"].replace("0000:", "")
-    return _PATHS.get(path, "-")
+    if row.gpu_path == "same_switch":
+        return ",".join(row.gpus).replace("0000:", "")
+    return _PATHS.get(row.gpu_path, "-")
 
 
-def _links(samples: _Samples, names: list[str]) -> Table:
+def _links(rows: tuple[LinkRow, ...]) -> Table:
     table = Table(title="Links without RDMA", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("netdev", "carrier", "Gb/s", "MTU", "flaps"):
-        table.add_column(column, justify="left" if column in ("netdev", "carrier") else "right")
-    for name in names:
-        carrier = samples.value(link.LINK_CARRIER.name, netdev=name)
+    for column in ("device", "carrier", "Gb/s", "MTU", "downs", "bad"):
+        table.add_column(column, justify="left" if column in ("device", "carrier") else "right")
+    for row in rows:
         table.add_row(
-            escape(name),
-            "-" if carrier is None else ("[green]up[/]" if carrier else "[red]down[/]"),
-            _number(samples.value(link.LINK_SPEED.name, netdev=name), 8e-9),
-            _number(samples.value(link.LINK_MTU.name, netdev=name)),
-            _number(samples.value(link.CARRIER_DOWN.name, netdev=name)),
+            escape(row.device),
+            "-" if row.carrier is None else ("[green]up[/]" if row.carrier else "[red]down[/]"),
+            _number(row.speed_bytes_per_second, 8e-9),
+            _number(row.mtu_bytes),
+            _number(row.downs),
+            f"[red]{row.unreadable_files:.0f}[/]" if row.unreadable_files else "0",
         )
     return table
-
-
-def _downs(samples: _Samples, netdev: str, key: dict[str, str]) -> float | None:
-    if netdev:
-        return samples.value(link.CARRIER_DOWN.name, netdev=netdev)
-    return samples.value(infiniband.LINK_DOWNED.name, **key)
-
-
-def _state(state: float | None) -> str:
-    if state is None:
-        return "[red]unreadable[/]"
-    word = _STATES.get(int(state), str(int(state)))
-    return f"[green]{word}[/]" if state == 4 else f"[red]{word}[/]"
 
 
 def _number(value: float | None, scale: float = 1) -> str:
     return "-" if value is None else f"{round(value * scale, 3):g}"
 
 
-def _pcie(samples: _Samples, device: str) -> str:
-    speed = samples.value(pcie.PCIE_SPEED.name, device=device)
-    width = samples.value(pcie.PCIE_WIDTH.name, device=device)
-    if speed is None or width is None:
+def _pcie(link: PcieLink | None) -> str:
+    if link is None:
         return "-"
-    text = f"{speed / 1e9:g} GT/s x{width:.0f}"
-    worse = (samples.value(pcie.PCIE_SPEED_MAX.name, device=device) or 0) > speed or (
-        samples.value(pcie.PCIE_WIDTH_MAX.name, device=device) or 0
-    ) > width
-    return f"[red]{text}[/]" if worse else text
+    text = f"{(link.transfers_per_second or 0) / 1e9:g} GT/s x{link.width_lanes:.0f}"
+    return f"[red]{text}[/]" if link.is_degraded else text

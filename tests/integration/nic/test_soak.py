@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from tests.fixtures.sys_tree import SysTree
 
+from fabricpulse.hostinfo.sources import HostSources
 from fabricpulse.nic.config import NicConfig
-from fabricpulse.nic.exporter import NicExporter, Sources
+from fabricpulse.nic.exporter import NicExporter
 
 
 @pytest.mark.timeout(600)  # seconds on an idle machine, minutes on one that is not
@@ -16,7 +17,7 @@ def test_soak(tmp_path):
     tree = SysTree(tmp_path / "sys")
     tree.mlx5_roce(0, gid_slots=4)
     tree.efa(1)
-    exporter = NicExporter(NicConfig(), sysfs=tree.root, sources=Sources(link_events=False))
+    exporter = NicExporter(NicConfig(), HostSources(tree.root, link_events=False))
     pages = os.sysconf("SC_PAGE_SIZE") / 2**20
     link, target = tree.root / "class/infiniband/rdmap1s0", tree.ib("rdmap1s0")
 
@@ -38,6 +39,6 @@ def test_soak(tmp_path):
             warm = look()
     end = look()
     exporter.close()
-    assert b'fabricpulse_nic_symbol_errors_total{device="mlx5_0",port="1"} 9960' in body
+    assert b'fabricpulse_nic_symbol_errors_total{device="eth0np0",rdma_device="mlx5_0",port="1"} 9960' in body
     assert end[0] - warm[0] < 2
     assert end[1] == warm[1]

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 from tests.fixtures.sys_tree import SysTree
 
+from fabricpulse.hostinfo.sources import HostSources, host_sources
 from fabricpulse.nic.config import NicConfig
-from fabricpulse.nic.exporter import NicExporter, Sources
+from fabricpulse.nic.exporter import NicExporter
 
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -38,8 +39,10 @@ class Samples(dict[tuple[str, tuple[tuple[str, str], ...]], float]):
         return [dict(ls) for (n, ls) in self if n == metric and labels.items() <= dict(ls).items()]
 
     def of_device(self, device: str) -> dict[object, float]:
-        """The samples that speak of one device, without those about the exporter's own work."""
-        return {key: value for key, value in self.items() if ("device", device) in key[1]}
+        """The samples of an RDMA device and its netdevs, or of a netdev."""
+        of_rdma = [labels for _, labels in self if ("rdma_device", device) in labels]
+        wanted = {("device", device), ("rdma_device", device)} | {labels[0] for labels in of_rdma}
+        return {key: value for key, value in self.items() if not wanted.isdisjoint(key[1])}
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -63,7 +66,7 @@ def scrape(tree):
     def once(config: NicConfig | None = None, *, fresh: bool = False) -> Samples:
         key = repr(config)
         if fresh or key not in exporters:
-            exporters[key] = NicExporter(config or NicConfig(), sysfs=tree.root)
+            exporters[key] = NicExporter(config or NicConfig(), host_sources(tree.root))
             made.append(exporters[key])
         return Samples.parse(exporters[key].collect_once())
 
@@ -74,11 +77,12 @@ def scrape(tree):
 
 @pytest.fixture
 def collect(tree):
-    """Collects once from the tree; `sources` replaces parts of the kernel."""
+    """Collects once from the tree; `sources` (ethtool, dcb, rdma) take the place of the kernel's interfaces."""
     made = []
 
     def once(config=None, **sources):
-        exporter = NicExporter(config or NicConfig(), sysfs=tree.root, sources=Sources(**sources))
+        made_of = {name: (lambda source=source: source) for name, source in sources.items()}
+        exporter = NicExporter(config or NicConfig(), HostSources(tree.root, **made_of))
         made.append(exporter)
         return Samples.parse(exporter.collect_once())
 

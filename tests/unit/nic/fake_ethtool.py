@@ -3,7 +3,7 @@
 import errno
 from typing import Any
 
-from fabricpulse.nic.kernel.ethtool import Statistics
+from fabricpulse.hostinfo.netlink.ethtool import Statistics
 
 
 class FakeEthtool:

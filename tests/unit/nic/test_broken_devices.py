@@ -1,8 +1,10 @@
 """One broken NIC of ten costs nothing of the other nine."""
 
 import errno
+import logging
 import math
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from tests.fixtures.broken_nic import VICTIM, WAYS, garbage, permission_denied
 from fabricpulse.nic.config import NicConfig
 
 RAW = NicConfig(raw_counters=True)
+NETDEV = "eth3np0"
 
 
 @pytest.mark.parametrize(("break_it", "is_error"), WAYS, ids=lambda way: getattr(way, "__name__", ""))
@@ -29,11 +32,10 @@ def test_the_other_nine_are_whole(tree, scrape, break_it, is_error, when):
     for name in names:
         if name != VICTIM:
             assert broken.of_device(name) == healthy.of_device(name)
-    failures = broken.get_one("fabricpulse_nic_device_read_failures", device=VICTIM)
-    if is_error:
-        assert failures and failures > 0
-    else:
-        assert not failures
+    rows = broken.labels("fabricpulse_nic_device_read_failures")
+    of_victim = [row for row in rows if row["rdma_device"] == VICTIM or row["device"] == NETDEV]
+    failures = sum(broken.get_one("fabricpulse_nic_device_read_failures", **row) for row in of_victim)
+    assert (failures > 0) == is_error
 
 
 @pytest.mark.parametrize("moment", ["opening", "reading"])
@@ -80,9 +82,9 @@ def test_a_device_that_disappears_during_a_scrape(tree, scrape, monkeypatch, mom
         if name != VICTIM:
             assert during.of_device(name) == healthy.of_device(name)
             assert after.of_device(name) == healthy.of_device(name)
-    assert during.get_one("fabricpulse_nic_port_state", device=VICTIM) == 4
-    assert during.get_one("fabricpulse_nic_transmitted_bytes_total", device=VICTIM) is None
-    assert after.get_one("fabricpulse_nic_port_state", device=VICTIM) is None
+    assert during.get_one("fabricpulse_nic_port_state", rdma_device=VICTIM) == 4
+    assert during.get_one("fabricpulse_nic_transmitted_bytes_total", rdma_device=VICTIM) is None
+    assert after.get_one("fabricpulse_nic_port_state", rdma_device=VICTIM) is None
 
 
 def test_broken_file_costs_only_its_own_series(tree, scrape):
@@ -92,10 +94,48 @@ def test_broken_file_costs_only_its_own_series(tree, scrape):
     garbage(tree)
     broken = scrape()
     lost = healthy.of_device(VICTIM).keys() - broken.of_device(VICTIM).keys()
-    assert lost == {("fabricpulse_nic_received_bytes_total", (("device", VICTIM), ("port", "1")))}
+    assert lost == {
+        (
+            "fabricpulse_nic_received_bytes_total",
+            (("device", "eth3np0"), ("rdma_device", VICTIM), ("port", "1")),
+        )
+    }
     assert broken.get_one("fabricpulse_scrape_collector_success", collector="infiniband") == 0
     assert broken.get_one("fabricpulse_scrape_collector_success", collector="netdev") == 1
     assert broken.get_one("fabricpulse_nic_read_failures_total", reason="unparsable") >= 1
+
+
+def test_the_log_says_which_file_and_why(tree, scrape, caplog):
+    """A person is told the path and the reason, once, and not again while nothing changes."""
+    tree.mlx5_roce(0)
+    path = tree.port("mlx5_0") / "counters/symbol_error"
+    tree.write(path, "garbage")
+    with caplog.at_level(logging.WARNING):
+        scrape()
+        scrape()
+    (told,) = [record for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert told.fields["target"] == "mlx5_0"
+    assert told.fields["error"].endswith("ports/1/counters/symbol_error: unparsable")
+
+
+def test_a_nic_without_statistics_is_told(tree, scrape):
+    """What else there is of the link is exported, and the missing directory is an error with a reason of its own."""
+    tree.mlx5_roce(0)
+    shutil.rmtree(tree.net("eth0np0") / "statistics")
+    got = scrape()
+    assert got.get_one("fabricpulse_nic_link_mtu_bytes", device="eth0np0") == 9000
+    assert got.get_one("fabricpulse_nic_link_received_bytes_total", device="eth0np0") is None
+    assert got.get_one("fabricpulse_nic_device_read_failures", device="eth0np0", rdma_device="") == 1
+    assert got.get_one("fabricpulse_nic_read_failures_total", reason="no_statistics") >= 1
+    assert got.get_one("fabricpulse_scrape_collector_success", collector="inventory") == 0
+
+
+def test_what_is_no_link_among_the_links_is_no_error(tree, scrape):
+    """The bonding driver keeps a plain file beside the links."""
+    tree.mlx5_roce(0)
+    tree.write(tree.root / "class/net/bonding_masters", "bond0")
+    got = scrape()
+    assert got.labels("fabricpulse_nic_device_read_failures", device="bonding_masters") == []
 
 
 def _permission_denied(tree, scrape) -> None:
@@ -106,7 +146,7 @@ def _permission_denied(tree, scrape) -> None:
     for name in names:
         if name != VICTIM:
             assert broken.of_device(name) == healthy.of_device(name)
-    assert broken.get_one("fabricpulse_nic_device_read_failures", device=VICTIM) == 2
+    assert broken.get_one("fabricpulse_nic_device_read_failures", rdma_device=VICTIM) == 2
     assert broken.get_one("fabricpulse_nic_read_failures_total", reason="permission") == 2
 
 

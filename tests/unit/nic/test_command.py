@@ -1,5 +1,6 @@
 """`fabricpulse nic` as it is called: once, show, flags, mistakes; and the exposition as a whole."""
 
+import json
 import os
 import re
 import shutil
@@ -12,10 +13,11 @@ from click.testing import CliRunner
 from tests.fixtures.sys_tree import SysTree
 
 from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.hostinfo.device_filter import DeviceFilter
+from fabricpulse.nic import collectors
 from fabricpulse.nic.command import command
-from fabricpulse.nic.config import COLLECTORS
-from fabricpulse.nic.filters import DeviceFilter
 from fabricpulse.nic.metrics import METRICS
+from fabricpulse.nic.registry import registered
 
 GOLDEN = Path(__file__).parents[2] / "fixtures/nic_metrics.txt"
 PROMTOOL = shutil.which(
@@ -158,7 +160,7 @@ def test_flags_have_precedence_over_the_file(tree, tmp_path):
 def test_an_unknown_collector_in_the_file(tree, tmp_path):
     config = tmp_path / "nic.yaml"
     config.write_text("collectors: {infinband: false}\n")
-    with pytest.raises(ConfigError, match="unknown collector 'infinband'; known: infiniband"):
+    with pytest.raises(ConfigError, match="unknown collector 'infinband'; known: bonding, dcb"):
         invoke(tree, "--once", "--config", str(config))
 
 
@@ -169,9 +171,9 @@ def test_an_unknown_collector_in_the_file(tree, tmp_path):
         ("device: {include: '('}", "device.include is not a regular expression"),
         ("nccl: {address_range: 10.0.0.1}", "has no prefix length"),
         ("nccl: {address_range: 'fd00::/8'}", "is not of address_family AF_INET"),
-        ("stall_seconds: 0", "stall_seconds must be above 0"),
-        ("stall_seconds: .nan", "stall_seconds: nan is no number"),
-        ("gid: {refresh_seconds: .inf}", "gid.refresh_seconds: inf is no number"),
+        ("stall_s: 0", "stall_s must be above 0"),
+        ("stall_s: .nan", "stall_s: nan is no number"),
+        ("gid: {refresh_s: .inf}", "gid.refresh_s: inf is no number"),
         ("sample_cap: 0", "sample_cap must be at least 1"),
         ("flaps: {event_log_max_bytes: 1}", "event_log_max_bytes must be at least"),
     ],
@@ -188,8 +190,8 @@ def test_show(tree):
     everything(tree)
     (tree.port("mlx5_0") / "rate").write_text("fast\n")
     text = invoke(tree, "show").output
-    row = next(line for line in text.splitlines() if line.strip().startswith("mlx5_0/1"))
-    place = ["mlx5_0/1", "eth0np0", "active"]
+    row = next(line for line in text.splitlines() if "mlx5_0/1" in line)
+    place = ["eth0np0", "mlx5_0/1", "active"]
     assert row.split() == [*place, "-", "1", "3", "32", "GT/s", "x16", "0", "11:00.0", "28.41.1000", "1"]
     assert any("mlx5_8/1" in line and "down" in line for line in text.splitlines())
     assert "GID index for NCCL: the same on all active RoCE ports" in text
@@ -215,6 +217,29 @@ def test_show_names_a_device_that_has_no_ports(tree):
     assert row.split()[-1] == "1"
 
 
-def test_collectors_and_their_order_are_known():
-    """The configuration's names are those of the collectors."""
-    assert len(set(COLLECTORS)) == len(COLLECTORS)
+def test_show_as_json(tree):
+    """The same for a program: base units, None for what is not known, one object."""
+    everything(tree)
+    (tree.port("mlx5_0") / "rate").write_text("fast\n")
+    found = json.loads(invoke(tree, "show", "--output", "json").stdout)
+    port = next(row for row in found["rdma_ports"] if row["rdma_device"] == "mlx5_0")
+    assert (port["device"], port["port"], port["state"]) == ("eth0np0", "1", "active")
+    assert (port["rate_bytes_per_second"], port["unreadable_files"]) == (None, 1)
+    assert port["pcie"]["width_lanes"] == 16
+    assert port["gpus"] == ["0000:11:00.0"]
+    assert found["nccl_gid_index_consistent"] is True
+    plain = {row["device"] for row in found["links"]}
+    assert not plain & {row["device"] for row in found["rdma_ports"]}
+
+
+def test_a_collector_is_registered_by_being_in_the_folder():
+    """Every module of `collectors` has one, with its flag; metrics are declared once."""
+    folder = Path(collectors.__path__[0])
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "base"}
+    found = registered()
+    assert modules == {entry.collector.__module__.rpartition(".")[2] for entry in found.values()}
+    flags = CliRunner().invoke(command, ["--help"]).output
+    assert all(f"--collector.{name}" in flags for name in found)
+    names = [spec.name for spec in METRICS]
+    assert len(set(names)) == len(names)
+    assert all(entry.metrics for name, entry in found.items() if name != "queue_pairs")

@@ -5,10 +5,10 @@ import struct
 
 import pytest
 
-from fabricpulse.nic.kernel.attributes import attribute
-from fabricpulse.nic.kernel.dcb import DcbState, KernelDcb, parse_dcb
+from fabricpulse.hostinfo.netlink.attributes import attribute
+from fabricpulse.hostinfo.netlink.dcb import DcbState, KernelDcb, parse_dcb
 
-ETH0 = {"netdev": "eth0np0"}
+ETH0 = {"device": "eth0np0"}
 
 
 class FakeDcb:

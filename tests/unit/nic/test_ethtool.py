@@ -5,10 +5,10 @@ import errno
 import pytest
 from tests.unit.nic.fake_ethtool import FakeEthtool
 
+from fabricpulse.hostinfo.netlink.ethtool import KernelEthtool
 from fabricpulse.nic.config import DeviceSection, NicConfig
-from fabricpulse.nic.kernel.ethtool import KernelEthtool
 
-ETH0 = {"netdev": "eth0np0"}
+ETH0 = {"device": "eth0np0"}
 
 
 def test_mlx5_statistics(tree, collect):
@@ -60,7 +60,7 @@ def test_bnxt_statistics(tree, collect):
              "pfc_pri3_tx_transitions": 2, "rx_pause_frames": 8}
         )
     )  # fmt: skip
-    link = {"netdev": "ens0f0np0"}
+    link = {"device": "ens0f0np0"}
     assert got.get_one("fabricpulse_nic_pfc_pause_frames_received_total", priority="3", **link) == 5
     assert got.get_one("fabricpulse_nic_pfc_pause_received_seconds_total", priority="3", **link) == 1
     assert got.get_one("fabricpulse_nic_pfc_pause_frames_transmitted_total", priority="3", **link) == 6
@@ -81,8 +81,8 @@ def test_one_netdev_without_ethtool_costs_no_other(tree, collect):
 
     got = collect(ethtool=Failing({"rx_prio0_pause": 4}))
     received = got.labels("fabricpulse_nic_pfc_pause_frames_received_total")
-    assert [labels["netdev"] for labels in received] == ["eth1np0"]
-    assert got.get_one("fabricpulse_nic_device_read_failures", device="mlx5_0") == 1
+    assert [labels["device"] for labels in received] == ["eth1np0"]
+    assert got.get_one("fabricpulse_nic_device_read_failures", device="eth0np0", rdma_device="") == 1
     assert got.get_one("fabricpulse_scrape_collector_success", collector="ethtool") == 0
 
 

@@ -4,8 +4,8 @@ import ipaddress
 
 import pytest
 
+from fabricpulse.hostinfo.gid_rules import Gid, NcclRules, nccl_index, parse_gid, roce_v2_index
 from fabricpulse.nic.config import GidSection, NcclSection, NicConfig
-from fabricpulse.nic.gid_rules import Gid, NcclRules, nccl_index, parse_gid, roce_v2_index
 
 LOCAL = bytes.fromhex("fe80000000000000ba3fd2fffe001020")
 IPV4 = bytes.fromhex("00000000000000000000ffff0a00010b")
@@ -81,7 +81,7 @@ def test_what_is_no_gid(text):
     assert parse_gid(text) is None
 
 
-ALWAYS = NicConfig(gid=GidSection(refresh_seconds=0))
+ALWAYS = NicConfig(gid=GidSection(refresh_s=0))
 
 
 def test_the_table_as_exported(tree, scrape):
@@ -89,12 +89,12 @@ def test_the_table_as_exported(tree, scrape):
     tree.mlx5_roce(0)
     tree.mlx5_roce(1)
     got = scrape()
-    assert got.get_one("fabricpulse_nic_gid_entries", device="mlx5_0", type="RoCE v2") == 2
-    assert got.get_one("fabricpulse_nic_gid_entries", device="mlx5_0", type="IB/RoCE v1") == 2
-    (third,) = got.labels("fabricpulse_nic_gid_info", device="mlx5_0", index="3")
+    assert got.get_one("fabricpulse_nic_gid_entries", rdma_device="mlx5_0", type="RoCE v2") == 2
+    assert got.get_one("fabricpulse_nic_gid_entries", rdma_device="mlx5_0", type="IB/RoCE v1") == 2
+    (third,) = got.labels("fabricpulse_nic_gid_info", rdma_device="mlx5_0", index="3")
     assert third["gid"] == "0000:0000:0000:0000:0000:ffff:0a00:0100"
-    assert (third["gid_type"], third["netdev"]) == ("RoCE v2", "eth0np0")
-    assert got.get_one("fabricpulse_nic_nccl_gid_index", device="mlx5_0") == 3
+    assert (third["gid_type"], third["gid_device"]) == ("RoCE v2", "eth0np0")
+    assert got.get_one("fabricpulse_nic_nccl_gid_index", rdma_device="mlx5_0") == 3
     assert got.get_one("fabricpulse_nic_nccl_gid_index_consistent") == 1
 
 
@@ -115,14 +115,14 @@ def test_an_index_that_moves_after_a_flap(tree, scrape):
     """The address goes with the link and comes back at another index: a move and the changes are counted."""
     tree.mlx5_roce(0)
     got = scrape(ALWAYS)
-    assert got.get_one("fabricpulse_nic_gid_index_moves_total", device="mlx5_0") == 0
+    assert got.get_one("fabricpulse_nic_gid_index_moves_total", rdma_device="mlx5_0") == 0
     tree.gids("mlx5_0", {0: ("fe80:0000:0000:0000:ba3f:d2ff:fe00:1000", "IB/RoCE v1", "eth0np0")})
     got = scrape(ALWAYS)
-    assert got.get_one("fabricpulse_nic_gid_table_changes_total", device="mlx5_0") == 3
+    assert got.get_one("fabricpulse_nic_gid_table_changes_total", rdma_device="mlx5_0") == 3
     tree.roce_gids("mlx5_0", 0, "eth0np0", offset=2)
     got = scrape(ALWAYS)
-    assert got.get_one("fabricpulse_nic_nccl_gid_index", device="mlx5_0") == 5
-    assert got.get_one("fabricpulse_nic_gid_index_moves_total", device="mlx5_0") == 1
+    assert got.get_one("fabricpulse_nic_nccl_gid_index", rdma_device="mlx5_0") == 5
+    assert got.get_one("fabricpulse_nic_gid_index_moves_total", rdma_device="mlx5_0") == 1
 
 
 def test_an_all_zero_table(tree, scrape):
@@ -130,10 +130,10 @@ def test_an_all_zero_table(tree, scrape):
     tree.mlx5_roce(0)
     tree.gids("mlx5_0", {})
     got = scrape()
-    assert got.labels("fabricpulse_nic_gid_info", device="mlx5_0") == []
-    assert got.get_one("fabricpulse_nic_nccl_gid_index", device="mlx5_0") is None
+    assert got.labels("fabricpulse_nic_gid_info", rdma_device="mlx5_0") == []
+    assert got.get_one("fabricpulse_nic_nccl_gid_index", rdma_device="mlx5_0") is None
     assert got.get_one("fabricpulse_nic_nccl_gid_index_consistent") == 0
-    assert got.get_one("fabricpulse_nic_device_read_failures", device="mlx5_0") == 0
+    assert got.get_one("fabricpulse_nic_device_read_failures", rdma_device="mlx5_0") == 0
 
 
 def test_entries_are_capped(tree, scrape):
@@ -142,5 +142,5 @@ def test_entries_are_capped(tree, scrape):
     entries = {i: (f"0000:0000:0000:0000:0000:ffff:0a01:{i:04x}", "RoCE v2", "eth0np0") for i in range(200)}
     tree.gids("mlx5_0", entries, size=255)
     got = scrape(NicConfig(gid=GidSection(max_info=10), nccl=NcclSection(address_range="10.1.0.5/32")))
-    assert len(got.labels("fabricpulse_nic_gid_info", device="mlx5_0")) == 10
-    assert got.get_one("fabricpulse_nic_gid_entries", device="mlx5_0", type="RoCE v2") == 200
+    assert len(got.labels("fabricpulse_nic_gid_info", rdma_device="mlx5_0")) == 10
+    assert got.get_one("fabricpulse_nic_gid_entries", rdma_device="mlx5_0", type="RoCE v2") == 200

@@ -15,9 +15,9 @@ from tests.fixtures.sys_tree import (
 )
 
 from fabricpulse.nic.config import DeviceSection, NicConfig
-from fabricpulse.nic.rdma_vocabulary import HW_COUNTERS
+from fabricpulse.nic.rdma_counter_map import HW_COUNTERS
 
-MLX5 = {"device": "mlx5_0", "port": "1"}
+MLX5 = {"rdma_device": "mlx5_0", "port": "1"}
 
 
 def test_state_rate_and_identity(tree, scrape):
@@ -28,15 +28,15 @@ def test_state_rate_and_identity(tree, scrape):
     assert got.get_one("fabricpulse_nic_port_up", **MLX5) == 1
     assert got.get_one("fabricpulse_nic_port_physical_state", **MLX5) == 5
     assert got.get_one("fabricpulse_nic_port_rate_bytes_per_second", **MLX5) == 50e9
-    assert got.get_one("fabricpulse_nic_port_up", device="mlx5_8") == 0
-    assert got.get_one("fabricpulse_nic_port_physical_state", device="mlx5_8") == 3
-    (info,) = got.labels("fabricpulse_nic_info", device="mlx5_0")
+    assert got.get_one("fabricpulse_nic_port_up", rdma_device="mlx5_8") == 0
+    assert got.get_one("fabricpulse_nic_port_physical_state", rdma_device="mlx5_8") == 3
+    (info,) = got.labels("fabricpulse_nic_info", rdma_device="mlx5_0")
     assert info["firmware"] == "28.41.1000"
     assert info["board"] == "MT_0000000838"
     assert info["driver"] == "mlx5_core"
     assert info["pci_address"] == "0000:10:00.0"
-    (port,) = got.labels("fabricpulse_nic_port_info", device="mlx5_0")
-    assert (port["netdev"], port["link_layer"]) == ("eth0np0", "Ethernet")
+    (port,) = got.labels("fabricpulse_nic_port_info", rdma_device="mlx5_0")
+    assert (port["device"], port["link_layer"]) == ("eth0np0", "Ethernet")
 
 
 def test_units(tree, scrape):
@@ -48,7 +48,7 @@ def test_units(tree, scrape):
     assert got.get_one("fabricpulse_nic_received_bytes_total", **MLX5) == 52_991_922_946_220
     assert got.get_one("fabricpulse_nic_transmitted_bytes_total", **MLX5) == pytest.approx(4 * 2.0**64)
     assert got.get_one("fabricpulse_nic_hw_counters_lifespan_seconds", **MLX5) == 0.01
-    assert got.get_one("fabricpulse_nic_link_speed_bytes_per_second", device="mlx5_0") == 50e9
+    assert got.get_one("fabricpulse_nic_link_speed_bytes_per_second", device="eth0np0") == 50e9
 
 
 def test_absent_is_absent_and_not_zero(tree, scrape):
@@ -61,8 +61,8 @@ def test_absent_is_absent_and_not_zero(tree, scrape):
     assert got.get_one("fabricpulse_nic_symbol_errors_total", **MLX5) is None
     assert got.get_one("fabricpulse_nic_link_downed_total", **MLX5) is None
     # -1 is the kernel's word for "no speed".
-    assert got.get_one("fabricpulse_nic_link_speed_bytes_per_second", device="mlx5_8") is None
-    assert got.get_one("fabricpulse_nic_device_read_failures", device="mlx5_0") == 0
+    assert got.get_one("fabricpulse_nic_link_speed_bytes_per_second", device="eth8np0") is None
+    assert got.get_one("fabricpulse_nic_device_read_failures", rdma_device="mlx5_0") == 0
 
 
 def test_infiniband_ports(tree, scrape):
@@ -70,10 +70,10 @@ def test_infiniband_ports(tree, scrape):
     tree.mlx5_roce(0)
     tree.mlx5_ib(9)
     got = scrape()
-    assert got.get_one("fabricpulse_nic_port_lid", device="mlx5_9") == 26
-    assert got.get_one("fabricpulse_nic_port_lid", device="mlx5_0") is None
-    assert got.get_one("fabricpulse_nic_pkey_entries", device="mlx5_9") == 2
-    assert got.get_one("fabricpulse_nic_pkey_first", device="mlx5_0") == 0xFFFF
+    assert got.get_one("fabricpulse_nic_port_lid", rdma_device="mlx5_9") == 26
+    assert got.get_one("fabricpulse_nic_port_lid", rdma_device="mlx5_0") is None
+    assert got.get_one("fabricpulse_nic_pkey_entries", rdma_device="mlx5_9") == 2
+    assert got.get_one("fabricpulse_nic_pkey_first", rdma_device="mlx5_0") == 0xFFFF
 
 
 @pytest.mark.parametrize(
@@ -101,29 +101,29 @@ def test_one_vocabulary(tree, scrape, make, device, raw, metric):
     getattr(tree, make)(1)
     tree.write(tree.port(device) / "hw_counters" / raw, 4711)
     got = scrape()
-    assert got.get_one(f"fabricpulse_nic_{metric}", device=device) == 4711
-    assert got.get_one("fabricpulse_nic_device_read_failures", device=device) == 0
+    assert got.get_one(f"fabricpulse_nic_{metric}", rdma_device=device) == 4711
+    assert got.get_one("fabricpulse_nic_device_read_failures", rdma_device=device) == 0
 
 
 def test_irdma_sums_ipv4_and_ipv6(tree, scrape):
     tree.irdma(0)
     tree.write(tree.port("irdma0") / "hw_counters/ip4InOctets", 1000)
     tree.write(tree.port("irdma0") / "hw_counters/ip6InOctets", 234)
-    assert scrape().get_one("fabricpulse_nic_received_bytes_total", device="irdma0") == 1234
+    assert scrape().get_one("fabricpulse_nic_received_bytes_total", rdma_device="irdma0") == 1234
 
 
 @pytest.mark.parametrize("part", [b"N/A", b"garbage", None])
 def test_a_sum_whose_part_cannot_be_had_is_absent(tree, scrape, part):
     """The other part alone would look like a counter that was reset."""
     tree.irdma(0)
-    assert scrape().get_one("fabricpulse_nic_received_bytes_total", device="irdma0") is not None
+    assert scrape().get_one("fabricpulse_nic_received_bytes_total", rdma_device="irdma0") is not None
     file = tree.port("irdma0") / "hw_counters/ip6InOctets"
     if part is None:
         file.unlink()
         file.symlink_to(file.name)
     else:
         tree.write(file, part)
-    assert scrape().get_one("fabricpulse_nic_received_bytes_total", device="irdma0") is None
+    assert scrape().get_one("fabricpulse_nic_received_bytes_total", rdma_device="irdma0") is None
 
 
 def test_irdma_of_the_third_generation(tree, scrape):
@@ -139,8 +139,8 @@ def test_irdma_of_the_third_generation(tree, scrape):
         ("RetransSegs", "retransmits_total"),
     ):
         value = 100 + IRDMA_GEN3_HW.index(name)
-        assert got.get_one(f"fabricpulse_nic_{metric}", device="irdma1") == value
-        assert got.get_one("fabricpulse_nic_raw_value", device="irdma1", name=name) == value
+        assert got.get_one(f"fabricpulse_nic_{metric}", rdma_device="irdma1") == value
+        assert got.get_one("fabricpulse_nic_raw_value", rdma_device="irdma1", name=name) == value
 
 
 def test_names_of_a_representor(tree, scrape):
@@ -152,7 +152,7 @@ def test_names_of_a_representor(tree, scrape):
     scrape()
     tree.write(folder / "vport_out_of_buffer", 5)
     got = scrape()
-    assert got.get_one("fabricpulse_nic_out_of_buffer_drops_total", device="mlx5_1") == (1 << 32) + 5
+    assert got.get_one("fabricpulse_nic_out_of_buffer_drops_total", rdma_device="mlx5_1") == (1 << 32) + 5
 
 
 @pytest.mark.parametrize(
@@ -177,16 +177,16 @@ def test_raw_names_are_behind_a_flag(tree, scrape):
     tree.irdma(1)
     assert scrape().labels("fabricpulse_nic_raw_value") == []
     got = scrape(NicConfig(raw_counters=True))
-    assert len(got.labels("fabricpulse_nic_raw_value", device="mlx5_0", directory="counters")) == len(
+    assert len(got.labels("fabricpulse_nic_raw_value", rdma_device="mlx5_0", directory="counters")) == len(
         PORT_COUNTERS
     )
     position = PORT_COUNTERS.index("port_rcv_data")
-    raw = got.get_one("fabricpulse_nic_raw_value", device="mlx5_0", name="port_rcv_data")
+    raw = got.get_one("fabricpulse_nic_raw_value", rdma_device="mlx5_0", name="port_rcv_data")
     assert raw == counter_value(0, position, "port_rcv_data")
     assert got.get_one("fabricpulse_nic_received_bytes_total", **MLX5) == 4 * raw
-    assert got.get_one("fabricpulse_nic_raw_value", device="irdma1", name="tcpInOptErrors") is not None
-    plain = scrape().get_one("fabricpulse_nic_received_bytes_total", device="irdma1")
-    assert got.get_one("fabricpulse_nic_received_bytes_total", device="irdma1") == plain
+    assert got.get_one("fabricpulse_nic_raw_value", rdma_device="irdma1", name="tcpInOptErrors") is not None
+    plain = scrape().get_one("fabricpulse_nic_received_bytes_total", rdma_device="irdma1")
+    assert got.get_one("fabricpulse_nic_received_bytes_total", rdma_device="irdma1") == plain
 
 
 def test_a_counter_that_wraps_at_32_bits_goes_on(tree, scrape):
@@ -227,7 +227,7 @@ def test_devices_come_go_and_change(tree, scrape):
     tree.mlx5_roce(2)
     got = scrape()
     assert got.of_device("mlx5_1") == {}
-    assert got.get_one("fabricpulse_nic_port_state", device="mlx5_2") == 4
+    assert got.get_one("fabricpulse_nic_port_state", rdma_device="mlx5_2") == 4
     # Reloaded: new directories under the old name, with other firmware.
     tree.link(old, target)
     new = tree.ib("mlx5_0").rename(tree.ib("mlx5_0").with_name("old"))
@@ -235,7 +235,7 @@ def test_devices_come_go_and_change(tree, scrape):
     tree.rdma("again", 0, pci=tree.ib("mlx5_2").parents[1], fw="28.99.0", board=None, hca=None)
     (tree.root / "class/infiniband/mlx5_0").unlink()
     (tree.root / "class/infiniband/mlx5_0").symlink_to((tree.root / "class/infiniband/again").resolve())
-    assert scrape().labels("fabricpulse_nic_info", device="mlx5_0")[0]["firmware"] == "28.99.0"
+    assert scrape().labels("fabricpulse_nic_info", rdma_device="mlx5_0")[0]["firmware"] == "28.99.0"
 
 
 def test_dual_port_device(tree, scrape):
@@ -248,10 +248,10 @@ def test_dual_port_device(tree, scrape):
         "mlx5_0", {0: ("fe80:0000:0000:0000:ba3f:d2ff:fe00:1028", "RoCE v2", "eth0np1")}, port=2, size=4
     )
     got = scrape()
-    assert got.get_one("fabricpulse_nic_port_up", device="mlx5_0", port="1") == 1
-    assert got.get_one("fabricpulse_nic_port_up", device="mlx5_0", port="2") == 0
-    assert got.labels("fabricpulse_nic_port_info", port="2")[0]["netdev"] == "eth0np1"
-    assert got.labels("fabricpulse_nic_carrier_changes_total", netdev="eth0np1")[0]["port"] == "2"
+    assert got.get_one("fabricpulse_nic_port_up", rdma_device="mlx5_0", port="1") == 1
+    assert got.get_one("fabricpulse_nic_port_up", rdma_device="mlx5_0", port="2") == 0
+    assert got.labels("fabricpulse_nic_port_info", port="2")[0]["device"] == "eth0np1"
+    assert got.get_one("fabricpulse_nic_carrier_changes_total", device="eth0np1") is not None
 
 
 def test_networks_from_the_configuration(tree, scrape):
@@ -259,7 +259,9 @@ def test_networks_from_the_configuration(tree, scrape):
     tree.mlx5_roce(0)
     tree.mlx5_roce(1)
     got = scrape(NicConfig(networks={"mlx5_0": "rail0", "eth1np0": "rail1"}))
-    networks = {labels["device"]: labels["network"] for labels in got.labels("fabricpulse_nic_port_info")}
+    networks = {
+        labels["rdma_device"]: labels["network"] for labels in got.labels("fabricpulse_nic_port_info")
+    }
     assert networks == {"mlx5_0": "rail0", "mlx5_1": "rail1"}
 
 
@@ -288,7 +290,7 @@ def test_filters_apply_before_any_read(tree, scrape, monkeypatch, section, kept)
 
     monkeypatch.setattr(os, "open", recording_open)
     got = scrape(NicConfig(device=section))
-    assert {labels["device"] for labels in got.labels("fabricpulse_nic_port_state")} == kept
+    assert {labels["rdma_device"] for labels in got.labels("fabricpulse_nic_port_state")} == kept
     assert opened
     for index in range(3):
         if f"mlx5_{index}" not in kept:
@@ -320,4 +322,4 @@ def test_a_counter_that_declines_is_left_alone(tree, scrape, monkeypatch):
         got = scrape()
     assert asked == 1
     assert got.get_one("fabricpulse_nic_symbol_errors_total", **MLX5) is None
-    assert got.get_one("fabricpulse_nic_device_read_failures", device="mlx5_0") == 0
+    assert got.get_one("fabricpulse_nic_device_read_failures", rdma_device="mlx5_0") == 0

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from tests.unit.nic.conftest import Samples, until
 
+from fabricpulse.hostinfo.kernel_log import classify, parse_record
+from fabricpulse.hostinfo.kmsg import KmsgReader
+from fabricpulse.hostinfo.sources import HostSources
 from fabricpulse.nic.collectors.kernel_log import KernelLogCollector
 from fabricpulse.nic.config import NicConfig
-from fabricpulse.nic.exporter import NicExporter, Sources
-from fabricpulse.nic.kernel.kmsg import KmsgReader
-from fabricpulse.nic.kernel_log import classify, parse_record
+from fabricpulse.nic.exporter import NicExporter
 
 MLX5 = "mlx5_core 0000:10:00.0"
 BNXT = "bnxt_en 0000:21:00.0 ens0f0np0"
@@ -103,7 +104,7 @@ def test_kernel_records():
 async def test_kernel_log_counts_only_known_nics(tree, tmp_path):
     """Records as /dev/kmsg gives them, one a read: counted by device and kind, and told in the event log."""
     tree.mlx5_roce(0, gid_slots=4)
-    exporter = NicExporter(NicConfig(), sysfs=tree.root, run_dir=tmp_path, sources=Sources(link_events=False))
+    exporter = NicExporter(NicConfig(), HostSources(tree.root, link_events=False), run_dir=tmp_path)
     await exporter.start()
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     here.setblocking(False)
@@ -125,8 +126,8 @@ async def test_kernel_log_counts_only_known_nics(tree, tmp_path):
         there.close()
         exporter.stop()
     messages = "fabricpulse_nic_kernel_messages_total"
-    assert got.get_one(messages, device="mlx5_0", kind="module_unplugged") == 2
-    assert got.get_one(messages, device="mlx5_0", kind="link_down") == 1
+    assert got.get_one(messages, device="eth0np0", kind="module_unplugged") == 2
+    assert got.get_one(messages, device="eth0np0", kind="link_down") == 1
     assert len(got.labels(messages)) == 2
     assert (tmp_path / "nic-events.jsonl").read_text().count("Cable unplugged") == 2
 

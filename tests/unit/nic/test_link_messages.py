@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from fabricpulse.nic import link_messages as wire
+from fabricpulse.hostinfo.netlink import link_messages as wire
 
 
 def link(

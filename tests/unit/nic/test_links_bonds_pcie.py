@@ -14,9 +14,9 @@ def test_an_admin_down_link_has_no_carrier_sample(tree, scrape):
     tree.mlx5_roce(0)
     tree.write(tree.net("eth0np0") / "flags", "0x1002")
     got = scrape()
-    assert got.get_one("fabricpulse_nic_link_admin_up", netdev="eth0np0") == 0
-    assert got.get_one("fabricpulse_nic_link_carrier", netdev="eth0np0") is None
-    assert got.get_one("fabricpulse_nic_carrier_down_changes_total", netdev="eth0np0") == 1
+    assert got.get_one("fabricpulse_nic_link_admin_up", device="eth0np0") == 0
+    assert got.get_one("fabricpulse_nic_link_carrier", device="eth0np0") is None
+    assert got.get_one("fabricpulse_nic_carrier_down_changes_total", device="eth0np0") == 1
 
 
 def test_a_carrier_that_declined_is_back_at_the_next_scrape(tree, scrape, monkeypatch):
@@ -33,15 +33,15 @@ def test_a_carrier_that_declined_is_back_at_the_next_scrape(tree, scrape, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", pread)
-        assert scrape().get_one("fabricpulse_nic_link_carrier", netdev="eth0np0") is None
-    assert scrape().get_one("fabricpulse_nic_link_carrier", netdev="eth0np0") == 1
+        assert scrape().get_one("fabricpulse_nic_link_carrier", device="eth0np0") is None
+    assert scrape().get_one("fabricpulse_nic_link_carrier", device="eth0np0") == 1
 
 
 def test_virtual_links_are_left_out(tree, scrape):
     """lo, containers' veths and bridges are no NICs; a link of another name is one, PCI function or not."""
     for index, name in enumerate(("lo", "veth12ab", "docker0", "br-0fa1", "cali123", "rail0")):
         tree.netdev(name, index, pci=None)
-    names = {labels["netdev"] for labels in scrape().labels("fabricpulse_nic_link_mtu_bytes")}
+    names = {labels["device"] for labels in scrape().labels("fabricpulse_nic_link_mtu_bytes")}
     assert names == {"rail0"}
 
 
@@ -51,15 +51,13 @@ def test_a_bond_and_its_slaves(tree, scrape):
     tree.write(tree.net("eno2np1") / "bonding_slave/mii_status", "down")
     tree.write(tree.net("eno2np1") / "bonding_slave/link_failure_count", 7)
     got = scrape()
-    assert got.labels("fabricpulse_nic_port_info", device="mlx5_bond_0")[0]["netdev"] == "bond0"
-    assert got.get_one("fabricpulse_nic_bond_slaves", bond="bond0", mode="802.3ad") == 2
-    assert got.get_one("fabricpulse_nic_bond_slave_up", netdev="eno1np0") == 1
-    assert got.get_one("fabricpulse_nic_bond_slave_up", netdev="eno2np1") == 0
-    assert got.get_one("fabricpulse_nic_bond_slave_link_failures_total", netdev="eno2np1") == 7
-    devices = {
-        labels["netdev"]: labels["device"] for labels in got.labels("fabricpulse_nic_carrier_changes_total")
-    }
-    assert devices == {"bond0": "mlx5_bond_0", "eno1np0": "mlx5_bond_0", "eno2np1": "mlx5_bond_0"}
+    assert got.labels("fabricpulse_nic_port_info", rdma_device="mlx5_bond_0")[0]["device"] == "bond0"
+    assert got.get_one("fabricpulse_nic_bond_slaves", device="bond0", mode="802.3ad") == 2
+    assert got.get_one("fabricpulse_nic_bond_slave_up", device="eno1np0", bond="bond0") == 1
+    assert got.get_one("fabricpulse_nic_bond_slave_up", device="eno2np1") == 0
+    assert got.get_one("fabricpulse_nic_bond_slave_link_failures_total", device="eno2np1") == 7
+    devices = {labels["device"] for labels in got.labels("fabricpulse_nic_carrier_changes_total")}
+    assert devices == {"bond0", "eno1np0", "eno2np1"}
     # A bond of BlueField-3 has no congestion-control counters: absent, not 0.
     assert got.labels("fabricpulse_nic_cnp_packets_sent_total") == []
 
@@ -76,8 +74,8 @@ def test_an_excluded_slave_is_not_opened(tree, scrape, monkeypatch):
 
     monkeypatch.setattr(os, "open", recording_open)
     got = scrape(NicConfig(device=DeviceSection(exclude="eno2.*")))
-    assert got.get_one("fabricpulse_nic_bond_slaves", bond="bond0") == 2
-    assert {labels["netdev"] for labels in got.labels("fabricpulse_nic_bond_slave_up")} == {"eno1np0"}
+    assert got.get_one("fabricpulse_nic_bond_slaves", device="bond0") == 2
+    assert {labels["device"] for labels in got.labels("fabricpulse_nic_bond_slave_up")} == {"eno1np0"}
     assert any("/eno1np0/bonding_slave/" in path for path in opened)
     assert [path for path in opened if "eno2np1" in path] == []
 
@@ -89,9 +87,9 @@ def test_pcie_link_and_errors(tree, scrape):
     tree.write(pci / "current_link_speed", "16.0 GT/s PCIe")
     tree.write(pci / "current_link_width", 8)
     got = scrape()
-    assert got.get_one("fabricpulse_nic_pcie_link_transfers_per_second", device="mlx5_0") == 16e9
-    assert got.get_one("fabricpulse_nic_pcie_link_transfers_per_second_max", device="mlx5_0") == 32e9
-    assert got.get_one("fabricpulse_nic_pcie_link_width_lanes", device="mlx5_0") == 8
+    assert got.get_one("fabricpulse_nic_pcie_link_transfers_per_second", device="eth0np0") == 16e9
+    assert got.get_one("fabricpulse_nic_pcie_link_transfers_per_second_max", device="eth0np0") == 32e9
+    assert got.get_one("fabricpulse_nic_pcie_link_width_lanes", device="eth0np0") == 8
     errors = {
         (labels["severity"], labels["error"]): got.get_one("fabricpulse_nic_pcie_aer_errors_total", **labels)
         for labels in got.labels("fabricpulse_nic_pcie_aer_errors_total")
@@ -107,11 +105,11 @@ def test_affinity(tree, scrape):
     tree.gpu_host(gid_slots=4)
     got = scrape()
     place = {labels["device"]: labels for labels in got.labels("fabricpulse_nic_affinity_info")}
-    assert place["mlx5_0"]["gpus"] == "0000:11:00.0"
-    assert place["mlx5_0"]["gpu_path"] == "same_switch"
-    assert place["mlx5_0"]["numa_node"] == "0"
-    assert place["mlx5_8"]["gpu_path"] == "same_numa"
-    assert place["mlx5_8"]["gpus"].split(",") == ["0000:61:00.0", "0000:71:00.0", "0000:81:00.0"]
+    assert place["eth0np0"]["gpus"] == "0000:11:00.0"
+    assert place["eth0np0"]["gpu_path"] == "same_switch"
+    assert place["eth0np0"]["numa_node"] == "0"
+    assert place["eth8np0"]["gpu_path"] == "same_numa"
+    assert place["eth8np0"]["gpus"].split(",") == ["0000:61:00.0", "0000:71:00.0", "0000:81:00.0"]
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import struct
 import pytest
 from tests.unit.nic.fake_ethtool import FakeEthtool
 
+from fabricpulse.hostinfo.module_eeprom import Flags, read_module
 from fabricpulse.nic.config import NicConfig
-from fabricpulse.nic.module_eeprom import Flags, read_module
 
-ETH0 = {"netdev": "eth0np0"}
+ETH0 = {"device": "eth0np0"}
 
 
 def cmis_pages() -> dict[tuple[int, int], bytes]:
@@ -42,7 +42,7 @@ def test_a_cmis_module(tree, collect):
             return pages[key][offset % 128 : offset % 128 + length]
 
     config = NicConfig(collectors={"module": True})
-    got = collect(config, module=Module({}))
+    got = collect(config, ethtool=Module({}))
     (info,) = got.labels("fabricpulse_nic_module_info", **ETH0)
     assert (info["form"], info["vendor"], info["part_number"]) == ("OSFP", "NVIDIA", "MMA4Z00-NS")
     assert got.get_one("fabricpulse_nic_module_temperature_celsius", **ETH0) == 55.5
@@ -61,7 +61,7 @@ def test_a_cmis_module(tree, collect):
     # A lane without any light or current that reports a fault is not silent.
     assert got.get_one(f"{flag}transmit_fault", lane="7", **ETH0) == 1
     assert got.labels(f"{flag}transmit_loss_of_lock") == []
-    assert collect(module=Module({})).labels("fabricpulse_nic_module_info") == []
+    assert collect(ethtool=Module({})).labels("fabricpulse_nic_module_info") == []
 
 
 def test_other_modules():

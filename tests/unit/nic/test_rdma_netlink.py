@@ -2,16 +2,17 @@
 
 import struct
 
-from fabricpulse.nic.config import NicConfig
-from fabricpulse.nic.exporter import NicExporter, Sources
-from fabricpulse.nic.kernel.attributes import attribute
-from fabricpulse.nic.kernel.rdma import (
+from fabricpulse.hostinfo.netlink.attributes import attribute
+from fabricpulse.hostinfo.netlink.rdma import (
     KernelRdma,
     parse_counters,
     parse_indices,
     parse_queue_pairs,
     parse_resources,
 )
+from fabricpulse.hostinfo.sources import HostSources
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.exporter import NicExporter
 
 
 class FakeRdma:
@@ -42,21 +43,23 @@ class FakeRdma:
 def test_rdma_resources(tree, collect):
     """Totals by kind; queue pairs by type and state only on request; optional counters only where they are on."""
     tree.mlx5_roce(0)
-    got = collect(rdma=FakeRdma({"cc_rx_ce_pkts": 3, "cc_tx_cnp_pkts": 2}), queue_pairs=FakeRdma())
-    assert got.get_one("fabricpulse_nic_rdma_resources", device="mlx5_0", resource="qp") == 12
-    assert got.get_one("fabricpulse_nic_cc_marked_packets_received_total", device="mlx5_0", port="1") == 3
-    assert got.get_one("fabricpulse_nic_cc_cnp_packets_sent_total", device="mlx5_0") == 2
+    got = collect(rdma=FakeRdma({"cc_rx_ce_pkts": 3, "cc_tx_cnp_pkts": 2}))
+    assert got.get_one("fabricpulse_nic_rdma_resources", rdma_device="mlx5_0", resource="qp") == 12
+    assert (
+        got.get_one("fabricpulse_nic_cc_marked_packets_received_total", rdma_device="mlx5_0", port="1") == 3
+    )
+    assert got.get_one("fabricpulse_nic_cc_cnp_packets_sent_total", rdma_device="mlx5_0") == 2
     assert got.labels("fabricpulse_nic_cc_cnp_packets_received_total") == []
     assert got.labels("fabricpulse_nic_queue_pairs") == []
-    got = collect(NicConfig(collectors={"queue_pairs": True}), queue_pairs=FakeRdma())
-    assert got.get_one("fabricpulse_nic_queue_pairs", device="mlx5_0", qp_type="rc", state="err") == 1
+    got = collect(NicConfig(collectors={"queue_pairs": True}), rdma=FakeRdma())
+    assert got.get_one("fabricpulse_nic_queue_pairs", rdma_device="mlx5_0", qp_type="rc", state="err") == 1
 
 
 def test_optional_counters_that_are_off_are_not_asked_for_again(tree):
     """The answer holds every counter of the port: a firmware command that sysfs has cost already."""
     tree.mlx5_roce(0)
     source = FakeRdma()
-    exporter = NicExporter(NicConfig(), sysfs=tree.root, sources=Sources(rdma=source))
+    exporter = NicExporter(NicConfig(), HostSources(tree.root, rdma=lambda: source))
     for _ in range(5):
         exporter.collect()
     exporter.close()
@@ -89,5 +92,5 @@ def test_rdma_netlink_of_this_kernel(tree, collect):
     """Where the kernel has RDMA netlink it answers; where it has none, nothing is exported and nothing fails."""
     tree.mlx5_roce(0)
     got = collect(rdma=KernelRdma())
-    assert got.get_one("fabricpulse_nic_device_read_failures", device="mlx5_0") == 0
+    assert got.get_one("fabricpulse_nic_device_read_failures", rdma_device="mlx5_0") == 0
     assert got.get_one("fabricpulse_scrape_collector_success", collector="resources") == 1

@@ -10,10 +10,11 @@ from click.testing import CliRunner
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.run_dir import RUN_DIR_ENV
 from fabricpulse.core.run_lock import RunLock
+from fabricpulse.hostinfo.sources import HostSources
 from fabricpulse.nic.command import command
 from fabricpulse.nic.config import NicConfig
 from fabricpulse.nic.event_log import EventLog
-from fabricpulse.nic.exporter import NicExporter, Sources, event_log
+from fabricpulse.nic.exporter import NicExporter, event_log
 from fabricpulse.nic.flap_store import load_links, save_links
 from fabricpulse.nic.flap_tracker import LinkState
 
@@ -144,9 +145,8 @@ async def test_without_the_flaps_collector_no_carrier_count_is_read_and_nothing_
     monkeypatch.setattr(os, "open", recording_open)
     exporter = NicExporter(
         NicConfig(collectors=collectors),
-        sysfs=tree.root,
+        HostSources(tree.root, link_events=False),
         run_dir=run_dir,
-        sources=Sources(link_events=False),
     )
     await exporter.start()
     await exporter.scrape()

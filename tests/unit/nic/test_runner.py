@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from fabricpulse.nic.collectors.contract import Context
-from fabricpulse.nic.inventory import Inventory
-from fabricpulse.nic.reader import Faults
+from fabricpulse.hostinfo.inventory import Inventory
+from fabricpulse.hostinfo.sysfs import ReadErrors
+from fabricpulse.nic.collectors.base import Context
 from fabricpulse.nic.runner import Runner
 
 
@@ -43,12 +43,12 @@ def runner():
     made.close()
 
 
-def run(runner: Runner, *collectors: Fake) -> tuple[set[str], dict[str, bool], Faults]:
-    context = Context(0.0, Inventory(), Faults())
+def run(runner: Runner, *collectors: Fake) -> tuple[set[str], dict[str, bool], ReadErrors]:
+    context = Context(0.0, Inventory(), ReadErrors())
     steps = [(collector, target) for collector in collectors for target in collector.targets(context)]
     outcome = runner.run(steps, context)
     lines = {line.strip() for sink in outcome.sinks for line in sink.lines.get("metric", [])}
-    return lines, outcome.success, context.faults
+    return lines, outcome.success, context.errors
 
 
 def test_all_is_well(runner):
@@ -58,19 +58,19 @@ def test_all_is_well(runner):
 
 
 def test_a_target_that_raises_costs_itself(runner):
-    lines, success, faults = run(runner, Fake("x", raising=("b",)), Fake("y"))
+    lines, success, errors = run(runner, Fake("x", raising=("b",)), Fake("y"))
     assert lines == {"x/a", "x/c", "y/a", "y/b", "y/c"}
     assert success == {"x": False, "y": True}
-    assert faults.now["b"] == 1
+    assert errors.now["b"] == 1
 
 
 def test_a_target_that_hangs_costs_itself_and_comes_back(runner):
     """A hung read is left behind, not tried again while it hangs, and collected again when it has returned."""
     hanging = Fake("x", hanging=("b",))
-    lines, success, faults = run(runner, hanging, Fake("y"))
+    lines, success, errors = run(runner, hanging, Fake("y"))
     assert lines == {"x/a", "x/c", "y/a", "y/b", "y/c"}
     assert success == {"x": False, "y": True}
-    assert faults.total["hung"] == 1
+    assert errors.total["hung"] == 1
     lines, success, _ = run(runner, hanging)
     assert lines == {"x/a", "x/c"}
     assert hanging.calls.count("b") == 1
@@ -95,10 +95,10 @@ def test_hanging_targets_share_the_patience_of_a_run():
     """Three of two collectors: not six times the limit, which with more NICs is more than a scrape may take."""
     runner = Runner(stall_s=0.4)
     hanging = [Fake(name, hanging=("a", "b", "c")) for name in ("x", "y")]
-    context = Context(0.0, Inventory(), Faults())
+    context = Context(0.0, Inventory(), ReadErrors())
     steps = [(collector, target) for collector in hanging for target in ("a", "b", "c")]
     outcome = runner.run(steps, context)
-    assert context.faults.total["hung"] == 6
+    assert context.errors.total["hung"] == 6
     assert sum(outcome.duration_s.values()) == pytest.approx(0.4 + 0.2 + 0.1 + 0.05 + 0.025 + 0.02)
     for collector in hanging:
         collector.release.set()
@@ -110,7 +110,7 @@ async def test_on_an_event_loop_and_with_a_plan(runner):
     first, rest = Fake("inventory"), Fake("x")
     for hanging in (False, True):
         first.hanging = ("a",) if hanging else ()
-        context = Context(0.0, Inventory(), Faults())
+        context = Context(0.0, Inventory(), ReadErrors())
         outcome = await runner.run_async([(first, "a")], context, lambda: [(rest, "b"), (rest, "c")])
         lines = {line.strip() for sink in outcome.sinks for line in sink.lines.get("metric", [])}
         assert lines == ({"x/b", "x/c"} if hanging else {"inventory/a", "x/b", "x/c"})
@@ -127,7 +127,7 @@ def test_closing_waits_for_the_worker(runner):
             order.append(target)
 
     slow = Slow("x")
-    context = Context(0.0, Inventory(), Faults())
+    context = Context(0.0, Inventory(), ReadErrors())
     runner.run([(slow, "a"), (slow, "b")], context)
     runner.close(lambda: order.append("closed"))
     assert order == ["a", "b", "closed"]

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from tests.unit.nic.conftest import Samples, until
 
+from fabricpulse.hostinfo.sources import HostSources
 from fabricpulse.nic.collectors.verbs import VerbsCollector
 from fabricpulse.nic.config import NicConfig
-from fabricpulse.nic.exporter import NicExporter, Sources
+from fabricpulse.nic.exporter import NicExporter
+from fabricpulse.nic.gid_changes import GidChanges
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +38,16 @@ async def test_verbs_events(tree, tmp_path, verbs_library, monkeypatch):
     read_end, write_end = os.pipe()
     monkeypatch.setenv("FAKE_IBVERBS_EVENTS_FD", str(read_end))
     # The C library's environment is the process's: putenv, which os.environ does.
-    exporter = NicExporter(NicConfig(), sysfs=tree.root, run_dir=tmp_path, sources=Sources(link_events=False))
+    exporter = NicExporter(NicConfig(), HostSources(tree.root, link_events=False), run_dir=tmp_path)
     await exporter.start()
     touched: list[str] = []
-    collector = VerbsCollector(exporter.flaps, touched.append, verbs_library)
-    collector.start()
+
+    class Changes(GidChanges):
+        def touch(self, rdma_device: str, now: float) -> None:
+            touched.append(rdma_device)
+
+    collector = VerbsCollector(exporter.flaps, Changes(), verbs_library)
+    collector.start(exporter.inventory)
     exporter.collectors.append(collector)
 
     async def events(*pairs: tuple[int, int]) -> None:
@@ -51,28 +58,30 @@ async def test_verbs_events(tree, tmp_path, verbs_library, monkeypatch):
 
     try:
         got = Samples.parse(await exporter.scrape())
-        assert got.get_one("fabricpulse_nic_verbs_device_open", device="mlx5_9") == 1
-        assert got.get_one("fabricpulse_nic_verbs_device_open", device="mlx5_0") == 0
-        assert got.get_one("fabricpulse_nic_verbs_queue_pairs_max", device="mlx5_9") == 131072
-        port = {"device": "mlx5_9", "port": "1"}
+        assert got.get_one("fabricpulse_nic_verbs_device_open", rdma_device="mlx5_9") == 1
+        assert got.get_one("fabricpulse_nic_verbs_device_open", rdma_device="mlx5_0") == 0
+        assert got.get_one("fabricpulse_nic_verbs_queue_pairs_max", rdma_device="mlx5_9") == 131072
+        port = {"rdma_device": "mlx5_9", "port": "1"}
         assert got.get_one("fabricpulse_nic_verbs_active_mtu_bytes", **port) == 2048
         assert got.get_one("fabricpulse_nic_verbs_partition_key_violations_total", **port) == 10
         assert got.get_one("fabricpulse_nic_verbs_queue_key_violations_total", **port) == 20
-        assert got.get_one("fabricpulse_nic_verbs_active_mtu_bytes", device="mlx5_0") is None
+        assert got.get_one("fabricpulse_nic_verbs_active_mtu_bytes", rdma_device="mlx5_0") is None
         await events((10, 1), (9, 1), (10, 2), (18, 1), (8, 0), (77, 0))
         got = Samples.parse(await exporter.scrape())
         counted = "fabricpulse_nic_verbs_async_events_total"
-        assert got.get_one(counted, device="mlx5_9", port="1", event="port_err") == 1
-        assert got.get_one(counted, device="mlx5_9", port="2", event="port_err") == 1
-        assert got.get_one(counted, device="mlx5_9", port="", event="device_fatal") == 1
-        assert got.get_one(counted, device="mlx5_9", port="", event="other") == 1
+        assert got.get_one(counted, rdma_device="mlx5_9", port="1", event="port_err") == 1
+        assert got.get_one(counted, rdma_device="mlx5_9", port="2", event="port_err") == 1
+        assert got.get_one(counted, rdma_device="mlx5_9", port="", event="device_fatal") == 1
+        assert got.get_one(counted, rdma_device="mlx5_9", port="", event="other") == 1
         downs = "fabricpulse_nic_port_down_transitions_total"
-        assert got.get_one(downs, device="mlx5_9", port="1", netdev="") == 1
+        assert got.get_one(downs, device="mlx5_9", rdma_device="mlx5_9", port="1") == 1
         assert (
-            got.get_one("fabricpulse_nic_port_up_transitions_total", device="mlx5_9", port="1", netdev="")
+            got.get_one(
+                "fabricpulse_nic_port_up_transitions_total", device="mlx5_9", rdma_device="mlx5_9", port="1"
+            )
             == 1
         )
-        assert got.get_one(downs, device="mlx5_9", port="2") is None
+        assert got.get_one(downs, rdma_device="mlx5_9", port="2") is None
         assert touched.count("mlx5_9") == 4
         os.close(write_end)
         write_end = -1
@@ -87,7 +96,7 @@ async def test_verbs_events(tree, tmp_path, verbs_library, monkeypatch):
 
 
 def test_without_libibverbs_there_are_no_targets(tree):
-    exporter = NicExporter(NicConfig(), sysfs=tree.root, sources=Sources(link_events=False))
+    exporter = NicExporter(NicConfig(), HostSources(tree.root, link_events=False))
     collector = VerbsCollector(exporter.flaps, lambda device: None, "/nonexistent/libibverbs.so.1")
     assert collector.targets(None) == []
     exporter.close()

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from fabricpulse.nic.widening import WRAP, Widened
+from fabricpulse.nic.counter_wrap import WRAP, WrappingCounter
 
 
 def run(values: list[int]) -> list[int]:
-    counter = Widened()
+    counter = WrappingCounter()
     return [counter.update(value) for value in values]
 
 
@@ -29,7 +29,7 @@ def test_wrap_or_reset(values, expected):
 
 def test_a_known_reset_is_never_a_wrap():
     """The port flapped in between: the driver began anew, however near the old value was to 2^32."""
-    counter = Widened()
+    counter = WrappingCounter()
     counter.update(WRAP - 2)
     assert counter.update(1, reset_likely=True) == 1
 
@@ -42,7 +42,7 @@ def test_a_counter_on_a_new_kernel_may_pass_32_bits():
 def test_any_load_below_half_a_turn_per_reading_is_followed_exactly(seed):
     """Random steps, many wraps: the widened value is the truth throughout."""
     rng = random.Random(seed)
-    counter, truth = Widened(), rng.randrange(WRAP)
+    counter, truth = WrappingCounter(), rng.randrange(WRAP)
     first = truth
     counter.update(truth)
     # The load is known by a first step before anything wraps.

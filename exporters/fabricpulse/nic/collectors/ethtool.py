@@ -2,14 +2,15 @@
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
-from fabricpulse.core.metrics.exposition import format_value
-from fabricpulse.nic.collectors.contract import Context, prefix
-from fabricpulse.nic.ethtool_vocabulary import statistic
-from fabricpulse.nic.inventory import Netdev
-from fabricpulse.nic.kernel.ethtool import EthtoolSource
-from fabricpulse.nic.metrics import ethtool as m
+from fabricpulse.core.metrics.exposition import format_value, sample_prefix
+from fabricpulse.hostinfo.inventory import Netdev
+from fabricpulse.hostinfo.netlink.ethtool import EthtoolSource
+from fabricpulse.nic import ethtool_counters as c
+from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
+from fabricpulse.nic.ethtool_counter_map import statistic
 
 # What drivers answer that have no such statistics, or a link that has just gone.
 DECLINED = {
@@ -25,11 +26,11 @@ DECLINED = {
 DECLINED_PAUSE_S = 300.0
 
 _FEC = {
-    "corrected_blocks": m.FEC_CORRECTED,
-    "uncorrectable_blocks": m.FEC_UNCORRECTABLE,
-    "corrected_bits": m.FEC_CORRECTED_BITS,
+    "corrected_blocks": c.FEC_CORRECTED,
+    "uncorrectable_blocks": c.FEC_UNCORRECTABLE,
+    "corrected_bits": c.FEC_CORRECTED_BITS,
 }
-_PAUSE = {"received": m.GLOBAL_PAUSE_RECEIVED, "transmitted": m.GLOBAL_PAUSE_TRANSMITTED}
+_PAUSE = {"received": c.GLOBAL_PAUSE_RECEIVED, "transmitted": c.GLOBAL_PAUSE_TRANSMITTED}
 
 Plan = list[tuple[int, str, str, int]]
 
@@ -44,10 +45,16 @@ class _Link:
         self.not_before: dict[str, float] = {}
 
 
-class EthtoolCollector:
+@register(c.METRICS)
+class EthtoolCollector(Collector):
     """source : the kernel, or a stand-in."""
 
     name = "ethtool"
+
+    @classmethod
+    def make(cls, environment: Environment) -> Self | None:
+        ethtool = environment.sources.ethtool
+        return cls(ethtool()) if ethtool is not None else None
 
     def __init__(self, source: EthtoolSource) -> None:
         self._source = source
@@ -79,7 +86,7 @@ class EthtoolCollector:
                 link.not_before[part] = context.now + DECLINED_PAUSE_S
             else:
                 reason = "permission" if error.errno in (errno.EPERM, errno.EACCES) else "ethtool"
-                context.faults.add(link.netdev.device, f"ethtool {part} {link.netdev.name}", reason)
+                context.errors.add(link.netdev.name, f"ethtool {part}", reason)
 
     def _statistics(self, link: _Link, given: set[str], context: Context) -> None:
         statistics = self._source.statistics(link.netdev.name)
@@ -117,7 +124,7 @@ class EthtoolCollector:
         self._source.close()
 
 
-def plan(names: Sequence[str], labels: tuple[str, str, str]) -> Plan:
+def plan(names: Sequence[str], labels: tuple[str]) -> Plan:
     """Which positions of a driver's list are exported, and how their lines begin.
 
     Of two names for one series the first is taken.
@@ -127,7 +134,7 @@ def plan(names: Sequence[str], labels: tuple[str, str, str]) -> Plan:
     for position, name in enumerate(names):
         mapped = statistic(name)
         if mapped is not None:
-            start = prefix(mapped.spec, (*labels, *mapped.extra))
+            start = sample_prefix(mapped.spec, (*labels, *mapped.extra))
             if start not in taken:
                 taken.add(start)
                 found.append((position, mapped.spec.name, start, mapped.divisor))

@@ -1,17 +1,64 @@
 """What the flap tracker has counted."""
 
 from collections.abc import Sequence
+from typing import Self
 
+from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.core.metrics.exposition import format_value, render_labels
-from fabricpulse.nic.collectors.contract import HOST, Context
+from fabricpulse.nic.collectors.base import HOST, Collector, Context, Environment, register
 from fabricpulse.nic.flap_service import FlapService
-from fabricpulse.nic.metrics import flaps as m
+from fabricpulse.nic.flap_tracker import OUTAGE_BOUNDS_S
+from fabricpulse.nic.metric_spec import PORT, counter, gauge
+
+DOWN_TRANSITIONS = counter(
+    "port_down_transitions",
+    "Times the link went down: rtnetlink events, closed with the kernel's carrier_down_count for the time before start "
+    "and during restarts; kept in the run directory.",
+    PORT,
+)
+UP_TRANSITIONS = counter(
+    "port_up_transitions",
+    "Times the link came up: rtnetlink events, closed with the kernel's carrier_up_count for the time before start and "
+    "during restarts; kept in the run directory.",
+    PORT,
+)
+UNOBSERVED = counter(
+    "port_down_transitions_unobserved",
+    "Part of port_down_transitions that only the kernel's counter tells of: no time and no duration is known.",
+    PORT,
+)
+LAST_TRANSITION = gauge(
+    "port_last_transition_timestamp_seconds",
+    "Host time of the last change of the link that was seen happening; absent until there is one.",
+    PORT,
+)
+FLAP_SECONDS = MetricSpec(
+    "fabricpulse_nic_flap_duration_seconds",
+    "histogram",
+    "How long the link was down, for outages that were seen to begin and to end.",
+    PORT,
+    OUTAGE_BOUNDS_S,
+)
+EVENTS = counter(
+    "events", "Link and device events taken in, by source: rtnetlink, poll, verbs, kernel_log.", ("source",)
+)
+OVERRUNS = counter(
+    "event_overruns",
+    "Times a source lost events because the exporter was late (rtnetlink ENOBUFS, kmsg EPIPE); the state was then read anew.",
+    ("source",),
+)
 
 
-class FlapCollector:
+@register()
+class FlapCollector(Collector):
     """Exports the state that the link events have left; reads nothing itself."""
 
     name = "flaps"
+    order = 15
+
+    @classmethod
+    def make(cls, environment: Environment) -> Self:
+        return cls(environment.flaps)
 
     def __init__(self, service: FlapService) -> None:
         self._service = service
@@ -22,21 +69,21 @@ class FlapCollector:
     def collect(self, target: str, context: Context) -> None:
         sink = context.sink
         for name, state in self._service.snapshot().items():
-            labels = self._service.labels(name)
-            sink.add(m.DOWN_TRANSITIONS, labels, state.downs)
-            sink.add(m.UP_TRANSITIONS, labels, state.ups)
-            sink.add(m.UNOBSERVED, labels, state.unobserved)
+            labels = self._service.series_labels(name)
+            sink.add(DOWN_TRANSITIONS, labels, state.downs)
+            sink.add(UP_TRANSITIONS, labels, state.ups)
+            sink.add(UNOBSERVED, labels, state.unobserved)
             if state.last_transition_s is not None:
-                sink.add(m.LAST_TRANSITION, labels, state.last_transition_s)
+                sink.add(LAST_TRANSITION, labels, state.last_transition_s)
             self._histogram(labels, list(state.flap_counts), state.flap_seconds, context)
         for source, count in sorted(self._service.events.items()):
-            sink.add(m.EVENTS, (source,), count)
+            sink.add(EVENTS, (source,), count)
         for source, count in sorted(self._service.overruns.items()):
-            sink.add(m.OVERRUNS, (source,), count)
+            sink.add(OVERRUNS, (source,), count)
 
     @staticmethod
     def _histogram(labels: Sequence[str], counts: list[int], total: float, context: Context) -> None:
-        spec, running = m.FLAP_SECONDS, 0
+        spec, running = FLAP_SECONDS, 0
         for bound, count in zip((*spec.buckets, float("inf")), counts, strict=True):
             running += count
             rendered = render_labels(spec, labels, f'le="{format_value(bound)}"')
@@ -44,6 +91,3 @@ class FlapCollector:
         plain = render_labels(spec, labels)
         context.sink.line(spec.name, f"{spec.name}_sum{plain} {format_value(total)}\n")
         context.sink.line(spec.name, f"{spec.name}_count{plain} {running}\n")
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -4,22 +4,55 @@ A table has 256 slots of three files each, so it is not read on every scrape: on
 changed (a link or address event, a changed directory) and every `refresh_s` without a reason, one device at a time.
 """
 
-import errno
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
-from fabricpulse.nic.collectors.contract import HOST, Context, prefix
-from fabricpulse.nic.gid_rules import Gid, NcclRules, nccl_index, parse_gid, roce_v2_index
-from fabricpulse.nic.inventory import RdmaDevice
-from fabricpulse.nic.metrics import gid as m
-from fabricpulse.nic.reader import clean_text, numbers, read_once, reason_of
+from fabricpulse.core.metrics.exposition import sample_prefix
+from fabricpulse.hostinfo.gid_rules import Gid, NcclRules, nccl_index, roce_v2_index
+from fabricpulse.hostinfo.gid_table import read_table
+from fabricpulse.hostinfo.inventory import RdmaDevice
+from fabricpulse.hostinfo.sysfs import clean_text, read_once
+from fabricpulse.nic.collectors.base import HOST, Collector, Context, Environment, register
+from fabricpulse.nic.gid_changes import GidChanges
+from fabricpulse.nic.metric_spec import PORT, counter, gauge
 
-_EMPTY = b"0000:0000:0000:0000:0000:0000:0000:0000\n"
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-# GIDs are registered by a work queue some time after the event that causes it.
-SETTLE_S = 5.0
+GID_ENTRIES = gauge(
+    "gid_entries",
+    "GIDs in the table that are not zero, by type (ports/N/gids, gid_attrs/types).",
+    (*PORT, "type"),
+)
+GID_INFO = gauge(
+    "gid_info",
+    "Always 1; a GID that is not zero: index, GID, type, and its own netdev, a VLAN for instance (gids/I, "
+    "gid_attrs/types/I, gid_attrs/ndevs/I).",
+    (*PORT, "index", "gid", "gid_type", "gid_device"),
+)
+GID_CHANGES = counter(
+    "gid_table_changes",
+    "GID table entries that appeared, vanished or changed, seen since the exporter started.",
+)
+GID_MOVES = counter(
+    "gid_index_moves",
+    "Times the GID that NCCL would use moved to another index, seen since the exporter started; NCCL keeps the index "
+    "of job start and fails after a move.",
+)
+ROCE_V2_INDEX = gauge(
+    "roce_v2_gid_index", "Lowest index of a RoCE v2 GID that is IPv4-mapped, or else of any RoCE v2 GID."
+)
+NCCL_INDEX = gauge(
+    "nccl_gid_index",
+    "GID index that NCCL would use on this port: NCCL_IB_GID_INDEX, or its search by address family, range and RoCE "
+    "version; absent if none fits.",
+)
+NCCL_CONSISTENT = gauge(
+    "nccl_gid_index_consistent",
+    "1 if all active RoCE ports of this host have a GID for NCCL and at the same index, else 0; absent without RoCE.",
+    (),
+)
+
+# How often tables are read while no events tell of changes, seconds.
 UNTOLD_REFRESH_S = 30.0
 
 
@@ -35,10 +68,12 @@ class _Table:
     changes: int = 0
     moves: int = 0
     chosen: dict[tuple[bytes, str], int] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
     lines: list[tuple[str, str]] = field(default_factory=list)
 
 
-class GidCollector:
+@register()
+class GidCollector(Collector):
     """One target a device, and one for the comparison of all of them.
 
     refresh_s : seconds after which a table is read without a reason. told : whether link and address events arrive;
@@ -47,20 +82,32 @@ class GidCollector:
 
     name = "gid"
 
+    @classmethod
+    def make(cls, environment: Environment) -> Self:
+        section, flaps = environment.config.gid, environment.flaps
+        return cls(
+            environment.config.nccl.rules(),
+            section.refresh_s,
+            section.max_info,
+            environment.gid_changes,
+            lambda: flaps.is_live,
+        )
+
     def __init__(
-        self, rules: NcclRules, refresh_s: float, max_info: int, told: Callable[[], bool] = lambda: True
+        self,
+        rules: NcclRules,
+        refresh_s: float,
+        max_info: int,
+        changes: GidChanges,
+        told: Callable[[], bool] = lambda: True,
     ) -> None:
         self._told = told
+        self._changes = changes
         self._rules = rules
         self._refresh_s = refresh_s
         self._max_info = max_info
         self._tables: dict[tuple[str, int], _Table] = {}
         self._devices: dict[str, RdmaDevice] = {}
-        self._unsettled_until: dict[str, float] = {}
-
-    def touch(self, device: str, now: float) -> None:
-        """Says that the tables of a device may change in the next seconds. now : monotonic seconds. Any thread."""
-        self._unsettled_until[device] = now + SETTLE_S
 
     def targets(self, context: Context) -> Sequence[str]:
         self._devices = {device.name: device for device in context.inventory.rdma}
@@ -73,27 +120,26 @@ class GidCollector:
             self._compare(context)
             return
         device = self._devices[target]
-        until = self._unsettled_until.get(target, 0.0)
+        is_unsettled = self._changes.is_unsettled(target, context.now)
         refresh_s = self._refresh_s if self._told() else min(self._refresh_s, UNTOLD_REFRESH_S)
         position = list(self._devices).index(target) / max(1, len(self._devices))
         for port in device.ports:
             table = self._tables.setdefault((target, port), _Table())
             age = None if table.read_at is None else context.now - table.read_at
-            if age is None or context.now < until or age >= refresh_s:
+            is_renamed = table.labels != device.port_labels(port)
+            if age is None or is_unsettled or is_renamed or age >= refresh_s:
                 self._read(device, port, table, context)
                 if age is None:
                     # The first full reads are together; spread those that follow.
                     table.read_at = context.now - position * refresh_s
             for family, line in table.lines:
                 context.sink.line(family, line)
-        if until and context.now >= until:
-            self._unsettled_until.pop(target, None)
 
     def _read(self, device: RdmaDevice, port: int, table: _Table, context: Context) -> None:
         path = f"{device.path}/ports/{port}"
-        entries, size = read_table(path, device.name, context)
-        link_layer = clean_text(read_once(f"{path}/link_layer", device.name, context.faults) or b"")
-        state = read_once(f"{path}/state", device.name, context.faults) or b""
+        entries, size = read_table(path, device.name, context.errors)
+        link_layer = clean_text(read_once(f"{path}/link_layer", device.name, context.errors) or b"")
+        state = read_once(f"{path}/state", device.name, context.errors) or b""
         index = nccl_index(entries, size, link_layer, self._rules)
         if table.read_at is not None:
             table.changes += sum(
@@ -107,23 +153,25 @@ class GidCollector:
         table.entries, table.size, table.link_layer = entries, size, link_layer
         table.is_active = state.startswith(b"4:")
         table.read_at = context.now
-        table.lines = self._lines((device.name, str(port)), table, index)
+        table.labels = device.port_labels(port)
+        table.lines = self._lines(table, index)
 
-    def _lines(self, labels: tuple[str, str], table: _Table, index: int | None) -> list[tuple[str, str]]:
+    def _lines(self, table: _Table, index: int | None) -> list[tuple[str, str]]:
         lines: list[tuple[str, str]] = []
+        labels = table.labels
         kinds = Counter(gid.kind or "unknown" for gid in table.entries.values())
         for kind, count in sorted(kinds.items()):
-            lines.append((m.GID_ENTRIES.name, f"{prefix(m.GID_ENTRIES, (*labels, kind))}{count}\n"))
+            lines.append((GID_ENTRIES.name, f"{sample_prefix(GID_ENTRIES, (*labels, kind))}{count}\n"))
         for number, gid in sorted(table.entries.items())[: self._max_info]:
             values = (*labels, str(number), gid.text, gid.kind, gid.netdev)
-            lines.append((m.GID_INFO.name, f"{prefix(m.GID_INFO, values)}1\n"))
-        lines.append((m.GID_CHANGES.name, f"{prefix(m.GID_CHANGES, labels)}{table.changes}\n"))
-        lines.append((m.GID_MOVES.name, f"{prefix(m.GID_MOVES, labels)}{table.moves}\n"))
+            lines.append((GID_INFO.name, f"{sample_prefix(GID_INFO, values)}1\n"))
+        lines.append((GID_CHANGES.name, f"{sample_prefix(GID_CHANGES, labels)}{table.changes}\n"))
+        lines.append((GID_MOVES.name, f"{sample_prefix(GID_MOVES, labels)}{table.moves}\n"))
         v2 = roce_v2_index(table.entries)
         if v2 is not None:
-            lines.append((m.ROCE_V2_INDEX.name, f"{prefix(m.ROCE_V2_INDEX, labels)}{v2}\n"))
+            lines.append((ROCE_V2_INDEX.name, f"{sample_prefix(ROCE_V2_INDEX, labels)}{v2}\n"))
         if index is not None:
-            lines.append((m.NCCL_INDEX.name, f"{prefix(m.NCCL_INDEX, labels)}{index}\n"))
+            lines.append((NCCL_INDEX.name, f"{sample_prefix(NCCL_INDEX, labels)}{index}\n"))
         return lines
 
     def _compare(self, context: Context) -> None:
@@ -135,7 +183,7 @@ class GidCollector:
             indices = {
                 nccl_index(table.entries, table.size, table.link_layer, self._rules) for table in active
             }
-            context.sink.add(m.NCCL_CONSISTENT, (), int(len(indices) == 1 and None not in indices))
+            context.sink.add(NCCL_CONSISTENT, (), int(len(indices) == 1 and None not in indices))
 
     def tables(self) -> Mapping[tuple[str, int], dict[int, Gid]]:
         """The entries of each (device, port) as last read."""
@@ -143,49 +191,3 @@ class GidCollector:
 
     def close(self) -> None:
         self._tables.clear()
-
-
-def read_table(path: str, device: str, context: Context) -> tuple[dict[int, Gid], int]:
-    """The entries of a port's GID table that are not zero, and its size."""
-    entries: dict[int, Gid] = {}
-    size = 0
-    faults = context.faults
-    try:
-        folder = os.open(f"{path}/gids", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return entries, 0
-    except OSError as error:
-        faults.add(device, f"{path}/gids", reason_of(error))
-        return entries, 0
-    try:
-        for index in numbers(os.listdir(folder)):
-            size = index + 1
-            try:
-                raw = _slot(str(index), folder)
-            except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ENODEV):
-                    faults.add(device, f"{path}/gids/{index}", reason_of(error))
-                continue
-            if raw == _EMPTY:
-                continue
-            value = parse_gid(raw.strip())
-            if value is None:
-                faults.add(device, f"{path}/gids/{index}", "unparsable" if raw else "empty")
-            elif any(value):
-                kind = clean_text(read_once(f"{path}/gid_attrs/types/{index}", device, faults) or b"")
-                netdev = clean_text(read_once(f"{path}/gid_attrs/ndevs/{index}", device, faults) or b"")
-                entries[index] = Gid(value, kind, netdev)
-    except OSError as error:
-        faults.add(device, f"{path}/gids", reason_of(error))
-    finally:
-        os.close(folder)
-    return entries, size
-
-
-def _slot(name: str, folder: int) -> bytes:
-    """At most 64 bytes of a slot; nearly all are empty, so this is as bare as can be. A FIFO gives nothing at once."""
-    descriptor = os.open(name, _FLAGS, dir_fd=folder)
-    try:
-        return os.read(descriptor, 64)
-    finally:
-        os.close(descriptor)

@@ -2,20 +2,62 @@
 
 import re
 from collections.abc import Sequence
+from typing import Self
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
-from fabricpulse.nic.collectors.contract import Context, prefix
-from fabricpulse.nic.inventory import RdmaDevice
-from fabricpulse.nic.metrics import infiniband as m
-from fabricpulse.nic.rdma_vocabulary import HW_COUNTERS, PORT_COUNTERS, Mapped
-from fabricpulse.nic.reader import (
+from fabricpulse.core.metrics.exposition import sample_prefix
+from fabricpulse.hostinfo.inventory import RdmaDevice
+from fabricpulse.hostinfo.sysfs import (
     NOT_AVAILABLE,
+    CachedAttribute,
+    CachedDirectory,
     DescriptorBudget,
-    KeptDirectory,
-    KeptFile,
     parse_unsigned,
 )
-from fabricpulse.nic.widening import Widened
+from fabricpulse.nic import rdma_counters as c
+from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
+from fabricpulse.nic.counter_wrap import WrappingCounter
+from fabricpulse.nic.flap_service import FlapService
+from fabricpulse.nic.metric_spec import PORT, RDMA, gauge
+from fabricpulse.nic.rdma_counter_map import HW_COUNTERS, PORT_COUNTERS, Mapped
+
+INFO = gauge(
+    "info",
+    "Always 1; the labels describe the RDMA device (sysfs fw_ver, board_id, hca_type, node_guid, node_type; driver and "
+    "PCI address from the device link).",
+    (*RDMA, "driver", "firmware", "board", "hca", "node_guid", "node_type", "pci_address"),
+)
+PORT_INFO = gauge(
+    "port_info",
+    "Always 1; joins an RDMA port to its netdev, which is `device`, and to its link layer (ports/N/link_layer, "
+    "gid_attrs/ndevs).",
+    (*PORT, "link_layer", "network"),
+)
+PORT_STATE = gauge(
+    "port_state", "Logical state from ports/N/state: 1 down, 2 init, 3 armed, 4 active, 5 active deferred."
+)
+PORT_UP = gauge("port_up", "1 if ports/N/state is ACTIVE, else 0.")
+PORT_PHYSICAL_STATE = gauge(
+    "port_physical_state",
+    "Physical state from ports/N/phys_state: 1 sleep, 2 polling, 3 disabled, 4 training, 5 link up, 6 recovery, 7 test.",
+)
+PORT_RATE = gauge("port_rate_bytes_per_second", "Signalling rate from ports/N/rate, bits converted to bytes.")
+PORT_LID = gauge("port_lid", "Local identifier from ports/N/lid; InfiniBand only.")
+PORT_SM_LID = gauge("port_subnet_manager_lid", "Subnet manager's LID from ports/N/sm_lid; InfiniBand only.")
+PKEY_ENTRIES = gauge("pkey_entries", "Partition keys in ports/N/pkeys that are not 0.")
+PKEY_DEFAULT = gauge(
+    "pkey_first", "Partition key 0 as a number, from ports/N/pkeys/0: what RDMA CM uses by default."
+)
+LIFESPAN = gauge(
+    "hw_counters_lifespan_seconds",
+    "How long the driver keeps a hw_counters value before it asks the hardware again (hw_counters/lifespan, "
+    "milliseconds converted).",
+)
+RAW = gauge(
+    "raw_value",
+    "A file of counters/ or hw_counters/ under the driver's own name and in its own unit; only with --nic.raw-counters.",
+    (*PORT, "directory", "name"),
+)
 
 _PORT_FILES = frozenset({"state", "phys_state", "rate", "link_layer", "lid", "sm_lid"})
 _RATE = re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) Gb/sec")
@@ -25,18 +67,18 @@ _U64 = (1 << 64) - 1
 class _Entry:
     """A counter file and what to do with it. rest : further files whose values are added (irdma: IPv4 and IPv6)."""
 
-    __slots__ = ("file", "prefix", "raw_prefix", "rest", "scale", "spec_name", "widened")
+    __slots__ = ("file", "prefix", "raw_prefix", "rest", "scale", "spec_name", "wrapping")
 
     def __init__(
-        self, file: KeptFile, mapped: Mapped | None, labels: tuple[str, str], raw_prefix: str
+        self, file: CachedAttribute, mapped: Mapped | None, labels: tuple[str, str, str], raw_prefix: str
     ) -> None:
         self.file = file
-        self.rest: list[KeptFile] = []
+        self.rest: list[CachedAttribute] = []
         self.raw_prefix = raw_prefix
         self.spec_name = mapped.spec.name if mapped else ""
-        self.prefix = prefix(mapped.spec, labels) if mapped else ""
+        self.prefix = sample_prefix(mapped.spec, labels) if mapped else ""
         self.scale = mapped.scale if mapped else 1
-        self.widened = Widened() if mapped and mapped.bits == 32 else None
+        self.wrapping = WrappingCounter() if mapped and mapped.bits == 32 else None
 
 
 class _Counters:
@@ -45,18 +87,18 @@ class _Counters:
     def __init__(
         self,
         path: str,
-        labels: tuple[str, str],
+        labels: tuple[str, str, str],
         names: dict[str, Mapped],
         raw: bool,
         budget: DescriptorBudget,
     ) -> None:
-        self.directory = KeptDirectory(path, labels[0], budget)
+        self.directory = CachedDirectory(path, labels[1], budget)
         self._labels = labels
         self._names = names
         self._raw = raw
         self._generation = -1
         self._entries: list[_Entry] = []
-        self._lifespan: KeptFile | None = None
+        self._lifespan: CachedAttribute | None = None
         self._taken: frozenset[str] = frozenset()
 
     def families(self) -> frozenset[str]:
@@ -65,8 +107,8 @@ class _Counters:
 
     def collect(self, context: Context, *, without: frozenset[str], reset_likely: bool) -> None:
         """Adds the counters. without : metrics that another directory has already given for this port."""
-        faults, now = context.faults, context.now
-        if not self.directory.refresh(faults):
+        errors, now = context.errors, context.now
+        if not self.directory.refresh(errors):
             self._entries = []
             self._taken = frozenset()
             return
@@ -74,20 +116,20 @@ class _Counters:
             self._plan()
         lines = context.sink.lines
         for entry in self._entries:
-            raw = entry.file.read(now, self.directory.device, faults)
+            raw = entry.file.read(now, self.directory.device, errors)
             if raw is None:
                 continue
             # The usual case, kept short: digits, not scaled, not summed, 64 bits wide: the text is the sample.
             if not raw.isdigit() or len(raw) > 20:
                 if not raw.startswith(NOT_AVAILABLE):
-                    faults.add(self.directory.device, entry.file.path, "empty" if not raw else "unparsable")
+                    errors.add(self.directory.device, entry.file.path, "empty" if not raw else "unparsable")
                 continue
             text = raw.decode("ascii")
             if entry.raw_prefix:
-                lines.setdefault(m.RAW.name, []).append(f"{entry.raw_prefix}{text}\n")
+                lines.setdefault(RAW.name, []).append(f"{entry.raw_prefix}{text}\n")
             if not entry.prefix or entry.spec_name in without:
                 continue
-            if entry.rest or entry.widened is not None or entry.scale != 1:
+            if entry.rest or entry.wrapping is not None or entry.scale != 1:
                 value = self._derived(entry, int(text), context, reset_likely)
                 if value is None:
                     continue
@@ -101,17 +143,17 @@ class _Counters:
     def _derived(self, entry: _Entry, value: int, context: Context, reset_likely: bool) -> int | None:
         """The sample of a counter that is more than the text of its file; None if a part of a sum cannot be had."""
         for file in entry.rest:
-            raw = file.read(context.now, self.directory.device, context.faults)
+            raw = file.read(context.now, self.directory.device, context.errors)
             part = parse_unsigned(raw) if raw is not None else None
             if part is None:
                 # The rest of the sum alone would look like a counter that was reset.
                 if raw is not None and not raw.startswith(NOT_AVAILABLE):
                     reason = "unparsable" if raw else "empty"
-                    context.faults.add(self.directory.device, file.path, reason)
+                    context.errors.add(self.directory.device, file.path, reason)
                 return None
             value += part
-        if entry.widened is not None:
-            value = entry.widened.update(value, reset_likely=reset_likely)
+        if entry.wrapping is not None:
+            value = entry.wrapping.update(value, reset_likely=reset_likely)
         # 64-bit doublewords times four still count modulo 2^64 for whoever computes with integers; Prometheus uses
         # floats, so the product is given as it is.
         return value * entry.scale
@@ -119,20 +161,20 @@ class _Counters:
     def _collect_lifespan(self, context: Context) -> None:
         if self._lifespan is None:
             return
-        raw = self._lifespan.read(context.now, self.directory.device, context.faults)
+        raw = self._lifespan.read(context.now, self.directory.device, context.errors)
         value = parse_unsigned(raw or b"")
         if value is not None:
-            context.sink.add(m.LIFESPAN, self._labels, value / 1000)
+            context.sink.add(LIFESPAN, self._labels, value / 1000)
 
     def _plan(self) -> None:
-        kept = {entry.file.name: entry.widened for entry in self._entries}
+        kept = {entry.file.name: entry.wrapping for entry in self._entries}
         folder = self.directory.path.rpartition("/")[2]
         entries: dict[str, _Entry] = {}
         for name, file in self.directory.files.items():
             if name == "lifespan":
                 continue
             mapped = self._names.get(name)
-            raw_prefix = prefix(m.RAW, (*self._labels, folder, name)) if self._raw else ""
+            raw_prefix = sample_prefix(RAW, (*self._labels, folder, name)) if self._raw else ""
             if mapped is None and not self._raw:
                 # Never opened: each counter file costs the device a firmware command.
                 continue
@@ -143,8 +185,8 @@ class _Counters:
             if mapped is not None and mapped.spec.name in entries:
                 entries[mapped.spec.name].rest.append(file)
                 entry.prefix = ""
-            if entry.widened is not None and kept.get(name) is not None:
-                entry.widened = kept[name]
+            if entry.wrapping is not None and kept.get(name) is not None:
+                entry.wrapping = kept[name]
             entries[name if mapped is None or not entry.prefix else mapped.spec.name] = entry
         self._entries = list(entries.values())
         self._lifespan = self.directory.files.get("lifespan")
@@ -162,39 +204,39 @@ class _Port:
         self, device: RdmaDevice, port: int, raw: bool, network: str, budget: DescriptorBudget
     ) -> None:
         path = f"{device.path}/ports/{port}"
-        self.labels = (device.name, str(port))
-        self._netdev = device.netdev(port)
+        self.labels = device.port_labels(port)
+        self._has_netdev = bool(device.netdev(port))
         self._network = network
-        self._attributes = KeptDirectory(path, device.name, budget, _PORT_FILES)
-        self._pkeys = KeptDirectory(f"{path}/pkeys", device.name, budget)
+        self._attributes = CachedDirectory(path, device.name, budget, _PORT_FILES)
+        self._pkeys = CachedDirectory(f"{path}/pkeys", device.name, budget)
         hw_names = dict(HW_COUNTERS.get(device.family, {}))
         self._counters = _Counters(f"{path}/counters", self.labels, dict(PORT_COUNTERS), raw, budget)
         self._hw = _Counters(f"{path}/hw_counters", self.labels, hw_names, raw, budget)
         self._prefixes = {
-            spec.name: prefix(spec, self.labels)
-            for spec in (m.PORT_STATE, m.PORT_UP, m.PORT_PHYSICAL_STATE, m.PORT_RATE)
+            spec.name: sample_prefix(spec, self.labels)
+            for spec in (PORT_STATE, PORT_UP, PORT_PHYSICAL_STATE, PORT_RATE)
         }
         self._last_state = b""
         self.is_infiniband = False
         self._info: tuple[str, str] = ("", "")
 
     def collect(self, context: Context) -> None:
-        faults, now, sink = context.faults, context.now, context.sink
-        if not self._attributes.refresh(faults):
+        errors, now, sink = context.errors, context.now, context.sink
+        if not self._attributes.refresh(errors):
             return
-        state = self._attributes.read("state", now, faults)
-        self._number(m.PORT_STATE, state, "state", context)
+        state = self._attributes.read("state", now, errors)
+        self._number(PORT_STATE, state, "state", context)
         if state is not None and state[:1].isdigit():
-            self._line(m.PORT_UP, "1" if state.startswith(b"4:") else "0", context)
+            self._line(PORT_UP, "1" if state.startswith(b"4:") else "0", context)
         self._number(
-            m.PORT_PHYSICAL_STATE, self._attributes.read("phys_state", now, faults), "phys_state", context
+            PORT_PHYSICAL_STATE, self._attributes.read("phys_state", now, errors), "phys_state", context
         )
         self._rate(context)
-        link_layer = self._attributes.read_text("link_layer", now, faults)
+        link_layer = self._attributes.read_text("link_layer", now, errors)
         if self._info[0] != link_layer or not self._info[1]:
-            values = (*self.labels, self._netdev, link_layer, self._network)
-            self._info = (link_layer, prefix(m.PORT_INFO, values))
-        sink.line(m.PORT_INFO.name, f"{self._info[1]}1\n")
+            values = (*self.labels, link_layer, self._network)
+            self._info = (link_layer, sample_prefix(PORT_INFO, values))
+        sink.line(PORT_INFO.name, f"{self._info[1]}1\n")
         self.is_infiniband = link_layer == "InfiniBand"
         if self.is_infiniband:
             self._lids(context)
@@ -207,7 +249,7 @@ class _Port:
 
     def is_up(self) -> bool | None:
         """Whether an InfiniBand port without a netdev is active; None for other ports, whose links tell it."""
-        if not self.is_infiniband or self._netdev or not self._last_state:
+        if not self.is_infiniband or self._has_netdev or not self._last_state:
             return None
         return self._last_state.startswith(b"4:")
 
@@ -223,43 +265,43 @@ class _Port:
             self._line(spec, number.decode(), context)
         elif not raw.startswith(NOT_AVAILABLE):
             reason = "unparsable" if raw else "empty"
-            context.faults.add(self.labels[0], f"{self._attributes.path}/{name}", reason)
+            context.errors.add(self.labels[1], f"{self._attributes.path}/{name}", reason)
 
     def _rate(self, context: Context) -> None:
-        raw = self._attributes.read("rate", context.now, context.faults)
+        raw = self._attributes.read("rate", context.now, context.errors)
         if raw is None:
             return
         match = _RATE.match(raw)
         if match is None:
             reason = "unparsable" if raw else "empty"
-            context.faults.add(self.labels[0], f"{self._attributes.path}/rate", reason)
+            context.errors.add(self.labels[1], f"{self._attributes.path}/rate", reason)
             return
-        self._line(m.PORT_RATE, str(int(float(match.group(1)) * 1e9 / 8)), context)
+        self._line(PORT_RATE, str(int(float(match.group(1)) * 1e9 / 8)), context)
 
     def _lids(self, context: Context) -> None:
-        for spec, name in ((m.PORT_LID, "lid"), (m.PORT_SM_LID, "sm_lid")):
-            raw = self._attributes.read(name, context.now, context.faults)
+        for spec, name in ((PORT_LID, "lid"), (PORT_SM_LID, "sm_lid")):
+            raw = self._attributes.read(name, context.now, context.errors)
             value = _hexadecimal(raw)
             if value is not None:
                 context.sink.add(spec, self.labels, value)
 
     def _partition_keys(self, context: Context) -> None:
-        if not self._pkeys.refresh(context.faults):
+        if not self._pkeys.refresh(context.errors):
             return
         values = {}
         for name, file in self._pkeys.files.items():
-            raw = file.read(context.now, self.labels[0], context.faults)
+            raw = file.read(context.now, self.labels[1], context.errors)
             if raw is None:
                 continue
             value = _hexadecimal(raw)
             if value is None:
-                context.faults.add(self.labels[0], file.path, "unparsable" if raw else "empty")
+                context.errors.add(self.labels[1], file.path, "unparsable" if raw else "empty")
                 continue
             values[name] = value
         if values:
-            context.sink.add(m.PKEY_ENTRIES, self.labels, sum(1 for value in values.values() if value))
+            context.sink.add(PKEY_ENTRIES, self.labels, sum(1 for value in values.values() if value))
         if "0" in values:
-            context.sink.add(m.PKEY_DEFAULT, self.labels, values["0"])
+            context.sink.add(PKEY_DEFAULT, self.labels, values["0"])
 
     def close(self) -> None:
         for directory in (self._attributes, self._pkeys, self._counters, self._hw):
@@ -276,15 +318,28 @@ def _hexadecimal(raw: bytes | None) -> int | None:
     return value if 0 <= value <= _U64 else None
 
 
-class InfinibandCollector:
+@register(c.METRICS)
+class InfinibandCollector(Collector):
     """State, identity and counters of RDMA devices; one target a device."""
 
     name = "infiniband"
+    order = 10
+
+    @classmethod
+    def make(cls, environment: Environment) -> Self:
+        config = environment.config
+        return cls(environment.budget, environment.flaps, raw=config.raw_counters, networks=config.networks)
 
     def __init__(
-        self, budget: DescriptorBudget, *, raw: bool = False, networks: dict[str, str] | None = None
+        self,
+        budget: DescriptorBudget,
+        flaps: FlapService,
+        *,
+        raw: bool = False,
+        networks: dict[str, str] | None = None,
     ) -> None:
         self._budget = budget
+        self._flaps = flaps
         self._raw = raw
         self._networks = networks or {}
         self._kept: dict[str, tuple[RdmaDevice, str, list[_Port]]] = {}
@@ -310,15 +365,18 @@ class InfinibandCollector:
         return _Port(device, port, self._raw, network, self._budget)
 
     def _info(self, device: RdmaDevice) -> str:
-        values = (device.name, device.driver, device.firmware, device.board, device.hca, device.node_guid,
+        values = (*device.labels, device.driver, device.firmware, device.board, device.hca, device.node_guid,
                   device.node_type, device.pci_address)  # fmt: skip
-        return f"{prefix(m.INFO, values)}1\n"
+        return f"{sample_prefix(INFO, values)}1\n"
 
     def collect(self, target: str, context: Context) -> None:
         _, info, ports = self._kept[target]
-        context.sink.line(m.INFO.name, info)
+        context.sink.line(INFO.name, info)
         for port in ports:
             port.collect(context)
+
+    def after_scrape(self) -> None:
+        self._flaps.port_states(self.port_states())
 
     def port_states(self) -> dict[tuple[str, int], bool]:
         """(device, port) -> whether it is active, of the ports that only this collector sees."""
@@ -327,7 +385,7 @@ class InfinibandCollector:
             for port in ports:
                 up = port.is_up()
                 if up is not None:
-                    states[(name, int(port.labels[1]))] = up
+                    states[(name, int(port.labels[2]))] = up
         return states
 
     def close(self) -> None:

@@ -3,22 +3,35 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.nic.collectors.contract import HOST, Context
+from fabricpulse.hostinfo.inventory import Inventory
+from fabricpulse.hostinfo.kernel_log import KernelMessage, classify, parse_record
+from fabricpulse.hostinfo.kmsg import KmsgReader
+from fabricpulse.nic.collectors.base import HOST, Collector, Context, Environment, register
 from fabricpulse.nic.flap_service import FlapService
-from fabricpulse.nic.inventory import Inventory
-from fabricpulse.nic.kernel.kmsg import KmsgReader
-from fabricpulse.nic.kernel_log import KernelMessage, classify, parse_record
-from fabricpulse.nic.metrics import kernel_log as m
+from fabricpulse.nic.metric_spec import counter
+
+KERNEL_MESSAGES = counter(
+    "kernel_messages",
+    "Kernel log lines about the device since the exporter started, by kind of trouble (/dev/kmsg).",
+    ("device", "kind"),
+)
 
 log = get_logger(__name__)
 
 
-class KernelLogCollector:
+@register()
+class KernelLogCollector(Collector):
     """Counts lines about known NICs from `start` on. service : whose event log gets the lines too."""
 
     name = "kernel_log"
+
+    @classmethod
+    def make(cls, environment: Environment) -> Self | None:
+        kmsg = environment.sources.kmsg
+        return cls(environment.flaps, kmsg) if kmsg is not None else None
 
     def __init__(self, service: FlapService, path: Path = Path("/dev/kmsg")) -> None:
         self._service = service
@@ -63,12 +76,12 @@ class KernelLogCollector:
             if netdev.name == message.netdev or (
                 message.pci_address and netdev.pci_address == message.pci_address
             ):
-                return netdev.labels
+                return netdev.port_labels
         for device in self._inventory.rdma:
             if device.name == message.rdma or (
                 message.pci_address and device.pci_address == message.pci_address
             ):
-                return (device.name, "", "")
+                return (*device.labels, "")
         return None
 
     def targets(self, context: Context) -> Sequence[str]:
@@ -77,7 +90,4 @@ class KernelLogCollector:
 
     def collect(self, target: str, context: Context) -> None:
         for (device, kind), count in sorted(self._counts.copy().items()):
-            context.sink.add(m.KERNEL_MESSAGES, (device, kind), count)
-
-    def close(self) -> None:
-        """The log is given back by `stop`."""
+            context.sink.add(KERNEL_MESSAGES, (device, kind), count)

@@ -3,14 +3,64 @@
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
-from fabricpulse.nic.collectors.contract import Context, prefix
+from fabricpulse.core.metrics.exposition import sample_prefix
+from fabricpulse.hostinfo.inventory import Netdev
+from fabricpulse.hostinfo.module_eeprom import Module, read_module
+from fabricpulse.hostinfo.netlink.ethtool import EthtoolSource
+from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
 from fabricpulse.nic.collectors.ethtool import DECLINED, DECLINED_PAUSE_S
-from fabricpulse.nic.inventory import Netdev
-from fabricpulse.nic.kernel.ethtool import EthtoolSource
-from fabricpulse.nic.metrics import module as m
-from fabricpulse.nic.module_eeprom import Module, read_module
+from fabricpulse.nic.metric_spec import LANE, LINK, gauge
+
+MODULE_INFO = gauge(
+    "module_info",
+    "Always 1; the module in the port (EEPROM by ethtool netlink).",
+    (*LINK, "form", "vendor", "part_number", "serial_number"),
+)
+MODULE_TEMPERATURE = gauge("module_temperature_celsius", "Temperature of the module (EEPROM).", LINK)
+MODULE_VOLTAGE = gauge("module_supply_volts", "Supply voltage of the module (EEPROM).", LINK)
+MODULE_RECEIVED_POWER = gauge(
+    "module_received_power_watts",
+    "Optical power received per lane (EEPROM, 0.1 uW converted).",
+    LANE,
+)
+MODULE_TRANSMITTED_POWER = gauge(
+    "module_transmitted_power_watts",
+    "Optical power sent per lane (EEPROM, 0.1 uW converted).",
+    LANE,
+)
+MODULE_BIAS = gauge(
+    "module_laser_bias_amperes",
+    "Laser bias current per lane (EEPROM, 2 uA converted).",
+    LANE,
+)
+MODULE_RECEIVE_LOSS = gauge(
+    "module_receive_loss_of_signal",
+    "1 if the lane has had no light since the module was last asked (EEPROM, Rx LOS, latched; SFP: now).",
+    LANE,
+)
+MODULE_TRANSMIT_LOSS = gauge(
+    "module_transmit_loss_of_signal",
+    "1 if the lane has had no signal from the NIC since the module was last asked (EEPROM, Tx LOS, latched).",
+    LANE,
+)
+MODULE_RECEIVE_UNLOCKED = gauge(
+    "module_receive_loss_of_lock",
+    "1 if clock recovery of received light was lost since the module was last asked (EEPROM, Rx LOL, latched).",
+    LANE,
+)
+MODULE_TRANSMIT_UNLOCKED = gauge(
+    "module_transmit_loss_of_lock",
+    "1 if clock recovery of the NIC's signal was lost since the module was last asked (EEPROM, Tx LOL, latched).",
+    LANE,
+)
+MODULE_TRANSMIT_FAULT = gauge(
+    "module_transmit_fault",
+    "1 if the laser or its driver had a fault since the module was last asked (EEPROM, Tx fault, latched; SFP: now).",
+    LANE,
+)
 
 # Temperatures move in minutes, and five pages take tens of milliseconds on the bus.
 REFRESH_S = 60.0
@@ -23,10 +73,17 @@ class _Link:
     next_at: float = 0.0
 
 
-class ModuleCollector:
+@register()
+class ModuleCollector(Collector):
     """One target a netdev with a PCI function."""
 
     name = "module"
+    on_by_default = False
+
+    @classmethod
+    def make(cls, environment: Environment) -> Self | None:
+        ethtool = environment.sources.ethtool
+        return cls(ethtool()) if ethtool is not None else None
 
     def __init__(self, source: EthtoolSource) -> None:
         self._source = source
@@ -60,7 +117,7 @@ class ModuleCollector:
                     # Asked again at the next scrape, and told until it is mended.
                     link.next_at = context.now
                     reason = "permission" if error.errno in (errno.EPERM, errno.EACCES) else "module"
-                    context.faults.add(link.netdev.device, f"module of {target}", reason)
+                    context.errors.add(link.netdev.name, "module", reason)
         for family, line in link.lines:
             context.sink.line(family, line)
 
@@ -68,33 +125,33 @@ class ModuleCollector:
         self._source.close()
 
 
-def lines_of(module: Module, labels: tuple[str, str, str]) -> list[tuple[str, str]]:
+def lines_of(module: Module, labels: tuple[str]) -> list[tuple[str, str]]:
     """The samples of one module, rendered."""
     lines: list[tuple[str, str]] = []
 
     def add(spec: MetricSpec, extra: tuple[str, ...], value: float) -> None:
-        lines.append((spec.name, f"{prefix(spec, (*labels, *extra))}{value:.9g}\n"))
+        lines.append((spec.name, f"{sample_prefix(spec, (*labels, *extra))}{value:.9g}\n"))
 
-    add(m.MODULE_INFO, (module.form, module.vendor, module.part_number, module.serial_number), 1)
+    add(MODULE_INFO, (module.form, module.vendor, module.part_number, module.serial_number), 1)
     if module.temperature_c is not None:
-        add(m.MODULE_TEMPERATURE, (), module.temperature_c)
+        add(MODULE_TEMPERATURE, (), module.temperature_c)
     if module.supply_v is not None:
-        add(m.MODULE_VOLTAGE, (), module.supply_v)
+        add(MODULE_VOLTAGE, (), module.supply_v)
     for spec, values in (
-        (m.MODULE_RECEIVED_POWER, module.received_w),
-        (m.MODULE_TRANSMITTED_POWER, module.transmitted_w),
-        (m.MODULE_BIAS, module.bias_a),
+        (MODULE_RECEIVED_POWER, module.received_w),
+        (MODULE_TRANSMITTED_POWER, module.transmitted_w),
+        (MODULE_BIAS, module.bias_a),
     ):
         for lane, value in enumerate(values, 1):
             if value is not None:
                 add(spec, (str(lane),), value)
     used = [value is not None for value in module.received_w]
     for spec, states in (
-        (m.MODULE_RECEIVE_LOSS, module.flags.receive_loss),
-        (m.MODULE_TRANSMIT_LOSS, module.flags.transmit_loss),
-        (m.MODULE_RECEIVE_UNLOCKED, module.flags.receive_unlocked),
-        (m.MODULE_TRANSMIT_UNLOCKED, module.flags.transmit_unlocked),
-        (m.MODULE_TRANSMIT_FAULT, module.flags.transmit_fault),
+        (MODULE_RECEIVE_LOSS, module.flags.receive_loss),
+        (MODULE_TRANSMIT_LOSS, module.flags.transmit_loss),
+        (MODULE_RECEIVE_UNLOCKED, module.flags.receive_unlocked),
+        (MODULE_TRANSMIT_UNLOCKED, module.flags.transmit_unlocked),
+        (MODULE_TRANSMIT_FAULT, module.flags.transmit_fault),
     ):
         # No states at all where the module does not have the flag.
         for lane, (state, is_used) in enumerate(zip(states, used, strict=False), 1):

@@ -4,23 +4,53 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
-from fabricpulse.nic.collectors.contract import Context, prefix
-from fabricpulse.nic.metrics import pcie as m
-from fabricpulse.nic.reader import (
+from fabricpulse.core.metrics.exposition import sample_prefix
+from fabricpulse.hostinfo.sysfs import (
+    CachedDirectory,
     DescriptorBudget,
-    KeptDirectory,
     clean_text,
     parse_unsigned,
     read_once,
 )
+from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
+from fabricpulse.nic.metric_spec import counter, gauge
+
+PCIE_SPEED = gauge(
+    "pcie_link_transfers_per_second",
+    "Transfers per second and lane of the PCIe link now (current_link_speed, GT/s converted).",
+    ("device", "pci_address"),
+)
+PCIE_SPEED_MAX = gauge(
+    "pcie_link_transfers_per_second_max",
+    "Transfers per second and lane that the device can do (max_link_speed, GT/s converted).",
+    ("device", "pci_address"),
+)
+PCIE_WIDTH = gauge(
+    "pcie_link_width_lanes", "Lanes of the PCIe link now (current_link_width).", ("device", "pci_address")
+)
+PCIE_WIDTH_MAX = gauge(
+    "pcie_link_width_lanes_max", "Lanes that the device has (max_link_width).", ("device", "pci_address")
+)
+PCIE_AER = counter(
+    "pcie_aer_errors",
+    "PCIe errors by severity and kind (aer_dev_correctable, aer_dev_nonfatal, aer_dev_fatal).",
+    ("device", "pci_address", "severity", "error"),
+)
+AFFINITY = gauge(
+    "affinity_info",
+    "Always 1; where the NIC sits: PCI address, NUMA node (-1 unknown), nearest GPUs by PCI address (most common "
+    "ancestors in the PCI tree), comma separated, and how they are joined: same_switch, same_host_bridge, same_numa.",
+    ("device", "pci_address", "numa_node", "gpus", "gpu_path"),
+)
 
 _AER = {"aer_dev_correctable": "correctable", "aer_dev_nonfatal": "nonfatal", "aer_dev_fatal": "fatal"}
 _LINK = {
-    "current_link_speed": m.PCIE_SPEED,
-    "max_link_speed": m.PCIE_SPEED_MAX,
-    "current_link_width": m.PCIE_WIDTH,
-    "max_link_width": m.PCIE_WIDTH_MAX,
+    "current_link_speed": PCIE_SPEED,
+    "max_link_speed": PCIE_SPEED_MAX,
+    "current_link_width": PCIE_WIDTH,
+    "max_link_width": PCIE_WIDTH_MAX,
 }
 _SPEED = re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) GT/s")
 # PCI classes of what computes: 3D controllers, VGA (AMD's older), display controllers, processing accelerators.
@@ -45,7 +75,7 @@ class _Function:
     device: str
     address: str
     path: str
-    directory: KeptDirectory
+    directory: CachedDirectory
     prefixes: dict[str, str]
     aer: dict[tuple[str, str], str]
     affinity: str = ""
@@ -81,10 +111,15 @@ def nearest_gpus(nic_path: str, nic_numa: int, gpus: Sequence[GpuPlace]) -> tupl
     return (same, "same_numa") if same else (tuple(gpu.address for _, gpu in scored), "other_numa")
 
 
-class PcieCollector:
+@register()
+class PcieCollector(Collector):
     """One target a PCI function that carries a NIC."""
 
     name = "pcie"
+
+    @classmethod
+    def make(cls, environment: Environment) -> Self:
+        return cls(str(environment.sources.sysfs), environment.budget)
 
     def __init__(self, sysfs: str, budget: DescriptorBudget) -> None:
         self._sysfs = sysfs
@@ -97,10 +132,10 @@ class PcieCollector:
         wanted: dict[str, tuple[str, str]] = {}
         for device in context.inventory.rdma:
             if device.pci_path:
-                wanted[device.pci_address] = (device.name, device.pci_path)
+                wanted[device.pci_address] = (device.labels[0], device.pci_path)
         for netdev in context.inventory.netdevs:
             if netdev.pci_path:
-                wanted.setdefault(netdev.pci_address, (netdev.device, netdev.pci_path))
+                wanted.setdefault(netdev.pci_address, (netdev.name, netdev.pci_path))
         for address, function in list(self._functions.items()):
             if wanted.get(address) != (function.device, function.path):
                 function.directory.close()
@@ -108,26 +143,26 @@ class PcieCollector:
         for address, (name, path) in wanted.items():
             if address not in self._functions:
                 names = frozenset({*_AER, *_LINK, "numa_node"})
-                directory = KeptDirectory(path, name, self._budget, names)
-                prefixes = {file: prefix(spec, (name, address)) for file, spec in _LINK.items()}
+                directory = CachedDirectory(path, name, self._budget, names)
+                prefixes = {file: sample_prefix(spec, (name, address)) for file, spec in _LINK.items()}
                 self._functions[address] = _Function(name, address, path, directory, prefixes, {})
         self._find_gpus(context)
         return list(self._functions)
 
     def collect(self, target: str, context: Context) -> None:
         function = self._functions[target]
-        if not function.directory.refresh(context.faults):
+        if not function.directory.refresh(context.errors):
             return
         self._link(function, context)
         for file, severity in _AER.items():
-            raw = function.directory.read(file, context.now, context.faults)
+            raw = function.directory.read(file, context.now, context.errors)
             if raw is not None:
                 self._errors(function, file, severity, raw, context)
         self._affinity(function, context)
 
     def _link(self, function: _Function, context: Context) -> None:
         for file, spec in _LINK.items():
-            raw = function.directory.read(file, context.now, context.faults)
+            raw = function.directory.read(file, context.now, context.errors)
             # 255 is a link that is down or a function that has fallen off the bus; "Unknown" is a virtual function.
             if raw is None or raw in (b"255", b"63") or raw.startswith(b"Unknown"):
                 continue
@@ -140,7 +175,7 @@ class PcieCollector:
                 context.sink.line(spec.name, f"{function.prefixes[file]}{text}\n")
             else:
                 reason = "unparsable" if raw else "empty"
-                context.faults.add(function.device, f"{function.path}/{file}", reason)
+                context.errors.add(function.device, f"{function.path}/{file}", reason)
 
     def _errors(self, function: _Function, file: str, severity: str, raw: bytes, context: Context) -> None:
         """`BadTLP 3` per line; the total line is left out, it is a sum."""
@@ -149,7 +184,7 @@ class PcieCollector:
             kind, _, count = line.rpartition(b" ")
             # One number that is no 64-bit one, or one series twice, would make Prometheus refuse the whole scrape.
             if parse_unsigned(count) is None or not kind or kind in given:
-                context.faults.add(
+                context.errors.add(
                     function.device, f"{function.path}/{file}", "unparsable" if raw else "empty"
                 )
                 return
@@ -159,17 +194,17 @@ class PcieCollector:
             key = (severity, clean_text(kind))
             text = function.aer.get(key)
             if text is None:
-                text = function.aer[key] = prefix(m.PCIE_AER, (function.device, function.address, *key))
-            context.sink.line(m.PCIE_AER.name, f"{text}{count.decode('ascii')}\n")
+                text = function.aer[key] = sample_prefix(PCIE_AER, (function.device, function.address, *key))
+            context.sink.line(PCIE_AER.name, f"{text}{count.decode('ascii')}\n")
 
     def _affinity(self, function: _Function, context: Context) -> None:
         if function.affinity_key != (function.directory.generation, self._gpus_identity):
-            numa = _signed(function.directory.read("numa_node", context.now, context.faults))
+            numa = _signed(function.directory.read("numa_node", context.now, context.errors))
             gpus, path = nearest_gpus(os.path.realpath(function.path), numa, self._gpus)
             values = (function.device, function.address, str(numa), ",".join(gpus), path)
-            function.affinity = f"{prefix(m.AFFINITY, values)}1\n"
+            function.affinity = f"{sample_prefix(AFFINITY, values)}1\n"
             function.affinity_key = (function.directory.generation, self._gpus_identity)
-        context.sink.line(m.AFFINITY.name, function.affinity)
+        context.sink.line(AFFINITY.name, function.affinity)
 
     def _find_gpus(self, context: Context) -> None:
         folder = f"{self._sysfs}/bus/pci/devices"
@@ -186,12 +221,12 @@ class PcieCollector:
             if address in context.inventory.unwanted_pci:
                 continue
             path = f"{folder}/{address}"
-            klass = read_once(f"{path}/class", address, context.faults) or b""
+            klass = read_once(f"{path}/class", address, context.errors) or b""
             if not klass.startswith(_GPU_CLASSES):
                 continue
-            if read_once(f"{path}/vendor", address, context.faults) in _NO_GPU_VENDORS:
+            if read_once(f"{path}/vendor", address, context.errors) in _NO_GPU_VENDORS:
                 continue
-            numa = _signed(read_once(f"{path}/numa_node", address, context.faults))
+            numa = _signed(read_once(f"{path}/numa_node", address, context.errors))
             found.append(GpuPlace(address, os.path.realpath(path), numa))
         self._gpus = tuple(found)
         self._gpus_identity = identity

@@ -6,24 +6,53 @@ which a host in use has tens of thousands.
 
 import errno
 from collections.abc import Sequence
+from typing import Self
 
-from fabricpulse.nic.collectors.contract import Context
+from fabricpulse.hostinfo.inventory import RdmaDevice
+from fabricpulse.hostinfo.netlink.rdma import RdmaSource
+from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
 from fabricpulse.nic.collectors.ethtool import DECLINED, DECLINED_PAUSE_S
-from fabricpulse.nic.inventory import RdmaDevice
-from fabricpulse.nic.kernel.rdma import RdmaSource
-from fabricpulse.nic.metrics import resources as m
+from fabricpulse.nic.metric_spec import RDMA, counter, gauge
+
+RESOURCES = gauge(
+    "rdma_resources",
+    "RDMA resources that exist on the device, by kind: qp, cq, mr, pd, cm_id, ctx, srq (RDMA netlink).",
+    (*RDMA, "resource"),
+)
+QP_COUNT = gauge(
+    "queue_pairs",
+    "Queue pairs on the device by type and state (RDMA netlink; collector queue_pairs).",
+    (*RDMA, "qp_type", "state"),
+)
+CC_MARKED_RECEIVED = counter(
+    "cc_marked_packets_received",
+    "RoCE packets received with the congestion mark (optional counter cc_rx_ce_pkts, RDMA netlink).",
+)
+CC_CNP_RECEIVED = counter(
+    "cc_cnp_packets_received",
+    "Congestion notification packets received (optional counter cc_rx_cnp_pkts, RDMA netlink).",
+)
+CC_CNP_SENT = counter(
+    "cc_cnp_packets_sent",
+    "Congestion notification packets sent (optional counter cc_tx_cnp_pkts, RDMA netlink).",
+)
 
 _OPTIONAL = {
-    "cc_rx_ce_pkts": m.CC_MARKED_RECEIVED,
-    "cc_rx_cnp_pkts": m.CC_CNP_RECEIVED,
-    "cc_tx_cnp_pkts": m.CC_CNP_SENT,
+    "cc_rx_ce_pkts": CC_MARKED_RECEIVED,
+    "cc_rx_cnp_pkts": CC_CNP_RECEIVED,
+    "cc_tx_cnp_pkts": CC_CNP_SENT,
 }
 # A kernel without RDMA netlink.
 _NO_NETLINK = DECLINED | {errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ECONNREFUSED}
 
 
-class _RdmaCollector:
+class _RdmaCollector(Collector):
     """What both have in common: devices by index, and a pause after a device or the kernel has declined."""
+
+    @classmethod
+    def make(cls, environment: Environment) -> Self | None:
+        rdma = environment.sources.rdma
+        return cls(rdma()) if rdma is not None else None
 
     def __init__(self, source: RdmaSource) -> None:
         self._source = source
@@ -50,7 +79,7 @@ class _RdmaCollector:
                 self._not_before[target] = context.now + DECLINED_PAUSE_S
             else:
                 reason = "permission" if error.errno in (errno.EPERM, errno.EACCES) else "rdma_netlink"
-                context.faults.add(target, "rdma netlink", reason)
+                context.errors.add(target, "rdma netlink", reason)
 
     def _collect(self, device: RdmaDevice, index: int, context: Context) -> None:
         raise NotImplementedError
@@ -59,6 +88,7 @@ class _RdmaCollector:
         self._source.close()
 
 
+@register()
 class ResourcesCollector(_RdmaCollector):
     """Totals by kind of resource, and the optional counters that are switched on."""
 
@@ -70,7 +100,7 @@ class ResourcesCollector(_RdmaCollector):
 
     def _collect(self, device: RdmaDevice, index: int, context: Context) -> None:
         for resource, count in self._source.resources(index).items():
-            context.sink.add(m.RESOURCES, (device.name, resource), count)
+            context.sink.add(RESOURCES, (*device.labels, resource), count)
         # The answer holds all counters of the port, which sysfs has given already: asked for again only where some of
         # the optional ones are on.
         if context.now < self._no_counters_before.get(device.name, 0.0):
@@ -81,16 +111,18 @@ class ResourcesCollector(_RdmaCollector):
             for name, spec in _OPTIONAL.items():
                 if name in counters:
                     found = True
-                    context.sink.add(spec, (device.name, str(port)), counters[name])
+                    context.sink.add(spec, device.port_labels(port), counters[name])
         if not found:
             self._no_counters_before[device.name] = context.now + DECLINED_PAUSE_S
 
 
+@register()
 class QueuePairsCollector(_RdmaCollector):
     """Queue pairs by type and state."""
 
     name = "queue_pairs"
+    on_by_default = False
 
     def _collect(self, device: RdmaDevice, index: int, context: Context) -> None:
         for (kind, state), count in sorted(self._source.queue_pairs(index).items()):
-            context.sink.add(m.QP_COUNT, (device.name, kind, state), count)
+            context.sink.add(QP_COUNT, (*device.labels, kind, state), count)

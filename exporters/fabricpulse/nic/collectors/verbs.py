@@ -1,15 +1,44 @@
 """Asynchronous events of verbs devices: ports of InfiniBand, GID changes, fatal errors; one target for the host."""
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Self
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.nic.collectors.contract import Context
+from fabricpulse.hostinfo.inventory import Inventory, RdmaDevice
+from fabricpulse.hostinfo.libibverbs import PortAttributes, Verbs, VerbsDevice
+from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
 from fabricpulse.nic.flap_service import FlapService
-from fabricpulse.nic.inventory import RdmaDevice
-from fabricpulse.nic.kernel.verbs import PortAttributes, Verbs, VerbsDevice
-from fabricpulse.nic.metrics import verbs as m
+from fabricpulse.nic.gid_changes import GidChanges
+from fabricpulse.nic.metric_spec import PORT, RDMA, counter, gauge
+
+VERBS_OPEN = gauge(
+    "verbs_device_open",
+    "1 if the verbs device could be opened and its asynchronous events are followed.",
+    RDMA,
+)
+VERBS_MAX_QP = gauge(
+    "verbs_queue_pairs_max", "Queue pairs that the device can have (ibv_query_device max_qp).", RDMA
+)
+VERBS_MTU = gauge(
+    "verbs_active_mtu_bytes",
+    "Path MTU of RDMA on the port (ibv_query_port active_mtu): 4096 at best; what the netdev's MTU leaves room for.",
+)
+VERBS_BAD_PKEYS = counter(
+    "verbs_partition_key_violations",
+    "Packets with a partition key that did not fit (ibv_query_port bad_pkey_cntr; InfiniBand's stops at 65535).",
+)
+VERBS_BAD_QKEYS = counter(
+    "verbs_queue_key_violations",
+    "Packets with a queue key that did not fit (ibv_query_port qkey_viol_cntr; InfiniBand's stops at 65535).",
+)
+ASYNC_EVENTS = counter(
+    "verbs_async_events",
+    "Asynchronous events of the verbs device, by kind (ibv_get_async_event).",
+    (*PORT, "event"),
+)
 
 log = get_logger(__name__)
 
@@ -19,16 +48,21 @@ RETRY_S = 60.0
 PORT_REFRESH_S = 60.0
 
 
-class VerbsCollector:
-    """One target a device. Without libibverbs there are none. touch : called with a device whose GID table moves."""
+@register()
+class VerbsCollector(Collector):
+    """One target a device. Without libibverbs there are none."""
 
     name = "verbs"
 
-    def __init__(
-        self, service: FlapService, touch: Callable[[str], None], library: str | None = None
-    ) -> None:
+    @classmethod
+    def make(cls, environment: Environment) -> Self | None:
+        if not environment.sources.verbs:
+            return None
+        return cls(environment.flaps, environment.gid_changes)
+
+    def __init__(self, service: FlapService, gid_changes: GidChanges, library: str | None = None) -> None:
         self._service = service
-        self._touch = touch
+        self._gid_changes = gid_changes
         self._verbs: Verbs | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: dict[str, VerbsDevice] = {}
@@ -43,7 +77,7 @@ class VerbsCollector:
         except (OSError, AttributeError) as error:
             log.debug("no libibverbs, no asynchronous events", error=str(error))
 
-    def start(self) -> None:
+    def start(self, inventory: Inventory) -> None:
         """Events go to this loop from now on."""
         self._loop = asyncio.get_running_loop()
         if self._verbs is not None:
@@ -65,13 +99,18 @@ class VerbsCollector:
     def collect(self, target: str, context: Context) -> None:
         if target not in self._open and context.now >= self._retry_at.get(target, 0.0):
             self._try_open(target, context)
-        context.sink.add(m.VERBS_OPEN, (target,), int(target in self._open))
+        context.sink.add(VERBS_OPEN, self._devices[target].labels, int(target in self._open))
         if target in self._open:
-            context.sink.add(m.VERBS_MAX_QP, (target,), self._max_qp[target])
+            context.sink.add(VERBS_MAX_QP, self._devices[target].labels, self._max_qp[target])
             self._query_ports(target, context)
         for (device, port, event), count in sorted(self._counts.copy().items()):
             if device == target:
-                context.sink.add(m.ASYNC_EVENTS, (device, port, event), count)
+                labels = (
+                    self._devices[target].netdev(int(port or 0)) or self._devices[target].labels[0],
+                    device,
+                    port,
+                )
+                context.sink.add(ASYNC_EVENTS, (*labels, event), count)
 
     def _query_ports(self, target: str, context: Context) -> None:
         if context.now >= self._ports_next_at.get(target, 0.0):
@@ -82,13 +121,13 @@ class VerbsCollector:
                     self._ports[target].append((number, self._open[target].port(number)))
                 except OSError as error:
                     log.debug("a port cannot be queried", device=target, port=number, error=str(error))
-                    context.faults.add(target, f"ibv_query_port {number}", "verbs")
+                    context.errors.add(target, f"ibv_query_port {number}", "verbs")
         for number, attributes in self._ports[target]:
-            labels = (target, str(number))
+            labels = self._devices[target].port_labels(number)
             if attributes.active_mtu:
-                context.sink.add(m.VERBS_MTU, labels, attributes.active_mtu)
-            context.sink.add(m.VERBS_BAD_PKEYS, labels, attributes.bad_pkeys)
-            context.sink.add(m.VERBS_BAD_QKEYS, labels, attributes.bad_qkeys)
+                context.sink.add(VERBS_MTU, labels, attributes.active_mtu)
+            context.sink.add(VERBS_BAD_PKEYS, labels, attributes.bad_pkeys)
+            context.sink.add(VERBS_BAD_QKEYS, labels, attributes.bad_qkeys)
 
     def _try_open(self, target: str, context: Context) -> None:
         if self._verbs is None:
@@ -114,12 +153,11 @@ class VerbsCollector:
         self._service.events["verbs"] += 1
         self._ports_next_at.pop(device, None)
         known = self._devices.get(device)
-        netdev = known.netdev(port) if known is not None else ""
-        self._service.record("verbs_event", (device, number, netdev), kind=event, source="verbs")
+        netdev = known.netdev(port) or known.labels[0] if known is not None else device
+        self._service.record("verbs_event", (netdev, device, number), kind=event, source="verbs")
         if event in ("gid_change", "port_active", "port_err"):
-            self._touch(device)
+            self._gid_changes.touch(device, time.monotonic())
         if event in ("port_active", "port_err"):
             self._service.port_event(device, port, event == "port_active")
 
-    def close(self) -> None:
-        """Devices are given back when the process ends: see VerbsDevice.follow."""
+    # Devices are given back when the process ends: see VerbsDevice.follow.

@@ -1,1 +1,0 @@
-"""Kernel interfaces that are not files: ethtool, DCB, module EEPROM, the kernel log, verbs events."""

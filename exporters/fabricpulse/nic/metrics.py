@@ -1,0 +1,10 @@
+"""Metrics of the NIC exporter, in the order of the exposition."""
+
+from fabricpulse.core.metrics.catalogue import MetricSpec
+from fabricpulse.nic import scrape_metrics
+from fabricpulse.nic.registry import registered
+
+METRICS: tuple[MetricSpec, ...] = (
+    *(spec for spec in vars(scrape_metrics).values() if isinstance(spec, MetricSpec)),
+    *(spec for found in registered().values() for spec in found.metrics),
+)
