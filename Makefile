@@ -12,7 +12,7 @@ NAME ?=
 
 NATIVE := CMakeLists.txt $(shell find core exporters nccl_plugin clocksync -name CMakeLists.txt -o -name '*.cc' -o -name '*.h' -o -name '*.c')
 
-.PHONY: help build demo test test-slow test-all quickcheck lint format rules docs bench wheel-test clean
+.PHONY: help build demo test test-slow test-all quickcheck lint format rules docs bench wheel wheel-test clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ quickcheck: $(STAMP) ## Check style, run the unit tests and one lab: the inner l
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(PYTEST) -m "not slow and not build" tests/integration/lab/test_network.py tests/unit $(ARGS)
+
+wheel: $(STAMP) ## Build the wheels of fabricpulse and fabricpulse-lab into dist/
+	VENV=$(VENV) scripts/wheel.sh
 
 wheel-test: $(STAMP) ## Test the wheel in an empty environment, without the sources (part of test)
 	VENV=$(VENV) scripts/wheel_test.sh

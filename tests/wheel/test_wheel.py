@@ -2,29 +2,45 @@
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, metadata
 from importlib.resources import files
 from pathlib import Path
 from shutil import which
+from zipfile import ZipFile
 
 import pytest
 
 COMMAND = Path(sys.executable).with_name("fabricpulse")
 COMMANDS = sorted(entry_points(group="fabricpulse.commands"), key=lambda entry: entry.name)
-PACKAGES = ("clocksync", "core", "lab", "mesh", "nic", "plugin", "plugin_ipc", "qp", "remediation", "rules")
+# What scripts/wheel_test.sh has built.
+DIST = Path(os.environ["FABRICPULSE_DIST"])
+OF_THE_LAB = ("demo", "lab")
+PACKAGES = (
+    "clocksync",
+    "core",
+    "deploy",
+    "mesh",
+    "nic",
+    "plugin",
+    "plugin_ipc",
+    "qp",
+    "remediation",
+    "rules",
+)
 
 
-def fabricpulse(*arguments: str) -> subprocess.CompletedProcess[str]:
+def fabricpulse(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(COMMAND), *arguments],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
-        env=os.environ | {"COLUMNS": "200"},
+        env=os.environ | {"COLUMNS": "200"} | environment,
     )
 
 
@@ -48,20 +64,71 @@ def test_no_native_sources() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in COMMANDS])
+def check_help(*path: str, **environment: str) -> None:
+    result = fabricpulse(*path, "--help", **environment)
+    assert result.returncode == 0, result.stderr
+    assert f"Usage: fabricpulse {' '.join(path)} " in result.stdout
+    if "\nCommands:\n" in result.stdout:
+        for line in result.stdout.split("\nCommands:\n")[1].splitlines():
+            if line.startswith("  ") and line[2] != " ":
+                check_help(*path, line.split()[0], **environment)
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in COMMANDS if entry.name not in OF_THE_LAB])
 def test_help(name: str) -> None:
     """Every command and every command below it can be loaded and explains itself."""
+    check_help(name)
 
-    def check(*path: str) -> None:
-        result = fabricpulse(*path, "--help")
+
+@pytest.mark.parametrize("name", OF_THE_LAB)
+def test_the_lab_is_an_extra(name: str, tmp_path: Path) -> None:
+    """GPU hosts do not get it; the command says what to install, and with that it is there."""
+    assert not list(Path(sys.prefix).rglob("fabricpulse/lab"))
+    without = fabricpulse(name, "--help")
+    assert (without.returncode, without.stdout) == (1, "")
+    assert without.stderr == (
+        f"fabricpulse: error: `fabricpulse {name}` is not installed here: pip install 'fabricpulse[lab]'\n"
+    )
+
+    [wheel] = DIST.glob("fabricpulse_lab-*-py3-none-any.whl")
+    with ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    check_help(name, PYTHONPATH=str(tmp_path))
+
+
+def test_the_lab_fits_this_version() -> None:
+    """The extra names the other distribution, which wants exactly this one: there is one version, in one place."""
+    ours = metadata("fabricpulse")
+    assert 'fabricpulse-lab; extra == "lab"' in ours.get_all("Requires-Dist", [])
+    [wheel] = DIST.glob("fabricpulse_lab-*.whl")
+    with ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        text = archive.read(name).decode()
+    assert f"Requires-Dist: fabricpulse=={ours['Version']}\n" in text
+    assert f"Version: {ours['Version']}\n" in text
+
+
+def test_it_may_be_installed_on_distributions_of_2018() -> None:
+    """The tag is manylinux with a glibc of at most 2.28; auditwheel has read it in the binaries."""
+    [wheel] = DIST.glob("fabricpulse-*.whl")
+    match = re.search(r"-manylinux_2_(\d+)_\w+\.whl$", wheel.name)
+    assert match, wheel.name
+    assert int(match[1]) <= 28
+
+
+def test_files_are_put_in_place(tmp_path: Path) -> None:
+    """Units that start this very program, settings, runbooks: all of it is in the wheel."""
+    for role in ("host", "monitor"):
+        result = fabricpulse("files", "write", role, "--root", str(tmp_path), "--apply")
         assert result.returncode == 0, result.stderr
-        assert f"Usage: fabricpulse {' '.join(path)} " in result.stdout
-        if "\nCommands:\n" in result.stdout:
-            for line in result.stdout.split("\nCommands:\n")[1].splitlines():
-                if line.startswith("  ") and line[2] != " ":
-                    check(*path, line.split()[0])
-
-    check(name)
+    units = sorted((tmp_path / "etc/systemd/system").glob("*.service"))
+    assert len(units) == 7
+    assert all(f"\nExecStart={COMMAND} " in unit.read_text() for unit in units)
+    runbooks = Path(fabricpulse("files", "path", "runbooks").stdout.strip())
+    assert (runbooks / "FabricNicFlapping.md").is_file()
+    assert (Path(fabricpulse("files", "path", "mixins").stdout.strip()) / "mixin.libsonnet").is_file()
+    for name in ("prometheus.yml", "alertmanager.yml", "grafana.yaml", "web.yaml"):
+        assert fabricpulse("files", "show", name).stdout
 
 
 def test_catalogue_and_configurations_load() -> None:

@@ -17,6 +17,7 @@ COMMANDS_GROUP = "fabricpulse.commands"
 SUMMARIES = {
     "clocksync": "Keep fleet time: the sidecar of a host, the coordinator of a fleet.",
     "demo": "Play a fault on a fleet of network namespaces and show what happens.",
+    "files": "Show units, sample configurations and runbooks, or put them in place.",
     "lab": "Build a GPU fleet on one machine out of network namespaces.",
     "mesh": "Probe the fabric between NICs and export what is seen.",
     "nic": "Export RDMA and link state of this host's NICs.",
@@ -25,6 +26,9 @@ SUMMARIES = {
     "remediation": "Act on alerts: the receiver, and the agent of a host.",
     "rules": "Render the recording and alert rules.",
 }
+
+# Commands that a plain installation lacks: the extra that brings them.
+EXTRAS = {"demo": "lab", "lab": "lab"}
 
 
 class EntryPointGroup(click.Group):
@@ -40,7 +44,14 @@ class EntryPointGroup(click.Group):
         entry = self._entry_points().get(cmd_name)
         if entry is None:
             return None
-        command = entry.load()
+        try:
+            command = entry.load()
+        except ModuleNotFoundError as error:
+            if error.name is not None and entry.module.startswith(error.name) and cmd_name in EXTRAS:
+                raise UserError(
+                    f"`fabricpulse {cmd_name}` is not installed here: pip install 'fabricpulse[{EXTRAS[cmd_name]}]'"
+                ) from error
+            raise
         if not isinstance(command, click.Command):
             raise TypeError(f"entry point {entry.value} is not a click command")
         return command

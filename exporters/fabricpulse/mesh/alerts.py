@@ -64,8 +64,14 @@ class NicAlert:
         now : monotonic seconds. wall_s : the same moment for Alertmanager, as far as that is known. past_s : one that
         is over for it. Both are seconds since 1970.
         """
-        labels = {**config.labels, **RULE_LABELS, "device": self.device, "network": self.network}
-        instance = labels.get("instance", host)
+        labels = {
+            "instance": host,
+            **config.labels,
+            **RULE_LABELS,
+            "device": self.device,
+            "network": self.network,
+        }
+        instance = labels["instance"]
         starts_s = wall_s + self.started - now
         if self.ended is None:
             ends_s = wall_s + _REPEATS_UNTIL_EXPIRY * config.resend_s

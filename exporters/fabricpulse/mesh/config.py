@@ -97,8 +97,9 @@ class Alerting(Section, frozen=True):
     """Where a lost NIC is pushed to at once.
 
     alertmanagers : base URLs; each gets every alert. labels : added to those of the rule, so that both are one alert:
-    instance and job as Prometheus gives them, and external labels if it has some. component, severity, alertname,
-    device and network are set by the exporter. generator_url : link shown beside the alert. resend_s : how often a
+    job as Prometheus gives it, instance if that is not this host's name, and external labels if it has some.
+    component, severity, alertname, device and network are set by the exporter. generator_url : link shown
+    beside the alert. resend_s : how often a
     firing alert is sent again. resolve_hold_s : how long after the NIC is back the end is told; a little more than the
     scrape interval and the evaluation interval of Prometheus together, so that its copy of the alert has ended by then;
     0 where Prometheus has no such rule. At most three times resend_s, or the alert would expire before.

@@ -17,6 +17,7 @@ COMPONENTS = {
     "plugin": "nccl_plugin",
     "remediation": "remediation",
     "rules": "rules",
+    "deploy": "deploy",
 }
 TOPS = {"lab": "lab"}
 PACKAGES = FLOORS | COMPONENTS | TOPS

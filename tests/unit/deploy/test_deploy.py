@@ -45,7 +45,9 @@ def test_unit(path: Path) -> None:
     """A unit starts a command that there is, tells systemd when it is ready, and gives it few rights."""
     text = path.read_text()
     [command] = re.findall(
-        r"^ExecStart=/usr/bin/fabricpulse ([a-z ]+) --config /etc/fabricpulse/\S+\.yaml$", text, re.M
+        r"^ExecStart=/usr/bin/fabricpulse ([a-z ]+) --config /etc/fabricpulse/\S+\.yaml \$OPTIONS$",
+        text,
+        re.M,
     )
 
     result = CliRunner().invoke(cli, [*command.split(), "--help"])
@@ -59,7 +61,37 @@ def test_unit(path: Path) -> None:
     )
     for setting in ("Type=notify", *restart, "NoNewPrivileges=yes", "ProtectSystem=strict"):
         assert f"\n{setting}\n" in text
-    assert re.search(r"^CapabilityBoundingSet=", text, re.M)
+    for setting in ("CapabilityBoundingSet", "MemoryMax", "LimitNOFILE", "UMask", "SystemCallFilter"):
+        assert re.search(rf"^{setting}=", text, re.M), setting
+    assert f"\nEnvironmentFile=-/etc/default/{path.stem}\n" in text
+
+
+def test_each_state_directory_belongs_to_one_unit() -> None:
+    """The receiver and the agent run as different users: neither can read or block the other's journal."""
+    directories = {}
+    for path in UNITS:
+        for name in re.findall(r"^StateDirectory=(\S+)$", path.read_text(), re.M):
+            directories[path.stem.removeprefix("fabricpulse-")] = name
+            assert {"StateDirectoryMode=0700", "UMask=0077"} <= set(path.read_text().splitlines())
+    assert directories == {
+        "remediation-receiver": "fabricpulse/receiver",
+        "remediation-node": "fabricpulse/node",
+    }
+    for daemon, directory in directories.items():
+        journal = yaml.safe_load((DEPLOY / "config" / f"{daemon}.yaml").read_text())["journal"]
+        assert journal.startswith(f"/var/lib/{directory}/")
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_systemd_finds_little_exposed(path: Path) -> None:
+    """The exposure that systemd computes of a unit's settings, 0 to 10, stays low."""
+    systemd = shutil.which("systemd-analyze")
+    if systemd is None:
+        pytest.skip("hardware: systemd is not on this machine")
+    result = run(systemd, "security", "--offline=true", "--threshold=25", path)
+    if "unrecognized option" in result.stderr:
+        pytest.skip("systemd is older than 250")
+    assert result.returncode == 0, result.stdout.splitlines()[-1:]
 
 
 def test_the_sidecar_may_ask_the_kernel_how_well_its_clock_is_synchronized() -> None:
@@ -134,29 +166,80 @@ def test_prometheus_configuration() -> None:
 def test_instance_is_the_host(address: str, instance: str) -> None:
     """The host of each target, IPv6 addresses whole; Prometheus anchors the pattern at both ends."""
     for job in yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]:
-        [rule] = job["relabel_configs"]
+        rule = job["relabel_configs"][0]
         match = re.fullmatch(rule["regex"], address)
         assert match
         assert (match[1], rule["target_label"]) == (instance, "instance")
 
 
+SECTIONS = {"fleet": "membership", "web": "web-config-file"}
+
+
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_sample_configuration(path: Path) -> None:
     """It is accepted as it stands and with all that it offers switched on, and goes where its unit looks."""
-    [entry] = entry_points(group="fabricpulse.configs", name=path.stem)
+    [entry] = entry_points(group="fabricpulse.configs", name=SECTIONS.get(path.stem, path.stem))
     text = path.read_text()
-    offered = re.sub(r"^#(?=[a-z ]+\S*:)(?! )", "", re.sub(r"^#(?=  )", "", text, flags=re.M), flags=re.M)
+    offered = re.sub(r"^#(?=[a-z_]+\S*:)(?! )", "", re.sub(r"^#(?=  )", "", text, flags=re.M), flags=re.M)
+    # Of two values of one setting the last holds: an offered one stands after the default.
+    offered = re.sub(r"^( +)(\w+): \S+\n\1\2: ", r"\1\2: ", offered, flags=re.M)
 
-    assert parse_config(text, entry.load(), path.name) != parse_config(offered, entry.load(), path.name)
-    assert offered.count("#") < text.count("#")
+    given = parse_config(text, entry.load(), path.name)
+    if offered != text:
+        assert given != parse_config(offered, entry.load(), path.name)
     place = f"/etc/fabricpulse/{path.name}"
-    assert text.startswith(f"# {place}, for fabricpulse-{path.stem}.service")
-    assert f" --config {place}\n" in (DEPLOY / "systemd" / f"fabricpulse-{path.stem}.service").read_text()
+    assert text.startswith(f"# {place}, ")
+    if path.stem not in SECTIONS:
+        unit = DEPLOY / "systemd" / f"fabricpulse-{path.stem}.service"
+        assert text.startswith(f"# {place}, for {unit.name}")
+        assert f" --config {place} $OPTIONS\n" in unit.read_text()
 
 
-def test_clocksync_has_samples() -> None:
-    """Both daemons can be started from what is here."""
-    assert {"clocksync-coordinator", "clocksync-sidecar"} <= {path.stem for path in SAMPLES}
+def test_every_daemon_has_a_sample() -> None:
+    """Each unit, and each kind of configuration file, can be started from what is here."""
+    samples = {SECTIONS.get(path.stem, path.stem) for path in SAMPLES}
+    assert samples == {entry.name for entry in entry_points(group="fabricpulse.configs")}
+    assert samples >= {path.stem.removeprefix("fabricpulse-") for path in UNITS}
+
+
+def test_samples_set_what_silence_would_follow_from() -> None:
+    """Membership, key, where alerts go, where the receiver is: without them a daemon runs and nobody hears of it."""
+    loaded = {path.stem: yaml.safe_load(path.read_text()) or {} for path in SAMPLES}
+    mesh = loaded["mesh"]
+    assert mesh["membership"] == {"url": "http://monitor:9614/api/v1/membership"}
+    assert mesh["key_file"]
+    assert mesh["alerting"]["alertmanagers"]
+    assert loaded["remediation-node"]["receiver"] == "http://monitor:9615"
+    assert loaded["remediation-node"]["mesh_url"]
+    assert loaded["clocksync-sidecar"]["coordinators"]
+    assert loaded["clocksync-coordinator"]["membership"] == "/etc/fabricpulse/fleet.yaml"
+    assert loaded["remediation-receiver"]["alertmanagers"]
+    assert {rule["mode"] for rule in loaded["remediation-receiver"]["rules"]} == {"dry_run"}
+
+
+def test_pushed_alerts_and_rules_are_one_alert() -> None:
+    """The mesh exporter's labels are those that the scrape job sets, or Alertmanager would have two alerts."""
+    pushed = yaml.safe_load((DEPLOY / "config" / "mesh.yaml").read_text())["alerting"]["labels"]
+    jobs = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    [job] = [job for job in jobs if job["job_name"] == pushed["job"]]
+    set_here = {rule["target_label"]: rule.get("replacement") for rule in job["relabel_configs"]}
+    assert set_here == {"instance": None, "cluster": pushed["cluster"]}, (
+        "instance: the exporter sets it to its host"
+    )
+
+
+@pytest.mark.parametrize("name", ["on-call", "dead-mans-switch"])
+def test_an_alertmanager_receiver_that_reaches_nobody_says_so(name: str) -> None:
+    """People are told by nobody until somebody fills in how: the file says where."""
+    text = (DEPLOY / "alertmanager.yml").read_text()
+    assert re.search(rf"# TO FILL IN: [^\n]+\n(  # [^\n]+\n)*  - name: {name}\n", text)
+
+
+def test_grafana_provider() -> None:
+    """It names the folder that `rules render --output` of the README fills."""
+    [provider] = yaml.safe_load((DEPLOY / "grafana" / "fabricpulse.yaml").read_text())["providers"]
+    assert provider["options"]["path"] == "/etc/prometheus/fabricpulse/dashboards"
+    assert provider["allowUiUpdates"] is False
 
 
 def test_alertmanager_configuration() -> None:
