@@ -6,14 +6,14 @@
 #include <stdexcept>
 #include <utility>
 
-#include "verdict.h"
+#include "health.h"
 
 namespace fabricpulse {
 namespace {
 
-constexpr auto kUp = static_cast<std::uint8_t>(State::kUp);
-constexpr auto kDown = static_cast<std::uint8_t>(State::kDown);
-constexpr auto kUnknown = static_cast<std::uint8_t>(State::kUnknown);
+constexpr auto kUp = static_cast<std::uint8_t>(HealthState::kUp);
+constexpr auto kDown = static_cast<std::uint8_t>(HealthState::kDown);
+constexpr auto kUnknown = static_cast<std::uint8_t>(HealthState::kUnknown);
 
 class Writer {
  public:
@@ -102,15 +102,15 @@ std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges) const {
     blocks[static_cast<std::size_t>(f)].text.reserve(labels_.size() * static_cast<std::size_t>(lines) * 128);
     to.emplace_back(&blocks[static_cast<std::size_t>(f)], names_[static_cast<std::size_t>(f)]);
   }
-  auto verdict = [&to](EdgeFamily family, const std::string& labels, std::uint8_t state) {
+  auto up_or_down = [&to](EdgeFamily family, const std::string& labels, std::uint8_t state) {
     if (state != kUnknown) to[family].sample(labels, state == kUp ? 1 : 0);
   };
   for (std::size_t i = 0; i < labels_.size(); ++i) {
     const EdgeRecord& e = edges[i];
     const std::string& l = labels_[i];
-    verdict(kFamilyUp, l, e.state);
-    verdict(kFamilyInbound, l, e.inbound);
-    verdict(kFamilyOutbound, l, e.outbound);
+    up_or_down(kFamilyUp, l, e.state);
+    up_or_down(kFamilyInbound, l, e.inbound);
+    up_or_down(kFamilyOutbound, l, e.outbound);
     to[kFamilySent].sample(l, e.sent);
     to[kFamilyReceived].sample(l, e.received);
     to[kFamilyLost].sample(l, e.lost);

@@ -86,7 +86,7 @@ void EdgeTrains::retire(std::uint32_t newest) {
     // The edge was silent as a whole: its losses count, but say nothing of a single path.
     last = heard_;
     lost_ += static_cast<std::uint64_t>(to - std::min(to, last)) * kTrain;
-    for (PathTally& path : paths_) path.verdict.reset();
+    for (PathTally& path : paths_) path.health.reset();
   }
   auto heard = [this](std::uint32_t t) { return heard_trains_[t % kHeardTrains].train == t; };
   for (std::uint32_t t = from; t <= std::min(to, last); ++t) {
@@ -97,16 +97,16 @@ void EdgeTrains::retire(std::uint32_t newest) {
     path.expected += kTrain;
     path.lost += static_cast<std::uint64_t>(kTrain - got);
     if (got > 0) {
-      path.verdict.heard();
+      path.health.heard();
       for (PathTally& other : paths_) other.witness = other.witness || &other != &path;
     } else {
       // A lost train speaks against its path only if the edge itself worked then: trains beside it arrived,
       // which took the main flow; or, if the main flow is what is dead, another path was heard since the last
       // loss.
       const bool beside = index != 0 && (retired_heard_ || heard(t + 1));
-      const bool main_dead = index == 0 || paths_[0].verdict.state() == State::kDown;
+      const bool main_dead = index == 0 || paths_[0].health.state() == HealthState::kDown;
       if (beside || (main_dead && path.witness)) {
-        path.verdict.missed();
+        path.health.missed();
         path.witness = false;
       }
     }

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "verdict.h"
+#include "health.h"
 #include "wire.h"
 
 namespace fabricpulse {
@@ -26,7 +26,7 @@ struct HeardTrain : TrainStamps {
 
 // What arrives from one source port of the peer.
 struct PathTally {
-  PathVerdict verdict;
+  PathHealth health;
   bool witness = false;                  // another path was heard since this one's last loss
   std::uint64_t expected = 0, lost = 0;  // packets
 };

@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "edge_text.h"
-#include "engine.h"
+#include "probe_engine.h"
 #include "python_module.h"
 
 namespace nb = nanobind;
@@ -96,16 +96,16 @@ NB_MODULE(_probe_engine, m) {
       .def_ro("peer", &Event::peer)
       .def_ro("peer_device", &Event::peer_device);
 
-  nb::class_<Engine>(m, "Engine")
+  nb::class_<ProbeEngine>(m, "ProbeEngine")
       .def(nb::init<const Settings&>())
       .def("set_keys",
-           [](Engine& engine, const std::vector<nb::bytes>& raw) {
+           [](ProbeEngine& engine, const std::vector<nb::bytes>& raw) {
              std::vector<SipKey> keys;
              for (const nb::bytes& key : raw) keys.push_back(to_key(key));
              engine.set_keys(keys);
            })
       .def("configure",
-           [](Engine& engine, const std::vector<NicTuple>& nics, const std::vector<EdgeTuple>& edges) {
+           [](ProbeEngine& engine, const std::vector<NicTuple>& nics, const std::vector<EdgeTuple>& edges) {
              std::vector<NicSpec> nic_specs;
              for (const auto& [device, network, address] : nics)
                nic_specs.push_back({device, network, address});
@@ -116,13 +116,13 @@ NB_MODULE(_probe_engine, m) {
              nb::gil_scoped_release release;
              return engine.configure(nic_specs, edge_specs);
            })
-      .def("start", &Engine::start)
-      .def("stop", &Engine::stop, nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("realtime", &Engine::realtime)
-      .def_prop_ro("epoch", &Engine::epoch)
-      .def_prop_ro("event_fd", &Engine::event_fd)
+      .def("start", &ProbeEngine::start)
+      .def("stop", &ProbeEngine::stop, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("realtime", &ProbeEngine::realtime)
+      .def_prop_ro("epoch", &ProbeEngine::epoch)
+      .def_prop_ro("event_fd", &ProbeEngine::event_fd)
       .def("snapshot",
-           [](Engine& engine) {
+           [](ProbeEngine& engine) {
              std::string out;
              {
                nb::gil_scoped_release release;
@@ -130,7 +130,7 @@ NB_MODULE(_probe_engine, m) {
              }
              return nb::bytes(out.data(), out.size());
            })
-      .def("take_events", &Engine::take_events);
+      .def("take_events", &ProbeEngine::take_events);
 
   nb::class_<EdgeText>(m, "EdgeText")
       .def(nb::init<std::vector<std::string>, std::vector<std::string>, int>(), "names"_a, "labels"_a,
@@ -160,21 +160,18 @@ NB_MODULE(_probe_engine, m) {
     return mallopt(M_MMAP_THRESHOLD, limit) == 1 && mallopt(M_TRIM_THRESHOLD, limit) == 1;
   });
   m.def("nic_identity", &nic_identity, "host"_a, "device"_a);
-  m.def("siphash24", [](nb::bytes key, nb::bytes data) {
-    return siphash24(to_key(key), reinterpret_cast<const std::uint8_t*>(data.c_str()), data.size());
-  });
   m.def("path_of_train", &path_of_train, "train"_a, "paths"_a, "sweep"_a);
 
   // The pure parts.
-  nb::class_<AttendedClock>(m, "AttendedClock")
-      .def(nb::init<std::int64_t>(), "max_step_ns"_a)
+  nb::class_<UnstalledClock>(m, "UnstalledClock")
+      .def(nb::init<std::int64_t>(), "max_gap_ns"_a)
       .def("advance",
-           [](AttendedClock& clock, std::int64_t monotonic_ns) {
+           [](UnstalledClock& clock, std::int64_t monotonic_ns) {
              std::int64_t stall = 0;
              const std::int64_t now = clock.advance(monotonic_ns, &stall);
              return std::make_tuple(now, stall);
            })
-      .def_prop_ro("now", &AttendedClock::now);
+      .def_prop_ro("now", &UnstalledClock::now);
   nb::class_<Presence>(m, "Presence")
       .def(nb::init<>())
       .def("heard", &Presence::heard)
@@ -182,24 +179,24 @@ NB_MODULE(_probe_engine, m) {
       .def_ro("heard_at", &Presence::heard_at)
       .def_ro("heard_by_at", &Presence::heard_by_at)
       .def("both", &Presence::both, "interval"_a)
-      .def("judge", [](const Presence& presence, std::int64_t now, std::int64_t interval) {
-        const EdgeStates s = judge_edge(presence, now, interval);
+      .def("states", [](const Presence& presence, std::int64_t now, std::int64_t interval) {
+        const EdgeStates s = edge_states(presence, now, interval);
         return std::make_tuple(static_cast<int>(s.edge), static_cast<int>(s.inbound),
                                static_cast<int>(s.outbound));
       });
-  nb::class_<EdgeVerdict>(m, "EdgeVerdict")
+  nb::class_<EdgeHealth>(m, "EdgeHealth")
       .def(nb::init<>())
-      .def("step",
-           [](EdgeVerdict& verdict, const Presence& presence, std::int64_t now, std::int64_t interval) {
-             return static_cast<int>(verdict.step(presence, now, interval).edge);
+      .def("update",
+           [](EdgeHealth& health, const Presence& presence, std::int64_t now, std::int64_t interval) {
+             return static_cast<int>(health.update(presence, now, interval).edge);
            });
-  nb::class_<NicVerdict>(m, "NicVerdict")
+  nb::class_<NicHealth>(m, "NicHealth")
       .def(nb::init<std::int64_t, std::int64_t, std::int64_t>(), "interval_ns"_a, "grace_ns"_a, "now"_a)
       .def(
-          "step",
-          [](NicVerdict& verdict, std::int64_t now, int edges, std::int64_t heard, std::int64_t both,
-             bool link_down, bool sole_witness_gone, bool others_connected,
-             std::optional<std::int64_t> heard_by, bool cannot_probe) {
+          "update",
+          [](NicHealth& health, std::int64_t now, int edges, std::int64_t heard, std::int64_t both,
+             bool link_down, int peers, bool others_connected, std::optional<std::int64_t> heard_by,
+             bool cannot_probe) {
             NicEvidence e;
             e.edges = edges;
             e.heard = heard;
@@ -207,44 +204,59 @@ NB_MODULE(_probe_engine, m) {
             e.heard_by = heard_by.value_or(both);
             e.cannot_probe = cannot_probe;
             e.link_down = link_down;
-            e.sole_witness_gone = sole_witness_gone;
+            e.peers = static_cast<PeerLoss>(peers);
             e.others_connected = others_connected;
-            return static_cast<int>(verdict.step(e, now));
+            return static_cast<int>(health.update(e, now));
           },
-          "now"_a, "edges"_a, "heard"_a, "both"_a, "link_down"_a = false, "sole_witness_gone"_a = false,
+          "now"_a, "edges"_a, "heard"_a, "both"_a, "link_down"_a = false, "peers"_a = 0,
           "others_connected"_a = false, "heard_by"_a = nb::none(), "cannot_probe"_a = false)
-      .def("exchanged", &NicVerdict::exchanged, "both"_a)
-      .def("restart", &NicVerdict::restart, "now"_a)
-      .def_prop_ro("lost_at", &NicVerdict::lost_at)
-      .def_prop_ro("state", [](const NicVerdict& v) { return static_cast<int>(v.state()); })
-      .def_prop_ro("cause", [](const NicVerdict& v) { return static_cast<int>(v.cause()); })
-      .def_prop_ro("seen", &NicVerdict::seen);
-  using WitnessTuple = std::tuple<std::uint64_t, std::int64_t, std::int64_t>;
+      .def("exchanged", &NicHealth::exchanged, "both"_a)
+      .def("restart", &NicHealth::restart, "now"_a)
+      .def_prop_ro("lost_at", &NicHealth::lost_at)
+      .def_prop_ro("state", [](const NicHealth& h) { return static_cast<int>(h.state()); })
+      .def_prop_ro("cause", [](const NicHealth& h) { return static_cast<int>(h.cause()); })
+      .def_prop_ro("seen", &NicHealth::seen);
+  // The table of NicHealth: (next state, cause or None where it is kept, event) for each row and observation.
+  m.def("nic_transitions", [] {
+    std::vector<std::vector<std::tuple<int, std::optional<int>, int>>> rows;
+    for (std::size_t row = 0; row < kNicRows; ++row) {
+      rows.emplace_back();
+      for (std::size_t column = 0; column < kNicObservations; ++column) {
+        const NicTransition& t =
+            nic_transition(static_cast<NicRow>(row), static_cast<NicObservation>(column));
+        std::optional<int> cause;
+        if (!t.keep_cause) cause = static_cast<int>(t.cause);
+        rows.back().emplace_back(static_cast<int>(t.next), cause, static_cast<int>(t.event));
+      }
+    }
+    return rows;
+  });
+  using SightingTuple = std::tuple<std::uint64_t, std::int64_t, std::int64_t>;
   m.def(
-      "sole_witness_gone",
-      [](const std::vector<WitnessTuple>& own, const std::vector<WitnessTuple>& others, std::int64_t now,
+      "peer_loss",
+      [](const std::vector<SightingTuple>& own, const std::vector<SightingTuple>& others, std::int64_t now,
          std::int64_t interval) {
-        auto witnesses = [](const std::vector<WitnessTuple>& from) {
-          std::vector<Witness> made;
+        auto sightings = [](const std::vector<SightingTuple>& from) {
+          std::vector<PeerSighting> made;
           for (const auto& [host, heard, both] : from) made.push_back({host, heard, both});
           return made;
         };
-        const std::vector<Witness> a = witnesses(own), b = witnesses(others);
-        return sole_witness_gone(a.data(), a.size(), b.data(), b.size(), now, interval);
+        const std::vector<PeerSighting> a = sightings(own), b = sightings(others);
+        return static_cast<int>(peer_loss(a.data(), a.size(), b.data(), b.size(), now, interval));
       },
       "own"_a, "others"_a, "now"_a, "interval"_a);
-  nb::class_<PathVerdict>(m, "PathVerdict")
+  nb::class_<PathHealth>(m, "PathHealth")
       .def(nb::init<>())
-      .def("heard", &PathVerdict::heard)
-      .def("missed", &PathVerdict::missed)
-      .def("reset", &PathVerdict::reset)
-      .def_prop_ro("state", [](const PathVerdict& v) { return static_cast<int>(v.state()); });
-  nb::class_<LatencyVerdict>(m, "LatencyVerdict")
-      .def(nb::init<std::int64_t, double, std::int64_t>(), "absolute_ns"_a, "factor"_a, "slack_ns"_a)
-      .def("window", &LatencyVerdict::window)
-      .def_prop_ro("limit_ns", &LatencyVerdict::limit)
-      .def_prop_ro("baseline_ns", &LatencyVerdict::baseline)
-      .def_prop_ro("state", [](const LatencyVerdict& v) { return static_cast<int>(v.state()); });
+      .def("heard", &PathHealth::heard)
+      .def("missed", &PathHealth::missed)
+      .def("reset", &PathHealth::reset)
+      .def_prop_ro("state", [](const PathHealth& h) { return static_cast<int>(h.state()); });
+  nb::class_<LatencyHealth>(m, "LatencyHealth")
+      .def(nb::init<std::int64_t, double, std::int64_t>(), "ceiling_ns"_a, "factor"_a, "slack_ns"_a)
+      .def("window", &LatencyHealth::window)
+      .def_prop_ro("limit_ns", &LatencyHealth::limit)
+      .def_prop_ro("baseline_ns", &LatencyHealth::baseline)
+      .def_prop_ro("state", [](const LatencyHealth& h) { return static_cast<int>(h.state()); });
   nb::class_<OwdWindow>(m, "OwdWindow")
       .def(nb::init<>())
       .def("add", &OwdWindow::add)

@@ -35,20 +35,34 @@ class OwdWindow {
   std::int64_t current_quantile(double q) const { return quantile_of(q, false); }
 
  private:
-  // 64 cells per power of two from 64 ns to 2^31 ns; below 64 ns a cell is 1 ns, negative delays share cell
-  // 0.
+  // 64 cells per power of two from 64 ns to 2^31 ns; below 64 ns a cell is 1 ns. Delays below zero, which
+  // only the error of two clocks can make, have the same cells down to -2^24 ns.
   static constexpr int kSub = 6;
-  static constexpr int kCells = (31 - kSub + 1) << kSub;
+  static constexpr int kPositive = (31 - kSub + 1) << kSub;
+  static constexpr int kNegative = (24 - kSub + 1) << kSub;
+  static constexpr int kCells = kNegative + kPositive;
 
   static int cell_of(std::int64_t ns) {
-    if (ns <= 0) return 0;
-    if (ns >= std::int64_t{1} << 31) return kCells - 1;
+    if (ns >= 0) return kNegative + magnitude_cell(ns, kPositive);
+    return kNegative - 1 -
+           magnitude_cell(ns == std::numeric_limits<std::int64_t>::min()
+                              ? std::numeric_limits<std::int64_t>::max()
+                              : -ns,
+                          kNegative);
+  }
+  static int magnitude_cell(std::int64_t ns, int cells) {
+    if (ns >= std::int64_t{1} << 31) return cells - 1;
     const auto v = static_cast<std::uint32_t>(ns);
     const int top = 31 - __builtin_clz(v | 1u);
     if (top < kSub) return static_cast<int>(v);
-    return ((top - kSub + 1) << kSub) + static_cast<int>((v >> (top - kSub)) & ((1u << kSub) - 1));
+    const int cell = ((top - kSub + 1) << kSub) + static_cast<int>((v >> (top - kSub)) & ((1u << kSub) - 1));
+    return std::min(cell, cells - 1);
   }
   static std::int64_t middle_of(int cell) {
+    return cell >= kNegative ? middle_of_magnitude(cell - kNegative)
+                             : -middle_of_magnitude(kNegative - 1 - cell);
+  }
+  static std::int64_t middle_of_magnitude(int cell) {
     const int octave = cell >> kSub;
     if (octave == 0) return cell;
     const int shift = octave - 1;

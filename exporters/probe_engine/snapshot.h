@@ -63,7 +63,7 @@ struct SnapshotHeader {
 };
 
 struct NicRecord {
-  std::uint8_t state;  // State
+  std::uint8_t state;  // HealthState
   std::uint8_t cause;  // NicCause
   std::uint8_t open;   // 1 = sockets are there
   std::uint8_t link;   // 1 = up and running
@@ -83,7 +83,7 @@ struct PathRecord {
   std::uint64_t expected;  // packets
   std::uint64_t lost;
   std::int64_t owd_ns;  // median of the last trains, INT64_MIN = unknown
-  std::uint64_t state;  // State
+  std::uint64_t state;  // HealthState
 };
 
 struct EdgeRecord {
@@ -113,6 +113,12 @@ struct EdgeRecord {
   std::int64_t limit_ns;
   PathRecord path[kMaxPaths];
 };
+
+struct Nic;
+struct Edge;
+// now_ns : monotonic.
+NicRecord nic_record(const Nic& nic, std::int64_t now_ns);
+EdgeRecord edge_record(std::uint32_t slot, const Edge& edge, std::int64_t now_ns);
 
 static_assert(sizeof(SnapshotHeader) == 184);
 static_assert(sizeof(PathRecord) == 32);

@@ -13,8 +13,8 @@ local signals = import '../signals.libsonnet';
           'warning',
           'clocksync',
           s.clockSynchronized + ' == 0',
-          'A host has no fleet time.',
-          'The clock {{ $labels.clock }} of {{ $labels.instance }} is not synchronised to fleet time; one-way delays from and to this host are unknown.',
+          'Fleet time of a host is not synchronized.',
+          'Fleet time on {{ $labels.instance }} is not synchronized: one-way delays from and to this host are unknown. `fabricpulse clocksync status` on it says why.',
           { 'for': config.clockUnsynchronizedFor }
         ),
         lib.alert(
@@ -25,7 +25,7 @@ local signals = import '../signals.libsonnet';
           // +Inf: there is no fleet time at all, which is FabricClockUnsynchronized.
           '%s > %g < Inf' % [s.clockBound, config.clockBoundSeconds],
           'The error bound of fleet time is too wide.',
-          'Fleet time on {{ $labels.instance }} (clock {{ $labels.clock }}) may be wrong by {{ $value | humanizeDuration }}.',
+          'The error bound of fleet time on {{ $labels.instance }} is {{ $value | humanizeDuration }}.',
           { 'for': config.clockBoundWideFor }
         ),
         lib.alert(
@@ -45,8 +45,8 @@ local signals = import '../signals.libsonnet';
           'warning',
           'clocksync',
           s.last('fabricpulse_clocksync_quorum') + ' == 0',
-          'The hosts of a coordinator are cut off from the fleet.',
-          'The hosts that report to the coordinator {{ $labels.instance }} are not the fleet: most hosts, or the anchors, are out of reach, and error bounds grow.',
+          'A coordinator and its hosts are a minority partition of the fleet.',
+          'The hosts that report to the coordinator {{ $labels.instance }} have no quorum: most hosts of the fleet, or all anchors, are unreachable. They are in holdover, and their error bounds grow.',
           { 'for': config.clockNoQuorumFor }
         ),
         lib.alert(
@@ -55,8 +55,8 @@ local signals = import '../signals.libsonnet';
           'warning',
           'clocksync',
           s.last('fabricpulse_clock_suspect') + ' == 1',
-          'The stamps of a host, or its UTC, contradict the fleet.',
-          'What {{ $labels.instance }} stamps, or its UTC if it is an anchor, contradicts the rest of the fleet; `fabricpulse clocksync status` on it says which.',
+          'A host is suspected of being faulty: its stamps, or its UTC, contradict the fleet.',
+          'The packet stamps of {{ $labels.instance }}, or its UTC if it is an anchor, contradict the rest of the fleet; `fabricpulse clocksync status` on it says which.',
           { 'for': config.clockSuspectFor }
         ),
       ]),

@@ -252,7 +252,7 @@ def _look_error_ns(line: int = 12, lines: int = 10) -> float:
     """RMS distance of looks at both clocks, four a second as the sidecar's, from lines through `line` of them."""
     clock, looks = HostClock(), []
     for _ in range(line * lines):
-        looks.append(clock.instant())
+        looks.append(clock.cross_timestamp())
         time.sleep(0.25)
     raw = np.array([look.raw_ns - looks[0].raw_ns for look in looks]).reshape(lines, line)
     ahead = np.array([look.host_ns - look.raw_ns - looks[0].host_ns + looks[0].raw_ns for look in looks])

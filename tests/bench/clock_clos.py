@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from tests.bench.clock_fabric import Clos, Crystals, Floats, Ints, Routes, probe
 from tests.bench.clock_timeline import NS, START_S, SimHost, Timeline, edge_report, mesh_pairs
 
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.fleet_clock import FleetClockParameters
 from fabricpulse.clocksync.edge.estimator import EstimatorParameters
 from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE
 from fabricpulse.clocksync.edge.window import EdgeWindow
-from fabricpulse.clocksync.sidecar.fleet_clock import FleetClockParameters
-from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.clocksync.wire.messages import EDGE_DTYPE, pack_edges
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
 
@@ -51,7 +51,7 @@ class Mesh:
     rate: float
     filled: int
     steps: int
-    step_s: float
+    round_s: float
     window_s: float
 
     def batches(self) -> int:
@@ -66,8 +66,8 @@ class Mesh:
         records = np.zeros((self.steps, len(a)), EDGE_DTYPE)
         fitted = np.zeros(records.shape, np.bool_)
         for step in range(-self.filled, self.steps):
-            begin = START_S + (self.filled + step) * self.step_s
-            end = begin + self.step_s
+            begin = START_S + (self.filled + step) * self.round_s
+            end = begin + self.round_s
             blocks = []
             for routes, sender, receiver, direction in (
                 (self.forward[edges], a, b, OUTBOUND),
@@ -149,7 +149,7 @@ class ClosFleet(Timeline):
     seed: int = 1
     rate: float = 50.0
     window_s: float = 4.0
-    step_s: float = 1.0
+    round_s: float = 1.0
     processes: int = 0
     progress: bool = False
     clock_parameters: FleetClockParameters = field(default_factory=FleetClockParameters)
@@ -167,20 +167,20 @@ class ClosFleet(Timeline):
         self.mesh = Mesh(
             self.seed, clos, crystals, a, b, np.arange(len(a)) - self._first[a],
             clos.routes(rng, a, b), clos.routes(rng, b, a),
-            self.rate, self.filled, self.steps, self.step_s, self.window_s,
+            self.rate, self.filled, self.steps, self.round_s, self.window_s,
         )  # fmt: skip
         self._all = np.arange(self.n)
         self._steps_done = 0
         self.t = self._end_s(0)
 
     def _end_s(self, step: int) -> float:
-        return START_S + (self.filled + step) * self.step_s
+        return START_S + (self.filled + step) * self.round_s
 
-    def instants(self, t_s: float) -> list[Instant]:
+    def instants(self, t_s: float) -> list[CrossTimestamp]:
         crystals = self.mesh.crystals
         shown = crystals.at(self._all, np.full(self.n, t_s * NS))
         raw = shown - crystals.offset_ns
-        return [Instant(host, mono) for host, mono in zip(shown.tolist(), raw.tolist(), strict=True)]
+        return [CrossTimestamp(host, mono) for host, mono in zip(shown.tolist(), raw.tolist(), strict=True)]
 
     def peers(self, host: int) -> Sequence[int]:
         return [int(peer) for peer in self.mesh.b[self._first[host] : self._first[host + 1]]]

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from tests.bench.clock_simulator import Clock, Path, Queue, loaded_path
 from tests.bench.clock_timeline import NS, UTC_NS, Anchor, SimHost, Timeline, edge_report, mesh_pairs
 
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.fleet_clock import FleetClockParameters
 from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters
 from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE, Samples
 from fabricpulse.clocksync.edge.window import EdgeWindow
-from fabricpulse.clocksync.sidecar.fleet_clock import FleetClockParameters
-from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.clocksync.wire.messages import pack_edges
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
 
@@ -43,11 +43,11 @@ class CrystalHost(SimHost):
     lie_ns: Callable[[float], float] | None = None
     rx_late_ns: float = 0.0
 
-    def instant(self, t_s: float) -> Instant:
+    def cross_timestamp(self, t_s: float) -> CrossTimestamp:
         """Both its clocks at true time t."""
         host = int(self.clock.at(np.array([t_s]))[0])
         stepped = sum(by for at, by in self.clock.steps if t_s >= at)
-        return Instant(host, host - self.clock.offset_ns - stepped)
+        return CrossTimestamp(host, host - self.clock.offset_ns - stepped)
 
 
 @dataclass
@@ -67,7 +67,7 @@ class SimFleet(Timeline):
     gbit_s: float = 100.0
     noise_ns: float = 10.0
     window_s: float = 4.0
-    step_s: float = 1.0
+    round_s: float = 1.0
     grid_s: float = 0.01
     anchors: Mapping[int, Anchor] = field(default_factory=dict)
     parameters: EstimatorParameters = field(default_factory=EstimatorParameters)
@@ -110,8 +110,8 @@ class SimFleet(Timeline):
         )
         return CrystalHost(f"h{i:05d}", anchor=anchor, clock=clock)
 
-    def instants(self, t_s: float) -> list[Instant]:
-        return [host.instant(t_s) for host in self.hosts]
+    def instants(self, t_s: float) -> list[CrossTimestamp]:
+        return [host.cross_timestamp(t_s) for host in self.hosts]
 
     def peers(self, host: int) -> list[int]:
         return [edge.b for edge in self.owned[host]]
@@ -119,8 +119,8 @@ class SimFleet(Timeline):
     # One step
 
     def step(self) -> None:
-        """Lets `step_s` pass: probes, fits, reports, the solve (if there is a coordinator), corrections."""
-        begin, end = self.t, self.t + self.step_s
+        """Lets `round_s` pass: probes, fits, reports, the solve (if there is a coordinator), corrections."""
+        begin, end = self.t, self.t + self.round_s
         for edge in self.edges:
             a, b = self.hosts[edge.a], self.hosts[edge.b]
             if edge.up and a.alive and b.alive:
@@ -130,14 +130,14 @@ class SimFleet(Timeline):
                 edge.window.clear()
         for i, host in enumerate(self.hosts):
             if host.alive:
-                now = host.instant(end).host_ns
+                now = host.cross_timestamp(end).host_ns
                 for edge in self.owned[i]:
                     edge.fit = edge.window.advance(now)
         self.solve(self._reported)
 
     def run(self, seconds: float) -> None:
         """As many steps."""
-        for _ in range(round(seconds / self.step_s)):
+        for _ in range(round(seconds / self.round_s)):
             self.step()
 
     def _samples(self, edge: SimEdge, begin: float, end: float) -> Samples:

@@ -24,7 +24,7 @@ from fabricpulse.clocksync.wire.messages import (
     EdgeName,
     HostInfo,
     Line,
-    StepReport,
+    RoundReport,
 )
 
 
@@ -40,7 +40,7 @@ def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) ->
     given = []
     for name, row in zip(names, peers, strict=True):
         info = HostInfo(1, "", (), tuple(EdgeName("rail0", names[p], "rail0") for p in row), "none")
-        report = StepReport(PROTOCOL, name, 1, 1, now_ns, b"", line, None, "", 0, info)
+        report = RoundReport(PROTOCOL, name, 1, 1, now_ns, b"", line, None, "", 0, info)
         member = fleet.report(report, time.monotonic(), again=False)
         member.told = fleet.generation
         given.append(channels.open(member))
@@ -116,7 +116,7 @@ def _send_steps(
                 for part in pack_request(
                     channel,
                     step,
-                    StepReport(
+                    RoundReport(
                         PROTOCOL, name, 1, 1, now_ns, data[k * size : (k + 1) * size], line, None, "", 0, None
                     ),
                 )

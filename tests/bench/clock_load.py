@@ -19,11 +19,11 @@ import numpy as np
 from fabricpulse.clocksync.wire.messages import (
     EDGE_DTYPE,
     PROTOCOL,
-    STEP_PATH,
+    ROUND_PATH,
     EdgeName,
     HostInfo,
     Line,
-    StepReport,
+    RoundReport,
     reply_decoder,
     report_encoder,
 )
@@ -45,7 +45,7 @@ class HttpConnection(asyncio.Protocol):
 
     def send(self, body: bytes) -> "asyncio.Future[bytes]":
         self.answer = asyncio.get_running_loop().create_future()
-        head = f"POST {STEP_PATH} HTTP/1.1\r\nHost: c\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        head = f"POST {ROUND_PATH} HTTP/1.1\r\nHost: c\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         if self.transport is None:
             raise ConnectionError("not connected")
         self.transport.write(head + body)
@@ -100,7 +100,7 @@ class SimulatedSidecars:
         edges = self._block.tobytes()
         return [
             report_encoder.encode(
-                StepReport(
+                RoundReport(
                     PROTOCOL, name, 1, 1, now, edges, line, None, "", 0, None if self._informed else info
                 )
             )

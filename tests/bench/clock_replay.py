@@ -134,7 +134,7 @@ def record(path: Path, loads: list[tuple[str, float, float]], seconds: float, wa
     ).save(path)
 
 
-def replay(recording: Recording, rate: int, step_s: float = 1.0) -> NDArray[np.float64]:
+def replay(recording: Recording, rate: int, round_s: float = 1.0) -> NDArray[np.float64]:
     """(n,) per look, the offset by the newest fit minus the true one, ns; NaN before the first fit."""
     samples, arrived, truth = recording.trains[rate], recording.arrived[rate], recording.truth
     window = EdgeWindow(EstimatorParameters())
@@ -142,7 +142,7 @@ def replay(recording: Recording, rate: int, step_s: float = 1.0) -> NDArray[np.f
     next_step, done = int(truth[0, 1]), 0
     for k, (_, here, there) in enumerate(truth.tolist()):
         if here >= next_step:
-            next_step += round(step_s * _NS)
+            next_step += round(round_s * _NS)
             window.add(samples[done : arrived[k]])
             done = int(arrived[k])
             window.advance(here)

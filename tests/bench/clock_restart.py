@@ -32,8 +32,8 @@ from fabricpulse.clocksync.wire.messages import (
     HostInfo,
     Line,
     Quorum,
-    StepReply,
-    StepReport,
+    RoundReply,
+    RoundReport,
     reply_decoder,
     report_encoder,
 )
@@ -166,7 +166,7 @@ class _Fleet(asyncio.DatagramProtocol):
             if k % 64 == 63:
                 await asyncio.sleep(0)
 
-    def _measure(self, k: int, info: HostInfo | None) -> StepReport:
+    def _measure(self, k: int, info: HostInfo | None) -> RoundReport:
         """What host `k` says now; its edges have been measured just before."""
         now_ns = time.time_ns()
         shown = self._clock(np.append(self._peers[k], k), now_ns)
@@ -182,7 +182,7 @@ class _Fleet(asyncio.DatagramProtocol):
             correction = self.correction[k] + round(self.rate_ppt[k] * age_s * 1e-3)
             bound = math.ceil(self.bound[k] + self._grown(np.array([age_s]))[0])
             line = Line(host, int(correction), int(self.rate_ppt[k]), bound)
-        return StepReport(
+        return RoundReport(
             PROTOCOL, self._names[k], 1, 1, host, block.tobytes(), line, None, self._root, 0, info,
             quorum=self._quorum, datagrams=True,
         )  # fmt: skip
@@ -243,7 +243,7 @@ class _Fleet(asyncio.DatagramProtocol):
         self._channels[k] = reply.channel
         self._take(k, reply, by_datagram=False)
 
-    def _take(self, k: int, reply: StepReply, *, by_datagram: bool) -> None:
+    def _take(self, k: int, reply: RoundReply, *, by_datagram: bool) -> None:
         self._root, self._quorum = reply.root, reply.quorum
         self.by_datagram[k] |= by_datagram
         if reply.line is not None:

@@ -15,8 +15,8 @@ from tests.bench.clock_daemons import field_mb
 from tests.bench.clock_fleet import SimFleet
 from tests.bench.clock_simulator import Clock
 
-from fabricpulse.clocksync.sidecar.fleet_clock import Correction, FleetClock, FleetClockParameters
-from fabricpulse.clocksync.sidecar.host_line import Instant
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
 
 _NS = 10**9
 
@@ -129,7 +129,7 @@ def _step_a_clock(fleet: SimFleet) -> None:
 
 FAULTS = (
     Fault("20 % killed", _kill_a_fifth),
-    Fault("liar, 1 ms and 2 ppm", _lie, guilty=7, named=True),
+    Fault("faulty host, 1 ms and 2 ppm", _lie, guilty=7, named=True),
     Fault("one way of an edge 5 us longer", _lengthen_one_way),
     Fault("a host receives 3 us late", _receive_late),
     Fault("a clock steps 1 ms", _step_a_clock, guilty=3),
@@ -152,7 +152,7 @@ def bench_faults(report: Callable[..., None]) -> None:
                 fleet.step()
                 alive = [i for i, host in enumerate(fleet.hosts) if host.alive]
                 others = [i for i in alive if i != fault.guilty]
-                # A liar's fleet time is that of its stamps; whoever is only out of step must keep its bound.
+                # A faulty host's fleet time is that of its stamps; whoever is only out of step must keep its bound.
                 judged = others if fault.named else alive
                 pairs += len(judged) * (len(judged) - 1) // 2
                 outside += fleet.violations(judged)
@@ -186,20 +186,20 @@ def _holdover(seed: int, seconds: float) -> tuple[bool, float]:
         rng, seconds + 30, offset_ns=0, rate_ppb=float(rng.uniform(-50_000, 50_000)), wander_ppb=2.0
     )
 
-    def instant(t: float) -> Instant:
+    def cross_timestamp(t: float) -> CrossTimestamp:
         host = int(clock.at(np.array([t]))[0])
-        return Instant(host, host)
+        return CrossTimestamp(host, host)
 
-    fleet = FleetClock.start(FleetClockParameters(), instant(0.0))
+    fleet = FleetClock.start(FleetClockParameters(), cross_timestamp(0.0))
     for step in range(1, 21):
         for quarter in (0.25, 0.5, 0.75):  # as a sidecar does: slews end at ticks
-            fleet.tick(instant(step - 1 + quarter))
-        now = instant(float(step))
+            fleet.tick(cross_timestamp(step - 1 + quarter))
+        now = cross_timestamp(float(step))
         true_rate = -clock.rate_ppb(step)
         correction = step * _NS - now.host_ns + round(rng.normal(0, 10))
         fleet.correct(now, Correction(now.host_ns, correction, true_rate + float(rng.normal(0, 5)), 1_800))
     for t in np.arange(20.25, 20 + seconds, 0.25):
-        fleet.tick(instant(float(t)))
+        fleet.tick(cross_timestamp(float(t)))
     end = 20 + seconds
-    shown = fleet.page.at(instant(end).raw_ns)
+    shown = fleet.page.at(cross_timestamp(end).raw_ns)
     return abs(shown.fleet_ns - round(end * _NS)) <= shown.bound_ns, float(shown.bound_ns)

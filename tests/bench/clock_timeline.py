@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.clocksync.edge.estimator import EdgeFit
-from fabricpulse.clocksync.sidecar.fleet_clock import Correction, FleetClock, FleetClockParameters
-from fabricpulse.clocksync.sidecar.host_line import Instant
-from fabricpulse.clocksync.wire.messages import PROTOCOL, EdgeName, EdgeReport, HostInfo, Line, StepReport
+from fabricpulse.clocksync.wire.messages import PROTOCOL, EdgeName, EdgeReport, HostInfo, Line, RoundReport
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 
 NS = 10**9
@@ -87,7 +87,7 @@ class Timeline:
 
     # What subclasses know
 
-    def instants(self, t_s: float) -> Sequence[Instant]:
+    def instants(self, t_s: float) -> Sequence[CrossTimestamp]:
         """What the clocks of all hosts show at true time t."""
         raise NotImplementedError
 
@@ -137,18 +137,18 @@ class Timeline:
                         line.rate_ppt * 1e-3,
                         line.bound_ns,
                         free=quorum is not None and quorum.anchored,
-                        adrift=coordinator.adrift,
+                        no_quorum=coordinator.no_quorum,
                     )
                     host.fleet_clock.correct(now, correction)
         self._check_monotonic()
 
-    def _report(self, i: int, host: SimHost, now: Instant, edges: bytes) -> StepReport:
+    def _report(self, i: int, host: SimHost, now: CrossTimestamp, edges: bytes) -> RoundReport:
         clock = host.fleet_clock
         if clock is None or self.coordinator is None:
             raise ValueError(f"{host.name} has no clock yet, or nobody to report to")
         line = None
         if clock.known:
-            asked = clock.asked(now)
+            asked = clock.requested(now)
             bound_ns = clock.kept_bound_ns(now)
             line = Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, bound_ns)
         info = None
@@ -157,9 +157,9 @@ class Timeline:
             names = tuple(EdgeName("rail0", self.hosts[j].name, "rail0") for j in self.peers(i))
             info = HostInfo(1, "", (), names, "none" if host.anchor is None else "system")
         anchor = None if host.anchor is None else (0, host.anchor.bound_ns)
-        return StepReport(
+        return RoundReport(
             PROTOCOL, host.name, 1, 1, now.host_ns, edges, line, anchor, host.root, clock.page.disruptions, info,
-            adrift=clock.adrift,
+            no_quorum=clock.no_quorum,
         )  # fmt: skip
 
     def _check_monotonic(self) -> None:

@@ -15,13 +15,13 @@ from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh.snapshot import Snapshot, parse_snapshot
 
 
-def start(plan: dict[str, Any]) -> native.Engine:
+def start(plan: dict[str, Any]) -> native.ProbeEngine:
     """One engine as the plan says."""
     settings = native.Settings()
     settings.host = plan["host"]
     for name, value in plan["settings"].items():
         setattr(settings, name, value)
-    engine = native.Engine(settings)
+    engine = native.ProbeEngine(settings)
     engine.set_keys([bytes(16)])
     engine.configure([tuple(nic) for nic in plan["nics"]], [tuple(edge) for edge in plan["edges"]])
     engine.start()

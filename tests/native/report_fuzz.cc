@@ -7,7 +7,7 @@
 //   1  a datagram signed anew on one of our channels: what a broken sidecar may send. Instead of the sequence
 //      number in the bytes with the next one (bit 3 of the first byte) or the last one (bit 4): another part
 //   2  a channel is opened; 3  one is closed
-//   4  what has come is taken and answered, with as many verdicts and as long a name as the bytes say
+//   4  what has come is taken and answered, with as many residuals and as long a name as the bytes say
 //   5  a datagram on a channel that is not there; a second passes when bit 3 is set
 #include <algorithm>
 #include <cstdint>
@@ -184,15 +184,15 @@ class Coordinator {
     return true;
   }
 
-  void answer(const RequestHead& request, const std::vector<std::uint8_t>& verdicts,
+  void answer(const RequestHead& request, const std::vector<std::uint8_t>& residuals,
               const std::string& name) {
     ReplyHead head{};
     head.channel = request.channel;
     head.sequence = request.sequence;
     const std::unique_ptr<std::uint8_t[]> data(new std::uint8_t[kMaxDatagram]);
     Source to;
-    const std::size_t whole = verdicts.size() / kVerdictSize * kVerdictSize;
-    const std::size_t size = table_.answer(head, verdicts.data(), whole, name, data.get(), &to);
+    const std::size_t whole = residuals.size() / kVerdictSize * kVerdictSize;
+    const std::size_t size = table_.answer(head, residuals.data(), whole, name, data.get(), &to);
     const auto known = open_.find(request.channel);
     if (known == open_.end()) {
       require(size == 0);

@@ -41,7 +41,7 @@ def test_the_published_client_reads_the_segment(
     tmp_path: Path, client: Path, status: ClockStatus, expected: str
 ) -> None:
     """It opens the segment on a host without a VMClock, and status and interval are those of the page."""
-    now = HostClock().instant()
+    now = HostClock().cross_timestamp()
     host = now.host_ns
     ClockBoundWriter(tmp_path / "shm0").publish(page(now, status), now, 1_000)
 

@@ -1,72 +1,67 @@
-"""Metrics of clocksync. `clock` names the clock: "fleet" is fleet time on the host that is scraped."""
+"""Metrics of clocksync: `fabricpulse_clock_*` of a sidecar, `fabricpulse_clocksync_*` of the coordinator."""
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 
 BOUND = MetricSpec(
     "fabricpulse_clock_error_bound_seconds",
     "gauge",
-    "Fleet time on this host is wrong by at most this; grows without fresh measurements; +Inf at first.",
-    ("clock",),
+    "Error bound of fleet time on this host: the truth is no farther away; grows in holdover; +Inf while unknown.",
 )
-OFFSET = MetricSpec(
-    "fabricpulse_clock_offset_seconds", "gauge", "Fleet time minus this host's system clock.", ("clock",)
-)
+OFFSET = MetricSpec("fabricpulse_clock_offset_seconds", "gauge", "Fleet time minus this host's system clock.")
 FREQUENCY = MetricSpec(
     "fabricpulse_clock_frequency_ratio",
     "gauge",
     "Rate of fleet time divided by the rate of this host's system clock.",
-    ("clock",),
 )
 SYNCHRONIZED = MetricSpec(
     "fabricpulse_clock_synchronized",
     "gauge",
-    "1 while fleet time follows fresh measurements, else 0.",
-    ("clock",),
+    "1 while fleet time on this host is synchronized (follows fresh corrections), else 0.",
 )
 STATUS = MetricSpec(
     "fabricpulse_clock_status",
     "gauge",
-    "1 for the status that fleet time has now: unknown, synchronized, holdover, disrupted.",
-    ("clock", "status"),
+    "1 for the current status of fleet time: unknown, synchronized, holdover, disrupted; 0 for the others.",
+    ("status",),
 )
 DISRUPTIONS = MetricSpec(
     "fabricpulse_clock_disruptions_total",
     "counter",
-    "Steps of this host's system clock that were seen.",
-    ("clock",),
+    "Clock steps of this host's system clock.",
 )
 SLEW = MetricSpec(
     "fabricpulse_clock_slew_seconds",
     "gauge",
-    "How far fleet time still has to be slewed to be where it should.",
-    ("clock",),
+    "Offset that is still to be slewed: the last correction minus fleet time as published.",
 )
 EDGES = MetricSpec(
     "fabricpulse_clock_edges",
     "gauge",
-    "Edges by what their fit in the last step rests on; peer: the other end fits it; none: nobody can.",
+    "Edges by fit quality in the last round; peer: fitted by the other end; none: not fitted.",
     ("quality",),
 )
 EDGE_RESIDUAL = MetricSpec(
     "fabricpulse_clock_edge_residual_seconds",
     "gauge",
-    "Measured clock difference minus what the fleet agrees on, for the few worst edges of this host.",
+    "Residual of the solve (measured offset minus solved offset), for the few worst edges of this host.",
     ("device", "peer", "peer_device"),
 )
 EDGE_STEPS = MetricSpec(
-    "fabricpulse_clock_edge_steps_total", "counter", "Times that a clock step cut the window of an edge."
+    "fabricpulse_clock_edge_steps_total",
+    "counter",
+    "Estimation windows of edges that were cut by a clock step.",
 )
 ROUTE_CHANGES = MetricSpec(
     "fabricpulse_clock_route_changes_total",
     "counter",
-    "Times that a change of route cut the window of an edge.",
+    "Estimation windows of edges that were cut by a route change.",
 )
 SAMPLES = MetricSpec("fabricpulse_clock_samples_total", "counter", "Probe samples read from the ring.")
 SAMPLES_LOST = MetricSpec(
     "fabricpulse_clock_samples_lost_total", "counter", "Probe samples overwritten before they were read."
 )
 COORDINATOR_UP = MetricSpec(
-    "fabricpulse_clock_coordinator_up", "gauge", "1 if the last report to a coordinator was answered."
+    "fabricpulse_clock_coordinator_up", "gauge", "1 if a coordinator answered the last report."
 )
 REPORT_ERRORS = MetricSpec(
     "fabricpulse_clock_report_errors_total", "counter", "Reports that no coordinator answered.", ("reason",)
@@ -74,10 +69,10 @@ REPORT_ERRORS = MetricSpec(
 SUSPECT = MetricSpec(
     "fabricpulse_clock_suspect",
     "gauge",
-    "1 while the coordinator finds that this host's stamps, or its UTC, contradict the fleet.",
+    "1 while the coordinator suspects this host of being faulty: its stamps, or its UTC, contradict the fleet.",
 )
 FIT_SECONDS = MetricSpec(
-    "fabricpulse_clock_fit_seconds", "gauge", "Time that fitting all edges took in the last step."
+    "fabricpulse_clock_fit_seconds", "gauge", "CPU time of fitting all edges in the last round."
 )
 
 OUTPUT_SAMPLES = MetricSpec(
@@ -97,27 +92,29 @@ MEMBERS = MetricSpec("fabricpulse_clocksync_members", "gauge", "Hosts with a lea
 UNREACHED = MetricSpec(
     "fabricpulse_clocksync_unreached_members",
     "gauge",
-    "Hosts with a lease that no edge connects to the timeline.",
+    "Members that no edge connects to the timeline.",
 )
 QUORUM = MetricSpec(
     "fabricpulse_clocksync_quorum",
     "gauge",
-    "1 while the last solve spoke for the fleet: it had an anchor, or most hosts of the solve before.",
+    "1 while the last solve had a quorum: an anchor, or most hosts of the previous quorum; 0: minority partition.",
 )
 SOLVES = MetricSpec("fabricpulse_clocksync_solves_total", "counter", "Solves of the fleet.")
 SOLVE_SECONDS = MetricSpec("fabricpulse_clocksync_solve_seconds", "gauge", "Duration of the last solve.")
 SOLVE_FAILURES = MetricSpec("fabricpulse_clocksync_solve_failures_total", "counter", "Solves that failed.")
 SOLVE_EDGES = MetricSpec("fabricpulse_clocksync_edges", "gauge", "Edge fits in the last solve.")
 RESIDUAL = MetricSpec(
-    "fabricpulse_clocksync_residual_seconds", "gauge", "Median size of the edge residuals in the last solve."
+    "fabricpulse_clocksync_residual_seconds",
+    "gauge",
+    "Median absolute residual of the edges in the last solve.",
 )
-MISFITS = MetricSpec(
-    "fabricpulse_clocksync_misfit_edges", "gauge", "Edges that do not fit the fleet in the last solve."
+OUTLIERS = MetricSpec(
+    "fabricpulse_clocksync_outlier_edges", "gauge", "Edges with an outlying residual in the last solve."
 )
 SUSPECTS = MetricSpec(
     "fabricpulse_clocksync_suspect",
     "gauge",
-    "1 for each host whose stamps, or UTC, contradict the fleet.",
+    "1 for each host suspected of being faulty: its stamps, or its UTC, contradict the fleet.",
     ("peer",),
 )
 DATAGRAMS = MetricSpec(
@@ -140,7 +137,7 @@ METRICS = (
         SOLVE_FAILURES,
         SOLVE_EDGES,
         RESIDUAL,
-        MISFITS,
+        OUTLIERS,
         SUSPECTS,
     ),
     DATAGRAMS,

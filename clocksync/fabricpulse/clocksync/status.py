@@ -127,11 +127,11 @@ def _print_fleet(document: dict[str, Any], console: Console) -> None:
     members = document["members"]
     console.print(
         f"[bold]{len(members)} hosts[/bold], median residual {duration(document['residual_p50_ns'])}, "
-        f"{len(document['misfit_edges'])} edges do not fit"
+        f"{len(document['outlier_edges'])} outlier edges"
     )
     if document.get("quorum") is False:
         console.print(
-            "[yellow]not the fleet[/yellow]: most hosts, or every host that carried UTC, are out of reach; bounds "
+            "[yellow]no quorum[/yellow]: most hosts, or all anchors, are unreachable; bounds "
             "grow as in holdover",
             soft_wrap=True,
         )
@@ -139,12 +139,12 @@ def _print_fleet(document: dict[str, Any], console: Console) -> None:
         console.print(
             f"fleet time waits for UTC from {escape(', '.join(document['awaited_anchors']))}", soft_wrap=True
         )
-    for name in document.get("contested_names", ()):
+    for name in document.get("duplicate_names", ()):
         console.print(
             f"[red]two hosts report as {escape(name)}[/red], and neither is believed: give each a name of its own",
             soft_wrap=True,
         )
-    table = _table("host", "bound", "correction", "rate ppb", "edges", "misfit", "last seen", "suspect")
+    table = _table("host", "bound", "correction", "rate ppb", "edges", "outlier", "last seen", "suspect")
     for member in members:
         table.add_row(
             escape(member["host"]),
@@ -152,15 +152,15 @@ def _print_fleet(document: dict[str, Any], console: Console) -> None:
             duration(member["correction_ns"]),
             "-" if member["rate_ppb"] is None else f"{member['rate_ppb']:.1f}",
             str(member["edges"]),
-            str(member["misfit_edges"]),
+            str(member["outlier_edges"]),
             f"{member['age_s']:.1f} s",
             f"[red]{escape(member['suspect'])}[/red]" if member["suspect"] else "",
         )
     _print_table(table, console)
-    for edge in document["misfit_edges"]:
+    for edge in document["outlier_edges"]:
         ends = f"{edge['host']} {edge['device']} - {edge['peer']} {edge['peer_device']}"
         console.print(
-            f"[red]misfit[/red] {escape(ends)}: {duration(edge['residual_ns'])}",
+            f"[red]outlier[/red] {escape(ends)}: {duration(edge['residual_ns'])}",
             soft_wrap=True,
         )
 

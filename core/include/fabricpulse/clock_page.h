@@ -188,7 +188,7 @@ static inline int fp_fleet_clock_now(const struct fp_clock_page* page, struct fp
   if (fp_clock_page_read(page, &copy, 10000) != 0) return -1;
   int64_t raw_ns = fp_raw_clock_now();
   *now = fp_clock_at(&copy, raw_ns);
-  // Written later than now: before the machine was booted, which set the raw clock to 0.
+  // Timestamp in the future: the page is from a previous boot.
   if (raw_ns < copy.bound_ref_raw_ns) now->status = (uint32_t)FP_CLOCK_UNKNOWN;
   return 0;
 }

@@ -1,1 +1,1 @@
-"""The mesh exporter: probes between NICs, verdicts on NICs and edges, one-way delays on fleet time."""
+"""The mesh exporter: probes between NICs, health of NICs and edges, one-way delays on fleet time."""

@@ -3,19 +3,19 @@
 import os
 from typing import Any
 
-from fabricpulse.mesh.exposition import CAUSE_NAMES, STATE_NAMES, edge_faults
+from fabricpulse.mesh.exposition import CAUSE_NAMES, STATE_NAMES, edge_evidence
 from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.front_end import FrontEndWatch
 from fabricpulse.mesh.snapshot import (
     DROP_REASONS,
     Cause,
     EdgeState,
+    HealthState,
     Snapshot,
-    State,
     summarize_paths,
 )
 
-_EDGE_STATES = {State.UNKNOWN: "unknown", State.UP: "up", State.DOWN: "down"}
+_EDGE_STATES = {HealthState.UNKNOWN: "unknown", HealthState.UP: "up", HealthState.DOWN: "down"}
 
 
 def edges_document(
@@ -31,7 +31,7 @@ def edges_document(
             "device": nic.device,
             "network": nic.network,
             "address": nic.address,
-            "state": STATE_NAMES[State(state.state)],
+            "state": STATE_NAMES[HealthState(state.state)],
             "cause": CAUSE_NAMES[Cause(state.cause)] if state.cause else None,
             "link_up": state.link,
             "open": state.open,
@@ -46,9 +46,9 @@ def edges_document(
         }
         for nic, state in zip(view.nics, snapshot.nics, strict=True)
     ]
-    faults = edge_faults(view, snapshot)
+    seen = edge_evidence(view, snapshot)
     edges = []
-    for peer, edge, fault in zip(view.peers, snapshot.edges, faults, strict=True):
+    for peer, edge, evidence in zip(view.peers, snapshot.edges, seen, strict=True):
         nic = view.nics[peer.nic]
         edges.append(
             {
@@ -58,7 +58,7 @@ def edges_document(
                 "peer_device": peer.device,
                 "peer_network": peer.network,
                 "peer_address": peer.address,
-                "fault": fault,
+                "evidence": evidence,
                 **_edge(edge, port),
             }
         )
@@ -67,8 +67,8 @@ def edges_document(
         "clock_synchronized": synchronized,
         "clock_error_bound_ns": snapshot.clock_bound_ns if synchronized else None,
         "front_end": {
-            "state": STATE_NAMES[front_end.verdict.state],
-            "disconnects": front_end.verdict.disconnects,
+            "state": STATE_NAMES[front_end.health.state],
+            "disconnects": front_end.health.disconnects,
             # null = it answers
             "targets": front_end.described(),
         },
@@ -79,13 +79,13 @@ def edges_document(
 
 def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
     known = edge.window_count > 0
-    learned = edge.latency != State.UNKNOWN
+    learned = edge.latency != HealthState.UNKNOWN
     summary = summarize_paths(edge)
     return {
         "slot": edge.slot,
-        "state": _EDGE_STATES[State(edge.state)],
-        "inbound": _EDGE_STATES[State(edge.inbound)],
-        "outbound": _EDGE_STATES[State(edge.outbound)],
+        "state": _EDGE_STATES[HealthState(edge.state)],
+        "inbound": _EDGE_STATES[HealthState(edge.inbound)],
+        "outbound": _EDGE_STATES[HealthState(edge.outbound)],
         "heard_age_ns": edge.heard_age_ns if edge.heard_age_ns >= 0 else None,
         "heard_by_age_ns": edge.heard_by_age_ns if edge.heard_by_age_ns >= 0 else None,
         "sent": edge.sent,
@@ -102,7 +102,7 @@ def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
         if known
         else None,
         "latency": {
-            "elevated": edge.latency == State.DOWN if learned else None,
+            "elevated": edge.latency == HealthState.DOWN if learned else None,
             "baseline_ns": edge.baseline_ns if learned else None,
             "limit_ns": edge.limit_ns,
         },
@@ -110,7 +110,7 @@ def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
         "paths": [
             {
                 "port": port + index,
-                "state": _EDGE_STATES[State(path.state)],
+                "state": _EDGE_STATES[HealthState(path.state)],
                 "owd_ns": path.owd_ns,
                 "expected": path.expected,
                 "lost": path.lost,

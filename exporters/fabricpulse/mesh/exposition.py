@@ -7,19 +7,19 @@ from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.core.metrics.exposition import Exposition, render_labels
 from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh import metrics as m
-from fabricpulse.mesh.faults import EdgeView, Fault, diagnose
+from fabricpulse.mesh.edge_diagnosis import EdgeView, Evidence, diagnose
 from fabricpulse.mesh.fleet_view import FleetView
-from fabricpulse.mesh.front_end import FrontEndVerdict
+from fabricpulse.mesh.front_end import FrontEndHealth
 from fabricpulse.mesh.snapshot import (
     DROP_REASONS,
     Cause,
     Distribution,
+    HealthState,
     Snapshot,
-    State,
     parse_snapshot,
 )
 
-STATE_NAMES = {State.UNKNOWN: "unknown", State.UP: "connected", State.DOWN: "disconnected"}
+STATE_NAMES = {HealthState.UNKNOWN: "unknown", HealthState.UP: "connected", HealthState.DOWN: "disconnected"}
 CAUSE_NAMES = {cause: cause.name.lower() for cause in Cause}
 
 
@@ -41,10 +41,10 @@ _EDGE_FAMILIES = (
 )
 
 
-def edge_faults(view: FleetView, snapshot: Snapshot) -> list[Fault | None]:
-    """The fault of each edge of the snapshot."""
-    dead = [edge.raw_paths[3 : 4 * edge.paths : 4].count(State.DOWN) for edge in snapshot.edges]
-    if not any(dead) and not any(edge.state == State.DOWN for edge in snapshot.edges):
+def edge_evidence(view: FleetView, snapshot: Snapshot) -> list[Evidence | None]:
+    """The evidence of each edge of the snapshot."""
+    dead = [edge.raw_paths[3 : 4 * edge.paths : 4].count(HealthState.DOWN) for edge in snapshot.edges]
+    if not any(dead) and not any(edge.state == HealthState.DOWN for edge in snapshot.edges):
         return [None] * len(snapshot.edges)  # nearly every scrape of a fleet's life
     views = [
         EdgeView(
@@ -72,7 +72,7 @@ class Counters:
     pushes: dict[str, int] = field(default_factory=dict)
     push_failures: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
-    front_end: FrontEndVerdict = field(default_factory=FrontEndVerdict)
+    front_end: FrontEndHealth = field(default_factory=FrontEndHealth)
 
 
 class MeshExposition:
@@ -100,15 +100,15 @@ class MeshExposition:
         self._write_edges(out, raw)
         if not troubled:
             return  # nearly every scrape of a fleet's life
-        for values, fault in zip(self._edge_values, edge_faults(self._view, snapshot), strict=True):
-            if fault is not None:
-                out.add(m.EDGE_FAULT, (*values, fault), 1)
+        for values, seen in zip(self._edge_values, edge_evidence(self._view, snapshot), strict=True):
+            if seen is not None:
+                out.add(m.EDGE_EVIDENCE, (*values, seen), 1)
 
     def _write_nics(self, out: Exposition, snapshot: Snapshot, send_errors: Sequence[int]) -> None:
         nics = list(zip(self._nic_values, snapshot.nics, strict=True))
         for values, nic in nics:
-            if nic.state != State.UNKNOWN:
-                out.add(m.NIC_CONNECTED, values, int(nic.state == State.UP))
+            if nic.state != HealthState.UNKNOWN:
+                out.add(m.NIC_CONNECTED, values, int(nic.state == HealthState.UP))
             for state, name in STATE_NAMES.items():
                 out.add(m.NIC_STATE, (*values, name), int(nic.state == state))
             if nic.cause != Cause.NONE:
@@ -127,8 +127,8 @@ class MeshExposition:
 
     def _write_engine(self, out: Exposition, snapshot: Snapshot, counters: Counters) -> None:
         front_end = counters.front_end
-        if front_end.state != State.UNKNOWN:
-            out.add(m.FRONT_END_CONNECTED, (), int(front_end.state == State.UP))
+        if front_end.state != HealthState.UNKNOWN:
+            out.add(m.FRONT_END_CONNECTED, (), int(front_end.state == HealthState.UP))
         out.add(m.FRONT_END_DISCONNECTS, (), front_end.disconnects)
         out.add(m.FRONT_END_DOWN, (), front_end.down_s)
         _histogram(out, m.LATENESS, (), snapshot.lateness)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.mesh.config import MeshConfig
-from fabricpulse.mesh.snapshot import State
+from fabricpulse.mesh.snapshot import HealthState
 
 log = get_logger(__name__)
 
@@ -23,44 +23,44 @@ MISSED_ROUNDS = 3
 _HTTP_PORTS = {"http": 80, "https": 443}
 
 
-class FrontEndVerdict:
+class FrontEndHealth:
     """Pure. Down after `MISSED_ROUNDS` rounds in a row in which nobody answered; unknown until somebody first has.
 
     disconnects : how often it went down. down_s : how long it was down in all, without an outage that lasts.
     """
 
     def __init__(self) -> None:
-        self.state = State.UNKNOWN
+        self.state = HealthState.UNKNOWN
         self.disconnects = 0
         self.down_s = 0.0
         self._missed = 0
         self._answered_at = 0.0
 
-    def step(self, answered: bool, on_time: bool, now: float) -> bool:
+    def update(self, answered: bool, on_time: bool, now: float) -> bool:
         """One round is over. Returns whether the state has gone from up to down or back.
 
         on_time : the round did not take longer than its time limit; a stalled host cannot tell silence from its own.
         now : monotonic seconds.
         """
         if answered:
-            was_down = self.state == State.DOWN
+            was_down = self.state == HealthState.DOWN
             if was_down:
                 self.down_s += now - self._answered_at
-            self.state, self._missed, self._answered_at = State.UP, 0, now
+            self.state, self._missed, self._answered_at = HealthState.UP, 0, now
             return was_down
         if not on_time:
             self._missed = 0
             return False
         self._missed += 1
-        if self.state != State.UP or self._missed < MISSED_ROUNDS:
+        if self.state != HealthState.UP or self._missed < MISSED_ROUNDS:
             return False
-        self.state = State.DOWN
+        self.state = HealthState.DOWN
         self.disconnects += 1
         return True
 
     def silent_s(self, now: float) -> float:
         """Seconds since somebody last answered; 0 while unknown."""
-        return now - self._answered_at if self.state != State.UNKNOWN else 0.0
+        return now - self._answered_at if self.state != HealthState.UNKNOWN else 0.0
 
 
 def targets_of(config: MeshConfig) -> tuple[tuple[str, int], ...]:
@@ -82,7 +82,7 @@ def targets_of(config: MeshConfig) -> tuple[tuple[str, int], ...]:
 
 
 class FrontEndWatch:
-    """Plays the rounds. changed(connected, outage_s) is called when the verdict changes."""
+    """Plays the rounds. changed(connected, outage_s) is called when the state changes."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class FrontEndWatch:
         changed: Callable[[bool, float], None],
     ) -> None:
         """interval_s : between two rounds, and the time limit of each."""
-        self.verdict = FrontEndVerdict()
+        self.health = FrontEndHealth()
         # What each target last said; None = it answers.
         self.answers: dict[tuple[str, int], str | None] = dict.fromkeys(targets, "not tried yet")
         self._interval_s = interval_s
@@ -106,9 +106,9 @@ class FrontEndWatch:
             answers = await asyncio.gather(*(self._try(host, port) for host, port in self.answers))
             self.answers = dict(zip(self.answers, answers, strict=True))
             now = time.monotonic()
-            silent_s = self.verdict.silent_s(now)
-            if self.verdict.step(None in answers, now - began < 1.5 * self._interval_s, now):
-                connected = self.verdict.state == State.UP
+            silent_s = self.health.silent_s(now)
+            if self.health.update(None in answers, now - began < 1.5 * self._interval_s, now):
+                connected = self.health.state == HealthState.UP
                 if connected:
                     log.info("front-end network connected", outage_s=round(silent_s, 3))
                 else:

@@ -28,8 +28,9 @@ NIC_CAUSE = MetricSpec(
     "fabricpulse_nic_disconnect_cause",
     "gauge",
     "1 while the NIC is disconnected or unknown, by cause: silent (no peer answers), link (no carrier, down, or gone), "
-    "one_way (peers are heard and do not hear us), never_seen (since the start), peer_gone (its only peer is gone), "
-    "no_socket (this exporter cannot open its probe socket).",
+    "one_way (peers are heard and do not hear us), never_seen (since the start), peer_gone (the only host that it "
+    "reached is silent on other NICs too), one_peer_only (its only peer host is silent, and nothing tells which end "
+    "has failed), no_socket (this exporter cannot open its probe socket).",
     (*_NIC, "cause"),
 )
 NIC_DISCONNECTS = MetricSpec(
@@ -60,7 +61,7 @@ NIC_OUTAGE = MetricSpec(
 PROBE_OWD = MetricSpec(
     "fabricpulse_probe_owd_seconds",
     "histogram",
-    "True one-way delay of probe trains, peer to device, all peers and paths, on fleet time.",
+    "True one-way delay of probe trains, peer to device, all peers and paths, on fleet time. Below 0 counts as 0.",
     _NIC,
     _seconds(native.OWD_BUCKETS_NS),
 )
@@ -119,7 +120,8 @@ EDGE_OUTBOUND = MetricSpec(
 EDGE_OWD = MetricSpec(
     "fabricpulse_edge_owd_seconds",
     "summary",
-    "True one-way delay, peer to device, main path, on fleet time; quantiles over the last 1 to 2 latency.window_s.",
+    "True one-way delay, peer to device, main path, on fleet time. Quantiles: over the last 1 to 2 latency.window_s, "
+    "as measured: below 0 shows the error of the clocks. In the sum below 0 counts as 0.",
     _EDGE,
 )
 EDGE_OWD_BOUND = MetricSpec(
@@ -155,11 +157,13 @@ EDGE_ELEVATED = MetricSpec(
     "1 if the median one-way delay of the last window is above the ceiling or far above the edge's own baseline.",
     _EDGE,
 )
-EDGE_FAULT = MetricSpec(
-    "fabricpulse_edge_fault",
+EDGE_EVIDENCE = MetricSpec(
+    "fabricpulse_edge_evidence",
     "gauge",
-    "1 while an edge is at fault, by kind: local_nic, peer_host, peer_nic, outbound, pair, path. No sample when well.",
-    (*_EDGE, "fault"),
+    "1 while this host sees something wrong with the edge: own_nic_disconnected, peer_silent, peer_host_silent (no "
+    "NIC of several), peer_nic_silent (another one is heard), pair_silent (heard on another edge), peer_does_not_hear, "
+    "paths_down. What is seen from here, not who is at fault. No sample when well.",
+    (*_EDGE, "evidence"),
 )
 FRONT_END_CONNECTED = MetricSpec(
     "fabricpulse_front_end_connected",
@@ -179,7 +183,7 @@ FRONT_END_DOWN = MetricSpec(
 LATENESS = MetricSpec(
     "fabricpulse_probe_lateness_seconds",
     "histogram",
-    "How late the engine's thread woke for its turns. Verdicts wait while it is late.",
+    "How late the engine's thread woke for its ticks. Faults are found later while it is late.",
     (),
     _seconds(native.LATENESS_BUCKETS_NS),
 )
@@ -191,7 +195,7 @@ STALLS = MetricSpec(
 STALLED = MetricSpec(
     "fabricpulse_probe_stalled_seconds_total",
     "counter",
-    "Time that counts for no verdict because the engine was stalled.",
+    "Time that counts as nobody's silence, because the engine was stalled.",
 )
 CLOCK_STEPS = MetricSpec(
     "fabricpulse_probe_clock_steps_total", "counter", "Steps of this host's clock that the engine has seen."
@@ -253,7 +257,7 @@ METRICS = (
     EDGE_PATHS_DOWN,
     EDGE_BASELINE,
     EDGE_ELEVATED,
-    EDGE_FAULT,
+    EDGE_EVIDENCE,
     FRONT_END_CONNECTED,
     FRONT_END_DISCONNECTS,
     FRONT_END_DOWN,

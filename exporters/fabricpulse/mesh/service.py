@@ -29,11 +29,11 @@ from fabricpulse.mesh.alerts import AlertPusher
 from fabricpulse.mesh.api import edges_document
 from fabricpulse.mesh.config import MeshConfig, changed_settings, load_keys
 from fabricpulse.mesh.event_log import EventLogWriter
-from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_faults
+from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_evidence
 from fabricpulse.mesh.fleet_view import FleetView, view_of
 from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
 from fabricpulse.mesh.membership_source import MembershipReader
-from fabricpulse.mesh.snapshot import Cause, EventKind, Snapshot, State, parse_snapshot
+from fabricpulse.mesh.snapshot import Cause, EventKind, HealthState, Snapshot, parse_snapshot
 
 log = get_logger(__name__)
 
@@ -90,14 +90,14 @@ class MeshService:
             pushes=self.pusher.pushes,
             push_failures=self.pusher.failures,
             events=dict.fromkeys((*(kind.name.lower() for kind in EventKind), *FRONT_END_EVENTS.values()), 0),
-            front_end=self.front_end.verdict,
+            front_end=self.front_end.health,
         )
         self._clock = open_virtual_clock()
         self.view = FleetView(config.host_name, (), (), 0)
         self._membership: Membership | None = None
         self._exposition = MeshExposition(self.view, config.probe.port)
         self._build = (version("fabricpulse"), "mesh", platform.python_version())
-        self._engine: native.Engine | None = None
+        self._engine: native.ProbeEngine | None = None
         self._lock: RunLock | None = None
         self._keys_path = Path(config.key_file) if config.key_file else None
         self._keys: list[bytes] = []
@@ -105,7 +105,7 @@ class MeshService:
         self._keys_error = self._membership_error = ""  # what was last logged
 
     @property
-    def engine(self) -> native.Engine:
+    def engine(self) -> native.ProbeEngine:
         """The engine, once `start` has made it."""
         if self._engine is None:
             raise RuntimeError("the engine has not been started")
@@ -118,7 +118,7 @@ class MeshService:
         self._lock = RunLock(ensure_run_dir(), "mesh")
         edges = len(view.peers) if membership else _EDGES_EXPECTED
         try:
-            self._engine = native.Engine(engine_settings(self.config, edges))
+            self._engine = native.ProbeEngine(engine_settings(self.config, edges))
         except OSError as error:
             raise write_refused("the probe ring", probe_ring_path(), error) from error
         except ValueError as error:
@@ -140,7 +140,8 @@ class MeshService:
         self.counters.realtime = self.engine.realtime
         if self.config.probe.realtime and not self.engine.realtime:
             log.warning(
-                "no permission for real-time priority; a busy CPU delays verdicts", needs="CAP_SYS_NICE"
+                "no permission for real-time priority; a busy CPU delays the detection of faults",
+                needs="CAP_SYS_NICE",
             )
         asyncio.get_running_loop().add_reader(self.engine.event_fd, self._take_events)
 
@@ -213,9 +214,9 @@ class MeshService:
         while True:
             await asyncio.sleep(self.config.membership.refresh_s)
             await self.refresh()
-            self._look_at_sockets()
+            self._check_sockets()
 
-    def _look_at_sockets(self) -> None:
+    def _check_sockets(self) -> None:
         """Says once which NICs cannot be probed, and why."""
         errors = {
             nic.device: state.open_errno
@@ -259,7 +260,7 @@ class MeshService:
     async def reload(self, path: Path | None) -> None:
         """SIGHUP: keys and membership at once; of the configuration it says which settings need a restart.
 
-        The engine's settings are those of its sockets, ring and verdicts: made anew, all that was learned would be
+        The engine's settings are those of its sockets, ring and health: made anew, all that was learned would be
         lost, which is what a restart does. Raises ConfigError for a file that a restart would refuse.
         """
         await self.refresh()
@@ -270,7 +271,7 @@ class MeshService:
             log.warning("changed settings need a restart", config=str(path), settings=", ".join(changed))
 
     def _take_events(self) -> None:
-        faults: dict[tuple[str, str, str], str | None] | None = None
+        seen: dict[tuple[str, str, str], str | None] | None = None
         for event in self.engine.take_events():
             kind = EventKind(event.kind)
             self.counters.events[kind.name.lower()] += 1
@@ -292,15 +293,14 @@ class MeshService:
                 log.info("NIC connected", device=event.device, outage_s=round(event.duration_ns / 1e9, 3))
             elif kind in (EventKind.EDGE_DOWN, EventKind.EDGE_UP):
                 del entry["duration_ns"]
-                if faults is None:
-                    faults = self._faults()
-                fault = faults.get((event.device, event.peer, event.peer_device))
+                if seen is None:
+                    seen = self._evidence()
                 entry |= {
                     "peer": event.peer,
                     "peer_device": event.peer_device,
-                    "inbound": State(event.inbound).name.lower(),
-                    "outbound": State(event.outbound).name.lower(),
-                    "fault": fault,
+                    "inbound": HealthState(event.inbound).name.lower(),
+                    "outbound": HealthState(event.outbound).name.lower(),
+                    "evidence": seen.get((event.device, event.peer, event.peer_device)),
                 }
             self.events.append(entry)
 
@@ -310,11 +310,11 @@ class MeshService:
         now = host_now_ns(self._clock)
         self.events.append({"time_ns": now, "event": kind, "duration_ns": round(silent_s * 1e9)})
 
-    def _faults(self) -> dict[tuple[str, str, str], str | None]:
-        found = edge_faults(self.view, self.snapshot())
+    def _evidence(self) -> dict[tuple[str, str, str], str | None]:
+        found = edge_evidence(self.view, self.snapshot())
         return {
-            (self.view.nics[peer.nic].device, peer.host, peer.device): fault
-            for peer, fault in zip(self.view.peers, found, strict=True)
+            (self.view.nics[peer.nic].device, peer.host, peer.device): evidence
+            for peer, evidence in zip(self.view.peers, found, strict=True)
         }
 
     def snapshot(self) -> Snapshot:

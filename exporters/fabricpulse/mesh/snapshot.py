@@ -20,8 +20,8 @@ if (_HEADER.size, _NIC.size, _EDGE.size) != native.RECORD_SIZES:
 UNKNOWN_OWD = -(1 << 63)
 
 
-class State(enum.IntEnum):
-    """enum State of verdict.h."""
+class HealthState(enum.IntEnum):
+    """enum HealthState of health.h."""
 
     UNKNOWN = 0
     UP = 1
@@ -29,7 +29,7 @@ class State(enum.IntEnum):
 
 
 class Cause(enum.IntEnum):
-    """enum NicCause of verdict.h: why a NIC is disconnected or unknown."""
+    """enum NicCause of nic_health.h: why a NIC is disconnected or unknown."""
 
     NONE = 0
     SILENT = 1
@@ -38,10 +38,11 @@ class Cause(enum.IntEnum):
     NEVER_SEEN = 4
     PEER_GONE = 5
     NO_SOCKET = 6
+    ONE_PEER_ONLY = 7
 
 
 class EventKind(enum.IntEnum):
-    """enum EventKind of engine.h."""
+    """enum EventKind of event_queue.h."""
 
     NIC_DISCONNECTED = 0
     NIC_CONNECTED = 1
@@ -137,7 +138,7 @@ def summarize_paths(edge: EdgeState) -> PathSummary | None:
     The same as summarize_paths of exporters/probe_engine/edge_text.cc.
     """
     known: list[tuple[int, int]] = []
-    dead = [index for index in range(edge.paths) if edge.raw_paths[4 * index + 3] == State.DOWN]
+    dead = [index for index in range(edge.paths) if edge.raw_paths[4 * index + 3] == HealthState.DOWN]
     for index in range(edge.paths):
         delay = edge.raw_paths[4 * index + 2]
         if index not in dead and delay != UNKNOWN_OWD:

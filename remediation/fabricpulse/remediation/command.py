@@ -1,36 +1,74 @@
 """`fabricpulse remediation`: receiver, node agent, and the operator's commands."""
 
 import getpass
-import sys
-import urllib.error
-import urllib.request
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
-from fabricpulse.core.web.token_file import TokenFile
-from fabricpulse.core.web.urls import check_base_url
-from fabricpulse.remediation.tables import actions_table, journal_table, status_tables
 
-_URL = click.option(
-    "--url",
-    default="http://localhost:9615",
+# Exit code of `status` when remediation does not work as a whole, or waits for an operator.
+NEEDS_ATTENTION = 3
+
+_OUTPUT = click.option(
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
     show_default=True,
-    help="Base URL of the receiver.",
-    envvar="FABRICPULSE_RECEIVER",
+    help="How to print it; json is one document.",
 )
-_TOKEN = click.option(
-    "--token-file",
-    type=click.Path(path_type=Path),
-    help="Bearer token.",
-    envvar="FABRICPULSE_RECEIVER_TOKEN_FILE",
-)
+
+
+def _client_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that say where the receiver is and what to show it, and hands over a client."""
+
+    def wrapper(
+        url: str,
+        http_config: Path | None,
+        token_file: str,
+        ca_file: str,
+        cert_file: str,
+        key_file: str,
+        **rest: Any,
+    ) -> None:
+        from fabricpulse.remediation.operator_client import OperatorClient
+
+        function(OperatorClient(url, http_config, token_file, ca_file, cert_file, key_file), **rest)
+
+    wrapper.__name__ = function.__name__
+    wrapper.__doc__ = function.__doc__
+    wrapper.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    options = (
+        ("--url", "url", "http://localhost:9615", "FABRICPULSE_RECEIVER", "Base URL of the receiver."),
+        ("--token-file", "token_file", "", "FABRICPULSE_RECEIVER_TOKEN_FILE", "Bearer token to show."),
+        (
+            "--ca-file",
+            "ca_file",
+            "",
+            "FABRICPULSE_RECEIVER_CA_FILE",
+            "Authority of the receiver's certificate.",
+        ),
+        ("--cert-file", "cert_file", "", "FABRICPULSE_RECEIVER_CERT_FILE", "Client certificate to show."),
+        ("--key-file", "key_file", "", "FABRICPULSE_RECEIVER_KEY_FILE", "Its key."),
+    )
+    decorated: Callable[..., None] = click.option(
+        "--http.config.file",
+        "http_config",
+        type=click.Path(path_type=Path),
+        envvar="FABRICPULSE_RECEIVER_HTTP_CONFIG_FILE",
+        help="TLS, password or token to show: the keys of http_client in an agent's configuration.",
+    )(wrapper)
+    for name, argument, default, variable, help_text in reversed(options):
+        decorated = click.option(
+            name, argument, default=default, show_default=bool(default), envvar=variable, help=help_text
+        )(decorated)
+    return decorated
 
 
 @click.group()
@@ -42,11 +80,11 @@ def command() -> None:
 @daemon_options(":9615")
 def receiver(options: DaemonOptions) -> None:
     """Take Alertmanager's webhooks, decide, and keep the journal. One per fleet."""
-    from fabricpulse.remediation.receiver.config import ReceiverConfig
+    from fabricpulse.remediation.receiver.policy import load_policy
     from fabricpulse.remediation.receiver.receiver import Receiver
 
-    config = load_config(options.config, ReceiverConfig)
-    run_daemon(lambda life: Receiver(config, life).run(options))
+    policy = load_policy(options.config)
+    run_daemon(lambda life: Receiver(policy, life).run(options))
 
 
 @command.command()
@@ -61,127 +99,104 @@ def node(options: DaemonOptions) -> None:
 
 
 @command.command()
-@_URL
-@_TOKEN
-def status(url: str, token_file: Path | None) -> None:
-    """Show NICs out of service, agents, pause and breakers."""
-    get = _client(url, token_file)
-    status_tables(get("/api/v1/status"), get("/api/v1/targets"))
+@_client_options
+@_OUTPUT
+def status(client: Any, output: str) -> None:
+    """Show problems, NICs with a decision, and agents.
+
+    Exit code 0 when remediation can act, 3 when it cannot or waits for an operator (the problems say why), 1 when the
+    receiver is not reached.
+    """
+    from fabricpulse.remediation.tables import status_tables
+
+    document, targets = client.get("/api/v1/status"), client.get("/api/v1/targets")
+    if output == "json":
+        _print_json(document | {"targets": targets})
+    else:
+        status_tables(document, targets)
+    if document["problems"]:
+        raise SystemExit(NEEDS_ATTENTION)
 
 
 @command.command()
-@_URL
-@_TOKEN
-def actions(url: str, token_file: Path | None) -> None:
+@_client_options
+@_OUTPUT
+def actions(client: Any, output: str) -> None:
     """Show what was decided and what became of it."""
-    actions_table(_client(url, token_file)("/api/v1/actions"))
+    from fabricpulse.remediation.tables import actions_table
+
+    found = client.get("/api/v1/actions")
+    if output == "json":
+        _print_json(found)
+    else:
+        actions_table(found)
 
 
 @command.command()
-@_URL
-@_TOKEN
+@_client_options
+@_OUTPUT
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Lines at most.")
 @click.option(
     "--after", type=click.IntRange(0), help="Only lines with a higher number. [default: the newest]"
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.option("--verify", is_flag=True, help="Check the hash chain instead; exit code 1 if it is broken.")
-def journal(
-    url: str, token_file: Path | None, limit: int, after: int | None, as_json: bool, verify: bool
-) -> None:
+def journal(client: Any, output: str, limit: int, after: int | None, verify: bool) -> None:
     """Show the journal: every decision and what became of it, with its reason."""
-    call = _client(url, token_file)
+    from fabricpulse.remediation.tables import journal_table
+    from fabricpulse.remediation.text import printable
+
     if verify:
-        found = call("/api/v1/verify")
+        found = client.get("/api/v1/verify")
+        if output == "json":
+            _print_json(found)
         if not found["intact"]:
-            raise UserError(f"the journal is broken: {found['reason']}")
-        click.echo(f"the journal is intact: {found['length']} lines, head {found['head']}")
+            raise UserError(f"the journal is broken: {printable(found['reason'])}")
+        if output != "json":
+            click.echo(f"the journal is intact: {found['length']} lines, head {found['head']}")
         return
-    lines = call(f"/api/v1/events?limit={limit}&{'last=1' if after is None else f'after={after}'}")
-    if as_json:
-        for line in lines:
-            click.echo(msgspec.json.encode(line).decode())
+    lines = client.get(f"/api/v1/events?limit={limit}&{'last=1' if after is None else f'after={after}'}")
+    if output == "json":
+        _print_json(lines)
     else:
         journal_table(lines)
 
 
 @command.command()
-@_URL
-@_TOKEN
+@_client_options
 @click.option("--deliveries", is_flag=True, help="Also the webhook bodies as they came (kept for 7 days).")
-def export(url: str, token_file: Path | None, deliveries: bool) -> None:
+def export(client: Any, deliveries: bool) -> None:
     """Write the whole journal to standard output, one JSON object a line."""
-    path = "/api/v1/export" + ("?deliveries=1" if deliveries else "")
-    with _open(url, path, token_file) as answer:
-        while block := answer.read(1 << 16):
-            sys.stdout.buffer.write(block)
+    client.copy("/api/v1/export" + ("?deliveries=1" if deliveries else ""))
 
 
 @command.command()
-@_URL
-@_TOKEN
+@_client_options
 @click.option("--reason", required=True, help="Why; it goes into the journal.")
 @click.option(
     "--for", "duration_s", default=0.0, type=click.FloatRange(0), help="Seconds; 0 = until resumed."
 )
-def pause(url: str, token_file: Path | None, reason: str, duration_s: float) -> None:
+def pause(client: Any, reason: str, duration_s: float) -> None:
     """Stop deciding anything. NICs stay as they are."""
     message = {"reason": reason, "owner": getpass.getuser(), "duration_s": duration_s}
-    click.echo(_client(url, token_file)("/api/v1/pause", message), nl=False)
+    click.echo(client.post("/api/v1/pause", message))
 
 
 @command.command()
-@_URL
-@_TOKEN
-def resume(url: str, token_file: Path | None) -> None:
+@_client_options
+def resume(client: Any) -> None:
     """End a pause and reset tripped breakers."""
-    click.echo(_client(url, token_file)("/api/v1/resume", {"owner": getpass.getuser()}), nl=False)
+    click.echo(client.post("/api/v1/resume", {"owner": getpass.getuser()}))
 
 
 @command.command()
-@_URL
-@_TOKEN
+@_client_options
 @click.argument("host")
 @click.argument("device")
-def release(url: str, token_file: Path | None, host: str, device: str) -> None:
-    """Put a NIC back into service now, whatever the hold-down says."""
-    message = {"host": host, "device": device, "owner": getpass.getuser()}
-    click.echo(_client(url, token_file)("/api/v1/release", message), nl=False)
+def release(client: Any, host: str, device: str) -> None:
+    """Put a NIC back into service now, without waiting for its hold."""
+    click.echo(client.post("/api/v1/release", {"host": host, "device": device, "owner": getpass.getuser()}))
 
 
-def _client(url: str, token_file: Path | None) -> Any:
-    def call(path: str, message: dict[str, Any] | None = None) -> Any:
-        with _open(url, path, token_file, message) as answer:
-            text = answer.read()
-            kind = answer.headers.get_content_type()
-        if kind != "application/json":
-            return text.decode("utf-8", "replace")
-        try:
-            return msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise UserError(f"what answers at {url} is no receiver: {error}") from error
-
-    return call
-
-
-def _open(url: str, path: str, token_file: Path | None, message: dict[str, Any] | None = None) -> Any:
-    try:
-        check_base_url("--url", url)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    headers = {"Content-Type": "application/json"}
-    if token_file is not None:
-        headers |= TokenFile(str(token_file)).header
-    body = None if message is None else msgspec.json.encode(message)
-    request = urllib.request.Request(url.rstrip("/") + path, data=body, headers=headers)  # noqa: S310 - checked above
-    try:
-        return urllib.request.urlopen(request, timeout=10)  # noqa: S310
-    except urllib.error.HTTPError as error:
-        with error:
-            detail = error.read(500).decode("utf-8", "replace").strip()
-        raise UserError(f"the receiver at {url} refused: {detail or error.reason}") from error
-    except (urllib.error.URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
-        raise UserError(
-            f"cannot reach the receiver at {url}: {reason}; start it or give another --url"
-        ) from error
+def _print_json(document: Any) -> None:
+    """One document in ASCII: what is not printable is an escape."""
+    click.echo(json.dumps(document, indent=2))

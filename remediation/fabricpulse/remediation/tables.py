@@ -1,79 +1,93 @@
-"""Tables of the command line."""
+"""Tables of the command line. Every cell is text: no markup, no escape sequences."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from fabricpulse.remediation.text import printable
 
 
 def status_tables(status: dict[str, Any], targets: list[dict[str, Any]]) -> None:
-    """Prints pause, breakers, targets and agents."""
+    """Prints problems, targets and agents."""
     console = _console()
-    pause = status["pause"]
-    if pause:
-        console.print(f"[bold red]paused[/] by {pause['owner']}: {pause['reason']}")
-    for breaker in status["breakers"]:
-        console.print(f"[bold red]breaker tripped[/] ({breaker['direction']}): {breaker['reason']}")
-    table = Table(title="NICs about which something was decided", title_justify="left", box=SIMPLE_HEAD)
-    for column in ("host", "device", "desired", "phase", "changed", "hold s", "blocked by"):
-        table.add_column(column)
-    for t in targets:
-        table.add_row(
-            t["target"]["host"], t["target"]["device"], t["desired"], t["phase"],
-            clock(t["changed_at"]), f"{t['hold_s']:.0f}", t["blocked"],
-        )  # fmt: skip
-    console.print(table)
-    table = Table(title="Agents", title_justify="left", box=SIMPLE_HEAD)
-    for column in ("host", "last seen", "processes", "usable NICs", "unusable NICs"):
-        table.add_column(column)
-    for a in status["agents"]:
-        usable = sorted(name for name, good in a["devices"].items() if good)
-        unusable = sorted(name for name, good in a["devices"].items() if not good)
-        table.add_row(
-            a["host"], clock(a["seen_at"]), str(a["processes"]), " ".join(usable), " ".join(unusable)
-        )
-    console.print(table)
+    for problem in status["problems"]:
+        console.print(Text(printable(problem["message"]), style="bold red"))
+    _print(
+        console,
+        ("host", "device", "desired", "phase", "changed", "hold s", "blocked by"),
+        (
+            (
+                t["target"]["host"], t["target"]["device"], t["desired"], t["phase"], clock(t["changed_at"]),
+                f"{t['hold_s']:.0f}", t["blocked"],
+            )
+            for t in targets
+        ),
+        "NICs with a decision",
+    )  # fmt: skip
+    _print(
+        console,
+        ("host", "last seen", "processes", "usable NICs", "unusable NICs"),
+        ((a["host"], clock(a["seen_at"]), a["processes"], *_by_usability(a)) for a in status["agents"]),
+        "Agents",
+    )
 
 
 def actions_table(actions: list[dict[str, Any]]) -> None:
     """Prints one row an action."""
-    table = Table(box=SIMPLE_HEAD)
-    for column in (
-        "decided",
-        "operation",
-        "action",
-        "outcome",
-        "applied after",
-        "processes",
-        "reason",
-        "message",
-    ):
-        table.add_column(column)
-    for a in actions:
-        after = f"{a['applied_at'] - a['created_at']:.3f} s" if a["applied_at"] else ""
-        table.add_row(
-            clock(a["created_at"]), a["op_id"], a["action"], a["outcome"], after, str(a["processes"]), a["reason"],
-            a["message"],
-        )  # fmt: skip
-    _console().print(table)
+    _print(
+        _console(),
+        ("decided", "operation", "action", "outcome", "applied after", "processes", "reason", "message"),
+        (
+            (
+                clock(a["created_at"]), a["op_id"], a["action"], a["outcome"],
+                f"{a['applied_at'] - a['created_at']:.3f} s" if a["applied_at"] else "",
+                a["processes"], a["reason"], a["message"],
+            )
+            for a in actions
+        ),
+    )  # fmt: skip
 
 
 def journal_table(lines: list[dict[str, Any]]) -> None:
     """Prints one row a line of the journal."""
-    table = Table(box=SIMPLE_HEAD)
-    for column in ("#", "when", "subject", "event", "detail"):
-        table.add_column(column)
-    for line in lines:
-        detail = " ".join(f"{key}={value}" for key, value in line["detail"].items())
-        table.add_row(str(line["id"]), clock(line["at"]), line["subject"], line["event"], detail)
-    _console().print(table)
+    _print(
+        _console(),
+        ("#", "when", "subject", "event", "detail"),
+        (
+            (
+                line["id"], clock(line["at"]), line["subject"], line["event"],
+                " ".join(f"{key}={value}" for key, value in line["detail"].items()),
+            )
+            for line in lines
+        ),
+    )  # fmt: skip
 
 
 def clock(seconds: float) -> str:
     """Seconds since 1970 as UTC, to the millisecond; "" for 0."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if seconds else ""
+
+
+def _print(
+    console: Console, columns: Iterable[str], rows: Iterable[Iterable[object]], title: str | None = None
+) -> None:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console.print(table)
+
+
+def _by_usability(agent: dict[str, Any]) -> tuple[str, str]:
+    usable = sorted(name for name, good in agent["devices"].items() if good)
+    unusable = sorted(name for name, good in agent["devices"].items() if not good)
+    return " ".join(usable), " ".join(unusable)
 
 
 def _console() -> Console:

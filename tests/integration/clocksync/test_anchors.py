@@ -14,7 +14,7 @@ ANCHORS = {"h0": (400, 1_000), "h1": (-40_000, 60_000), "h2": (-300, 1_000)}
 
 def errors_ns(fleet: SyntheticFleet, hosts: list[str]) -> list[int]:
     """Fleet time of each host minus UTC; asserts that all are within their bounds."""
-    now = HostClock().instant()
+    now = HostClock().cross_timestamp()
     result = []
     for host in hosts:
         shown = read(fleet, host, now.raw_ns)

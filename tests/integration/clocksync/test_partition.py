@@ -74,17 +74,17 @@ def test_the_part_that_is_not_the_fleet_is_in_holdover(
     for host in small:
         fleet.turn_clock(host, _TURN_PPB[0])
 
-    def adrift(hosts: list[str]) -> bool:
+    def no_quorum(hosts: list[str]) -> bool:
         return all_have(fleet, hosts, ClockStatus.HOLDOVER)
 
-    watch.until(lambda: adrift(small) or adrift(divided.large), 20, "one part is in holdover")
-    alone, goes_on = (small, divided.large) if adrift(small) else (divided.large, small)
+    watch.until(lambda: no_quorum(small) or no_quorum(divided.large), 20, "one part is in holdover")
+    alone, goes_on = (small, divided.large) if no_quorum(small) else (divided.large, small)
     if len(small) == 1:
         assert alone == small
     for host in alone:
         fleet.turn_clock(host, _TURN_PPB[1])
     watch.run(10, 60_000)
-    assert adrift(alone)
+    assert no_quorum(alone)
     assert all_have(fleet, goes_on, ClockStatus.SYNCHRONIZED)
     assert divided.bound_ns(goes_on) < 10_000
     for host in alone if len(alone) > 1 else []:

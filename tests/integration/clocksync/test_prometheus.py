@@ -133,7 +133,7 @@ def test_targets_come_and_go_with_membership(prometheus: Prometheus, daemons: Da
     assert all(hosts == set(HOSTS) for hosts in seen), seen
 
 
-def test_a_liar_and_a_host_without_edges_are_alerts_by_name(
+def test_a_faulty_host_and_a_host_without_edges_are_alerts_by_name(
     prometheus: Prometheus, daemons: Daemons, fleet: SyntheticFleet
 ) -> None:
     """h2 stamps 1 ms off, and more every second: named, and harmful to nobody else. Then h1 loses all of its paths."""

@@ -14,10 +14,10 @@ from tests.fixtures.ports import reserved_port
 from fabricpulse.clocksync.sidecar.datagram_client import DatagramClient
 from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
-    STEP_PATH,
+    ROUND_PATH,
     HostInfo,
-    StepReply,
-    StepReport,
+    RoundReply,
+    RoundReport,
     reply_decoder,
     report_encoder,
 )
@@ -52,18 +52,18 @@ def coordinator(listener: socket.socket) -> Iterator[None]:
         process.wait()
 
 
-def report() -> StepReport:
+def report() -> RoundReport:
     """Of a host that nobody measures."""
     info = HostInfo(1, "", (), (), "none")
     now_ns = time.time_ns()
-    return StepReport(PROTOCOL, "a", 1, 1, now_ns, b"", None, None, "", 0, info, datagrams=True)
+    return RoundReport(PROTOCOL, "a", 1, 1, now_ns, b"", None, None, "", 0, info, datagrams=True)
 
 
-async def joined(url: str) -> StepReply:
+async def joined(url: str) -> RoundReply:
     """The answer to the first report by HTTP, which the listener's queue holds until the daemon is up."""
     async with (
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session,
-        session.post(url + STEP_PATH, data=report_encoder.encode(report())) as response,
+        session.post(url + ROUND_PATH, data=report_encoder.encode(report())) as response,
     ):
         assert response.status == 200
         return reply_decoder.decode(await response.read())
@@ -75,7 +75,7 @@ async def answered(url: str) -> bool:
     await client.open(await joined(url))
     try:
         return (
-            await client.report(StepReport(PROTOCOL, "a", 1, 1, 1, b"", None, None, "", 0, None), 20.0)
+            await client.report(RoundReport(PROTOCOL, "a", 1, 1, 1, b"", None, None, "", 0, None), 20.0)
             is not None
         )
     finally:

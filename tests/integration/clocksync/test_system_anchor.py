@@ -106,7 +106,7 @@ def steered(fleet: SyntheticFleet, tmp_path: Path) -> Iterator[SteeredHost]:
 
 def errors_ns(fleet: SyntheticFleet) -> list[int]:
     """Fleet time of each host minus the truth; asserts that all are within their bounds."""
-    now = HostClock().instant()
+    now = HostClock().cross_timestamp()
     result = []
     for host in HOSTS:
         shown = read(fleet, host, now.raw_ns)

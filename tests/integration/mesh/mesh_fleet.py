@@ -130,7 +130,7 @@ class MeshFleet:
     def wait_probing(self, intervals: float = 1.2, timeout: float = 15.0) -> None:
         """Returns once every host has probed on for some intervals: what would be an outage by now, has been told.
 
-        Counted in probes and not in seconds, as verdicts count only the time in which the engine runs.
+        Counted in probes and not in seconds, as health counts only the time in which the engine runs.
         """
 
         def sent() -> dict[tuple[str, str], float]:

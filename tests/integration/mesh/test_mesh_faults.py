@@ -57,23 +57,23 @@ def test_one_dead_direction_of_a_nic(fleet):
 
 
 def test_a_dead_host_is_told_as_such(fleet):
-    """Every process of a host dies: no NIC of the others is disconnected, the edges to it say peer_host."""
+    """Every process of a host dies: no NIC of the others is disconnected, the edges to it say peer_host_silent."""
     counts = {name: fleet.scrape(name).values(DISCONNECTS) for name in ("h0", "h1", "h2")}
     fleet.lab.host("h3").crash()
     del fleet.daemons["h3"]
 
     def told():
-        faults = fleet.scrape("h0").labels("fabricpulse_edge_fault")
-        return faults and {(f["peer"], f["fault"]) for f in faults} == {("h3", "peer_host")}
+        faults = fleet.scrape("h0").labels("fabricpulse_edge_evidence")
+        return faults and {(f["peer"], f["evidence"]) for f in faults} == {("h3", "peer_host_silent")}
 
-    wait_for(told, 5, "peer_host")
+    wait_for(told, 5, "peer_host_silent")
     for name, count in counts.items():
         scrape = fleet.scrape(name)
         assert scrape.values(DISCONNECTS) == count
         assert set(scrape.values("fabricpulse_nic_connected")) == {1.0}
     fleet.start("h3")
     fleet.wait_green()  # it has proved that it is alive, with a new epoch
-    assert not fleet.scrape("h0").labels("fabricpulse_edge_fault")
+    assert not fleet.scrape("h0").labels("fabricpulse_edge_evidence")
 
 
 def test_a_dead_path_is_told_as_such(fleet):
@@ -83,12 +83,14 @@ def test_a_dead_path_is_told_as_such(fleet):
 
         def told():
             faults = [
-                f for name in fleet.daemons for f in fleet.scrape(name).labels("fabricpulse_edge_fault")
+                f for name in fleet.daemons for f in fleet.scrape(name).labels("fabricpulse_edge_evidence")
             ]
-            return any(f["fault"] == "path" for f in faults)
+            return any(f["evidence"] == "paths_down" for f in faults)
 
         wait_for(told, 20, "a dead path")
-        broken = [e for name in fleet.daemons for e in fleet.edges(name).values() if e["fault"] == "path"]
+        broken = [
+            e for name in fleet.daemons for e in fleet.edges(name).values() if e["evidence"] == "paths_down"
+        ]
         assert broken
         for edge in broken:  # which source port it is: the worst is one of the dead
             dead = {path["port"] for path in edge["paths"] if path["state"] == "down"}
@@ -106,18 +108,24 @@ def test_a_dead_path_is_told_as_such(fleet):
 
 
 def test_one_dead_peer_nic_is_told_as_such(fleet):
-    """A NIC of h3 loses its cable: its own host says local_nic, the others that this NIC of h3 is gone, not h3."""
+    """A NIC of h3 loses its cable: its own host says so, the others that this NIC of h3 is silent, not h3."""
 
     def faults(name):
-        found = fleet.scrape(name).labels("fabricpulse_edge_fault")
-        return {(f["peer"], f["peer_device"], f["fault"]) for f in found}
+        found = fleet.scrape(name).labels("fabricpulse_edge_evidence")
+        return {(f["peer"], f["peer_device"], f["evidence"]) for f in found}
 
     with fleet.lab.host("h3").nic("rail1").down():
         for name in ("h0", "h1", "h2"):
             wait_for(
-                lambda name=name: faults(name) == {("h3", "rail1", "peer_nic")}, 5, f"peer_nic at {name}"
+                lambda name=name: faults(name) == {("h3", "rail1", "peer_nic_silent")},
+                5,
+                f"peer_nic at {name}",
             )
-        wait_for(lambda: {fault for _, _, fault in faults("h3")} == {"local_nic"}, 5, "local_nic")
+        wait_for(
+            lambda: {fault for _, _, fault in faults("h3")} == {"own_nic_disconnected"},
+            5,
+            "own_nic_disconnected",
+        )
         for name in ("h0", "h1", "h2"):
             assert set(fleet.scrape(name).values("fabricpulse_nic_connected")) == {1.0}
 

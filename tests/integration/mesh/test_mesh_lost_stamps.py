@@ -66,7 +66,7 @@ def assert_nobody_is_accused(fleet):
         assert scrape.value("fabricpulse_mesh_events_total", kind="edge_down") == 0
         assert scrape.values("fabricpulse_edge_up") == [1]
         assert scrape.values("fabricpulse_edge_paths_down") == [0]
-        assert not scrape.labels("fabricpulse_edge_fault")
+        assert not scrape.labels("fabricpulse_edge_evidence")
 
 
 def test_a_stamp_in_three_is_lost(start):

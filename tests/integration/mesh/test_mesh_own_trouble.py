@@ -41,8 +41,8 @@ def test_a_paused_machine_is_no_outage(fleet):
     host = fleet.lab.host("h2")
     with host.nic("rail0").black_hole(), host.nic("rail1").black_hole(), host.freeze():
         time.sleep(1.5)  # the case itself: three intervals
-        told = fleet.scrape("h0").labels("fabricpulse_edge_fault")
-        assert {(f["peer"], f["fault"]) for f in told} == {("h2", "peer_host")}
+        told = fleet.scrape("h0").labels("fabricpulse_edge_evidence")
+        assert {(f["peer"], f["evidence"]) for f in told} == {("h2", "peer_host_silent")}
     fleet.wait_green()
     assert {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons} == counts
 

@@ -9,7 +9,7 @@ import time
 import pytest
 import yaml
 from tests.fixtures.waiting import wait_for
-from tests.integration.mesh.mesh_fleet import MeshFleet
+from tests.integration.mesh.mesh_fleet import DISCONNECTS, MeshFleet
 
 pytestmark = pytest.mark.root
 
@@ -110,6 +110,30 @@ def test_alone_is_unknown(make_lab):
     for name in ("disconnects_total", "reconnects_total", "disconnect_duration_seconds_count"):
         assert scrape.values(f"fabricpulse_nic_{name}") == [0]
     assert scrape.value("fabricpulse_mesh_events_total", kind="nic_disconnected") == 0
+
+
+def test_two_hosts_cannot_tell_whose_nic_has_failed(make_lab):
+    """One rail, one peer, and it falls silent while the link is up: unknown at both ends, and the edge is down."""
+    lab = make_lab(hosts=2, rails=1)
+    fleet = MeshFleet(lab).start()
+    fleet.wait_green()
+    with lab.host("h1").nic("rail0").black_hole():
+        for name in ("h0", "h1"):
+            cause = {"device": "rail0", "cause": "one_peer_only"}
+
+            def told(name=name, cause=cause):
+                return fleet.scrape(name).value("fabricpulse_nic_disconnect_cause", **cause) == 1
+
+            wait_for(told, 5, f"unknown at {name}")
+            assert fleet.connected(name, "rail0") is None
+            wait_for(lambda name=name: fleet.scrape(name).value("fabricpulse_edge_up") == 0, 5, "edge down")
+    fleet.wait_green()
+    for name in ("h0", "h1"):
+        assert fleet.connected(name, "rail0") == 1
+        assert fleet.scrape(name).value(DISCONNECTS) == 0
+    with lab.host("h1").nic("rail0").down():  # its own carrier tells h1; h0 still cannot know
+        wait_for(lambda: fleet.connected("h1", "rail0") == 0, 5, "disconnected")
+        wait_for(lambda: fleet.connected("h0", "rail0") is None, 5, "unknown")
 
 
 def test_sigterm_ends_it_cleanly(make_lab):

@@ -8,13 +8,17 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.fleet_clock import FleetClock, FleetClockParameters
+from fabricpulse.clocksync.coordinator.duplicate_hosts import NameHeldError
 from fabricpulse.clocksync.coordinator.fleet import Fleet
-from fabricpulse.clocksync.coordinator.namesakes import NameHeldError
 from fabricpulse.clocksync.edge.estimator import EdgeFit, Extremes, Quality
-from fabricpulse.clocksync.edge.share import is_ours
-from fabricpulse.clocksync.sidecar.fleet_clock import FleetClock, FleetClockParameters
-from fabricpulse.clocksync.sidecar.following import Standing, followed, last_quorum
-from fabricpulse.clocksync.sidecar.host_line import Instant
+from fabricpulse.clocksync.edge.ownership import is_ours
+from fabricpulse.clocksync.sidecar.coordinator_selection import (
+    CoordinatorHealth,
+    last_quorum,
+    select_coordinator,
+)
 from fabricpulse.clocksync.sidecar.neighbours import consensus
 from fabricpulse.clocksync.sidecar.sidecar import correction_of
 from fabricpulse.clocksync.wire.messages import (
@@ -25,8 +29,8 @@ from fabricpulse.clocksync.wire.messages import (
     Line,
     LineReply,
     Quorum,
-    StepReply,
-    StepReport,
+    RoundReply,
+    RoundReport,
     pack_edges,
 )
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
@@ -49,24 +53,24 @@ class Host:
     turned_ns: float = 0.0
     epoch: int = 1
     clock: FleetClock | None = None
-    standings: list[Standing] = field(default_factory=list)
+    healths: list[CoordinatorHealth] = field(default_factory=list)
     fits: dict[str, EdgeFit] = field(default_factory=dict)
     quorum: Quorum | None = None
     placed: bool = False
     root: str = ""
 
-    def begin(self, now: Instant) -> None:
+    def begin(self, now: CrossTimestamp) -> None:
         """The sidecar starts; its page of before is still there."""
         old = None if self.clock is None else self.clock.page
         self.clock = FleetClock.start(FleetClockParameters(), now, old)
-        self.standings = [Standing() for _ in range(self.coordinators)]
+        self.healths = [CoordinatorHealth() for _ in range(self.coordinators)]
         self.quorum, self.placed, self.root = None, False, ""
         self.epoch += 1
 
-    def instant(self, t_s: float) -> Instant:
+    def cross_timestamp(self, t_s: float) -> CrossTimestamp:
         """Both its clocks at `t_s`."""
         raw = _NS + round(t_s * 1e9 + self.turned_ns + (t_s - self.since_s) * self.rate_ppb)
-        return Instant(raw + round(self.ahead_ns), raw)
+        return CrossTimestamp(raw + round(self.ahead_ns), raw)
 
     def turn(self, t_s: float, by_ppb: float) -> None:
         """Its crystal runs faster by `by_ppb` from now on."""
@@ -91,7 +95,7 @@ class DividedFleet:
         self.t_s = 1.0
         self.mend()
         for host in self.hosts.values():
-            host.begin(host.instant(self.t_s))
+            host.begin(host.cross_timestamp(self.t_s))
 
     def mend(self) -> None:
         """Everybody reaches everybody."""
@@ -111,7 +115,7 @@ class DividedFleet:
     def times(self, t_s: float) -> dict[str, FleetTime]:
         """Fleet time of all that have it."""
         return {
-            host.name: host.clock.page.at(host.instant(t_s).raw_ns)
+            host.name: host.clock.page.at(host.cross_timestamp(t_s).raw_ns)
             for host in self.hosts.values()
             if host.clock is not None and host.clock.known
         }
@@ -156,7 +160,7 @@ class DividedFleet:
                         )
                     sent.append((index, host))
                 else:
-                    host.standings[index].up = False
+                    host.healths[index].up = False
         solving = list(self.coordinators)
         self.random.shuffle(solving)
         for coordinator in solving:
@@ -168,29 +172,29 @@ class DividedFleet:
                 self._reply(host, index)
         lines = {name: self._line_reply(host) for name, host in self.hosts.items()}
         for host in order:
-            if self.t_s - max((one.placed_s for one in host.standings), default=0.0) > _ALONE_S:
+            if self.t_s - max((one.placed_s for one in host.healths), default=0.0) > _ALONE_S:
                 self._average(host, lines)
         self._tick(self.t_s + 0.2)
 
     def _tick(self, t_s: float) -> None:
         for host in self.hosts.values():
             if host.clock is not None:
-                host.clock.tick(host.instant(t_s))
+                host.clock.tick(host.cross_timestamp(t_s))
         assert not self.outside(t_s), (t_s, self.outside(t_s))
 
     def _fit(self) -> None:
         for host in self.hosts.values():
-            now = host.instant(self.t_s).host_ns
+            now = host.cross_timestamp(self.t_s).host_ns
             for peer in sorted(self.near[host.name]):
-                offset = self.hosts[peer].instant(self.t_s).host_ns - now
+                offset = self.hosts[peer].cross_timestamp(self.t_s).host_ns - now
                 offset += round(self.random.gauss(0, _EDGE_ERROR_NS))
                 host.fits[peer] = _fit_of(now, offset, self.hosts[peer].rate_ppb - host.rate_ppb)
             host.fits = {
                 peer: fit for peer, fit in host.fits.items() if now - fit.t_last_ns < _WINDOW_S * 1e9
             }
 
-    def _report(self, host: Host, at_s: float, rank: int) -> StepReport:
-        now = host.instant(at_s).host_ns
+    def _report(self, host: Host, at_s: float, rank: int) -> RoundReport:
+        now = host.cross_timestamp(at_s).host_ns
         peers = sorted(set(self.hosts) - {host.name})
         edges = [
             EdgeReport(
@@ -201,16 +205,16 @@ class DividedFleet:
             if is_ours(host.name, EdgeName("rail0", peer, "rail0"))
         ]  # fmt: skip
         info = HostInfo(1, "", (), tuple(EdgeName("rail0", peer, "rail0") for peer in peers), "none")
-        return StepReport(
+        return RoundReport(
             PROTOCOL, host.name, host.epoch, 1, now, pack_edges(edges), self._line(host, at_s), None, host.root, 0,
-            info, rank, host.quorum, host.clock is not None and host.clock.adrift,
+            info, rank, host.quorum, host.clock is not None and host.clock.no_quorum,
         )  # fmt: skip
 
     def _line(self, host: Host, at_s: float) -> Line | None:
         if host.clock is None or not host.clock.known:
             return None
-        now = host.instant(at_s)
-        asked = host.clock.asked(now)
+        now = host.cross_timestamp(at_s)
+        asked = host.clock.requested(now)
         return Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, host.clock.kept_bound_ns(now))
 
     def _reply(self, host: Host, index: int) -> None:
@@ -219,24 +223,27 @@ class DividedFleet:
         if coordinator is None or member is None or host.clock is None:
             return
         line = member.line if member.epoch == host.epoch else None
-        reply = StepReply(
-            0, line, coordinator.root, False, b"", "", None, 0, coordinator.quorum, coordinator.adrift
+        reply = RoundReply(
+            0, line, coordinator.root, False, b"", "", None, 0, coordinator.quorum, coordinator.no_quorum
         )
-        standing = host.standings[index]
-        standing.heard(reply, self.t_s)
-        leader = followed(host.standings, self.t_s, _ALONE_S, placed=host.placed)
-        host.quorum = last_quorum(host.standings) or host.quorum
-        if leader not in (None, standing):
+        health = host.healths[index]
+        health.answered(reply, self.t_s)
+        leader = select_coordinator(host.healths, self.t_s, _ALONE_S, placed=host.placed)
+        host.quorum = last_quorum(host.healths) or host.quorum
+        if leader not in (None, health):
             return
         host.placed = host.placed or line is not None
         host.root = reply.root
         if line is not None:
-            host.clock.correct(host.instant(self.t_s + 0.15), correction_of(reply, line))
+            host.clock.correct(host.cross_timestamp(self.t_s + 0.15), correction_of(reply, line))
 
     def _line_reply(self, host: Host) -> LineReply:
         at_s = self.t_s + 0.15
         return LineReply(
-            host.name, host.instant(at_s).host_ns, self._line(host, at_s), host.name in self.synchronized()
+            host.name,
+            host.cross_timestamp(at_s).host_ns,
+            self._line(host, at_s),
+            host.name in self.synchronized(),
         )
 
     def _average(self, host: Host, lines: dict[str, LineReply]) -> None:
@@ -245,7 +252,7 @@ class DividedFleet:
         own = self._line(host, self.t_s + 0.15)
         if own is None and not any(reply.line for reply in near.values()):
             return
-        now = host.instant(self.t_s + 0.15)
+        now = host.cross_timestamp(self.t_s + 0.15)
         correction = consensus(host.name, own, fits, near, now.host_ns, 250.0)
         if correction is not None and host.clock is not None:
             host.clock.correct(now, replace(correction, free=True))

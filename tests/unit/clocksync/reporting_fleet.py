@@ -9,7 +9,7 @@ from fabricpulse.clocksync.wire.messages import (
     EdgeReport,
     HostInfo,
     Line,
-    StepReport,
+    RoundReport,
     pack_edges,
 )
 
@@ -52,7 +52,7 @@ class ReportingFleet:
     def _host_ns(self, host: str) -> int:
         return _BEGIN_NS + self.second * _NS + self.clock_ns.get(host, 0)
 
-    def _report(self, host: str) -> StepReport:
+    def _report(self, host: str) -> RoundReport:
         now = self._host_ns(host)
         peers = [peer for peer in self.hosts if peer > host]
 
@@ -69,7 +69,7 @@ class ReportingFleet:
             anchor = (error - self.clock_ns.get(host, 0), bound)
         names = tuple(EdgeName("rail0", peer, "rail0") for peer in peers)
         info = HostInfo(1, "", (), names, "system" if anchor else "none")
-        return StepReport(
+        return RoundReport(
             PROTOCOL,
             host,
             self.epochs.get(host, 1),

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.fleet_clock import FleetClock, FleetClockParameters
 from fabricpulse.clocksync.coordinator.fleet import Fleet
-from fabricpulse.clocksync.sidecar.fleet_clock import FleetClock, FleetClockParameters
-from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.clocksync.sidecar.sidecar import correction_of
 from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
@@ -14,8 +14,8 @@ from fabricpulse.clocksync.wire.messages import (
     EdgeReport,
     HostInfo,
     Line,
-    StepReply,
-    StepReport,
+    RoundReply,
+    RoundReport,
     pack_edges,
 )
 
@@ -37,32 +37,32 @@ class Anchored:
         self.turn_ppb = turn_ppb
         self.fleet = Fleet(holdover_drift_ppb=holdover_ppb)
         parameters = FleetClockParameters(holdover_drift_ppb=holdover_ppb)
-        self.clocks = {h: FleetClock.start(parameters, self.instant(h, 0.0)) for h in HOSTS}
+        self.clocks = {h: FleetClock.start(parameters, self.cross_timestamp(h, 0.0)) for h in HOSTS}
 
-    def instant(self, host: str, t_s: float) -> Instant:
+    def cross_timestamp(self, host: str, t_s: float) -> CrossTimestamp:
         true_ns = START_NS + round(t_s * S)
         late = round(t_s * self.turn_ppb) if host == ANCHOR else 30_000
-        return Instant(true_ns + late, true_ns + late - START_NS)
+        return CrossTimestamp(true_ns + late, true_ns + late - START_NS)
 
-    def report(self, host: str, t_s: float) -> StepReport:
-        now, clock = self.instant(host, t_s).host_ns, self.clocks[host]
+    def report(self, host: str, t_s: float) -> RoundReport:
+        now, clock = self.cross_timestamp(host, t_s).host_ns, self.clocks[host]
         edges: list[EdgeReport] = []
         names: list[EdgeName] = []
         for peer in HOSTS:
             if peer == host:
                 continue
             rate_ppb = self.turn_ppb * ((peer == ANCHOR) - (host == ANCHOR))
-            offset = self.instant(peer, t_s).host_ns - now
+            offset = self.cross_timestamp(peer, t_s).host_ns - now
             edges.append(EdgeReport(now, offset, rate_ppb * 1000, 0, 10, 1_000, 1_000, len(names), 0))
             names.append(EdgeName("rail0", peer, "rail0"))
         line = None
         if clock.known:
-            instant = self.instant(host, t_s)
-            asked, bound_ns = clock.asked(instant), clock.kept_bound_ns(instant)
+            instant = self.cross_timestamp(host, t_s)
+            asked, bound_ns = clock.requested(instant), clock.kept_bound_ns(instant)
             line = Line(now, asked.to_ns - now, asked.rate_ppt, bound_ns)
         anchor = (0, 1_000 + round(t_s * KERNEL_PPB)) if host == ANCHOR else None
         info = HostInfo(1, "", (), tuple(names), "system" if anchor else "none")
-        return StepReport(PROTOCOL, host, 1, 1, now, pack_edges(edges), line, anchor, "", 0, info)
+        return RoundReport(PROTOCOL, host, 1, 1, now, pack_edges(edges), line, anchor, "", 0, info)
 
     def step(self, t_s: float) -> None:
         for host in HOSTS:
@@ -71,10 +71,10 @@ class Anchored:
         for host in HOSTS:
             line = self.fleet.members[host].line
             assert line is not None
-            reply = StepReply(
-                0, line, self.fleet.root, False, b"", "", None, 0, self.fleet.quorum, self.fleet.adrift
+            reply = RoundReply(
+                0, line, self.fleet.root, False, b"", "", None, 0, self.fleet.quorum, self.fleet.no_quorum
             )
-            self.clocks[host].correct(self.instant(host, t_s + 0.2), correction_of(reply, line))
+            self.clocks[host].correct(self.cross_timestamp(host, t_s + 0.2), correction_of(reply, line))
 
     def outside(self, seconds: int) -> Iterator[tuple[float, str, int, int]]:
         """Moments, hosts, errors and bounds where the truth is not within the bound."""
@@ -83,7 +83,7 @@ class Anchored:
             for quarter in range(1, 5):
                 t_s = second + 0.2 + quarter / 4 - 0.05
                 for host in HOSTS:
-                    now = self.instant(host, t_s)
+                    now = self.cross_timestamp(host, t_s)
                     self.clocks[host].tick(now)
                     shown = self.clocks[host].page.at(now.raw_ns)
                     error = shown.fleet_ns - START_NS - round(t_s * S)
@@ -96,7 +96,7 @@ def test_bounds_hold_as_in_holdover(turn_ppb: int) -> None:
     """All follow it, and none of their edges can tell: bounds grow by what a clock may drift that nobody steers."""
     fleet = Anchored(turn_ppb)
     assert list(fleet.outside(60)) == []
-    shown = fleet.clocks["h1"].page.at(fleet.instant("h1", 60.0).raw_ns)
+    shown = fleet.clocks["h1"].page.at(fleet.cross_timestamp("h1", 60.0).raw_ns)
     assert abs(shown.fleet_ns - START_NS - 60 * S) > 50_000, "it has followed"
     assert shown.bound_ns < 70_000, "and no more than that"
 

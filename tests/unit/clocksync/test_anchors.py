@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.clocksync.test_graph_solve import PARAMETERS, fleet, unknown
 
-from fabricpulse.clocksync.solve.anchors import agreed, weighted_median
+from fabricpulse.clocksync.solve.anchors import intersection, weighted_median
 from fabricpulse.clocksync.solve.graph_solve import Edges, solve
 from fabricpulse.clocksync.solve.quorum import Election
 
@@ -16,12 +16,12 @@ _ASYMMETRY_NS = 1_900
 def test_what_more_than_half_of_the_intervals_share() -> None:
     """From the first to the last such point; touching is sharing; two that are apart share nothing."""
     low, high = np.array([0.0, 1.0, 10.0]), np.array([2.0, 3.0, 11.0])
-    assert agreed(low, high) == (1.0, 2.0)
-    assert agreed(low[:2], high[:2]) == (1.0, 2.0)
-    assert agreed(low[1:], high[1:]) is None
-    assert agreed(np.array([0.0, 2.0]), np.array([2.0, 3.0])) == (2.0, 2.0)
-    assert agreed(np.array([-1.0, 0.9, -3.0]), np.array([1.0, 3.0, -0.9])) == (-1.0, 1.0)
-    assert agreed(low[:1], high[:1]) == (0.0, 2.0)
+    assert intersection(low, high) == (1.0, 2.0)
+    assert intersection(low[:2], high[:2]) == (1.0, 2.0)
+    assert intersection(low[1:], high[1:]) is None
+    assert intersection(np.array([0.0, 2.0]), np.array([2.0, 3.0])) == (2.0, 2.0)
+    assert intersection(np.array([-1.0, 0.9, -3.0]), np.array([1.0, 3.0, -0.9])) == (-1.0, 1.0)
+    assert intersection(low[:1], high[:1]) == (0.0, 2.0)
 
 
 def test_a_weighted_median_is_where_half_of_the_weight_is() -> None:
@@ -53,10 +53,10 @@ def anchored(
 def test_bounds_hold_when_most_anchors_are_right(seed: int, right: int, wrong: int) -> None:
     """However sure of themselves the wrong ones are, and whether or not it shows; no right one is called wrong."""
     wrong = min(wrong, right - 1)
-    clock, utc, anchors, liars, edges = anchored(seed, right, wrong)
+    clock, utc, anchors, faulty, edges = anchored(seed, right, wrong)
     solution = solve(unknown(_HOSTS, anchors), edges, Election.undisputed(_HOSTS), PARAMETERS)
     assert (np.abs(solution.correction_ns + clock - utc) <= solution.bound_ns + 4).all()
-    assert set(np.flatnonzero(solution.contradicting).tolist()) <= liars
+    assert set(np.flatnonzero(solution.falsetickers).tolist()) <= faulty
     assert not solution.disputed.any()
 
 
@@ -69,7 +69,7 @@ def test_bounds_tell_of_all_anchors_when_no_majority_agrees(seed: int, count: in
         anchors[host] = (float(utc - clock[host] + number * 100_000_000), anchors[host][1])
     solution = solve(unknown(_HOSTS, anchors), edges, Election.undisputed(_HOSTS), PARAMETERS)
     assert set(np.flatnonzero(solution.disputed).tolist()) == set(anchors)
-    assert not solution.contradicting.any()
+    assert not solution.falsetickers.any()
     for host, (claimed, bound) in anchors.items():
         says = claimed + clock[host]
         error = np.abs(solution.correction_ns + clock - says)
@@ -84,6 +84,6 @@ def test_a_wrong_anchor_that_is_surest_of_itself_is_outvoted() -> None:
     anchors = {k: (float(-clock[k]), 1e6) for k in (2, 11)} | {5: (float(10_000_000 - clock[5]), 1e3)}
     solution = solve(unknown(20, anchors), edges, Election.undisputed(20), PARAMETERS)
     assert np.abs(solution.correction_ns + clock).max() <= 4
-    assert np.flatnonzero(solution.contradicting).tolist() == [5]
+    assert np.flatnonzero(solution.falsetickers).tolist() == [5]
     # Of the two that are left both must be right, or there were no majority.
     assert solution.bound_ns.max() < 1.05e6

@@ -9,7 +9,7 @@ from fabricpulse.clocksync.sidecar.neighbours import consensus
 from fabricpulse.clocksync.wire.messages import Line, LineReply
 
 
-def rounds(n: int, count: int, seed: int, liar: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+def rounds(n: int, count: int, seed: int, faulty_host: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Corrections and bounds of n hosts after `count` rounds on a ring with chords; clocks within 100 us."""
     rng = np.random.default_rng(seed)
     clock = rng.integers(-100_000, 100_000, n)
@@ -24,7 +24,7 @@ def rounds(n: int, count: int, seed: int, liar: int | None = None) -> tuple[np.n
             views = []
             for j in near[i]:
                 measured = clock[j] - clock[i] + (noise[i, j] if i < j else -noise[j, i])
-                lie = 5_000_000 if j == liar else 0
+                lie = 5_000_000 if j == faulty_host else 0
                 views.append(NeighbourView(int(old[j] + measured + lie), 0.0, 10.0, old_bound[j] + 2_000))
             result = average(0, int(old[i]), 0.0, float(old_bound[i]), views)
             assert result is not None
@@ -44,9 +44,9 @@ def test_bounds_never_claim_more_than_the_edges_give() -> None:
     assert (np.abs(fleet - fleet[0]) <= bound + bound[0]).all()
 
 
-def test_one_liar_does_not_pull_the_others() -> None:
+def test_one_faulty_host_does_not_pull_the_others() -> None:
     """A neighbour whose word is 5 ms off is left out."""
-    fleet, _ = rounds(12, 25, 3, liar=4)
+    fleet, _ = rounds(12, 25, 3, faulty_host=4)
     assert np.ptp(np.delete(fleet, 4)) < 200
 
 

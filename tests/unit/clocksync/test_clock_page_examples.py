@@ -56,7 +56,7 @@ def run(program: list[str], run_dir: Path) -> subprocess.CompletedProcess[str]:
 
 def test_it_says_now_earliest_and_latest(program: list[str], tmp_path: Path) -> None:
     """The page is 1 ms ahead of the host and good for 2 us."""
-    written = HostClock().instant()
+    written = HostClock().cross_timestamp()
     before = written.host_ns
     ClockPageWriter(tmp_path / "clock").write(page(written))
 
@@ -72,7 +72,7 @@ def test_it_says_now_earliest_and_latest(program: list[str], tmp_path: Path) -> 
 
 def test_a_page_of_before_the_boot_is_no_fleet_time(program: list[str], tmp_path: Path) -> None:
     """In a run directory that outlives the boot, until the sidecar starts: the raw clock is behind the page's."""
-    now = HostClock().instant()
+    now = HostClock().cross_timestamp()
     ClockPageWriter(tmp_path / "clock").write(page(replace(now, raw_ns=now.raw_ns + 3600 * 10**9)))
 
     result = run(program, tmp_path)
@@ -85,7 +85,9 @@ def test_it_says_when_there_is_no_fleet_time(program: list[str], tmp_path: Path)
     """A page without fleet time, and no page: an error, and no number that somebody could take for a time."""
     for written in (False, True):
         if written:
-            ClockPageWriter(tmp_path / "clock").write(page(HostClock().instant(), ClockStatus.UNKNOWN))
+            ClockPageWriter(tmp_path / "clock").write(
+                page(HostClock().cross_timestamp(), ClockStatus.UNKNOWN)
+            )
 
         result = run(program, tmp_path)
 

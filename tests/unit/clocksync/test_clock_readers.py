@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.outputs.clockbound import ClockBoundData, ClockBoundWriter, from_page
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
-from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.core.shm.clock_page import (
     ClockLine,
     ClockPage,
@@ -35,7 +35,7 @@ def build(source: str, target: Path, *flags: str) -> Path:
     return target
 
 
-def page(now: Instant, status: ClockStatus = ClockStatus.SYNCHRONIZED) -> ClockPage:
+def page(now: CrossTimestamp, status: ClockStatus = ClockStatus.SYNCHRONIZED) -> ClockPage:
     """Fleet time 1 ms ahead of the host and 20 ppm faster, within 2 us."""
     line = ClockLine(now.raw_ns, now.host_ns + 1_000_000, 20_000_000)
     host = ClockLine(now.host_ns, now.raw_ns, 0)
@@ -55,7 +55,9 @@ def test_c_reader_never_fails_or_runs_backward_beside_a_writer(
     now = raw_now_ns()
     writer = ClockPageWriter(tmp_path / "clock")
     line = ClockLine(now, time.time_ns(), 0)
-    first = replace(page(HostClock().instant()), current=line, previous=line, valid_until_raw_ns=now + 60 * S)
+    first = replace(
+        page(HostClock().cross_timestamp()), current=line, previous=line, valid_until_raw_ns=now + 60 * S
+    )
     writer.write(first)
     stop = threading.Event()
 
@@ -92,7 +94,7 @@ def test_c_reader_never_fails_or_runs_backward_beside_a_writer(
 
 def test_python_reader_says_now_earliest_and_latest(tmp_path: Path) -> None:
     """As the page has it: 1 ms ahead of the host, 20 ppm faster, within 2 us that grow."""
-    written = HostClock().instant()
+    written = HostClock().cross_timestamp()
     ClockPageWriter(tmp_path / "clock").write(page(written))
     reader = ClockPageReader(tmp_path / "clock")
     before = raw_now_ns() - written.raw_ns
@@ -109,7 +111,7 @@ def test_clockbound_client_sees_what_the_page_says(tmp_path: Path) -> None:
     """Status, bound and interval of a client are those of the page: offset from fleet time plus its bound."""
     client = build("clockbound_reader.c", tmp_path / "client", "-O2")
     writer = ClockBoundWriter(tmp_path / "shm0")
-    now = HostClock().instant()
+    now = HostClock().cross_timestamp()
     host = now.host_ns
     writer.publish(page(now), now, 1_000)
     out = subprocess.run(
@@ -135,7 +137,7 @@ def test_clockbound_client_sees_what_the_page_says(tmp_path: Path) -> None:
 )
 def test_clockbound_status(status: ClockStatus, expected: int) -> None:
     """Each status has its ClockBound value, and a page whose writer is gone is unknown."""
-    now, late = Instant(50 * S, 5 * S), Instant(61 * S, 16 * S)
+    now, late = CrossTimestamp(50 * S, 5 * S), CrossTimestamp(61 * S, 16 * S)
     assert from_page(page(now, status), now, 0, 1_000).status == expected
     assert from_page(page(now, status), late, 0, 1_000).status == 0
 
@@ -144,7 +146,7 @@ def test_a_segment_outlives_its_writer_as_in_holdover() -> None:
     """The sidecar is killed while synchronized: clients go on with this segment, and nobody can tell them to be careful
     any more. A crystal that turns by 900 ppb then stays within what they compute for 1,000 s.
     """
-    now = Instant(50 * S, 5 * S)
+    now = CrossTimestamp(50 * S, 5 * S)
     data = from_page(page(now), now, 0, 1_000)
     assert data.status == 1
     for age_s in (10, 100, 999):

@@ -3,15 +3,15 @@
 import mmap
 from pathlib import Path
 
-from fabricpulse.clocksync.config import OutputsConfig
+from fabricpulse.clocksync.clock.fleet_clock import FleetClock, FleetClockParameters
 from fabricpulse.clocksync.outputs.clockbound import (
     GENERATION_OFFSET,
     SEGMENT,
     ClockBoundData,
     ClockBoundWriter,
 )
+from fabricpulse.clocksync.outputs.config import OutputsConfig
 from fabricpulse.clocksync.outputs.outputs import Outputs
-from fabricpulse.clocksync.sidecar.fleet_clock import FleetClock, FleetClockParameters
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
 
 BOUND = 9  # of the fields of SEGMENT
@@ -73,8 +73,8 @@ def test_a_segment_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "shm0"
     outputs = Outputs(OutputsConfig(clockbound=str(path)))
     clock = HostClock()
-    page = FleetClock.start(FleetClockParameters(), clock.instant()).page
-    outputs.publish(page, clock, 1_000)
+    page = FleetClock.start(FleetClockParameters(), clock.cross_timestamp()).page
+    outputs.publish(page, clock.cross_timestamp(), 1_000)
     path.unlink()
-    outputs.publish(page, clock, 1_000)
+    outputs.publish(page, clock.cross_timestamp(), 1_000)
     assert Client(path).generation == 2

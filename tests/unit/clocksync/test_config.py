@@ -2,7 +2,8 @@
 
 import pytest
 
-from fabricpulse.clocksync.config import CoordinatorConfig, SidecarConfig
+from fabricpulse.clocksync.coordinator.config import CoordinatorConfig
+from fabricpulse.clocksync.sidecar.config import SidecarConfig
 from fabricpulse.core.config import Section, parse_config
 from fabricpulse.core.errors import ConfigError
 
@@ -27,7 +28,7 @@ from fabricpulse.core.errors import ConfigError
         ("estimator: {drift_ppb: .nan}", "estimator.drift_ppb: "),
         ("estimator: {asymmetry_ns: .inf}", "estimator.asymmetry_ns: "),
         ("estimator: {window_s: .nan}", "estimator.window_s: nan is no number"),
-        ("{step_s: 2.1, clock: {holdover_after_s: 9}}", "step_s <= 2 is needed"),
+        ("{round_s: 2.1, clock: {holdover_after_s: 9}}", "round_s <= 2 is needed"),
         ("outputs: {ntp_shm_unit: 256}", "outputs.ntp_shm_unit: "),
         ("http_client: {timeout_s: .inf}", "http_client.timeout_s: "),
     ],
@@ -46,8 +47,8 @@ def test_sidecar(text: str, words: str) -> None:
         ("anchor_wait_s: .nan", "anchor_wait_s: "),
         ("anchor_wait_s: -1", "anchor_wait_s: "),
         ("lease_s: .inf", "lease_s: "),
-        ("step_s: .nan", "step_s: nan is no number"),
-        ("step_s: 2.1", "step_s <= 2 are needed"),
+        ("round_s: .nan", "round_s: nan is no number"),
+        ("round_s: 2.1", "round_s <= 2 are needed"),
     ],
 )
 def test_coordinator(text: str, words: str) -> None:

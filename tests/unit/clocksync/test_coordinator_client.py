@@ -8,12 +8,12 @@ from aiohttp.test_utils import TestServer
 from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
 from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
-    STEP_PATH,
+    ROUND_PATH,
     Channel,
     EdgeReport,
     HostInfo,
-    StepReply,
-    StepReport,
+    RoundReply,
+    RoundReport,
     pack_edges,
     report_decoder,
 )
@@ -23,20 +23,20 @@ from fabricpulse.core.web.token_file import TokenFile
 @pytest.mark.parametrize(("edges", "asks"), [(132, True), (133, False)])
 async def test_a_channel_is_asked_for_where_reports_fit_datagrams(edges: int, asks: bool) -> None:
     """A host with more edges than that: a channel would be opened at each step, and not used."""
-    heard: list[StepReport] = []
+    heard: list[RoundReport] = []
 
     async def step(request: web.Request) -> web.Response:
         heard.append(report_decoder.decode(await request.read()))
-        reply = StepReply(1, None, "a", False, b"", "", None, 1)
+        reply = RoundReply(1, None, "a", False, b"", "", None, 1)
         return web.Response(body=msgspec.msgpack.encode(reply))
 
-    def report(with_info: bool) -> StepReport:
+    def report(with_info: bool) -> RoundReport:
         info = HostInfo(1, "", (), (), "none") if with_info else None
         block = pack_edges(EdgeReport(0, 0, 0, 0, 1, 1, 1, k, 0) for k in range(edges))
-        return StepReport(PROTOCOL, "a", 1, 1, 0, block, None, None, "", 0, info)
+        return RoundReport(PROTOCOL, "a", 1, 1, 0, block, None, None, "", 0, info)
 
     app = web.Application()
-    app.router.add_post(STEP_PATH, step)
+    app.router.add_post(ROUND_PATH, step)
     async with TestServer(app) as server, ClientSession() as session:
         client = CoordinatorClient(TokenFile(""))
         for _ in range(2):
@@ -49,19 +49,19 @@ async def test_a_channel_is_asked_for_where_reports_fit_datagrams(edges: int, as
 
 async def test_after_a_lost_datagram_the_report_by_http_says_who_the_host_is() -> None:
     """A coordinator that was restarted meanwhile then need not ask for it."""
-    heard: list[StepReport] = []
+    heard: list[RoundReport] = []
 
     async def step(request: web.Request) -> web.Response:
         heard.append(report_decoder.decode(await request.read()))
-        reply = StepReply(1, None, "a", False, b"", "", None, 1, channel=Channel(1, bytes(16)))
+        reply = RoundReply(1, None, "a", False, b"", "", None, 1, channel=Channel(1, bytes(16)))
         return web.Response(body=msgspec.msgpack.encode(reply))
 
-    def report(with_info: bool) -> StepReport:
+    def report(with_info: bool) -> RoundReport:
         info = HostInfo(1, "", (), (), "none") if with_info else None
-        return StepReport(PROTOCOL, "a", 1, 1, 0, b"", None, None, "", 0, info)
+        return RoundReport(PROTOCOL, "a", 1, 1, 0, b"", None, None, "", 0, info)
 
     app = web.Application()
-    app.router.add_post(STEP_PATH, step)
+    app.router.add_post(ROUND_PATH, step)
     async with TestServer(app) as server, ClientSession() as session:
         client = CoordinatorClient(TokenFile(""))
         url = str(server.make_url(""))
@@ -74,7 +74,7 @@ async def test_after_a_lost_datagram_the_report_by_http_says_who_the_host_is() -
 async def test_a_fault_in_a_report_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """It is logged for each coordinator, the call returns, and the next step tries again."""
 
-    def report(_: bool) -> StepReport:
+    def report(_: bool) -> RoundReport:
         raise ZeroDivisionError
 
     async with ClientSession() as session:

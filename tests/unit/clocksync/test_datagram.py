@@ -31,29 +31,29 @@ from fabricpulse.clocksync.wire.messages import (
     HostInfo,
     Line,
     Quorum,
-    StepReply,
-    StepReport,
+    RoundReply,
+    RoundReport,
     pack_edges,
-    unpack_verdicts,
+    unpack_residuals,
 )
 
 NOW = 1_700_000_000 * 10**9
 HOSTS = ["a", "b", "c"]
 
 
-def report_of(host: str, offset_ns: int = 0, *, info: bool = False, edges: int | None = None) -> StepReport:
+def report_of(host: str, offset_ns: int = 0, *, info: bool = False, edges: int | None = None) -> RoundReport:
     """A host whose clock is `offset_ns` behind those of the others."""
     peers = [peer for peer in HOSTS if peer != host]
     names = tuple(EdgeName("rail0", peer, "rail0") for peer in peers)
     count = len(peers) if edges is None else edges
     block = [EdgeReport(NOW - 10**9, offset_ns, 0, 500_000, 20, 5_000, 2_000, k, 0) for k in range(count)]
-    return StepReport(
+    return RoundReport(
         PROTOCOL, host, 1, 1, NOW, pack_edges(block), Line(NOW, 0, 0, 1_000), None, "", 0,
         HostInfo(1, f"http://{host}:9613", (), names, "none") if info else None,
     )  # fmt: skip
 
 
-def packed(channel: Channel, sequence: int, report: StepReport) -> bytes:
+def packed(channel: Channel, sequence: int, report: RoundReport) -> bytes:
     """A report of one datagram."""
     (data,) = pack_request(channel, sequence, report)
     return data
@@ -123,7 +123,7 @@ class Sidecar:
         self.socket.settimeout(10)
         self.socket.connect(("127.0.0.1", port))
 
-    def receive(self, sequence: int) -> StepReply:
+    def receive(self, sequence: int) -> RoundReply:
         answer = unpack_reply(self.channel, sequence, self.socket.recv(2048), "before")
         assert answer is not None
         return answer[0]
@@ -149,7 +149,7 @@ def test_layouts_are_those_of_the_native_module() -> None:
 def test_a_step_by_datagram_says_what_one_by_http_says(
     coordinator: Coordinator, sidecars: dict[str, Sidecar]
 ) -> None:
-    """Lines, root and verdicts; leases are renewed; a reply is never longer than its request."""
+    """Lines, root and residuals; leases are renewed; a reply is never longer than its request."""
     by_http = Fleet()
     sizes = {}
     for host, sidecar in sidecars.items():
@@ -175,36 +175,36 @@ def test_a_step_by_datagram_says_what_one_by_http_says(
         assert reply.line.correction_ns == pytest.approx(expected.line.correction_ns, abs=1)
         assert reply.line.bound_ns == pytest.approx(expected.line.bound_ns, abs=2)
         assert reply.root == coordinator.fleet.root
-        assert (reply.quorum, reply.adrift) == (coordinator.fleet.quorum, False)
+        assert (reply.quorum, reply.no_quorum) == (coordinator.fleet.quorum, False)
         assert reply.quorum is not None
         assert reply.quorum.hosts == 3
-        assert unpack_verdicts(reply.verdicts) == unpack_verdicts(expected.verdicts)
+        assert unpack_residuals(reply.residuals) == unpack_residuals(expected.residuals)
         assert not reply.resend_info
 
 
-@pytest.mark.parametrize("adrift", [False, True])
-def test_half_of_a_fleet_hears_by_datagram_that_it_is_adrift(
-    adrift: bool, coordinator: Coordinator, sidecars: dict[str, Sidecar]
+@pytest.mark.parametrize("no_quorum", [False, True])
+def test_half_of_a_fleet_hears_by_datagram_that_it_is_without_quorum(
+    no_quorum: bool, coordinator: Coordinator, sidecars: dict[str, Sidecar]
 ) -> None:
     """A quorum that the reports bring is the coordinator's, as by HTTP, and its root is found by the hash."""
     by_http = Fleet()
     quorum = Quorum(NOW // 10**9, 8, "b", anchored=False)
     for host, sidecar in sidecars.items():
-        report = msgspec.structs.replace(report_of(host), quorum=quorum, adrift=adrift)
+        report = msgspec.structs.replace(report_of(host), quorum=quorum, no_quorum=no_quorum)
         by_http.report(msgspec.structs.replace(report, info=report_of(host, info=True).info), 100.0)
         sidecar.socket.send(packed(sidecar.channel, 7, report))
     coordinator.wait_for(taken=3)
     coordinator.solve()
     by_http.step(100.01)
-    assert by_http.adrift
+    assert by_http.no_quorum
     for host, sidecar in sidecars.items():
         reply, expected = sidecar.receive(7), by_http.members[host].line
-        assert (reply.quorum, reply.root, reply.adrift) == (quorum, "b", True)
+        assert (reply.quorum, reply.root, reply.no_quorum) == (quorum, "b", True)
         assert expected is not None
         assert reply.line is not None
         # What nobody has noticed is added to the bound, unless it grows already.
         assert reply.line.bound_ns == pytest.approx(expected.bound_ns, abs=2)
-        assert (reply.line.bound_ns > 5_000) is not adrift
+        assert (reply.line.bound_ns > 5_000) is not no_quorum
 
 
 def test_a_root_of_which_only_the_hash_is_known_is_asked_for(
@@ -217,7 +217,7 @@ def test_a_root_of_which_only_the_hash_is_known_is_asked_for(
         sidecar.socket.send(packed(sidecar.channel, sequence, report))
     coordinator.wait_for(taken=3)
     coordinator.solve()
-    assert coordinator.fleet.adrift
+    assert coordinator.fleet.no_quorum
     for sequence, sidecar in enumerate(sidecars.values(), 1):
         answer = unpack_reply(sidecar.channel, sequence, sidecar.socket.recv(2048), "before", quorum)
         assert answer is not None
@@ -239,7 +239,12 @@ def test_a_name_for_which_a_reply_has_no_room_is_fetched_by_http(
     coordinator.solve()
     answer = unpack_reply(sidecars["a"].channel, 1, sidecars["a"].socket.recv(2048), "before", before)
     assert answer is not None
-    assert (answer[0].quorum, answer[0].root, answer[0].adrift, answer[1]) == (before, "before", True, True)
+    assert (answer[0].quorum, answer[0].root, answer[0].no_quorum, answer[1]) == (
+        before,
+        "before",
+        True,
+        True,
+    )
 
 
 def test_what_is_forged_or_replayed_is_not_taken(
@@ -389,7 +394,7 @@ def test_news_of_neighbours_are_fetched_by_http(
 def test_a_report_of_many_edges_comes_in_parts(
     edges: int, parts: int, coordinator: Coordinator, sidecars: dict[str, Sidecar]
 ) -> None:
-    """In any order; it counts once, with all edges, and one reply no longer than a part has all verdicts."""
+    """In any order; it counts once, with all edges, and one reply no longer than a part has all residuals."""
     rejoin(coordinator, "a", edges)
     sidecar = sidecars["a"]
     sidecar.channel = coordinator.channels.open(coordinator.fleet.members["a"])
@@ -407,8 +412,8 @@ def test_a_report_of_many_edges_comes_in_parts(
     assert len(raw) <= max(map(len, data))
     answer = unpack_reply(sidecar.channel, 7, raw, "before")
     assert answer is not None
-    verdicts = unpack_verdicts(answer[0].verdicts)
-    assert sorted(verdict.edge for verdict in verdicts) == list(range(edges))
+    residuals = unpack_residuals(answer[0].residuals)
+    assert sorted(residual.edge for residual in residuals) == list(range(edges))
     assert answer[0].root == coordinator.fleet.root
 
 
@@ -428,7 +433,7 @@ def test_a_reply_to_most_edges_has_room_for_the_longest_name(
     coordinator.wait_for(taken=3)
     coordinator.solve()
     reply = sidecar.receive(7)
-    assert (reply.root, len(unpack_verdicts(reply.verdicts))) == (name, 132)
+    assert (reply.root, len(unpack_residuals(reply.residuals))) == (name, 132)
 
 
 def test_a_report_of_which_a_part_was_lost_is_overtaken(
@@ -471,8 +476,8 @@ def test_what_is_too_long_goes_by_http() -> None:
     assert not fits(report_of("a", info=True))
 
 
-def reply_with(channel: Channel | None) -> StepReply:
-    return StepReply(1, None, "a", False, b"", "", None, 1, channel=channel)
+def reply_with(channel: Channel | None) -> RoundReply:
+    return RoundReply(1, None, "a", False, b"", "", None, 1, channel=channel)
 
 
 @pytest.mark.parametrize("edges", [2, 40, 132])

@@ -14,7 +14,7 @@ from fabricpulse.clocksync.wire.messages import (
     EdgeReport,
     Line,
     Quorum,
-    StepReport,
+    RoundReport,
     pack_edges,
 )
 
@@ -30,7 +30,7 @@ def step(what: int, which: int = 0, data: bytes = b"") -> bytes:
 def parts(sequence: int, edges: int) -> list[bytes]:
     """What a sidecar sends; the harness signs it."""
     block = pack_edges([EdgeReport(10**18, 5, 0, 500_000, 20, 5_000, 2_000, k, 0) for k in range(edges)])
-    report = StepReport(
+    report = RoundReport(
         PROTOCOL, "a", 1, 1, 10**18, block, Line(10**18, 0, 0, 1_000), None, "", 0, None,
         quorum=Quorum(10**9, 3, "a", anchored=False),
     )  # fmt: skip
@@ -76,7 +76,7 @@ def seeds() -> dict[str, bytes]:
 @pytest.mark.timeout(300 + SECONDS)  # a sanitized build on a busy machine, and the search
 def test_no_input_breaks_the_table(tmp_path: Path) -> None:
     """Strangers are never believed, nothing counts twice, no answer is longer than what it answers, resets are few."""
-    native = ROOT / "clocksync" / "native"
+    native = ROOT / "clocksync" / "native" / "report_intake"
     includes = [native, ROOT / "core" / "include"]
     compile_target("report_fuzz", tmp_path / "report_fuzz", includes, [native / "channel_table.cc"])
     tried = run_target(tmp_path / "report_fuzz", seeds(), tmp_path, RUNS, longest=LONGEST)

@@ -127,10 +127,10 @@ def test_what_is_left_of_a_fleet_becomes_the_fleet_when_sidecars_then_coordinato
     assert look_on() == set()
     assert restart_coordinators() == set(), "the sidecars remember"
     first, *others = sorted(left)
-    fleet.hosts[first].begin(fleet.hosts[first].instant(fleet.t_s))
+    fleet.hosts[first].begin(fleet.hosts[first].cross_timestamp(fleet.t_s))
     assert restart_coordinators() == set(), "one sidecar remembers"
     for name in (first, *others):
-        fleet.hosts[name].begin(fleet.hosts[name].instant(fleet.t_s))
+        fleet.hosts[name].begin(fleet.hosts[name].cross_timestamp(fleet.t_s))
         assert look_on() == set(), "the coordinators remember"
 
     assert restart_coordinators() == left

@@ -1,14 +1,14 @@
 """When the coordinator begins a timeline: not with half a fleet."""
 
-from fabricpulse.clocksync.config import MOST_STEP_S
 from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.wire.limits import MAX_ROUND_S
 from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
     EdgeName,
     EdgeReport,
     HostInfo,
     Line,
-    StepReport,
+    RoundReport,
     pack_edges,
 )
 
@@ -22,12 +22,12 @@ def report(
     rank: int = 0,
     kind: str = "none",
     anchor: tuple[int, int] | None = None,
-) -> StepReport:
+) -> RoundReport:
     """One that has an edge of offset 0 to each other host. kind : of the anchor that it is to be."""
     names = tuple(EdgeName("rail0", peer, "rail0") for peer in HOSTS if peer != host)
     edges = [EdgeReport(NOW_NS, 0, 0, 0, 10, 1000, 1000, k, 0) for k in range(len(names))]
     info = HostInfo(1, "", (), names, kind)
-    return StepReport(PROTOCOL, host, 1, 1, NOW_NS, pack_edges(edges), line, anchor, "", 0, info, rank)
+    return RoundReport(PROTOCOL, host, 1, 1, NOW_NS, pack_edges(edges), line, anchor, "", 0, info, rank)
 
 
 def placed(fleet: Fleet) -> list[str]:
@@ -134,7 +134,7 @@ def test_a_timeline_that_has_begun_goes_on_before_its_hosts_say_so() -> None:
     def shown(host: str, at_ns: int) -> int:
         return NOW_NS + at_ns + at_ns * rates_ppb[host] // 10**9
 
-    def said(host: str, at_ns: int) -> StepReport:
+    def said(host: str, at_ns: int) -> RoundReport:
         others = [peer for peer in HOSTS if peer != host]
         edges = [
             EdgeReport(
@@ -145,7 +145,7 @@ def test_a_timeline_that_has_begun_goes_on_before_its_hosts_say_so() -> None:
         ]  # fmt: skip
         names = tuple(EdgeName("rail0", peer, "rail0") for peer in others)
         info = HostInfo(1, "", (), names, "none")
-        return StepReport(
+        return RoundReport(
             PROTOCOL, host, 1, 1, shown(host, at_ns), pack_edges(edges), None, None, "", 0, info
         )
 
@@ -201,7 +201,7 @@ def test_what_a_fresh_report_measured_counts_beside_reports_that_waited() -> Non
         info = HostInfo(1, "", (), tuple(EdgeName("rail0", peer, "rail0") for peer in others), "none")
         block = pack_edges(edges if host == "h2" else [])
         fleet.report(
-            StepReport(PROTOCOL, host, 1, 1, shown(host, made_ns), block, own, None, "h0", 0, info), 2.5
+            RoundReport(PROTOCOL, host, 1, 1, shown(host, made_ns), block, own, None, "h0", 0, info), 2.5
         )
     fleet.step(2.51)
     assert placed(fleet) == HOSTS
@@ -219,13 +219,13 @@ def test_a_newcomer_between_two_of_the_longest_steps_does_not_cost_the_quorum() 
     fleet = Fleet()
     everybody = {host: Line(NOW_NS, 0, 0, 100) for host in HOSTS}
     for at in range(5):
-        now_s = at * MOST_STEP_S
+        now_s = at * MAX_ROUND_S
         for host, line in everybody.items():
             fleet.report(report(host, line), now_s)
         fleet.step(now_s + 0.1)
-        assert not fleet.adrift
-        for newcomer_s in (now_s + 0.25, now_s + MOST_STEP_S - 0.25):
+        assert not fleet.no_quorum
+        for newcomer_s in (now_s + 0.25, now_s + MAX_ROUND_S - 0.25):
             fleet.report(report("new"), newcomer_s)
             fleet.step(newcomer_s + 0.1)
-            assert not fleet.adrift
+            assert not fleet.no_quorum
             assert placed(fleet) == [*HOSTS, "new"]

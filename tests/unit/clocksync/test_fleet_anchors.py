@@ -9,9 +9,9 @@ HONEST = {1: Anchor(2_000, 300, 8.0), 4: Anchor(3_000, -700, -12.0), 9: Anchor(5
 LIAR = 6
 
 
-def fleet_with(liar: Anchor | None) -> SimFleet:
+def fleet_with(faulty_host: Anchor | None) -> SimFleet:
     """Twelve hosts; three carry UTC, and perhaps a fourth."""
-    anchors = HONEST if liar is None else {**HONEST, LIAR: liar}
+    anchors = HONEST if faulty_host is None else {**HONEST, LIAR: faulty_host}
     return SimFleet(12, 8, loads=((0.0, 0.0), (0.4, 0.1)), seconds=60, anchors=anchors)
 
 
@@ -23,12 +23,12 @@ def check(fleet: SimFleet, steps: int, *, first: int = 2) -> None:
             continue
         for i, anchor in HONEST.items():
             # The claims that this rests on.
-            off = fleet.hosts[i].instant(fleet.t).host_ns - UTC_NS - round(fleet.t * NS)
+            off = fleet.hosts[i].cross_timestamp(fleet.t).host_ns - UTC_NS - round(fleet.t * NS)
             assert abs(off) <= anchor.bound_ns
         errors, bounds = fleet.utc_errors(), fleet.bounds()
         assert len(errors) == 12
         assert (np.abs(errors) <= bounds).all()
-        # What the three honest ones know, not what the bounds would just allow. The host of the liar needs some
+        # What the three honest ones know, not what the bounds would just allow. The host of the faulty host needs some
         # corrections until it knows its clock's new rate.
         assert np.abs(np.delete(errors, LIAR)).max() < 2_000
         assert abs(errors[LIAR]) < 6_000
@@ -50,7 +50,7 @@ def test_an_anchor_that_is_wrong_from_the_begin_is_outvoted() -> None:
     """1 ms off, and as sure of itself as the best: fleet time is that of the three others, on its own host too."""
     fleet = fleet_with(Anchor(2_000, 1_000_000))
     check(fleet, 12)
-    own = fleet.hosts[LIAR].instant(fleet.t).host_ns - UTC_NS - round(fleet.t * NS)
+    own = fleet.hosts[LIAR].cross_timestamp(fleet.t).host_ns - UTC_NS - round(fleet.t * NS)
     assert own > 990_000
     assert abs(fleet.utc_errors()[LIAR]) < 2_000
 
@@ -61,7 +61,7 @@ def test_an_anchor_that_runs_away_is_outvoted() -> None:
     check(fleet, 6)
     fleet.hosts[LIAR].clock.turn(fleet.t, 2_000)
     check(fleet, 10, first=0)
-    own = fleet.hosts[LIAR].instant(fleet.t).host_ns - UTC_NS - round(fleet.t * NS)
+    own = fleet.hosts[LIAR].cross_timestamp(fleet.t).host_ns - UTC_NS - round(fleet.t * NS)
     assert own > 19_000
     assert abs(fleet.utc_errors()[LIAR]) < 2_000
 

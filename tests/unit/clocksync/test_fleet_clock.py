@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.clocksync.sidecar.fleet_clock import Correction, FleetClock, FleetClockParameters
-from fabricpulse.clocksync.sidecar.host_line import Instant
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 PARAMETERS = FleetClockParameters()
@@ -16,13 +16,13 @@ S = 10**9
 MS = 10**6
 
 
-def at(t_s: float, *, rate_ppb: float = 20_000.0, offset_ns: int = 5 * S, step_ns: int = 0) -> Instant:
+def at(t_s: float, *, rate_ppb: float = 20_000.0, offset_ns: int = 5 * S, step_ns: int = 0) -> CrossTimestamp:
     """The host's clocks at true time t: 20 ppm fast, 5 s ahead, stepped by step_ns."""
     raw = round(t_s * S + t_s * rate_ppb)
-    return Instant(raw + offset_ns + step_ns, raw)
+    return CrossTimestamp(raw + offset_ns + step_ns, raw)
 
 
-def truth(t_s: float, host: Instant, bound_ns: int = 2_000, error_ns: int = 0) -> Correction:
+def truth(t_s: float, host: CrossTimestamp, bound_ns: int = 2_000, error_ns: int = 0) -> Correction:
     """The correction that makes fleet time the true time, off by error_ns."""
     return Correction(host.host_ns, round(t_s * S) - host.host_ns + error_ns, -20_000.0, bound_ns)
 
@@ -143,7 +143,7 @@ def test_after_a_step_what_rests_on_the_clock_of_before_is_left_aside(wrong_ns: 
         page = clock.correct(now, wrong)
         assert page.status == ClockStatus.DISRUPTED
         assert abs(page.at(now.raw_ns).fleet_ns - t * S) < 2_000
-    late = 5.3 + PARAMETERS.memory_ns / S
+    late = 5.3 + PARAMETERS.lookback_ns / S
     now = at(late, step_ns=MS)
     wrong = replace(truth(late, now), correction_ns=truth(late, now).correction_ns + wrong_ns)
     assert clock.correct(now, wrong).status == ClockStatus.SYNCHRONIZED
@@ -153,7 +153,7 @@ def test_a_host_in_holdover_after_a_step_does_not_follow_the_clock_of_before_eit
     """It has refused all corrections for so long that it says holdover, and windows still reach back to the step."""
     clock = synced()
     clock.tick(at(5.25, step_ns=MS))
-    for t in np.arange(5.5, 5.2 + PARAMETERS.memory_ns / S, 0.25):
+    for t in np.arange(5.5, 5.2 + PARAMETERS.lookback_ns / S, 0.25):
         now = at(t, step_ns=MS)
         page = clock.correct(now, truth(t, now, bound_ns=MS, error_ns=-MS))
         assert abs(page.at(now.raw_ns).fleet_ns - t * S) < 2_000
@@ -182,10 +182,10 @@ def test_a_restarted_sidecar_goes_on_where_the_old_one_was() -> None:
     [
         ("expired", at(60)),
         ("stepped meanwhile", at(8, step_ns=10 * MS)),
-        ("another boot", Instant(at(8).host_ns, 1_000)),
+        ("another boot", CrossTimestamp(at(8).host_ns, 1_000)),
     ],
 )
-def test_a_page_that_cannot_be_trusted_is_not_taken_over(what: str, now: Instant) -> None:
+def test_a_page_that_cannot_be_trusted_is_not_taken_over(what: str, now: CrossTimestamp) -> None:
     """An old, stepped or foreign page means starting from nothing."""
     assert FleetClock.start(PARAMETERS, now, synced().page).page.status == ClockStatus.UNKNOWN, what
 
@@ -205,7 +205,7 @@ def test_a_part_of_the_fleet_grows_its_bound_and_is_soon_in_holdover() -> None:
         now = at(t)
         for tick in range(4):
             clock.tick(at(t - 1 + tick / 4))
-        page = clock.correct(now, replace(truth(t, now), adrift=True))
+        page = clock.correct(now, replace(truth(t, now), no_quorum=True))
         assert page.drift_ppb >= holdover_ppb
         assert page.status == (ClockStatus.SYNCHRONIZED if t <= 8 else ClockStatus.HOLDOVER), t
     for tick in range(48, 53):  # four a second, as a sidecar's: slews end

@@ -34,7 +34,7 @@ def check(fleet: SimFleet, steps: int, hosts: list[int] | None = None, limit_ns:
 
 
 def test_a_quiet_fleet_names_nobody(fleet: SimFleet) -> None:
-    """Nothing wrong: everybody synchronized within 100 ns, no suspect, no misfit edge."""
+    """Nothing wrong: everybody synchronized within 100 ns, no suspect, no outlier edge."""
     check(fleet, 6, limit_ns=100)
     assert set(fleet.statuses()) == {ClockStatus.SYNCHRONIZED}
     assert suspects(fleet) == []
@@ -82,7 +82,7 @@ def test_a_partition_and_its_healing(fleet: SimFleet) -> None:
 
 
 def test_a_step_of_one_clock_is_its_own_affair(fleet: SimFleet) -> None:
-    """1 ms: the others move by less than 100 ns, the host is back within 6 s, and nobody is called a liar."""
+    """1 ms: the others move by less than 100 ns, the host is back within 6 s, and nobody is called a faulty host."""
     fleet.hosts[3].clock.steps.append((fleet.t + 0.4, 1_000_000))
     others = [i for i in range(12) if i != 3]
     for second in range(8):
@@ -95,7 +95,7 @@ def test_a_step_of_one_clock_is_its_own_affair(fleet: SimFleet) -> None:
     assert suspects(fleet) == []
 
 
-def test_a_liar_is_named_and_harms_nobody(fleet: SimFleet) -> None:
+def test_a_faulty_host_is_named_and_harms_nobody(fleet: SimFleet) -> None:
     """Its stamps are suddenly 1 ms off and drift, though its clock is not: named; the others keep their bounds."""
     begin = fleet.t + 0.5
     fleet.hosts[7].lie_ns = lambda t: 1e6 + (t - begin) * 2_000 if t >= begin else 0.0
@@ -107,13 +107,13 @@ def test_a_liar_is_named_and_harms_nobody(fleet: SimFleet) -> None:
     assert suspects(fleet) == ["h00007"]
 
 
-@pytest.mark.parametrize("before_step_s", [0.05, 0.035])
+@pytest.mark.parametrize("before_round_s", [0.05, 0.035])
 @pytest.mark.parametrize("seed", [1, 3, 5])
-def test_a_liar_in_the_first_second_harms_nobody(seed: int, before_step_s: float) -> None:
+def test_a_faulty_host_in_the_first_second_harms_nobody(seed: int, before_round_s: float) -> None:
     """Two trains of a window of 0.5 s are of the lie: too few for a step, and enough to turn its line."""
-    fleet = SimFleet(4, 3, seed=seed, loads=((0.3, 0.3),), seconds=6, step_s=0.25, window_s=0.5)
+    fleet = SimFleet(4, 3, seed=seed, loads=((0.3, 0.3),), seconds=6, round_s=0.25, window_s=0.5)
     fleet.run(1)
-    begin = fleet.t + 0.25 - before_step_s
+    begin = fleet.t + 0.25 - before_round_s
     fleet.hosts[2].lie_ns = lambda t: 1e6 if t >= begin else 0.0
     others = [0, 1, 3]
     for _ in range(6):
@@ -125,7 +125,7 @@ def test_a_liar_in_the_first_second_harms_nobody(seed: int, before_step_s: float
 
 def test_a_train_of_broken_stamps_is_left_out() -> None:
     """One train of each edge is 1 ms off, in the first second: no step, and nobody moves, nor later."""
-    fleet = SimFleet(4, 3, loads=((0.3, 0.3),), seconds=8, step_s=0.25, window_s=0.5)
+    fleet = SimFleet(4, 3, loads=((0.3, 0.3),), seconds=8, round_s=0.25, window_s=0.5)
     fleet.run(1)
     begin = fleet.t + 0.215
     fleet.hosts[2].lie_ns = lambda t: 1e6 if begin <= t < begin + 0.02 else 0.0
@@ -145,7 +145,7 @@ def test_one_asymmetric_path_is_seen_and_bounded(fleet: SimFleet) -> None:
         assert abs(fleet.errors()).max() < 300
     assert fleet.coordinator is not None
     edge = fleet.edges[4]
-    names = {(host, e.peer) for host, e, _ in fleet.coordinator.misfit_edges}
+    names = {(host, e.peer) for host, e, _ in fleet.coordinator.outlier_edges}
     assert (fleet.hosts[edge.a].name, fleet.hosts[edge.b].name) in names
 
 

@@ -59,7 +59,7 @@ def test_a_coordinator_that_starts_anew_waits_before_it_calls_a_quorum_lost(
     hosts.fleet.quorum = quorum
     log = FleetLog(hosts.fleet)
     _run(hosts, log, 3)
-    assert hosts.fleet.adrift
+    assert hosts.fleet.no_quorum
     assert _said(caplog) == []
     _run(hosts, log, 15)
     assert [words for words, _ in _said(caplog)] == ["WARNING quorum lost"]

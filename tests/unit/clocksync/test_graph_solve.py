@@ -84,7 +84,7 @@ def test_the_mesh_is_better_than_its_edges() -> None:
 
 
 def test_edges_that_lie_have_no_say() -> None:
-    """One edge in ten is wrong by microseconds: hosts stay within 30 ns, and the liars have small weights."""
+    """One edge in ten is wrong by microseconds: hosts stay within 30 ns, and the faulty hosts have small weights."""
     rng, clock, _, edges = fleet(7, 60, 10, noise_ns=20)
     wrong = rng.random(len(edges.i)) < 0.1
     edges.offset_ns[wrong] += rng.integers(1_500, 6_000, wrong.sum()) * rng.choice([-1, 1], wrong.sum())

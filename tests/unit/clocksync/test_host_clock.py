@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from fabricpulse.clocksync._clocks import moment_of, read_together
+from fabricpulse.clocksync._cross_timestamp import combine, cross_timestamp
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
 
 _AHEAD_NS = 1_700_000_000_000_000_000
@@ -25,7 +25,7 @@ def _readings(cold: int, step_at: int = 1000, stepped_ns: int = 0) -> list[tuple
 
 
 def _error_ns(readings: list[tuple[int, int, int]]) -> int:
-    real, raw = moment_of(readings)
+    real, raw = combine(readings)
     return real - raw - _AHEAD_NS
 
 
@@ -49,7 +49,7 @@ def test_a_reading_in_which_the_raw_clock_ran_backward_has_no_say(backward: int,
     readings[backward] = before, real, before - by_ns
     assert abs(_error_ns(readings)) <= 3
     with pytest.raises(RuntimeError, match="ran backward"):
-        moment_of([readings[backward]])
+        combine([readings[backward]])
 
 
 def test_what_the_kernel_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_what_the_kernel_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = []
     for _ in range(50):
         before = time.time_ns(), time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
-        look = clock.instant()
+        look = clock.cross_timestamp()
         after = time.time_ns(), time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         assert before[0] <= look.host_ns <= after[0]
         assert before[1] <= look.raw_ns <= after[1]
@@ -72,6 +72,6 @@ def test_what_the_kernel_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_reading_is_no_moment() -> None:
     with pytest.raises(ValueError, match="at least one reading"):
-        moment_of([])
+        combine([])
     with pytest.raises(ValueError, match="at least one reading"):
-        read_together(0)
+        cross_timestamp(0)

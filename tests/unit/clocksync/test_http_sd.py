@@ -6,7 +6,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from fabricpulse.clocksync.coordinator.coordinator import Coordinator
-from fabricpulse.clocksync.wire.messages import PROTOCOL, HostInfo, StepReport
+from fabricpulse.clocksync.wire.messages import PROTOCOL, HostInfo, RoundReport
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.web.options import WebOptions
@@ -18,7 +18,7 @@ async def listed(url: str, query: str = "") -> tuple[int, str]:
     coordinator = Coordinator(options, Lifetime())
     coordinator._started_s -= 3600  # so long ago that all who live have reported
     info = HostInfo(1, url, (), (), "none")
-    coordinator.fleet.report(StepReport(PROTOCOL, "node1", 1, 1, 0, b"", None, None, "", 0, info), 0.0)
+    coordinator.fleet.report(RoundReport(PROTOCOL, "node1", 1, 1, 0, b"", None, None, "", 0, info), 0.0)
     response = await coordinator._http_sd(make_mocked_request("GET", f"/api/v1/http_sd{query}"))
     return response.status, response.text or ""
 

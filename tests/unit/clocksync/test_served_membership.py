@@ -6,7 +6,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from fabricpulse.clocksync.coordinator.coordinator import Coordinator
-from fabricpulse.clocksync.wire.messages import PROTOCOL, HostInfo, NicInfo, StepReport
+from fabricpulse.clocksync.wire.messages import PROTOCOL, HostInfo, NicInfo, RoundReport
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.fleet.membership import Membership
@@ -34,7 +34,7 @@ class Served:
     def join(self, host: str, nics: dict[str, str], at_s: float = 0.0) -> None:
         """By a report at `at_s`."""
         infos = tuple(NicInfo(device, address, "a") for device, address in nics.items())
-        report = StepReport(
+        report = RoundReport(
             PROTOCOL, host, 1, 1, 0, b"", None, None, "", 0, HostInfo(1, "", infos, (), "none")
         )
         self.coordinator.fleet.report(report, at_s)

@@ -7,7 +7,7 @@ from tests.integration.clocksync.synthetic_fleet import RingWriter
 
 from fabricpulse.clocksync.edge.estimator import EstimatorParameters
 from fabricpulse.clocksync.sidecar.host_edges import HostEdges
-from fabricpulse.clocksync.wire.messages import EdgeVerdict
+from fabricpulse.clocksync.wire.messages import EdgeResidual
 from fabricpulse.core.shm.probe_ring import INBOUND, OUTBOUND
 
 NS = 10**9
@@ -73,8 +73,8 @@ def test_verdicts_find_their_edges_and_one_too_many_is_ignored(probes: Probes, t
     """The coordinator may still speak of an edge that has just gone."""
     edges = HostEdges(tmp_path / "probes", EstimatorParameters())
     edges.read()
-    edges.take_verdicts([EdgeVerdict(-5, 2, fits=True), EdgeVerdict(9, 60, fits=False)])
-    assert [edge.verdict.residual_ns if edge.verdict else None for edge in edges][:4] == [
+    edges.take_residuals([EdgeResidual(-5, 2, fits=True), EdgeResidual(9, 60, fits=False)])
+    assert [edge.residual.residual_ns if edge.residual else None for edge in edges][:4] == [
         None,
         None,
         -5,

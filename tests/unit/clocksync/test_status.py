@@ -59,10 +59,10 @@ def test_long_names_are_whole_in_a_pipe_and_in_a_narrow_terminal() -> None:
     """For grep: a row is one line, however long. For people: what has no room goes on in the next line."""
     host: dict[str, object] = {**HOST, "host": LONG, "edges": [{**EDGE, "peer": LONG}]}
     member = {
-        "host": LONG, "bound_ns": 1, "correction_ns": 1, "rate_ppb": 1.0, "edges": 1, "misfit_edges": 0, "age_s": 0.1,
+        "host": LONG, "bound_ns": 1, "correction_ns": 1, "rate_ppb": 1.0, "edges": 1, "outlier_edges": 0, "age_s": 0.1,
         "suspect": "its stamps jumped though its clock did not",
     }  # fmt: skip
-    fleet: dict[str, object] = {"members": [member], "residual_p50_ns": 0.0, "misfit_edges": []}
+    fleet: dict[str, object] = {"members": [member], "residual_p50_ns": 0.0, "outlier_edges": []}
     for document, cells in ((host, (f"{LONG} rail0", "272/357")), (fleet, (LONG, str(member["suspect"])))):
         piped = StringIO()
         print_status(document, Console(file=piped, width=80))
@@ -82,7 +82,7 @@ def test_brackets_of_addresses_and_answers_are_no_markup() -> None:
 
 def test_a_coordinator_has_nothing_to_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence that says whom to ask instead."""
-    document = {"members": [], "residual_p50_ns": 0.0, "misfit_edges": []}
+    document = {"members": [], "residual_p50_ns": 0.0, "outlier_edges": []}
     monkeypatch.setattr("fabricpulse.clocksync.status.fetch", lambda url, path, client: document)
     result = CliRunner().invoke(command, ["status", "--plot", str(tmp_path / "a.svg")])
     assert isinstance(result.exception, UserError)
@@ -98,27 +98,27 @@ def test_a_png_without_matplotlib_says_what_to_install(
         write_plot(tmp_path / "a.png", "h0", [HistoryPoint(1.0, 0.0, 1.0, 0.0, "synchronized")])
 
 
-def test_the_table_of_the_fleet_names_suspects_and_misfits() -> None:
-    """A liar and a bad edge are named with their numbers."""
+def test_the_table_of_the_fleet_names_suspects_and_outliers() -> None:
+    """A faulty host and a bad edge are named with their numbers."""
     member = {
         "host": "h7", "age_s": 0.3, "bound_ns": None, "correction_ns": 5, "rate_ppb": None, "edges": 3,
-        "misfit_edges": 3, "suspect": "its stamps jumped though its clock did not",
+        "outlier_edges": 3, "suspect": "its stamps jumped though its clock did not",
     }  # fmt: skip
-    misfit = {"host": "h7", "device": "rail0", "peer": "h1", "peer_device": "rail1", "residual_ns": 2_500}
-    text = text_of({"members": [member], "residual_p50_ns": 12.0, "misfit_edges": [misfit]})
+    outlier = {"host": "h7", "device": "rail0", "peer": "h1", "peer_device": "rail1", "residual_ns": 2_500}
+    text = text_of({"members": [member], "residual_p50_ns": 12.0, "outlier_edges": [outlier]})
     for word in ("h7", "its stamps jumped", "h1 rail1", "2.5 µs", "12 ns"):
         assert word in text
 
 
 def test_the_table_of_the_fleet_says_that_it_is_not_the_fleet_and_whom_it_waits_for() -> None:
     """Only while that is so."""
-    fleet = {"members": [], "residual_p50_ns": 0.0, "misfit_edges": []}
+    fleet = {"members": [], "residual_p50_ns": 0.0, "outlier_edges": []}
     text = text_of({**fleet, "quorum": False, "awaited_anchors": ["h1", "h4"]})
-    assert "not the fleet" in text
+    assert "no quorum" in text
     assert "waits for UTC from h1, h4" in text
-    assert "two hosts report as h2" in text_of({**fleet, "contested_names": ["h2"]})
+    assert "two hosts report as h2" in text_of({**fleet, "duplicate_names": ["h2"]})
     text = text_of({**fleet, "quorum": True, "awaited_anchors": []})
-    assert "not the fleet" not in text
+    assert "no quorum" not in text
     assert "waits" not in text
 
 

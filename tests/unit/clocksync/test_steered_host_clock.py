@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from fabricpulse.clocksync.sidecar.fleet_clock import Correction, FleetClock, FleetClockParameters
-from fabricpulse.clocksync.sidecar.host_line import HostChange, HostLine, Instant
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
+from fabricpulse.clocksync.clock.host_clock_model import HostChange, HostClockModel
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 
 S = 10**9
@@ -35,11 +36,11 @@ class SteeredClock:
         self.turn(at_s, 0.0)
         self.host_ns += by_ns
 
-    def instant(self, t_s: float, noise_ns: float = 10.0) -> Instant:
+    def cross_timestamp(self, t_s: float, noise_ns: float = 10.0) -> CrossTimestamp:
         """A reading of both; not before the last event."""
         raw = round(t_s * S + t_s * 20_000)
         ahead = self.host_ns + (t_s - self.since_s) * self.turned_ppb
-        return Instant(START_NS + raw + round(ahead + self.random.gauss(0, noise_ns)), raw)
+        return CrossTimestamp(START_NS + raw + round(ahead + self.random.gauss(0, noise_ns)), raw)
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Host:
 
     clock: SteeredClock
     fleet: FleetClock = field(init=False)
-    samples: list[tuple[float, Instant]] = field(default_factory=list)
+    samples: list[tuple[float, CrossTimestamp]] = field(default_factory=list)
     t_s: float = 0.0
     last_ns: int = 0
     disrupted_s: float = 0.0
@@ -58,7 +59,7 @@ class Host:
     outside: list[tuple[float, int, FleetTime]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.fleet = FleetClock.start(FleetClockParameters(), self.clock.instant(0.0))
+        self.fleet = FleetClock.start(FleetClockParameters(), self.clock.cross_timestamp(0.0))
 
     def run(self, until_s: float) -> None:
         """Reads fleet time between all that happens."""
@@ -68,10 +69,10 @@ class Host:
             correct = int(end_s) > int(self.t_s)
             self.t_s = end_s
             self.read()
-            self.samples.append((end_s, self.clock.instant(end_s)))
+            self.samples.append((end_s, self.clock.cross_timestamp(end_s)))
             if tick:
                 breaks = self.fleet.breaks
-                self.fleet.tick(self.clock.instant(end_s))
+                self.fleet.tick(self.clock.cross_timestamp(end_s))
                 if self.fleet.breaks != breaks:
                     self.samples.clear()
                 self.read()
@@ -80,7 +81,7 @@ class Host:
                 self.read()
 
     def read(self) -> None:
-        raw_ns = self.clock.instant(self.t_s).raw_ns
+        raw_ns = self.clock.cross_timestamp(self.t_s).raw_ns
         shown = self.fleet.page.at(raw_ns)
         if shown.status == ClockStatus.UNKNOWN:
             return
@@ -104,7 +105,7 @@ class Host:
         truth = np.array([START_NS - ref + round(t * S) for t, _ in self.samples], np.float64)
         rate, offset = np.polyfit(host, truth - host, 1)
         correction = Correction(ref, round(float(offset)), float(rate) * 1e9, EDGE_BOUND_NS)
-        self.fleet.correct(self.clock.instant(self.t_s), correction)
+        self.fleet.correct(self.clock.cross_timestamp(self.t_s), correction)
 
 
 def synced(seed: int) -> Host:
@@ -128,7 +129,7 @@ def test_a_turn_for_good(ppm: float, sign: int) -> None:
         assert host.held_s < turned_s + 10.0
         assert host.fleet.page.status == ClockStatus.SYNCHRONIZED
         assert host.fleet.page.disruptions <= (2 if ppm > 70 else 0)
-        assert host.fleet.page.at(host.clock.instant(host.t_s).raw_ns).bound_ns < 2_500
+        assert host.fleet.page.at(host.clock.cross_timestamp(host.t_s).raw_ns).bound_ns < 2_500
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_stamps_of_the_host_clock_are_converted_again_as_soon_as_the_turn_is_kno
         host.clock.turn(turned_s, ppm * 1e3)
         host.run(turned_s + 0.8)
         for t_s in np.arange(host.t_s, host.t_s + 6.0, 0.1):
-            stamp = host.clock.instant(t_s)
+            stamp = host.clock.cross_timestamp(t_s)
             shown = host.fleet.page.convert(stamp.host_ns)
             assert abs(shown.fleet_ns - START_NS - round(t_s * S)) <= shown.bound_ns
             host.run(t_s + 0.1)
@@ -201,13 +202,13 @@ def test_stamps_of_the_host_clock_are_converted_again_as_soon_as_the_turn_is_kno
 def test_the_line_is_as_good_as_its_readings() -> None:
     """Readings that err by 10 ns: the line by less, its rate by some ppb; a pause of 10 s changes nothing."""
     clock = SteeredClock(random.Random(3))
-    line = HostLine.start(clock.instant(0.0), 7 * S)
+    line = HostClockModel.start(clock.cross_timestamp(0.0), 7 * S)
     for tick in range(1, 60):
-        change = line.observe(clock.instant(tick / 4))
+        change = line.observe(clock.cross_timestamp(tick / 4))
         assert change == HostChange.NONE
-    assert line.observe(clock.instant(25.0)) == HostChange.NONE
+    assert line.observe(clock.cross_timestamp(25.0)) == HostChange.NONE
     assert line.bend().rate_ppb < 50
-    exact = clock.instant(25.2, 0.0)
+    exact = clock.cross_timestamp(25.2, 0.0)
     assert abs(line.raw_ns(exact.host_ns) - exact.raw_ns) < 50
     assert abs(line.line.rate_ppt) < 20_000
 
@@ -217,11 +218,11 @@ def test_stamps_of_before_a_step_go_by_the_clock_of_then(by_ns: int) -> None:
     """Stamps are some 10 ms old when they are converted; those of before a step are of the clock as it was."""
     host = synced(4)
     host.run(12.0)
-    old = host.clock.instant(11.7)
+    old = host.clock.cross_timestamp(11.7)
     host.clock.step(12.1, by_ns)
     host.run(12.6)
     stamps = [(11.7, old)] if by_ns > 0 else []  # after a step back the same stamps come again
-    stamps += [(t, host.clock.instant(t)) for t in (12.3, 12.5)]
+    stamps += [(t, host.clock.cross_timestamp(t)) for t in (12.3, 12.5)]
     for t_s, stamp in stamps:
         shown = host.fleet.page.convert(stamp.host_ns)
         assert abs(shown.fleet_ns - START_NS - round(t_s * S)) < 3_000
@@ -231,10 +232,10 @@ def test_turns_and_steps_are_told_apart() -> None:
     """What goes on in the next interval was a turn."""
     for ppm, steps in ((60, 0), (300, 1), (-1_000, 1)):
         clock = SteeredClock(random.Random(5))
-        line = HostLine.start(clock.instant(0.0), 7 * S)
-        changes = [line.observe(clock.instant(tick / 4)) for tick in range(1, 20)]
+        line = HostClockModel.start(clock.cross_timestamp(0.0), 7 * S)
+        changes = [line.observe(clock.cross_timestamp(tick / 4)) for tick in range(1, 20)]
         clock.turn(4.80, ppm * 1e3)
-        changes += [line.observe(clock.instant(tick / 4)) for tick in range(20, 60)]
+        changes += [line.observe(clock.cross_timestamp(tick / 4)) for tick in range(20, 60)]
         assert changes.count(HostChange.STEP) == steps
         broken = [c != HostChange.NONE for c in changes]
         assert [k for k, _ in itertools.groupby(broken)] == [False, True, False], "it is learned at once"

@@ -9,7 +9,7 @@ import pytest
 # A seccomp filter: adjtimex (159) and clock_adjtime (305) fail with EPERM, all else is allowed.
 CHILD = """
 import ctypes, struct
-from fabricpulse.clocksync.config import AnchorConfig
+from fabricpulse.clocksync.sidecar.config import AnchorConfig
 from fabricpulse.clocksync.sidecar.system_anchor import system_anchor
 rules = [(0x20, 0, 0, 0), (0x15, 2, 0, 159), (0x15, 1, 0, 305), (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)]
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))

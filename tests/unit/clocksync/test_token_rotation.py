@@ -8,16 +8,16 @@ from aiohttp import ClientSession
 
 from fabricpulse.clocksync.coordinator.coordinator import Coordinator
 from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
-from fabricpulse.clocksync.wire.messages import PROTOCOL, HostInfo, StepReport
+from fabricpulse.clocksync.wire.messages import PROTOCOL, HostInfo, RoundReport
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.token_file import TokenFile
 
 
-def _report(with_info: bool) -> StepReport:
+def _report(with_info: bool) -> RoundReport:
     info = HostInfo(1, "", (), (), "none") if with_info else None
-    return StepReport(PROTOCOL, "a", 1, 1, 0, b"", None, None, "", 0, info)
+    return RoundReport(PROTOCOL, "a", 1, 1, 0, b"", None, None, "", 0, info)
 
 
 async def test_a_channel_ends_with_the_token_that_opened_it(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabricpulse.clocksync.coordinator.fleet import Fleet
-from fabricpulse.clocksync.edge.share import is_ours
+from fabricpulse.clocksync.edge.ownership import is_ours
 from fabricpulse.clocksync.wire.messages import (
     EDGE_DTYPE,
     PROTOCOL,
@@ -15,21 +15,36 @@ from fabricpulse.clocksync.wire.messages import (
     EdgeReport,
     HostInfo,
     Line,
-    StepReport,
+    RoundReport,
     pack_edges,
     report_decoder,
     report_encoder,
-    unpack_verdicts,
+    unpack_residuals,
 )
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
 NOW = 1_700_000_000 * 10**9
 
 
-def report_of(host: str, peers: list[str], edges: bytes, **other: object) -> StepReport:
+def report_of(host: str, peers: list[str], edges: bytes, **other: object) -> RoundReport:
     info = HostInfo(1, "", (), tuple(EdgeName("rail0", peer, "rail0") for peer in peers), "none")
-    fields = {"line": Line(NOW, 0, 0, 1_000), "anchor": None, "root": "", "steps": 0, "info": info, **other}
-    return StepReport(protocol=PROTOCOL, host=host, epoch=1, generation=1, host_ns=NOW, edges=edges, **fields)  # type: ignore[arg-type]
+    fields = {
+        "line": Line(NOW, 0, 0, 1_000),
+        "anchor": None,
+        "root": "",
+        "clock_steps": 0,
+        "info": info,
+        **other,
+    }
+    return RoundReport(
+        protocol=PROTOCOL,
+        host=host,
+        epoch=1,
+        generation=1,
+        host_ns=NOW,
+        edges=edges,
+        **fields,  # type: ignore[arg-type]
+    )
 
 
 def edge(number: int, offset_ns: int = 0, **other: int) -> EdgeReport:
@@ -122,12 +137,12 @@ def test_verdicts_go_to_the_end_that_reported() -> None:
     fleet.report(report_of("b", ["a", "c"], pack_edges([edge(1, 0)])), 0.0)
     fleet.report(report_of("c", ["a", "b"], b""), 0.0)
     fleet.step(0.1)
-    assert [v.edge for v in unpack_verdicts(fleet.members["a"].verdicts)] == [2, 1]
-    assert [v.edge for v in unpack_verdicts(fleet.members["b"].verdicts)] == [1]
-    assert fleet.members["c"].verdicts == b""
-    assert all(v.fits for v in unpack_verdicts(fleet.members["a"].verdicts))
+    assert [v.edge for v in unpack_residuals(fleet.members["a"].residuals)] == [2, 1]
+    assert [v.edge for v in unpack_residuals(fleet.members["b"].residuals)] == [1]
+    assert fleet.members["c"].residuals == b""
+    assert all(v.fits for v in unpack_residuals(fleet.members["a"].residuals))
     with pytest.raises(ValueError, match="no whole number"):
-        unpack_verdicts(fleet.members["a"].verdicts[:-1])
+        unpack_residuals(fleet.members["a"].residuals[:-1])
 
 
 def test_the_solve_waits_for_those_who_were_there_and_not_for_the_dead() -> None:

@@ -65,3 +65,83 @@ def test_every_package_is_on_a_floor() -> None:
     """A new package under fabricpulse/ must be given its place above."""
     found = {path.parent.name for path in ROOT.glob("*/fabricpulse/*/py.typed")}
     assert found == set(PACKAGES)
+
+
+def modules(package: str) -> Iterator[tuple[tuple[str, ...], Path]]:
+    """Name below `fabricpulse`, as parts, and file of each module of a package; a folder's own is its __init__.py."""
+    folder = package_folder(package)
+    for path in folder.rglob("*.py"):
+        parts = (package, *path.relative_to(folder).with_suffix("").parts)
+        yield (parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imported_modules(path: Path, known: set[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """The modules among `known` that a file imports; `from folder import module` is an import of the module."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = tuple(name.split("."))
+            if parts[0] == "fabricpulse":
+                # The longest prefix that is a module: what follows is a name in it.
+                yield from [parts[1:end] for end in range(len(parts), 1, -1) if parts[1:end] in known][:1]
+
+
+def cycle_in(arrows: dict[str, set[str]]) -> list[str]:
+    """Some cycle of the graph, first node repeated at the end; [] if there is none."""
+    done: set[str] = set()
+
+    def visit(node: str, way: list[str]) -> list[str]:
+        if node in way:
+            return [*way[way.index(node) :], node]
+        if node in done:
+            return []
+        for after in sorted(arrows.get(node, ())):
+            if found := visit(after, [*way, node]):
+                return found
+        done.add(node)
+        return []
+
+    for node in sorted(arrows):
+        if found := visit(node, []):
+            return found
+    return []
+
+
+def test_no_import_cycles_of_folders() -> None:
+    """In no folder do its parts (modules and subfolders) import one another in a circle, directly or not.
+
+    Imports inside functions count: they hide a circle from Python, not from people.
+    """
+    files = [entry for package in PACKAGES for entry in modules(package)]
+    known = {name for name, _ in files}
+    arrows: dict[tuple[str, ...], dict[str, set[str]]] = {}
+    for name, path in files:
+        for other in imported_modules(path, known):
+            # The folder that holds both, and which of its parts they are in.
+            depth = next((k for k, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), None)
+            if depth is not None:
+                arrows.setdefault(name[:depth], {}).setdefault(name[depth], set()).add(other[depth])
+
+    cycles = {
+        "/".join(("fabricpulse", *folder)): cycle
+        for folder, graph in arrows.items()
+        if (cycle := cycle_in(graph))
+    }
+    assert cycles == {}
+
+
+@pytest.mark.parametrize(
+    ("arrows", "cycle"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"c"}, "c": {"b"}}, ["b", "c", "b"]),
+        ({"a": {"a"}}, ["a", "a"]),
+    ],
+)
+def test_cycles_are_found(arrows: dict[str, set[str]], cycle: list[str]) -> None:
+    """The search finds a circle that does not begin at its first node, and none where there is none."""
+    assert cycle_in(arrows) == cycle

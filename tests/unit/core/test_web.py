@@ -476,13 +476,13 @@ def test_a_service_may_have_more_open_files_than_it_begins_with() -> None:
     """systemd's soft limit is 1,024; the hard one counts."""
     child = (
         "import resource as r\n"
-        "from fabricpulse.core.web.listeners import allow_connections\n"
+        "from fabricpulse.core.web.limits import raise_file_limit\n"
         "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]\n"
         "r.setrlimit(r.RLIMIT_NOFILE, (256, hard))\n"
-        "allow_connections()\n"
+        "raise_file_limit()\n"
         "print(r.getrlimit(r.RLIMIT_NOFILE)[0] == (65536 if hard == r.RLIM_INFINITY else min(hard, 65536)))\n"
         "r.setrlimit(r.RLIMIT_NOFILE, (128, 300))\n"
-        "allow_connections()\n"
+        "raise_file_limit()\n"
         "print(r.getrlimit(r.RLIMIT_NOFILE)[0])\n"
     )
     out = subprocess.run([sys.executable, "-I", "-c", child], capture_output=True, text=True, check=True)

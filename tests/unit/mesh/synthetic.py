@@ -7,9 +7,9 @@ from fabricpulse.mesh.snapshot import (
     UNKNOWN_OWD,
     Distribution,
     EdgeState,
+    HealthState,
     NicState,
     Snapshot,
-    State,
 )
 
 OWD, OUTAGE, LATE = (
@@ -18,7 +18,7 @@ OWD, OUTAGE, LATE = (
 )
 
 
-def nic_state(index, state=State.UP, cause=0):
+def nic_state(index, state=HealthState.UP, cause=0):
     return NicState(
         state=state,
         cause=cause,
@@ -37,16 +37,21 @@ def nic_state(index, state=State.UP, cause=0):
     )
 
 
-def edge_state(index, nic, state=State.UP, paths=8, latency=State.UP):
+def edge_state(index, nic, state=HealthState.UP, paths=8, latency=HealthState.UP):
     raw = []
     for path in range(native.MAX_PATHS):
-        raw += [300 + path, path, 2_000 + 10 * path + index if path < paths else UNKNOWN_OWD, int(State.UP)]
+        raw += [
+            300 + path,
+            path,
+            2_000 + 10 * path + index if path < paths else UNKNOWN_OWD,
+            int(HealthState.UP),
+        ]
     return EdgeState(
         slot=index,
         nic=nic,
         state=state,
         inbound=state,
-        outbound=State.UP if state == State.UP else State.UNKNOWN,
+        outbound=HealthState.UP if state == HealthState.UP else HealthState.UNKNOWN,
         latency=latency,
         paths=paths,
         sent=150_000 + index,

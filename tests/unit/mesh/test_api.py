@@ -8,7 +8,7 @@ from tests.unit.mesh.synthetic import edge_state, view_and_snapshot
 
 from fabricpulse.mesh.api import edges_document
 from fabricpulse.mesh.front_end import FrontEndWatch
-from fabricpulse.mesh.snapshot import State
+from fabricpulse.mesh.snapshot import HealthState
 
 PAGE = Path(__file__).parents[3] / "docs" / "mesh-api.md"
 ROW = re.compile(r"^\| `([^`]+)` \| ([^|]*) \|", re.MULTILINE)
@@ -67,13 +67,13 @@ def test_the_unknown_is_null():
         window_count=0,
         heard_age_ns=-1,
         heard_by_age_ns=-1,
-        latency=State.UNKNOWN,
+        latency=HealthState.UNKNOWN,
         baseline_ns=0,
-        raw_paths=(0, 0, -(1 << 63), int(State.UNKNOWN)) * (len(edge_state(0, 0).raw_paths) // 4),
+        raw_paths=(0, 0, -(1 << 63), int(HealthState.UNKNOWN)) * (len(edge_state(0, 0).raw_paths) // 4),
     )["edges"][0]
     unknown = {path for path, value in leaves(first) if value is None}
     assert unknown == {
-        *("fault", "owd_ns", "worst_port", "heard_age_ns", "heard_by_age_ns"),
+        *("evidence", "owd_ns", "worst_port", "heard_age_ns", "heard_by_age_ns"),
         *("latency.elevated", "latency.baseline_ns", "paths[].owd_ns"),
     }
 

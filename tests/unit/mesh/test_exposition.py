@@ -15,7 +15,7 @@ from fabricpulse.mesh.metrics import METRICS
 from fabricpulse.mesh.snapshot import (
     UNKNOWN_OWD,
     Cause,
-    State,
+    HealthState,
     pack_snapshot,
     parse_snapshot,
     summarize_paths,
@@ -34,7 +34,7 @@ def render(view, snapshot, cap=20_000):
         push_failures={"http://am:9093": 0},
         events={"nic_disconnected": 1, "nic_connected": 1},
     )
-    counters.front_end.step(True, True, 1.0)
+    counters.front_end.update(True, True, 1.0)
     MeshExposition(view, 9620).write(out, pack_snapshot(snapshot), counters)
     return out.render()
 
@@ -42,14 +42,16 @@ def render(view, snapshot, cap=20_000):
 def troubled():
     """Two NICs, one disconnected; an edge unknown, one elevated, one with a dead path."""
     view, snapshot = view_and_snapshot()
-    snapshot.nics[1] = nic_state(1, State.DOWN, Cause.LINK)
-    snapshot.edges[0] = edge_state(0, 0, State.UNKNOWN, latency=State.UNKNOWN)._replace(window_count=0)
-    snapshot.edges[1] = edge_state(1, 0, latency=State.DOWN)
+    snapshot.nics[1] = nic_state(1, HealthState.DOWN, Cause.LINK)
+    snapshot.edges[0] = edge_state(0, 0, HealthState.UNKNOWN, latency=HealthState.UNKNOWN)._replace(
+        window_count=0
+    )
+    snapshot.edges[1] = edge_state(1, 0, latency=HealthState.DOWN)
     raw = list(snapshot.edges[2].raw_paths)
-    raw[4 * 5 + 3] = State.DOWN
+    raw[4 * 5 + 3] = HealthState.DOWN
     snapshot.edges[2] = snapshot.edges[2]._replace(raw_paths=tuple(raw))
     for index in (3, 4, 5):
-        snapshot.edges[index] = edge_state(index, 1, State.DOWN)
+        snapshot.edges[index] = edge_state(index, 1, HealthState.DOWN)
     return view, snapshot
 
 
@@ -85,7 +87,7 @@ def test_unknown_is_not_down():
     for name in ("fabricpulse_edge_up", "fabricpulse_edge_inbound_up", "fabricpulse_edge_latency_elevated"):
         assert f"{name}{{{unknown}}}" not in text
     view, snapshot = view_and_snapshot()
-    snapshot.nics[0] = nic_state(0, State.UNKNOWN, Cause.PEER_GONE)
+    snapshot.nics[0] = nic_state(0, HealthState.UNKNOWN, Cause.PEER_GONE)
     text = render(view, snapshot).decode()
     assert 'fabricpulse_nic_connected{device="rail0"' not in text
     assert 'fabricpulse_nic_state{device="rail0",network="rail0",state="unknown"} 1' in text
@@ -129,7 +131,7 @@ def test_worst_path(dead):
     raw = list(edge.raw_paths)
     raw[2] = UNKNOWN_OWD
     if dead is not None:
-        raw[4 * dead + 3] = State.DOWN
+        raw[4 * dead + 3] = HealthState.DOWN
     summary = summarize_paths(edge._replace(raw_paths=tuple(raw)))
     assert summary is not None
     assert summary.best_ns == 2_010
@@ -166,11 +168,11 @@ def test_summary_of_edges():
 
     well = snapshot.edges[2]
     raw = list(well.raw_paths)
-    raw[4 * 5 + 3] = State.DOWN
-    for trouble in (well._replace(raw_paths=tuple(raw)), well._replace(state=State.DOWN)):
+    raw[4 * 5 + 3] = HealthState.DOWN
+    for trouble in (well._replace(raw_paths=tuple(raw)), well._replace(state=HealthState.DOWN)):
         snapshot.edges[2] = trouble
         assert text.summarize(pack_snapshot(snapshot), nics) == (expected, True)
-    snapshot.edges[2] = well._replace(state=State.UNKNOWN)
+    snapshot.edges[2] = well._replace(state=HealthState.UNKNOWN)
     assert text.summarize(pack_snapshot(snapshot), nics) == (expected, False)
     with pytest.raises(ValueError, match="names a NIC"):
         text.summarize(pack_snapshot(snapshot), nics - 1)

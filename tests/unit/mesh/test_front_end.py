@@ -11,41 +11,41 @@ from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.mesh import front_end
 from fabricpulse.mesh.config import MeshConfig
-from fabricpulse.mesh.front_end import MISSED_ROUNDS, FrontEndVerdict, FrontEndWatch, targets_of
-from fabricpulse.mesh.snapshot import State
+from fabricpulse.mesh.front_end import MISSED_ROUNDS, FrontEndHealth, FrontEndWatch, targets_of
+from fabricpulse.mesh.snapshot import HealthState
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))
-def test_verdict_holds_for_any_history(rounds):
+def test_health_holds_for_any_history(rounds):
     """Down exactly after three silent rounds on time in a row since an answer; each change is told once."""
-    verdict = FrontEndVerdict()
+    health = FrontEndHealth()
     seen, run, told = False, 0, 0
     for now, (answered, on_time) in enumerate(rounds):
-        before = verdict.state
-        changed = verdict.step(answered, on_time, float(now))
+        before = health.state
+        changed = health.update(answered, on_time, float(now))
         seen = seen or answered
         run = 0 if answered or not on_time else run + 1
         if not seen:
-            assert verdict.state == State.UNKNOWN
+            assert health.state == HealthState.UNKNOWN
         elif answered:
-            assert verdict.state == State.UP
-        elif before == State.UP:
-            assert (verdict.state == State.DOWN) == (run >= MISSED_ROUNDS)
+            assert health.state == HealthState.UP
+        elif before == HealthState.UP:
+            assert (health.state == HealthState.DOWN) == (run >= MISSED_ROUNDS)
         else:
-            assert verdict.state == State.DOWN
-        assert changed == ({before, verdict.state} == {State.UP, State.DOWN})
-        told += changed and verdict.state == State.DOWN
-    assert verdict.disconnects == told
+            assert health.state == HealthState.DOWN
+        assert changed == ({before, health.state} == {HealthState.UP, HealthState.DOWN})
+        told += changed and health.state == HealthState.DOWN
+    assert health.disconnects == told
 
 
 def test_outage_is_from_answer_to_answer():
-    verdict = FrontEndVerdict()
-    verdict.step(True, True, 10.0)
+    health = FrontEndHealth()
+    health.update(True, True, 10.0)
     for now in (12.0, 14.0, 16.0):
-        verdict.step(False, True, now)
-    assert (verdict.disconnects, verdict.down_s, verdict.silent_s(16.0)) == (1, 0.0, 6.0)
-    verdict.step(True, True, 18.0)
-    assert verdict.down_s == 8.0
+        health.update(False, True, now)
+    assert (health.disconnects, health.down_s, health.silent_s(16.0)) == (1, 0.0, 6.0)
+    health.update(True, True, 18.0)
+    assert health.down_s == 8.0
 
 
 def test_targets_are_the_servers_that_are_used():
@@ -83,7 +83,7 @@ async def test_a_refusal_is_an_answer_and_silence_is_none(monkeypatch):
     watch = FrontEndWatch([("127.0.0.1", reserved_port())], 0.05, note)
     rounds = asyncio.create_task(watch.run())
     async with asyncio.timeout(10):
-        while watch.verdict.state != State.UP:  # noqa: ASYNC110 - the watch tells losses and returns alone
+        while watch.health.state != HealthState.UP:  # noqa: ASYNC110 - the watch tells losses and returns alone
             await asyncio.sleep(0)
 
         real = asyncio.open_connection
@@ -116,10 +116,10 @@ async def test_a_name_that_hangs_takes_one_look_up(monkeypatch):
     watch = FrontEndWatch([("prometheus", 9090)], 0.02, lambda *_: None)
     rounds = asyncio.create_task(watch.run())
     async with asyncio.timeout(10):
-        while watch.verdict._missed < 5:  # noqa: ASYNC110 - the watch tells losses and returns alone
+        while watch.health._missed < 5:  # noqa: ASYNC110 - the watch tells losses and returns alone
             await asyncio.sleep(0.01)
     assert lookups == 1
-    assert watch.verdict.state == State.UNKNOWN
+    assert watch.health.state == HealthState.UNKNOWN
     rounds.cancel()
     await asyncio.gather(rounds, return_exceptions=True)
 
@@ -129,7 +129,7 @@ async def test_a_name_that_is_none_is_said_and_ends_nothing():
     watch = FrontEndWatch([("prometheus..example", 9090)], 0.02, lambda *_: None)
     rounds = asyncio.create_task(watch.run())
     async with asyncio.timeout(10):
-        while watch.verdict._missed < 2:
+        while watch.health._missed < 2:
             assert not rounds.done()
             await asyncio.sleep(0.01)
     assert list(watch.described().values()) == ["prometheus..example is no host name"]
@@ -140,4 +140,4 @@ async def test_a_name_that_is_none_is_said_and_ends_nothing():
 async def test_without_targets_nothing_is_said():
     watch = FrontEndWatch([], 1, lambda *_: None)
     await watch.run()
-    assert watch.verdict.state == State.UNKNOWN
+    assert watch.health.state == HealthState.UNKNOWN

@@ -46,7 +46,7 @@ def test_every_peer_is_first_at_times():
         settings = native.Settings()
         settings.host, settings.port, settings.paths, settings.sweep = "h0", port, 1, 0
         settings.rate, settings.bind_device = 500, False
-        engine = native.Engine(settings)
+        engine = native.ProbeEngine(settings)
         engine.set_keys([bytes(16)])
         engine.configure(
             [("lo", "rail0", "127.0.0.1")],

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.mesh._probe_engine import PACKET_SIZE, Gate, encode, nic_identity, siphash24
+from fabricpulse.mesh._probe_engine import PACKET_SIZE, Gate, encode, nic_identity
 
 KEY, OTHER = bytes(range(16)), bytes(range(16, 32))
 OURS = 77  # our epoch
@@ -19,13 +19,6 @@ def gate_in_session(epoch=1000):
     gate.our_train = 5
     assert gate.take(encode(KEY, epoch, 1, 0, heard_epoch=OURS, heard_train=5)) == "accepted"
     return gate
-
-
-def test_siphash_reference_vectors():
-    """Vectors of the reference implementation (key 00..0f, message 00..n-1)."""
-    assert siphash24(bytes(range(16)), b"") == 0x726FDB47DD0E0E31
-    assert siphash24(bytes(range(16)), bytes(range(1))) == 0x74F839C593DC67FD
-    assert siphash24(bytes(range(16)), bytes(range(15))) == 0xA129CA6149BE45E5
 
 
 def test_identity_tells_host_and_device_apart():
@@ -64,9 +57,9 @@ def test_nothing_is_accepted_twice(numbers, rng):
     gate = gate_in_session()
     accepted = {(1, 0)}
     for train, position in numbers:
-        verdict = gate.take(encode(KEY, 1000, train, position))
-        assert verdict in ("accepted", "replay")
-        if verdict == "accepted":
+        answer = gate.take(encode(KEY, 1000, train, position))
+        assert answer in ("accepted", "replay")
+        if answer == "accepted":
             assert (train, position) not in accepted
             accepted.add((train, position))
 

@@ -17,7 +17,7 @@ def engine_to_nobody(**settings):
     own.host, own.port, own.bind_device = "h0", 19620, False
     for name, value in settings.items():
         setattr(own, name, value)
-    engine = native.Engine(own)
+    engine = native.ProbeEngine(own)
     engine.set_keys([bytes(16)])
     engine.configure(
         [("lo", "rail0", "127.0.0.1")],

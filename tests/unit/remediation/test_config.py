@@ -23,6 +23,10 @@ from fabricpulse.remediation.receiver.damping import hold_seconds, is_sticky
         ("guards: {cooldown: 3}", "did you mean 'cooldown_s'?"),
         ("guards: {cooldown_s: -1}", "guards.cooldown_s"),
         ("hold: {initial_s: 10, cap_s: 5}", "cap_s must not be below initial_s"),
+        (
+            "alertmanagers: ['http://u:p@am']\nhttp_client: {token_file: t}",
+            "alertmanager has a password in its URL, and http_client has another",
+        ),
         ("alertmanagers: [am:9093]", "alertmanager 'am:9093' is not an http or https URL"),
         ("alertmanagers: ['http://[::1:9093']", "invalid IPv6 URL"),
         ("alertmanagers: ['http://am:notaport']", "is not an http or https URL"),
@@ -41,7 +45,7 @@ def test_receiver(text, sentence):
     [
         ("receiver: h:9615", "receiver 'h:9615' is not an http or https URL"),
         ("receiver: http://h:99999", "port out of range"),
-        ("cert_file: a.pem", "cert_file and key_file are needed together"),
+        ("http_client: {tls_config: {cert_file: a.pem}}", "cert_file and key_file are needed together"),
         ("scan_interval_s: 0", "scan_interval_s"),
         ("mesh_url: x", "mesh_url 'x' is not an http or https URL"),
         ("mesh_url: http:///metrics", "no host"),

@@ -1,8 +1,9 @@
 """`fabricpulse clocksync coordinator`: HTTP around `fleet.Fleet`.
 
 A report waits for the solve that uses it and takes its result home in the reply. A solve starts when all members that
-were in the last one have reported, or half of `step_s` after the last that did (a tenth if few are missing), or
-`step_s` after the first that waits. Reports come by HTTP, or as datagrams on a channel that a reply by HTTP has opened.
+were in the last one have reported, or half of `round_s` after the last that did (a tenth if few are missing), or
+`round_s` after the first that waits. Reports come by HTTP, or as datagrams on a channel that a reply by HTTP has
+opened.
 """
 
 import asyncio
@@ -16,15 +17,15 @@ import msgspec
 from aiohttp import web
 
 from fabricpulse.clocksync import metrics
-from fabricpulse.clocksync.config import CoordinatorConfig
+from fabricpulse.clocksync.coordinator.config import CoordinatorConfig
+from fabricpulse.clocksync.coordinator.duplicate_hosts import NameHeldError, NameTakenError
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.clocksync.coordinator.fleet_log import FleetLog
 from fabricpulse.clocksync.coordinator.members import Member
-from fabricpulse.clocksync.coordinator.namesakes import NameHeldError, NameTakenError
 from fabricpulse.clocksync.coordinator.report_channels import ReportChannels
 from fabricpulse.clocksync.coordinator.served_membership import served_membership
 from fabricpulse.clocksync.solve.graph_solve import SolveParameters
-from fabricpulse.clocksync.wire.messages import PROTOCOL, STEP_PATH, StepReply, report_decoder
+from fabricpulse.clocksync.wire.messages import PROTOCOL, ROUND_PATH, RoundReply, report_decoder
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_membership
@@ -34,7 +35,6 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.supervision import supervised
 from fabricpulse.core.waiting import wait_at_most
-from fabricpulse.core.web.listeners import allow_connections
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.core.web.urls import host_and_port, join_host_port
@@ -98,7 +98,7 @@ class Coordinator:
             landing_links=[("/api/v1/membership", "Membership"), ("/api/v1/clocksync/status", "Status")],
         )
         router = self.server.router
-        router.add_post(STEP_PATH, self._step)
+        router.add_post(ROUND_PATH, self._step)
         router.add_get("/api/v1/membership", self._membership)
         router.add_get("/api/v1/http_sd", self._http_sd)
         router.add_get("/api/v1/clocksync/status", self._status)
@@ -119,7 +119,6 @@ class Coordinator:
         """Serves until stopped. Raises UserError when the address cannot be bound, TaskFailedError when the solver
         has ended.
         """
-        allow_connections()
         await self.server.start()
         if self._config.datagrams:
             self._open_channels()
@@ -176,7 +175,7 @@ class Coordinator:
                 self._watch_token()
 
     def _watch_token(self) -> None:
-        """Channels were opened to those who knew the token of then; with another one all have to show it."""
+        """A changed token closes every channel; each sidecar must authenticate again over HTTP."""
         if self._channels is not None and (token := self._token.token) != self._token_shown:
             self._token_shown = token
             self._channels.close_all()
@@ -188,7 +187,7 @@ class Coordinator:
             self._arrived.clear()
             await self._arrived.wait()
         first = time.monotonic()
-        deadline = first + self._config.step_s
+        deadline = first + self._config.round_s
         # Newcomers come one by one, and nobody is expected yet: solves for each of them may take half of our time.
         await asyncio.sleep(max(_GATHER_S, self._solve_s))
         while True:
@@ -199,7 +198,7 @@ class Coordinator:
             # One that has died would hold up all; half the step is enough for those that live.
             share = _PATIENCE if missing > _FEW * waiting else _PATIENCE_WITH_FEW
             self._arrived.clear()
-            if not await wait_at_most(self._arrived, min(left, share * self._config.step_s)):
+            if not await wait_at_most(self._arrived, min(left, share * self._config.round_s)):
                 return
 
     def _outstanding(self) -> tuple[int, int]:
@@ -214,7 +213,7 @@ class Coordinator:
         try:
             report = report_decoder.decode(await request.read())
         except msgspec.MsgspecError as error:
-            return web.Response(status=400, text=f"not a step report: {error}\n")
+            return web.Response(status=400, text=f"not a report of a round: {error}\n")
         if report.protocol != PROTOCOL:
             return web.Response(
                 status=400, text=f"protocol {report.protocol}, this coordinator speaks {PROTOCOL}\n"
@@ -223,7 +222,7 @@ class Coordinator:
             by_datagram = report.datagrams and self._channels is not None
             member = self.fleet.report(report, time.monotonic(), again=not by_datagram)
         except ValueError as error:
-            return web.Response(status=400, text=f"not a step report: {error}\n")
+            return web.Response(status=400, text=f"not a report of a round: {error}\n")
         except NameTakenError as error:
             return web.Response(status=409, text=f"{error}\n")
         except NameHeldError:
@@ -240,14 +239,23 @@ class Coordinator:
             return _packed(self._unplaced())
         return _packed(self._reply(member, by_datagram))
 
-    def _unplaced(self) -> StepReply:
+    def _unplaced(self) -> RoundReply:
         """To a host that is no member."""
         fleet = self.fleet
-        return StepReply(
-            fleet.solves, None, fleet.root, True, b"", "", None, fleet.generation, fleet.quorum, fleet.adrift
+        return RoundReply(
+            fleet.solves,
+            None,
+            fleet.root,
+            True,
+            b"",
+            "",
+            None,
+            fleet.generation,
+            fleet.quorum,
+            fleet.no_quorum,
         )
 
-    def _reply(self, member: Member, by_datagram: bool) -> StepReply:
+    def _reply(self, member: Member, by_datagram: bool) -> RoundReply:
         neighbours = None
         info = member.info
         # New hosts learn quickly where the others are; who knows it is not told again.
@@ -260,17 +268,17 @@ class Coordinator:
                 and other.info is not None
                 and other.info.url
             }
-        return StepReply(
+        return RoundReply(
             self.fleet.solves,
             member.line,
             self.fleet.root,
             self.fleet.needs_info(member),
-            member.verdicts,
+            member.residuals,
             member.suspect,
             neighbours,
             self.fleet.generation,
             self.fleet.quorum,
-            self.fleet.adrift,
+            self.fleet.no_quorum,
             self._channels.open(member) if by_datagram and self._channels is not None else None,
         )
 
@@ -353,13 +361,13 @@ class Coordinator:
                 "rate_ppb": line.rate_ppt * 1e-3 if line is not None else None,
                 "edges": len(m.info.edges) if m.info is not None else 0,
                 "reported_edges": m.reported_edges,
-                "misfit_edges": m.misfits,
+                "outlier_edges": m.outliers,
                 "suspect": m.suspect,
             }
             for m in sorted(fleet.members.values(), key=lambda m: m.name)
             for line in [m.line]
         ]
-        misfits = [
+        outliers = [
             {
                 "host": host,
                 "device": e.device,
@@ -367,19 +375,19 @@ class Coordinator:
                 "peer_device": e.peer_device,
                 "residual_ns": round(ns),
             }
-            for host, e, ns in fleet.misfit_edges
+            for host, e, ns in fleet.outlier_edges
         ]
         return web.json_response(
             {
                 "solves": fleet.solves,
                 "root": fleet.root,
-                "quorum": not fleet.adrift,
+                "quorum": not fleet.no_quorum,
                 "awaited_anchors": list(fleet.awaited),
-                "contested_names": list(fleet.contested),
+                "duplicate_names": list(fleet.duplicates),
                 "generation": fleet.generation,
                 "residual_p50_ns": fleet.residual_p50_ns,
                 "members": members,
-                "misfit_edges": misfits,
+                "outlier_edges": outliers,
             }
         )
 
@@ -387,14 +395,14 @@ class Coordinator:
         fleet = self.fleet
         out = Exposition()
         out.add(metrics.MEMBERS, (), len(fleet.members))
-        out.add(metrics.QUORUM, (), int(not fleet.adrift))
+        out.add(metrics.QUORUM, (), int(not fleet.no_quorum))
         out.add(metrics.UNREACHED, (), fleet.unreached)
         out.add(metrics.SOLVES, (), fleet.solves)
         out.add(metrics.SOLVE_SECONDS, (), self._solve_s)
         out.add(metrics.SOLVE_FAILURES, (), self._failures)
         out.add(metrics.SOLVE_EDGES, (), self._edges)
         out.add(metrics.RESIDUAL, (), fleet.residual_p50_ns * 1e-9)
-        out.add(metrics.MISFITS, (), fleet.misfits)
+        out.add(metrics.OUTLIERS, (), fleet.outliers)
         if self._channels is not None:
             for outcome, count in self._channels.intake.counts().items():
                 out.add(metrics.DATAGRAMS, (outcome,), count)
@@ -403,7 +411,7 @@ class Coordinator:
         return out.render(text_format)
 
 
-def _packed(reply: StepReply) -> web.Response:
+def _packed(reply: RoundReply) -> web.Response:
     return web.Response(body=_reply_encoder.encode(reply), content_type="application/msgpack")
 
 

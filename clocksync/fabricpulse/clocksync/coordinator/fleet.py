@@ -14,16 +14,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.coordinator.judging import Judge
+from fabricpulse.clocksync.coordinator.duplicate_hosts import DUPLICATE, DuplicateHostDetector, NameTakenError
+from fabricpulse.clocksync.coordinator.fault_detection import FaultDetector
 from fabricpulse.clocksync.coordinator.members import Columns, Member
-from fabricpulse.clocksync.coordinator.namesakes import CONTESTED, Namesakes, NameTakenError
 from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution, SolveParameters, solve
 from fabricpulse.clocksync.solve.quorum import Election
-from fabricpulse.clocksync.solve.solve_input import Ints, Said, edge_input
-from fabricpulse.clocksync.wire.messages import EDGE, EdgeName, Quorum, StepReport
+from fabricpulse.clocksync.solve.solve_input import Ints, RoundInput, edge_input
+from fabricpulse.clocksync.wire.messages import EDGE, EdgeName, Quorum, RoundReport
 from fabricpulse.clocksync.wire.report_table import Records, ReportTable, name_hash
 
-# Misfits that are named.
+# Outliers that are named.
 _NAMED = 20
 # Later coordinators of a list wait no longer than this one.
 _MOST_RANK = 3
@@ -45,7 +45,7 @@ class Fleet:
     right; a fleet that begins beside UTC takes hours to get there. holdover_drift_ppb : what the clocks of one part of
     a fleet, or all that follow an anchor, may do together while nobody sees it. awaited : those that are waited for
     now. gone : whose leases had run out at the last step. on_gone : called with each member that is no longer one.
-    quorum : the latest known; adrift : the last solve had none, so that its timeline may not be the fleet's.
+    quorum : the latest known; no_quorum : the last solve had none, so that its timeline may not be the fleet's.
     """
 
     lease_s: float = 10.0
@@ -60,16 +60,16 @@ class Fleet:
     generation: int = 0
     solves: int = 0
     root: str = ""
-    misfits: int = 0
-    misfit_edges: list[tuple[str, EdgeName, float]] = field(default_factory=list)
+    outliers: int = 0
+    outlier_edges: list[tuple[str, EdgeName, float]] = field(default_factory=list)
     residual_p50_ns: float = 0.0
     unreached: int = 0
     missing: int = 0
     quorum: Quorum | None = None
-    adrift: bool = False
+    no_quorum: bool = False
     awaited: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
-    _namesakes: Namesakes = field(default_factory=Namesakes)
+    _duplicate_hosts: DuplicateHostDetector = field(default_factory=DuplicateHostDetector)
     _table: ReportTable = field(default_factory=ReportTable)
     _slots: dict[str, int] = field(default_factory=dict)
     # Names by their hash: datagrams name the root so.
@@ -83,14 +83,14 @@ class Fleet:
     _peers: tuple[NDArray[np.int32], NDArray[np.intp]] | None = None
 
     def __post_init__(self) -> None:
-        self._judging = Judge(self.columns, self.stale_s)
+        self._faults = FaultDetector(self.columns, self.stale_s)
 
     @property
     def waiting(self) -> int:
         """Members whose report by HTTP waits for a solve."""
         return len(self._fresh)
 
-    def report(self, report: StepReport, now_s: float, *, again: bool = True) -> Member:
+    def report(self, report: RoundReport, now_s: float, *, again: bool = True) -> Member:
         """Takes a report and renews the lease of its host. Raises ValueError when it makes no sense, NameTakenError or
         NameHeldError when another sidecar reports under the same name, or did so just now.
 
@@ -98,12 +98,12 @@ class Fleet:
         """
         if len(report.edges) % EDGE.size:
             raise ValueError(f"{len(report.edges)} bytes of edges are no multiple of {EDGE.size}")
-        for name in ("steps", "generation", "rank"):
+        for name in ("clock_steps", "generation", "rank"):
             if not 0 <= getattr(report, name) <= _I4:
                 raise ValueError(f"{name} does not lie within 0 and {_I4}")
         member = self.members.get(report.host)
         if member is None:
-            self._namesakes.check(report.host, report.epoch, now_s, self.lease_s)
+            self._duplicate_hosts.check(report.host, report.epoch, now_s, self.lease_s)
         elif member.epoch != report.epoch:
             self._replace(member, report.epoch, now_s)
         if not self.members:
@@ -141,7 +141,7 @@ class Fleet:
         """Makes room for the next sidecar of its name, if it has gone."""
         heard_s = float(self.columns.at["received_s"][member.slot])
         try:
-            self._namesakes.replace(member.name, epoch, heard_s, now_s, self.lease_s)
+            self._duplicate_hosts.replace(member.name, epoch, heard_s, now_s, self.lease_s)
         except NameTakenError:
             self._forget(self.members.pop(member.name))
             self.generation += 1
@@ -184,7 +184,7 @@ class Fleet:
 
     def expire(self, now_s: float) -> list[str]:
         """Drops members whose lease has run out and returns their names."""
-        self._namesakes.expire(now_s, self.lease_s)
+        self._duplicate_hosts.expire(now_s, self.lease_s)
         columns = self.columns.at
         slots = np.flatnonzero(columns["joined"] & (columns["expires_s"] < now_s)).tolist()
         gone = [self._by_slot[slot].name for slot in slots]
@@ -248,39 +248,39 @@ class Fleet:
         columns["reported_edges"][rows["slot"]] = rows["edges"]
         if not len(rows):
             return None
-        said = Said.of(rows, now_s, self.holdover_drift_ppb * self.stale_s)
+        reported = RoundInput.from_reports(rows, now_s, self.holdover_drift_ppb * self.stale_s)
         self.awaited = ()
-        if not said.known.any() and self._too_early(rows, now_s - self._first_s):
+        if not reported.known.any() and self._too_early(rows, now_s - self._first_s):
             return None
         records, owner, peer = self._fits(rows)
         if not len(records):
             return None
-        host_now = said.simultaneous()
+        host_now = reported.simultaneous()
         drift_ppb = self.parameters.drift_ppb
         if rows["anchored"].any():
             # All follow an anchor, whose clock may be free by now: chronyd has died, or hears no server.
             drift_ppb = max(drift_ppb, self.holdover_drift_ppb)
-        election = self._election(rows, said, now_s)
+        election = self._election(rows, reported, now_s)
         parameters = replace(self.parameters, holdover_drift_ppb=self.holdover_drift_ppb)
         edges = edge_input(records, owner, peer, host_now)
         slots = rows["slot"]
-        hosts = self._judging.trusted(said.hosts(host_now, drift_ppb), slots)
+        hosts = self._faults.trusted(reported.hosts(host_now, drift_ppb), slots)
         solution = solve(hosts, edges, election, parameters)
         if not hosts.known.all():
             # Newcomers were only placed by when their report came in; now it is known what their clocks show.
-            said.place(solution, host_now)
-            host_now = said.simultaneous()
+            reported.place(solution, host_now)
+            host_now = reported.simultaneous()
             edges = edge_input(records, owner, peer, host_now)
-            hosts = self._judging.trusted(said.hosts(host_now, drift_ppb), slots)
+            hosts = self._faults.trusted(reported.hosts(host_now, drift_ppb), slots)
             solution = solve(hosts, edges, election, parameters)
-        jumped = self._judging.watch(rows, hosts, host_now, solution, now_s)
+        jumped = self._faults.watch(rows, hosts, host_now, solution, now_s)
         if (jumped & rows["anchored"]).any():
             # The fleet need not follow it even once.
-            hosts = self._judging.trusted(said.hosts(host_now, drift_ppb), slots)
+            hosts = self._faults.trusted(reported.hosts(host_now, drift_ppb), slots)
             solution = solve(hosts, edges, election, parameters)
         self._take_quorum(rows, hosts, host_now, solution, election.quorum)
         self._deliver(rows, host_now, solution)
-        self._judge(rows, records["edge"], edges, solution, now_s)
+        self._assess(rows, records["edge"], edges, solution, now_s)
         return solution
 
     def heard(self, now_s: float) -> int:
@@ -288,8 +288,8 @@ class Fleet:
         columns = self.columns.at
         return int((columns["joined"] & (now_s - columns["received_s"] <= self.stale_s / 2)).sum())
 
-    def _election(self, rows: Records, said: Said, now_s: float) -> Election:
-        fleet_ns = said.fleet_ns()
+    def _election(self, rows: Records, reported: RoundInput, now_s: float) -> Election:
+        fleet_ns = reported.fleet_ns()
         election = Election.of(
             rows,
             self.columns.at["name"][rows["slot"]],
@@ -315,8 +315,8 @@ class Fleet:
         self, rows: Records, hosts: Hosts, host_now: Ints, solution: Solution, latest: Quorum | None
     ) -> None:
         """Remembers what the timeline rests on now, if it is the fleet's."""
-        self.quorum, self.adrift = latest, not solution.whole
-        if self.adrift:
+        self.quorum, self.no_quorum = latest, not solution.has_quorum
+        if self.no_quorum:
             return
         self.root = self._by_slot[int(rows["slot"][solution.root])].name
         in_main = solution.component == solution.main
@@ -417,30 +417,30 @@ class Fleet:
         ):
             rows[name][begun] = columns[column][rows["slot"][begun]]
 
-    def _judge(
+    def _assess(
         self, rows: Records, numbers: NDArray[np.uint16], edges: Edges, solution: Solution, now_s: float
     ) -> None:
-        """Names the edges that do not fit, and the hosts that are not to be trusted."""
-        misfit = self._judging.judge(rows, numbers, edges, solution, now_s)
+        """Finds the outlier edges and the suspected hosts."""
+        outlier = self._faults.assess(rows, numbers, edges, solution, now_s)
         size = np.abs(solution.residual_ns)
         self.residual_p50_ns = float(np.median(size))
-        self.misfits = int(misfit.sum())
-        worst = np.flatnonzero(misfit)
+        self.outliers = int(outlier.sum())
+        worst = np.flatnonzero(outlier)
         worst = worst[np.argsort(-size[worst])][:_NAMED]
-        self.misfit_edges = [
+        self.outlier_edges = [
             (member.name, member.info.edges[int(numbers[e])], float(solution.residual_ns[e]))
             for e in worst
             if (member := self._by_slot[int(rows["slot"][edges.i[e]])]).info is not None
         ]
 
     @property
-    def contested(self) -> tuple[str, ...]:
+    def duplicates(self) -> tuple[str, ...]:
         """Names under which two hosts report, neither of which is a member."""
-        return self._namesakes.contested
+        return self._duplicate_hosts.duplicates
 
     def suspects(self) -> dict[str, str]:
-        """Why, for each member that is not to be trusted, and each name that two hosts report under."""
+        """The reason, for each suspected member, and each name that two hosts report under."""
         columns = self.columns.at
         slots = np.flatnonzero(columns["joined"] & (columns["suspect"] > 0)).tolist()
         suspects = {(member := self._by_slot[slot]).name: member.suspect for slot in slots}
-        return suspects | dict.fromkeys(self.contested, CONTESTED)
+        return suspects | dict.fromkeys(self.duplicates, DUPLICATE)

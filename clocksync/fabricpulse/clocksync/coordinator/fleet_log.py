@@ -62,10 +62,10 @@ class FleetLog:
             self._first_s = now_s
         if fleet.quorum is None:
             return
-        if not fleet.adrift:
+        if not fleet.no_quorum:
             if self._lost_s is not None:
                 log.info(
-                    "quorum regained: fleet time is that of the fleet again",
+                    "quorum regained",
                     hosts=fleet.quorum.hosts,
                     root=fleet.quorum.root,
                     after_s=round(now_s - self._lost_s, 1),
@@ -75,9 +75,9 @@ class FleetLog:
         elif self._lost_s is None and (self._had_quorum or now_s - self._first_s > fleet.lease_s):
             self._lost_s = now_s
             log.warning(
-                "quorum lost: most of the fleet, or every host that carried UTC, is out of reach; what is left goes on "
-                "alone with growing error bounds. If the others are gone for good, restart all sidecars of this part, "
-                "then its coordinators",
+                "quorum lost: most of the fleet, or every anchor, is unreachable; the hosts of this partition are in "
+                "holdover. If the others are gone for good, restart all sidecars of this partition, then its "
+                "coordinators",
                 hosts=fleet.heard(now_s),
                 were=fleet.quorum.hosts,
                 carried_utc=fleet.quorum.anchored,
@@ -91,8 +91,8 @@ class FleetLog:
         news = [name for name, reason in suspects.items() if before.get(name) != reason]
         over = [name for name in before if name not in suspects and name in self._fleet.members]
         for name in news[:_SUSPECTS]:
-            log.warning("this host is not to be trusted", member=name, reason=suspects[name])
+            log.warning("host suspected of being faulty", member=name, reason=suspects[name])
         for name in over[:_SUSPECTS]:
-            log.info("nothing is wrong with this host any more", member=name)
+            log.info("host no longer suspected", member=name)
         if (more := max(len(news), len(over)) - _SUSPECTS) > 0:
             log.warning("and more hosts: see `fabricpulse clocksync status`", hosts=more)

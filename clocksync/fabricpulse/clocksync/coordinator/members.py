@@ -7,15 +7,15 @@ host would cost a step more than the solve.
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.solve.suspicion import SUSPICIONS
 from fabricpulse.clocksync.wire.messages import HostInfo, Line
+from fabricpulse.clocksync.wire.suspicions import SUSPICIONS
 
 # told : generation of the fleet in which the host was last told where its neighbours are; moved : in which the host
-# itself last said that its neighbours find it somewhere else. info : generation of its HostInfo, -1 without.
-# name : its name_hash. rested : the last solve that spoke for the fleet rested on it, among others. jump_ns : how far
-# its stamps have jumped though its clock has not, by the correction (fleet minus host). placed_s, stepped_s : when a
-# solve last placed it, and first after a step of its clock. jumped_s, misfit_s, utc_s : when each suspicion last had a
-# reason; utc : which of the two of anchors it was.
+# itself last said that its neighbours find it somewhere else. info : generation of its HostInfo, -1 without. name : its
+# name_hash. rested : the last solve that spoke for the fleet rested on it, among others. jump_ns : how far its stamps
+# have jumped though its clock has not, by the correction (fleet minus host). placed_s, stepped_s : when a solve last
+# placed it, and first after a step of its clock. jumped_s, outlying_s, utc_s : when each suspicion last had a reason;
+# utc : which of the two of anchors it was.
 COLUMNS = np.dtype(
     [
         ("expires_s", "f8"),
@@ -23,7 +23,7 @@ COLUMNS = np.dtype(
         ("placed_s", "f8"),
         ("stepped_s", "f8"),
         ("jumped_s", "f8"),
-        ("misfit_s", "f8"),
+        ("outlying_s", "f8"),
         ("utc_s", "f8"),
         ("jump_ns", "f8"),
         ("bound_ns", "f8"),
@@ -31,14 +31,14 @@ COLUMNS = np.dtype(
         ("correction_ns", "i8"),
         ("rate_ppt", "i8"),
         ("line_bound_ns", "i8"),
-        ("steps", "i8"),
+        ("clock_steps", "i8"),
         ("info", "i8"),
         ("generation", "i8"),
         ("told", "i8"),
         ("moved", "i8"),
         ("name", "u8"),
-        ("verdicts", "u4", (2,)),
-        ("misfits", "i4"),
+        ("residuals", "u4", (2,)),
+        ("outliers", "i4"),
         ("reported_edges", "i4"),
         ("joined", "?"),
         ("placed", "?"),
@@ -50,11 +50,11 @@ COLUMNS = np.dtype(
 
 
 class Columns:
-    """One entry of COLUMNS a slot, and the verdicts of the last solve, which `verdicts` is begin and end in."""
+    """One entry of COLUMNS a slot, and the residuals of the last solve, which `residuals` is begin and end in."""
 
     def __init__(self) -> None:
         self.at: NDArray[np.void] = np.zeros(0, COLUMNS)
-        self.verdicts = b""
+        self.residuals = b""
 
     def make_room(self, slots: int) -> None:
         """At least `slots` entries."""
@@ -67,7 +67,7 @@ class Columns:
         """As of a host that has said nothing yet."""
         self.at[slot] = np.zeros((), COLUMNS)
         self.at["bound_ns"][slot] = np.nan
-        for name in ("placed_s", "stepped_s", "jumped_s", "misfit_s", "utc_s"):
+        for name in ("placed_s", "stepped_s", "jumped_s", "outlying_s", "utc_s"):
             self.at[name][slot] = -np.inf
         self.at["info"][slot] = self.at["told"][slot] = -1
 
@@ -96,10 +96,10 @@ class Member:
         )
 
     @property
-    def verdicts(self) -> bytes:
-        """Records of VERDICT, of the edges that its last report was about."""
-        begin, end = self._columns.at["verdicts"][self.slot]
-        return self._columns.verdicts[begin:end]
+    def residuals(self) -> bytes:
+        """Records of RESIDUAL, of the edges that its last report was about."""
+        begin, end = self._columns.at["residuals"][self.slot]
+        return self._columns.residuals[begin:end]
 
     @property
     def usable(self) -> bool:
@@ -109,13 +109,13 @@ class Member:
 
     @property
     def suspect(self) -> str:
-        """Why its stamps are not to be trusted, "" if they are."""
+        """Why it is suspected of being faulty, "" if it is not."""
         return SUSPICIONS[self._columns.at["suspect"][self.slot]]
 
     @property
-    def misfits(self) -> int:
+    def outliers(self) -> int:
         """Of its edges."""
-        return int(self._columns.at["misfits"][self.slot])
+        return int(self._columns.at["outliers"][self.slot])
 
     @property
     def reported_edges(self) -> int:

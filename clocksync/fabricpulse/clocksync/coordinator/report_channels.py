@@ -15,11 +15,11 @@ from fabricpulse.clocksync._report_intake import ReportIntake
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.clocksync.coordinator.members import Member
 from fabricpulse.clocksync.wire.datagram import (
-    ADRIFT,
     ARRIVAL_DTYPE,
     HAS_LINE,
     HAS_QUORUM,
     NEWS,
+    NO_QUORUM,
     QUORUM_ANCHORED,
     REPLY_DTYPE,
     RESEND_INFO,
@@ -101,13 +101,13 @@ class ReportChannels:
         replies["suspect"] = at["suspect"]
         ignorant = (at["info"] < 0) | (at["info"] != at["generation"])
         replies["flags"] = HAS_LINE * at["placed"] + RESEND_INFO * ignorant + NEWS * self._news(slots)
-        replies["flags"] += ADRIFT * self._fleet.adrift
+        replies["flags"] += NO_QUORUM * self._fleet.no_quorum
         quorum = self._fleet.quorum
         if quorum is not None and quorum.root:
             replies["flags"] += HAS_QUORUM + QUORUM_ANCHORED * quorum.anchored
             replies["quorum_s"], replies["quorum_hosts"] = quorum.moment_s, quorum.hosts
         return self.intake.answer(
-            replies.tobytes(), at["verdicts"].tobytes(), self._fleet.columns.verdicts, self._fleet.root
+            replies.tobytes(), at["residuals"].tobytes(), self._fleet.columns.residuals, self._fleet.root
         )
 
     def _news(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:

@@ -1,6 +1,6 @@
 """What the trains of one edge say about the two clocks: offset, rate, and how wrong that can be.
 
-Steps, each of which knows how to do with less: (1) points from trains with all stamps; (2) the coded-pair
+Stages; each degrades gracefully when samples are few: (1) points from trains with all stamps; (2) the coded-pair
 filter: the two last packets of a train left so close together that a queue on the way changes their distance,
 so a train whose distance survived met no queue; the guard band is as narrow as enough trains allow; (3) the
 separating line through what is left; (4) the hard bound by causality: no packet arrives before it was sent.
@@ -146,7 +146,7 @@ class EdgeFit:
 
     def at(self, t_ns: int) -> int:
         """Offset extrapolated to our host time `t_ns`, ns."""
-        # A float would know the offset of a clock of 1970 to 256 ns.
+        # float64 has 256 ns resolution at Unix-epoch magnitudes; keep integers.
         return self.offset_ns + round(self.rate_ppb * 1e-9 * (t_ns - self.t_ns))
 
 

@@ -8,8 +8,8 @@ either direction, or of both, were slow by 2 e together, and the level is wrong 
 round: a gap narrower than usual tells of late transmit stamps. So a quiet second counts much and a bad one hardly. The
 level only finds the place and notices a clock that has changed; once the offset is known to some widths of a floor, the
 packets themselves are asked (floor_likelihood.py), which say more, and how restless the clocks are is learned from what
-they say (wander.py). The bound owes nothing to all this: it is causality
-around whatever line comes out.
+they say (wander.py). The error bound does not
+depend on the filter; it follows from causality alone.
 """
 
 from collections import deque
@@ -94,9 +94,9 @@ class EdgeFilter:
         """Takes a window and returns the fit that takes the past into account, valid at the window's end."""
         behind = (fit.t_last_ns - fit.t_ns) * 1e-9
         if self.windows:
-            step_s = (fit.t_last_ns - self.t_ns) * 1e-9
+            elapsed_s = (fit.t_last_ns - self.t_ns) * 1e-9
             self._predict(fit.t_last_ns)
-            self._take(fit, step_s)
+            self._take(fit, elapsed_s)
         if not self.windows:
             self.t_ns, self.base_ns = fit.t_last_ns, fit.offset_ns
             self.offset_ns, self.rate_ppb = fit.rate_ppb * behind, fit.rate_ppb
@@ -110,10 +110,10 @@ class EdgeFilter:
             self._extremes.popleft()
         return self._result(fit, behind)
 
-    def _take(self, fit: EdgeFit, step_s: float) -> None:
+    def _take(self, fit: EdgeFit, elapsed_s: float) -> None:
         """Weighs what a window says against what is known; clears the filter if both cannot be true."""
         # Windows overlap: the same trains come back in the next, and must not count as new each time.
-        overlap = max(1.0, fit.window_s / max(step_s, 0.05))
+        overlap = max(1.0, fit.window_s / max(elapsed_s, 0.05))
         at_ns, offset_ns, variance = fit.t_ns, fit.offset_ns, fit.sigma_ns**2 * overlap
         level, usual, scatter = fit.level, np.nan, np.inf
         if level is not None:
@@ -129,14 +129,14 @@ class EdgeFilter:
             self.resets += 1
             self.clear()
             return
-        if scatter < np.inf and fit.fresh is not None and self._ask(fit.fresh, usual, scatter, step_s):
+        if scatter < np.inf and fit.fresh is not None and self._ask(fit.fresh, usual, scatter, elapsed_s):
             return
         ahead = (at_ns - self.t_ns) * 1e-9
         self._measure(1.0, ahead, float(offset_ns - self.base_ns), variance)
         if level is None and fit.rate_sigma_ppb < np.inf:
             self._measure(0.0, 1.0, fit.rate_ppb, fit.rate_sigma_ppb**2 * overlap)
 
-    def _ask(self, fresh: Fresh, usual: float, scatter: float, step_s: float) -> bool:
+    def _ask(self, fresh: Fresh, usual: float, scatter: float, elapsed_s: float) -> bool:
         """Takes what the packets themselves say; False if the offset is not yet known well enough to ask them."""
         if not len(fresh.upper) or not len(fresh.lower):
             return False
@@ -147,7 +147,7 @@ class EdgeFilter:
         here = float(fresh.base_ns - self.base_ns) - self.offset_ns
         upper = fresh.upper + here - self.rate_ppb * (fresh.upper_t + shift_s)
         lower = self.rate_ppb * (fresh.lower_t + shift_s) - here - fresh.lower
-        shift = self._floors.shift(upper, lower, before, usual, scatter, step_s)
+        shift = self._floors.shift(upper, lower, before, usual, scatter, elapsed_s)
         if shift is None:
             return False
         self._wander.corrected(shift.mean_ns / float(np.sqrt(before)))

@@ -101,19 +101,19 @@ class FloorLikelihood:
         variance: float,
         usual_ns: float,
         scatter_ns: float,
-        step_s: float,
+        elapsed_s: float,
     ) -> Shift | None:
         """What packets say of an offset that is known to `variance`; None if that is too little to ask them.
 
         upper_ns, lower_ns : delays, ns, by the predicted offset; lower ones from the peer to us. usual_ns, scatter_ns :
-        half of the round trip as the fastest packets tell it. step_s : seconds since the last call.
+        half of the round trip as the fastest packets tell it. elapsed_s : seconds since the last call.
         """
         width = self.width_ns
         lost = _FLOOR_LOST * width + 3 * scatter_ns
         if self.half_gap_ns is None or abs(self.half_gap_ns - usual_ns) > lost:
             self.half_gap_ns = usual_ns
             self.variance = (_FLOOR_SIGMA * width) ** 2 + scatter_ns**2
-        self.variance += _FLOOR_WANDER_NS**2 * step_s
+        self.variance += _FLOOR_WANDER_NS**2 * elapsed_s
         span = 5.0 * sqrt(variance + self.variance) + 2.4 * width
         if span > _WIDEST * width or not len(upper_ns) or not len(lower_ns):
             return None

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fabricpulse.clocksync.sidecar.host_line import Instant
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.clock_page import ClockPage, ClockStatus
 from fabricpulse.core.shm.mapping import create_mapping, file_identity, reopen_mapping
@@ -54,7 +54,9 @@ class ClockBoundData:
     status: int
 
 
-def from_page(page: ClockPage, now: Instant, monotonic_ns: int, holdover_drift_ppb: int) -> ClockBoundData:
+def from_page(
+    page: ClockPage, now: CrossTimestamp, monotonic_ns: int, holdover_drift_ppb: int
+) -> ClockBoundData:
     """The segment for `now`, which was CLOCK_MONOTONIC_COARSE `monotonic_ns`."""
     fleet = page.at(now.raw_ns)
     # Unlike the page, the segment is used for 1,000 s after the death of its writer: its bound grows as in holdover
@@ -91,7 +93,7 @@ class ClockBoundWriter:
         """True when the path names our segment no more: somebody has removed it, and new clients find none."""
         return file_identity(self.path) != self._identity
 
-    def publish(self, page: ClockPage, now: Instant, holdover_drift_ppb: int) -> None:
+    def publish(self, page: ClockPage, now: CrossTimestamp, holdover_drift_ppb: int) -> None:
         """Publishes the state of `page` at `now`. holdover_drift_ppb : what the fleet clock may drift without us."""
         coarse_ns = time.clock_gettime_ns(_CLOCK_MONOTONIC_COARSE)
         self.write(from_page(page, now, coarse_ns, holdover_drift_ppb))

@@ -1,12 +1,11 @@
 """Who else on this host gets fleet time: a ClockBound segment, chronyd. The host clock is never steered from here."""
 
-import time
 from pathlib import Path
 
-from fabricpulse.clocksync.config import OutputsConfig
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.outputs.chrony_refclock import ChronySock, NtpShm
 from fabricpulse.clocksync.outputs.clockbound import ClockBoundWriter
-from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.clocksync.outputs.config import OutputsConfig
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.run_dir import clock_page_path
@@ -42,12 +41,12 @@ class Outputs:
                     "or see who owns it with ipcs -m"
                 ) from error
 
-    def publish(self, page: ClockPage, clock: HostClock, holdover_drift_ppb: int) -> None:
+    def publish(self, page: ClockPage, now: CrossTimestamp, holdover_drift_ppb: int) -> None:
         """Restates the ClockBound segment. holdover_drift_ppb : of the fleet clock."""
         if self.clockbound is not None:
             if self.clockbound.gone():
                 self._renew_segment(self.clockbound.path)
-            self.clockbound.publish(page, clock.instant(), holdover_drift_ppb)
+            self.clockbound.publish(page, now, holdover_drift_ppb)
 
     def _renew_segment(self, path: Path) -> None:
         """Makes the segment again that somebody has removed; where that cannot be, the next call tries again."""
@@ -57,23 +56,21 @@ class Outputs:
             if "clockbound" not in self._missing:
                 self._missing.add("clockbound")
                 log.error(
-                    "somebody removed the ClockBound segment, and it cannot be made again: make its directory again, "
-                    "writable for this user",
+                    "ClockBound segment was deleted and cannot be recreated; recreate its directory, writable for this "
+                    "user",
                     path=str(path),
                     reason=error.strerror or str(error),
                 )
         else:
             self._missing.discard("clockbound")
-            log.warning("somebody removed the ClockBound segment: here is another", path=str(path))
+            log.warning("ClockBound segment was deleted; recreated", path=str(path))
 
-    def feed(self, page: ClockPage, clock: HostClock) -> None:
-        """Gives reference clocks a sample. To be called only while synchronised: in holdover chronyd then falls back
-        to its other sources.
+    def feed(self, page: ClockPage, kernel_ns: int, host_ns: int) -> None:
+        """Gives reference clocks a sample of the moment when the kernel's CLOCK_REALTIME was `kernel_ns`, and the host
+        clock, which differs from it in the lab only, `host_ns`.
+
+        To be called only while synchronised: in holdover chronyd then falls back to its other sources.
         """
-        if not self.refclocks:
-            return
-        kernel_ns = time.time_ns()
-        host_ns = clock.from_kernel(kernel_ns)
         fleet = page.convert(host_ns)
         for name, refclock in self.refclocks.items():
             failed = refclock.failed

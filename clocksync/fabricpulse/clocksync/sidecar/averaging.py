@@ -9,7 +9,7 @@ is right they grow, as they must. Pure.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fabricpulse.clocksync.sidecar.fleet_clock import Correction
+from fabricpulse.clocksync.clock.fleet_clock import Correction
 
 
 @dataclass(frozen=True)

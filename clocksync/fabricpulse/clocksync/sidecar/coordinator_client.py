@@ -1,4 +1,4 @@
-"""How a sidecar reports: to all coordinators, following one of them (following.py).
+"""How a sidecar reports: to all coordinators, following one of them (coordinator_selection.py).
 
 All coordinators get all reports, so each of them always has the whole fleet, and hosts that reach different ones still
 keep one timeline: it travels with the reports. A list of which only one is asked would split the fleet whenever one
@@ -15,14 +15,18 @@ from collections.abc import Callable, Sequence
 import aiohttp
 import msgspec
 
+from fabricpulse.clocksync.sidecar.coordinator_selection import (
+    CoordinatorHealth,
+    last_quorum,
+    select_coordinator,
+)
 from fabricpulse.clocksync.sidecar.datagram_client import DatagramClient
-from fabricpulse.clocksync.sidecar.following import Standing, followed, last_quorum
 from fabricpulse.clocksync.wire.datagram import fits
 from fabricpulse.clocksync.wire.messages import (
-    STEP_PATH,
+    ROUND_PATH,
     Quorum,
-    StepReply,
-    StepReport,
+    RoundReply,
+    RoundReport,
     reply_decoder,
     report_encoder,
 )
@@ -34,7 +38,7 @@ log = get_logger(__name__)
 _NEVER_S = -1e9
 
 
-class _Peer(Standing):
+class _Peer(CoordinatorHealth):
     """One coordinator."""
 
     def __init__(self, url: str) -> None:
@@ -95,8 +99,8 @@ class CoordinatorClient:
         self,
         session: aiohttp.ClientSession,
         urls: Sequence[str],
-        report: Callable[[bool], StepReport],
-        take: Callable[[StepReply, bool], None],
+        report: Callable[[bool], RoundReport],
+        take: Callable[[RoundReply, bool], None],
         *,
         wait_s: float,
         follow_s: float,
@@ -140,8 +144,8 @@ class CoordinatorClient:
         self,
         session: aiohttp.ClientSession,
         peer: _Peer,
-        report: Callable[[bool], StepReport],
-        take: Callable[[StepReply, bool], None],
+        report: Callable[[bool], RoundReport],
+        take: Callable[[RoundReply, bool], None],
     ) -> None:
         """A fault in what is said to one coordinator is logged, and keeps nobody from the others or the neighbours."""
         try:
@@ -154,8 +158,8 @@ class CoordinatorClient:
         self,
         session: aiohttp.ClientSession,
         peer: _Peer,
-        report: Callable[[bool], StepReport],
-        take: Callable[[StepReply, bool], None],
+        report: Callable[[bool], RoundReport],
+        take: Callable[[RoundReply, bool], None],
     ) -> None:
         reply = await self._send(peer, report) if not peer.resend_info else None
         if reply is None:
@@ -180,9 +184,9 @@ class CoordinatorClient:
         now_s = time.monotonic()
         if not peer.up:
             log.info("a coordinator answers", url=peer.url)
-        peer.heard(reply, now_s)
+        peer.answered(reply, now_s)
         peer.resend_info = peer.resend_info or reply.resend_info
-        leader = followed(self._peers, now_s, self._follow_s, placed=self._placed)
+        leader = select_coordinator(self._peers, now_s, self._follow_s, placed=self._placed)
         follow = leader is None or leader is peer
         self.quorum = last_quorum(self._peers) or self.quorum
         self._placed = self._placed or (follow and reply.line is not None)
@@ -191,18 +195,18 @@ class CoordinatorClient:
         except ValueError as error:
             log.exception("the coordinator's reply is malformed", url=peer.url, reason=str(error))
 
-    async def _send(self, peer: _Peer, report: Callable[[bool], StepReport]) -> StepReply | None:
+    async def _send(self, peer: _Peer, report: Callable[[bool], RoundReport]) -> RoundReply | None:
         """The reply to a report by datagram; None when it has to go by HTTP."""
         sent = msgspec.structs.replace(report(False), rank=self._peers.index(peer))
         if not peer.datagrams.ready(sent):
             return None
         return await peer.datagrams.report(sent, self._timeout_s)
 
-    async def _post(self, session: aiohttp.ClientSession, peer: _Peer, body: bytes) -> StepReply | None:
+    async def _post(self, session: aiohttp.ClientSession, peer: _Peer, body: bytes) -> RoundReply | None:
         reason = ""
         try:
             async with session.post(
-                peer.url.rstrip("/") + STEP_PATH, data=body, headers=self._token.header
+                peer.url.rstrip("/") + ROUND_PATH, data=body, headers=self._token.header
             ) as response:
                 if response.status == 200:
                     reply = reply_decoder.decode(await response.read())

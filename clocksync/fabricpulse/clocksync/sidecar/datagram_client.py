@@ -12,7 +12,7 @@ import time
 from urllib.parse import urlsplit
 
 from fabricpulse.clocksync.wire.datagram import Reset, fits, pack_request, unpack_reply
-from fabricpulse.clocksync.wire.messages import Channel, Quorum, StepReply, StepReport
+from fabricpulse.clocksync.wire.messages import Channel, Quorum, RoundReply, RoundReport
 
 # Seconds that a channel is used; half as long again at random, so that a fleet does not come back all at once.
 _LIFE_S = 600.0
@@ -36,7 +36,7 @@ class DatagramClient(asyncio.DatagramProtocol):
         self._channel: Channel | None = None
         self._transport: asyncio.DatagramTransport | None = None
         self._sequence = secrets.randbits(48)
-        self._answer: asyncio.Future[tuple[StepReply, bool]] | None = None
+        self._answer: asyncio.Future[tuple[RoundReply, bool]] | None = None
         self._root = ""
         self._quorum: Quorum | None = None
         self._opened_s = 0.0
@@ -51,13 +51,13 @@ class DatagramClient(asyncio.DatagramProtocol):
         """False while datagrams are known not to pass."""
         return time.monotonic() >= self._paused_until_s
 
-    def ready(self, report: StepReport) -> bool:
+    def ready(self, report: RoundReport) -> bool:
         """Whether `report` should go this way."""
         if self._channel is None or not fits(report):
             return False
         return time.monotonic() - self._opened_s < self._life_s and not self._news
 
-    async def open(self, reply: StepReply) -> None:
+    async def open(self, reply: RoundReply) -> None:
         """Takes the channel of a reply by HTTP, if it has one; the one of before has ended in any case."""
         self.close()
         self.lost = False
@@ -86,7 +86,7 @@ class DatagramClient(asyncio.DatagramProtocol):
             self._transport.close()
             self._transport = None
 
-    async def report(self, report: StepReport, timeout_s: float) -> StepReply | None:
+    async def report(self, report: RoundReport, timeout_s: float) -> RoundReply | None:
         """The reply; None when none came in `timeout_s`, or none will: the channel has then ended."""
         if self._channel is None or self._transport is None:
             return None

@@ -4,8 +4,8 @@ instant.
 
 import time
 
-from fabricpulse.clocksync._clocks import read_together
-from fabricpulse.clocksync.sidecar.host_line import Instant
+from fabricpulse.clocksync._cross_timestamp import cross_timestamp
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.core.shm.virtual_clock import VirtualClock, open_virtual_clock
 
 
@@ -19,15 +19,15 @@ class HostClock:
         """The host clock, ns since 1970."""
         return self.from_kernel(time.time_ns())
 
-    def instant(self, tries: int = 40) -> Instant:
+    def cross_timestamp(self, tries: int = 40) -> CrossTimestamp:
         """Both clocks at one moment: the mean of those of `tries` readings that were hardly slower than the fastest,
         good to 0.3 ns on a quiet machine.
 
         The first pay for caches that went cold while the program slept. Raises ValueError when `tries` is not
         positive, RuntimeError when the raw clock ran backward in all of them.
         """
-        real_ns, raw_ns = read_together(tries)
-        return Instant(self.from_kernel(real_ns), raw_ns)
+        real_ns, raw_ns = cross_timestamp(tries)
+        return CrossTimestamp(self.from_kernel(real_ns), raw_ns)
 
     def from_kernel(self, kernel_ns: int) -> int:
         """What the host clock shows when the kernel's CLOCK_REALTIME is `kernel_ns`."""

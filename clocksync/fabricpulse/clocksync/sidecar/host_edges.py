@@ -1,4 +1,4 @@
-"""The edges of this host: from the probe ring to fits, reports and verdicts."""
+"""The edges of this host: from the probe ring to fits, reports and residuals."""
 
 import math
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters
+from fabricpulse.clocksync.edge.ownership import is_ours
 from fabricpulse.clocksync.edge.samples import SampleReader
-from fabricpulse.clocksync.edge.share import is_ours
 from fabricpulse.clocksync.edge.window import EdgeWindow
-from fabricpulse.clocksync.wire.messages import EdgeName, EdgeReport, EdgeVerdict
+from fabricpulse.clocksync.wire.messages import EdgeName, EdgeReport, EdgeResidual
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.shm.mapping import LayoutError
 
@@ -23,14 +23,14 @@ _BACKLOG = 1 << 14
 
 @dataclass
 class HostEdge:
-    """One edge. ours : this end reports it (edge_share); the other end's fit is as good."""
+    """One edge. ours : this end reports it (ownership.py); the other end's fit is as good."""
 
     name: EdgeName
     generation: int
     ours: bool
     window: EdgeWindow
     fit: EdgeFit | None = None
-    verdict: EdgeVerdict | None = None
+    residual: EdgeResidual | None = None
 
 
 class HostEdges:
@@ -186,11 +186,11 @@ class HostEdges:
         return tuple(edge.name for edge in self._by_index.values())
 
     def fits(self) -> list[EdgeFit]:
-        """The fits of the last step."""
+        """The fits of the last round."""
         return [edge.fit for edge in self._by_index.values() if edge.fit is not None]
 
     def reports(self) -> list[EdgeReport]:
-        """The fits of the last step, for the wire."""
+        """The fits of the last round, for the wire."""
         return [
             EdgeReport(
                 t_ns=fit.t_ns,
@@ -207,9 +207,9 @@ class HostEdges:
             if (fit := edge.fit) is not None
         ]
 
-    def take_verdicts(self, verdicts: list[EdgeVerdict]) -> None:
+    def take_residuals(self, residuals: list[EdgeResidual]) -> None:
         """What the coordinator says of the edges that were reported."""
         edges = list(self._by_index.values())
-        for verdict in verdicts:
-            if verdict.edge < len(edges):
-                edges[verdict.edge].verdict = verdict
+        for residual in residuals:
+            if residual.edge < len(edges):
+                edges[residual.edge].residual = residual

@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from fabricpulse.clocksync.clock.fleet_clock import Correction
 from fabricpulse.clocksync.edge.estimator import EdgeFit
 from fabricpulse.clocksync.sidecar.averaging import NeighbourView, average
-from fabricpulse.clocksync.sidecar.fleet_clock import Correction
 from fabricpulse.clocksync.wire.messages import LINE_PATH, EdgeName, Line, LineReply, line_decoder
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.log import get_logger

@@ -1,4 +1,4 @@
-"""The file of the clock page: taken over from the sidecar before, and made again when somebody removes it."""
+"""The file of the clock page: taken over from the previous sidecar, and recreated when somebody deletes it."""
 
 from pathlib import Path
 
@@ -35,18 +35,18 @@ class PageFile:
             if self._refused != (reason := error.strerror or str(error)):
                 self._refused = reason
                 log.error(
-                    "somebody removed the clock page, and it cannot be made again: programs that start now find no "
-                    "fleet time; make the run directory again, writable for this user (systemd-tmpfiles --create)",
+                    "clock page was deleted and cannot be recreated: programs that start now find no fleet time; "
+                    "recreate the run directory, writable for this user (systemd-tmpfiles --create)",
                     path=str(self._path),
                     reason=reason,
                 )
         else:
             self._refused = ""
-            log.warning("somebody removed the clock page: here is another", path=str(self._path))
+            log.warning("clock page was deleted; recreated", path=str(self._path))
 
 
-def page_of_before(path: Path) -> ClockPage | None:
-    """The page of the sidecar that was here before, if it left one that can be read."""
+def previous_page(path: Path) -> ClockPage | None:
+    """The page that the previous sidecar left, if it can be read."""
     try:
         reader = ClockPageReader(path)
     except (OSError, LayoutError):

@@ -1,6 +1,6 @@
 """`fabricpulse clocksync sidecar`: samples in, fleet time out.
 
-Three tasks: `_tick` (4 a second) watches the host clock and keeps the page alive; `_steps` fits the edges,
+Three tasks: `_tick` (4 a second) watches the host clock and keeps the page alive; `_rounds` fits the edges,
 reports and applies what comes back; the web server answers scrapes, people and neighbours. All thinking is in
 pure modules.
 """
@@ -15,14 +15,14 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from fabricpulse.clocksync.config import SidecarConfig
+from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock
 from fabricpulse.clocksync.outputs.outputs import Outputs
+from fabricpulse.clocksync.sidecar.config import SidecarConfig
 from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
-from fabricpulse.clocksync.sidecar.fleet_clock import Correction, FleetClock
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.clocksync.sidecar.host_edges import HostEdges
 from fabricpulse.clocksync.sidecar.neighbours import NeighbourBook, ask_lines, consensus, own_url
-from fabricpulse.clocksync.sidecar.page_file import PageFile, page_of_before
+from fabricpulse.clocksync.sidecar.page_file import PageFile, previous_page
 from fabricpulse.clocksync.sidecar.system_anchor import system_anchor
 from fabricpulse.clocksync.sidecar.view import SidecarHistory, SidecarView
 from fabricpulse.clocksync.wire.messages import (
@@ -32,10 +32,10 @@ from fabricpulse.clocksync.wire.messages import (
     Line,
     LineReply,
     NicInfo,
-    StepReply,
-    StepReport,
+    RoundReply,
+    RoundReport,
     pack_edges,
-    unpack_verdicts,
+    unpack_residuals,
 )
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime
@@ -57,8 +57,8 @@ _NS = 1_000_000_000
 _TICK_S = 0.25
 # Stamps of a train are together so long after it was sent, at the lowest rates.
 _LATE_TRAINS_S = 0.4
-# Seconds without an answer from any coordinator after which neighbours are asked; with long steps, steps.
-_ALONE_S, _ALONE_STEPS = 2.0, 1.5
+# Seconds without an answer from any coordinator after which neighbours are asked; with long rounds, rounds.
+_ALONE_S, _ALONE_ROUNDS = 2.0, 1.5
 
 _line_encoder = msgspec.msgpack.Encoder()
 
@@ -75,9 +75,9 @@ class Sidecar:
         run_dir = ensure_run_dir()
         # Two sidecars would take turns with the clock page: fleet time would run backward.
         self._lock = RunLock(run_dir, "clocksync sidecar")
-        now = self._clock.instant()
+        now = self._clock.cross_timestamp()
         parameters = self._config.clock_parameters()
-        self._fleet_clock = FleetClock.start(parameters, now, page_of_before(clock_page_path()))
+        self._fleet_clock = FleetClock.start(parameters, now, previous_page(clock_page_path()))
         self._page_file = PageFile(clock_page_path())
         self._page_file.write(self._fleet_clock.page)
         self._outputs = Outputs(self._config.outputs)
@@ -128,7 +128,7 @@ class Sidecar:
         for name in ("host", "outputs", "http_client", "datagrams"):
             if getattr(config, name) != getattr(self._config, name):
                 log.warning("this setting changes with a restart only", setting=name)
-        # Of the same files, whose content may be new: certificates and the password. Taken up between two steps.
+        # Of the same files, whose content may be new: certificates and the password. Taken up between two rounds.
         before, self._next_session = self._next_session, open_session(self._http_client)
         if before is not None:
             await before.close()
@@ -154,7 +154,7 @@ class Sidecar:
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(self._close_sessions)
             await self._latest_session()
-            tasks = [asyncio.create_task(self._tick_forever()), asyncio.create_task(self._steps())]
+            tasks = [asyncio.create_task(self._tick_forever()), asyncio.create_task(self._rounds())]
             stopped = asyncio.create_task(self._life.stopped())
             self._life.ready()
             done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -176,14 +176,14 @@ class Sidecar:
 
     def _leave(self) -> None:
         """What the page says when nobody looks after it any more: holdover, for as long as a page holds."""
-        page = self._fleet_clock.hold(self._clock.instant())
+        page = self._fleet_clock.hold(self._clock.cross_timestamp())
         self._page_file.write(page)
-        self._outputs.publish(page, self._clock, self._config.clock.holdover_drift_ppb)
+        self._outputs.publish(page, self._clock.cross_timestamp(), self._config.clock.holdover_drift_ppb)
         self._lock.release()
 
     def _tick(self) -> None:
         before = self._fleet_clock.page.disruptions, self._fleet_clock.breaks
-        now = self._clock.instant()
+        now = self._clock.cross_timestamp()
         page = self._fleet_clock.tick(now)
         if page.disruptions != before[0]:
             log.warning("the system clock was stepped; fleet time goes on", disruptions=page.disruptions)
@@ -193,7 +193,7 @@ class Sidecar:
         if self._stepped_s is not None and time.monotonic() - self._stepped_s < _LATE_TRAINS_S:
             self._edges.clear()
         self._page_file.write(self._fleet_clock.published(now))
-        self._outputs.publish(page, self._clock, self._config.clock.holdover_drift_ppb)
+        self._outputs.publish(page, self._clock.cross_timestamp(), self._config.clock.holdover_drift_ppb)
 
     async def _close_sessions(self) -> None:
         for session in (self._session, self._next_session):
@@ -210,49 +210,47 @@ class Sidecar:
             self._session = open_session(self._http_client)
         return self._session
 
-    async def _steps(self) -> None:
+    async def _rounds(self) -> None:
         while True:
-            await asyncio.sleep(self._until_next_step())
+            await asyncio.sleep(self._until_next_round())
             try:
-                await self._step(await self._latest_session())
+                await self._round(await self._latest_session())
             except (OSError, ValueError) as error:
-                log.exception("step failed", reason=str(error))
+                log.exception("round failed", reason=str(error))
 
-    def _until_next_step(self) -> float:
-        """Seconds to the next step. All hosts step at the same fleet time, so that a solve waits for
-        nobody.
-        """
-        step = self._config.step_s if self._settled() else self._config.start_step_s
-        now = self._clock.instant()
+    def _until_next_round(self) -> float:
+        """Seconds to the next round. All hosts begin it at the same fleet time, so that a solve waits for nobody."""
+        round_s = self._config.round_s if self._settled() else self._config.start_round_s
+        now = self._clock.cross_timestamp()
         fleet = self._fleet_clock.page.at(now.raw_ns).fleet_ns if self._fleet_clock.known else now.host_ns
-        return step - (fleet / _NS) % step
+        return round_s - (fleet / _NS) % round_s
 
     def _settled(self) -> bool:
-        """Past the start, when steps and windows are short."""
+        """Past the start, when rounds and windows are short."""
         since = self._synced_since_s
         return since is not None and time.monotonic() - since > self._config.estimator.window_s
 
-    # One step
+    # One round
 
-    async def _step(self, session: aiohttp.ClientSession) -> None:
+    async def _round(self, session: aiohttp.ClientSession) -> None:
         self._edges.read()
         if self._edges.generation != self._edges_told:
             self._edges_told = self._edges.generation
             self._change_info()
         began = time.thread_time()
-        # Half of the edges are fitted by their other ends. At the start, after a step of our clock, and with nobody
+        # Half of the edges are fitted by their other ends. At the start, after a clock step, and with nobody
         # to report to, everything that can be known at once is worth its cost.
         everything = not self._settled() or self._coordinator.unplaced_s() > self._alone_s()
         self._edges.fit(self._clock.now_ns(), self._window_ns(), everything=everything)
         self._fit_s = time.thread_time() - began
-        # A coordinator that is cut off may take its time not to answer; neither steps nor neighbours wait for it.
+        # A coordinator that is cut off may take its time not to answer; neither rounds nor neighbours wait for it.
         try:
             await self._coordinator.report(
                 session,
                 self._config.coordinators,
-                self._step_report,
+                self._report,
                 self._take_reply,
-                wait_s=0.8 * self._config.step_s,
+                wait_s=0.8 * self._config.round_s,
                 follow_s=self._alone_s(),
             )
         except Exception:
@@ -262,18 +260,19 @@ class Sidecar:
         if self._coordinator.unplaced_s() > self._alone_s():
             await self._ask_neighbours(session)
         if self._fleet_clock.page.status == ClockStatus.HOLDOVER:
-            self._history.add(self._fleet_clock, self._clock.instant(), 0)
+            self._history.add(self._fleet_clock, self._clock.cross_timestamp(), 0)
         if self._fleet_clock.page.status == ClockStatus.SYNCHRONIZED:
-            self._outputs.feed(self._fleet_clock.page, self._clock)
+            kernel_ns = time.time_ns()
+            self._outputs.feed(self._fleet_clock.page, kernel_ns, self._clock.from_kernel(kernel_ns))
             if self._synced_since_s is None:
                 self._synced_since_s = time.monotonic()
                 log.info("synchronized", after_s=round(time.monotonic() - self._started_s, 2))
-        elif not self._fleet_clock.adrift:
+        elif not self._fleet_clock.no_quorum:
             self._synced_since_s = None
 
     def _alone_s(self) -> float:
         """Seconds without a coordinator after which there is none."""
-        return max(_ALONE_S, _ALONE_STEPS * self._config.step_s)
+        return max(_ALONE_S, _ALONE_ROUNDS * self._config.round_s)
 
     def _window_ns(self) -> int:
         """Short at the start, so that there soon is a fleet time; as long as configured once there is."""
@@ -302,12 +301,12 @@ class Sidecar:
         clock = self._fleet_clock
         if not clock.known:
             return None
-        now = self._clock.instant()
-        asked = clock.asked(now)
+        now = self._clock.cross_timestamp()
+        asked = clock.requested(now)
         return Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, clock.kept_bound_ns(now))
 
-    def _step_report(self, with_info: bool) -> StepReport:
-        return StepReport(
+    def _report(self, with_info: bool) -> RoundReport:
+        return RoundReport(
             protocol=PROTOCOL,
             host=self.host,
             epoch=self._epoch,
@@ -317,17 +316,17 @@ class Sidecar:
             line=self._own_line(),
             anchor=self._anchor(),
             root=self._root,
-            steps=self._fleet_clock.page.disruptions,
+            clock_steps=self._fleet_clock.page.disruptions,
             info=self._info if with_info else None,
             quorum=self._coordinator.quorum,
-            adrift=self._fleet_clock.adrift,
+            no_quorum=self._fleet_clock.no_quorum,
         )
 
     def _anchor(self) -> tuple[int, int] | None:
         """What this host's clock is worth as UTC now; a change is logged.
 
-        Nothing as long as a window may hold stamps of before a step of it: what chronyd has just set right by seconds
-        would drag hosts along whose measurements still are of the old clock.
+        Returns None until every estimation window post-dates the last clock step: an anchor that chronyd has just
+        stepped by seconds would drag along hosts whose measurements still pre-date the step.
         """
         anchor: tuple[int, int] | None = None
         refused = ""
@@ -362,7 +361,7 @@ class Sidecar:
         self._anchor_bound_ns = None if anchor is None else anchor[1]
         return anchor
 
-    def _take_reply(self, reply: StepReply, follow: bool) -> None:
+    def _take_reply(self, reply: RoundReply, follow: bool) -> None:
         """Raises ValueError when it makes no sense. follow : it is of the coordinator whose timeline is ours."""
         if reply.neighbours is not None:
             # Coordinators may know different neighbours, and each says it only once.
@@ -373,21 +372,21 @@ class Sidecar:
             return
         self._root = reply.root
         if reply.suspect and reply.suspect != self._suspect:
-            log.warning("the coordinator finds that this host is not to be trusted", reason=reply.suspect)
+            log.warning("host flagged as faulty by the coordinator", reason=reply.suspect)
         elif self._suspect and not reply.suspect:
-            log.info("the coordinator finds nothing wrong with this host any more")
+            log.info("host no longer flagged as faulty by the coordinator")
         self._suspect = reply.suspect
-        self._edges.take_verdicts(unpack_verdicts(reply.verdicts))
+        self._edges.take_residuals(unpack_residuals(reply.residuals))
         if reply.line is not None:
-            if reply.adrift and not self._fleet_clock.adrift:
+            if reply.no_quorum and not self._fleet_clock.no_quorum:
                 log.warning(
-                    "too few hosts are left to know what the fleet does, or none that carries UTC where some did: the "
-                    "error bound grows as in holdover"
+                    "no quorum: too few hosts of the fleet are left, or no anchor where there were some; the error "
+                    "bound grows as in holdover"
                 )
             self._apply(correction_of(reply, reply.line))
 
     def _apply(self, correction: Correction) -> None:
-        now = self._clock.instant()
+        now = self._clock.cross_timestamp()
         # A correction that was computed before a step of the host clock belongs to another clock.
         self._tick()
         if self._fleet_clock.page.status == ClockStatus.DISRUPTED and not self._edges.fits():
@@ -429,7 +428,7 @@ class Sidecar:
     def _view(self) -> SidecarView:
         return SidecarView(
             self.host,
-            self._clock.instant(),
+            self._clock.cross_timestamp(),
             self._fleet_clock,
             self._edges,
             self._coordinator,
@@ -450,7 +449,7 @@ class Sidecar:
         return self._view().metrics(text_format)
 
 
-def correction_of(reply: StepReply, line: Line) -> Correction:
+def correction_of(reply: RoundReply, line: Line) -> Correction:
     """What a coordinator's reply with this `line` asks of the clock."""
     # An anchor's clock may be free by now without its saying so, and all follow it: their edges cannot tell.
     anchored = reply.quorum is not None and reply.quorum.anchored
@@ -460,5 +459,5 @@ def correction_of(reply: StepReply, line: Line) -> Correction:
         line.rate_ppt * 1e-3,
         line.bound_ns,
         free=anchored,
-        adrift=reply.adrift,
+        no_quorum=reply.no_quorum,
     )

@@ -3,7 +3,7 @@
 import ctypes
 import os
 
-from fabricpulse.clocksync.config import AnchorConfig
+from fabricpulse.clocksync.sidecar.config import AnchorConfig
 
 _TIME_ERROR = 5
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fabricpulse.clocksync import metrics
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.fleet_clock import FleetClock
 from fabricpulse.clocksync.edge.estimator import Quality
 from fabricpulse.clocksync.outputs.outputs import Outputs
 from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
-from fabricpulse.clocksync.sidecar.fleet_clock import FleetClock
 from fabricpulse.clocksync.sidecar.host_edges import HostEdge, HostEdges
-from fabricpulse.clocksync.sidecar.host_line import Instant
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 _WORST_EDGES = 5
-# Steps that `clocksync status --plot` can look back: an hour.
+# Rounds that `clocksync status --plot` can look back: an hour.
 _HISTORY = 3600
 
 
@@ -32,12 +32,12 @@ class _Point:
 
 @dataclass
 class SidecarHistory:
-    """The last hour of steps."""
+    """The last hour of rounds."""
 
     _points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_HISTORY))
 
-    def add(self, clock: FleetClock, now: Instant, error_ns: int) -> None:
-        """Remembers a step. error_ns : what was shown minus what the fresh correction asks for."""
+    def add(self, clock: FleetClock, now: CrossTimestamp, error_ns: int) -> None:
+        """Remembers a round. error_ns : what was shown minus what the fresh correction asks for."""
         page = clock.page
         bound_ns = page.at(now.raw_ns).bound_ns
         rate_ppb = clock.rate_ppt * 1e-3
@@ -66,7 +66,7 @@ class SidecarView:
     """
 
     host: str
-    now: Instant
+    now: CrossTimestamp
     clock: FleetClock
     edges: HostEdges
     coordinator: CoordinatorClient
@@ -107,10 +107,10 @@ class SidecarView:
             return "no probe samples: is fabricpulse mesh running on this host, with the same FABRICPULSE_RUN_DIR?"
         if not len(self.edges):
             return "the mesh has no edges: is this host in its membership, and any other?"
-        if self.clock.adrift and self.coordinator.up:
+        if self.clock.no_quorum and self.coordinator.up:
             return (
-                "most of the fleet, or every host that carried UTC, is out of reach: this part goes on alone, and "
-                "cannot know what the rest does; if that is gone for good, restart all sidecars of this part, "
+                "this partition has no quorum (most of the fleet, or every anchor, is unreachable): holdover until the "
+                "rest of the fleet is reachable; if that is gone for good, restart all sidecars of this partition, "
                 "then its coordinators"
             )
         if not self.edges.fits():
@@ -128,17 +128,16 @@ class SidecarView:
         out = Exposition()
         page, known = self.clock.page, self.clock.known
         time_now = page.at(self.now.raw_ns)
-        fleet = ("fleet",)
-        out.add(metrics.BOUND, fleet, time_now.bound_ns * 1e-9 if known else float("inf"))
+        out.add(metrics.BOUND, (), time_now.bound_ns * 1e-9 if known else float("inf"))
         if known:
-            out.add(metrics.OFFSET, fleet, (time_now.fleet_ns - self.now.host_ns) * 1e-9)
-            out.add(metrics.FREQUENCY, fleet, 1.0 + self.clock.rate_ppt * 1e-12)
+            out.add(metrics.OFFSET, (), (time_now.fleet_ns - self.now.host_ns) * 1e-9)
+            out.add(metrics.FREQUENCY, (), 1.0 + self.clock.rate_ppt * 1e-12)
             slew = self.clock.target.at(self.now.raw_ns) - page.current.at(self.now.raw_ns)
-            out.add(metrics.SLEW, fleet, slew * 1e-9)
-        out.add(metrics.SYNCHRONIZED, fleet, int(page.status == ClockStatus.SYNCHRONIZED))
+            out.add(metrics.SLEW, (), slew * 1e-9)
+        out.add(metrics.SYNCHRONIZED, (), int(page.status == ClockStatus.SYNCHRONIZED))
         for status in ClockStatus:
-            out.add(metrics.STATUS, ("fleet", status.name.lower()), int(page.status == status))
-        out.add(metrics.DISRUPTIONS, fleet, page.disruptions)
+            out.add(metrics.STATUS, (status.name.lower(),), int(page.status == status))
+        out.add(metrics.DISRUPTIONS, (), page.disruptions)
         self._add_edges(out)
         out.add(metrics.EDGE_STEPS, (), self.edges.steps)
         out.add(metrics.ROUTE_CHANGES, (), self.edges.route_changes)
@@ -158,11 +157,11 @@ class SidecarView:
         qualities = [_quality(edge) for edge in self.edges]
         for quality in (*(q.name.lower() for q in Quality), "peer", "none"):
             out.add(metrics.EDGES, (quality,), qualities.count(quality))
-        judged = [(edge, edge.verdict) for edge in self.edges if edge.fit and edge.verdict]
+        judged = [(edge, edge.residual) for edge in self.edges if edge.fit and edge.residual]
         judged.sort(key=lambda pair: -abs(pair[1].residual_ns))
-        for edge, verdict in judged[:_WORST_EDGES]:
+        for edge, residual in judged[:_WORST_EDGES]:
             name = (edge.name.device, edge.name.peer, edge.name.peer_device)
-            out.add(metrics.EDGE_RESIDUAL, name, verdict.residual_ns * 1e-9)
+            out.add(metrics.EDGE_RESIDUAL, name, residual.residual_ns * 1e-9)
 
 
 def _quality(edge: HostEdge) -> str:
@@ -174,7 +173,7 @@ def _quality(edge: HostEdge) -> str:
 
 def _edge_document(edge: HostEdge) -> dict[str, Any]:
     fit = edge.fit
-    verdict = edge.verdict if fit is not None else None
+    residual = edge.residual if fit is not None else None
     return {
         "device": edge.name.device,
         "peer": edge.name.peer,
@@ -189,6 +188,6 @@ def _edge_document(edge: HostEdge) -> dict[str, Any]:
         "pure": fit.pure if fit else 0,
         "trains": fit.trains if fit else 0,
         "quality": _quality(edge),
-        "residual_ns": verdict.residual_ns if verdict else None,
-        "fits": verdict.fits if verdict else None,
+        "residual_ns": residual.residual_ns if residual else None,
+        "fits": residual.fits if residual else None,
     }

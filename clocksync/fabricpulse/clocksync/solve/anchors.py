@@ -1,4 +1,4 @@
-"""Which anchors to believe, and what that leaves open. Pure.
+"""Anchor selection (RFC 5905 section 11.2.1) and the resulting error bounds. Pure.
 
 Each anchor says: UTC lies in this interval. Anchors that are right overlap, since each of their intervals holds the
 truth; so, as NTP does (Marzullo's algorithm; RFC 5905, section 11.2.1), what more than half of them say counts, and one
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.solve.ways import Ways
+from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 # Anchors from which bounds are carried to all hosts where it takes several to agree: a search each.
-_HUBS = 4
+_CARRIERS = 4
 # Roundings of corrections, ns.
 _ROUNDING_NS = 2.0
 
 
-def agreed(low: Floats, high: Floats) -> tuple[float, float] | None:
+def intersection(low: Floats, high: Floats) -> tuple[float, float] | None:
     """From the first to the last point that lies in more than half of the intervals; None if there is none."""
     need = len(low) // 2 + 1
     ends = np.concatenate([low, high])
@@ -45,25 +45,25 @@ def weighted_median(values: Floats, weights: Floats) -> float:
 
 
 @dataclass(frozen=True)
-class Ruling:
-    """What becomes of the anchors of one component.
+class AnchorSelection:
+    """The selected anchors of one component.
 
-    constant_ns : what to add to all corrections. believed : per anchor; none is disbelieved without a majority.
-    contradicting : those that the majority excludes, or, without one, all that exclude one another. disputed : there is
+    constant_ns : what to add to all corrections. survivors : per anchor; all survive where there is no majority.
+    falsetickers : those that the majority excludes, or, without one, all that exclude one another. disputed : there is
     no majority. source_ns : per anchor, how far UTC may be from fleet time there; inf where it does not say.
     """
 
     constant_ns: float
-    believed: Bools
-    contradicting: Bools
+    survivors: Bools
+    falsetickers: Bools
     disputed: bool
     source_ns: Floats
 
 
-def rule(
-    ways: Ways, hosts: NDArray[np.intp], wanted_ns: Floats, bound_ns: Floats, now_ns: float | None
-) -> Ruling:
-    """Judges the anchors of one component.
+def select_anchors(
+    paths: ShortestPaths, hosts: NDArray[np.intp], wanted_ns: Floats, bound_ns: Floats, now_ns: float | None
+) -> AnchorSelection:
+    """Selects the anchors of one component.
 
     hosts : theirs. wanted_ns : what each would add to all corrections, within bound_ns. now_ns : what goes on with the
     timeline as it is, None where there is none yet. Without a majority the timeline stays, as far as one of the anchors
@@ -73,27 +73,27 @@ def rule(
     low, high = wanted_ns - bound_ns, wanted_ns + bound_ns
     if low.max() > high.min():
         # What the edges between them can hide counts before one is called wrong.
-        hidden = ways.between(hosts[bound_ns.argmin() : bound_ns.argmin() + 1], hosts)[0] + _ROUNDING_NS
+        hidden = paths.between(hosts[bound_ns.argmin() : bound_ns.argmin() + 1], hosts)[0] + _ROUNDING_NS
         low, high = low - hidden, high + hidden
     weight = 1.0 / np.square(bound_ns + 1.0)
-    region = agreed(low, high)
+    region = intersection(low, high)
     if region is None:
-        believed = np.ones(count, np.bool_)
-        contradicting = (low > high.min()) | (high < low.max())
+        survivors = np.ones(count, np.bool_)
+        falsetickers = (low > high.min()) | (high < low.max())
         constant = weighted_median(wanted_ns, weight) if now_ns is None else now_ns
         constant = float(np.clip(constant, low.min(), high.max()))
         right_at_least = 1
     else:
-        contradicting = (low > region[1]) | (high < region[0])
-        believed = ~contradicting
-        constant = float(np.clip(weighted_median(wanted_ns[believed], weight[believed]), *region))
+        falsetickers = (low > region[1]) | (high < region[0])
+        survivors = ~falsetickers
+        constant = float(np.clip(weighted_median(wanted_ns[survivors], weight[survivors]), *region))
         right_at_least = count // 2 + 1
-    off = np.where(believed, np.abs(wanted_ns - constant) + bound_ns, np.inf)
-    # Of this many that are believed one at least is right.
-    one_of = int(believed.sum()) - right_at_least + 1
+    off = np.where(survivors, np.abs(wanted_ns - constant) + bound_ns, np.inf)
+    # Among this many survivors at least one is a truechimer.
+    one_of = int(survivors.sum()) - right_at_least + 1
     if one_of > 1:
-        hubs = np.argsort(off)[:_HUBS]
-        reach = np.sort(off + ways.between(hosts[hubs], hosts), axis=1)
+        carriers = np.argsort(off)[:_CARRIERS]
+        reach = np.sort(off + paths.between(hosts[carriers], hosts), axis=1)
         off = np.full(count, np.inf)
-        off[hubs] = reach[:, one_of - 1]
-    return Ruling(constant, believed, contradicting, region is None, off)
+        off[carriers] = reach[:, one_of - 1]
+    return AnchorSelection(constant, survivors, falsetickers, region is None, off)

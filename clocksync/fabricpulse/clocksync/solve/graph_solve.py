@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
-from fabricpulse.clocksync.solve.anchors import Ruling, rule
+from fabricpulse.clocksync.solve.anchors import AnchorSelection, select_anchors
+from fabricpulse.clocksync.solve.outliers import typical_size
 from fabricpulse.clocksync.solve.quorum import Election
-from fabricpulse.clocksync.solve.suspicion import usual
-from fabricpulse.clocksync.solve.ways import Ways
+from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _HUBER = 1.5
 # A round that moves no host by more than _ENOUGH of the usual error is the last; after _ROUNDS one that moves none by
-# more than _ROUGHLY of it. A liar's edges may take more.
+# more than _ROUGHLY of it. The edges of a faulty host may take more.
 _ROUNDS, _MOST_ROUNDS = 5, 24
 _ENOUGH, _ROUGHLY = 0.02, 3.0
-# Residuals so many times as large as expected are usual only where liars have drawn the others along.
+# The typical residual is so many times as large as expected only where faulty hosts have pulled the solution.
 _FAR = 10.0
 _MAX_ITERATIONS = 200
 _CG_TOLERANCE = 1e-6
@@ -35,7 +35,7 @@ _CG_TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Edges:
-    """Edge fits of one step, one entry an edge; i, j : host indices. age_s : how long ago the fit held.
+    """Edge fits of one round, one entry an edge; i, j : host indices. age_s : how long ago the fit held.
 
     offset_ns : clock of j minus clock of i then. bound_age_s : age of bound_ns.
     """
@@ -77,10 +77,10 @@ class Hosts:
 class Solution:
     """One solve. reached : host has a correction now (it is connected to the timeline).
 
-    residual_ns : per edge, measured minus solved. weight : Huber weight of each edge, 1 = fits.
-    component : per host; hosts of other components than `main` keep a timeline of their own. whole : the main component
-    speaks for the fleet. contradicting : anchors whose UTC most others exclude; disputed : those whose UTC some others
-    exclude, where no majority agrees.
+    residual_ns : per edge, measured minus solved. weight : Huber weight of each edge, 1 = fits. component : per host;
+    hosts of other components than `main` keep a timeline of their own. has_quorum : the main component speaks for the
+    fleet. falsetickers : anchors whose UTC most others exclude; disputed : those whose UTC some others exclude, where
+    no majority agrees.
     """
 
     correction_ns: Ints
@@ -93,8 +93,8 @@ class Solution:
     main: int
     root: int
     shift_ns: float
-    whole: bool
-    contradicting: NDArray[np.bool_]
+    has_quorum: bool
+    falsetickers: NDArray[np.bool_]
     disputed: NDArray[np.bool_]
 
     @property
@@ -160,7 +160,7 @@ def robust_least_squares(
     scale = _scale(np.abs(residual) / sigma)
     trusted = scale < _FAR
     huber = _weights(residual, sigma, scale) if trusted else np.ones(len(m))
-    # Liars that draw others along make what is usual larger, which gives them more of a say, and so on.
+    # Faulty hosts that pull the solution make the typical residual larger, which gives them more weight, and so on.
     most = 2 * scale if trusted else np.inf
     for number in range(_MOST_ROUNDS):
         weight = base * huber
@@ -183,7 +183,7 @@ def robust_least_squares(
 
 def _scale(normal: Floats) -> float:
     """By how much residuals are larger than expected, 1 at least."""
-    return max(1.0, usual(normal) / 0.6745)
+    return max(1.0, typical_size(normal) / 0.6745)
 
 
 def _weights(residual: Floats, sigma: Floats, scale: float) -> Floats:
@@ -223,7 +223,7 @@ def _dot(a: Floats, b: Floats) -> float:
 
 
 def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParameters) -> Solution:
-    """One step of the fleet: corrections, rates and bounds of all hosts at the common instant.
+    """One round of the fleet: corrections, rates and bounds of all hosts at the common instant.
 
     election : whose the root is, and what the main component must have to speak for the fleet, whose time without
     anchors is right by definition; otherwise others may keep the fleet's time, and only what hosts knew before is
@@ -249,25 +249,25 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     if chosen is None:
         chosen = _choose_root(component, edges, main, election.order)
     length = edges.bound_ns + _aged(np.maximum(edges.bound_age_s, 0.0), parameters) + np.abs(residual)
-    ways = Ways(n, edges.i, edges.j, length)
+    paths = ShortestPaths(n, edges.i, edges.j, length)
     anchors = Anchors.of(n)
-    correction_f, shift = _gauge(hosts, component, main, predicted, delta, election.keeps, ways, anchors)
-    rate = _gauge_rate(hosts, component, rate, parameters, election.keeps, anchors.believed)
+    correction_f, shift = _gauge(hosts, component, main, predicted, delta, election.keeps, paths, anchors)
+    rate = _gauge_rate(hosts, component, rate, parameters, election.keeps, anchors.survivors)
     correction = predicted + np.rint(correction_f).astype(np.int64)
     change = (correction - hosts.correction_ns).astype(np.float64)
     in_main = component == main
-    whole = election.whole(in_main, bool((in_main & np.isfinite(hosts.anchor_ns)).any()))
+    has_quorum = election.has_quorum(in_main, bool((in_main & np.isfinite(hosts.anchor_ns)).any()))
     begins = not (hosts.known & in_main).any()
     # Anchors say themselves what they know; without them the root of the fleet is right, and that of a part is not.
-    right = chosen if whole or begins else None
-    if not whole:
+    right = chosen if has_quorum or begins else None
+    if not has_quorum:
         hosts = replace(hosts, bound_ns=hosts.bound_ns + hosts.unnoticed_ns)
     source = _sources(hosts, change, right, anchors)
     if right is not None and source[right] == 0.0:
         # A root that nobody has measured lately may have gone anywhere: its NIC is dead, its management network is not.
         at_root = edges.bound_age_s[(edges.i == right) | (edges.j == right)]
         source[right] = _aged(at_root.min(initial=np.inf), parameters) if len(at_root) else 0.0
-    bound = ways.nearest(source)
+    bound = paths.from_nearest(source)
     reached = np.isfinite(bound)
     return Solution(
         correction,
@@ -280,9 +280,9 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         main,
         chosen,
         shift,
-        whole,
-        anchors.contradicting & ~anchors.disputed,
-        anchors.contradicting & anchors.disputed,
+        has_quorum,
+        anchors.falsetickers & ~anchors.disputed,
+        anchors.falsetickers & anchors.disputed,
     )
 
 
@@ -356,27 +356,27 @@ def _keepers(hosts: Hosts, members: NDArray[np.intp], keeps: NDArray[np.bool_]) 
 
 @dataclass(frozen=True)
 class Anchors:
-    """The rulings on the anchors of all components, per host. disputed : the anchors of its component find no majority,
-    so that what it knew of UTC before may rest on the wrong one.
+    """The selected anchors of all components, per host. disputed : the anchors of its component find no majority, so
+    that what it knew of UTC before may rest on a falseticker.
     """
 
-    believed: NDArray[np.bool_]
-    contradicting: NDArray[np.bool_]
+    survivors: NDArray[np.bool_]
+    falsetickers: NDArray[np.bool_]
     disputed: NDArray[np.bool_]
     source_ns: Floats
 
     @classmethod
     def of(cls, hosts: int) -> "Anchors":
         """None yet."""
-        believed, contradicting, disputed = np.zeros((3, hosts), np.bool_)
-        return cls(believed, contradicting, disputed, np.full(hosts, np.inf))
+        survivors, falsetickers, disputed = np.zeros((3, hosts), np.bool_)
+        return cls(survivors, falsetickers, disputed, np.full(hosts, np.inf))
 
-    def take(self, ruling: Ruling, anchored: NDArray[np.intp], members: NDArray[np.intp]) -> None:
-        """Enters what was ruled on those of `members` that are anchors."""
-        self.believed[anchored] = ruling.believed
-        self.contradicting[anchored] = ruling.contradicting
-        self.source_ns[anchored] = ruling.source_ns
-        self.disputed[members] = ruling.disputed
+    def take(self, selection: AnchorSelection, anchored: NDArray[np.intp], members: NDArray[np.intp]) -> None:
+        """Enters the selection among those of `members` that are anchors."""
+        self.survivors[anchored] = selection.survivors
+        self.falsetickers[anchored] = selection.falsetickers
+        self.source_ns[anchored] = selection.source_ns
+        self.disputed[members] = selection.disputed
 
 
 def _gauge(
@@ -386,11 +386,11 @@ def _gauge(
     predicted: Ints,
     delta: Floats,
     keeps: NDArray[np.bool_],
-    ways: Ways,
+    paths: ShortestPaths,
     anchors: Anchors,
 ) -> tuple[Floats, float]:
     """Fixes the constant of each component, and says by how much its anchors want to move the main
-    timeline. anchors : gets the rulings.
+    timeline. anchors : gets the selections.
     """
     out = delta.copy()
     shift = 0.0
@@ -403,9 +403,9 @@ def _gauge(
             goes_on = float(np.median((hosts.correction_ns - predicted)[known] - delta[known]))
         if len(anchored):
             wanted = hosts.anchor_ns[anchored] - predicted[anchored] - delta[anchored]
-            ruling = rule(ways, anchored, wanted, hosts.anchor_bound_ns[anchored], goes_on)
-            anchors.take(ruling, anchored, members)
-            constant = ruling.constant_ns
+            selection = select_anchors(paths, anchored, wanted, hosts.anchor_bound_ns[anchored], goes_on)
+            anchors.take(selection, anchored, members)
+            constant = selection.constant_ns
             if goes_on is not None and label == main:
                 shift = constant - goes_on
         elif goes_on is not None:
@@ -423,7 +423,7 @@ def _gauge_rate(
     rate: Floats,
     parameters: SolveParameters,
     keeps: NDArray[np.bool_],
-    believed: NDArray[np.bool_],
+    survivors: NDArray[np.bool_],
 ) -> Floats:
     """Fixes the fleet's frequency: it goes on as it was and turns slowly to the median of the hosts'
     frequencies.
@@ -431,7 +431,7 @@ def _gauge_rate(
     out = rate.copy()
     for label in np.unique(component):
         members = np.flatnonzero(component == label)
-        anchored = members[believed[members]]
+        anchored = members[survivors[members]]
         known = _keepers(hosts, members, keeps)
         if len(anchored):
             # An anchor's own clock runs at the right rate.
@@ -448,7 +448,7 @@ def _gauge_rate(
 def _sources(hosts: Hosts, change: Floats, root: int | None, anchors: Anchors) -> Floats:
     """How far hosts that know something themselves may be wrong; the bound of any is the shortest way to one of them.
 
-    Right are: anchors that are believed, within their own bounds; without anchors the root, if there is one, by
+    Right are: surviving anchors, within their own bounds; without anchors the root, if there is one, by
     definition of the timeline; and any host as far as its bound of before still holds.
     """
     source = np.where(hosts.known & ~anchors.disputed, hosts.bound_ns + np.abs(change), np.inf)

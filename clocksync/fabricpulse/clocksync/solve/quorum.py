@@ -6,31 +6,15 @@ later solve speaks for the fleet if it has more than half of those hosts, or hal
 need not remember anything, nor ask each other. Pure.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.clocksync.wire.messages import Quorum
+from fabricpulse.clocksync.wire.quorums import SAME_ROUND_S
 from fabricpulse.clocksync.wire.report_table import Records, name_hash
-
-# Quorums of one step: coordinators do not solve at the same moment, and moments are whole seconds.
-_SAME_S = 2
-
-
-def merged(quorums: Iterable[Quorum | None]) -> Quorum | None:
-    """The latest of `quorums`; where several are of one step, the most hosts and one root, the same for everybody.
-
-    Two coordinators of one fleet may begin with two roots. Hosts that report to both pass this on to both.
-    """
-    known = [quorum for quorum in quorums if quorum is not None]
-    if not known:
-        return None
-    latest = max(quorum.moment_s for quorum in known)
-    same = [quorum for quorum in known if quorum.moment_s >= latest - _SAME_S]
-    root = min((quorum.root for quorum in same), key=name_hash)
-    return Quorum(latest, max(q.hosts for q in same), root, any(q.anchored for q in same))
 
 
 @dataclass(frozen=True)
@@ -74,14 +58,14 @@ class Election:
         """
         spoken = rows["quorum_s"] >= 0
         if fleet_s is not None:
-            spoken &= rows["quorum_s"] <= fleet_s + _SAME_S
+            spoken &= rows["quorum_s"] <= fleet_s + SAME_ROUND_S
         if not spoken.any():
             named = name_hash(remembered.root if remembered is not None else first)
             root = _row_of(order, named)
             decides = root is not None and bool(heard[root])
             return cls(remembered, heard, np.ones(len(rows), np.bool_), root, decides, order)
         latest = int(rows["quorum_s"][spoken].max())
-        same = rows[spoken & (rows["quorum_s"] >= latest - _SAME_S)]
+        same = rows[spoken & (rows["quorum_s"] >= latest - SAME_ROUND_S)]
         # Nearly all rows say the same.
         roots = np.unique(same["quorum_root"])
         present = [row for named in roots.tolist() if (row := _row_of(order, named)) is not None]
@@ -100,12 +84,12 @@ class Election:
 
     @classmethod
     def undisputed(cls, hosts: int, root: int | None = None) -> "Election":
-        """Of a fleet that nothing was part of before, or of which nobody doubts that it is all here."""
+        """The election when there was no earlier quorum, or all members are present."""
         everybody = np.ones(hosts, np.bool_)
         order = np.arange(hosts, dtype=np.uint64)
         return cls(None, everybody, everybody, root, root is not None, order)
 
-    def whole(self, part: NDArray[np.bool_], anchored: bool) -> bool:
+    def has_quorum(self, part: NDArray[np.bool_], anchored: bool) -> bool:
         """Whether the rows in `part` speak for the fleet. anchored : one of them is an anchor, so that UTC is right."""
         if self.quorum is None or anchored:
             return True

@@ -1,4 +1,4 @@
-"""What the reports of one step say, as input of the solve: the hosts at one moment, and the edges between them."""
+"""The reports of one round as input of the solve: the hosts at one moment, and the edges between them."""
 
 from dataclasses import dataclass
 
@@ -16,8 +16,8 @@ Ints = NDArray[np.int64]
 
 
 @dataclass
-class Said:
-    """What the reports of one step say of their hosts, as arrays.
+class RoundInput:
+    """What the reports of one round say of their hosts, as arrays.
 
     arrived_ns : what the host's clock shows about now, by when its report came in. known : it has a line.
     """
@@ -34,7 +34,7 @@ class Said:
     placed: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, rows: Records, now_s: float, unnoticed_ns: float) -> "Said":
+    def from_reports(cls, rows: Records, now_s: float, unnoticed_ns: float) -> "RoundInput":
         """From `rows` at `now_s`. unnoticed_ns : what clocks may have done together while nobody saw it."""
         known, anchored = rows["known"].copy(), rows["anchored"]
         return cls(
@@ -46,7 +46,7 @@ class Said:
             rows["bound_ns"].astype(np.float64),
             np.where(anchored, rows["anchor_ns"].astype(np.float64), np.nan),
             np.where(anchored, rows["anchor_bound_ns"].astype(np.float64), np.inf),
-            np.where(rows["adrift"], 0.0, unnoticed_ns),
+            np.where(rows["no_quorum"], 0.0, unnoticed_ns),
             known.copy(),
         )
 
@@ -102,7 +102,7 @@ def edge_input(
 ) -> Edges:
     """What the solve takes of the `records`, each of the row `owner` about the row `peer`."""
     age_s = (host_now[owner] - records["t_ns"]) * 1e-9
-    # What makes no sense stays in its place, so that verdicts find theirs, and weighs nothing.
+    # What makes no sense stays in its place, so that residuals find theirs, and weighs nothing.
     sane = (age_s >= -_NEWEST_S) & (age_s <= _OLDEST_S)
     age_s = np.where(sane, age_s, 0.0)
     sigma = np.where(sane, np.maximum(records["sigma_ns"], 1), 1e9)

@@ -1,4 +1,4 @@
-"""Reports and replies as datagrams: the same as `StepReport` and `StepReply` say, without what seldom changes.
+"""Reports and replies as datagrams: the same as `RoundReport` and `RoundReply` say, without what seldom changes.
 
 A datagram is a head, records of 40 bytes an edge (requests) or 8 bytes an edge (replies), padding or the root's name,
 and a tag: SipHash-2-4 of all of it under the channel's key, which came by HTTP. The heads are those of channel_table.h.
@@ -18,32 +18,32 @@ from fabricpulse.clocksync._report_intake import (
     REPLY_MAGIC,
     REQUEST_MAGIC,
     RESET_MAGIC,
-    siphash24,
 )
-from fabricpulse.clocksync.solve.suspicion import SUSPICIONS
 from fabricpulse.clocksync.wire.messages import (
     EDGE,
     EDGE_DTYPE,
-    VERDICT,
+    RESIDUAL,
     Channel,
     Line,
     Quorum,
-    StepReply,
-    StepReport,
+    RoundReply,
+    RoundReport,
 )
 from fabricpulse.clocksync.wire.report_table import ROW_DTYPE, Records, name_hash
+from fabricpulse.clocksync.wire.suspicions import SUSPICIONS
+from fabricpulse.core._siphash import siphash24
 
 _REQUEST_FIELDS = [
     ("magic", "<u4"), ("channel", "<u4"), ("sequence", "<u8"), ("host_ns", "<i8"), ("ref_ns", "<i8"),
     ("correction_ns", "<i8"), ("rate_ppt", "<i8"), ("bound_ns", "<i8"), ("anchor_ns", "<i8"),
-    ("anchor_bound_ns", "<i8"), ("steps", "<u4"), ("generation", "<u4"), ("flags", "u1"), ("rank", "u1"),
+    ("anchor_bound_ns", "<i8"), ("clock_steps", "<u4"), ("generation", "<u4"), ("flags", "u1"), ("rank", "u1"),
     ("part_edges", "u1"), ("part", "u1"), ("quorum_hosts", "<u4"), ("quorum_s", "<u8"), ("quorum_root", "<u8"),
 ]  # fmt: skip
 ARRIVAL_DTYPE = np.dtype([*_REQUEST_FIELDS, ("received_ns", "<i8"), ("edges", "<u4"), ("reserved", "<u4")])
 REPLY_DTYPE = np.dtype(
     [
         ("magic", "<u4"), ("channel", "<u4"), ("sequence", "<u8"), ("solve", "<u8"), ("ref_ns", "<i8"),
-        ("correction_ns", "<i8"), ("rate_ppt", "<i8"), ("bound_ns", "<i8"), ("generation", "<u4"), ("verdicts", "<u2"),
+        ("correction_ns", "<i8"), ("rate_ppt", "<i8"), ("bound_ns", "<i8"), ("generation", "<u4"), ("residuals", "<u2"),
         ("flags", "u1"), ("suspect", "u1"), ("quorum_s", "<u8"), ("quorum_hosts", "<u4"), ("reserved", "<u4"),
     ]
 )  # fmt: skip
@@ -53,7 +53,9 @@ _RESET = struct.Struct("<IIQ8x")
 _TAG = struct.Struct("<Q")
 # Flags. HAS_ANCHOR : of a request only. RESEND_INFO, NEWS : of a reply only: the next report should come by HTTP, with
 # HostInfo, or for news of neighbours.
-HAS_LINE, HAS_ANCHOR, RESEND_INFO, NEWS, ADRIFT, HAS_QUORUM, QUORUM_ANCHORED = (1 << bit for bit in range(7))
+HAS_LINE, HAS_ANCHOR, RESEND_INFO, NEWS, NO_QUORUM, HAS_QUORUM, QUORUM_ANCHORED = (
+    1 << bit for bit in range(7)
+)
 _NS_LIMIT, _SMALL_LIMIT = 2**61, 2**40
 # Edges that one datagram holds, and that a report by datagram can have.
 PART_EDGES = (MAX_DATAGRAM - _REQUEST.size - _TAG.size) // EDGE.size
@@ -64,14 +66,14 @@ class Reset(Exception):  # noqa: N818 - no error: an answer
     """The coordinator does not know the channel: it has been restarted, or the lease has run out."""
 
 
-def fits(report: StepReport) -> bool:
+def fits(report: RoundReport) -> bool:
     """Whether `report` can go as datagrams: not with HostInfo, nor with more than MAX_EDGES (132)."""
-    numbers = 0 <= report.steps < 2**32 and 0 <= report.generation < 2**32
+    numbers = 0 <= report.clock_steps < 2**32 and 0 <= report.generation < 2**32
     few = len(report.edges) <= MAX_EDGES * EDGE.size
     return report.info is None and few and numbers and report.rank < 256
 
 
-def pack_request(channel: Channel, sequence: int, report: StepReport) -> list[bytes]:
+def pack_request(channel: Channel, sequence: int, report: RoundReport) -> list[bytes]:
     """The datagrams of a report that fits: its parts, as few as possible, all but the last of them full."""
     size = PART_EDGES * EDGE.size
     shares = [report.edges[at : at + size] for at in range(0, len(report.edges), size)] or [b""]
@@ -81,15 +83,14 @@ def pack_request(channel: Channel, sequence: int, report: StepReport) -> list[by
     ]
 
 
-def _pack_part(channel: Channel, sequence: int, report: StepReport, share: bytes, part: int) -> bytes:
+def _pack_part(channel: Channel, sequence: int, report: RoundReport, share: bytes, part: int) -> bytes:
     line, anchor, quorum = report.line, report.anchor, report.quorum
     head = _REQUEST.pack(
-        REQUEST_MAGIC, channel.number, sequence, report.host_ns,
-        *((line.ref_host_ns, line.correction_ns, line.rate_ppt, line.bound_ns) if line else (0, 0, 0, 0)),
-        *(anchor or (0, 0)), report.steps, report.generation,
-        HAS_LINE * (line is not None) | HAS_ANCHOR * (anchor is not None) | ADRIFT * report.adrift | _flags(quorum),
-        report.rank, len(share) // EDGE.size, part,
-        *((quorum.hosts, quorum.moment_s, name_hash(quorum.root)) if quorum else (0, 0, 0)),
+        REQUEST_MAGIC, channel.number, sequence, report.host_ns, *((line.ref_host_ns, line.correction_ns, line.rate_ppt,
+        line.bound_ns) if line else (0, 0, 0, 0)), *(anchor or (0, 0)), report.clock_steps, report.generation, HAS_LINE
+        * (line is not None) | HAS_ANCHOR * (anchor is not None) | NO_QUORUM * report.no_quorum | _flags(quorum),
+        report.rank, len(share) // EDGE.size, part, *((quorum.hosts, quorum.moment_s, name_hash(quorum.root)) if quorum
+        else (0, 0, 0)),
     )  # fmt: skip
     body = (head + share).ljust(MIN_REQUEST - _TAG.size, b"\0")
     return body + _TAG.pack(siphash24(channel.key, body))
@@ -101,7 +102,7 @@ def _flags(quorum: Quorum | None) -> int:
 
 def unpack_reply(
     channel: Channel, sequence: int, data: bytes, root: str, quorum: Quorum | None = None
-) -> tuple[StepReply, bool] | None:
+) -> tuple[RoundReply, bool] | None:
     """The answer to request `sequence`, and whether there is more to be fetched by HTTP.
 
     None when it is none: another's, an old one, or not the coordinator's.
@@ -125,29 +126,29 @@ def unpack_reply(
         rate,
         bound,
         generation,
-        verdicts,
+        residuals,
         flags,
         suspect,
         moment_s,
         hosts,
     ) = _REPLY.unpack_from(body)
-    end = _REPLY.size + verdicts * VERDICT.size
+    end = _REPLY.size + residuals * RESIDUAL.size
     if (magic, number, answered) != (REPLY_MAGIC, channel.number, sequence) or end > len(body):
         return None
     name = body[end:].decode("utf-8", "replace")
     if flags & HAS_QUORUM and name:
         quorum = Quorum(moment_s, hosts, name, bool(flags & QUORUM_ANCHORED))
-    reply = StepReply(
+    reply = RoundReply(
         solve,
         Line(ref, correction, rate, bound) if flags & HAS_LINE else None,
         name or root,
         bool(flags & RESEND_INFO),
         body[_REPLY.size : end],
-        SUSPICIONS[suspect] if suspect < len(SUSPICIONS) else "its stamps are not to be trusted",
+        SUSPICIONS[suspect] if suspect < len(SUSPICIONS) else "suspected of being faulty",
         None,
         generation,
         quorum,
-        bool(flags & ADRIFT),
+        bool(flags & NO_QUORUM),
     )
     return reply, bool(flags & NEWS or (flags & HAS_QUORUM and not name))
 
@@ -165,13 +166,16 @@ def rows_of(arrivals: bytes, edges: bytes, slot_of: NDArray[np.int32]) -> tuple[
     rows["received_s"] = heads["received_ns"] * 1e-9
     rows["known"] = heads["flags"] & HAS_LINE != 0
     rows["anchored"] = heads["flags"] & HAS_ANCHOR != 0
-    rows["adrift"] = heads["flags"] & ADRIFT != 0
+    rows["no_quorum"] = heads["flags"] & NO_QUORUM != 0
     rows["quorum_anchored"] = heads["flags"] & QUORUM_ANCHORED != 0
     has_quorum = heads["flags"] & HAS_QUORUM != 0
     rows["quorum_s"] = np.where(has_quorum, heads["quorum_s"].astype(np.int64), -1)
     rows["slot"] = slot_of[heads["channel"]]
     sane = (
-        (rows["slot"] >= 0) & (rows["bound_ns"] >= 0) & (rows["steps"] < 2**31) & (rows["generation"] < 2**31)
+        (rows["slot"] >= 0)
+        & (rows["bound_ns"] >= 0)
+        & (rows["clock_steps"] < 2**31)
+        & (rows["generation"] < 2**31)
     )
     for name in ("host_ns", "ref_ns", "correction_ns", "bound_ns", "anchor_ns", "anchor_bound_ns"):
         sane &= (rows[name] >= -_NS_LIMIT) & (rows[name] <= _NS_LIMIT)

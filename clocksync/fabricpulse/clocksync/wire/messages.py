@@ -2,7 +2,7 @@
 
 A report is small because names travel once: `HostInfo` goes with the first report, and again when it changes
 or when the coordinator says that it does not know it (it keeps nothing on disk). The edges of a report, and the
-verdicts on them, are blocks of fixed records, which the coordinator reads as arrays: an object an edge would cost it
+residuals on them, are blocks of fixed records, which the coordinator reads as arrays: an object an edge would cost it
 more than the solve.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta
 
 PROTOCOL = 2
-STEP_PATH = "/api/v1/clocksync/step"
+ROUND_PATH = "/api/v1/clocksync/round"
 LINE_PATH = "/api/v1/clocksync/line"
 
 # Times on the wire stay far from the ends of int64, so that a wrong one cannot overflow what is computed with it.
@@ -87,13 +87,13 @@ class Quorum(msgspec.Struct, frozen=True, array_like=True, order=True):
     anchored: bool
 
 
-class StepReport(msgspec.Struct, frozen=True, array_like=True):
+class RoundReport(msgspec.Struct, frozen=True, array_like=True):
     """What a sidecar sends each step. edges : records of EDGE. host_ns : its host clock when it sent.
 
-    line : None while it has none. anchor : correction and bound by a time source of its own. root : of the last
-    solve it has seen. steps : clock steps that the host itself has noticed. rank : of the coordinator in the host's
-    list; 0 is the one that it asks first. quorum, adrift : as it was last told. datagrams : it wants a channel for the
-    reports that follow.
+    line : None while it has none. anchor : correction and bound by a time source of its own. root : of the last solve
+    it has seen. clock_steps : clock steps that the host itself has noticed. rank : of the coordinator in the host's
+    list; 0 is the one that it asks first. quorum, no_quorum : as it was last told. datagrams : it wants a channel for
+    the reports that follow.
     """
 
     protocol: int
@@ -105,15 +105,15 @@ class StepReport(msgspec.Struct, frozen=True, array_like=True):
     line: Line | None
     anchor: tuple[Ns, Ns] | None
     root: str
-    steps: int
+    clock_steps: int
     info: HostInfo | None
     rank: int = 0
     quorum: Quorum | None = None
-    adrift: bool = False
+    no_quorum: bool = False
     datagrams: bool = False
 
 
-class EdgeVerdict(NamedTuple):
+class EdgeResidual(NamedTuple):
     """How an edge of the host fits the fleet. edge : index into HostInfo.edges."""
 
     residual_ns: int
@@ -128,25 +128,24 @@ class Channel(msgspec.Struct, frozen=True, array_like=True):
     key: bytes
 
 
-class StepReply(msgspec.Struct, frozen=True, array_like=True):
+class RoundReply(msgspec.Struct, frozen=True, array_like=True):
     """What the coordinator answers. line : None while the host is not connected to the timeline.
 
-    verdicts : records of
-    VERDICT. resend_info : send HostInfo with the next report. neighbours : host -> sidecar URL, when it changed.
-    adrift : the solve did not speak for the fleet, so that bounds must grow as in holdover. channel : replaces those of
-    earlier replies.
+    residuals : records of RESIDUAL. resend_info : send HostInfo with the next report. neighbours : host -> sidecar URL,
+    when it changed. no_quorum : the solve did not speak for the fleet, so that bounds must grow as in holdover. channel
+    : replaces those of earlier replies.
     """
 
     solve: int
     line: Line | None
     root: str
     resend_info: bool
-    verdicts: bytes
+    residuals: bytes
     suspect: str
     neighbours: dict[str, str] | None
     generation: int
     quorum: Quorum | None = None
-    adrift: bool = False
+    no_quorum: bool = False
     channel: Channel | None = None
 
 
@@ -168,13 +167,13 @@ EDGE_DTYPE = np.dtype(
         "itemsize": EDGE.size,
     }
 )
-VERDICT = struct.Struct("<iH?x")
-VERDICT_DTYPE = np.dtype(
+RESIDUAL = struct.Struct("<iH?x")
+RESIDUAL_DTYPE = np.dtype(
     {
-        "names": list(EdgeVerdict._fields),
+        "names": list(EdgeResidual._fields),
         "formats": ["<i4", "<u2", "?"],
         "offsets": [0, 4, 6],
-        "itemsize": VERDICT.size,
+        "itemsize": RESIDUAL.size,
     }
 )
 _I4, _U4 = 2**31 - 1, 2**32 - 1
@@ -191,14 +190,14 @@ def pack_edges(reports: Iterable[EdgeReport]) -> bytes:
     )  # fmt: skip
 
 
-def unpack_verdicts(block: bytes) -> list[EdgeVerdict]:
-    """The verdicts of a reply. Raises ValueError when `block` is not a whole number of them."""
-    if len(block) % VERDICT.size:
-        raise ValueError(f"{len(block)} bytes are no whole number of verdicts of {VERDICT.size}")
-    return [EdgeVerdict(*fields) for fields in VERDICT.iter_unpack(block)]
+def unpack_residuals(block: bytes) -> list[EdgeResidual]:
+    """The residuals of a reply. Raises ValueError when `block` is not a whole number of them."""
+    if len(block) % RESIDUAL.size:
+        raise ValueError(f"{len(block)} bytes are no whole number of residuals of {RESIDUAL.size}")
+    return [EdgeResidual(*fields) for fields in RESIDUAL.iter_unpack(block)]
 
 
 report_encoder = msgspec.msgpack.Encoder()
-report_decoder = msgspec.msgpack.Decoder(StepReport)
-reply_decoder = msgspec.msgpack.Decoder(StepReply)
+report_decoder = msgspec.msgpack.Decoder(RoundReport)
+reply_decoder = msgspec.msgpack.Decoder(RoundReply)
 line_decoder = msgspec.msgpack.Decoder(LineReply)

@@ -1,14 +1,14 @@
 """The last report of each host, as arrays: what a step of the whole fleet computes with.
 
-A report by HTTP is a `StepReport`, one by datagram already a row; both end up here. Rows stand in the order in which
+A report by HTTP is a `RoundReport`, one by datagram already a row; both end up here. Rows stand in the order in which
 they came, and the edge records of all of them behind each other in the same order.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync._report_intake import siphash24
-from fabricpulse.clocksync.wire.messages import EDGE, EDGE_DTYPE, StepReport
+from fabricpulse.clocksync.wire.messages import EDGE, EDGE_DTYPE, RoundReport
+from fabricpulse.core._siphash import siphash24
 
 # slot : number of the host in the fleet. known : it has a line. anchored : it has a time source of its own. quorum_s :
 # moment of its Quorum, -1 for none. quorum_root : name_hash of its root.
@@ -22,7 +22,7 @@ ROW_DTYPE = np.dtype(
         ("bound_ns", "i8"),
         ("anchor_ns", "i8"),
         ("anchor_bound_ns", "i8"),
-        ("steps", "i8"),
+        ("clock_steps", "i8"),
         ("generation", "i8"),
         ("quorum_s", "i8"),
         ("quorum_hosts", "i8"),
@@ -33,7 +33,7 @@ ROW_DTYPE = np.dtype(
         ("known", "?"),
         ("anchored", "?"),
         ("quorum_anchored", "?"),
-        ("adrift", "?"),
+        ("no_quorum", "?"),
     ]
 )
 Records = NDArray[np.void]
@@ -54,7 +54,7 @@ class ReportTable:
         self._spoken: list[tuple[float | int | bool, ...]] = []
         self._blocks: list[bytes] = []
 
-    def add(self, slot: int, report: StepReport, received_s: float) -> None:
+    def add(self, slot: int, report: RoundReport, received_s: float) -> None:
         """A report of the host of `slot`, later than those that are there."""
         line, anchor, quorum = report.line, report.anchor, report.quorum
         self._spoken.append(
@@ -63,7 +63,7 @@ class ReportTable:
                 report.host_ns,
                 *((line.ref_host_ns, line.correction_ns, line.rate_ppt, line.bound_ns) if line else (0,) * 4),
                 *(anchor or (0, 0)),
-                report.steps,
+                report.clock_steps,
                 report.generation,
                 *((quorum.moment_s, quorum.hosts, name_hash(quorum.root)) if quorum else (-1, 0, 0)),
                 slot,
@@ -72,7 +72,7 @@ class ReportTable:
                 line is not None,
                 anchor is not None,
                 quorum is not None and quorum.anchored,
-                report.adrift,
+                report.no_quorum,
             )
         )
         self._blocks.append(report.edges)

@@ -32,4 +32,23 @@ COLLECTOR_SUCCESS = MetricSpec(
     ("collector",),
 )
 
-METRICS = (BUILD_INFO, EXPORTER_SERIES, EXPORTER_DROPPED, COLLECTOR_DURATION, COLLECTOR_SUCCESS)
+RELOAD_SUCCESSFUL = MetricSpec(
+    "fabricpulse_config_last_reload_successful",
+    "gauge",
+    "1 if the last attempt to load the configuration succeeded, 0 if the old one is still in force.",
+)
+RELOAD_TIME = MetricSpec(
+    "fabricpulse_config_last_reload_success_timestamp_seconds",
+    "gauge",
+    "When the configuration in force was loaded, in seconds since 1970.",
+)
+
+METRICS = (
+    BUILD_INFO,
+    EXPORTER_SERIES,
+    EXPORTER_DROPPED,
+    COLLECTOR_DURATION,
+    COLLECTOR_SUCCESS,
+    RELOAD_SUCCESSFUL,
+    RELOAD_TIME,
+)

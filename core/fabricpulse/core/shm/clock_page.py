@@ -126,7 +126,7 @@ class ClockPageReader:
         page = self.read()
         raw_ns = raw_now_ns()
         shown = page.at(raw_ns)
-        # Written later than now: before the machine was booted, which set the raw clock to 0.
+        # Timestamp in the future: the page is from a previous boot.
         return replace(shown, status=ClockStatus.UNKNOWN) if raw_ns < page.bound_ref_raw_ns else shown
 
     def read(self) -> ClockPage:

@@ -1,30 +1,55 @@
 """What a server listens on: addresses of its own, or sockets that systemd hands over (sd_listen_fds(3))."""
 
+import asyncio
+import errno
 import ipaddress
 import os
-import resource
 import socket
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import TemporaryError, UserError
 
 _FIRST_FD = 3  # SD_LISTEN_FDS_START
-_MOST_FILES = 65_536
+# Another process has it, it is not configured yet, or its name is not known yet.
+_MAY_BE_FREE_LATER = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN})
 
 
 def parse_address(address: str) -> tuple[str, int]:
     """`HOST:PORT`, `[V6]:PORT` or `:PORT` (all addresses) as (host, port). Raises UserError."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise UserError(f"listen address {address!r} is not HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def allow_connections() -> None:
-    """Lets this process have as many open files as it may, at most 65,536: a service begins with 1,024 of them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+async def bind(address: str, backlog: int) -> list[socket.socket]:
+    """Sockets that listen on `address`, one for each of its IP addresses.
+
+    Raises UserError for one that is malformed or cannot be bound, as TemporaryError if it may be free later.
+    """
+    host, port = parse_address(address)
+    loop = asyncio.get_running_loop()
+    try:
+        # asyncio knows what to bind for a name, all addresses, both families; accepting is ours.
+        server = await loop.create_server(
+            asyncio.Protocol, host or None, port, reuse_address=True, start_serving=False
+        )
+    except OSError as error:
+        kind = TemporaryError if error.errno in _MAY_BE_FREE_LATER else UserError
+        raise kind(
+            f"cannot listen on {address}: {_reason(error)}; choose another --web.listen-address"
+        ) from error
+    listeners = [socket.socket(fileno=os.dup(bound.fileno())) for bound in server.sockets]
+    server.close()
+    for listener in listeners:
+        os.set_inheritable(listener.fileno(), False)
+        listener.listen(backlog)
+    return listeners
+
+
+def own_address(listener: socket.socket) -> tuple[str, int]:
+    """Where `listener` is bound. What asyncio binds serves one family only."""
+    host, port = listener.getsockname()[:2]
+    return str(host), int(port)
 
 
 def systemd_sockets() -> list[socket.socket]:
@@ -74,3 +99,11 @@ def reached_at(listener: socket.socket) -> list[tuple[str, int]]:
         return [(str(address.ipv4_mapped), port)]
     both = not listener.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) and address.is_unspecified
     return [(host, port), ("0.0.0.0", port)] if both else [(host, port)]  # noqa: S104 - says what is so already
+
+
+def _reason(error: OSError) -> str:
+    # asyncio wraps the system's words, differently in each version of Python; the number is what it was. Those of name
+    # resolution are below 0 and have words of their own.
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return error.strerror or str(error)

@@ -6,9 +6,10 @@ a landing page, with TLS and basic authentication from an exporter-toolkit file,
 
 import asyncio
 import gzip
-import os
-import ssl
+import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from html import escape
 from importlib.metadata import version
 
@@ -19,15 +20,22 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.formats import TextFormat, accepts_gzip, negotiate
 from fabricpulse.core.metrics.process import process_metrics
-from fabricpulse.core.web.listeners import parse_address, reached_at, systemd_sockets
+from fabricpulse.core.web.connections import Connections
+from fabricpulse.core.web.limits import Limits, connections_for, raise_file_limit
+from fabricpulse.core.web.listeners import bind, own_address, reached_at, systemd_sockets
 from fabricpulse.core.web.options import WebOptions
+from fabricpulse.core.web.request_guard import RequestGuard
 from fabricpulse.core.web.toolkit import WebConfig, authentication_middleware
 
 log = get_logger(__name__)
 
 # Connections that may wait to be accepted, as far as net.core.somaxconn lets: sidecars come to a restarted coordinator
-# all at once, and who finds the queue full tries again after one second, then two.
+# all at once, and a full queue costs a client a retransmission of its SYN (1 s, 2 s, ...).
 _BACKLOG = 4096
+# Of aiohttp; ours ends earlier.
+_KEEPALIVE_S = 3600.0
+# Requests in work may take so many bodies of the largest size.
+_BODIES, _LEAST_BUFFER = 4, 64 << 20
 # All families of the daemon but those of its process, in this format and without its end.
 MetricsSource = Callable[[TextFormat], Awaitable[bytes]]
 
@@ -50,6 +58,7 @@ class WebServer:
         landing_links: Sequence[tuple[str, str]] = (),
         max_body: int = 1 << 20,
         not_ready: Callable[[], str] = lambda: "",
+        limits: Limits | None = None,
     ) -> None:
         self._name = name
         self._not_ready = not_ready
@@ -64,8 +73,10 @@ class WebServer:
             *landing_links,
         ]
         self._web_config = WebConfig.load(options.config) if options.config else None
-        middlewares = [authentication_middleware(self._web_config)] if self._web_config else []
-        self.app = web.Application(middlewares=middlewares, client_max_size=max_body)
+        self._guard = RequestGuard(max_body)
+        self.app = web.Application(middlewares=[self._guard.observe], client_max_size=max_body)
+        if self._web_config:
+            self.app.middlewares.append(authentication_middleware(self._web_config))
         if self._web_config:
             self.app.on_response_prepare.append(self._web_config.add_headers)
         self.app.router.add_get(options.telemetry_path, self._serve_metrics)
@@ -74,7 +85,10 @@ class WebServer:
         self.app.router.add_get("/-/healthy", self._healthy)
         self.app.router.add_get("/-/ready", self._ready)
         self.app.router.add_post("/-/reload", self._reload)
+        self._limits = replace(limits or Limits(), buffered_bytes=max(_LEAST_BUFFER, _BODIES * max_body))
+        self._own_limits = limits is not None
         self._runner: web.AppRunner | None = None
+        self._connections: Connections | None = None
         self.addresses: list[tuple[str, int]] = []
         self.tls = False
 
@@ -83,45 +97,68 @@ class WebServer:
         """Where the daemon adds its own routes."""
         return self.app.router
 
+    @property
+    def connections(self) -> Connections:
+        """The connections; there are some from `start` on."""
+        if self._connections is None:
+            raise RuntimeError("the server has not been started")
+        return self._connections
+
+    @property
+    def responses(self) -> Counter[int]:
+        """Responses so far, by status code."""
+        return self._guard.responses
+
     async def start(self) -> None:
         """Listens. Raises UserError for a malformed address, one that cannot be bound, sockets that are not there."""
         context = self._web_config.ssl_context() if self._web_config else None
         self.tls = context is not None
-        self._runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=2)
+        files = raise_file_limit()
+        if not self._own_limits:
+            most = connections_for(files)
+            self._limits = replace(self._limits, connections=most, per_client=most // 2)
+        # Last, so that what authenticates, the daemon's own too, comes before a body is read.
+        self.app.middlewares.append(self._guard.read_body)
+        self._runner = web.AppRunner(
+            self.app,
+            access_log=None,
+            shutdown_timeout=2,
+            logger=self._guard.protocol_logger,
+            auto_decompress=False,
+            keepalive_timeout=_KEEPALIVE_S,
+        )
         await self._runner.setup()
+        if self._runner.server is None:
+            raise RuntimeError("aiohttp has made no server")
+        self._connections = self._guard.connections = Connections(self._runner.server, context, self._limits)
         try:
-            if self._options.systemd_socket:
-                for taken in systemd_sockets():
-                    await web.SockSite(self._runner, taken, ssl_context=context, backlog=_BACKLOG).start()
-                    self.addresses += reached_at(taken)
-            else:
-                for address in self._options.listen:
-                    await self._listen(self._runner, address, context)
-                # What asyncio binds itself serves one family only.
-                self.addresses = [
-                    (str(a[0]), int(a[1])) for a in self._runner.addresses if isinstance(a, tuple)
-                ]
+            listeners = systemd_sockets() if self._options.systemd_socket else await self._bind()
         except UserError:
             await self.stop()
             raise
+        for listener in listeners:
+            self.addresses += (
+                reached_at(listener) if self._options.systemd_socket else [own_address(listener)]
+            )
+            self._connections.listen(listener)
         for host, port in self.addresses:
             log.info("listening", address=f"{host}:{port}", tls=context is not None)
 
-    @staticmethod
-    async def _listen(runner: web.AppRunner, address: str, context: ssl.SSLContext | None) -> None:
-        host, port = parse_address(address)
-        site = web.TCPSite(
-            runner, host or None, port, ssl_context=context, reuse_address=True, backlog=_BACKLOG
-        )
-        try:
-            await site.start()
-        except OSError as error:
-            raise UserError(
-                f"cannot listen on {address}: {_reason(error)}; choose another --web.listen-address"
-            ) from error
+    async def _bind(self) -> list[socket.socket]:
+        listeners: list[socket.socket] = []
+        for address in self._options.listen:
+            try:
+                listeners += await bind(address, _BACKLOG)
+            except UserError:
+                for listener in listeners:
+                    listener.close()
+                raise
+        return listeners
 
     async def stop(self) -> None:
         """Stops listening and lets requests in flight finish."""
+        if self._connections is not None:
+            await self._connections.stop()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -171,11 +208,3 @@ class WebServer:
             f"<body><h1>{name}</h1><p>Version {escape(version('fabricpulse'))}</p><ul>{links}</ul></body></html>\n"
         )
         return web.Response(text=page, content_type="text/html")
-
-
-def _reason(error: OSError) -> str:
-    # asyncio wraps the system's words, differently in each version of Python; the number is what it was. Those of name
-    # resolution are below 0 and have words of their own.
-    if error.errno and error.errno > 0:
-        return os.strerror(error.errno).lower()
-    return error.strerror or str(error)

@@ -5,37 +5,36 @@ that has just started, also while the receiver is unreachable.
 """
 
 import asyncio
-import ssl
 import time
+from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 
-import aiohttp
 import msgspec
 
 from fabricpulse.core.daemon import Lifetime
-from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import plugin_dir
+from fabricpulse.core.supervision import SupervisedTasks, supervised
 from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.server import WebServer
-from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.remediation import failpoints, metrics
 from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.journal import NodeJournal
 from fabricpulse.remediation.node.mesh import connected_nics
 from fabricpulse.remediation.node.plugins import CALL_RESULTS, Plugins
+from fabricpulse.remediation.node.receiver_client import ReceiverClient, ReceiverError
 from fabricpulse.remediation.node.survey import Survey, traffic_outcome
 from fabricpulse.remediation.protocol import DesiredNic, DesiredState, HeldNic, Report, Result, Traffic
 
 log = get_logger(__name__)
 
-_POLL_WAIT_S = 20
 _RETRY_S = 1.0
 _TRAFFIC_POLL_S = 0.25
 
@@ -44,11 +43,9 @@ class NodeAgent:
     """One agent; `run` works until the daemon stops."""
 
     def __init__(self, config: NodeConfig, life: Lifetime) -> None:
-        """Raises UserError when the journal, the token or a certificate cannot be used."""
+        """Raises UserError when the journal cannot be used."""
         self._config = config
         self._life = life
-        self._token = TokenFile(config.token_file)
-        self._tls = _client_tls(config)
         self._journal = NodeJournal(Path(config.journal))
         self._plugins = Plugins(plugin_dir(), config.call_timeout_s, config.verify_timeout_s)
         self._desired = self._journal.desired()
@@ -64,10 +61,11 @@ class NodeAgent:
         self._connected_nics: dict[str, bool] = {}
         self._warned: set[str] = set()
         self._watching: dict[str, asyncio.Task[None]] = {}
+        self._receiver: ReceiverClient
+        self._tasks: SupervisedTasks
         self._in_plugins = asyncio.Lock()
         self._report_now = asyncio.Event()
         self._reconcile_now = asyncio.Event()
-        self._connected = False
 
     async def run(self, options: DaemonOptions) -> None:
         """Works until told to stop. What it has applied stays applied."""
@@ -77,60 +75,44 @@ class NodeAgent:
             self._journal.close()
 
     async def _work(self, options: DaemonOptions) -> None:
-        server = WebServer("fabricpulse remediation node agent", self._life, self._metrics, options.web)
-        await server.start()
-        connector = aiohttp.TCPConnector(ssl=self._tls)
-        async with aiohttp.ClientSession(connector=connector) as session:
-            work = [
-                asyncio.create_task(self._fetch_forever(session)),
-                asyncio.create_task(self._report_forever(session)),
-                asyncio.create_task(self._reconcile_forever()),
-            ]
-            if self._config.mesh_url:
-                work.append(asyncio.create_task(self._scrape_mesh_forever(session)))
-            self._life.ready()
-            stop = asyncio.create_task(self._life.stopped())
-            done, _ = await asyncio.wait({stop, *work}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (stop, *work, *self._watching.values()):
-                task.cancel()
-            await asyncio.gather(stop, *work, *self._watching.values(), return_exceptions=True)
-        await server.stop()
-        self._plugins.close()
-        for task in done - {stop}:  # a background task that exits is a bug; fail the daemon
-            task.result()
+        async with AsyncExitStack() as resources:
+            self._receiver = ReceiverClient(self._config)
+            resources.push_async_callback(self._receiver.close)
+            mesh = HttpClient(self._config.mesh_client)
+            resources.push_async_callback(mesh.close)
+            server = WebServer(
+                "fabricpulse remediation node agent",
+                self._life,
+                self._metrics,
+                options.web,
+                not_ready=lambda: self._receiver.problem,
+            )
+            await server.start()
+            resources.push_async_callback(server.stop)
+            resources.callback(self._plugins.close)
+            async with supervised(self._life) as tasks:
+                self._tasks = tasks
+                tasks.start("fetch", self._fetch_forever())
+                tasks.start("report", self._report_forever())
+                tasks.start("reconcile", self._reconcile_forever())
+                if self._config.mesh_url:
+                    tasks.start("mesh", self._scrape_mesh_forever(mesh))
+                self._life.ready()
+                await self._life.stopped()
 
-    # --- asking and reporting ------------------------------------------------------------------------------------
+    # --- fetching and reporting ----------------------------------------------------------------------------------
 
-    def _url(self, what: str) -> str:
-        return f"{self._config.receiver.rstrip('/')}/api/v1/agents/{self._config.host_name}/{what}"
-
-    async def _fetch_forever(self, session: aiohttp.ClientSession) -> None:
+    async def _fetch_forever(self) -> None:
         while True:
             try:
-                params = {"version": self._version, "wait": str(_POLL_WAIT_S)}
-                timeout = aiohttp.ClientTimeout(total=_POLL_WAIT_S + 10, connect=3)
-                async with session.get(
-                    self._url("desired"), params=params, timeout=timeout, headers=self._token.header
-                ) as answer:
-                    if answer.status != 200:
-                        raise _RefusedError(f"HTTP {answer.status} {(await answer.text())[:100].strip()}")
-                    desired = msgspec.json.decode(await answer.read(), type=DesiredState)
-            except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError, _RefusedError) as error:
-                self._set_connected(False, str(error) or type(error).__name__)
+                desired = await self._receiver.fetch_desired(self._version)
+            except ReceiverError:
                 await asyncio.sleep(_RETRY_S)
                 continue
-            self._set_connected(True)
             if self._accept(desired):
                 self._reconcile_now.set()
             else:
                 await asyncio.sleep(_RETRY_S)
-
-    def _set_connected(self, connected: bool, why: str = "") -> None:
-        if connected and not self._connected:
-            log.info("receiver reached", url=self._config.receiver)
-        elif self._connected and not connected:
-            log.warning("receiver not reached, NICs stay as they are", url=self._config.receiver, reason=why)
-        self._connected = connected
 
     def _accept(self, desired: DesiredState) -> bool:
         """Takes over the desired state, journal first. False for a receiver with an older epoch."""
@@ -164,7 +146,7 @@ class NodeAgent:
         self._results = {op_id: result for op_id, result in self._results.items() if op_id in current}
         return True
 
-    async def _report_forever(self, session: aiohttp.ClientSession) -> None:
+    async def _report_forever(self) -> None:
         while True:
             self._report_now.clear()
             results = dict(self._unreported)
@@ -175,30 +157,20 @@ class NodeAgent:
                 held={d: HeldNic(nic.desired, nic.generation) for d, nic in self._desired.items()},
                 results=list(results.values()),
             )
-            sent = await self._send(session, report)
-            if sent:
+            wait_s = self._config.report_interval_s
+            try:
+                await self._receiver.report(report)
+            except ReceiverError:
+                wait_s = _RETRY_S
+            else:
                 for op_id, result in results.items():
                     if self._unreported.get(op_id) == result:
                         del self._unreported[op_id]
-            wait_s = self._config.report_interval_s if sent else _RETRY_S
             await wait_at_most(self._report_now, wait_s)
 
-    async def _send(self, session: aiohttp.ClientSession, report: Report) -> bool:
-        timeout = aiohttp.ClientTimeout(total=10, connect=3)
-        try:
-            async with session.post(
-                self._url("report"),
-                data=msgspec.json.encode(report),
-                timeout=timeout,
-                headers=self._token.header,
-            ) as answer:
-                return answer.status == 200
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
-
-    async def _scrape_mesh_forever(self, session: aiohttp.ClientSession) -> None:
+    async def _scrape_mesh_forever(self, client: HttpClient) -> None:
         while True:
-            self._connected_nics = await connected_nics(session, self._config.mesh_url)
+            self._connected_nics = await connected_nics(client, self._config.mesh_url)
             await asyncio.sleep(self._config.report_interval_s)
 
     # --- the jobs ------------------------------------------------------------------------------------------------
@@ -258,8 +230,11 @@ class NodeAgent:
             return Result(nic.op_id, "refused", 0, refusal)
         result = await asyncio.to_thread(self._plugins.apply, nic)
         if result.outcome == "applied" and nic.desired == "avoid" and result.processes:
-            task = asyncio.create_task(self._watch_traffic(nic, result))
-            self._watching[nic.device] = task
+            if (watching := self._watching.pop(nic.device, None)) is not None:
+                watching.cancel()
+            self._watching[nic.device] = self._tasks.start(
+                f"traffic of {nic.device}", self._watch_traffic(nic, result), may_end=True
+            )
         return result
 
     async def _correct(self, nic: DesiredNic) -> Result:
@@ -311,7 +286,7 @@ class NodeAgent:
     async def _metrics(self, text_format: TextFormat) -> bytes:
         out = Exposition()
         out.add(BUILD_INFO, (version("fabricpulse"), "remediation-node", python_version()), 1)
-        out.add(metrics.AGENT_CONNECTED, (), int(self._connected))
+        out.add(metrics.AGENT_CONNECTED, (), int(not self._receiver.problem))
         out.add(metrics.AGENT_PROCESSES, (), len(self._survey.processes))
         out.add(
             metrics.AGENT_DIVERGENT,
@@ -323,19 +298,3 @@ class NodeAgent:
         for result in CALL_RESULTS:
             out.add(metrics.AGENT_CALLS, (result,), self._plugins.calls[result])
         return out.render(text_format)
-
-
-class _RefusedError(Exception):
-    """The receiver answered, but not with a desired state."""
-
-
-def _client_tls(config: NodeConfig) -> ssl.SSLContext | bool:
-    if not config.receiver.startswith("https://"):
-        return True
-    try:
-        context = ssl.create_default_context(cafile=config.ca_file or None)
-        if config.cert_file:
-            context.load_cert_chain(config.cert_file, config.key_file)
-    except OSError as error:  # ssl.SSLError is one
-        raise UserError(f"cannot load ca_file, cert_file or key_file: {error}") from error
-    return context

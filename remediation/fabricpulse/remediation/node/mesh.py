@@ -3,13 +3,15 @@
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from fabricpulse.core.web.client import HttpClient
+
 _FAMILY = "fabricpulse_nic_connected"
 
 
-async def connected_nics(session: aiohttp.ClientSession, url: str) -> dict[str, bool]:
+async def connected_nics(client: HttpClient, url: str) -> dict[str, bool]:
     """NIC -> whether probes get through; empty when the exporter does not answer. Not measured is not listed."""
     try:
-        async with session.get(url, timeout=aiohttp.ClientTimeout(total=2)) as answer:
+        async with client.get(url) as answer:
             text = await answer.text() if answer.status == 200 else ""
     except (aiohttp.ClientError, TimeoutError, OSError, UnicodeDecodeError):
         return {}

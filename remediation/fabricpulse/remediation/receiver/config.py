@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
+from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url
+from fabricpulse.remediation.credentials import check_credentials
 
 Seconds = Annotated[float, Meta(ge=0)]
 Mode = Literal["observe", "dry_run", "auto"]
@@ -103,7 +105,8 @@ class ReceiverConfig(Section, frozen=True):
     `reconcile_interval_s` and when a notification was truncated or suspect. reconcile_interval_s : seconds. expire_s :
     a firing alert that no Alertmanager has held for so long has expired. watchdog : an alert that always fires; once it
     has been seen, its absence means that alerting is dead, and nothing goes back into service. Empty: not looked at.
-    token_file : a bearer token that Alertmanager, agents and people must show; read again when it changes. membership :
+    http_client : TLS, password or token that the Alertmanagers ask for. token_file : a bearer token that Alertmanager,
+    agents and operators must show; read again when it changes. membership :
     file of the fleet's hosts and NICs; with it, an alert or an agent that names any other is turned away.
     agent_certificates : an agent must show a client certificate whose SAN is its host's name. rules : by alert. hold :
     the quiet time before a NIC returns. guards : limits.
@@ -114,6 +117,7 @@ class ReceiverConfig(Section, frozen=True):
     reconcile_interval_s: Annotated[float, Meta(gt=0)] = 60
     expire_s: Seconds = 300
     watchdog: str = "FabricWatchdog"
+    http_client: HttpClientConfig = HttpClientConfig(timeout_s=5)
     token_file: str = ""
     membership: str = ""
     agent_certificates: bool = False
@@ -127,6 +131,7 @@ class ReceiverConfig(Section, frozen=True):
             raise ValueError("rules: an alert is listed twice")
         for url in self.alertmanagers:
             check_base_url("alertmanager", url)
+            check_credentials("alertmanager", url, self.http_client)
         if not Path(self.journal).name:
             raise ValueError("journal is not the name of a file")
 

@@ -5,22 +5,23 @@ from collections import Counter
 from importlib.metadata import version
 from platform import python_version
 
-from fabricpulse.core.metrics.common import BUILD_INFO
+from fabricpulse.core.metrics.common import BUILD_INFO, RELOAD_SUCCESSFUL, RELOAD_TIME
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.remediation import metrics
 from fabricpulse.remediation.receiver.auth import ROUTES
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
-from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards import REASONS, bucket_level
 from fabricpulse.remediation.receiver.model import OUTCOMES
+from fabricpulse.remediation.receiver.policy import Policy, ReloadStatus
 from fabricpulse.remediation.receiver.store import Store
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
 from fabricpulse.remediation.receiver.webhook import IngestStatistics
 
 
 def expose(
-    config: ReceiverConfig,
+    policy: Policy,
+    reload: ReloadStatus,
     loop: CommitLoop,
     clock: MonotonicWallClock,
     store: Store,
@@ -29,9 +30,11 @@ def expose(
     text_format: TextFormat,
 ) -> bytes:
     """One scrape's answer."""
-    state, counts, now = loop.state, loop.counts, clock()
+    config, state, counts, now = policy.config, loop.state, loop.counts, clock()
     out = Exposition()
     out.add(BUILD_INFO, (version("fabricpulse"), "remediation-receiver", python_version()), 1)
+    out.add(RELOAD_SUCCESSFUL, (), int(reload.successful))
+    out.add(RELOAD_TIME, (), reload.at)
     for action in metrics.ACTION_NAMES:
         for outcome in OUTCOMES:
             out.add(metrics.ACTIONS, (action, outcome), counts["action", action, outcome])

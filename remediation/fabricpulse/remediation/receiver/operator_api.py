@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.health import problems
 from fabricpulse.remediation.receiver.http_json import json_answer, json_object, number
 from fabricpulse.remediation.receiver.model import Target
 from fabricpulse.remediation.receiver.reconciler import Reconciler
@@ -21,10 +22,13 @@ _EXPORT_PAGE = 1000
 class OperatorApi:
     """State and journal to read; pause, resume and release."""
 
-    def __init__(self, loop: CommitLoop, reconciler: Reconciler, store: Store) -> None:
+    def __init__(
+        self, loop: CommitLoop, reconciler: Reconciler, store: Store, not_ready: Callable[[], str]
+    ) -> None:
         self._loop = loop
         self._reconciler = reconciler
         self._store = store
+        self._not_ready = not_ready
 
     def add(self, router: web.UrlDispatcher) -> None:
         """Adds the routes."""
@@ -48,6 +52,7 @@ class OperatorApi:
                 "version": version("fabricpulse"),
                 "now": self._loop.clock(),
                 "epoch": state.epoch,
+                "problems": problems(self._reconciler.config, state, self._loop.clock(), self._not_ready()),
                 "pause": state.pause,
                 "breakers": list(state.breakers.values()),
                 "watchdog": state.watchdog,

@@ -1,0 +1,301 @@
+"""Fleet time on one host: from corrections that arrive now and then to a clock that a program can rely on.
+
+Guarantees, in this order: fleet time never runs backward and never jumps once it has been set; its rate
+differs from the rate that the corrections ask for by at most `max_slew_ppm`; and the true fleet time lies
+within the bound, which grows while no correction comes.
+
+Fleet time is laid over CLOCK_MONOTONIC_RAW: whoever steps or slews the host clock does not move it. Corrections are of
+the host clock, whose stamps they come from; `host_clock_model.py` models it. After it was turned, what was measured
+across the turn is worth less by what it may have bent, and is left aside where going on by the raw clock is worth more.
+After a step the status is DISRUPTED until the next correction, or holdover: stamps of the host clock are in doubt.
+After a step, a correction outside the raw-clock bound was computed from pre-step samples, of some edges at least, and
+is rejected.
+
+Pure: readings of the clocks are passed in, the page to publish comes out.
+"""
+
+from dataclasses import dataclass, replace
+
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.host_clock_model import STEP_NS, Bend, HostChange, HostClockModel
+from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockStatus
+
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Correction:
+    """fleet = host + correction_ns at host time ref_host_ns, with the rate rate_ppb; true within bound_ns
+    there. free : of hosts that follow only each other, or an anchor, so that all may turn away from the fleet, or from
+    UTC, together. no_quorum : and they know that they are not the fleet.
+    """
+
+    ref_host_ns: int
+    correction_ns: int
+    rate_ppb: float
+    bound_ns: int
+    free: bool = False
+    no_quorum: bool = False
+
+
+@dataclass(frozen=True)
+class FleetClockParameters:
+    """drift_ppb : error of the rate while synchronised. holdover_drift_ppb : without corrections.
+    holdover_after_ns : a correction older than this is no synchronisation. validity_ns : how long the page
+    holds when we die. lookback_ns : age of the oldest sample that can influence a
+    correction.
+    """
+
+    slew_time_ns: int = _NS // 4
+    lead_ns: int = 50_000_000
+    max_slew_ppm: float = 500.0
+    drift_ppb: int = 250
+    holdover_drift_ppb: int = 1_000
+    holdover_after_ns: int = 4 * _NS
+    validity_ns: int = 10 * _NS
+    lookback_ns: int = 7 * _NS
+
+
+@dataclass
+class FleetClock:
+    """The state. `page` is what to publish; `target` the line over the raw clock that the last correction asked for.
+
+    corrected_raw_ns : when the last one came. no_quorum : it was. breaks : steps and large turns of the host clock,
+    after which nothing that was measured before is of use. stepped_raw_ns : when the last step was seen, None without.
+    """
+
+    parameters: FleetClockParameters
+    page: ClockPage
+    target: ClockLine
+    host: HostClockModel
+    corrected_raw_ns: int = 0
+    no_quorum: bool = False
+    breaks: int = 0
+    stepped_raw_ns: int | None = None
+
+    @classmethod
+    def start(
+        cls, parameters: FleetClockParameters, now: CrossTimestamp, old: ClockPage | None = None
+    ) -> "FleetClock":
+        """A clock that knows nothing, or that goes on with the page of a sidecar that was here before.
+
+        `old` is taken over only if it is still valid and the host clock has not been stepped since.
+        """
+        host = HostClockModel.start(now, parameters.lookback_ns)
+        zero = ClockLine(now.raw_ns, now.host_ns, 0)
+        page = ClockPage(
+            *(ClockStatus.UNKNOWN, zero, zero, now.raw_ns, 0, 0, 0),
+            *(host.line, host.previous, host.since_ns, 0, 0),
+        )
+        if old is None or old.at(now.raw_ns).status == ClockStatus.UNKNOWN:
+            return cls(parameters, page, zero, host)
+        raw_age = now.raw_ns - old.bound_ref_raw_ns
+        # A raw clock that is behind, or a host clock that went faster than 500 ppm, is another boot or a step.
+        astray = abs(old.raw_ns(now.host_ns) - now.raw_ns)
+        if raw_age < 0 or astray > raw_age // 2_000 + STEP_NS:
+            return cls(parameters, page, zero, host)
+        shown = old.at(now.raw_ns)
+        line = ClockLine(now.raw_ns, shown.fleet_ns, old.current.rate_ppt)
+        page = replace(
+            page,
+            status=ClockStatus.HOLDOVER,
+            current=line,
+            previous=old.current,
+            bound_ref_raw_ns=now.raw_ns,
+            bound_ns=shown.bound_ns,
+            drift_ppb=parameters.holdover_drift_ppb,
+            valid_until_raw_ns=now.raw_ns + parameters.validity_ns,
+            host_bound_ns=old.host_bound_ns + astray,
+            disruptions=old.disruptions,
+        )
+        return cls(parameters, page, line, host)
+
+    @property
+    def known(self) -> bool:
+        """True once fleet time has been set."""
+        return self.page.status != ClockStatus.UNKNOWN
+
+    @property
+    def rate_ppt(self) -> int:
+        """Rate of fleet time minus that of the host clock now, parts per 10^12."""
+        return _chained(self.host.line.rate_ppt, self.page.current.rate_ppt)
+
+    def requested(self, now: CrossTimestamp) -> ClockLine:
+        """What the last correction asked for, as a line over the host clock that begins at `now`."""
+        rate_ppt = _chained(self.host.line.rate_ppt, self.target.rate_ppt)
+        return ClockLine(now.host_ns, self.target.at(now.raw_ns), rate_ppt)
+
+    def correct(self, now: CrossTimestamp, correction: Correction) -> ClockPage:
+        """Takes a correction. The first one sets the clock, later ones slew it.
+
+        One that rests on a host clock that was turned meanwhile is left aside if it says less than is known without it,
+        and one that rests on a host clock that was stepped if it contradicts what is known without it.
+        """
+        self.tick(now)
+        if self.known and not self.host.settled:
+            return self.page
+        ref_raw_ns = self.host.raw_ns(correction.ref_host_ns)
+        rate_ppt = _chained(_inverse(self.host.line.rate_ppt), round(correction.rate_ppb * 1000))
+        target = ClockLine(ref_raw_ns, correction.ref_host_ns + correction.correction_ns, rate_ppt)
+        bend = self._bend()
+        drift_ppb = self.parameters.drift_ppb + bend.rate_ppb
+        if correction.free or correction.no_quorum:
+            drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
+        age_ns = abs(now.raw_ns - ref_raw_ns)
+        bound = correction.bound_ns + bend.ns + age_ns * drift_ppb // _NS
+        if self.known and bend.ns:
+            kept = self.page.at(now.raw_ns).bound_ns + self.page.drift_ppb
+            if bound + drift_ppb > kept:
+                return self.page
+        if self.known and self._predates_step(now, target):
+            return self.page
+        self.no_quorum = correction.no_quorum
+        if not (self.no_quorum and self.known):
+            self.corrected_raw_ns = now.raw_ns
+        held = now.raw_ns - self.corrected_raw_ns <= self.parameters.holdover_after_ns
+        self.target = target
+        if not self.known:
+            line = ClockLine(now.raw_ns, target.at(now.raw_ns), rate_ppt)
+            self.page = replace(self.page, current=line, previous=line)
+        else:
+            self._slew(now)
+        ahead = abs(target.at(now.raw_ns) - self.page.at(now.raw_ns).fleet_ns)
+        # The last slew goes on until the new line begins.
+        ahead += self._turn_ppb(self.page.previous) * self.parameters.lead_ns // _NS + 1
+        self.page = replace(
+            self.page,
+            status=ClockStatus.SYNCHRONIZED if held else ClockStatus.HOLDOVER,
+            bound_ref_raw_ns=now.raw_ns,
+            bound_ns=bound + ahead + 1,
+            drift_ppb=drift_ppb + self._turn_ppb(self.page.current),
+            valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns,
+        )
+        return self.page
+
+    def tick(self, now: CrossTimestamp) -> ClockPage:
+        """Advances the state: clock steps, end of a slew, holdover."""
+        self._watch_host_clock(now)
+        if not self.known:
+            return self.page
+        self._slew(now)
+        page = self.page
+        synchronized = page.status == ClockStatus.SYNCHRONIZED
+        drift_ppb = self.parameters.drift_ppb if synchronized else self.parameters.holdover_drift_ppb
+        drift_ppb += self._turn_ppb(page.current)
+        if drift_ppb > page.drift_ppb:  # after a late tick a slew has overshot, and turns back
+            page = self._rebound(now, page.status, drift_ppb)
+        uncorrected_ns = now.raw_ns - self.corrected_raw_ns
+        if uncorrected_ns > self.parameters.holdover_after_ns // 2:
+            # A correction is missing. Perhaps only it is lost, perhaps nothing has been measured since the last one.
+            drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
+            if drift_ppb > page.drift_ppb:
+                page = self.page = self._rebound(now, page.status, drift_ppb, self._uncorrected_ns(now))
+        if page.status != ClockStatus.HOLDOVER and uncorrected_ns > self.parameters.holdover_after_ns:
+            drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
+            page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb, self._uncorrected_ns(now))
+        self.page = replace(page, valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
+        return self.page
+
+    def hold(self, now: CrossTimestamp) -> ClockPage:
+        """From now on nobody corrects: the page says holdover, and its bound grows as fast as that needs."""
+        page = self.tick(now)
+        if page.status in (ClockStatus.SYNCHRONIZED, ClockStatus.DISRUPTED):
+            drift_ppb = self.parameters.holdover_drift_ppb + self._turn_ppb(page.current)
+            self.page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb, self._uncorrected_ns(now))
+        return self.page
+
+    def published(self, now: CrossTimestamp) -> ClockPage:
+        """The page for readers: from now on its bound grows as in holdover, as nobody may come to say that it must."""
+        drift_ppb = self.parameters.holdover_drift_ppb + self._turn_ppb(self.page.current)
+        if not self.known or drift_ppb <= self.page.drift_ppb:
+            return self.page
+        return self._rebound(now, self.page.status, drift_ppb)
+
+    def kept_bound_ns(self, now: CrossTimestamp) -> int:
+        """What this clock alone is good for, whatever others know: as of the last correction, aged as in holdover."""
+        return self.page.at(now.raw_ns).bound_ns + self._uncorrected_ns(now)
+
+    def _predates_step(self, now: CrossTimestamp, target: ClockLine) -> bool:
+        """True while what a correction rests on may reach back to before a step, and this one shows that it does."""
+        # Not by the status: what has not been corrected for long enough is no longer disrupted but in holdover.
+        if self.stepped_raw_ns is None or self.corrected_raw_ns >= self.stepped_raw_ns:
+            return False
+        shown = self.page.at(now.raw_ns)
+        recent = now.raw_ns - self.stepped_raw_ns <= self.parameters.lookback_ns
+        return recent and abs(target.at(now.raw_ns) - shown.fleet_ns) > shown.bound_ns
+
+    def _uncorrected_ns(self, now: CrossTimestamp) -> int:
+        """What the bound still lacks when it turns out that nothing has been measured since the last correction."""
+        more_ppb = max(0, self.parameters.holdover_drift_ppb - self.page.drift_ppb)
+        return max(0, now.raw_ns - self.corrected_raw_ns) * more_ppb // _NS
+
+    def _rebound(
+        self, now: CrossTimestamp, status: ClockStatus, drift_ppb: int, extra_ns: int = 0
+    ) -> ClockPage:
+        """The page with its bound restated at `now`, `extra_ns` wider."""
+        return replace(
+            self.page,
+            status=status,
+            bound_ref_raw_ns=now.raw_ns,
+            bound_ns=self.page.at(now.raw_ns).bound_ns + extra_ns,
+            drift_ppb=max(drift_ppb, self.page.drift_ppb) if status == self.page.status else drift_ppb,
+        )
+
+    def _turn_ppb(self, line: ClockLine) -> int:
+        """How much faster or slower than asked for a line runs, to get to its place, rounded up. It runs on like that,
+        past its place, when no tick of ours ends it: the bound has to grow as fast.
+        """
+        return -(-abs(line.rate_ppt - self.target.rate_ppt) // 1000)
+
+    def _slew(self, now: CrossTimestamp) -> None:
+        """Lays a line from where fleet time will be to where it should be, `slew_time_ns` later.
+
+        It begins `lead_ns` ahead: a program that has just read the old page must not be ahead of one that reads the
+        new page a little later.
+        """
+        begin = now.raw_ns + self.parameters.lead_ns
+        old = self.page.current
+        if old.from_ns > now.raw_ns:
+            # The last line has not begun, and a page holds no third: the next tick replaces it.
+            return
+        here = old.at(begin)
+        ahead = self.target.at(begin) - here
+        limit = round(self.parameters.max_slew_ppm * 1e6)
+        turn = max(-limit, min(limit, ahead * 10**12 // self.parameters.slew_time_ns))
+        line = ClockLine(begin, here, self.target.rate_ppt + turn)
+        if line.rate_ppt != old.rate_ppt:
+            self.page = replace(self.page, current=line, previous=old)
+
+    def _bend(self) -> Bend:
+        """What the host clock did that corrections do not know of; nothing while it is as little as they allow for."""
+        bend = self.host.bend()
+        return bend if bend.rate_ppb > self.parameters.drift_ppb else Bend(0, 0)
+
+    def _watch_host_clock(self, now: CrossTimestamp) -> None:
+        change = self.host.observe(now)
+        host = self.host
+        self.page = replace(
+            self.page,
+            host=host.line,
+            host_previous=host.previous,
+            host_since_ns=host.since_ns,
+            host_bound_ns=host.bound_ns,
+        )
+        if change in (HostChange.STEP, HostChange.BIG_TURN):
+            self.breaks += 1
+        if change != HostChange.STEP:
+            return
+        self.stepped_raw_ns = now.raw_ns
+        self.page = replace(self.page, disruptions=self.page.disruptions + 1)
+        if self.known:
+            self.page = self._rebound(now, ClockStatus.DISRUPTED, self.parameters.holdover_drift_ppb)
+
+
+def _inverse(rate_ppt: int) -> int:
+    """The rate of the first clock over the second, from that of the second over the first."""
+    return -rate_ppt + round(rate_ppt * rate_ppt / (10**12 + rate_ppt))
+
+
+def _chained(first_ppt: int, second_ppt: int) -> int:
+    """The rate of the third clock over the first."""
+    return first_ppt + second_ppt + round(first_ppt * second_ppt / 10**12)

@@ -1,0 +1,45 @@
+"""Configuration of the coordinator; docs/configuration.md is generated from it."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from fabricpulse.clocksync.wire.limits import MAX_ROUND_S, DriftPpb, HoldoverDriftPpb
+from fabricpulse.core.config import Section
+
+_DAY_S = 86_400
+
+
+class CoordinatorConfig(Section, frozen=True):
+    """`fabricpulse clocksync coordinator --config`.
+
+    membership : hosts that belong to the fleet even before their sidecars come (a membership file); others
+    join by lease. token_file : a bearer token that sidecars must show to report; read again when it changes. It guards
+    reports only: passwords and certificates for everything, also scrapes, membership, http_sd, status pages and what
+    sidecars tell their neighbours, are the web configuration's (--web.config.file of each daemon). round_s : the
+    longest time between two solves, 2 at most. anchor_wait_s : how long a fleet that has no fleet time yet waits for
+    the first of the hosts whose sidecars are configured as anchors; begun without UTC, it would take hours to slew
+    there.
+    """
+
+    membership: str = ""
+    token_file: str = ""
+    # Take reports as datagrams too, on the UDP ports of the same numbers as --web.listen-address; they cost far less.
+    datagrams: bool = True
+    # A host that has not reported for this long has left the fleet.
+    lease_s: Annotated[float, Meta(le=_DAY_S)] = 10.0
+    round_s: float = 1.0
+    anchor_wait_s: Annotated[float, Meta(ge=0, le=_DAY_S)] = 30.0
+    # How much the rate of a clock may change between two reports, in parts per 10^9; part of the bound.
+    drift_ppb: DriftPpb = 250.0
+    # Growth of the error bound of what clocks may do together while nobody sees it: all that follow an anchor whose
+    # chronyd may have died, or a part of the fleet that is cut off. In parts per 10^9; the same as the sidecars'
+    # clock.holdover_drift_ppb, the worst clock of the fleet.
+    holdover_drift_ppb: HoldoverDriftPpb = 1_000
+
+    def validate(self) -> None:
+        if not 0.1 <= self.round_s <= min(self.lease_s / 2, MAX_ROUND_S):
+            raise ValueError(
+                f"0.1 <= round_s <= lease_s / 2 and round_s <= {MAX_ROUND_S:g} are needed; who is silent longer counts "
+                "as lost"
+            )

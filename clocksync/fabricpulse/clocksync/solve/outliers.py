@@ -1,0 +1,105 @@
+"""Whose stamps, or whose UTC, contradict the fleet's. Pure: arrays in, arrays out.
+
+Three kinds of faulty hosts. Stamps that all jump by the same amount leave the residuals of all edges as they were; such
+a host shows only in that its correction jumped while it reported no clock step (`unexplained_jumps`). Stamps that are
+wrong by different amounts on different edges leave large residuals (`faulty_hosts`). Falsetickers among the anchors are
+found where anchors are selected (anchors.py).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+# How long a suspicion outlives what it rests on. Alerts ask for more than this (clockSuspectFor of the mixin): what
+# was seen once calls nobody, what is seen again within this time does.
+HOLD_S = 60.0
+# A host that moved by more than this between two solves, beyond its bound, while it saw no step of its own clock, is
+# faulty.
+_JUMP_NS = 50_000.0
+# An edge that is off by more than this many times the usual residual, and this many ns, does not fit.
+_OUTLIER_SCALE, _OUTLIER_NS = 6.0, 300.0
+# With two hosts the faulty one cannot be identified.
+_FEWEST_HOSTS = 3
+# A host is judged by at least so many edges, and named when more than this share does not fit.
+_FEWEST_EDGES, _MOST_OUTLIERS = 3, 0.6
+# Of more hosts than this share nobody can tell who is right.
+_MOST_NAMED = 1 / 3
+
+
+def typical_size(sizes: Floats) -> float:
+    """The usual size of errors, as their median; where half of them is far from it, by those that are not.
+
+    Of four faulty hosts among twelve more than half of the edges has one at an end.
+    """
+    quarter, half = np.quantile(sizes, (0.25, 0.5)).tolist()
+    # Of normal errors a quarter is within 0.319 and half within 0.674 sigma.
+    by_quarter = float(quarter) * 2.117
+    return by_quarter if half > 4 * by_quarter else float(half)
+
+
+def outlier_edges(residual_ns: Floats) -> Bools:
+    """Which edges have an outlying residual."""
+    size = np.abs(residual_ns)
+    return size > max(_OUTLIER_NS, _OUTLIER_SCALE * typical_size(size))
+
+
+def faulty_hosts(hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], outlier: Bools) -> list[int]:
+    """The hosts most of whose edges do not fit, the worst first; i, j : hosts at the ends of each edge.
+
+    One by one: an edge between a faulty host and another says nothing of the other, so the edges of a host that has
+    been named are left out before the next is looked for.
+    """
+    bad = np.bincount(i[outlier], minlength=hosts) + np.bincount(j[outlier], minlength=hosts)
+    if bad.max(initial=0) <= _MOST_OUTLIERS * _FEWEST_EDGES:
+        return []
+    total = np.bincount(i, minlength=hosts) + np.bincount(j, minlength=hosts)
+    # Outliers only become fewer as hosts are named: nobody else can be, and only edges of these are looked at.
+    possible = bad > _MOST_OUTLIERS * _FEWEST_EDGES
+    near = np.flatnonzero(possible[i] | possible[j])
+    ends = np.concatenate([i[near], j[near]])
+    order = np.argsort(ends, kind="stable")
+    others, wrong = np.concatenate([j[near], i[near]])[order], np.tile(outlier[near], 2)[order]
+    begin = np.searchsorted(ends[order], np.arange(hosts + 1))
+    named: list[int] = []
+    candidates = np.flatnonzero(possible)
+    gone = np.zeros(hosts, np.bool_)
+    while len(named) < max(1, _MOST_NAMED * hosts):
+        n, b = total[candidates], bad[candidates]
+        share = np.where((n >= _FEWEST_EDGES) & ~gone[candidates], b / np.maximum(n, 1), 0.0)
+        # Of equals the one with more edges.
+        worst = int((share + 1e-6 * b).argmax())
+        if share[worst] <= _MOST_OUTLIERS:
+            break
+        host = int(candidates[worst])
+        named.append(host)
+        gone[host] = True
+        its = slice(begin[host], begin[host + 1])
+        peers, of_those = others[its], wrong[its]
+        np.subtract.at(total, peers, 1)
+        np.subtract.at(bad, peers[of_those], 1)
+    return named
+
+
+def unexplained_jumps(
+    jump_ns: Floats, moved_ns: Floats, bound_ns: Floats, solved_ns: Floats, judged: Bools
+) -> tuple[Floats, Bools]:
+    """The net jump of each host's correction that nothing explains, after a solve; and which hosts jumped in it.
+
+    jump_ns : before it, 0 for none; it ends when the correction comes back to within what is no jump. moved_ns : what
+    the solve moved each host by. bound_ns : of each before it, with what it was widened by for its jump, and whatever
+    the host knows of itself: a slew of its clock is in it. solved_ns : bound by the solve. judged : of the others
+    nothing is known, or their clocks were stepped; they keep theirs.
+
+    Where most are moved together, an anchor moves the fleet, which is no jump of theirs.
+    """
+    if np.count_nonzero(judged) < _FEWEST_HOSTS:
+        return jump_ns, np.zeros(len(jump_ns), np.bool_)
+    moved = moved_ns - np.median(moved_ns[judged])
+    jumped = judged & (np.abs(moved) > _JUMP_NS + np.maximum(bound_ns - np.abs(jump_ns), 0.0))
+    # Who has begun is followed closely: the fits of its edges follow one after the other.
+    net = jump_ns + np.where(jumped | (judged & (jump_ns != 0)), moved, 0.0)
+    # Not by the host's own bound, which also tells how far it still has to be slewed after the jump.
+    back = judged & (np.abs(net) <= _JUMP_NS + solved_ns)
+    return np.where(back, 0.0, net), jumped

@@ -1,0 +1,3 @@
+"""Types of the native module built from core/native."""
+
+def siphash24(key: bytes, data: bytes) -> int: ...

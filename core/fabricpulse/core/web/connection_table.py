@@ -1,0 +1,216 @@
+"""Which connections of a server may stay: a pure state machine over (connection, event, now).
+
+Phases of a connection:
+
+    HANDSHAKE ─▶ HEAD ─▶ BODY ─▶ ACTIVE ─▶ IDLE ─▶ HEAD ...
+
+In all but ACTIVE (the request is complete, the answer is ours to give) the server waits for the client: there it may
+be late, and be dropped to make room for another. Clients are compared by how many connections they have, so that a
+client with a thousand of them only ever drops its own.
+
+Prior art: nginx's reset of reusable connections when worker_connections run out; RFC 9110 section 15.5.9 (408).
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Protocol
+
+from fabricpulse.core.web.limits import Limits
+
+
+class Phase(Enum):
+    """What a connection is waiting for."""
+
+    HANDSHAKE = "handshake"
+    HEAD = "head"
+    BODY = "body"
+    ACTIVE = "active"
+    IDLE = "idle"
+
+
+# Who is dropped first when room is needed: who has not asked anything yet, before who has been answered.
+_DROP_ORDER = (Phase.HANDSHAKE, Phase.HEAD, Phase.BODY, Phase.IDLE)
+
+
+class Closer(Protocol):
+    """What the table asks of a connection."""
+
+    def drop(self, reason: str) -> None:
+        """Ends the connection now. reason : label of the metric."""
+
+    def unsent(self) -> int:
+        """Bytes of the answer that the client has not taken yet."""
+
+
+class Entry:
+    """One connection in the table.
+
+    since : when its phase began. received : bytes of the request so far. ahead : bytes sent while it was answered.
+    """
+
+    __slots__ = ("ahead", "client", "closer", "phase", "received", "since")
+
+    def __init__(self, client: str, closer: Closer, now: float) -> None:
+        self.client = client
+        self.closer = closer
+        self.phase = Phase.HANDSHAKE
+        self.since = now
+        self.received = 0
+        self.ahead = 0
+
+
+# In the order of their `since`, oldest first: a dict keeps the order of insertion.
+_Queue = dict[Entry, None]
+
+
+class ConnectionTable:
+    """All connections of one server. `now` is monotonic seconds. `buffered`: bytes of requests in work."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.buffered = 0
+        self._phases: dict[Phase, _Queue] = {phase: {} for phase in Phase}
+        self._clients: dict[str, dict[Phase, _Queue]] = {}
+        self._sizes: dict[str, int] = {}
+        self._stalled: dict[Entry, tuple[float, int]] = {}
+
+    def __len__(self) -> int:
+        return sum(self._sizes.values())
+
+    def count(self, phase: Phase) -> int:
+        """Connections in a phase."""
+        return len(self._phases[phase])
+
+    def admit(self, client: str, closer: Closer, now: float) -> Entry | None:
+        """Takes a new connection, if need be in place of another; None when there is no room for it."""
+        limits = self.limits
+        if self._sizes.get(client, 0) >= limits.per_client and not self._drop_of(client, "client_limit"):
+            return None
+        if len(self) >= limits.connections and not self.make_room():
+            return None
+        entry = Entry(client, closer, now)
+        self._sizes[client] = self._sizes.get(client, 0) + 1
+        self._clients.setdefault(client, {phase: {} for phase in Phase})
+        self._insert(entry)
+        return entry
+
+    def make_room(self, reason: str = "server_limit") -> bool:
+        """Drops one connection of the largest client that has one to drop; False when nobody waits for anything."""
+        largest = max(self._sizes, key=self._sizes.__getitem__, default=None)
+        if largest is not None and self._drop_of(largest, reason):
+            return True
+        by_size = sorted(self._sizes, key=self._sizes.__getitem__, reverse=True)
+        return any(self._drop_of(client, reason) for client in by_size)
+
+    def remove(self, entry: Entry) -> None:
+        """The connection is gone. Does nothing for one that is no longer in the table."""
+        queue = self._phases[entry.phase]
+        if entry not in queue:
+            return
+        self._stalled.pop(entry, None)
+        self.buffered -= entry.received
+        del queue[entry], self._clients[entry.client][entry.phase][entry]
+        self._sizes[entry.client] -= 1
+        if not self._sizes[entry.client]:
+            del self._sizes[entry.client], self._clients[entry.client]
+
+    def enter(self, entry: Entry, phase: Phase, now: float) -> None:
+        """The connection has come to another phase."""
+        if entry not in self._phases[entry.phase]:
+            return
+        del self._phases[entry.phase][entry], self._clients[entry.client][entry.phase][entry]
+        if phase is Phase.IDLE:
+            self.buffered -= entry.received
+            entry.received = entry.ahead = 0
+        entry.phase, entry.since = phase, now
+        self._insert(entry)
+
+    def receive(self, entry: Entry, size: int, now: float) -> None:
+        """The client has sent `size` bytes."""
+        if entry not in self._phases[entry.phase]:
+            return
+        if entry.phase is Phase.IDLE:
+            self.enter(entry, Phase.HEAD, now)
+        entry.received += size
+        self.buffered += size
+        if entry.phase is Phase.ACTIVE:
+            entry.ahead += size
+        in_heads = entry.received if entry.phase is Phase.HEAD else entry.ahead
+        if in_heads > self.limits.head_bytes:
+            # A head of that size, or requests sent ahead while one is being answered.
+            self._drop(entry, "head_too_large")
+        elif self.buffered > self.limits.buffered_bytes:
+            self._drop_largest_request()
+
+    def stall(self, entry: Entry, now: float) -> None:
+        """The client does not take its answer as fast as it is written."""
+        self._stalled[entry] = (now, entry.closer.unsent())
+
+    def flow(self, entry: Entry) -> None:
+        """The client has caught up."""
+        self._stalled.pop(entry, None)
+
+    def sweep(self, now: float, late_s: float = 0.0) -> None:
+        """Drops who is late. late_s : for how long this process itself did not run; nobody is blamed for that."""
+        limits = self.limits
+        if late_s > 0:
+            for queue in self._phases.values():
+                for entry in queue:
+                    entry.since += late_s
+        allowed = {
+            Phase.HANDSHAKE: limits.handshake_s,
+            Phase.HEAD: limits.head_s,
+            Phase.IDLE: limits.idle_s,
+        }
+        for phase, seconds in allowed.items():
+            for entry in _overdue(self._phases[phase], now - seconds):
+                self._drop(entry, f"{phase.value}_timeout")
+        bodies = self._phases[Phase.BODY]
+        slow = [e for e in bodies if now - e.since > limits.body_s + e.received / limits.min_rate]
+        for entry in slow:
+            self._drop(entry, "body_timeout")
+        for entry, (since, unsent) in list(self._stalled.items()):
+            if now - since - late_s < limits.write_s:
+                continue
+            left = entry.closer.unsent()
+            if unsent - left < limits.min_rate * limits.write_s and left:
+                self._drop(entry, "write_timeout")
+            else:
+                self._stalled[entry] = (now, left)
+
+    def _insert(self, entry: Entry) -> None:
+        self._phases[entry.phase][entry] = None
+        self._clients[entry.client][entry.phase][entry] = None
+
+    def _drop(self, entry: Entry, reason: str) -> None:
+        self.remove(entry)
+        entry.closer.drop(reason)
+
+    def _drop_of(self, client: str, reason: str) -> bool:
+        """Drops the connection of `client` that has waited longest in the first phase that has one."""
+        queues = self._clients[client]
+        for phase in _DROP_ORDER:
+            for entry in queues[phase]:
+                self._drop(entry, reason)
+                return True
+        return False
+
+    def _drop_largest_request(self) -> None:
+        """Of the client with most bytes in incomplete requests; complete ones are being answered."""
+        waiting = [*self._phases[Phase.BODY], *self._phases[Phase.HEAD]]
+        totals: dict[str, int] = {}
+        for entry in waiting:
+            totals[entry.client] = totals.get(entry.client, 0) + entry.received
+        worst = max(waiting, key=lambda entry: (totals[entry.client], entry.received), default=None)
+        if worst is not None:
+            self._drop(worst, "buffer_limit")
+
+
+def _overdue(queue: _Queue, before: float) -> Iterator[Entry]:
+    """Those whose phase began before `before`; the queue is in that order."""
+    overdue = []
+    for entry in queue:
+        if entry.since > before:
+            break
+        overdue.append(entry)
+    yield from overdue

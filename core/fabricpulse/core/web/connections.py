@@ -1,0 +1,244 @@
+"""The connections of a server: accepted, watched and dropped; aiohttp speaks HTTP on them.
+
+asyncio's own server accepts without a bound, logs each accept that fails for want of descriptors, and aiohttp waits
+for ever for a request that was begun. So this accepts by itself, and stands between transport and aiohttp's protocol
+object: it sees what arrives and when, and `connection_table` decides who may stay.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import socket
+import ssl
+from collections import Counter
+from typing import cast
+
+from aiohttp import web
+
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.log_limit import LogLimit
+from fabricpulse.core.web.connection_table import ConnectionTable, Entry, Phase
+from fabricpulse.core.web.limits import Limits
+
+log = get_logger(__name__)
+
+_ACCEPTS_AT_ONCE = 64  # then others have their turn on the event loop
+_SWEEP_S = 1.0
+# Descriptors or kernel memory have run out: the next accept fails as well.
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PAUSE_S = 0.2
+_TIMEOUT_ANSWER = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class Connections:
+    """Accepts on listening sockets and hands each connection to aiohttp.
+
+    closed : connections that this server has ended, by reason. refused : not taken at all. exhausted : accepts that
+    failed for want of file descriptors.
+    """
+
+    def __init__(self, server: web.Server, context: ssl.SSLContext | None, limits: Limits) -> None:
+        self.table = ConnectionTable(limits)
+        self.closed: Counter[str] = Counter()
+        self.refused = 0
+        self.exhausted = 0
+        self._server = server
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[socket.socket] = []
+        self._by_handler: dict[asyncio.Protocol, _Connection] = {}
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._sweep_due = 0.0
+        self._limit = LogLimit(60.0)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Serves on a socket that listens; it is closed by `stop_accepting`."""
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        self._loop.add_reader(listener, self._accept, listener)
+
+    def stop_accepting(self) -> None:
+        """Closes the listening sockets; connections stay."""
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
+
+    async def stop(self) -> None:
+        """Closes what aiohttp does not know of yet."""
+        self.stop_accepting()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for task in self._handshakes:
+            task.cancel()
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
+
+    def begin(self, request: web.BaseRequest) -> None:
+        """A request's head is complete and its handler starts."""
+        if (connection := self._by_handler.get(request.protocol)) is not None:
+            phase = Phase.ACTIVE if request.content.is_eof() else Phase.BODY
+            self.table.enter(connection.entry, phase, self._loop.time())
+
+    def body_complete(self, request: web.BaseRequest) -> None:
+        """The request's body has been read."""
+        if (connection := self._by_handler.get(request.protocol)) is not None:
+            self.table.enter(connection.entry, Phase.ACTIVE, self._loop.time())
+
+    def end(self, request: web.BaseRequest) -> None:
+        """The handler has made its answer."""
+        if (connection := self._by_handler.get(request.protocol)) is not None:
+            self.table.enter(connection.entry, Phase.IDLE, self._loop.time())
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                accepted, address = listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._pause(listener, error)
+                    return
+                continue  # this connection is gone: accept(2) tells its network errors
+            self._take(accepted, _client_of(accepted, address))
+
+    def _pause(self, listener: socket.socket, error: OSError) -> None:
+        """No descriptor is left: the largest client gives one back, and the next accept waits for a moment."""
+        self.exhausted += 1
+        self.table.make_room("no_descriptors")
+        if self._limit.allows("accept"):
+            log.error("connections cannot be accepted; raise the limit of open files", reason=error.strerror)
+        self._loop.remove_reader(listener)
+        self._loop.call_later(_PAUSE_S, self._resume, listener)
+
+    def _resume(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def _take(self, accepted: socket.socket, client: str) -> None:
+        connection = _Connection(self, cast(asyncio.Protocol, self._server()))
+        entry = self.table.admit(client, connection, self._loop.time())
+        if entry is None:
+            self.refused += 1
+            accepted.close()
+            if self._limit.allows("refused"):
+                log.warning("too many connections, new ones are refused", client=client)
+            return
+        accepted.setblocking(False)
+        connection.entry = entry
+        connection.handshake = task = self._loop.create_task(self._connect(accepted, connection))
+        self._handshakes.add(task)
+
+        def connected(_: asyncio.Task[None]) -> None:
+            self._handshakes.discard(task)
+            connection.handshake = None
+            if not connection.made:  # it failed, or was cancelled before it began
+                self.table.remove(entry)
+                accepted.close()
+
+        task.add_done_callback(connected)
+        if self._sweep is None:
+            self._schedule()
+
+    async def _connect(self, accepted: socket.socket, connection: "_Connection") -> None:
+        context = self._context
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else self.table.limits.handshake_s,
+            )
+        except (OSError, ssl.SSLError) as error:
+            # What strangers send to a TLS port: counted, no word in the log.
+            self.closed["handshake_failed"] += 1
+            log.debug("TLS handshake failed", client=connection.entry.client, reason=str(error))
+
+    def _schedule(self) -> None:
+        self._sweep_due = self._loop.time() + _SWEEP_S
+        self._sweep = self._loop.call_at(self._sweep_due, self._swept)
+
+    def _swept(self) -> None:
+        now = self._loop.time()
+        late_s = now - self._sweep_due
+        self.table.sweep(now, late_s if late_s > _SWEEP_S else 0.0)
+        self._sweep = None
+        if len(self.table):
+            self._schedule()
+
+
+class _Connection(asyncio.Protocol):
+    """Between a transport and aiohttp's protocol object."""
+
+    entry: Entry
+
+    def __init__(self, owner: Connections, inner: asyncio.Protocol) -> None:
+        self.made = False
+        self.handshake: asyncio.Task[None] | None = None
+        self._owner = owner
+        self._inner = inner
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.made = True
+        self._transport = cast(asyncio.Transport, transport)
+        owner = self._owner
+        owner._by_handler[self._inner] = self
+        owner.table.enter(self.entry, Phase.HEAD, owner._loop.time())
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        owner = self._owner
+        owner.table.receive(self.entry, len(data), owner._loop.time())
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        owner = self._owner
+        owner.table.stall(self.entry, owner._loop.time())
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._owner.table.flow(self.entry)
+        self._inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._owner.table.remove(self.entry)
+        self._owner._by_handler.pop(self._inner, None)
+        self._inner.connection_lost(error)
+
+    def unsent(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def drop(self, reason: str) -> None:
+        self._owner.closed[reason] += 1
+        transport = self._transport
+        if transport is None:
+            if self.handshake is not None:
+                self.handshake.cancel()
+        elif reason in ("head_timeout", "body_timeout") and not transport.get_write_buffer_size():
+            transport.write(_TIMEOUT_ANSWER)
+            transport.close()
+        elif reason == "idle_timeout":
+            transport.close()
+        else:
+            transport.abort()
+
+
+def _client_of(accepted: socket.socket, address: object) -> str:
+    """Whom connections are counted for: an IPv4 address, an IPv6 /64 network (one host has as many addresses as it
+    likes), or all clients of a Unix socket together.
+    """
+    if accepted.family not in (socket.AF_INET, socket.AF_INET6) or not isinstance(address, tuple):
+        return "local"
+    host = str(address[0])
+    if accepted.family == socket.AF_INET:
+        return host
+    full = ipaddress.IPv6Address(host.partition("%")[0])
+    if full.ipv4_mapped is not None:
+        return str(full.ipv4_mapped)
+    return str(ipaddress.IPv6Network((full, 64), strict=False))

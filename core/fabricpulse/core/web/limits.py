@@ -1,0 +1,56 @@
+"""What one server grants its clients, before anybody has authenticated."""
+
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+_MOST_FILES = 65_536
+_MOST_CONNECTIONS = 16_384
+# Files that a daemon needs beside its connections: sysfs, journals, sockets of jobs.
+_RESERVED_FILES = 512
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one server.
+
+    connections : in all. per_client : of one client (an IPv4 address, an IPv6 /64 network, all of a Unix socket).
+    Either is a limit on what waits, not on who may come: at the limit, the connection of the largest client that has
+    waited longest makes room for a new one, and only where all are being answered is the new one refused.
+
+    handshake_s, head_s, idle_s : for a TLS handshake, for a whole request head, between two requests. A body must come
+    with min_rate bytes/s after body_s; a client must take min_rate bytes/s of an answer, looked at each write_s.
+    head_bytes : of a request head. buffered_bytes : of all requests that have not been answered yet; above, the largest
+    incomplete request of the client with most of them is dropped.
+    """
+
+    connections: int = 8_192
+    per_client: int = 4_096
+    handshake_s: float = 10.0
+    head_s: float = 10.0
+    idle_s: float = 150.0
+    body_s: float = 10.0
+    write_s: float = 30.0
+    min_rate: int = 16 << 10
+    head_bytes: int = 4 << 20
+    buffered_bytes: int = 256 << 20
+
+
+def raise_file_limit() -> int:
+    """Lets this process have as many open files as it may, at most 65,536: a service begins with 1,024 of them.
+
+    Returns the limit in force.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return _MOST_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def connections_for(files: int) -> int:
+    """How many connections a process with a limit of `files` may have: a share stays for everything else."""
+    in_use = len(list(Path("/proc/self/fd").iterdir()))
+    free = files - in_use - min(_RESERVED_FILES, files // 4)
+    return max(16, min(free, _MOST_CONNECTIONS))

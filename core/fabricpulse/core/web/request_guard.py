@@ -1,0 +1,132 @@
+"""What happens to every request of a daemon, whoever handles it: bodies, errors, what is logged and counted.
+
+    observe ─▶ authentication ─▶ read_body ─▶ handler
+
+`observe` is outermost: nothing that a client sends ends in a traceback per request. `read_body` is innermost: a handler
+is entered with a complete body, so that what it reserves is not held by clients that are slow.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+
+from aiohttp import http_exceptions, web
+from aiohttp.typedefs import Handler
+
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.log_limit import LogLimit
+from fabricpulse.core.web.connections import Connections
+
+log = get_logger(__name__)
+
+_INTERVAL_S = 60.0
+_MOST_PATH = 100
+
+
+class RequestGuard:
+    """The middlewares of one server. responses : by status code, malformed requests included."""
+
+    def __init__(self, max_body: int) -> None:
+        self.responses: Counter[int] = Counter()
+        self.connections: Connections | None = None
+        self._max_body = max_body
+        self._limit = LogLimit(_INTERVAL_S)
+        self.protocol_logger = logging.getLogger(f"{__name__}.protocol")
+        self.protocol_logger.setLevel(logging.DEBUG)  # aiohttp tells of what is no HTTP at all at this level
+        for old in list(self.protocol_logger.filters):
+            self.protocol_logger.removeFilter(old)
+        self.protocol_logger.addFilter(self._of_aiohttp)
+
+    @web.middleware
+    async def observe(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Counts the response, logs refusals, and makes a 500 of whatever a handler raises."""
+        if self.connections is not None:
+            self.connections.begin(request)
+        try:
+            response = await handler(request)
+        except web.HTTPException as raised:
+            self._count(request, raised)
+            raise
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if request.transport is None:
+                return web.Response(
+                    status=499
+                )  # the client has gone; nginx' number for it, nobody will see it
+            if self._limit.allows(f"500 {type(error).__name__}"):
+                log.exception(
+                    "request failed",
+                    method=request.method,
+                    path=request.path[:_MOST_PATH],
+                    suppressed=self._limit.take_suppressed(),
+                )
+            response = web.Response(status=500, text="500 Internal Server Error: the log says more\n")
+        finally:
+            if self.connections is not None:
+                self.connections.end(request)
+        self._count(request, response)
+        return response
+
+    @web.middleware
+    async def read_body(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Reads the whole body, at most `max_body` bytes, however it is sent; `request.read()` has it then.
+
+        Compressed bodies are refused (415): what they grow to is known too late.
+        """
+        if request.can_read_body:
+            if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+                return web.Response(status=415, text="send the body as it is, without Content-Encoding\n")
+            if (request.content_length or 0) > self._max_body:
+                raise web.HTTPRequestEntityTooLarge(self._max_body, request.content_length or 0)
+            try:
+                await request.read()
+            except (web.RequestPayloadError, http_exceptions.HttpProcessingError) as error:
+                return web.Response(status=400, text=f"the body cannot be read: {error}\n")
+        if self.connections is not None:
+            self.connections.body_complete(request)
+        return await handler(request)
+
+    def _count(self, request: web.Request, response: web.StreamResponse) -> None:
+        status = response.status
+        self.responses[status] += 1
+        if status in (401, 403) and self._limit.allows(f"{status} {request.remote}"):
+            text = response.text if isinstance(response, web.Response) else ""
+            log.warning(
+                "request refused",
+                status=status,
+                client=request.remote,
+                method=request.method,
+                path=request.path[:_MOST_PATH],
+                reason=(text or "").strip()[:_MOST_PATH],
+                suppressed=self._limit.take_suppressed(),
+            )
+
+    def _of_aiohttp(self, record: logging.LogRecord) -> bool:
+        """What aiohttp logs of its own: a request that it cannot parse is the client's fault, in one line."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, http_exceptions.HttpProcessingError):
+            self.responses[400] += 1
+            client = record.args[0] if isinstance(record.args, tuple) and record.args else ""
+            if self._limit.allows(f"400 {client}"):
+                log.warning(
+                    "malformed request",
+                    client=client,
+                    reason=str(error.message)[:_MOST_PATH],
+                    suppressed=self._limit.take_suppressed(),
+                )
+            return False
+        return record.levelno >= logging.INFO and self._limit.allows(f"aiohttp {type(error).__name__}")
+
+
+def query_int(request: web.Request, name: str, default: int, minimum: int, maximum: int) -> int:
+    """An integer in the query. Raises HTTPBadRequest for what is none, or outside of [minimum, maximum]."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    # Not int() alone: it takes digits of any script, "1_000" and " 7 ".
+    if text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20:
+        value = int(text)
+        if minimum <= value <= maximum:
+            return value
+    raise web.HTTPBadRequest(text=f"{name} must be an integer from {minimum} to {maximum}\n")

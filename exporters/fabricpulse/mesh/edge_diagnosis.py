@@ -1,0 +1,79 @@
+"""What a host sees of its troubled edges, each beside all others of this host: pure, from states to words.
+
+These are evidence, not causes: one host usually has a single edge to a peer, and then cannot tell a dead peer from a
+dead NIC, cable or path. Who is at fault can only be told from the evidence of many hosts together.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+from fabricpulse.mesh.snapshot import HealthState
+
+Evidence = Literal[
+    "own_nic_disconnected",
+    "peer_silent",
+    "peer_host_silent",
+    "peer_nic_silent",
+    "pair_silent",
+    "peer_does_not_hear",
+    "paths_down",
+]
+EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
+
+
+class EdgeView(NamedTuple):
+    """What is known of one edge. nic_state : of the local NIC. dead_paths : source ports that are down."""
+
+    device: str
+    peer: str
+    peer_device: str
+    state: int
+    inbound: int
+    outbound: int
+    nic_state: int
+    dead_paths: int = 0
+
+
+def diagnose(edges: Sequence[EdgeView]) -> list[Evidence | None]:
+    """The evidence of each edge, None where there is none or nothing is known.
+
+    own_nic_disconnected : our own NIC is disconnected or unknown; the edge tells nothing of the peer.
+    peer_silent : the peer is not heard, and no other edge of this host says more.
+    peer_host_silent : several NICs of the peer's host have edges to connected NICs of ours, and none of them is heard.
+    peer_nic_silent : this NIC of the peer is not heard, another NIC of its host is.
+    pair_silent : this NIC of the peer is not heard here, but on another edge of ours.
+    peer_does_not_hear : the peer is heard and reports that it does not hear us.
+    paths_down : the edge works, some source ports of the peer do not arrive.
+    """
+    host_edges: dict[str, list[EdgeView]] = defaultdict(list)
+    for edge in edges:
+        # An edge of a NIC of ours that is not connected is no witness.
+        if edge.nic_state == HealthState.UP and edge.state != HealthState.UNKNOWN:
+            host_edges[edge.peer].append(edge)
+
+    def heard(view: EdgeView) -> bool:
+        return view.state != HealthState.DOWN or view.inbound == HealthState.UP
+
+    def silence(edge: EdgeView) -> Evidence:
+        views = host_edges[edge.peer]
+        if any(heard(view) for view in views if view.peer_device == edge.peer_device):
+            return "pair_silent"
+        if any(heard(view) for view in views):
+            return "peer_nic_silent"
+        return "peer_host_silent" if len({view.peer_device for view in views}) > 1 else "peer_silent"
+
+    found: list[Evidence | None] = []
+    for edge in edges:
+        evidence: Evidence | None = None
+        if edge.state == HealthState.UP:
+            evidence = "paths_down" if edge.dead_paths else None
+        elif edge.state == HealthState.DOWN:
+            if edge.nic_state != HealthState.UP:
+                evidence = "own_nic_disconnected"
+            elif edge.inbound == HealthState.UP:
+                evidence = "peer_does_not_hear"
+            else:
+                evidence = silence(edge)
+        found.append(evidence)
+    return found

@@ -1,0 +1,96 @@
+// The NICs of this host and their edges: what is known of each, and how a new membership replaces them.
+#ifndef FABRICPULSE_EXPORTERS_EDGE_TABLE_H_
+#define FABRICPULSE_EXPORTERS_EDGE_TABLE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "edge_delays.h"
+#include "edge_trains.h"
+#include "health.h"
+#include "nic_health.h"
+#include "nic_sockets.h"
+#include "rate_limit.h"
+#include "session.h"
+#include "settings.h"
+#include "snapshot.h"
+
+namespace fabricpulse {
+
+// One edge: a NIC of ours and one of a peer.
+struct Edge {
+  std::uint32_t nic = 0;
+  std::string device;
+  EdgeSpec spec;
+  std::uint64_t peer_id = 0;
+  std::uint64_t peer_host = 0;  // identity of its host
+  SocketAddress to{};           // port set
+  Session session;
+  Presence presence;
+  EdgeHealth health;
+  std::int64_t heard_mono = 0, heard_by_mono = 0;  // for people; health uses `presence`
+  std::uint64_t next_due = 0, period_start = 0;    // number of a tick
+  EdgeTrains trains;
+  std::uint64_t sent = 0, send_errors = 0, received = 0;
+  std::uint32_t session_received = 0;
+  RateLimit limit;
+  EdgeDelays delays;
+};
+
+struct Nic {
+  NicSpec spec;
+  std::uint64_t id = 0;
+  NicSockets sockets;
+  std::unordered_map<std::uint64_t, std::uint32_t> edges;  // peer id -> slot
+  NicHealth health;
+  NicRecord record{};           // counters; the rest is filled in by the snapshot
+  std::int64_t down_since = 0;  // monotonic; 0 = is not down
+  bool down_counted = false;    // the outage is in disconnects
+};
+
+// Not thread-safe: the engine's mutex guards it.
+class EdgeTable {
+ public:
+  explicit EdgeTable(const Settings& settings);
+
+  // What `configure` tells of edges that come and go, and asks of a new one.
+  struct Hooks {
+    std::function<void(std::uint32_t slot, Edge& edge)> added;
+    std::function<void(std::uint32_t slot)> retired;
+  };
+  // Replaces NICs and edges; those that stay keep their state and their slot. Returns the slot of each edge.
+  // unstalled_ns : now. Throws std::invalid_argument for a bad address or too many edges, and has then
+  // changed nothing.
+  std::vector<std::uint32_t> configure(const std::vector<NicSpec>& nics, const std::vector<EdgeSpec>& edges,
+                                       std::int64_t unstalled_ns, const Hooks& hooks);
+
+  std::vector<Nic>& nics() { return nics_; }
+  const std::vector<Nic>& nics() const { return nics_; }
+  // Slots in the order of the configuration.
+  const std::vector<std::uint32_t>& slots() const { return order_; }
+  Edge& edge(std::uint32_t slot) { return *edges_[slot]; }
+  const Edge& edge(std::uint32_t slot) const { return *edges_[slot]; }
+  Edge* find(std::uint32_t slot) { return edges_[slot].get(); }
+  // Counts calls of `configure`.
+  std::uint32_t generation() const { return generation_; }
+
+ private:
+  bool exchanges(const Nic& nic, std::int64_t unstalled_ns) const;
+  void replace_nics(const std::vector<NicSpec>& nics, std::int64_t unstalled_ns);
+  std::vector<std::uint32_t> kept_slots(const std::vector<NicSpec>& nics,
+                                        const std::vector<EdgeSpec>& edges) const;
+
+  const Settings& settings_;
+  std::uint32_t generation_ = 0;
+  std::vector<Nic> nics_;
+  std::vector<std::unique_ptr<Edge>> edges_;  // by slot
+  std::vector<std::uint32_t> order_;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_EDGE_TABLE_H_

@@ -1,0 +1,45 @@
+// Fleet time for the engine's thread: follows <run>/clock, through removal and replacement of the file, and
+// converts stamps of the host clock.
+#ifndef FABRICPULSE_EXPORTERS_FLEET_CLOCK_READER_H_
+#define FABRICPULSE_EXPORTERS_FLEET_CLOCK_READER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "fabricpulse/clock_page.h"
+
+namespace fabricpulse {
+
+class FleetClockReader {
+ public:
+  explicit FleetClockReader(std::string path) : path_(std::move(path)) {}  // empty: there is no fleet time
+  ~FleetClockReader();
+  FleetClockReader(const FleetClockReader&) = delete;
+  FleetClockReader& operator=(const FleetClockReader&) = delete;
+
+  // Reads the page. now_ns : monotonic; the file itself is looked at each 250 ms. host_ns : host clock now.
+  void refresh(std::int64_t now_ns, std::int64_t host_ns);
+
+  // Synchronised, or in holdover: conversions below hold.
+  bool ok() const { return ok_; }
+  std::uint32_t status() const { return status_; }     // enum fp_clock_status
+  std::int64_t bound_ns() const { return bound_ns_; }  // of now
+  fp_fleet_time convert(std::int64_t host_ns) const { return fp_clock_convert(&page_, host_ns); }
+
+ private:
+  void follow_file();
+  void unmap();
+
+  std::string path_;
+  fp_clock_page* map_ = nullptr;
+  std::uint64_t inode_ = 0;
+  fp_clock_page page_{};  // copy of the last good read
+  std::int64_t next_check_ = 0;
+  bool ok_ = false;
+  std::uint32_t status_ = FP_CLOCK_UNKNOWN;
+  std::int64_t bound_ns_ = 0;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_FLEET_CLOCK_READER_H_

@@ -1,0 +1,123 @@
+// The probe sockets of one NIC, one for each source port, its link, and the TX stamps that they wait for.
+#ifndef FABRICPULSE_EXPORTERS_NIC_SOCKETS_H_
+#define FABRICPULSE_EXPORTERS_NIC_SOCKETS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "probe_socket.h"
+#include "settings.h"
+
+namespace fabricpulse {
+
+// Whether an error of a socket speaks of the link, the device or its address.
+bool is_link_error(int error);
+
+// Asks the kernel about network devices by ioctl.
+class InterfaceQuery {
+ public:
+  InterfaceQuery();  // throws std::system_error
+  ~InterfaceQuery();
+  InterfaceQuery(const InterfaceQuery&) = delete;
+  InterfaceQuery& operator=(const InterfaceQuery&) = delete;
+
+  struct State {
+    bool running = false;  // up and has a carrier
+    int index = -1;        // -1: there is no such device
+  };
+  State read(const std::string& device) const;
+
+ private:
+  int fd_ = -1;
+};
+
+class NicSockets {
+ public:
+  // Which packet a TX stamp belongs to.
+  struct StampOwner {
+    std::uint32_t edge = 0;  // slot
+    std::uint32_t train = 0;
+    std::uint8_t position = 0;
+  };
+
+  NicSockets() = default;
+  explicit NicSockets(const Settings* settings) : settings_(settings) {}
+
+  // Looks at the link and opens the sockets if they are not; each 250 ms, or at once with `force` or after
+  // check_soon(). Returns whether the sockets were opened by this call.
+  bool check(const NicSpec& nic, const InterfaceQuery& interfaces, std::int64_t now_ns, bool force);
+  void check_soon() { next_check_ = 0; }
+  void close();
+
+  bool is_open() const { return open_; }
+  bool link() const { return link_; }
+  int open_error() const { return open_error_; }  // errno, 0 = none
+  unsigned interface_index() const { return interface_index_; }
+  // No carrier, or the device or its address is gone; not: our own trouble with the socket.
+  bool link_down() const { return !link_ || (!open_ && is_link_error(open_error_)); }
+
+  // Sends from one source port, in order.
+  void send(std::uint8_t path, std::vector<Outgoing>& packets) { ports_[path].socket.send(packets); }
+  // A packet with TX stamp `id` has left source port `path`.
+  void expect_stamp(std::uint8_t path, std::uint32_t id, const StampOwner& owner);
+  // Calls `take(const StampOwner&, const TxStamp&)` for each TX stamp that has come back.
+  template <typename Take>
+  void drain_stamps(Take take) {
+    for (Port& port : ports_) {
+      if (port.waiting == 0) continue;
+      const int before = port.waiting;
+      port.socket.tx_stamps([&](const TxStamp& stamp) {
+        PendingStamp& p = port.pending[stamp.id % kPendingStamps];
+        if (p.id != stamp.id || !(p.waiting || p.hardware)) return;
+        if (p.waiting) --port.waiting;
+        p.waiting = false;
+        p.hardware = stamp.hardware;
+        take(p.owner, stamp);
+      });
+      if (port.waiting < before) port.idle = 0;
+    }
+  }
+  // Once a tick: gives up the stamps that will not come any more.
+  void give_up_stamps();
+  std::uint64_t stamps_lost() const { return stamps_lost_; }
+
+  // Calls `take(const Received&)` for each packet that has arrived, `limit` at most.
+  template <typename Take>
+  void receive(int limit, Take take) {
+    ports_[0].socket.receive(limit, take);
+  }
+  // Packets that the kernel dropped because the receive buffer was full.
+  std::uint64_t overflows() const { return overflows_closed_ + (open_ ? ports_[0].socket.overflows() : 0); }
+
+ private:
+  static constexpr std::size_t kPendingStamps = 1'024;  // a power of two; a tick of one port sends far fewer
+  struct PendingStamp {
+    std::uint32_t id = 0;
+    StampOwner owner;
+    bool waiting = false;
+    bool hardware = false;  // what has come is the NIC's; the kernel's may follow
+  };
+  struct Port {
+    ProbeSocket socket;
+    std::vector<PendingStamp> pending;  // ring indexed by id
+    int waiting = 0;
+    int idle = 0;  // ticks since the last stamp that was waited for
+  };
+
+  bool open(const NicSpec& nic);
+
+  const Settings* settings_ = nullptr;
+  std::vector<Port> ports_;
+  unsigned interface_index_ = 0;
+  bool open_ = false;
+  int open_error_ = 0;
+  bool link_ = true;
+  std::int64_t next_check_ = 0;
+  std::uint64_t overflows_closed_ = 0;
+  std::uint64_t stamps_lost_ = 0;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_NIC_SOCKETS_H_

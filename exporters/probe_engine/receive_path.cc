@@ -1,0 +1,153 @@
+#include "receive_path.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+namespace fabricpulse {
+namespace {
+
+constexpr int kPacketsPerTick = 8'192;  // of one NIC; what is above waits in the kernel, then is dropped
+constexpr std::int64_t kPlausibleOwd = 10'000'000'000;  // ns; beyond it a clock is wrong, not a path slow
+
+fp_probe_sample sample_of(std::uint32_t slot, std::uint32_t epoch, std::uint8_t direction,
+                          const TrainStamps& sent, const TrainStamps& heard) {
+  fp_probe_sample sample{};
+  sample.edge = slot;
+  sample.train = sent.train;
+  sample.epoch = epoch;
+  sample.path = sent.path;
+  sample.direction = direction;
+  sample.flags = static_cast<std::uint8_t>((sent.hardware ? FP_PROBE_TX_HARDWARE : 0) |
+                                           (heard.hardware ? FP_PROBE_RX_HARDWARE : 0) |
+                                           (sent.path == 0 ? FP_PROBE_MAIN_PATH : 0));
+  sample.tx_valid = sent.valid;
+  sample.rx_valid = heard.valid;
+  std::memcpy(sample.tx_ns, sent.ns, sizeof(sample.tx_ns));
+  std::memcpy(sample.rx_ns, heard.ns, sizeof(sample.rx_ns));
+  return sample;
+}
+
+}  // namespace
+
+void ReceivePath::drain(Nic& nic, const std::vector<FleetKey>& keys) {
+  nic.sockets.receive(kPacketsPerTick, [&](const Received& received) { take_packet(nic, received, keys); });
+}
+
+void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vector<FleetKey>& keys) {
+  Packet packet;
+  switch (decode_packet(received.data, received.size, keys, &packet)) {
+    case Decoded::kOk:
+      break;
+    case Decoded::kMalformed:
+      ++nic.record.drops[kDropMalformed];
+      return;
+    case Decoded::kWrongFleet:
+      ++nic.record.drops[kDropWrongFleet];
+      return;
+    case Decoded::kBadMac:
+      ++nic.record.drops[kDropBadMac];
+      return;
+  }
+  std::uint32_t slot = 0;
+  Edge* edge = admit(nic, received, packet, &slot);
+  if (edge == nullptr) return;
+  if (edge->session.take_restarted()) {
+    edge->session_received = 0;
+    edge->trains.restart();
+  }
+  ++edge->received;
+  ++edge->session_received;
+  take_presence(nic, *edge, received, packet);
+  std::int64_t host_ns = received.kernel_ns;
+  if (host_ns != 0 && !received.hardware) host_ns = clock_.host().from_kernel(host_ns);
+  edge->trains.hear(packet, host_ns, received.hardware, clock_.time().mono);
+  take_sent_report(nic, slot, *edge, packet);
+  if (packet.heard_epoch == epoch_) take_reception_report(slot, *edge, packet);
+}
+
+// The edge that an authentic packet belongs to, if it is one of this NIC, fresh and not too many.
+Edge* ReceivePath::admit(Nic& nic, const Received& received, const Packet& packet, std::uint32_t* slot) {
+  const auto found = nic.edges.find(packet.sender);
+  if (packet.receiver != nic.id || found == nic.edges.end() ||
+      !received.from.same_host(table_.edge(found->second).to)) {
+    ++nic.record.drops[kDropNotAMember];
+    return nullptr;
+  }
+  *slot = found->second;
+  Edge& edge = table_.edge(*slot);
+  switch (edge.session.admit(packet, epoch_, edge.trains.last_sent())) {
+    case Admitted::kReplay:
+      ++nic.record.drops[kDropReplay];
+      return nullptr;
+    case Admitted::kUnconfirmed:
+      ++nic.record.drops[kDropUnconfirmed];
+      return nullptr;
+    case Admitted::kFresh:
+      break;
+  }
+  // After the session: a flood of recorded packets must not use up what the peer itself may send.
+  if (!edge.limit.admit(settings_.receive_rate, clock_.time().mono)) {
+    ++nic.record.drops[kDropRate];
+    return nullptr;
+  }
+  return &edge;
+}
+
+void ReceivePath::take_presence(Nic& nic, Edge& edge, const Received& received, const Packet& packet) {
+  // When it arrived, in unstalled time: by its stamp, but not before the last drain, whatever the wall clock
+  // did.
+  const TickTime& time = clock_.time();
+  std::int64_t age = 0;
+  if (received.kernel_ns != 0 && !received.hardware) {
+    age = std::clamp<std::int64_t>(time.real - received.kernel_ns, 0, time.unstalled - time.unstalled_before);
+  }
+  const std::int64_t at = time.unstalled - age;
+  edge.presence.heard(at);
+  edge.heard_mono = time.mono - age;
+  if (packet.heard_epoch != epoch_ || packet.heard_ago_us == kNever) return;
+  const std::int64_t ago = static_cast<std::int64_t>(packet.heard_ago_us) * 1'000;
+  edge.presence.heard_by(std::max<std::int64_t>(at - ago, 0));
+  edge.heard_by_mono = std::max(edge.heard_by_mono, edge.heard_mono - ago);
+  nic.health.exchanged(edge.presence.both(settings_.interval_ns));
+}
+
+void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, const Packet& packet) {
+  const TrainStamps& sent = packet.sent;
+  const HeardTrain* found = edge.trains.match_sent(sent);
+  if (found == nullptr) return;
+  const HeardTrain& heard = *found;
+  fp_probe_sample sample = sample_of(slot, packet.epoch, FP_PROBE_INBOUND, sent, heard);
+
+  if (fleet_clock_.ok() && packet.correction_bound_ns != kNever && !sent.hardware && !heard.hardware) {
+    std::int64_t best = INT64_MAX, bound = 0;
+    const auto both = static_cast<std::uint8_t>(sent.valid & heard.valid);
+    // The coded pair: the warm-up packet pays for cold caches on the way.
+    for (int i = 1; i < kTrain; ++i) {
+      if (!(both >> i & 1)) continue;
+      const fp_fleet_time rx = fleet_clock_.convert(heard.ns[i]);
+      const auto tx = static_cast<std::int64_t>(static_cast<std::uint64_t>(sent.ns[i]) +
+                                                static_cast<std::uint64_t>(packet.correction_ns));
+      std::int64_t owd;
+      if (__builtin_sub_overflow(rx.fleet_ns, tx, &owd)) continue;
+      if (owd < best) best = owd, bound = rx.bound_ns + packet.correction_bound_ns;
+    }
+    if (best > -kPlausibleOwd && best < kPlausibleOwd) {
+      sample.flags |= FP_PROBE_FLEET_VALID;
+      sample.owd_ns = best;
+      sample.owd_bound_ns = bound;
+      // The sum of a histogram may not fall: there a delay below zero, an error of the clocks, counts as 0.
+      nic.record.owd.add(kOwdBuckets, std::max<std::int64_t>(best, 0));
+      edge.delays.add(sent.path, best, bound);
+    }
+  }
+  if (ring_ != nullptr) ring_->write(sample);
+}
+
+void ReceivePath::take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet) {
+  const SentTrain* sent = edge.trains.match_heard(packet.heard);
+  if (sent == nullptr || ring_ == nullptr) return;
+  ring_->write(sample_of(slot, epoch_, FP_PROBE_OUTBOUND, *sent, packet.heard));
+}
+
+}  // namespace fabricpulse

@@ -1,0 +1,49 @@
+// The way of a packet in: from the socket through authentication, session and rate limit to the trains,
+// delays and samples of its edge.
+#ifndef FABRICPULSE_EXPORTERS_RECEIVE_PATH_H_
+#define FABRICPULSE_EXPORTERS_RECEIVE_PATH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "edge_table.h"
+#include "fleet_clock_reader.h"
+#include "ring_writer.h"
+#include "tick_clock.h"
+#include "wire.h"
+
+namespace fabricpulse {
+
+class ReceivePath {
+ public:
+  // ring : where samples go, nullptr = nowhere. epoch : start identity of this engine.
+  ReceivePath(const Settings& settings, EdgeTable& table, const FleetClockReader& fleet_clock,
+              const TickClock& clock, RingWriter* ring, std::uint32_t epoch)
+      : settings_(settings),
+        table_(table),
+        fleet_clock_(fleet_clock),
+        clock_(clock),
+        ring_(ring),
+        epoch_(epoch) {}
+
+  // Takes in what has arrived at one NIC. keys : all are accepted.
+  void drain(Nic& nic, const std::vector<FleetKey>& keys);
+
+ private:
+  void take_packet(Nic& nic, const Received& received, const std::vector<FleetKey>& keys);
+  Edge* admit(Nic& nic, const Received& received, const Packet& packet, std::uint32_t* slot);
+  void take_presence(Nic& nic, Edge& edge, const Received& received, const Packet& packet);
+  void take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, const Packet& packet);
+  void take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet);
+
+  const Settings& settings_;
+  EdgeTable& table_;
+  const FleetClockReader& fleet_clock_;
+  const TickClock& clock_;
+  RingWriter* ring_;
+  std::uint32_t epoch_;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_RECEIVE_PATH_H_

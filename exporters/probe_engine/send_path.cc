@@ -1,0 +1,171 @@
+#include "send_path.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "clock_ns.h"
+
+namespace fabricpulse {
+namespace {
+
+constexpr std::size_t kTrainsPerBatch = 10;  // keeps the packets of one train close together
+
+}  // namespace
+
+SendPath::SendPath(const Settings& settings, EdgeTable& table, const FleetClockReader& fleet_clock,
+                   const TickClock& clock, std::int64_t period_ticks, std::uint32_t epoch)
+    : settings_(settings),
+      table_(table),
+      fleet_clock_(fleet_clock),
+      clock_(clock),
+      period_ticks_(period_ticks),
+      epoch_(epoch),
+      random_(std::random_device{}()) {}
+
+void SendPath::schedule(Edge& edge, std::uint64_t tick) {
+  edge.period_start = tick + 1 + random_() % static_cast<std::uint64_t>(period_ticks_);
+  edge.next_due = edge.period_start;
+}
+
+std::int64_t SendPath::next_tick_in() {
+  const auto jitter =
+      static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(settings_.tick_ns / 2));
+  return settings_.tick_ns * 3 / 4 + jitter;
+}
+
+void SendPath::send_due(std::uint64_t tick, const FleetKey& key) {
+  const auto period = static_cast<std::uint64_t>(period_ticks_);
+  for (const std::uint32_t slot : table_.slots()) {
+    Edge& edge = table_.edge(slot);
+    if (tick < edge.next_due) continue;
+    edge.period_start += period;
+    edge.next_due = edge.period_start + random_() % (period / 4 + 1);
+    if (!table_.nics()[edge.nic].sockets.is_open()) continue;
+    due_.push_back(slot);
+  }
+  if (due_.empty()) return;
+  // By NIC, so that the packets of one socket go out in one system call. Within a NIC by lot: the first
+  // packet of a system call meets a cold kernel and is some 240 ns slower on its way through a veth than
+  // those behind it. In a fixed order that would fall on one peer, of every host the same, and look like a
+  // wrong clock there.
+  std::shuffle(due_.begin(), due_.end(), random_);
+  std::sort(due_.begin(), due_.end(),
+            [this](std::uint32_t a, std::uint32_t b) { return table_.edge(a).nic < table_.edge(b).nic; });
+  for (std::size_t from = 0; from < due_.size(); from += kTrainsPerBatch) {
+    send_trains(&due_[from], std::min(due_.size() - from, kTrainsPerBatch), key);
+  }
+  due_.clear();
+}
+
+// Sends one train on each of `count` edges, all first packets, then all second, then all third.
+void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const FleetKey& key) {
+  std::uint8_t data[kTrainsPerBatch][kTrain][kPacketSize];
+  bool sent_any[kTrainsPerBatch] = {};
+  // NIC and source port of each train, and the trains in the order of their sockets.
+  std::pair<std::uint32_t, std::uint8_t> ports[kTrainsPerBatch];
+  std::size_t order[kTrainsPerBatch];
+  for (std::size_t k = 0; k < count; ++k) {
+    Edge& edge = table_.edge(slots[k]);
+    Packet packet;
+    packet.epoch = epoch_;
+    packet.sender = table_.nics()[edge.nic].id;
+    packet.receiver = edge.peer_id;
+    packet.train = edge.trains.begin(settings_.paths, settings_.sweep, clock_ns(CLOCK_REALTIME));
+    packet.path = path_of_train(packet.train, settings_.paths, settings_.sweep);
+    packet.paths = settings_.paths;
+    packet.sweep = settings_.sweep;
+    for (int position = 0; position < kTrain; ++position) {
+      fill_packet(edge, &packet, position);
+      encode_packet(packet, key, data[k][position]);
+    }
+    ports[k] = {edge.nic, packet.path};
+    order[k] = k;
+  }
+  std::sort(order, order + count,
+            [&](std::size_t a, std::size_t b) { return std::pair(ports[a], a) < std::pair(ports[b], b); });
+
+  std::int64_t last_start = 0;
+  for (int position = 0; position < kTrain; ++position) {
+    std::int64_t start = clock_ns(CLOCK_MONOTONIC);
+    while (position > 0 && start - last_start < settings_.spacing_ns) start = clock_ns(CLOCK_MONOTONIC);
+    last_start = start;
+    for (std::size_t from = 0; from < count;) {
+      const auto [nic_index, path] = ports[order[from]];
+      Nic& nic = table_.nics()[nic_index];
+      outgoing_.clear();
+      std::size_t to = from;
+      for (; to < count && ports[order[to]] == ports[order[from]]; ++to) {
+        const std::size_t k = order[to];
+        outgoing_.push_back({data[k][position], kPacketSize, &table_.edge(slots[k]).to, position != 0, 0, 0});
+      }
+      nic.sockets.send(path, outgoing_);
+      for (std::size_t i = 0; i < outgoing_.size(); ++i) {
+        const std::size_t k = order[from + i];
+        Edge& edge = table_.edge(slots[k]);
+        if (outgoing_[i].error != 0) {
+          ++edge.send_errors;
+          if (is_link_error(outgoing_[i].error)) nic.sockets.check_soon();
+          continue;
+        }
+        ++edge.sent;
+        sent_any[k] = true;
+        if (!outgoing_[i].stamp) continue;
+        nic.sockets.expect_stamp(path, outgoing_[i].id,
+                                 {slots[k], edge.trains.last_sent(), static_cast<std::uint8_t>(position)});
+      }
+      from = to;
+    }
+  }
+  for (std::size_t k = 0; k < count; ++k) {
+    if (!sent_any[k]) table_.edge(slots[k]).trains.abandon();
+  }
+}
+
+void SendPath::fill_packet(Edge& edge, Packet* packet, int position) const {
+  const std::int64_t now_mono = clock_.time().mono;
+  packet->position = static_cast<std::uint8_t>(position);
+  packet->sent = edge.trains.sent_report(position);
+  packet->correction_bound_ns = kNever;
+  packet->correction_ns = 0;
+  if (fleet_clock_.ok() && packet->sent.valid != 0 && !packet->sent.hardware) {
+    const std::int64_t base = packet->sent.ns[__builtin_ctz(packet->sent.valid)];
+    const fp_fleet_time t = fleet_clock_.convert(base);
+    if (t.bound_ns >= 0 && t.bound_ns < kNever) {
+      packet->correction_ns = t.fleet_ns - base;
+      packet->correction_bound_ns = static_cast<std::uint32_t>(t.bound_ns);
+    }
+  }
+  packet->heard = TrainStamps{};
+  packet->heard_epoch = 0;
+  packet->heard_ago_us = kNever;
+  packet->received = edge.session_received;
+  std::uint32_t candidate_epoch = 0, candidate_train = 0;
+  const bool candidate = edge.session.candidate(edge.trains.last_sent(), &candidate_epoch, &candidate_train);
+  if (candidate && (!edge.session.live() || position == 1)) {
+    packet->heard_epoch = candidate_epoch;
+    packet->heard.train = candidate_train;
+    return;
+  }
+  if (!edge.session.live()) return;
+  packet->heard_epoch = edge.session.epoch();
+  const std::int64_t ago = std::max<std::int64_t>(now_mono - edge.heard_mono, 0) / 1'000;
+  packet->heard_ago_us = ago < kNever ? static_cast<std::uint32_t>(ago) : kNever - 1;
+  packet->heard = edge.trains.heard_report(position, now_mono);
+}
+
+void SendPath::drain_stamps(Nic& nic) {
+  nic.sockets.drain_stamps([this](const NicSockets::StampOwner& owner, const TxStamp& stamp) {
+    Edge* edge = table_.find(owner.edge);
+    if (edge == nullptr) return;
+    const std::int64_t host_ns =
+        stamp.hardware ? stamp.kernel_ns : clock_.host().from_kernel(stamp.kernel_ns);
+    edge->trains.stamp_sent(owner.train, owner.position, stamp.kernel_ns, host_ns, stamp.hardware);
+  });
+}
+
+void SendPath::forget_stamps() {
+  for (const std::uint32_t slot : table_.slots()) table_.edge(slot).trains.forget_stamps();
+}
+
+}  // namespace fabricpulse

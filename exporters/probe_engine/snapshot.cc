@@ -1,0 +1,65 @@
+#include "snapshot.h"
+
+#include <algorithm>
+#include <climits>
+
+#include "edge_table.h"
+
+namespace fabricpulse {
+
+NicRecord nic_record(const Nic& nic, std::int64_t now_ns) {
+  NicRecord record = nic.record;
+  record.state = static_cast<std::uint8_t>(nic.health.state());
+  record.cause = static_cast<std::uint8_t>(nic.health.cause());
+  record.open = nic.sockets.is_open();
+  record.link = nic.sockets.link();
+  record.open_errno = nic.sockets.is_open() ? 0 : static_cast<std::uint32_t>(nic.sockets.open_error());
+  record.down_ns = nic.down_since != 0 ? now_ns - nic.down_since : 0;
+  record.overflows = nic.sockets.overflows();
+  record.stamps_lost = nic.sockets.stamps_lost();
+  return record;
+}
+
+EdgeRecord edge_record(std::uint32_t slot, const Edge& edge, std::int64_t now_ns) {
+  auto age = [now_ns](std::int64_t at) { return at == 0 ? -1 : std::max<std::int64_t>(now_ns - at, 0); };
+  const EdgeStates& states = edge.health.states();
+  const OwdWindow& window = edge.delays.window();
+  EdgeRecord record{};
+  record.slot = slot;
+  record.nic = edge.nic;
+  record.state = static_cast<std::uint8_t>(states.edge);
+  record.inbound = static_cast<std::uint8_t>(states.inbound);
+  record.outbound = static_cast<std::uint8_t>(states.outbound);
+  record.latency = static_cast<std::uint8_t>(edge.delays.latency().state());
+  record.paths = edge.trains.peer_paths();
+  record.sent = edge.sent;
+  record.send_errors = edge.send_errors;
+  record.received = edge.received;
+  record.lost = edge.trains.lost();
+  record.heard_age_ns = age(edge.heard_mono);
+  record.heard_by_age_ns = age(edge.heard_by_mono);
+  record.owd_count = edge.delays.count();
+  record.owd_sum_ns = edge.delays.sum_ns();
+  record.window_count = window.count();
+  record.peer_epoch = edge.session.epoch();
+  if (record.window_count > 0) {
+    record.owd_p50_ns = window.quantile(0.5);
+    record.owd_p99_ns = window.quantile(0.99);
+    record.owd_max_ns = window.max();
+    record.owd_min_ns = window.min();
+  }
+  record.owd_bound_ns = edge.delays.bound_ns();
+  record.baseline_ns = edge.delays.latency().baseline();
+  record.limit_ns = edge.delays.latency().limit();
+  for (int p = 0; p < kMaxPaths; ++p) {
+    const PathTally& path = edge.trains.path(p);
+    PathRecord& r = record.path[p];
+    r.expected = path.expected;
+    r.lost = path.lost;
+    r.state = static_cast<std::uint64_t>(path.health.state());
+    if (!edge.delays.recent_median(p, &r.owd_ns)) r.owd_ns = INT64_MIN;
+  }
+  return record;
+}
+
+}  // namespace fabricpulse

@@ -1,0 +1,115 @@
+"""The command line's requests to the receiver."""
+
+import asyncio
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from fabricpulse.core.config import load_config
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.web.client import HttpClient, describe
+from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
+from fabricpulse.core.web.urls import check_base_url, redact
+from fabricpulse.remediation.credentials import check_credentials
+from fabricpulse.remediation.text import printable
+
+_TIMEOUT_S = 10.0
+
+
+class OperatorClient:
+    """Requests to one receiver. Every failure is a UserError that names the URL, without its credentials."""
+
+    def __init__(
+        self,
+        url: str,
+        http_config: Path | None,
+        token_file: str = "",
+        ca_file: str = "",
+        cert_file: str = "",
+        key_file: str = "",
+    ) -> None:
+        """http_config : file with the keys of `http_client`; the other arguments replace single keys of it."""
+        try:
+            check_base_url("--url", url)
+            config = load_config(http_config, HttpClientConfig)
+            config = msgspec.structs.replace(config, timeout_s=max(config.timeout_s, _TIMEOUT_S))
+            if token_file:
+                config = msgspec.structs.replace(config, token_file=token_file, basic_auth=None)
+            if ca_file or cert_file or key_file:
+                tls = config.tls_config or TlsClientConfig()
+                tls = msgspec.structs.replace(
+                    tls,
+                    ca_file=ca_file or tls.ca_file,
+                    cert_file=cert_file or tls.cert_file,
+                    key_file=key_file or tls.key_file,
+                )
+                tls.validate()
+                config = msgspec.structs.replace(config, tls_config=tls)
+            config.validate()
+            check_credentials("--url", url, config)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        self._base = url.rstrip("/")
+        self._shown = redact(url)
+        self._config = config
+
+    def get(self, path: str) -> Any:
+        """The JSON document at `path`."""
+        return self._decode(asyncio.run(self._request("GET", path)))
+
+    def post(self, path: str, message: dict[str, Any]) -> str:
+        """The receiver's answer to an order."""
+        return printable(asyncio.run(self._request("POST", path, message)).decode("utf-8", "replace").strip())
+
+    def copy(self, path: str) -> None:
+        """Writes the document at `path` to standard output as it comes."""
+        asyncio.run(self._copy(path))
+
+    async def _request(self, method: str, path: str, message: dict[str, Any] | None = None) -> bytes:
+        try:
+            async with (
+                HttpClient(self._config) as client,
+                client.request(method, self._base + path, json=message) as response,
+            ):
+                body: bytes = await response.read()
+                self._check(response, body)
+                return body
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from error
+
+    async def _copy(self, path: str) -> None:
+        try:
+            async with HttpClient(self._config) as client, client.get(self._base + path) as response:
+                if response.status != 200:
+                    self._check(response, await response.read())
+                async for block in response.content.iter_chunked(1 << 16):
+                    sys.stdout.buffer.write(block)
+        except BrokenPipeError:
+            raise
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from error
+
+    def _check(self, response: aiohttp.ClientResponse, body: bytes) -> None:
+        if response.status == 200:
+            return
+        detail = printable(body[:500].decode("utf-8", "replace").strip())
+        hint = "; give --token-file, --cert-file or --http.config.file" if response.status == 401 else ""
+        raise UserError(f"the receiver at {self._shown} refused: {detail or response.status}{hint}")
+
+    def _unreachable(self, error: Exception) -> UserError:
+        hint = "start it or give another --url"
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            hint = "give its authority with --ca-file"
+        elif isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
+            hint = "give --ca-file, --cert-file and --key-file, or --http.config.file"
+        return UserError(f"cannot reach the receiver at {self._shown}: {printable(describe(error))}; {hint}")
+
+    def _decode(self, body: bytes) -> Any:
+        try:
+            return msgspec.json.decode(body)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise UserError(f"what answers at {self._shown} is not a receiver: {error}") from error

@@ -1,0 +1,46 @@
+"""What is wrong with remediation as a whole: shown by `fabricpulse remediation status`, which exits with 3 on it."""
+
+import msgspec
+
+from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.model import State
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """code : of a closed set, for scripts. message : one clause for people."""
+
+    code: str
+    message: str
+
+
+def problems(config: ReceiverConfig, state: State, now: float, not_ready: str) -> list[Problem]:
+    """Everything that keeps remediation from acting, or that waits for an operator; [] if nothing does."""
+    found = []
+    if not_ready:
+        found.append(Problem("not_ready", not_ready))
+    if state.pause is not None:
+        found.append(Problem("paused", f"paused by {state.pause.owner}: {state.pause.reason}"))
+    found += [
+        Problem("breaker_tripped", f"the {breaker.direction} breaker is tripped: {breaker.reason}")
+        for breaker in state.breakers.values()
+    ]
+    if not state.agents:
+        found.append(Problem("no_agents", "no agent has reported: nothing can be carried out"))
+    lost = [a.host for a in state.agents.values() if now - a.seen_at > config.guards.agent_timeout_s]
+    if lost:
+        found.append(
+            Problem("agents_lost", f"{len(lost)} of {len(state.agents)} agents do not report: {_some(lost)}")
+        )
+    if config.alertmanagers and now - state.polled_at > config.poll_timeout_s:
+        found.append(Problem("alertmanager_lost", "the Alertmanagers do not answer"))
+    if state.watchdog == "lost":
+        found.append(Problem("alerting_dead", f"the alert {config.watchdog} that always fires is gone"))
+    manual = [t.target.key for t in state.targets.values() if t.phase == "manual"]
+    if manual:
+        found.append(Problem("manual", f"an operator must release {_some(manual)}"))
+    return found
+
+
+def _some(names: list[str]) -> str:
+    names = sorted(names)
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,89 @@
+"""Reloading the policy: SIGHUP and POST /-/reload apply the configuration file, or say what was refused."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fabricpulse.core.config import load_config
+from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.core.fleet.membership import load_membership
+from fabricpulse.core.web.token_file import TokenFile
+from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.reconciler import Inventory
+
+# Settings that only a restart changes.
+_FIXED = ("journal",)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A configuration and the files that it names. digest : of both, as the journal has it."""
+
+    config: ReceiverConfig
+    inventory: Inventory
+    token: TokenFile
+    digest: str
+
+
+@dataclass
+class ReloadStatus:
+    """The last attempt to load the configuration; the first one is the start. at : seconds since 1970."""
+
+    successful: bool
+    at: float
+
+
+def load_policy(path: Path | None) -> Policy:
+    """The policy of a configuration file. Raises UserError naming what is wrong with it or with a file it names."""
+    return policy_of(load_config(path, ReceiverConfig))
+
+
+def policy_of(config: ReceiverConfig) -> Policy:
+    """The policy of a configuration. Raises UserError naming a file that cannot be used."""
+    inventory = load_inventory(config.membership)
+    listed = sorted((host, sorted(devices)) for host, devices in inventory.items())
+    digest = hashlib.sha256(msgspec.json.encode([config, listed])).hexdigest()
+    return Policy(config, inventory, TokenFile(config.token_file), digest[:16])
+
+
+def reload_policy(path: Path | None, old: Policy) -> Policy:
+    """The policy of the file now. Raises UserError, and then nothing of it may be applied."""
+    if path is None:
+        raise UserError("the receiver was started without --config: there is no file to read again")
+    new = load_policy(path)
+    fixed = [name for name in _FIXED if getattr(new.config, name) != getattr(old.config, name)]
+    if fixed:
+        raise ConfigError(f"{path}: {', '.join(fixed)} cannot change without a restart; nothing was applied")
+    return new
+
+
+def changes(old: ReceiverConfig, new: ReceiverConfig) -> dict[str, str]:
+    """Settings that differ, as `old -> new`, one level below the top."""
+    before, after = (_flat(msgspec.to_builtins(config)) for config in (old, new))
+    return {
+        name: f"{before.get(name)} -> {after.get(name)}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    }
+
+
+def load_inventory(membership: str) -> Inventory:
+    """Host -> devices from a membership file, {} for "". Raises ConfigError."""
+    if not membership:
+        return {}
+    hosts = load_membership(Path(membership)).hosts
+    return {host.name: frozenset(nic.device for nic in host.nics) for host in hosts}
+
+
+def _flat(config: dict[str, object]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in config.items():
+        if name == "rules" and isinstance(value, (list, tuple)):
+            flat |= {f"rules.{rule['alert']}": rule for rule in value}
+        elif isinstance(value, dict):
+            flat |= {f"{name}.{key}": item for key, item in value.items()}
+        else:
+            flat[name] = value
+    return flat

@@ -1,0 +1,252 @@
+"""A daemon's server among clients that are slow, many or broken: who is not still gets an answer."""
+
+import asyncio
+import errno
+import io
+import logging
+import resource
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+from tests.fixtures.hostile_clients import IDLE, SLOW, hostile_clients
+
+from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.metrics.formats import TextFormat
+from fabricpulse.core.web.limits import Limits
+from fabricpulse.core.web.options import WebOptions
+from fabricpulse.core.web.request_guard import query_int
+from fabricpulse.core.web.server import WebServer
+
+
+async def metrics(_: TextFormat) -> bytes:
+    return b"fabricpulse_x 1\n"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns once the server has come to that: it has no event for each step."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def serving(limits: Limits | None = None, max_body: int = 1 << 20) -> AsyncIterator[WebServer]:
+    """A server like the receiver's: webhook, kill switch, metrics."""
+    server = WebServer(
+        "test", Lifetime(), metrics, WebOptions(("127.0.0.1:0",)), limits=limits, max_body=max_body
+    )
+
+    async def webhook(request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await request.read())))
+
+    async def events(request: web.Request) -> web.Response:
+        return web.Response(text=str(query_int(request, "limit", 100, 1, 1000)))
+
+    async def fails(_: web.Request) -> web.Response:
+        raise ZeroDivisionError("ours")
+
+    server.router.add_post("/api/v1/alertmanager", webhook)
+    server.router.add_post("/api/v1/pause", webhook)
+    server.router.add_get("/api/v1/events", events)
+    server.router.add_get("/fails", fails)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def ask(server: WebServer, method: str, path: str, body: bytes = b"", source: str = "127.0.0.1") -> int:
+    """The status of one request on a connection of its own."""
+    host, port = server.addresses[0]
+    connector = aiohttp.TCPConnector(local_addr=(source, 0))
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(60)) as session,
+        session.request(
+            method, f"http://{host}:{port}{path}", data=io.BytesIO(body) if body else None
+        ) as response,
+    ):
+        await response.read()
+        return response.status
+
+
+async def raw(server: WebServer, data: bytes) -> bytes:
+    """The first line of what the server says to these bytes."""
+    reader, writer = await asyncio.open_connection(*server.addresses[0])
+    writer.write(data)
+    answer = await asyncio.wait_for(reader.readline(), 60)
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("connections", "source"),
+    [(1_024, "127.0.0.2"), (1_024, "127.0.0.1"), (16_384, "127.0.0.2")],
+    ids=["few descriptors", "same address", "many descriptors"],
+)
+async def test_2000_idle_and_1200_slow(
+    connections: int, source: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every scrape, webhook and kill switch is answered, and the log stays readable."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 4 * (IDLE + SLOW):
+        pytest.skip("hardware: the limit of open files is below what both sides of the test need")
+    limits = Limits(connections=connections, per_client=connections // 2, head_s=60, body_s=60)
+    async with (
+        serving(limits) as server,
+        hostile_clients(server.addresses[0], source=source) as clients,
+    ):
+        assert len(clients) == IDLE + SLOW
+        for _ in range(10):
+            assert await ask(server, "GET", "/metrics") == 200
+            assert await ask(server, "POST", "/api/v1/alertmanager", b"x" * 100_000) == 200
+            assert await ask(server, "POST", "/api/v1/pause", b"{}") == 200
+        assert len(server.connections.table) <= connections
+        expected = max(0, IDLE + SLOW - connections // 2)
+        assert sum(server.connections.closed.values()) >= expected
+    assert len(caplog.records) < 20
+
+
+async def test_late_clients_are_let_go() -> None:
+    """Half a head, half a body, and nothing: each ends within its time, those that began with a 408."""
+    limits = Limits(head_s=0.5, body_s=0.5, idle_s=1.0)
+    async with serving(limits) as server, hostile_clients(server.addresses[0], idle=10, slow=30) as clients:
+        loop = asyncio.get_running_loop()
+        answers = await asyncio.gather(*(asyncio.wait_for(loop.sock_recv(c, 100), 60) for c in clients))
+        assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
+        assert server.connections.closed == {"head_timeout": 20, "body_timeout": 20}
+        async with aiohttp.ClientSession() as session:
+            host, port = server.addresses[0]
+            async with session.get(f"http://{host}:{port}/metrics"):
+                pass
+            await until(lambda: not len(server.connections.table))
+        assert server.connections.closed["idle_timeout"] == 1
+
+
+async def test_a_client_that_does_not_read() -> None:
+    """Its answer does not stay in memory for ever; one that reads slowly but reads gets all of it."""
+    big = b"x" * (16 << 20)
+
+    async def large(_: TextFormat) -> bytes:
+        return big
+
+    limits = Limits(write_s=1.0, min_rate=1 << 20)
+    server = WebServer("test", Lifetime(), large, WebOptions(("127.0.0.1:0",)), limits=limits)
+    await server.start()
+    try:
+        reader, writer = await asyncio.open_connection(*server.addresses[0], limit=1 << 10)
+        _, stuck_writer = await asyncio.open_connection(*server.addresses[0], limit=1 << 10)
+        for one in (writer, stuck_writer):
+            one.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept-Encoding: identity\r\n\r\n")
+        read = 0
+        while read < len(big):
+            read += len(await asyncio.wait_for(reader.read(1 << 18), 60))
+            await asyncio.sleep(0.02)
+        await until(lambda: server.connections.closed["write_timeout"] == 1)
+        writer.close()
+        stuck_writer.close()
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\nA: " + b"x" * 20_000 + b"\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: \xb2\r\n\r\n", 400),
+        (b"POST /api/v1/alertmanager HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"POST /api/v1/alertmanager HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n", 413),
+        (
+            b"POST /api/v1/alertmanager HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+            415,
+        ),
+        (b"GET /api/v1/events?limit=%C2%B2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 400),
+        (b"GET /api/v1/events?limit=\xb2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 400),
+        (b"GET /api/v1/events?limit=1_0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 400),
+        (b"GET /api/v1/events?limit=0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 400),
+        (b"GET /api/v1/events?limit=7 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 200),
+        (b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\nHost: [::\r\nConnection: close\r\n\r\n", 200),
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\nConnection: close\r\n\r\n", 200),
+    ],
+)
+async def test_malformed_requests(
+    request_bytes: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a client sends wrong is its own fault: an answer of 4xx, no traceback, one line at most."""
+    async with serving() as server:
+        answer = await raw(server, request_bytes)
+        assert answer.split(b" ", 2)[1] == str(status).encode(), answer
+        assert server.responses[status] == 1
+        for _ in range(50):
+            await raw(server, request_bytes)
+        assert await ask(server, "GET", "/metrics") == 200
+    lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) <= 1
+    assert not any(record.exc_info for record in lines)
+
+
+async def test_our_own_fault_is_a_500_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A handler that raises is logged with its traceback, not each time that somebody asks for it."""
+    async with serving() as server:
+        for _ in range(20):
+            assert await ask(server, "GET", "/fails") == 500
+        assert server.responses[500] == 20
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_chunked_bodies_are_counted() -> None:
+    """Bodies without a length fill the memory for requests only up to its limit; the greedy client loses its own."""
+    async with serving(max_body=8 << 20) as server:
+        server.connections.table.limits = Limits(buffered_bytes=20 << 20)
+        head = b"POST /api/v1/alertmanager HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        piece = b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"
+        writers = []
+        for _ in range(8):
+            _, writer = await asyncio.open_connection(
+                *server.addresses[0], local_addr=("127.0.0.2", 0), limit=1 << 10
+            )
+            writers.append(writer)
+            writer.write(head + 6 * piece)
+        await until(lambda: server.connections.closed["buffer_limit"] > 0)
+        assert server.connections.table.buffered <= 20 << 20
+        assert await ask(server, "POST", "/api/v1/alertmanager", b"x" * (4 << 20)) == 200
+        assert await ask(server, "POST", "/api/v1/alertmanager", b"x" * (9 << 20)) == 413
+        for writer in writers:
+            writer.close()
+
+
+class Exhausted(socket.socket):
+    """A listening socket whose process has run out of descriptors for a while."""
+
+    failures = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if Exhausted.failures:
+            Exhausted.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_out_of_descriptors(caplog: pytest.LogCaptureFixture) -> None:
+    """Accepting pauses instead of spinning, says so once, and an idle connection gives its descriptor back."""
+    listener = Exhausted(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    async with serving() as server:
+        server.connections.listen(listener)
+        async with hostile_clients(server.addresses[0], idle=3, slow=0):
+            await until(lambda: len(server.connections.table) == 3)
+            Exhausted.failures = 2
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            await until(lambda: server.connections.exhausted == 2 and len(server.connections.table) == 2)
+            writer.close()
+    assert server.connections.exhausted == 2
+    assert server.connections.closed["no_descriptors"] == 2
+    assert len([r for r in caplog.records if r.levelno >= logging.ERROR]) == 1

@@ -1,0 +1,124 @@
+"""The operator's commands against a real receiver: exit codes, JSON, TLS with client certificates, tokens."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trustme
+import yaml
+from tests.fixtures.remediation_stack import Stack, request
+from tests.fixtures.waiting import wait_for
+
+
+def run(stack: Stack, *arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:
+    """One command."""
+    return subprocess.run(
+        [sys.executable, "-m", "fabricpulse.core.cli", "remediation", *arguments, "--url", url or stack.url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_status_says_whether_remediation_can_act(stack):
+    """3 without an agent, 0 with one, 3 while paused, 1 when nobody answers; the reason is printed."""
+    stack.start_receiver()
+    stack.wait_receiver()
+    found = run(stack, "status")
+    assert (found.returncode, "no agent has reported" in found.stdout) == (3, True)
+    stack.start_plugin()
+    stack.start_agent()
+    stack.wait_agent()
+    assert run(stack, "status").returncode == 0
+    assert run(stack, "pause", "--reason", "[/x] \x1b[2J upgrade").returncode == 0
+    found = run(stack, "status")
+    assert found.returncode == 3
+    assert "[/x] \\x1b[2J upgrade" in found.stdout
+    assert "\x1b[2J" not in found.stdout
+    document = json.loads(run(stack, "status", "--output", "json").stdout)
+    assert [problem["code"] for problem in document["problems"]] == ["paused"]
+    assert document["targets"] == []
+    assert run(stack, "resume").returncode == 0
+    assert json.loads(run(stack, "actions", "--output", "json").stdout) == []
+    lines = json.loads(run(stack, "journal", "--output", "json", "--limit", "5").stdout)
+    assert lines[-1]["event"] == "resumed"
+    assert json.loads(run(stack, "journal", "--verify", "--output", "json").stdout)["intact"] is True
+    nobody = run(stack, "status", url="http://user:secret@127.0.0.1:1")
+    assert nobody.returncode == 1
+    assert "secret" not in nobody.stderr
+
+
+def test_an_agent_without_receiver_says_so_at_once(stack):
+    """In the log, by readiness and by a metric, before it has ever reached one."""
+    stack.start_agent(config={"receiver": "http://user:secret@127.0.0.1:1"})
+    wait_for(lambda: "receiver not reached" in stack.log("h0"), 20, "log line")
+    status, text = request(f"{stack.agent_url()}/-/ready")
+    assert status == 503
+    assert "receiver http://***@127.0.0.1:1 not reached" in text
+    assert "fabricpulse_remediation_agent_connected 0" in request(f"{stack.agent_url()}/metrics")[1]
+    assert "secret" not in stack.log("h0")
+    stack.start_receiver()
+    stack.wait_receiver()
+    stack.start_agent("h1")
+    wait_for(lambda: request(f"{stack.agent_url('h1')}/-/ready")[0] == 200, 20, "ready")
+    assert "fabricpulse_remediation_agent_connected 1" in request(f"{stack.agent_url('h1')}/metrics")[1]
+
+
+@pytest.fixture
+def secured(stack: Stack) -> Stack:
+    """A receiver with a private authority that asks for client certificates and a token."""
+    authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
+    authority.cert_pem.write_to_path(stack.folder / "ca.pem")
+    for name in ("127.0.0.1", "h0"):
+        certificate = authority.issue_cert(name, key_type=trustme.KeyType.ECDSA)
+        certificate.private_key_pem.write_to_path(stack.folder / f"{name}.key")
+        certificate.cert_chain_pems[0].write_to_path(stack.folder / f"{name}.pem")
+    (stack.folder / "token").write_text("a-long-token\n")
+    web = {
+        "tls_server_config": {
+            "cert_file": str(stack.folder / "127.0.0.1.pem"),
+            "key_file": str(stack.folder / "127.0.0.1.key"),
+            "client_auth_type": "RequireAndVerifyClientCert",
+            "client_ca_file": str(stack.folder / "ca.pem"),
+        }
+    }
+    (stack.folder / "web.yml").write_text(yaml.safe_dump(web))
+    stack.start_receiver(
+        {"token_file": str(stack.folder / "token"), "agent_certificates": True},
+        "--web.config.file",
+        str(stack.folder / "web.yml"),
+    )
+    return stack
+
+
+def credentials(folder: Path) -> dict[str, object]:
+    tls = {
+        name: str(folder / f)
+        for name, f in (("ca_file", "ca.pem"), ("cert_file", "h0.pem"), ("key_file", "h0.key"))
+    }
+    return {"tls_config": tls, "token_file": str(folder / "token")}
+
+
+def test_commands_and_agent_over_mutual_tls(secured):
+    """The kill switch works where certificates and a token are asked for, by options and by a file of them."""
+    url = secured.url.replace("http://", "https://")
+    folder = secured.folder
+    secured.start_plugin()
+    secured.start_agent(config={"receiver": url, "http_client": credentials(folder)})
+    options = [
+        "--ca-file", str(folder / "ca.pem"), "--cert-file", str(folder / "h0.pem"),
+        "--key-file", str(folder / "h0.key"), "--token-file", str(folder / "token"),
+    ]  # fmt: skip
+    wait_for(lambda: run(secured, "status", *options, url=url).returncode == 0, 30, "agent over mutual TLS")
+    file = folder / "http.yml"
+    file.write_text(yaml.safe_dump(credentials(folder)))
+    assert run(secured, "pause", "--reason", "x", "--http.config.file", str(file), url=url).returncode == 0
+    assert run(secured, "status", *options, url=url).returncode == 3
+    refused = run(secured, "status", *options[:-2], url=url)
+    assert (refused.returncode, "--token-file" in refused.stderr) == (1, True)
+    untrusted = run(secured, "status", url=url)
+    assert (untrusted.returncode, "--ca-file" in untrusted.stderr) == (1, True)
+    assert "Traceback" not in untrusted.stderr + refused.stderr

@@ -1,0 +1,157 @@
+"""One step of a sidecar: whatever goes wrong with its coordinators, its neighbours are there."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+from tests.integration.clocksync.synthetic_fleet import RingWriter
+
+from fabricpulse.clocksync.sidecar.sidecar import Sidecar
+from fabricpulse.clocksync.wire.messages import ROUND_PATH
+from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.run_dir import RUN_DIR_ENV, probe_ring_path
+from fabricpulse.core.shm.probe_ring import VERSION
+from fabricpulse.core.web.options import WebOptions
+
+
+async def test_neighbours_are_asked_after_a_report_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault on the way to the coordinators is logged and does not end the step."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+    sidecar = Sidecar(
+        DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"),
+        Lifetime(),
+    )
+    asked = []
+
+    async def report(*_: object, **__: object) -> None:
+        raise ValueError("of a kind that nobody has thought of")
+
+    async def ask(session: ClientSession) -> None:
+        asked.append(session)
+
+    monkeypatch.setattr(sidecar._coordinator, "report", report)
+    monkeypatch.setattr(sidecar, "_ask_neighbours", ask)
+    async with ClientSession() as session:
+        await sidecar._round(session)
+    sidecar._leave()
+
+    assert asked == [session]
+    assert "reports to the coordinators failed" in [r.getMessage() for r in caplog.records]
+
+
+async def test_a_ring_of_another_version_keeps_nobody_from_reporting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The mesh was upgraded first: said once, without a traceback, shown in the status; over with a ring we know."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+    path = probe_ring_path()
+    RingWriter(path, "h0", [("rail0", "h1", "rail0")])
+    sidecar = Sidecar(DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
+    reported, asked = [], []
+
+    async def report(*_: object, **__: object) -> None:
+        reported.append(sidecar.host)
+
+    async def ask(session: ClientSession) -> None:
+        asked.append(session)
+
+    monkeypatch.setattr(sidecar._coordinator, "report", report)
+    monkeypatch.setattr(sidecar, "_ask_neighbours", ask)
+    async with ClientSession() as session:
+        await sidecar._round(session)
+        content = bytearray(path.read_bytes())
+        content[8] += 1
+        path.unlink()
+        path.write_bytes(content)
+        for _ in range(2):
+            await sidecar._round(session)
+        refused = sidecar._view().status()["why"]
+        RingWriter(path, "h0", [("rail0", "h1", "rail0")])
+        await sidecar._round(session)
+    sidecar._leave()
+
+    assert reported == ["h0"] * 4
+    assert len(asked) == 4
+    said = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record.getMessage() for record in said] == ["no probe samples"]
+    assert not said[0].exc_info
+    for words in (str(path), f"version {VERSION + 1}, expected", "upgrade the older"):
+        assert words in refused
+    assert sidecar._view().status()["why"].startswith("no edge has samples")
+
+
+async def test_the_status_says_why_the_coordinator_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does answer: what is wrong is the token, and the first thing to look at says so."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+
+    async def step(_: web.Request) -> web.Response:
+        return web.Response(status=401, text="this coordinator asks for a bearer token\n")
+
+    app = web.Application()
+    app.router.add_post(ROUND_PATH, step)
+    async with TestServer(app) as server, ClientSession() as session:
+        url = str(server.make_url("")).rstrip("/")
+        config = tmp_path / "sidecar.yml"
+        config.write_text(f"coordinators: [{url}]\n")
+        RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
+        sidecar = Sidecar(DaemonOptions(config, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
+        monkeypatch.setattr(sidecar._edges, "fits", lambda: [None])
+        await sidecar._round(session)
+        why = sidecar._view().status()["why"]
+        await sidecar._coordinator.close()
+    sidecar._leave()
+    assert why.endswith(f"{url}: 401 this coordinator asks for a bearer token")
+
+
+async def test_a_reload_trusts_the_authority_that_is_in_the_file_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the rotation of a CA; a file that cannot be used fails the reload and leaves what was."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+    old, new = trustme.CA(), trustme.CA()
+    authority = tmp_path / "ca.pem"
+    old.cert_pem.write_to_path(str(authority))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    new.issue_cert("localhost").configure_cert(context)
+    reports = []
+
+    async def step(request: web.Request) -> web.Response:
+        reports.append(await request.read())
+        return web.Response(status=503)
+
+    app = web.Application()
+    app.router.add_post(ROUND_PATH, step)
+    server = TestServer(app, scheme="https")
+    await server.start_server(ssl=context)
+    async with server:
+        config = tmp_path / "sidecar.yml"
+        config.write_text(
+            f"coordinators: ['https://localhost:{server.port}']\n"
+            f"http_client: {{tls_config: {{ca_file: {authority}}}}}\n"
+        )
+        life = Lifetime()
+        sidecar = Sidecar(DaemonOptions(config, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), life)
+        monkeypatch.setattr(sidecar._edges, "fits", lambda: [None])
+        RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
+        await sidecar._round(await sidecar._latest_session())
+        assert reports == []
+        assert "CERTIFICATE_VERIFY_FAILED" in sidecar._view().status()["why"]
+        authority.write_text("no certificate")
+        with pytest.raises(ConfigError, match=r"ca\.pem"):
+            await life.reload()
+        new.cert_pem.write_to_path(str(authority))
+        await life.reload()
+        await sidecar._round(await sidecar._latest_session())
+        assert len(reports) == 1
+        await sidecar._coordinator.close()
+        await sidecar._close_sessions()
+    sidecar._leave()
