@@ -9,8 +9,9 @@ from pathlib import Path
 from tests.bench.mesh_faults import fleet_of_four
 from tests.bench.mesh_rows import report
 from tests.bench.rows import quantile
-from tests.fixtures.fuzzing import CrashError, libfuzzer_compiler, run_target
-from tests.fixtures.probe_fuzz import LONGEST, compile_probe_fuzz, seeds
+from tests.fixtures import native as programs
+from tests.fixtures.fuzzing import CrashError, run_target
+from tests.fixtures.probe_fuzz import LONGEST, seeds
 
 from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, ProbeRingReader
 from fabricpulse.lab.clocks import HostClock
@@ -94,13 +95,12 @@ def bench_forged(count: int) -> None:
 def bench_fuzz(seconds: int) -> None:
     """What a packet can reach, searched by libFuzzer under the sanitizers from a random seed."""
     with tempfile.TemporaryDirectory() as directory:
-        binary = Path(directory) / "probe_fuzz"
-        compile_probe_fuzz(binary)
+        binary = programs.native("probe_fuzz", "fuzz")
         tried, finding = 0, None
         try:
             tried = run_target(binary, seeds(), Path(directory), 0, seconds, LONGEST)
         except CrashError as crash:
             finding = str(crash)
-    kind = "libFuzzer" if libfuzzer_compiler() else "own mutator"
+    kind = "libFuzzer" if programs.libfuzzer_compiler() else "own mutator"
     more = {"inputs": tried} if finding is None else {"finding": finding}
     report(f"{kind}, {seconds} s", "fuzz_crashes", int(finding is not None), "inputs", "== 0", **more)

@@ -3,11 +3,12 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.fixtures.native import native
 from tests.integration.plugin.chaos import play
 from tests.integration.plugin.ring import Ring
 
@@ -115,15 +116,14 @@ def test_random_faults(ring_lab: Lab, seed: int) -> None:
     survive(ring_lab, seed, 40, "fabricpulse-ring", {})
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.build
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_random_faults_under_a_sanitizer(
-    ring_lab: Lab, sanitized: Callable[[str], Path], sanitizer: str
-) -> None:
+def test_random_faults_under_a_sanitizer(ring_lab: Lab, sanitizer: str) -> None:
     """The sanitizer finds nothing while lanes die and come back."""
     env = {
         "ASAN_OPTIONS": "halt_on_error=1:detect_leaks=1",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
         "TSAN_OPTIONS": "halt_on_error=0:exitcode=66",
     }
-    survive(ring_lab, 3, 12, sanitized(sanitizer) / "fabricpulse-ring", env)
+    survive(ring_lab, 3, 12, native("fabricpulse-ring", sanitizer), env)

@@ -3,12 +3,12 @@
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.fixtures.native import native
 from tests.integration.plugin.real_nccl import NoNcclError, nccl_library, places
 
 from fabricpulse.plugin.locate import library
@@ -18,20 +18,14 @@ CALLS = ("ncclNetInit", "ncclNetFinalize", "ncclProfilerPluginInit", "ncclProfil
 
 
 @pytest.fixture(scope="module")
-def loader(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def loader() -> list[str]:
     """The host program and where NCCL's functions are."""
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
     try:
         real = nccl_library()
         found = places(real, set(CALLS))
     except NoNcclError as error:
         pytest.skip(f"hardware: no network, or another NCCL: {error}")
-    program = tmp_path_factory.mktemp("loader") / "host"
-    source = ROOT / "tests/native/plugin_loader_host.cc"
-    subprocess.run([compiler, "-std=c++17", "-O1", str(source), "-o", str(program), "-ldl"], check=True)
-    return [str(program), str(real), *(found[name] for name in CALLS)]
+    return [str(native("plugin_loader_host")), str(real), *(found[name] for name in CALLS)]
 
 
 def load(loader: list[str], run_dir: Path, **env: str) -> list[str]:

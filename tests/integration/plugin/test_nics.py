@@ -1,13 +1,12 @@
 """NICs that come and go, NICs of IPv6 only, and no NIC at all for the profiler alone."""
 
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.fixtures.native import native
 from tests.fixtures.waiting import wait_for
 from tests.integration.plugin.ring import Ring
 
@@ -127,15 +126,9 @@ def test_a_nic_that_was_unknown_at_the_start_carries_lanes() -> None:
         ring.stop()
 
 
-def test_a_new_connection_has_lanes_over_a_nic_that_came_after_the_start(tmp_path: Path) -> None:
+def test_a_new_connection_has_lanes_over_a_nic_that_came_after_the_start() -> None:
     """The lane over the new rail is the second, rail to rail, as if it had always been there; NCCL's devices stay."""
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    program = tmp_path / "late-nic-host"
-    source = ROOT / "tests/native/plugin_late_nic_host.cc"
-    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/nccl_plugin/src")
-    subprocess.run([compiler, *flags, source, "-o", program, "-ldl"], check=True)
+    program = native("plugin_late_nic_host")
     with Lab(hosts=1, rails=2) as lab:
         host = lab.host(0)
         give_back = take_addresses(host, "rail1")

@@ -5,12 +5,12 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.fixtures.native import native
 from tests.fixtures.telemetry_file import TelemetryFile
 from tests.fixtures.waiting import wait_for
 
@@ -181,18 +181,18 @@ def test_containers_share_the_run_directory(profiler_host: Path, tmp_path: Path)
     wait_for(lambda: find_jobs(tmp_path / "plugin") == [], 10, "jobs gone")
 
 
-@pytest.mark.timeout(400)
-def test_detail_changes_while_collectives_run(sanitized: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.build
+@pytest.mark.timeout(900)
+def test_detail_changes_while_collectives_run(tmp_path: Path) -> None:
     """The activation mask is written while NCCL reads it: no data race under ThreadSanitizer."""
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    program = tmp_path / "host"
-    flags = ("-std=c++17", "-O1", "-g", "-fsanitize=thread", f"-I{ROOT}/nccl_plugin/src")
-    source = ROOT / "tests/native/plugin_profiler_host.cc"
-    subprocess.run([compiler, *flags, source, "-o", program, "-ldl"], check=True)
     process = subprocess.Popen(
-        [program, sanitized("thread") / "libnccl-net-fabricpulse.so", "v7", "1000", "0"],
+        [
+            native("plugin_profiler_host", "thread"),
+            native("nccl-net-fabricpulse", "thread"),
+            "v7",
+            "1000",
+            "0",
+        ],
         env={
             "FABRICPULSE_RUN_DIR": str(tmp_path),
             "FABRICPULSE_DETAIL": "2",
@@ -224,16 +224,10 @@ def test_detail_changes_while_collectives_run(sanitized: Callable[[str], Path], 
 
 
 @pytest.mark.root
-def test_a_connection_knows_what_it_carries(tmp_path: Path) -> None:
+def test_a_connection_knows_what_it_carries() -> None:
     """Collective, algorithm, protocol and the ranks at both ends, from the handle that NCCL gives with a request;
     asked seldom, however many requests there are. Attributes follow setNetAttr."""
-    program = tmp_path / "flow-host"
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    source = ROOT / "tests/native/plugin_flow_host.cc"
-    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/nccl_plugin/src")
-    subprocess.run([compiler, *flags, source, "-o", program, "-ldl"], check=True)
+    program = native("plugin_flow_host")
     with Lab(hosts=1, rails=1) as lab:
         host = lab.host(0)
         process = host.popen(

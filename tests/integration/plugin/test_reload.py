@@ -1,12 +1,11 @@
 """Several communicators, threads, and loads of the library in one process (tests/native/plugin_reload_host.cc)."""
 
 import re
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fixtures.native import native
 
 from fabricpulse.lab import Lab
 from fabricpulse.plugin.locate import library
@@ -23,14 +22,8 @@ def lab() -> Iterator[Lab]:
         yield started
 
 
-def run_host(lab: Lab, program: Path, plugin: Path, threads: int, rounds: int, *flags: str) -> None:
-    """Compiles the host, runs it, and checks that no load leaves anything behind."""
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    source = ROOT / "tests/native/plugin_reload_host.cc"
-    options = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/nccl_plugin/src", *flags)
-    subprocess.run([compiler, *options, source, "-o", program, "-ldl", "-lpthread"], check=True)
+def run_host(lab: Lab, program: Path, plugin: Path, threads: int, rounds: int) -> None:
+    """Runs the host, and checks that no load leaves anything behind."""
     host = lab.host(0)
     done = host.run(
         [str(program), str(plugin), str(threads), str(rounds), str(LOADS)],
@@ -50,17 +43,15 @@ def run_host(lab: Lab, program: Path, plugin: Path, threads: int, rounds: int, *
     assert set(after) == {before}
 
 
-def test_communicators_come_and_go_in_threads(lab: Lab, tmp_path: Path) -> None:
+def test_communicators_come_and_go_in_threads(lab: Lab) -> None:
     """Every message right while others begin and end, also of a sender that has left before accept(); threads,
     descriptors and files of a load go with it, and the library can be unloaded and loaded again."""
-    run_host(lab, tmp_path / "host", Path(library()), 6, 20)
+    run_host(lab, native("plugin_reload_host"), Path(library()), 6, 20)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.build
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_the_same_under_a_sanitizer(
-    lab: Lab, sanitized: Callable[[str], Path], sanitizer: str, tmp_path: Path
-) -> None:
-    kinds = "address,undefined" if sanitizer == "address" else "thread"
-    plugin = sanitized(sanitizer) / "libnccl-net-fabricpulse.so"
-    run_host(lab, tmp_path / "host", plugin, 3, 6, f"-fsanitize={kinds}", "-fno-sanitize-recover=all")
+def test_the_same_under_a_sanitizer(lab: Lab, sanitizer: str) -> None:
+    plugin = native("nccl-net-fabricpulse", sanitizer)
+    run_host(lab, native("plugin_reload_host", sanitizer), plugin, 3, 6)

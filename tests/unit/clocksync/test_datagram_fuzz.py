@@ -5,7 +5,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.fixtures.fuzzing import ROOT, SECONDS, compile_target, run_target
+from tests.fixtures.fuzzing import SECONDS, run_target
+from tests.fixtures.native import native
 
 from fabricpulse.clocksync.wire.datagram import pack_request
 from fabricpulse.clocksync.wire.messages import (
@@ -73,11 +74,9 @@ def seeds() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.timeout(300 + SECONDS)  # a sanitized build on a busy machine, and the search
+@pytest.mark.build
+@pytest.mark.timeout(900 + SECONDS)  # a sanitized build on a busy machine, and the search
 def test_no_input_breaks_the_table(tmp_path: Path) -> None:
     """Strangers are never believed, nothing counts twice, no answer is longer than what it answers, resets are few."""
-    native = ROOT / "clocksync" / "native" / "report_intake"
-    includes = [native, ROOT / "core" / "include"]
-    compile_target("report_fuzz", tmp_path / "report_fuzz", includes, [native / "channel_table.cc"])
-    tried = run_target(tmp_path / "report_fuzz", seeds(), tmp_path, RUNS, longest=LONGEST)
+    tried = run_target(native("report_fuzz", "fuzz"), seeds(), tmp_path, RUNS, longest=LONGEST)
     assert tried >= RUNS or SECONDS

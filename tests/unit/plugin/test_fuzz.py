@@ -2,56 +2,26 @@
 UndefinedBehaviorSanitizer; tests/fixtures/fuzzing.py says how to search for long."""
 
 import json
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
-from tests.fixtures.fuzzing import (
-    ROOT,
-    SECONDS,
-    compile_target,
-    found_before,
-    libfuzzer_compiler,
-    run_target,
-)
+from tests.fixtures.fuzzing import SECONDS, found_before, run_target
+from tests.fixtures.native import native
 
 RUNS = 3_000
 
-pytestmark = pytest.mark.timeout(900 + SECONDS)  # a sanitized build on a busy machine, and the search
+pytestmark = [
+    pytest.mark.build,
+    pytest.mark.timeout(900 + SECONDS),
+]  # a sanitized build on a busy machine, and the search
 
 
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The plugin's core with the sanitizers, as a static library."""
-    cmake = shutil.which("cmake")
-    if cmake is None or shutil.which("g++") is None:
-        pytest.skip("no cmake or no C++ compiler")
-    build = tmp_path_factory.mktemp("core")
-    compiler = libfuzzer_compiler()
-    flags = "-O1 -fsanitize=fuzzer-no-link" if compiler else "-O1"
-    options = ["-DFABRICPULSE_SANITIZE=address", "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_FLAGS={flags}"]
-    if compiler:
-        options += [f"-DCMAKE_CXX_COMPILER={compiler}"]
-    if shutil.which("ninja"):
-        options += ["-G", "Ninja"]
-    for command in (
-        [cmake, "-S", str(ROOT / "nccl_plugin"), "-B", str(build), *options],
-        [cmake, "--build", str(build), "--parallel", "2", "--target", "fabricpulse_plugin_core"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return build / "libfabricpulse_plugin_core.a"
-
-
-def fuzz(core: Path, directory: Path, target: str, corpus: dict[str, bytes]) -> None:
-    """Compiles tests/native/plugin_<target>_fuzz.cc and gives it RUNS inputs that come from the corpus."""
-    binary = directory / target
-    includes = [ROOT / path for path in ("nccl_plugin/src", "nccl_plugin/include", "core/include")]
-    compile_target(f"plugin_{target}_fuzz", binary, includes, [core])
+def fuzz(directory: Path, target: str, corpus: dict[str, bytes]) -> None:
+    """Gives tests/native/plugin_<target>_fuzz.cc RUNS inputs that come from the corpus."""
     run_dir = directory / "run"
     run_dir.mkdir()
+    binary = native(f"plugin_{target}_fuzz", "fuzz")
     try:
         tried = run_target(binary, corpus, directory, RUNS, environment={"FABRICPULSE_RUN_DIR": str(run_dir)})
     except SystemExit:
@@ -89,7 +59,7 @@ def fenced(lane: int, epoch: int, report: bytes, carrier: int) -> bytes:
     return bytes((1, 1, lane, epoch)) + report + bytes((carrier,))
 
 
-def test_no_peer_breaks_a_connection(core: Path, tmp_path: Path) -> None:
+def test_no_peer_breaks_a_connection(tmp_path: Path) -> None:
     """Whatever a peer sends, nothing is written outside a posted buffer, and no message is done with a size of its
     own."""
     receiver, sender = b"\0", b"\1"
@@ -116,10 +86,10 @@ def test_no_peer_breaks_a_connection(core: Path, tmp_path: Path) -> None:
         "stale": sender + sends + fenced(1, 0, held(200, 255, 255), 0) + b"\5\xff",
         "path": sender + sends + b"\6\0" + b"\4\1\0" + held(0, 0, 9) + state(4, 0, 9, 0),
     }
-    fuzz(core, tmp_path, "wire", corpus | found_before("plugin_wire"))
+    fuzz(tmp_path, "wire", corpus | found_before("plugin_wire"))
 
 
-def test_no_client_breaks_the_control_socket(core: Path, tmp_path: Path) -> None:
+def test_no_client_breaks_the_control_socket(tmp_path: Path) -> None:
     """Whatever a client sends is answered by one object, and who may not change something does not."""
     change = {"op_id": "1", "generation": 7}
     lane = {"connection": "0000000000001234", "lane": 1, **change}
@@ -143,4 +113,4 @@ def test_no_client_breaks_the_control_socket(core: Path, tmp_path: Path) -> None
         for rights in (0, 1, 3)
         for number, message in enumerate(messages)
     }
-    fuzz(core, tmp_path, "control", corpus)
+    fuzz(tmp_path, "control", corpus)

@@ -1,27 +1,21 @@
 """Which pairs of NICs the lanes of a connection go over (nccl_plugin/src/core/lane_plan.h)."""
 
 import itertools
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fixtures.native import native
 
 ROOT = Path(__file__).parents[3]
 Plan = Callable[..., list[str]]
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    program = tmp_path_factory.mktemp("plan") / "plan"
-    source = ROOT / "tests/native/plugin_lane_plan.cc"
-    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined")
-    subprocess.run([compiler, *flags, f"-I{ROOT}/nccl_plugin/src", "-o", program, source], check=True)
+@pytest.fixture
+def plan() -> Plan:
+    program = native("plugin_lane_plan", "address")
 
     def ask(
         local: int,

@@ -2,13 +2,13 @@
 
 import itertools
 import random
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.fixtures.native import native
 
 ROOT = Path(__file__).parents[3]
 TICK_MS = 10
@@ -89,17 +89,9 @@ class Selector:
         self.process.stdout.close()
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    out = tmp_path_factory.mktemp("repath") / "repath"
-    source = ROOT / "tests/native/plugin_path_selector.cc"
-    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
-    include = f"-I{ROOT}/nccl_plugin/src"
-    subprocess.run([compiler, *flags, include, "-o", out, source], check=True)
-    return out
+@pytest.fixture
+def program() -> Path:
+    return native("plugin_path_selector", "address")
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """How often clients are let in to the control socket (nccl_plugin/src/control/token_bucket.h), in simulated time."""
 
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fixtures.native import native
 
 ROOT = Path(__file__).parents[3]
 MS = 1_000_000
@@ -13,19 +13,10 @@ START = 1000 * MS
 Play = Callable[..., list[tuple[int, int]]]
 
 
-@pytest.fixture(scope="module")
-def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
+@pytest.fixture
+def play() -> Play:
     """Plays commands to a bucket of 2000 tokens a second and 64 at once; (tokens, ns until the next) of each `a`."""
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    program = tmp_path_factory.mktemp("bucket") / "bucket"
-    source = ROOT / "tests/native/plugin_token_bucket.cc"
-    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined")
-    subprocess.run(
-        [compiler, *flags, f"-I{ROOT}/nccl_plugin/src", "-o", program, source],
-        check=True,
-    )
+    program = native("plugin_token_bucket", "address")
 
     def run(*commands: str) -> list[tuple[int, int]]:
         said = subprocess.run(
