@@ -5,7 +5,6 @@ while it is away finds them. Without either, the membership file and the configu
 """
 
 import asyncio
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from fabricpulse.clocksync.clock.fleet_clock import Correction
 from fabricpulse.clocksync.edge.estimator import EdgeFit
 from fabricpulse.clocksync.sidecar.averaging import NeighbourView, average
 from fabricpulse.clocksync.wire.messages import LINE_PATH, EdgeName, Line, LineReply, line_decoder
+from fabricpulse.core.files import atomic_write
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.log import get_logger
 
@@ -37,10 +37,9 @@ class NeighbourBook:
     def learn(self, urls: dict[str, str]) -> None:
         """Takes what the coordinator says."""
         self.urls = urls
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            temporary.write_bytes(msgspec.json.encode(urls))
-            temporary.replace(self._path)
+            # In the run directory, which a power cut empties anyway.
+            atomic_write(self._path, msgspec.json.encode(urls), durable=False)
         except OSError as error:
             log.warning("cannot remember the neighbours", path=str(self._path), reason=error.strerror)
 

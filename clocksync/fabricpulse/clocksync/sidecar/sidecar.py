@@ -46,6 +46,7 @@ from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.clock_page import ClockStatus
+from fabricpulse.core.supervision import supervised
 from fabricpulse.core.web.client import open_session
 from fabricpulse.core.web.listeners import parse_address
 from fabricpulse.core.web.server import WebServer
@@ -145,7 +146,8 @@ class Sidecar:
     # Life
 
     async def run(self) -> None:
-        """Works until stopped. Raises UserError when the address cannot be bound."""
+        """Works until stopped. Raises UserError when the address cannot be bound, TaskFailedError when a task has
+        ended."""
         await self.server.start()
         if not self._config.coordinators and not self._config.membership:
             log.warning(
@@ -154,20 +156,16 @@ class Sidecar:
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(self._close_sessions)
             await self._latest_session()
-            tasks = [asyncio.create_task(self._tick_forever()), asyncio.create_task(self._rounds())]
-            stopped = asyncio.create_task(self._life.stopped())
-            self._life.ready()
-            done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self._coordinator.close()
-            stopped.cancel()
-            await self.server.stop()
-            self._leave()
-            for task in done:
-                if task is not stopped:
-                    task.result()
+            try:
+                async with supervised(self._life) as tasks:
+                    tasks.start("tick", self._tick_forever())
+                    tasks.start("rounds", self._rounds())
+                    self._life.ready()
+                    await self._life.stopped()
+            finally:
+                await self._coordinator.close()
+                await self.server.stop()
+                self._leave()
 
     async def _tick_forever(self) -> None:
         while True:
