@@ -6,7 +6,7 @@ sum until its job is gone from this host: the sum of a living job never falls, w
 restart.
 
 Delays. The histogram of a lane counts one-way delays while both ends have fleet time and half round trips while they
-have not. What has been added since the last look belongs to the source that holds now.
+have not. What has been added since the last poll belongs to the source that holds now.
 """
 
 from collections import Counter, defaultdict
@@ -34,7 +34,10 @@ COUNTERS = (
 )  # fmt: skip
 COLLECTIVE_COUNTERS = ("operations", "bytes", "busy_ns")
 
-ProcessId = tuple[int, int, int]  # TelemetrySnapshot.process
+# Totals kept of one user's processes, by process, pair and collective. A process of the plugin has 5,120 pairs at most.
+KEPT_PER_OWNER = 65_536
+
+ProcessId = tuple[int, int, int, int]  # TelemetrySnapshot.process
 Pair = tuple[str, str, str, str]  # workload, device, peer, peer_device
 
 
@@ -95,7 +98,7 @@ class Waiting:
 
 @dataclass
 class Gauges:
-    """The state at the last look."""
+    """The state at the last poll."""
 
     processes: Counter[str] = field(default_factory=Counter)
     lanes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -107,7 +110,11 @@ class Gauges:
 
 
 class Aggregator:
-    """Keeps the totals of a host's jobs."""
+    """Keeps the totals of a host's jobs.
+
+    dropped_records : pairs and collectives that were not taken in because their user has KEPT_PER_OWNER already,
+    counted at each poll.
+    """
 
     def __init__(self, forget_after_s: float, worst_count: int, worst_owd_s: float, waiting_s: float) -> None:
         self._forget_after_s = forget_after_s
@@ -119,6 +126,8 @@ class Aggregator:
         self._bandwidth: dict[tuple[str, str], float] = {}
         self._lane_delay: dict[tuple[ProcessId, int, int], tuple[int, int]] = {}
         self._last_seen: dict[str, float] = {}
+        self._kept: Counter[int] = Counter()
+        self.dropped_records = 0
         self.gauges = Gauges()
 
     def take(
@@ -129,9 +138,9 @@ class Aggregator:
         *,
         interval: bool,
     ) -> None:
-        """Takes in one look. now_s : CLOCK_MONOTONIC in seconds.
+        """Takes in one poll. now_s : CLOCK_MONOTONIC in seconds.
 
-        interval : this look ends an interval, over which mean delays and bandwidths are computed; looks on behalf of
+        interval : this poll ends an interval, over which mean delays and bandwidths are computed; polls on behalf of
         scrapes do not, or two scrapers would cut each other's intervals short.
         """
         living = list(living)
@@ -210,6 +219,8 @@ class Aggregator:
                     fleet[pair] = known and source == DelaySource.FLEET
         for pair, (counters, buckets, sum_ns) in sums.items():
             known_pair = self._pairs.get((process, pair))
+            if known_pair is None and not self._has_room(snapshot.owner):
+                continue
             old_buckets = known_pair.buckets if known_pair else np.zeros_like(buckets)
             old_sum = known_pair.sum_ns if known_pair else 0
             entry = known_pair or _ProcessPair(Counter(), buckets, 0)
@@ -219,6 +230,14 @@ class Aggregator:
                 histogram.add(_rebucket(np.maximum(added, 0), snapshot.delay_bounds_ns, sum_ns[0] - old_sum))
             entry.counters, entry.buckets, entry.sum_ns = counters, buckets, sum_ns[0]
             self._pairs[process, pair] = entry
+
+    def _has_room(self, owner: int) -> bool:
+        """Whether one more total of this user is kept: what a file says must not fill our memory."""
+        if self._kept[owner] >= KEPT_PER_OWNER:
+            self.dropped_records += 1
+            return False
+        self._kept[owner] += 1
+        return True
 
     def _count_collectives(
         self, snapshot: TelemetrySnapshot, bandwidth: defaultdict[tuple[str, str], Counter[str]]
@@ -231,6 +250,8 @@ class Aggregator:
         for function, counters in sums.items():
             key = (process, snapshot.workload, function)
             before = self._collectives.get(key)
+            if before is None and not self._has_room(snapshot.owner):
+                continue
             if before is not None and counters["operations"] > before["operations"]:
                 delta = bandwidth[snapshot.workload, function]
                 for name in COLLECTIVE_COUNTERS:
@@ -311,8 +332,10 @@ class Aggregator:
         known = self._last_seen.keys()
         for pair_key in [key for key in self._pairs if key[1][0] not in known]:
             del self._pairs[pair_key]
+            self._kept[pair_key[0][0]] -= 1
         for collective_key in [key for key in self._collectives if key[1] not in known]:
             del self._collectives[collective_key]
+            self._kept[collective_key[0][0]] -= 1
 
 
 Named = TypeVar("Named")

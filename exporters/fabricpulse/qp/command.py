@@ -1,23 +1,26 @@
 """`fabricpulse qp`."""
 
 import asyncio
+import platform
 import time
-from contextlib import suppress
+from importlib.metadata import version
 
 import click
 
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.run_dir import ensure_run_dir, plugin_dir
+from fabricpulse.core.supervision import supervised
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.qp.aggregate import Aggregator
 from fabricpulse.qp.config import QpConfig
 from fabricpulse.qp.expose import expose
-from fabricpulse.qp.reading import TelemetryFolder, monotonic_s
+from fabricpulse.qp.telemetry_folder import TelemetryFolder, monotonic_s
 
 log = get_logger(__name__)
 
@@ -35,26 +38,22 @@ async def _run(life: Lifetime, config: QpConfig, options: DaemonOptions) -> None
     exporter = Exporter(config)
     server = WebServer("fabricpulse qp exporter", life, exporter.scrape, options.web)
     await server.start()
-    looking = asyncio.create_task(exporter.keep_looking())
     try:
-        life.ready()
-        stopped = asyncio.create_task(life.stopped())
-        await asyncio.wait((stopped, looking), return_when=asyncio.FIRST_COMPLETED)
-        if looking.done():
-            looking.result()
+        async with supervised(life) as tasks:
+            tasks.start("poll", exporter.keep_polling())
+            life.ready()
+            await life.stopped()
     finally:
-        looking.cancel()
-        with suppress(asyncio.CancelledError):
-            await looking
         await server.stop()
         exporter.close()
 
 
 class Exporter:
-    """Looks at the telemetry in the background and on each scrape."""
+    """Polls the telemetry in the background and on each scrape."""
 
     def __init__(self, config: QpConfig) -> None:
         self._config = config
+        self._build = (version("fabricpulse"), "qp", platform.python_version())
         self._folder = TelemetryFolder(plugin_dir(), config.cleanup_after_s)
         self._aggregator = Aggregator(
             config.forget_after_s,
@@ -62,32 +61,33 @@ class Exporter:
             config.worst.owd_s,
             config.worst.waiting_s,
         )
-        # Looks happen on a worker thread, one at a time: a torn read waits, and must not hold up /-/healthy.
+        # Polls happen on a worker thread, one at a time: a torn read waits, and must not hold up /-/healthy.
         self._lock = asyncio.Lock()
 
-    async def keep_looking(self) -> None:
-        """Looks once an interval, for ever."""
+    async def keep_polling(self) -> None:
+        """Polls once an interval, for ever."""
         while True:
             started = time.monotonic()
-            await self._look(interval=True)
+            await self._poll(interval=True)
             await asyncio.sleep(max(0.05, started + self._config.interval_s - time.monotonic()))
 
     async def scrape(self, text_format: TextFormat) -> bytes:
-        """A fresh look as an exposition."""
-        await self._look(interval=False)
+        """A fresh poll as an exposition."""
+        await self._poll(interval=False)
         exposition = Exposition(self._config.sample_cap)
+        exposition.add(BUILD_INFO, self._build, 1)
         expose(self._aggregator, self._folder.errors, exposition)
         return exposition.render(text_format)
 
     def close(self) -> None:
-        """Unmaps the telemetry."""
+        """Closes the telemetry files."""
         self._folder.close()
 
-    async def _look(self, *, interval: bool) -> None:
+    async def _poll(self, *, interval: bool) -> None:
         async with self._lock:
-            await asyncio.to_thread(self._look_now, interval)
+            await asyncio.to_thread(self._poll_now, interval)
 
-    def _look_now(self, interval: bool) -> None:
+    def _poll_now(self, interval: bool) -> None:
         now = monotonic_s()
-        living, dead = self._folder.look(now)
+        living, dead = self._folder.poll(now)
         self._aggregator.take(living, dead, now, interval=interval)

@@ -25,7 +25,7 @@ class Worst(Section, frozen=True):
 class QpConfig(Section, frozen=True):
     """The whole file.
 
-    interval_s : time between two looks at the telemetry besides those of scrapes. cleanup_after_s : how
+    interval_s : time between two polls of the telemetry besides those of scrapes. cleanup_after_s : how
     long the files of a process that is gone are kept. forget_after_s : how long the counters of a job are kept
     after its last process on this host. sample_cap : largest number of samples in one exposition.
     """

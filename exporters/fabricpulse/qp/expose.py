@@ -38,6 +38,7 @@ def expose(aggregator: Aggregator, telemetry_errors: int, exposition: Exposition
     for workload, count in sorted(gauges.processes.items()):
         exposition.add(metrics.PROCESSES, (workload,), count)
     exposition.add(metrics.TELEMETRY_ERRORS, (), telemetry_errors)
+    exposition.add(metrics.DROPPED_RECORDS, (), aggregator.dropped_records)
     for key, bandwidth in sorted(aggregator.bandwidth().items()):
         exposition.add(metrics.COLLECTIVE_BANDWIDTH, key, bandwidth)
     for key, counters in sorted(aggregator.collectives().items()):

@@ -142,7 +142,14 @@ PROCESSES = MetricSpec(
 TELEMETRY_ERRORS = MetricSpec(
     "fabricpulse_qp_telemetry_errors_total",
     "counter",
-    "Telemetry files that could not be read: another layout, or a writer that died in the middle of a change.",
+    "Telemetry files that could not be read, counted at each poll: another layout, no regular file, truncated, a "
+    "writer that died in the middle of a change, too many of one user.",
+)
+
+DROPPED_RECORDS = MetricSpec(
+    "fabricpulse_qp_dropped_records_total",
+    "counter",
+    "Pairs and collectives found in telemetry and not kept, because their user has too many; counted at each poll.",
 )
 
 METRICS = (
@@ -154,6 +161,7 @@ METRICS = (
     NIC_AVOIDED,
     PROCESSES,
     TELEMETRY_ERRORS,
+    DROPPED_RECORDS,
     COLLECTIVE_BANDWIDTH,
     COLLECTIVE_OPERATIONS,
     COLLECTIVE_BYTES,

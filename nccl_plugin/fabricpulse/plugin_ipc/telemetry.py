@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.core._atomic import fence
-from fabricpulse.core.shm.mapping import LayoutError, MappedFile
+from fabricpulse.core.shm.mapping import ChangedFileError, LayoutError, SharedFile
 
 MAGIC = 0x314C45544C505046
 VERSION = 1
@@ -138,9 +138,12 @@ _TABLES: dict[Table, Layout] = {
     Table.PAIRS: PAIR,
     Table.COLLECTIVES: COLLECTIVE,
 }
-# A pass that collides with the writer waits this long; a writer holds a sequence odd for microseconds.
+# The plugin's files have 5 MB.
+MAX_BYTES = 16 << 20
+# How long a reader waits for a change to end; a pass that collides with the writer pauses for _RETRY_S, and a writer
+# holds a sequence odd for microseconds.
+PATIENCE_S = 0.2
 _RETRY_S = 0.0005
-_TRIES = 400
 
 
 class TornReadError(Exception):
@@ -151,7 +154,8 @@ class TornReadError(Exception):
 class TelemetrySnapshot:
     """One consistent copy of a file. The tables hold only records in use, as numpy records named as in the header.
 
-    `slots` gives the slot number of each record of a table: records refer to each other by slot.
+    `slots` gives the slot number of each record of a table: records refer to each other by slot. `owner` is the user id
+    that the kernel gives for the file.
     """
 
     pid: int
@@ -169,11 +173,15 @@ class TelemetrySnapshot:
     delay_bounds_ns: tuple[int, ...]
     tables: dict[Table, Records]
     slots: dict[Table, NDArray[np.intp]]
+    owner: int = 0
 
     @property
-    def process(self) -> tuple[int, int, int]:
-        """Tells the writer from all others of this machine: in containers, pid and start may be the same."""
-        return self.pid, self.pid_start_ticks, self.start_host_ns
+    def process(self) -> tuple[int, int, int, int]:
+        """Tells the writer from all others of this machine: in containers, pid and start may be the same.
+
+        All but the owner is what the file says of itself: with it nobody can speak for a process of another user.
+        """
+        return self.owner, self.pid, self.pid_start_ticks, self.start_host_ns
 
     def device_names(self) -> dict[int, str]:
         """Slot of a device -> its name."""
@@ -187,14 +195,21 @@ def text(value: bytes) -> str:
 
 
 class PluginTelemetryReader:
-    """Reads one `<name>.telemetry`."""
+    """Reads one `<name>.telemetry`.
+
+    The directory is everybody's (mode 1777), so a file may be anything and change in any way while it is read: it is
+    copied, not mapped, its tables are those that were checked when it was opened, and waiting is bounded by the caller.
+    A file costs whoever wrote it, and nobody else.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises FileNotFoundError, or LayoutError for another layout or a table that leaves the file."""
-        self._file = MappedFile(path, MAGIC, VERSION, HEADER.itemsize)
+        """Raises LayoutError for another layout, a table that leaves the file or an absurd size; OSError else."""
+        self._file = SharedFile(path, MAGIC, VERSION, HEADER.itemsize, MAX_BYTES)
         try:
+            header = self._header()
+            self._places: NDArray[np.void] = header["tables"].copy()
             self._check_tables()
-        except LayoutError:
+        except BaseException:
             self._file.close()
             raise
 
@@ -203,99 +218,123 @@ class PluginTelemetryReader:
         """The file."""
         return self._file.path
 
+    @property
+    def owner(self) -> int:
+        """User id of whoever made the file."""
+        return self._file.owner
+
     def stale(self) -> bool:
         """True when the path now names another file, or none."""
         return self._file.stale()
 
     def close(self) -> None:
-        """Unmaps the file."""
+        """Closes the file."""
         self._file.close()
 
-    def identity(self) -> tuple[int, int]:
-        """(pid, start time in clock ticks) of the writer."""
-        header = self._header()
-        return int(header["pid"]), int(header["pid_start_ticks"])
+    def read(self, patience_s: float = PATIENCE_S) -> TelemetrySnapshot:
+        """One consistent copy.
 
-    def read(self) -> TelemetrySnapshot:
-        """One consistent copy. Raises TornReadError when the writer does not come out of a change."""
-        for _ in range(_TRIES):
+        patience_s : how long a change in progress is waited for, all together; with 0 a file at rest is still read.
+        Raises TornReadError when the writer does not come out of a change, LayoutError (ChangedFileError) when the
+        file has been truncated or its tables moved, OSError when it cannot be read.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
             header = self._header()
             if not int(header["tables_sequence"]) & 1:
                 fence()
-                tables, slots = self._tables()
+                tables, slots = self._tables(deadline)
                 fence()
                 if self._header()["tables_sequence"] == header["tables_sequence"]:
-                    return _snapshot(header, tables, slots)
-            time.sleep(_RETRY_S)
-        raise TornReadError(f"{self.path}: tables keep changing, or their writer died while it changed them")
+                    return _snapshot(header, tables, slots, self._file.owner)
+            _wait(deadline, f"{self.path}: tables keep changing, or their writer died while it changed them")
 
     def _header(self) -> np.void:
-        copy: np.void = np.frombuffer(self._file.map[: HEADER.itemsize], HEADER)[0]
+        copy: np.void = np.frombuffer(self._file.read(0, HEADER.itemsize), HEADER)[0]
         return copy
 
     def _check_tables(self) -> None:
-        header = self._header()
-        size = len(self._file.map)
         for table, layout in _TABLES.items():
-            info = header["tables"][table]
+            info = self._places[table]
             record_size, capacity = int(info["record_size"]), int(info["capacity"])
             end = int(info["offset"]) + record_size * capacity
-            if record_size < layout.itemsize or record_size % 8 or end > size:
+            if record_size < layout.itemsize or record_size % 8 or end > self._file.size:
                 raise LayoutError(
                     f"{self.path}: table {table.name.lower()} does not fit this layout or the file"
                 )
 
-    def _tables(self) -> tuple[dict[Table, Records], dict[Table, NDArray[np.intp]]]:
-        info = self._header()["tables"]
+    def _tables(self, deadline: float) -> tuple[dict[Table, Records], dict[Table, NDArray[np.intp]]]:
+        if not np.array_equal(self._header()["tables"], self._places):
+            raise ChangedFileError(f"{self.path}: tables have moved since it was opened")
         tables: dict[Table, Records] = {}
         slots: dict[Table, NDArray[np.intp]] = {}
-        for table, layout in _TABLES.items():
-            start, size = int(info[table]["offset"]), int(info[table]["record_size"])
-            states: NDArray[np.uint32] = np.ndarray(
-                (int(info[table]["capacity"]),),
-                np.uint32,
-                self._file.map,
-                start + _state_offset(layout),
-                (size,),
-            )
-            records = []
-            used = []
-            for slot in np.flatnonzero(states):
-                record = self._record(start + int(slot) * size, layout)
-                if record is not None:
-                    records.append(record)
-                    used.append(slot)
-            tables[table] = np.frombuffer(b"".join(records), layout)
-            slots[table] = np.array(used, np.intp)
+        for table in _TABLES:
+            tables[table], slots[table] = self._table(table, deadline)
         return tables, slots
 
-    def _record(self, start: int, layout: Layout) -> bytes | None:
-        """One record, copied while its sequence was even and did not change; None if it is free by now.
+    def _table(self, table: Table, deadline: float) -> tuple[Records, NDArray[np.intp]]:
+        """The records in use and their slots.
 
-        Copied by slicing, record by record: that takes well under a microsecond, so that a lane whose record changes
-        with each chunk still has moments of rest that are long enough.
+        A seqlock over many records at a time: copies of the used part, of which the first and the last say whether the
+        one between is at rest; what is not is taken again record by record.
         """
-        memory = self._file.map
-        end = start + layout.itemsize
-        for attempt in range(_TRIES):
-            before = memory[start : start + 4]
-            if not before[0] & 1:
-                fence()
-                copy = memory[start:end]
-                fence()
-                if memory[start : start + 4] == before:
-                    return copy if any(copy[4:8]) else None
-            if attempt % 20 == 19:
-                time.sleep(_RETRY_S)
-        raise TornReadError(f"{self.path}: a record keeps changing, or its writer died while it changed it")
+        info, layout = self._places[table], _TABLES[table]
+        start, size, capacity = int(info["offset"]), int(info["record_size"]), int(info["capacity"])
+        if not capacity:
+            return np.zeros(0, layout), np.zeros(0, np.intp)
+        before = self._records(start, size, capacity, layout)
+        used = np.flatnonzero(before["state"])
+        if not len(used):
+            return np.zeros(0, layout), used
+        first, count = int(used[0]), int(used[-1] - used[0]) + 1
+        where = start + first * size
+        fence()
+        records = self._records(where, size, count, layout)[used - first]
+        fence()
+        sequences = before["sequence"][used]
+        after = self._records(where, size, count, layout)["sequence"][used - first]
+        at_rest = (sequences & 1 == 0) & (sequences == after)
+        records = records.copy()
+        for i in np.flatnonzero(~at_rest):
+            records[i] = self._record(start + int(used[i]) * size, layout, deadline)
+        taken = records["state"] != 0
+        return records[taken], used[taken]
+
+    def _records(self, start: int, size: int, count: int, layout: Layout) -> Records:
+        """A copy of `count` records of `size` bytes each, as many bytes of each as the layout knows."""
+        data = self._file.read(start, size * count)
+        return np.ndarray((count,), layout, data, 0, (size,))
+
+    def _record(self, start: int, layout: Layout, deadline: float) -> np.void:
+        """One record, copied while its sequence was even and did not change."""
+        attempt = 0
+        before = self._file.read(start, 4)
+        while True:
+            fence()
+            copy = self._file.read(start, layout.itemsize)
+            fence()
+            after = self._file.read(start, 4)
+            if after == before and not before[0] & 1:
+                record: np.void = np.frombuffer(copy, layout)[0]
+                return record
+            before = after
+            attempt += 1
+            # A writer at work has moments of rest of microseconds: tried at once, and now and then after a pause.
+            if attempt % 20 == 0:
+                _wait(
+                    deadline, f"{self.path}: a record keeps changing, or its writer died while it changed it"
+                )
 
 
-def _state_offset(layout: Layout) -> int:
-    return 0 if layout.fields is None else layout.fields["state"][1]
+def _wait(deadline: float, complaint: str) -> None:
+    """Pauses, or raises TornReadError with `complaint` when it is too late."""
+    if time.monotonic() >= deadline:
+        raise TornReadError(complaint)
+    time.sleep(_RETRY_S)
 
 
 def _snapshot(
-    header: np.void, tables: dict[Table, Records], slots: dict[Table, NDArray[np.intp]]
+    header: np.void, tables: dict[Table, Records], slots: dict[Table, NDArray[np.intp]], owner: int
 ) -> TelemetrySnapshot:
     rank = int(header["rank"])
     return TelemetrySnapshot(
@@ -314,6 +353,7 @@ def _snapshot(
         delay_bounds_ns=tuple(int(bound) for bound in header["delay_bounds_ns"]),
         tables=tables,
         slots=slots,
+        owner=owner,
     )
 
 

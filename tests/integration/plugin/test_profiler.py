@@ -20,7 +20,7 @@ from fabricpulse.plugin.locate import library
 from fabricpulse.plugin_ipc.control import ControlClient, ControlError
 from fabricpulse.plugin_ipc.process import own_namespace
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table, text
-from fabricpulse.qp.reading import TelemetryFolder, monotonic_s
+from fabricpulse.qp.telemetry_folder import TelemetryFolder, monotonic_s
 
 ROOT = Path(__file__).parents[3]
 
@@ -174,7 +174,7 @@ def test_containers_share_the_run_directory(profiler_host: Path, tmp_path: Path)
         jobs = find_jobs(tmp_path / "plugin")
         assert [job.pid for job in jobs] == [1, 1]
         assert {job.status()["workload"] for job in jobs} == {"job-1", "job-2"}
-        snapshots, dead = TelemetryFolder(tmp_path / "plugin", cleanup_after_s=60).look(monotonic_s())
+        snapshots, dead = TelemetryFolder(tmp_path / "plugin", cleanup_after_s=60).poll(monotonic_s())
         assert {snapshot.workload for snapshot in snapshots} == {"job-1", "job-2"}
         assert dead == []
     assert len(list((tmp_path / "plugin").glob("1-*.sock"))) == 2  # they were killed

@@ -2,12 +2,12 @@
 
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.fixtures.telemetry_file import TelemetryFile
+from tests.fixtures.waiting import Patience
 
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table, TornReadError, text
@@ -48,8 +48,8 @@ def test_no_record_is_torn_while_the_writer_works(tmp_path: Path) -> None:
     with subprocess.Popen([program, file.path]) as writer:
         try:
             seen: set[int] = set()
-            deadline = time.monotonic() + 5
-            while len(seen) < 300 and time.monotonic() < deadline:
+            patience = Patience(5)
+            while len(seen) < 300 and patience.left():
                 lane = reader.read().tables[Table.LANES][0]
                 values = {int(lane[name]) for name in ("sent_bytes", "received_bytes", "rtt_ns")}
                 assert len(values) == 1

@@ -5,6 +5,8 @@ import os
 import stat
 from pathlib import Path
 
+from fabricpulse.core.files import open_regular
+
 
 class LayoutError(Exception):
     """A mapped file is not what it should be: other magic, other version, too short."""
@@ -68,13 +70,73 @@ def file_identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+class ChangedFileError(LayoutError):
+    """A file has become shorter than it said: its writer, or somebody in its place, is not to be trusted."""
+
+
+class SharedFile:
+    """A file that another process maps and writes, read by copies.
+
+    For directories that others may write to: a mapping of a file that is truncated meanwhile is SIGBUS, a copy of it
+    is short. A regular file of one name only, at most `maximum` bytes; nothing is waited for or followed.
+    """
+
+    def __init__(self, path: Path, magic: int, version: int, minimum: int, maximum: int) -> None:
+        """Raises LayoutError if the file is not of this layout or is too large, OSError if it cannot be opened."""
+        self.path = path
+        self._descriptor = open_regular(path, os.O_RDONLY)
+        try:
+            status = os.fstat(self._descriptor)
+            if not minimum <= status.st_size <= maximum:
+                raise LayoutError(f"{path}: {status.st_size} bytes, {minimum} to {maximum} expected")
+            if status.st_nlink > 1:
+                raise LayoutError(f"{path}: a file with {status.st_nlink} names")
+            self.size = status.st_size
+            self.owner = status.st_uid
+            self._identity = (status.st_dev, status.st_ino)
+            _check_layout(path, self.read(0, 12), magic, version)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, offset: int, length: int) -> bytes:
+        """A copy. Raises ChangedFileError where there are fewer bytes, OSError if it cannot be read."""
+        data = os.pread(self._descriptor, length, offset)
+        if len(data) < length:
+            raise ChangedFileError(
+                f"{self.path}: truncated, {length} bytes expected at {offset}, got {len(data)}"
+            )
+        return data
+
+    def stale(self) -> bool:
+        """True when the path now names another file, or none."""
+        return file_identity(self.path) != self._identity
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _check_layout(path: Path, head: bytes, magic: int, version: int) -> None:
+    got_magic, got_version = int.from_bytes(head[0:8], "little"), int.from_bytes(head[8:12], "little")
+    if got_magic != magic or got_version != version:
+        raise LayoutError(
+            f"{path}: layout {got_magic:#x} version {got_version}, expected {magic:#x} version {version}"
+        )
+
+
 class MappedFile:
-    """A read-only mapping of a file that another process writes."""
+    """A read-only mapping of a file that a process of ours writes.
+
+    Only for directories that nobody else may write to: see SharedFile.
+    """
 
     def __init__(self, path: Path, magic: int, version: int, minimum: int) -> None:
-        """Raises LayoutError if the file is not of this layout, FileNotFoundError if it is not there."""
+        """Raises LayoutError if the file is not of this layout, OSError if it is no regular file."""
         self.path = path
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path, os.O_RDONLY)
         try:
             status = os.fstat(descriptor)
             if status.st_size < minimum:
@@ -83,13 +145,11 @@ class MappedFile:
         finally:
             os.close(descriptor)
         self._identity = (status.st_dev, status.st_ino)
-        got_magic = int.from_bytes(self.map[0:8], "little")
-        got_version = int.from_bytes(self.map[8:12], "little")
-        if got_magic != magic or got_version != version:
+        try:
+            _check_layout(path, self.map[0:12], magic, version)
+        except LayoutError:
             self.map.close()
-            raise LayoutError(
-                f"{path}: layout {got_magic:#x} version {got_version}, expected {magic:#x} version {version}"
-            )
+            raise
 
     def stale(self) -> bool:
         """True when the path now names another file: the writer has started anew."""
