@@ -1,6 +1,6 @@
 """What the mesh says of links that fail, in a fleet of four hosts: detection, alert, flaps.
 
-The two rails are two networks: while a NIC of one is down, its verdict hangs on that rail alone (and on the ways across
+The two rails are two networks: while a NIC of one is down, its health hangs on that rail alone (and on the ways across
 that end in it). So one NIC of each rail is faulted at a time, in parallel; every fault is measured for itself.
 """
 
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -198,10 +199,16 @@ def bench_flaps(flaps: int) -> None:
     report(case, "flaps_miscounted", miscounted, "flaps", "== 0")
 
 
+def since_1970_ns(text: str) -> int:
+    """The inverse of `rfc3339` of core.event_log."""
+    seconds, _, ns = text.removesuffix("Z").partition(".")
+    return int(datetime.fromisoformat(f"{seconds}+00:00").timestamp()) * 1_000_000_000 + int(ns)
+
+
 def explain(fleet: MeshFleet, host: str, device: str, plan: Flapping | None) -> None:
     """Says on stderr which outages have not one disconnect each, with the events of the host around them."""
     to_host = partial(fleet.lab.host(host).clock.from_kernel)
-    events = fleet.get(host, "/api/v1/events")["events"]
+    events = [{"time_ns": since_1970_ns(e["time"]), **e} for e in fleet.get(host, "/api/v1/events")["events"]]
     began = [e for e in events if e["event"] == "nic_disconnected" and e.get("device") == device]
     outages = [(to_host(down), to_host(up)) for down, up in plan.outages] if plan else []
     slack = 150_000_000
@@ -211,7 +218,9 @@ def explain(fleet: MeshFleet, host: str, device: str, plan: Flapping | None) -> 
     ]
     for moment in strange:
         print(f"bench mesh: {host} {device}: miscounted at {moment}", file=sys.stderr)
-        near = [(e["time_ns"], e) for e in events if abs(e["time_ns"] - moment) < 1_500_000_000]
+        near: list[tuple[int, Any]] = [
+            (e["time_ns"], e) for e in events if abs(e["time_ns"] - moment) < 1_500_000_000
+        ]
         near += [(down, "link down") for down, _ in outages if abs(down - moment) < 1_500_000_000]
         near += [(up, "link up") for _, up in outages if abs(up - moment) < 1_500_000_000]
         for at, what in sorted(near, key=lambda pair: pair[0]):

@@ -12,11 +12,10 @@ within that time, Alertmanager ends the alert then: an explicit end outweighs ou
 Prometheus sends an end that it has told again each minute, for a quarter of an hour, and such a repeat ends a newer
 alert too. So a NIC that is lost again within that time is told each second until the rule can have fired anew.
 
-Moments are kept in monotonic seconds and told in the time of each Alertmanager: AlertmanagerTime.
+Times are monotonic internally and converted to each Alertmanager's clock when sent: AlertmanagerTime.
 """
 
 import asyncio
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -28,17 +27,20 @@ import aiohttp
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.core.web.client import HttpClient, describe
+from fabricpulse.core.web.urls import redact
 from fabricpulse.mesh.alertmanager_time import AlertmanagerTime
 from fabricpulse.mesh.config import Alerting
 
 log = get_logger(__name__)
 
 ALERT_NAME = "FabricNicDisconnected"
-RULE_LABELS = {"alertname": ALERT_NAME, "component": "mesh", "severity": "critical"}
+# Those of the rule and of the scrape job in deploy/prometheus.yml.
+DEFAULT_LABELS = {"component": "mesh", "job": "fabricpulse-mesh"}
 RUNBOOK_URL = f"https://github.com/fabricpulse/fabricpulse/blob/main/docs/runbooks/{ALERT_NAME}.md"
 # Prometheus lets an alert expire after four missed repeats; so does this.
 _REPEATS_UNTIL_EXPIRY = 4
-_TIMEOUT_S = 2.0
+_FLUSH_S = 2.0
 # For how long Prometheus sends the end of an alert again, and how often an alert is sent that such an end may hit.
 _ENDS_REPEATED_S = 15 * 60.0
 _CONTESTED_RESEND_S = 1.0
@@ -48,7 +50,8 @@ _CONTESTED_RESEND_S = 1.0
 class NicAlert:
     """One disconnected NIC. All times are monotonic seconds, so that no clock step moves them.
 
-    ended : None while it fires. due : when the end may be told. contested_until : until then an old end may hit it.
+    ended : None while it fires. due : when the end may be sent. contested_until : a repeated resolve for the previous
+    outage may arrive until then.
     """
 
     device: str
@@ -65,9 +68,11 @@ class NicAlert:
         is over for it. Both are seconds since 1970.
         """
         labels = {
+            **DEFAULT_LABELS,
             "instance": host,
             **config.labels,
-            **RULE_LABELS,
+            "alertname": ALERT_NAME,
+            "severity": config.severity,
             "device": self.device,
             "network": self.network,
         }
@@ -96,8 +101,18 @@ def rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+class PushCounters:
+    """Of one Alertmanager. requests : pushes. refused, unreachable : those that it did not take, and that did not reach
+    it. taken : whether the last one was taken, None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.requests = self.refused = self.unreachable = 0
+        self.taken: bool | None = None
+
+
 class AlertPusher:
-    """Keeps every Alertmanager told: one task each, so that a dead one delays none of the others."""
+    """Keeps every Alertmanager told: one task each (`serve`), so that a dead one delays none of the others."""
 
     def __init__(
         self,
@@ -117,40 +132,29 @@ class AlertPusher:
         self._changed = {url: asyncio.Event() for url in config.alertmanagers}
         self._resolved_left: dict[tuple[str, str], set[str]] = {}
         self._all_told = asyncio.Event()
-        self.tasks: list[asyncio.Task[None]] = []
-        self._session: aiohttp.ClientSession | None = None
-        self._ssl: ssl.SSLContext | bool = True
-        # Requests, and those of them that were not taken.
-        self.pushes = dict.fromkeys(config.alertmanagers, 0)
-        self.failures = dict.fromkeys(config.alertmanagers, 0)
+        self._client: HttpClient | None = None
+        self.pushes = {url: PushCounters() for url in config.alertmanagers}
 
-    async def start(self) -> None:
-        """Starts the tasks. Raises OSError or ssl.SSLError for a ca_file that cannot be used."""
-        if not self._config.alertmanagers:
-            return
-        if self._config.ca_file:
-            self._ssl = await asyncio.to_thread(ssl.create_default_context, cafile=self._config.ca_file)
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
-        self.tasks = [asyncio.create_task(self._serve(url)) for url in self._config.alertmanagers]
+    async def open(self) -> None:
+        """Must come before `serve`. Raises ConfigError when a file of alerting.http_client cannot be used."""
+        if self._config.alertmanagers:
+            self._client = HttpClient(self._config.http_client)
 
-    async def stop(self) -> list[BaseException | None]:
-        """Ends the tasks and returns how they ended.
-
-        Alerts that fire are left to expire, because a stopped exporter has not mended a NIC.
-        Ends that are still held back are told now, if the Alertmanagers take them within two seconds.
+    async def flush(self) -> None:
+        """Before the tasks are ended: ends that are still held back are sent now, if the Alertmanagers take them within
+        two seconds. Alerts that fire are left to expire, because a stopped exporter has not mended a NIC.
         """
-        if self.tasks and self._resolved_left:
+        if self._resolved_left:
             for key in self._resolved_left:
                 self._alerts[key].due = 0.0
             self._wake()
             self._all_told.clear()
-            await wait_at_most(self._all_told, _TIMEOUT_S)
-        for task in self.tasks:
-            task.cancel()
-        outcomes = await asyncio.gather(*self.tasks, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
-        return outcomes
+            await wait_at_most(self._all_told, _FLUSH_S)
+
+    async def close(self) -> None:
+        """Closes the connections, once the tasks have ended."""
+        if self._client is not None:
+            await self._client.close()
 
     def fire(self, device: str, network: str) -> None:
         """The NIC is disconnected."""
@@ -188,7 +192,8 @@ class AlertPusher:
         for event in self._changed.values():
             event.set()
 
-    async def _serve(self, url: str) -> None:
+    async def serve(self, url: str) -> None:
+        """Keeps one Alertmanager told, until cancelled."""
         config = self._config
         pause = config.retry_s
         retold = False
@@ -209,7 +214,7 @@ class AlertPusher:
             told = [*firing, *(alert for _, alert in due)]
             if told:
                 body = [alert.body(config, self._host, now, wall_s, past_s) for alert in told]
-                self.pushes[url] += 1
+                self.pushes[url].requests += 1
                 if await self._post(url, body):
                     pause = config.retry_s
                     if self._times[url].ahead_s != ahead_s and not retold:
@@ -218,7 +223,6 @@ class AlertPusher:
                     for key, alert in due:
                         self._confirm_resolved(key, alert, url)
                 else:
-                    self.failures[url] += 1
                     wait, pause = pause, min(2 * pause, config.resend_s)
             retold = False
             await wait_at_most(event, wait)
@@ -240,10 +244,10 @@ class AlertPusher:
 
     async def _ask_time(self, url: str) -> None:
         """So that the first alert already carries the right times. Who does not answer now will do so to a push."""
-        assert self._session is not None  # noqa: S101 - start() made it
+        assert self._client is not None  # noqa: S101 - open() made it
         asked_s = self._clock()
         with suppress(aiohttp.ClientError, OSError, TimeoutError):
-            async with self._session.get(f"{url.rstrip('/')}/api/v2/status", ssl=self._ssl) as response:
+            async with self._client.get(f"{url.rstrip('/')}/api/v2/status") as response:
                 self._learn_time(url, response, asked_s)
 
     def _learn_time(self, url: str, response: aiohttp.ClientResponse, asked_s: float) -> None:
@@ -251,23 +255,28 @@ class AlertPusher:
         if clock.learn(response.headers.get("Date", ""), asked_s, self._clock()):
             log.warning(
                 "the clock of an Alertmanager is not ours; alerts carry its time",
-                url=url,
+                url=redact(url),
                 ahead_s=round(clock.ahead_s),
             )
 
     async def _post(self, url: str, body: list[dict[str, Any]]) -> bool:
-        assert self._session is not None  # noqa: S101 - start() made it
+        assert self._client is not None  # noqa: S101 - open() made it
         asked_s = self._clock()
+        pushes = self.pushes[url]
         try:
-            async with self._session.post(
-                f"{url.rstrip('/')}/api/v2/alerts", json=body, ssl=self._ssl
-            ) as response:
+            async with self._client.post(f"{url.rstrip('/')}/api/v2/alerts", json=body) as response:
                 self._learn_time(url, response, asked_s)
-                if response.status < 300:
+                pushes.taken = response.status < 300
+                if pushes.taken:
                     return True
+                pushes.refused += 1
                 # Of a proxy it may be no text at all, or claim a charset that nobody knows.
                 text = (await response.read())[:200].decode(errors="replace")
-                log.warning("Alertmanager refused an alert", url=url, status=response.status, answer=text)
+                log.warning(
+                    "Alertmanager refused an alert", url=redact(url), status=response.status, answer=text
+                )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            log.warning("cannot reach Alertmanager", url=url, error=str(error) or type(error).__name__)
+            pushes.taken = False
+            pushes.unreachable += 1
+            log.warning("cannot reach Alertmanager", url=redact(url), error=describe(error))
         return False

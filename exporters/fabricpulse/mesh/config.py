@@ -1,6 +1,7 @@
 """Configuration of `fabricpulse mesh`."""
 
 import hashlib
+import re
 import socket
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +15,11 @@ from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url, check_url
 
+_OWN_LABELS = ("alertname", "device", "network", "severity")
+_LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 Positive = Annotated[float, Meta(gt=0)]
 _SHORTEST_KEY = 16
+MOST_EVENTS = 100_000
 
 
 class MembershipSource(Section, frozen=True):
@@ -96,28 +100,36 @@ class Latency(Section, frozen=True):
 class Alerting(Section, frozen=True):
     """Where a lost NIC is pushed to at once.
 
-    alertmanagers : base URLs; each gets every alert. labels : added to those of the rule, so that both are one alert:
-    job as Prometheus gives it, instance if that is not this host's name, and external labels if it has some.
-    component, severity, alertname, device and network are set by the exporter. generator_url : link shown
+    alertmanagers : base URLs; each gets every alert. http_client : TLS, client certificate, password or token that they
+    ask for. labels : those of the rule's alert, so that both are one alert: instance (default: this host's name), job
+    (default: fabricpulse-mesh), external labels of Prometheus if it has some, and what the rule was rendered with.
+    alertname, device and network are set by the exporter. severity : as the rule has it. generator_url : link shown
     beside the alert. resend_s : how often a
     firing alert is sent again. resolve_hold_s : how long after the NIC is back the end is told; a little more than the
     scrape interval and the evaluation interval of Prometheus together, so that its copy of the alert has ended by then;
     0 where Prometheus has no such rule. At most three times resend_s, or the alert would expire before.
-    retry_s : pause after a failed push, doubled up to resend_s. ca_file : trusted
-    authority of https Alertmanagers.
+    retry_s : pause after a failed push, doubled up to resend_s.
     """
 
     alertmanagers: tuple[str, ...] = ()
+    http_client: HttpClientConfig = HttpClientConfig(timeout_s=2.0)
     labels: dict[str, str] = {}
+    severity: Annotated[str, Meta(min_length=1)] = "critical"
     generator_url: str = ""
     resend_s: Positive = 30.0
     resolve_hold_s: Annotated[float, Meta(ge=0)] = 22.0
     retry_s: Positive = 0.2
-    ca_file: str = ""
 
     def validate(self) -> None:
         for url in self.alertmanagers:
             check_base_url("alertmanager", url)
+        for label, value in self.labels.items():
+            if label in _OWN_LABELS:
+                raise ValueError(f"label {label!r} is set by the exporter, leave it out of labels")
+            if not _LABEL_NAME.fullmatch(label):
+                raise ValueError(f"{label!r} is no name of a label: letters, digits and _, no digit first")
+            if not value:
+                raise ValueError(f"label {label!r} is empty, which Alertmanager takes for no label")
         if self.resolve_hold_s > 3 * self.resend_s:
             raise ValueError(
                 f"resolve_hold_s ({self.resolve_hold_s:g}) must not be above 3 x resend_s ({3 * self.resend_s:g}); "
@@ -130,8 +142,9 @@ class FrontEnd(Section, frozen=True):
     """How this host's front-end network is watched: by TCP connections to the servers on it.
 
     targets : host:port of servers, beside the Alertmanagers and the coordinator that are configured; Prometheus is a
-    good one. interval_s : between two rounds, and the time that a server has to answer; three rounds without any answer
-    are a disconnect. A refused connection is an answer.
+    good one. interval_s : between two rounds, and the time that a server has to answer. A round asks one of them, and
+    all only when that one does not answer; three rounds without any answer are a disconnect. A refused connection is an
+    answer.
     """
 
     targets: tuple[str, ...] = ()
@@ -156,7 +169,7 @@ class EventLog(Section, frozen=True):
 
     path: str = ""
     max_bytes: Annotated[int, Meta(ge=4096)] = 8 << 20
-    keep: Annotated[int, Meta(ge=1, le=100_000)] = 4096
+    keep: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] = 4096
 
 
 class MeshConfig(Section, frozen=True):
@@ -164,8 +177,9 @@ class MeshConfig(Section, frozen=True):
 
     What key_file and membership point to is followed while it runs.
 
-    host : this host's name in the fleet; default: the system's host name. key_file : fleet keys, one a line; the first
-    signs, all are accepted, so that keys can be rotated. Without a file anybody who reaches the port can join.
+    host : this host's name in the fleet, short or fully qualified; default: the system's host name. key_file : fleet
+    keys, one a line; the first signs, all are accepted, so that keys can be rotated. Without a file anybody who reaches
+    the port can join.
     sample_cap : samples in one exposition, at most.
     """
 

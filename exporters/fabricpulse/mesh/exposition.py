@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.core.metrics.exposition import Exposition, render_labels
+from fabricpulse.core.web.urls import redact
 from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh import metrics as m
+from fabricpulse.mesh.alerts import PushCounters
 from fabricpulse.mesh.edge_diagnosis import EdgeView, Evidence, diagnose
 from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.front_end import FrontEndHealth
@@ -68,9 +70,9 @@ class Counters:
 
     realtime: bool = False
     membership_ok: bool = False
+    member: bool | None = None
     membership_changed_s: float = 0.0
-    pushes: dict[str, int] = field(default_factory=dict)
-    push_failures: dict[str, int] = field(default_factory=dict)
+    pushes: Mapping[str, PushCounters] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     front_end: FrontEndHealth = field(default_factory=FrontEndHealth)
 
@@ -146,14 +148,17 @@ class MeshExposition:
         )
         for spec, value in single:
             out.add(spec, (), value)
-        labelled: Sequence[tuple[MetricSpec, Mapping[str, int]]] = (
-            (m.PUSHES, counters.pushes),
-            (m.PUSH_FAILURES, counters.push_failures),
-            (m.EVENTS, counters.events),
-        )
-        for spec, values in labelled:
-            for label, count in values.items():
-                out.add(spec, (label,), count)
+        if counters.member is not None:
+            out.add(m.MEMBER, (), int(counters.member))
+        for url, pushes in counters.pushes.items():
+            name = redact(url)
+            out.add(m.PUSHES, (name,), pushes.requests)
+            out.add(m.PUSH_FAILURES, (name, "refused"), pushes.refused)
+            out.add(m.PUSH_FAILURES, (name, "unreachable"), pushes.unreachable)
+            if pushes.taken is not None:
+                out.add(m.PUSH_SUCCESS, (name,), int(pushes.taken))
+        for kind, count in counters.events.items():
+            out.add(m.EVENTS, (kind,), count)
 
     def _write_edges(self, out: Exposition, raw: bytes) -> None:
         for spec, (text, samples) in zip(_EDGE_FAMILIES, self._edge_text.render(raw), strict=True):

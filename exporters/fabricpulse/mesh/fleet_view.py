@@ -19,25 +19,33 @@ class Peer:
 
 @dataclass(frozen=True)
 class FleetView:
-    """What one host has to probe."""
+    """What one host has to probe. host : as the membership calls it. is_member : it is in the membership."""
 
     host: str
     nics: tuple[Nic, ...]
     peers: tuple[Peer, ...]
     members: int
+    is_member: bool = True
 
 
 def view_of(membership: Membership, host: str, peers: int, cross_peers: int) -> FleetView:
-    """This host's NICs and edges. A host that is no member has none."""
+    """This host's NICs and edges. A host that is no member has none.
+
+    host : this host's short or fully qualified name. Takes a second of CPU time for 1,000 hosts with 8 NICs: not for an
+    event loop.
+    """
     own = membership.host(host)
-    nics = own.nics if own is not None else ()
+    if own is None:
+        return FleetView(host, (), (), len(membership.hosts), is_member=False)
+    nics = own.nics
     by_key = {NicKey(h.name, nic.device): nic for h in membership.hosts for nic in h.nics}
     graph = peer_graph(membership, peers, cross_peers)
+    near = [edge for edge in graph if own.name in (edge[0].host, edge[1].host)]
     found = [
         Peer(index, key.host, key.device, by_key[key].network, by_key[key].address)
         for index, nic in enumerate(nics)
-        for key in peers_of(graph, NicKey(host, nic.device))
+        for key in peers_of(near, NicKey(own.name, nic.device))
         # A NIC with an address of the other family cannot be reached.
         if (":" in by_key[key].address) == (":" in nic.address)
     ]
-    return FleetView(host, nics, tuple(found), len(membership.hosts))
+    return FleetView(own.name, nics, tuple(found), len(membership.hosts))

@@ -9,9 +9,9 @@ import aiohttp
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.core.files import FileStamp
 from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_membership
-from fabricpulse.core.web.client import open_session
-from fabricpulse.core.web.token_file import TokenFile
+from fabricpulse.core.web.client import HttpClient, describe
 from fabricpulse.mesh.config import MembershipSource
 
 _PATIENCE_S = 5.0  # with DNS
@@ -21,14 +21,13 @@ class MembershipReader:
     """Reads one source. `read` is cheap when nothing can have changed."""
 
     def __init__(self, source: MembershipSource) -> None:
-        """Raises ConfigError when no source is configured, UserError when the token's file cannot be read."""
+        """Raises ConfigError when no source is configured."""
         if not (source.file or source.url or source.dns):
             raise ConfigError(
                 "no membership is configured; set membership.file, membership.url or membership.dns"
             )
         self._source = source
-        self._token = TokenFile(source.http_client.token_file)
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp = FileStamp(None)
         self._etag = ""
         self._look_up: asyncio.Task[Membership] | None = None
 
@@ -44,27 +43,20 @@ class MembershipReader:
         return await self._read_dns()
 
     async def _read_file(self, path: Path) -> Membership | None:
-        try:
-            status = await asyncio.to_thread(path.stat)
-            stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-        except OSError:
-            stamp = None
-        if stamp is not None and stamp == self._stamp:
+        stamp = await asyncio.to_thread(FileStamp.of, path)
+        if stamp.exists and stamp == self._stamp:
             return None
-        self._stamp = None
+        self._stamp = FileStamp(None)
         membership = await asyncio.to_thread(load_membership, path)
         self._stamp = stamp
         return membership
 
     async def _read_url(self, url: str) -> Membership | None:
         headers = {"If-None-Match": self._etag} if self._etag else {}
-        if self._token.token:
-            headers["Authorization"] = f"Bearer {self._token.token}"
         try:
-            # A new session each time: certificates and the password are read anew.
             async with (
-                open_session(self._source.http_client) as session,
-                session.get(url, headers=headers) as response,
+                HttpClient(self._source.http_client) as client,
+                client.get(url, headers=headers) as response,
             ):
                 if response.status == 304:
                     return None
@@ -73,13 +65,15 @@ class MembershipReader:
                 body = await response.read()
                 etag = response.headers.get("ETag", "")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-            raise UserError(f"cannot read the membership from {url}: {reason}") from error
+            raise UserError(f"cannot read the membership from {url}: {describe(error)}") from error
         try:
             text = body.decode()
         except UnicodeDecodeError as error:
             raise UserError(f"the membership from {url} is not UTF-8 text: {error.reason}") from error
-        membership = parse_config(text, Membership, url)
+        try:
+            membership = parse_config(text, Membership, url)
+        except ConfigError as error:  # a server that has just started knows nobody yet: no reason to end
+            raise UserError(str(error)) from error
         self._etag = etag
         return membership
 
@@ -128,5 +122,6 @@ class MembershipReader:
                 host.validate()
             membership.validate()
         except ValueError as error:
-            raise UserError(f"the membership from DNS makes no sense: {error}") from error
+            what = str(error).partition(" - at ")[0]
+            raise UserError(f"the membership from DNS makes no sense: {what}") from error
         return membership

@@ -206,6 +206,12 @@ ENGINE_REALTIME = MetricSpec(
 )
 SAMPLES = MetricSpec("fabricpulse_probe_samples_total", "counter", "Train samples written to shared memory.")
 MEMBERS = MetricSpec("fabricpulse_mesh_members", "gauge", "Hosts of the fleet that this host knows of.")
+MEMBER = MetricSpec(
+    "fabricpulse_mesh_member",
+    "gauge",
+    "1 if this host is in the membership that it has read, 0 if not: then it probes nothing. No sample before it has "
+    "read one.",
+)
 MEMBERSHIP_SUCCESS = MetricSpec(
     "fabricpulse_mesh_membership_success", "gauge", "1 if the membership could be read at the last attempt."
 )
@@ -223,7 +229,13 @@ PUSHES = MetricSpec(
 PUSH_FAILURES = MetricSpec(
     "fabricpulse_alert_push_failures_total",
     "counter",
-    "Pushes that an Alertmanager did not take.",
+    "Pushes that an Alertmanager did not take, by reason: refused (it answered with an error), unreachable.",
+    ("alertmanager", "reason"),
+)
+PUSH_SUCCESS = MetricSpec(
+    "fabricpulse_alert_push_success",
+    "gauge",
+    "1 if the Alertmanager took the last push, 0 if not. No sample before the first.",
     ("alertmanager",),
 )
 EVENTS = MetricSpec("fabricpulse_mesh_events_total", "counter", "Events by kind.", ("kind",))
@@ -269,10 +281,12 @@ METRICS = (
     ENGINE_REALTIME,
     SAMPLES,
     MEMBERS,
+    MEMBER,
     MEMBERSHIP_SUCCESS,
     MEMBERSHIP_TIME,
     PUSHES,
     PUSH_FAILURES,
+    PUSH_SUCCESS,
     EVENTS,
     EVENTS_DROPPED,
 )

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import platform
-import ssl
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +13,7 @@ from aiohttp import web
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.core.event_log import EventLog
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.common import BUILD_INFO
@@ -23,12 +23,13 @@ from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path, write_refused
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.virtual_clock import host_now_ns, open_virtual_clock
+from fabricpulse.core.supervision import supervised
+from fabricpulse.core.web.request_guard import query_int
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh.alerts import AlertPusher
 from fabricpulse.mesh.api import edges_document
-from fabricpulse.mesh.config import MeshConfig, changed_settings, load_keys
-from fabricpulse.mesh.event_log import EventLogWriter
+from fabricpulse.mesh.config import MOST_EVENTS, MeshConfig, changed_settings, load_keys
 from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_evidence
 from fabricpulse.mesh.fleet_view import FleetView, view_of
 from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
@@ -45,11 +46,11 @@ _EDGES_EXPECTED = 80  # while the membership is not known: eight NICs with ten p
 _SMALLEST_RING, _LARGEST_RING = 1 << 12, 1 << 17
 
 
-def engine_settings(config: MeshConfig, edges: int) -> native.Settings:
-    """The engine's settings from the configuration; `edges` sizes the ring."""
+def engine_settings(config: MeshConfig, host: str, edges: int) -> native.Settings:
+    """The engine's settings from the configuration. host : as the fleet calls it. `edges` sizes the ring."""
     probe, latency = config.probe, config.latency
     s = native.Settings()
-    s.host = config.host_name
+    s.host = host
     s.ring_path = str(probe_ring_path())
     s.clock_path = str(clock_page_path())
     s.port = probe.port
@@ -79,25 +80,27 @@ class MeshService:
         self.config = config
         self._reader = MembershipReader(config.membership)
         log_config = config.event_log
-        self.events = EventLogWriter(
+        self.events = EventLog(
             Path(log_config.path) if log_config.path else None, log_config.max_bytes, log_config.keep
         )
+        self.events.check("event_log.path")
         self.pusher = AlertPusher(config.alerting, config.host_name, time.time)
         self.front_end = FrontEndWatch(
             targets_of(config), config.front_end.interval_s, self._front_end_changed
         )
         self.counters = Counters(
             pushes=self.pusher.pushes,
-            push_failures=self.pusher.failures,
             events=dict.fromkeys((*(kind.name.lower() for kind in EventKind), *FRONT_END_EVENTS.values()), 0),
             front_end=self.front_end.health,
         )
         self._clock = open_virtual_clock()
-        self.view = FleetView(config.host_name, (), (), 0)
+        self.view = FleetView(config.host_name, (), (), 0, is_member=False)
         self._membership: Membership | None = None
         self._exposition = MeshExposition(self.view, config.probe.port)
         self._build = (version("fabricpulse"), "mesh", platform.python_version())
         self._engine: native.ProbeEngine | None = None
+        self._engine_host = ""
+        self._running = False
         self._lock: RunLock | None = None
         self._keys_path = Path(config.key_file) if config.key_file else None
         self._keys: list[bytes] = []
@@ -114,48 +117,54 @@ class MeshService:
     async def start(self) -> None:
         """Reads keys and membership and starts probing. Raises UserError."""
         membership = await self._first_membership()
-        view = self._view_of(membership or Membership(hosts=()))
+        view = await self._view_of(membership) if membership is not None else self.view
         self._lock = RunLock(ensure_run_dir(), "mesh")
-        edges = len(view.peers) if membership else _EDGES_EXPECTED
-        try:
-            self._engine = native.ProbeEngine(engine_settings(self.config, edges))
-        except OSError as error:
-            raise write_refused("the probe ring", probe_ring_path(), error) from error
-        except ValueError as error:
-            raise ConfigError(f"probe: {error}") from error
+        self._make_engine(view.host, len(view.peers) if membership else _EDGES_EXPECTED)
         self._load_keys()
         if membership is not None:
             try:
                 self._apply(membership, view)
             except ValueError as error:
                 raise ConfigError(f"the membership cannot be probed: {error}; lower probe.peers") from error
-        try:
-            await self.pusher.start()
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"cannot use alerting.ca_file {self.config.alerting.ca_file}: {error}"
-            ) from error
+        await self.pusher.open()
         native.keep_freed_memory(_KEPT_BYTES)
-        self.engine.start()
-        self.counters.realtime = self.engine.realtime
+        self._start_engine()
         if self.config.probe.realtime and not self.engine.realtime:
             log.warning(
                 "no permission for real-time priority; a busy CPU delays the detection of faults",
                 needs="CAP_SYS_NICE",
             )
+
+    def _make_engine(self, host: str, edges: int) -> None:
+        """Raises UserError."""
+        try:
+            self._engine = native.ProbeEngine(engine_settings(self.config, host, edges))
+        except OSError as error:
+            raise write_refused("the probe ring", probe_ring_path(), error) from error
+        except ValueError as error:
+            raise ConfigError(f"probe: {error}") from error
+        self._engine_host = host
+
+    def _start_engine(self) -> None:
+        self.engine.start()
+        self._running = True
+        self.counters.realtime = self.engine.realtime
         asyncio.get_running_loop().add_reader(self.engine.event_fd, self._take_events)
 
-    async def stop(self) -> list[BaseException | None]:
-        """Stops probing; returns how the pusher's tasks have ended."""
-        if self._engine is not None:
-            asyncio.get_running_loop().remove_reader(self.engine.event_fd)
-            await asyncio.to_thread(self.engine.stop)
-            self._take_events()
-        outcomes = await self.pusher.stop()
+    async def _stop_engine(self) -> None:
+        asyncio.get_running_loop().remove_reader(self.engine.event_fd)
+        await asyncio.to_thread(self.engine.stop)
+        self._running = False
+        self._take_events()
+
+    async def stop(self) -> None:
+        """Stops probing and closes everything."""
+        if self._running:
+            await self._stop_engine()
+        await self.pusher.close()
         self.events.close()
         if self._lock is not None:
             self._lock.release()
-        return outcomes
 
     async def _first_membership(self) -> Membership | None:
         """The membership, None when it cannot be had yet: `watch` goes on trying. A bad file is refused at once."""
@@ -172,9 +181,23 @@ class MeshService:
             )
             return None
 
-    def _view_of(self, membership: Membership) -> FleetView:
+    async def _view_of(self, membership: Membership) -> FleetView:
+        """In a thread: a scrape must not wait for the peer graph of a large fleet."""
         probe = self.config.probe
-        return view_of(membership, self.config.host_name, probe.peers, probe.cross_peers)
+        return await asyncio.to_thread(
+            view_of, membership, self.config.host_name, probe.peers, probe.cross_peers
+        )
+
+    async def _follow_name(self, view: FleetView) -> None:
+        """The engine goes by the name that the fleet calls this host by. It changes with the first membership, when the
+        system's name was taken until then; nothing is lost, because nothing was probed.
+        """
+        if view.is_member and view.host != self._engine_host:
+            log.info("this host has another name in the fleet", host=view.host, before=self._engine_host)
+            await self._stop_engine()
+            self._make_engine(view.host, len(view.peers))
+            self.engine.set_keys(self._keys)
+            self._start_engine()
 
     def _apply(self, membership: Membership, view: FleetView) -> None:
         self.engine.configure(
@@ -190,8 +213,16 @@ class MeshService:
         self._exposition = MeshExposition(view, self.config.probe.port)
         self.counters.membership_ok = True
         self.counters.membership_changed_s = time.time()
-        if not view.nics:
-            log.warning("this host is no member of the fleet; nothing is probed", host=self.config.host_name)
+        self.counters.member = view.is_member
+        if not view.is_member:
+            log.error(
+                "this host is not in the membership: it probes nothing and nobody probes it; list it, or set host: to "
+                "the name that the membership has for it",
+                host=self.config.host_name,
+                members=view.members,
+            )
+        elif not view.nics:
+            log.error("the membership lists this host without NICs: it probes nothing", host=view.host)
         log.info("membership", hosts=view.members, nics=len(view.nics), edges=len(view.peers))
 
     def _load_keys(self) -> None:
@@ -245,7 +276,9 @@ class MeshService:
         try:
             membership = await self._reader.read()
             if membership is not None and membership != self._membership:
-                self._apply(membership, self._view_of(membership))
+                view = await self._view_of(membership)
+                await self._follow_name(view)
+                self._apply(membership, view)
             self.counters.membership_ok = self._membership is not None
             self._membership_error = ""
         except (UserError, ValueError) as error:
@@ -275,11 +308,7 @@ class MeshService:
         for event in self.engine.take_events():
             kind = EventKind(event.kind)
             self.counters.events[kind.name.lower()] += 1
-            entry: dict[str, Any] = {
-                "time_ns": event.host_ns,
-                "event": kind.name.lower(),
-                "duration_ns": event.duration_ns,
-            }
+            entry: dict[str, Any] = {"duration_ns": event.duration_ns}
             if event.device:
                 entry |= {"device": event.device, "network": event.network}
             if kind is EventKind.NIC_DISCONNECTED:
@@ -302,13 +331,12 @@ class MeshService:
                     "outbound": HealthState(event.outbound).name.lower(),
                     "evidence": seen.get((event.device, event.peer, event.peer_device)),
                 }
-            self.events.append(entry)
+            self.events.append(event.host_ns, kind.name.lower(), **entry)
 
     def _front_end_changed(self, connected: bool, silent_s: float) -> None:
         kind = FRONT_END_EVENTS[connected]
         self.counters.events[kind] += 1
-        now = host_now_ns(self._clock)
-        self.events.append({"time_ns": now, "event": kind, "duration_ns": round(silent_s * 1e9)})
+        self.events.append(host_now_ns(self._clock), kind, duration_ns=round(silent_s * 1e9))
 
     def _evidence(self) -> dict[tuple[str, str, str], str | None]:
         found = edge_evidence(self.view, self.snapshot())
@@ -316,6 +344,12 @@ class MeshService:
             (self.view.nics[peer.nic].device, peer.host, peer.device): evidence
             for peer, evidence in zip(self.view.peers, found, strict=True)
         }
+
+    def not_ready(self) -> str:
+        """Why this exporter is of no use although it runs, "" if it is."""
+        if self._membership is not None and not self.view.is_member:
+            return f"this host, {self.config.host_name}, is not in the membership"
+        return ""
 
     def snapshot(self) -> Snapshot:
         """The engine's state now."""
@@ -336,9 +370,8 @@ class MeshService:
 
     async def serve_events(self, request: web.Request) -> web.Response:
         """GET /api/v1/events?limit=N."""
-        text = request.query.get("limit", "")
-        limit = int(text) if text.isdigit() and int(text) > 0 else None
-        return web.json_response({"host": self.config.host_name, "events": self.events.recent(limit)})
+        limit = query_int(request, "limit", MOST_EVENTS, 1, MOST_EVENTS)
+        return web.json_response({"host": self.view.host, "events": self.events.recent(limit)})
 
 
 async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> None:
@@ -350,30 +383,25 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
         service.metrics,
         options.web,
         landing_links=[("/api/v1/edges", "Edges (JSON)"), ("/api/v1/events", "Events (JSON)")],
+        not_ready=service.not_ready,
     )
     server.router.add_get("/api/v1/edges", service.serve_edges)
     server.router.add_get("/api/v1/events", service.serve_events)
-    await service.start()
-    watchers = [asyncio.create_task(service.watch()), asyncio.create_task(service.front_end.run())]
-
-    def ended(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            life.stop()
-
-    for task in (*watchers, *service.pusher.tasks):
-        task.add_done_callback(ended)
     try:
-        await server.start()
-        life.on_reload(lambda: service.reload(options.config))
-        life.ready()
-        await life.stopped()
+        await service.start()
+        async with supervised(life) as tasks:
+            for url in config.alerting.alertmanagers:
+                tasks.start("alert push", service.pusher.serve(url))
+            tasks.start("membership", service.watch())
+            # Without servers to ask it ends at once.
+            tasks.start("front end", service.front_end.run(), may_end=True)
+            try:
+                await server.start()
+                life.on_reload(lambda: service.reload(options.config))
+                life.ready()
+                await life.stopped()
+            finally:
+                await server.stop()
+                await service.pusher.flush()
     finally:
-        for watcher in watchers:
-            watcher.cancel()
-        outcomes = await asyncio.gather(*watchers, return_exceptions=True)
-        await server.stop()
-        outcomes += await service.stop()
-    # A defect of ours: better seen, and started anew by systemd, than an exporter that no longer follows its fleet.
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
+        await service.stop()

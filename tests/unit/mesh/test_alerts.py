@@ -1,6 +1,7 @@
 """The push to Alertmanager: retried, repeated, resolved, and never one alert held up by another's Alertmanager."""
 
 import asyncio
+import json
 import time
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -74,11 +75,16 @@ async def pushing(*urls, clock=lambda: NOW, monotonic=time.monotonic, **settings
     settings = {"resolve_hold_s": 0, **settings}
     config = Alerting(alertmanagers=urls, labels={"instance": "h0", "job": "mesh"}, **settings)
     pusher = AlertPusher(config, "h0", clock, monotonic)
-    await pusher.start()
+    await pusher.open()
+    tasks = [asyncio.create_task(pusher.serve(url)) for url in urls]
     try:
         yield pusher
     finally:
-        await pusher.stop()
+        await pusher.flush()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await pusher.close()
 
 
 async def test_labels_are_those_of_the_rule():
@@ -100,6 +106,83 @@ async def test_labels_are_those_of_the_rule():
     assert alert["endsAt"] == rfc3339(NOW + 4 * 30)  # four repeats of 30 s
 
 
+async def test_labels_can_be_made_those_of_any_rule():
+    """Another severity, instance, component and external labels: as the rule that Prometheus has was rendered."""
+    fake = FakeAlertmanager()
+    async with fake.running() as url:
+        config = Alerting(
+            alertmanagers=(url,), severity="page", labels={"instance": "gpu-1", "component": "net", "dc": "a"}
+        )
+        pusher = AlertPusher(config, "h0", lambda: NOW)
+        await pusher.open()
+        task = asyncio.create_task(pusher.serve(url))
+        pusher.fire("rail0", "a")
+        await fake.wait(lambda: fake.bodies)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await pusher.close()
+    ((alert,),) = fake.bodies
+    expected = {"alertname": "FabricNicDisconnected", "severity": "page", "component": "net", "dc": "a"}
+    assert alert["labels"] == expected | {
+        "device": "rail0",
+        "network": "a",
+        "instance": "gpu-1",
+        "job": "fabricpulse-mesh",
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ("alertname: x", "label 'alertname' is set by the exporter"),
+        ("severity: page", "label 'severity' is set by the exporter"),
+        ("9x: y", "'9x' is no name of a label"),
+        ("instance: ''", "label 'instance' is empty"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused(labels, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_config(f"labels: {{{labels}}}", Alerting, "f")
+
+
+async def test_a_password_is_shown_and_a_refusal_counted(tmp_path):
+    """An Alertmanager behind a password: with it the push is taken, without it refused, and both are counted."""
+    asked = []
+
+    async def post(request):
+        asked.append(request.headers.get("Authorization"))
+        return web.Response(status=200 if asked[-1] else 401)
+
+    app = web.Application()
+    app.router.add_post("/api/v2/alerts", post)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    (tmp_path / "password").write_text("secret\n")
+    good = {"basic_auth": {"username": "mesh", "password_file": str(tmp_path / "password")}}
+    for http_client, taken in (({}, False), (good, True)):
+        config = parse_config(
+            json.dumps({"alertmanagers": [url], "retry_s": 60, "resend_s": 60, "http_client": http_client}),
+            Alerting,
+            "f",
+        )
+        pusher = AlertPusher(config, "h0", lambda: NOW)
+        await pusher.open()
+        task = asyncio.create_task(pusher.serve(url))
+        pusher.fire("rail0", "a")
+        async with asyncio.timeout(10):
+            while pusher.pushes[url].taken is None:  # noqa: ASYNC110 - the pusher tells nobody
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await pusher.close()
+        counters = pusher.pushes[url]
+        assert (counters.taken, counters.requests, counters.refused) == (taken, 1, not taken)
+    assert asked == [None, "Basic bWVzaDpzZWNyZXQ="]
+    await runner.cleanup()
+
+
 async def test_retried_until_it_is_taken():
     fake = FakeAlertmanager()
     fake.refuse = 3
@@ -107,8 +190,7 @@ async def test_retried_until_it_is_taken():
         pusher.fire("rail0", "a")
         await fake.wait(lambda: fake.bodies)
         assert fake.refused == 3
-        assert pusher.failures == {url: 3}
-        assert pusher.pushes == {url: 4}
+        assert (pusher.pushes[url].requests, pusher.pushes[url].refused) == (4, 3)
         await asyncio.sleep(0)
     assert len(fake.bodies) == 1
 
@@ -121,7 +203,7 @@ async def test_a_refusal_that_is_no_text_is_a_refusal(content_type):
     async with fake.running() as url, pushing(url, retry_s=0.01) as pusher:
         pusher.fire("rail0", "a")
         await fake.wait(lambda: fake.bodies)
-        assert pusher.failures == {url: 1}
+        assert (pusher.pushes[url].refused, pusher.pushes[url].unreachable) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +242,11 @@ async def test_a_dead_alertmanager_delays_none_of_the_others():
         pusher.resolve("rail0", "a")
         await fake.wait(lambda: len(fake.bodies) >= 2)
         # The dead one is still owed the end.
-        assert pusher.failures["http://127.0.0.1:1"] > 0
-        under_way = pusher.pushes["http://127.0.0.1:1"] - pusher.failures["http://127.0.0.1:1"]
+        dead = pusher.pushes["http://127.0.0.1:1"]
+        assert dead.unreachable > 0
+        assert dead.taken is False
+        assert pusher.pushes[url].taken is True
+        under_way = dead.requests - dead.unreachable
         assert under_way in {0, 1}
 
 

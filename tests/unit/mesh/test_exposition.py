@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.mesh.synthetic import edge_state, nic_state, view_and_snapshot
 
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.mesh.alerts import PushCounters
 from fabricpulse.mesh.exposition import Counters, MeshExposition
 from fabricpulse.mesh.metrics import METRICS
 from fabricpulse.mesh.snapshot import (
@@ -26,12 +27,14 @@ GOLDEN = Path(__file__).parents[2] / "fixtures" / "mesh" / "metrics.txt"
 
 def render(view, snapshot, cap=20_000):
     out = Exposition(cap)
+    pushes = PushCounters()
+    pushes.requests, pushes.refused, pushes.taken = 4, 1, True
     counters = Counters(
         realtime=True,
         membership_ok=True,
         membership_changed_s=1_700_000_000.5,
-        pushes={"http://am:9093": 4},
-        push_failures={"http://am:9093": 0},
+        pushes={"http://am:9093": pushes},
+        member=True,
         events={"nic_disconnected": 1, "nic_connected": 1},
     )
     counters.front_end.update(True, True, 1.0)

@@ -47,7 +47,8 @@ async def test_file_is_read_only_when_it_has_changed(tmp_path):
         with pytest.raises(ConfigError, match="hosts"):
             await reader.read()
     path.write_text("hosts: []")
-    assert await hosts_of(reader) == ()
+    with pytest.raises(ConfigError, match="there is no host in it"):
+        await reader.read()
 
 
 async def test_url_with_etag():

@@ -1,13 +1,18 @@
 """The daemon as a whole, on the loopback device."""
 
 import asyncio
+from urllib.parse import quote
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.supervision import TaskFailedError
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.mesh.alerts import AlertPusher
 from fabricpulse.mesh.config import MeshConfig
@@ -35,7 +40,7 @@ def config(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize(("kind", "method"), [(FrontEndWatch, "run"), (AlertPusher, "_serve")])
+@pytest.mark.parametrize(("kind", "method"), [(FrontEndWatch, "run"), (AlertPusher, "serve")])
 async def test_a_task_that_dies_ends_the_daemon(config, monkeypatch, kind, method):
     """Not one that goes on without it and looks well."""
 
@@ -45,7 +50,7 @@ async def test_a_task_that_dies_ends_the_daemon(config, monkeypatch, kind, metho
     monkeypatch.setattr(kind, method, die)
     made, _ = config("alerting: {alertmanagers: ['http://127.0.0.1:1']}\n")
     async with asyncio.timeout(10):
-        with pytest.raises(RuntimeError, match="a defect"):
+        with pytest.raises(TaskFailedError, match="a defect"):
             await run(Lifetime(), made, OPTIONS)
 
 
@@ -83,3 +88,48 @@ async def test_more_edges_than_the_engine_has_room_for(config):
     assert not service.counters.membership_ok
     assert service.view.members == 2
     await service.stop()
+
+
+async def test_a_host_that_is_no_member_says_so(config):
+    """Not in its own membership: told by the log's level, the metric and the readiness, and mended by the next file."""
+    made, fleet = config()
+    good = fleet.read_text()
+    fleet.write_text(good.replace("h0", "somebody"))
+    service = MeshService(made)
+    await service.start()
+    assert service.counters.member is False
+    assert service.not_ready() == "this host, h0, is not in the membership"
+    assert b"fabricpulse_mesh_member 0\n" in await service.metrics(TextFormat.PLAIN)
+    fleet.write_text(good)
+    await service.refresh()
+    assert service.not_ready() == ""
+    assert b"fabricpulse_mesh_member 1\n" in await service.metrics(TextFormat.PLAIN)
+    fleet.write_text("hosts: []")
+    await service.refresh()
+    assert service.view.members == 2
+    assert not service.counters.membership_ok
+    await service.stop()
+
+
+async def test_the_fleet_may_know_this_host_by_its_full_name(config):
+    """Listed as h0.example.com, called h0 by the system: probed under the fleet's name, whenever that is learned."""
+    made, fleet = config()
+    good = fleet.read_text()
+    fleet.write_text(good.replace("h0", "H0.example.com"))
+    service = MeshService(made)
+    await service.start()
+    assert (service.view.host, len(service.view.peers)) == ("H0.example.com", 1)
+    first = service.engine
+    fleet.write_text(good)
+    await service.refresh()
+    assert (service.view.host, len(service.view.peers)) == ("h0", 1)
+    assert service.engine is not first
+    await service.stop()
+
+
+@pytest.mark.parametrize("limit", ["\u00b2", "0", "-1", "x", "1000000", ""])
+async def test_a_limit_that_is_none_is_a_bad_request(config, limit):
+    made, _ = config()
+    request = make_mocked_request("GET", f"/api/v1/events?limit={quote(limit)}")
+    with pytest.raises(web.HTTPBadRequest, match="Bad Request"):
+        await MeshService(made).serve_events(request)

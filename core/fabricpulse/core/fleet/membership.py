@@ -5,11 +5,14 @@
         nics:
           - {device: eth1, address: 10.10.0.1, network: rail0}
 
-Read by the mesh and by clocksync; the coordinator serves the same document over HTTP.
+Read by the mesh and by clocksync; the coordinator serves the same document over HTTP. A host may be listed by its short
+name or by its fully qualified one: `gpu-001` and `gpu-001.example.com` are the same host.
 """
 
 import ipaddress
 from pathlib import Path
+
+from msgspec import ValidationError
 
 from fabricpulse.core.config import Section, load_config
 
@@ -45,30 +48,62 @@ class Host(Section, frozen=True):
     def validate(self) -> None:
         if not self.name or len(self.name.encode()) > 95:
             raise ValueError(f"host name {self.name!r} must have 1 to 95 bytes")
-        devices = [nic.device for nic in self.nics]
-        if len(set(devices)) != len(devices):
-            raise ValueError(f"host {self.name!r} lists a device twice")
+        devices: set[str] = set()
+        for nic in self.nics:
+            if nic.device in devices:
+                raise ValueError(f"host {self.name!r} lists device {nic.device!r} twice")
+            devices.add(nic.device)
 
 
 class Membership(Section, frozen=True):
     """All hosts of the fleet.
 
-    hosts : in any order. It must be there: a file that is being written and still empty is not a fleet of nobody.
+    hosts : in any order, at least one: an empty list is a file that is being written, or a mistake, and never a fleet
+    of nobody. Names and addresses are there once.
     """
 
     hosts: tuple[Host, ...]
 
     def validate(self) -> None:
-        names = [host.name for host in self.hosts]
-        if len(set(names)) != len(names):
-            raise ValueError("a host is listed twice")
-        addresses = [nic.address for host in self.hosts for nic in host.nics]
-        if len(set(addresses)) != len(addresses):
-            raise ValueError("two NICs have one address")
+        if not self.hosts:
+            raise _wrong("there is no host in it; list the hosts of the fleet", "hosts")
+        by_short: dict[str, list[str]] = {}
+        addresses: dict[str, str] = {}
+        for index, host in enumerate(self.hosts):
+            alike = by_short.setdefault(host.name.lower().partition(".")[0], [])
+            same = next((name for name in alike if _is_same(name, host.name)), None)
+            if same is not None:
+                what = "is listed twice" if same == host.name else f"is the same as {same!r}"
+                raise _wrong(f"host {host.name!r} {what}", f"hosts[{index}]")
+            alike.append(host.name)
+            for number, nic in enumerate(host.nics):
+                name = f"{host.name} {nic.device}"
+                first = addresses.setdefault(str(ipaddress.ip_address(nic.address)), name)
+                if first != name:
+                    raise _wrong(
+                        f"address {nic.address} belongs to two NICs, {first} and {name}",
+                        f"hosts[{index}].nics[{number}]",
+                    )
 
     def host(self, name: str) -> Host | None:
-        """The host called `name`, or None."""
-        return next((host for host in self.hosts if host.name == name), None)
+        """The host called `name`, by its short or fully qualified name in any case. None if it is not there, or if
+        several have this short name.
+        """
+        short = name.lower().partition(".")[0]
+        alike = [host for host in self.hosts if host.name.lower().partition(".")[0] == short]
+        exact = [host for host in alike if host.name.lower() == name.lower()]
+        same = exact or [host for host in alike if _is_same(host.name, name)]
+        return same[0] if len(same) == 1 else None
+
+
+def _is_same(a: str, b: str) -> bool:
+    """Of two names with the same first label: "a" and "a.b" are one host, "a.b" and "a.c" are two."""
+    return a.lower() == b.lower() or "." not in a or "." not in b
+
+
+def _wrong(what: str, path: str) -> ValidationError:
+    """path : of the key in the document, for the line in the message."""
+    return ValidationError(f"{what} - at `$.{path}`")
 
 
 def load_membership(path: Path) -> Membership:
