@@ -3,22 +3,38 @@
 The agent fetches (`GET /api/v1/agents/<host>/desired?version=…&wait=…`, a long poll) and reports
 (`POST /api/v1/agents/<host>/report`); a GPU host has no control port. The answer is the whole desired state of the
 host, not a list of commands: after a partition the newest state counts, not the queue that has gathered.
+
+Every number and every text has a bound, which decoding checks: one forged report must harm nobody, neither now nor when
+it is read from a journal again.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 Traffic = Literal["", "moved", "idle", "stalled"]
+Health = Literal["healthy", "unhealthy"]
+
+# Generations are milliseconds since 1970. What an agent claims to hold stays far below what SQLite, JSON and the
+# control sockets carry: a receiver that takes over the greatest one can still decide for ever.
+MAX_GENERATION = 2**53 - 1
+MAX_HELD_GENERATION = 2**52
+MAX_EPOCH = 2**53 - 1
+MAX_NICS = 256
+MAX_REPORT_BYTES = 1 << 20
+
+Device = Annotated[str, Meta(min_length=1, max_length=64)]
+OpId = Annotated[str, Meta(min_length=1, max_length=400)]
 
 
 class DesiredNic(msgspec.Struct, frozen=True):
     """One NIC. op_id goes to the plugin as it is; an older generation than the last one applied is refused."""
 
-    device: str
+    device: Device
     desired: Literal["in_service", "avoid"]
-    generation: int
-    op_id: str
+    generation: Annotated[int, Meta(ge=0, le=MAX_GENERATION)]
+    op_id: OpId
     dry_run: bool = False
 
 
@@ -26,7 +42,7 @@ class DesiredState(msgspec.Struct, frozen=True):
     """All NICs about which anything was ever decided. epoch : grows with each start of the receiver; agents refuse an
     older one than they have seen. version : changes when anything else does."""
 
-    epoch: int
+    epoch: Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
     version: str
     nics: list[DesiredNic]
 
@@ -40,10 +56,10 @@ class Result(msgspec.Struct, frozen=True):
     request under way), or `stalled` (requests under way, no byte moved).
     """
 
-    op_id: str
+    op_id: OpId
     outcome: Literal["applied", "refused", "failed"]
-    processes: int = 0
-    message: str = ""
+    processes: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    message: Annotated[str, Meta(max_length=2000)] = ""
     traffic: Traffic = ""
 
 
@@ -51,15 +67,19 @@ class HeldNic(msgspec.Struct, frozen=True):
     """What the agent was last told of a NIC."""
 
     desired: Literal["in_service", "avoid"]
-    generation: int
+    generation: Annotated[int, Meta(ge=0, le=MAX_HELD_GENERATION)]
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Sent regularly. devices : NICs that jobs use -> usable; connected : NICs -> whether the mesh's probes get
-    through, where it is asked; held : the agent's journal."""
+    """Sent regularly.
 
-    processes: int = 0
-    devices: dict[str, bool] = {}
-    connected: dict[str, bool] = {}
-    held: dict[str, HeldNic] = {}
-    results: list[Result] = []
+    devices : NICs that jobs use -> usable. connected : NICs -> whether the mesh's probes get through, where it is
+    asked. health : NICs that were observed since the last report. held : the agent's journal.
+    """
+
+    processes: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    devices: Annotated[dict[Device, bool], Meta(max_length=MAX_NICS)] = {}
+    connected: Annotated[dict[Device, bool], Meta(max_length=MAX_NICS)] = {}
+    health: Annotated[dict[Device, Health], Meta(max_length=MAX_NICS)] = {}
+    held: Annotated[dict[Device, HeldNic], Meta(max_length=MAX_NICS)] = {}
+    results: Annotated[list[Result], Meta(max_length=MAX_NICS)] = []

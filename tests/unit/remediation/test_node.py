@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.control_server import ControlServer
 
 from fabricpulse.remediation.node.journal import NodeJournal
-from fabricpulse.remediation.node.mesh import parse_connected
+from fabricpulse.remediation.node.mesh import MeshNics, parse_mesh
 from fabricpulse.remediation.node.plugins import Plugins
 from fabricpulse.remediation.node.survey import Survey, nics_of, traffic_outcome
 from fabricpulse.remediation.protocol import DesiredNic
@@ -160,7 +160,7 @@ def test_journal_keeps_the_newest_and_never_goes_back(tmp_path):
     again.close()
 
 
-def test_connected_nics_of_the_mesh():
+def test_nics_of_the_mesh():
     """Read from its exposition; what is not one says nothing."""
     text = (
         "# TYPE fabricpulse_nic_connected gauge\n"
@@ -168,5 +168,7 @@ def test_connected_nics_of_the_mesh():
         'fabricpulse_nic_connected{device="rail1",network="rail1"} 0\n'
         'fabricpulse_nic_disconnects_total{device="rail1"} 5\n'
     )
-    assert parse_connected(text) == {"rail0": True, "rail1": False}
-    assert parse_connected("fabricpulse_nic_connected{{{") == {}
+    assert parse_mesh(text) == MeshNics({"rail0": True, "rail1": False}, {"rail1": 5.0})
+    assert parse_mesh("fabricpulse_nic_connected{{{") == MeshNics()
+    flood = "\n".join(f'fabricpulse_nic_connected{{device="d{i}"}} 1' for i in range(10_000))
+    assert len(parse_mesh(flood).connected) == 256

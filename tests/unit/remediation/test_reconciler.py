@@ -214,40 +214,74 @@ def test_vanished_is_not_healthy():
     assert [a.action for a in world.pending()] == ["nic.restore"]
 
 
-def test_probes_that_do_not_get_through_restart_the_hold():
-    """A NIC that the mesh's probes do not reach is not quiet."""
+def test_an_unhealthy_nic_restarts_the_hold():
+    """A NIC that the mesh's probes do not reach, or whose link went down, is not quiet."""
     world = failed_over(World())
     world.deliver(alert(firing=False))
     for _ in range(10):
         world.now += 2
-        world.report(connected={"rail0": False})
+        world.report(health={"rail0": "unhealthy"})
         world.reconcile()
-    assert world.pending() == []
+    assert (world.pending(), world.blocked()) == ([], "unhealthy")
     assert world.events().count("hold_restarted") == 1
-    world.now += 9
-    world.report(connected={"rail0": True})
-    world.reconcile()
+    world.tick(9)
     assert world.pending() == []
     world.tick(1.5)
     assert [a.action for a in world.pending()] == ["nic.restore"]
 
 
+@pytest.mark.parametrize("health", [{}, {"rail1": "healthy"}])
+def test_seconds_without_an_observation_do_not_count(health):
+    """An agent that lives and does not measure the NIC brings nothing back, however long it lasts."""
+    world = failed_over(World())
+    world.deliver(alert(firing=False))
+    world.tick(4)
+    for _ in range(1000):
+        world.now += 5
+        world.report(health=health)
+        world.reconcile()
+    assert (world.pending(), world.blocked()) == ([], "not_observed")
+    assert world.events().count("hold_stopped") == 1
+    world.tick(9)
+    assert world.pending() == []
+    world.tick(1.1)
+    assert [a.reason for a in world.pending()] == ["healthy for 10 s"]
+
+
+def test_a_gap_between_reports_does_not_count():
+    """An agent that was away for an hour has observed nothing in it; the last part of the hold is measured again."""
+    settings = "hold: {initial_s: 600, jitter: 0}\nrules: [{alert: FabricNicFlapping, mode: auto}]"
+    world = failed_over(World(config(settings)))
+    world.deliver(alert(firing=False))
+    world.tick(590)
+    world.now += 3600
+    world.tick(0)
+    world.tick(55)
+    assert world.pending() == []
+    world.tick(6)
+    assert [a.action for a in world.pending()] == ["nic.restore"]
+
+
 def test_dead_alerting_brings_nothing_back():
-    """When the alert that always fires is gone, silence means nothing."""
+    """When the alert that always fires is gone, silence means nothing; on its return the NIC is measured first."""
     world = failed_over(World(config(SPECIAL.format("alertmanagers: [http://a]\n"))))
     watchdog = alert(name="FabricWatchdog")
     world.poll([alert(), watchdog])
     world.deliver(alert(firing=False))
     world.tick(5)
     world.poll([])
-    world.tick(6)
-    assert world.blocked() == "alerting_dead"
+    world.tick(60)
+    assert (world.pending(), world.blocked()) == ([], "alerting_dead")
     world.poll([watchdog])
+    assert world.pending() == []
+    world.tick(9)
+    assert world.pending() == []
+    world.tick(1.1)
     assert [a.action for a in world.pending()] == ["nic.restore"]
 
 
 def test_silent_alertmanagers_freeze():
-    """Fail static: with nobody to ask, nothing returns and nothing leaves."""
+    """Fail static: with no Alertmanager to ask, nothing returns and nothing leaves."""
     world = failed_over(World(config(SPECIAL.format("alertmanagers: [http://a]\n"))))
     world.poll([alert()])
     for _ in range(4):
@@ -258,6 +292,8 @@ def test_silent_alertmanagers_freeze():
     assert world.blocked() == "alertmanager_lost"
     assert world.phase() == "avoided"
     world.poll([])
+    assert world.pending() == []
+    world.tick(10.1)
     assert [a.action for a in world.pending()] == ["nic.restore"]
 
 

@@ -1,14 +1,17 @@
 """The journal keeps what it has said it keeps, and says so when it cannot."""
 
+import asyncio
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.unit.remediation.world import World, alert
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.model import Bucket, Pause, State, Target, TargetState
 from fabricpulse.remediation.receiver.payload import DeadLetter
 from fabricpulse.remediation.receiver.sql_store import SqlStore
@@ -234,3 +237,30 @@ def test_another_schema_is_refused(path):
     raw.close()
     with pytest.raises(UserError, match="has schema 99"):
         open_store(path)
+
+
+async def test_changes_without_a_line_are_saved_with_the_next_commit(path):
+    """What an event changes without a line in the journal - the progress of a hold - is not lost at a restart."""
+    store = open_store(path)
+    loop = CommitLoop(store, lambda _transaction, _now: None, lambda: 50.0)
+
+    def put(generation: int, line: bool) -> Callable[[Transaction, float], None]:
+        def change(transaction: Transaction, _: float) -> None:
+            transaction.put_target(TargetState(target=Target("h0", "a"), generation=generation))
+            transaction.set(polled_at=1.0, watchdog="seen" if generation == 1 else "lost")
+            if line:
+                transaction.log("h0/b", "tested")
+
+        return change
+
+    await loop.start(put(1, line=True))
+    running = asyncio.create_task(loop.run())
+    await loop.submit(put(2, line=False))
+    await loop.submit(lambda transaction, _: transaction.log("h0/b", "tested"))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    store.close()
+    again = open_store(path)
+    loaded = again.load()
+    assert (loaded.targets["h0/a"].generation, loaded.watchdog) == (2, "lost")
+    again.close()

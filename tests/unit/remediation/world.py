@@ -66,10 +66,16 @@ class World:
         self.run(lambda t: self.reconciler.decisions.reconcile(t, self.now))
 
     def tick(self, seconds: float = 0.0) -> None:
-        """Lets time pass, with all agents alive, and decides."""
-        self.now += seconds
+        """Lets time pass, with all agents reporting that every NIC is healthy, and decides."""
         self.report()
-        self.reconcile()
+        while True:
+            step = min(seconds, 5.0)
+            self.now += step
+            self.report()
+            self.reconcile()
+            seconds -= step
+            if seconds <= 0:
+                return
 
     def report(self, hosts: Iterable[str] | None = None, **fields: Any) -> None:
         """A report of agents."""
@@ -79,7 +85,11 @@ class World:
                 for t in self.state.targets.values()
                 if t.target.host == host and t.phase in ("avoided", "manual")
             }
-            told: dict[str, Any] = {"devices": {d: d not in out for d in self.devices}, "processes": 1}
+            told: dict[str, Any] = {
+                "devices": {d: d not in out for d in self.devices},
+                "health": dict.fromkeys(self.devices, "healthy"),
+                "processes": 1,
+            }
             agent = AgentState(host=host, seen_at=self.now, **(told | fields))
             self.run(partial(self._on_agent, agent))
 

@@ -27,11 +27,21 @@ from fabricpulse.core.web.server import WebServer
 from fabricpulse.remediation import failpoints, metrics
 from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.journal import NodeJournal
-from fabricpulse.remediation.node.mesh import connected_nics
+from fabricpulse.remediation.node.mesh import MeshNics, scrape_mesh
+from fabricpulse.remediation.node.observation import LinkObserver, ProbeObserver
 from fabricpulse.remediation.node.plugins import CALL_RESULTS, Plugins
 from fabricpulse.remediation.node.receiver_client import ReceiverClient, ReceiverError
 from fabricpulse.remediation.node.survey import Survey, traffic_outcome
-from fabricpulse.remediation.protocol import DesiredNic, DesiredState, HeldNic, Report, Result, Traffic
+from fabricpulse.remediation.protocol import (
+    MAX_HELD_GENERATION,
+    DesiredNic,
+    DesiredState,
+    Health,
+    HeldNic,
+    Report,
+    Result,
+    Traffic,
+)
 
 log = get_logger(__name__)
 
@@ -58,7 +68,9 @@ class NodeAgent:
         self._results: dict[str, Result] = {}
         self._unreported: dict[str, Result] = {}
         self._dry_runs: dict[str, DesiredNic] = {}
-        self._connected_nics: dict[str, bool] = {}
+        self._mesh = MeshNics()
+        self._links = LinkObserver()
+        self._probes = ProbeObserver()
         self._warned: set[str] = set()
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._receiver: ReceiverClient
@@ -153,8 +165,13 @@ class NodeAgent:
             report = Report(
                 processes=len(self._survey.processes),
                 devices=self._survey.devices(),
-                connected=self._connected_nics,
-                held={d: HeldNic(nic.desired, nic.generation) for d, nic in self._desired.items()},
+                connected=self._mesh.connected,
+                health=self._observe(),
+                held={
+                    d: HeldNic(nic.desired, nic.generation)
+                    for d, nic in self._desired.items()
+                    if nic.generation <= MAX_HELD_GENERATION
+                },
                 results=list(results.values()),
             )
             wait_s = self._config.report_interval_s
@@ -168,9 +185,15 @@ class NodeAgent:
                         del self._unreported[op_id]
             await wait_at_most(self._report_now, wait_s)
 
+    def _observe(self) -> dict[str, Health]:
+        """Health of this host's NICs now. With a mesh to ask, what it does not measure is not known."""
+        if self._config.mesh_url:
+            return self._probes.observe(self._mesh.connected, self._mesh.disconnects)
+        return self._links.observe(self._survey, self._desired)
+
     async def _scrape_mesh_forever(self, client: HttpClient) -> None:
         while True:
-            self._connected_nics = await connected_nics(client, self._config.mesh_url)
+            self._mesh = await scrape_mesh(client, self._config.mesh_url)
             await asyncio.sleep(self._config.report_interval_s)
 
     # --- the jobs ------------------------------------------------------------------------------------------------

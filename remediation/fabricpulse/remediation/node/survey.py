@@ -8,6 +8,12 @@ from fabricpulse.remediation.protocol import DesiredNic, Traffic
 
 Status = Mapping[str, Any]
 
+# NICs of one process, and of a host; the length of a name (docs/control-protocol.md).
+_MAX_NICS = 64
+_MAX_HOST_NICS = 128
+_MAX_NAME = 31
+_MAX_COUNT = 2**63 - 1
+
 
 @dataclass(frozen=True)
 class Nic:
@@ -21,10 +27,14 @@ def nics_of(status: Status) -> dict[str, Nic]:
     """The NICs that a process uses, from its `status`; entries that make no sense are left out."""
     found = {}
     devices = status.get("devices")
-    for entry in devices if isinstance(devices, list) else ():
-        if isinstance(entry, dict) and isinstance(entry.get("device"), str):
+    for entry in devices[:_MAX_NICS] if isinstance(devices, list) else ():
+        if isinstance(entry, dict) and _is_device(entry.get("device")):
             found[entry["device"]] = Nic(entry.get("link") != "down", entry.get("avoided") is True)
     return found
+
+
+def _is_device(name: Any) -> bool:
+    return isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable() and "/" not in name
 
 
 @dataclass(frozen=True)
@@ -38,8 +48,18 @@ class Survey:
         usable: dict[str, bool] = {}
         for status in self.processes.values():
             for device, nic in nics_of(status).items():
-                usable[device] = usable.get(device, False) or (nic.link_up and not nic.avoided)
+                if device in usable or len(usable) < _MAX_HOST_NICS:
+                    usable[device] = usable.get(device, False) or (nic.link_up and not nic.avoided)
         return usable
+
+    def links(self) -> dict[str, bool]:
+        """NIC -> whether its link is up for every process that uses it."""
+        links: dict[str, bool] = {}
+        for status in self.processes.values():
+            for device, nic in nics_of(status).items():
+                if device in links or len(links) < _MAX_HOST_NICS:
+                    links[device] = links.get(device, True) and nic.link_up
+        return links
 
     def divergent_processes(self, nic: DesiredNic) -> list[str]:
         """Processes that use the NIC and are not in its desired state."""
@@ -86,4 +106,4 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+    return value if isinstance(value, int) and 0 <= value <= _MAX_COUNT else 0

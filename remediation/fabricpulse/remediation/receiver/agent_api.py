@@ -8,9 +8,9 @@ from aiohttp import web
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.waiting import wait_at_most
-from fabricpulse.remediation.protocol import DesiredNic, DesiredState, Report
+from fabricpulse.remediation.protocol import MAX_REPORT_BYTES, DesiredNic, DesiredState, Report
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
-from fabricpulse.remediation.receiver.http_json import json_answer, number
+from fabricpulse.remediation.receiver.http_json import json_answer, number, read_body
 from fabricpulse.remediation.receiver.model import AgentState, Held
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.transaction import Transaction, Transition
@@ -112,8 +112,8 @@ class AgentApi:
     async def _report(self, request: web.Request) -> web.Response:
         host = self._host(request)
         try:
-            report = msgspec.json.decode(await request.read(), type=Report)
-        except (msgspec.DecodeError, RecursionError) as error:
+            report = msgspec.json.decode(await read_body(request, MAX_REPORT_BYTES), type=Report)
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise web.HTTPBadRequest(text="not a report\n") from error
 
         def change(transaction: Transaction, now: float) -> None:
@@ -123,6 +123,7 @@ class AgentApi:
                 seen_at=now,
                 devices=report.devices,
                 connected=report.connected,
+                health=report.health,
                 held=held,
                 processes=report.processes,
             )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fabricpulse.core.log import get_logger
 from fabricpulse.remediation.receiver.model import OUTCOMES, State
 from fabricpulse.remediation.receiver.payload import DeadLetter
-from fabricpulse.remediation.receiver.store import Batch, Delivery, Store, StoreError
+from fabricpulse.remediation.receiver.store import Batch, Delivery, Store, StoreError, Unsaved
 from fabricpulse.remediation.receiver.transaction import Transaction, Transition
 
 log = get_logger(__name__)
@@ -26,6 +26,8 @@ _MAX_BATCH = 256
 TICK_S = 0.25
 RETENTION_S = 7 * 86_400
 _PRUNE_EVERY_S = 3_600
+# Changes without a line in the journal, the progress of a hold say, are saved this often.
+_SAVE_EVERY_S = 30.0
 # A sender gets its answer within this time: an Alertmanager of a pair sends again from the other after 15 s.
 ANSWER_S = 8.0
 # Lines of one commit that are logged as well: a storm fills the journal, not the log.
@@ -50,6 +52,7 @@ class CommitLoop:
         self._queue: asyncio.Queue[_Event] = asyncio.Queue()
         self._listeners: list[Callable[[list[Transition]], None]] = []
         self.state = State()
+        self._unsaved = Unsaved()
         self.heartbeat = time.monotonic()
         self.counts: Counter[tuple[str, ...]] = Counter()
         self.commit_seconds = [0.0, 0.0]  # of the last commit, of the slowest
@@ -127,11 +130,15 @@ class CommitLoop:
             kept.append(event)
         try:
             self._reconcile(transaction, now)
-            if transaction.transitions or batch.deliveries or batch.dead_letters:
+            if transaction.transitions or batch.deliveries or batch.dead_letters or self._is_save_due():
+                batch.unsaved = self._unsaved
                 begun = time.monotonic()
                 await asyncio.to_thread(self._store.commit, batch)
                 took = time.monotonic() - begun
                 self.commit_seconds = [took, max(took, self.commit_seconds[1])]
+                self._unsaved = Unsaved()
+            else:
+                self._unsaved.add(transaction, time.monotonic())
         except Exception as error:
             if isinstance(error, StoreError):
                 log.error("journal refused a commit, nothing was changed", error=str(error))
@@ -151,6 +158,9 @@ class CommitLoop:
             for listener in self._listeners:
                 listener(transaction.transitions)
         return True
+
+    def _is_save_due(self) -> bool:
+        return bool(self._unsaved) and time.monotonic() - self._unsaved.since > _SAVE_EVERY_S
 
     def _count(self, transitions: list[Transition]) -> None:
         self.counts["transitions",] += len(transitions)

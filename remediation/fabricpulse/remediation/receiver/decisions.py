@@ -10,6 +10,7 @@ from typing import Any
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.damping import hold_seconds, is_sticky
 from fabricpulse.remediation.receiver.guards import TRANSIENT, Guards
+from fabricpulse.remediation.receiver.hold import check_observed, is_over, start_hold, stop_hold
 from fabricpulse.remediation.receiver.model import (
     Action,
     ActionName,
@@ -72,7 +73,7 @@ class Decisions:
         self, transaction: Transaction, guards: Guards, current: TargetState, episode: Episode, now: float
     ) -> None:
         if current.quiet_since:
-            current = with_changes(current, quiet_since=0.0, blocked="")
+            current = stop_hold(current)
             transaction.put_target(current)
             transaction.log(current.target.key, "hold_ended", reason="it fires again")
         last = transaction.actions.get(current.op_id)
@@ -123,10 +124,16 @@ class Decisions:
             elif current.blocked:
                 transaction.put_target(with_changes(current, blocked=""))
         elif not current.quiet_since:
-            transaction.put_target(with_changes(current, quiet_since=now, blocked=""))
+            transaction.put_target(start_hold(current, now))
             transaction.log(current.target.key, "hold_started", hold_s=round(current.hold_s, 1))
-        elif now - current.quiet_since >= current.hold_s and current.phase == "avoided":
-            self._end_hold(transaction, guards, current, now)
+        elif current.phase == "avoided":
+            observed = check_observed(current, now, self._config.guards.agent_timeout_s)
+            if observed != current:
+                transaction.put_target(observed)
+                if observed.blocked != current.blocked:
+                    transaction.log(current.target.key, "hold_stopped", reason=observed.blocked)
+            elif is_over(current):
+                self._end_hold(transaction, guards, current, now)
 
     def _end_hold(self, transaction: Transaction, guards: Guards, current: TargetState, now: float) -> None:
         if is_sticky(self._config.hold_of(current.alert), current.failovers, now):
@@ -152,7 +159,7 @@ class Decisions:
             self._block(transaction, current, "breaker")
             return
         self._take(transaction, guards, "failback", current, now)
-        self.decide(transaction, current, "nic.restore", f"quiet for {now - current.quiet_since:.0f} s", now)
+        self.decide(transaction, current, "nic.restore", f"healthy for {current.healthy_s:.0f} s", now)
 
     def decide(
         self,

@@ -97,8 +97,9 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     """Phase and history of a target.
 
-    generation rises with each decision. quiet_since : start of the hold, 0 while an episode fires. alert : what it was
-    taken out for. needs_probe : its alert vanished without `resolved`; only a probe can show that it is healthy.
+    generation rises with each decision. quiet_since : start of the hold, 0 while an episode fires. healthy_s :
+    seconds of the hold in which the NIC was observed healthy; healthy_at : the last such observation. alert : what it
+    was taken out for. needs_probe : its alert vanished without `resolved`; only a probe can show that it is healthy.
     """
 
     target: Target
@@ -110,6 +111,8 @@ class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     alert: str = ""
     quiet_since: float = 0.0
     hold_s: float = 0.0
+    healthy_s: float = 0.0
+    healthy_at: float = 0.0
     changed_at: float = 0.0
     failovers: tuple[float, ...] = ()
     attempts: tuple[float, ...] = ()
@@ -128,13 +131,15 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """The last report of an agent.
 
     devices : NICs that its jobs use -> usable (link up, not avoided). connected : whether the mesh's probes get
-    through, where it is asked. held : NICs about which the agent was ever told something.
+    through, where it is asked. health : NICs that it has observed. held : NICs about which the agent was
+    ever told something.
     """
 
     host: str
     seen_at: float
     devices: dict[str, bool] = {}
     connected: dict[str, bool] = {}
+    health: dict[str, Literal["healthy", "unhealthy"]] = {}
     held: dict[str, Held] = {}
     processes: int = 0
 

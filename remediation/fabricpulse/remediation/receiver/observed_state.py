@@ -7,13 +7,11 @@ observed state, and `decisions` compares that with the desired state.
 from collections.abc import Iterable, Sequence
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig, RuleConfig
+from fabricpulse.remediation.receiver.hold import STOPPED, Observation, observe
 from fabricpulse.remediation.receiver.model import AgentState, Episode, Target, TargetState
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.phases import next_phase
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
-
-# Why a target is blocked while the mesh's probes do not get through it: each report restarts its hold.
-UNHEALTHY = "unhealthy"
 
 
 class ObservedState:
@@ -165,17 +163,35 @@ class ObservedState:
                 )
                 transaction.put_target(adopted)
                 transaction.log(target.key, "adopted", desired=held.desired, generation=held.generation)
-        for device, connected in agent.connected.items():
-            held_out = transaction.targets.get(f"{agent.host}/{device}")
-            if held_out is None or not held_out.quiet_since:
-                continue
-            if not connected:
-                if held_out.blocked != UNHEALTHY:
-                    transaction.log(held_out.target.key, "hold_restarted", reason="probes do not get through")
-                transaction.put_target(with_changes(held_out, quiet_since=now, blocked=UNHEALTHY))
-            elif held_out.blocked == UNHEALTHY:
-                transaction.put_target(with_changes(held_out, blocked=""))
-                transaction.log(held_out.target.key, "hold_started", hold_s=round(held_out.hold_s, 1))
+        blind = self._blind(transaction, now)
+        for device in agent.health.keys() | agent.held.keys():
+            out = transaction.targets.get(f"{agent.host}/{device}")
+            if out is not None and out.quiet_since:
+                observation: Observation = blind or agent.health.get(device) or "not_observed"
+                self._observe(transaction, out, observation, now)
+
+    def _blind(self, transaction: Transaction, now: float) -> Observation | None:
+        """Why the absence of an alert says nothing, None if it does say something."""
+        if not self._config.alertmanagers:
+            return None
+        if now - transaction.polled_at > self._config.poll_timeout_s:
+            return "alertmanager_lost"
+        return "alerting_dead" if transaction.watchdog == "lost" else None
+
+    def _observe(
+        self, transaction: Transaction, target: TargetState, observation: Observation, now: float
+    ) -> None:
+        after = observe(target, observation, now, self._config.guards.agent_timeout_s)
+        transaction.put_target(after)
+        if after.blocked == target.blocked:
+            return
+        hold_s, counted_s = round(after.hold_s, 1), round(after.healthy_s, 1)
+        if after.blocked == "unhealthy":
+            transaction.log(target.target.key, "hold_restarted", reason="unhealthy")
+        elif after.blocked in STOPPED:
+            transaction.log(target.target.key, "hold_stopped", reason=after.blocked, counted_s=counted_s)
+        elif target.blocked in STOPPED:
+            transaction.log(target.target.key, "hold_resumed", hold_s=hold_s, counted_s=counted_s)
 
 
 def is_suspect(transaction: Transaction, alert: Alert) -> bool:

@@ -14,7 +14,6 @@ from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.supervision import supervised
 from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.client import HttpClient
-from fabricpulse.core.web.listeners import allow_connections
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.remediation.receiver.agent_api import AgentApi
 from fabricpulse.remediation.receiver.alertmanager_poll import poll_alertmanagers
@@ -84,12 +83,10 @@ class Receiver:
             max_body=MAX_BODY,
             not_ready=self._not_ready,
         )
-        server.app.middlewares.append(self._auth.middleware)
+        server.app.middlewares.extend([self._auth.middleware, self._webhook.middleware])
         for part in (self._webhook, self._agents, self._operator):
             part.add(server.router)
         self._warn_if_open(options)
-        # The port must serve every agent and Alertmanager at once: two connections for each host of the fleet.
-        allow_connections()
         self._poller = HttpClient(self._policy.config.http_client)
         try:
             try:

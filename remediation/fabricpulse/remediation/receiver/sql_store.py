@@ -149,6 +149,12 @@ class SqlStore:
         # Table names are constants of this file, never input.
         for field, (table, _) in _COLLECTIONS.items():
             put, removed = batch.transaction.changed(field)
+            entries = getattr(batch.transaction, field)
+            for key in batch.unsaved.entries.get(field, ()):
+                if key in entries:
+                    put[key] = entries[key]
+                elif key not in removed:
+                    removed.append(key)
             connection.executemany(f"DELETE FROM {table} WHERE key = ?", [(key,) for key in removed])  # noqa: S608
             connection.executemany(
                 f"INSERT INTO {table} (key, document) VALUES (?, ?)"  # noqa: S608
@@ -158,9 +164,9 @@ class SqlStore:
         connection.executemany(
             "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
             [
-                (field, msgspec.json.encode(value).decode())
-                for field, value in batch.transaction.fields.items()
-                if field in _FIELDS
+                (field, msgspec.json.encode(getattr(batch.transaction, field)).decode())
+                for field in _FIELDS
+                if field in batch.transaction.fields or field in batch.unsaved.fields
             ],
         )
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from fabricpulse.remediation.receiver.model import State
 from fabricpulse.remediation.receiver.payload import DeadLetter
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.transaction import COLLECTIONS, Transaction
 
 
 class StoreError(Exception):
@@ -24,11 +24,34 @@ class Delivery:
 
 
 @dataclass
+class Unsaved:
+    """Keys of entries, and fields, that changed since the last commit without a line in the journal."""
+
+    entries: dict[str, set[str]] = field(default_factory=dict)
+    fields: set[str] = field(default_factory=set)
+    since: float = 0.0
+
+    def add(self, transaction: Transaction, now: float) -> None:
+        """Remembers the changes of a transaction that is applied and not committed. Agents are never saved."""
+        for name in COLLECTIONS:
+            put, removed = transaction.changed(name)
+            if name != "agents" and (put or removed):
+                self.entries.setdefault(name, set()).update(put, removed)
+        self.fields |= transaction.fields.keys()
+        if self and not self.since:
+            self.since = now
+
+    def __bool__(self) -> bool:
+        return bool(self.entries or self.fields)
+
+
+@dataclass
 class Batch:
-    """One commit: all of it or nothing."""
+    """One commit: all of it or nothing. unsaved : what earlier transactions changed and did not commit."""
 
     transaction: Transaction
     at: float
+    unsaved: Unsaved = field(default_factory=Unsaved)
     deliveries: list[Delivery] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
 

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.remediation import metrics
@@ -24,12 +25,10 @@ from fabricpulse.remediation.receiver.transaction import Transaction
 
 log = get_logger(__name__)
 
+PATH = "/api/v1/alertmanager"
 MAX_BODY = 64 << 20
-# Bytes of bodies in memory, and bodies being worked on; more are answered 503, and Alertmanager sends them again.
-_MAX_BYTES_AT_ONCE = 256 << 20
+# Bodies being worked on; more are answered 503, and Alertmanager sends them again.
 _MAX_AT_ONCE = 512
-# A sender that is slower than this is answered 503: half-sent bodies must not pile up.
-_BODY_TIMEOUT_S = 10.0
 # Below this a body is parsed in less time than handing it to a thread takes.
 _INLINE_BYTES = 32 << 10
 
@@ -57,10 +56,6 @@ class IngestStatistics:
         self.seconds = Histogram()
 
 
-class _BusyError(Exception):
-    """No room for this body now."""
-
-
 class Webhook:
     """`POST /api/v1/alertmanager`. poll : set when the Alertmanagers must be asked what is active."""
 
@@ -68,56 +63,39 @@ class Webhook:
         self._loop = loop
         self._reconciler = reconciler
         self._poll = poll
-        self._bytes = 0
         self._working = 0
         self.statistics = IngestStatistics()
 
     def add(self, router: web.UrlDispatcher) -> None:
         """Adds the route."""
-        router.add_post("/api/v1/alertmanager", self._post)
+        router.add_post(PATH, self._post)
 
     async def _post(self, request: web.Request) -> web.Response:
         """200 when the body and what follows from it are durable; 400 when it is no webhook; 503 for our own faults.
 
         Never 429 or any other 4xx for a fault of ours: Alertmanager drops what is answered so.
         """
-        body = bytearray()
-        try:
-            async with asyncio.timeout(_BODY_TIMEOUT_S):
-                await self._read(request, body)
-            if self._working >= _MAX_AT_ONCE:
-                raise _BusyError
-            self._working += 1
-            try:
-                return await self._take(bytes(body))
-            finally:
-                self._working -= 1
-        except _BusyError:
+        if self._working >= _MAX_AT_ONCE:
             return self._answer(503, "busy, try again\n")
-        except TimeoutError:
-            return self._answer(503, "the body did not arrive in time, try again\n")
-        except web.HTTPRequestEntityTooLarge:
-            # It will not get smaller. The Alertmanagers are polled for what it would have said.
-            self.statistics.deliveries[413] += 1
-            self._poll.set()
-            raise
+        self._working += 1
+        try:
+            return await self._take(await request.read())
         except StoreError as error:
             log.error("delivery not accepted", reason=str(error))
             return self._answer(503, "journal unavailable, try again\n")
         finally:
-            self._bytes -= len(body)
+            self._working -= 1
 
-    async def _read(self, request: web.Request, body: bytearray) -> None:
-        """Fills `body`. What counts is what has arrived, not what the sender claims: chunked bodies claim nothing."""
-        if (request.content_length or 0) > MAX_BODY:
-            raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY, actual_size=request.content_length or 0)
-        async for block in request.content.iter_any():
-            body += block
-            self._bytes += len(block)
-            if len(body) > MAX_BODY:
-                raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY, actual_size=len(body))
-            if self._bytes > _MAX_BYTES_AT_ONCE:
-                raise _BusyError
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Counts a body that is too large. It will not get smaller: the Alertmanagers are polled for its alerts."""
+        try:
+            return await handler(request)
+        except web.HTTPRequestEntityTooLarge:
+            if request.path == PATH:
+                self.statistics.deliveries[413] += 1
+                self._poll.set()
+            raise
 
     async def _take(self, body: bytes) -> web.Response:
         received_at = self._loop.clock()

@@ -1,0 +1,74 @@
+"""Every number and text of a report has a bound, and what a process claims is cut to it."""
+
+import msgspec
+import pytest
+from tests.unit.remediation.world import World
+
+from fabricpulse.remediation.node.journal import NodeJournal
+from fabricpulse.remediation.node.survey import Survey, bytes_elsewhere, nics_of
+from fabricpulse.remediation.protocol import (
+    MAX_GENERATION,
+    MAX_HELD_GENERATION,
+    DesiredNic,
+    DesiredState,
+    Report,
+)
+from fabricpulse.remediation.receiver.model import Held
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"held": {"rail0": {"desired": "avoid", "generation": 10**30}}},
+        {"held": {"rail0": {"desired": "avoid", "generation": MAX_HELD_GENERATION + 1}}},
+        {"held": {"rail0": {"desired": "avoid", "generation": -1}}},
+        {"held": {"rail0": {"desired": "avoid", "generation": 1.5}}},
+        {"processes": 10**30},
+        {"processes": -1},
+        {"devices": {LONG: True}},
+        {"devices": {"": True}},
+        {"devices": {f"d{i}": True for i in range(257)}},
+        {"connected": {f"d{i}": True for i in range(257)}},
+        {"health": {"rail0": "excellent"}},
+        {"results": [{"op_id": LONG, "outcome": "applied"}]},
+        {"results": [{"op_id": "o", "outcome": "applied", "message": LONG}]},
+        {"results": [{"op_id": "o", "outcome": "applied"}] * 257},
+    ],
+)
+def test_a_report_out_of_bounds_is_refused(report):
+    """One forged report with a generation of 10**30 ended the agent, also after both sides had restarted."""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(msgspec.json.encode(report), type=Report)
+
+
+def test_the_greatest_generation_of_a_report_harms_nobody(tmp_path):
+    """The receiver takes it over and decides on; the agent journals what follows, and so does a control socket."""
+    world = World()
+    world.report(["h0"], held={"rail0": Held("avoid", MAX_HELD_GENERATION)})
+    world.tick(0)
+    world.tick(11)
+    (action,) = world.pending()
+    assert action.action == "nic.restore"
+    assert MAX_HELD_GENERATION < action.generation < MAX_GENERATION
+    nic = DesiredNic("rail0", action.desired, action.generation, action.op_id)
+    desired = DesiredState(1, "v", [nic])
+    assert msgspec.json.decode(msgspec.json.encode(desired), type=DesiredState) == desired
+    journal = NodeJournal(tmp_path / "n.db")
+    journal.accept(1, [nic])
+    assert journal.desired() == {"rail0": nic}
+    journal.close()
+
+
+def test_what_a_process_claims_is_cut():
+    """Absurd answers of a control socket never make a report that the receiver refuses."""
+    flood = {"devices": [{"device": f"d{i}", "link": "up", "avoided": False} for i in range(10_000)]}
+    assert len(nics_of(flood)) == 64
+    many = Survey({str(i): {"devices": [{"device": f"d{i}-{j}"} for j in range(60)]} for i in range(100)})
+    assert len(many.devices()) == len(many.links()) == 128
+    for name in (LONG, "", "a/b", "a\nb", 7, None, "\x1b[2J"):
+        assert nics_of({"devices": [{"device": name}]}) == {}
+    for count in (10**30, -1, 1.5, "9", None, True):
+        status = {"devices": [{"device": "rail1", "sent_bytes": count, "received_bytes": 0}]}
+        assert bytes_elsewhere(status, "rail0") in (0, 1)
