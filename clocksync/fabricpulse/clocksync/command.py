@@ -63,7 +63,7 @@ def include() -> None:
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
-    help="Error and bound of a sidecar's host over time, to a .svg file, or a .png (needs fabricpulse[plot]).",
+    help="Corrections and error bound of a sidecar's host, to a .svg file, or a .png (needs fabricpulse[plot]).",
 )
 @click.option(
     "--http.config.file",

@@ -1,4 +1,4 @@
-"""Error and bound of fleet time over the last minutes, as SVG; as PNG where matplotlib is installed.
+"""Corrections and error bound of fleet time over the last minutes, as SVG; as PNG where matplotlib is installed.
 
 The SVG is written by hand: a picture for a ticket should not need a plotting library on a GPU host.
 """
@@ -17,10 +17,12 @@ _BAND = {"synchronized": "#cfe8cf", "holdover": "#f6dfb0", "disrupted": "#f2c4c4
 
 
 class HistoryPoint(msgspec.Struct, frozen=True):
-    """One step of a sidecar. age_s : before now. error_ns : fleet time minus what the fresh measurement asked for."""
+    """One round of a sidecar. age_s : before now. correction_ns : fleet time as published, minus what the new
+    correction asked for: what it changed, not how wrong fleet time was, which nobody can know.
+    """
 
     age_s: float
-    error_ns: float
+    correction_ns: float
     bound_ns: float
     rate_ppb: float
     status: str
@@ -29,7 +31,7 @@ class HistoryPoint(msgspec.Struct, frozen=True):
 def write_plot(path: Path, host: str, points: Sequence[HistoryPoint]) -> None:
     """Writes `path` (.svg or .png). Raises UserError for another ending, no history, no matplotlib, no permission."""
     if not points:
-        raise UserError(f"{host} has no history yet: wait for its first steps")
+        raise UserError(f"{host} has no history yet: wait for its first rounds")
     try:
         if path.suffix == ".svg":
             path.write_text(svg(host, points), encoding="utf-8")
@@ -42,9 +44,9 @@ def write_plot(path: Path, host: str, points: Sequence[HistoryPoint]) -> None:
 
 
 def svg(host: str, points: Sequence[HistoryPoint]) -> str:
-    """The plot as SVG text: the bound as a band of the colour of the status, the error as a line within."""
+    """The plot as SVG text: the bound as a band of the colour of the status, the corrections as a line within."""
     oldest = max(1.0, *(point.age_s for point in points))
-    top = 1.1 * max(1.0, *(max(point.bound_ns, abs(point.error_ns)) for point in points))
+    top = 1.1 * max(1.0, *(max(point.bound_ns, abs(point.correction_ns)) for point in points))
     width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
     def x(age_s: float) -> float:
@@ -58,7 +60,7 @@ def svg(host: str, points: Sequence[HistoryPoint]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
         'font-size="12">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        f'<text x="{_LEFT}" y="22" font-size="15">Fleet time on {escape(host)}: error within its bound</text>',
+        f'<text x="{_LEFT}" y="22" font-size="15">Fleet time on {escape(host)}: corrections and bound</text>',
     ]
     for older, newer in pairwise(points):
         left, right = x(older.age_s), x(newer.age_s)
@@ -72,7 +74,7 @@ def svg(host: str, points: Sequence[HistoryPoint]) -> str:
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(value)}" y2="{y(value)}" stroke="#bbbbbb" '
             f'stroke-width="0.5"/><text x="{_LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{value / scale:.3g}</text>'
         )
-    line = " ".join(f"{x(point.age_s)},{y(point.error_ns)}" for point in points)
+    line = " ".join(f"{x(point.age_s)},{y(point.correction_ns)}" for point in points)
     parts.append(f'<polyline points="{line}" fill="none" stroke="#1f4e9c" stroke-width="1.2"/>')
     parts.extend(
         f'<text x="{x(oldest * tick)}" y="{_HEIGHT - 22}" text-anchor="middle">{-oldest * tick:.0f} s</text>'
@@ -122,7 +124,7 @@ def _write_png(path: Path, host: str, points: Sequence[HistoryPoint]) -> None:
             label=None if status in named else f"bound, {status}",
         )
         named.add(status)
-    axes.plot(age, [point.error_ns / 1e3 for point in points], color="#1f4e9c", label="error")
+    axes.plot(age, [point.correction_ns / 1e3 for point in points], color="#1f4e9c", label="correction")
     axes.set(xlabel="s", ylabel="µs", title=f"Fleet time on {host}")
     axes.legend(loc="upper left")
     figure.savefig(path)

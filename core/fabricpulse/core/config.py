@@ -137,6 +137,8 @@ def _explain(message: str, kind: type, node: yaml.Node | None, name: str | None)
         what = f"unknown key {path!r}; {hint}"
     elif path:
         what = f"{path}: {what[0].lower()}{what[1:]}"
+        if choices := _choices_at(kind, path):
+            what += f"; one of {', '.join(choices)}"
     line = _line_of(node, path)
     return f"{name or 'configuration'}{f':{line}' if line else ''}: {what}"
 
@@ -162,15 +164,26 @@ def _line_of(node: yaml.Node | None, path: str) -> int | None:
     return line
 
 
-def _fields_at(kind: Any, path: str) -> list[str]:
-    """Names of the fields that the struct at `path` knows."""
+def _type_at(kind: Any, path: str) -> Any:
+    """What msgspec knows of the type at `path`; None where there is no such place."""
     info: Any = msgspec.inspect.type_info(kind)
     for key, _index in _STEP.findall(path):
         info = _descend(info, key)
         if info is None:
-            return []
-    info = _structs(info)
+            return None
+    return info
+
+
+def _fields_at(kind: Any, path: str) -> list[str]:
+    """Names of the fields that the struct at `path` knows."""
+    info = _structs(_type_at(kind, path))
     return [field.encode_name for field in info.fields] if info is not None else []
+
+
+def _choices_at(kind: Any, path: str) -> list[str]:
+    """The values that the setting at `path` can have, where its type lists them."""
+    info = _first(_type_at(kind, path), msgspec.inspect.LiteralType)
+    return [repr(value) for value in info.values] if info is not None else []
 
 
 def _descend(info: Any, key: str) -> Any:

@@ -1,12 +1,16 @@
 """ClockBound's clients map the segment once and keep it: a restart of the sidecar must not leave them behind."""
 
 import mmap
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from fabricpulse.clocksync.clock.fleet_clock import FleetClock, FleetClockParameters
 from fabricpulse.clocksync.outputs.clockbound import (
     GENERATION_OFFSET,
+    MAGIC,
     SEGMENT,
+    VERSION,
     ClockBoundData,
     ClockBoundWriter,
 )
@@ -77,4 +81,44 @@ def test_a_segment_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
     outputs.publish(page, clock.cross_timestamp(), 1_000)
     path.unlink()
     outputs.publish(page, clock.cross_timestamp(), 1_000)
-    assert Client(path).generation == 2
+    assert Client(path).generation == 4
+
+
+class RecordingMap(bytearray):
+    """Stands in for the mapping, and records what each assignment left for readers to see."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.states = [bytes(content)]
+
+    def __setitem__(self, where: Any, what: Any) -> None:
+        super().__setitem__(where, what)
+        self.states.append(bytes(self))
+
+
+def test_a_client_may_open_the_segment_in_the_middle_of_an_update(tmp_path: Path) -> None:
+    """After each write to memory: the head is whole and no generation 0; the body changes while it is odd only."""
+    path = tmp_path / "shm0"
+    writer = ClockBoundWriter(path)
+    content = path.read_bytes()
+    memory = RecordingMap(content)
+    writer._map = memory  # type: ignore[assignment]
+    for bound_ns in (100, 200, 300):
+        writer.write(data(bound_ns))
+    head, body = slice(0, GENERATION_OFFSET), slice(GENERATION_OFFSET + 2, None)
+    # All that changed was written by assignments, which are recorded: not by pack_into, which clears first.
+    assert memory.states[-1] == bytes(memory) != content
+    for before, state in pairwise(memory.states):
+        generation = int.from_bytes(state[GENERATION_OFFSET : GENERATION_OFFSET + 2], "little")
+        assert state[head] == content[head] == SEGMENT.pack(*MAGIC, SEGMENT.size, VERSION, *[0] * 10)[head]
+        assert generation != 0
+        assert state[body] == before[body] or generation % 2 == 1
+
+
+def test_a_segment_has_its_head_before_it_has_its_name(tmp_path: Path) -> None:
+    """A client that opens the new file before the first update reads "unknown", and is not refused."""
+    path = tmp_path / "shm0"
+    ClockBoundWriter(path)
+    fields = SEGMENT.unpack(path.read_bytes())
+    assert fields[:5] == (*MAGIC, SEGMENT.size, VERSION, 2)
+    assert fields[12] == 0

@@ -75,3 +75,9 @@ def refused(text: str, words: str, kind: type[Section]) -> None:
 def test_what_can_be_reached_is_accepted(text: str) -> None:
     """Addresses, names, https on its own port, a path of a proxy."""
     parse_config(text, SidecarConfig, "c.yaml")
+
+
+def test_a_wrong_kind_of_anchor_is_told_the_kinds() -> None:
+    """What can be set is part of the sentence."""
+    with pytest.raises(ConfigError, match=r"anchor\.kind: .*'gps'; one of 'none', 'reference', 'system'"):
+        parse_config("anchor: {kind: gps}", SidecarConfig, "sidecar.yaml")

@@ -1,6 +1,7 @@
 """Fleet time on one host: continuous, never backward, slew-limited, bounded; whatever corrections and clocks do."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
-from fabricpulse.core.shm.clock_page import ClockStatus
+from fabricpulse.core.shm.clock_page import ClockPageReader, ClockPageWriter, ClockStatus
 
 PARAMETERS = FleetClockParameters()
 S = 10**9
@@ -230,3 +231,19 @@ def test_a_clock_that_is_left_alone_says_holdover() -> None:
     assert after.status == ClockStatus.HOLDOVER
     assert page.drift_ppb >= clock.parameters.holdover_drift_ppb
     assert page.at(at(16.0).raw_ns).status == ClockStatus.UNKNOWN
+
+
+@pytest.mark.parametrize("years", [-56, -1, 1, 50, 146, 150, 200])
+def test_a_clock_step_of_any_size_fits_the_page(years: int, tmp_path: Path) -> None:
+    """Also one beyond 2^62 ns (146 years): the page can be written, says disrupted, and fleet time has not moved."""
+    clock = FleetClock.start(PARAMETERS, at(0, offset_ns=1_790_000_000 * S))
+    writer = ClockPageWriter(tmp_path / "clock")
+    for k in range(1, 20):
+        now = at(k / 4, offset_ns=1_790_000_000 * S, step_ns=years * 31_556_952 * S if k > 12 else 0)
+        clock.tick(now)
+        if k == 12:
+            clock.correct(now, truth(k / 4, now))
+        writer.write(clock.published(now))
+    shown = ClockPageReader(tmp_path / "clock").read().at(now.raw_ns)
+    assert shown.status == ClockStatus.DISRUPTED
+    assert abs(shown.fleet_ns - round(4.75 * S)) <= shown.bound_ns

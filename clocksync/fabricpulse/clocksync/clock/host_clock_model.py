@@ -21,6 +21,8 @@ _NS = 1_000_000_000
 TURN_NS = 400
 # One this far may be a step; what goes on in the next interval was a turn.
 STEP_NS = 20_000
+# A bound of 36 years says as much as any wider one, and sums of a few fit 64 bits.
+WIDEST_NS = 2**60
 # No daemon slews a clock faster: chronyd's limit.
 _FASTEST_PPM = 100_000
 # Maximum number of cross-timestamps in the regression (2 s). More would average the noise of readings better, which is
@@ -108,7 +110,7 @@ class HostClockModel:
         if self._known:
             self._deviations.append(abs(deviation))
             # Twice: a turn late in an interval shows in full only at the end of the next.
-            self.bound_ns = 2 * max(self._deviations)
+            self.bound_ns = min(2 * max(self._deviations), WIDEST_NS)
         self._known = True
         self._stepped = change == HostChange.STEP
         self.last = now

@@ -26,11 +26,15 @@ MAGIC = (0x414D5A4E, 0x43420200)
 VERSION = 2
 SEGMENT = struct.Struct("=IIIHH qqqq qQ Ii B7x")
 _HEAD = struct.pack("=IIIH", *MAGIC, SEGMENT.size, VERSION)
-GENERATION_OFFSET = 14
+GENERATION_OFFSET = len(_HEAD)
+_BODY = struct.Struct("=qqqq qQ Ii B7x")
+_BODY_OFFSET = GENERATION_OFFSET + 2
 # Past this age of a segment a client must not use its bound (as clockbound's own daemon has it), ns.
 VOID_AFTER_NS = 1000 * 10**9
 _NS = 10**9
 _NO_DISRUPTION_SUPPORT = 0
+# 0 would say that the segment has never been written.
+_FIRST_GENERATION = 2
 _CLOCK_MONOTONIC_COARSE = 6  # <linux/time.h>; Python has no name for it
 
 # fabricpulse -> ClockBound: unknown, synchronized, free running, disrupted.
@@ -84,7 +88,11 @@ class ClockBoundWriter:
         """
         self.path = path
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._map = reopen_mapping(path, SEGMENT.size, _HEAD) or create_mapping(path, SEGMENT.size)
+        # A new file is complete before it has its name: a client that opens it reads "unknown".
+        first = _HEAD + _FIRST_GENERATION.to_bytes(2, "little") + bytes(_BODY.size)
+        self._map = reopen_mapping(path, SEGMENT.size, _HEAD) or create_mapping(
+            path, SEGMENT.size, initial=first
+        )
         self._identity = file_identity(path)
         generation = self._map[GENERATION_OFFSET : GENERATION_OFFSET + 2]
         self._generation = int.from_bytes(generation, "little")
@@ -99,18 +107,12 @@ class ClockBoundWriter:
         self.write(from_page(page, now, coarse_ns, holdover_drift_ppb))
 
     def write(self, data: ClockBoundData) -> None:
-        """A reader sees the old segment or the new one: the generation is odd in between, and never 0 again."""
-        # It is odd already where the writer before us died in the middle.
-        odd = self._generation | 1
-        self._map[GENERATION_OFFSET : GENERATION_OFFSET + 2] = odd.to_bytes(2, "little")
-        fence()
-        SEGMENT.pack_into(
-            self._map,
-            0,
-            *MAGIC,
-            SEGMENT.size,
-            VERSION,
-            odd,
+        """A reader sees the old segment or the new one: the generation is odd in between, and never 0.
+
+        Magic, size and version are never touched: a client may open the file at any moment. And nothing is packed into
+        the mapping itself, as struct.pack_into fills its target with zeros before it packs.
+        """
+        body = _BODY.pack(
             *divmod(data.as_of_ns, _NS),
             *divmod(data.void_after_ns, _NS),
             data.bound_ns,
@@ -119,6 +121,11 @@ class ClockBoundWriter:
             data.status,
             _NO_DISRUPTION_SUPPORT,
         )
-        self._generation = 2 if odd == 0xFFFF else odd + 1
+        # It is odd already where the writer before us died in the middle.
+        odd = self._generation | 1
+        self._map[GENERATION_OFFSET : GENERATION_OFFSET + 2] = odd.to_bytes(2, "little")
+        fence()
+        self._map[_BODY_OFFSET : _BODY_OFFSET + _BODY.size] = body
+        self._generation = _FIRST_GENERATION if odd == 0xFFFF else odd + 1
         fence()
         self._map[GENERATION_OFFSET : GENERATION_OFFSET + 2] = self._generation.to_bytes(2, "little")

@@ -393,8 +393,8 @@ class Sidecar:
         shown = self._fleet_clock.page.at(now.raw_ns).fleet_ns
         self._fleet_clock.correct(now, correction)
         self._page_file.write(self._fleet_clock.published(now))
-        error_ns = shown - self._fleet_clock.target.at(now.raw_ns) if known else 0
-        self._history.add(self._fleet_clock, now, error_ns)
+        correction_ns = shown - self._fleet_clock.target.at(now.raw_ns) if known else 0
+        self._history.add(self._fleet_clock, now, correction_ns)
 
     async def _ask_neighbours(self, session: aiohttp.ClientSession) -> None:
         urls = self._neighbours.urls_of(

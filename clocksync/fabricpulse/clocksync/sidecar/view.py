@@ -24,7 +24,7 @@ _HISTORY = 3600
 @dataclass(frozen=True)
 class _Point:
     at_s: float
-    error_ns: int
+    correction_ns: int
     bound_ns: int
     rate_ppb: float
     status: str
@@ -36,12 +36,14 @@ class SidecarHistory:
 
     _points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_HISTORY))
 
-    def add(self, clock: FleetClock, now: CrossTimestamp, error_ns: int) -> None:
-        """Remembers a round. error_ns : what was shown minus what the fresh correction asks for."""
+    def add(self, clock: FleetClock, now: CrossTimestamp, correction_ns: int) -> None:
+        """Remembers a round. correction_ns : what was published minus what the new correction asks for."""
         page = clock.page
         bound_ns = page.at(now.raw_ns).bound_ns
         rate_ppb = clock.rate_ppt * 1e-3
-        self._points.append(_Point(time.monotonic(), error_ns, bound_ns, rate_ppb, page.status.name.lower()))
+        self._points.append(
+            _Point(time.monotonic(), correction_ns, bound_ns, rate_ppb, page.status.name.lower())
+        )
 
     def document(self) -> list[dict[str, Any]]:
         """As `fabricpulse.clocksync.plot.HistoryPoint`s, oldest first."""
@@ -49,7 +51,7 @@ class SidecarHistory:
         return [
             {
                 "age_s": now - p.at_s,
-                "error_ns": p.error_ns,
+                "correction_ns": p.correction_ns,
                 "bound_ns": p.bound_ns,
                 "rate_ppb": p.rate_ppb,
                 "status": p.status,
