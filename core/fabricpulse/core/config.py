@@ -9,7 +9,7 @@ import difflib
 import math
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import yaml
@@ -21,6 +21,9 @@ T = TypeVar("T", bound="Section")
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of every configuration section: immutable, keyword only, unknown keys refused."""
+
+    # A key without a value (`tls_server_config:`) stands for its default, as Go's YAML has it.
+    NULL_IS_DEFAULT: ClassVar[bool] = False
 
     def validate(self) -> None:
         """Checks that need more than one field; raises ValueError with one clause ("a must be below b")."""
@@ -86,12 +89,22 @@ def _refuse_duplicates(node: yaml.Node | None, name: str) -> None:
 
 
 def _convert(data: dict[str, Any], kind: type[T], node: yaml.Node | None, name: str | None) -> T:
+    if kind.NULL_IS_DEFAULT:
+        data = _without_nulls(data)
     try:
         config = msgspec.convert(data, kind, strict=True)
         _validate_tree(config, "")
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), kind, node, name)) from error
     return config
+
+
+def _without_nulls(data: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_nulls(value) if isinstance(value, dict) else value
+        for key, value in data.items()
+        if value is not None
+    }
 
 
 def _validate_tree(value: Any, path: str) -> None:

@@ -56,7 +56,7 @@ def test_a_client_at_its_limit_drops_its_own() -> None:
     body, entry = connect(table, "greedy", 2.0)
     table.enter(entry, Phase.BODY, 2.0)
     for expected in (head, body, idle):
-        assert not expected.reason
+        assert expected.reason == ""
         _, entry = connect(table, "greedy", 3.0)
         table.enter(entry, Phase.ACTIVE, 3.0)
         assert expected.reason == "client_limit"

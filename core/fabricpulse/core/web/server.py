@@ -20,12 +20,13 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.formats import TextFormat, accepts_gzip, negotiate
 from fabricpulse.core.metrics.process import process_metrics
+from fabricpulse.core.web.authentication import authentication_middleware
 from fabricpulse.core.web.connections import Connections
 from fabricpulse.core.web.limits import Limits, connections_for, raise_file_limit
 from fabricpulse.core.web.listeners import bind, own_address, reached_at, systemd_sockets
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.request_guard import RequestGuard
-from fabricpulse.core.web.toolkit import WebConfig, authentication_middleware
+from fabricpulse.core.web.toolkit import WebConfig
 
 log = get_logger(__name__)
 

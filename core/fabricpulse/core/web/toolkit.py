@@ -1,102 +1,33 @@
-"""TLS and basic authentication from a file in the format of the Prometheus exporter toolkit.
+"""The exporter-toolkit file in force: read again when it or a certificate changes.
 
-The file is looked at again on each request and each handshake, so that certificates and passwords rotate without a
-restart; a file that has become unreadable keeps the old settings in force and is logged.
+The file is looked at on each request and each handshake, so that certificates and passwords rotate without a restart; a
+file that has become unreadable keeps the old settings in force and is logged.
 """
 
-import asyncio
-import base64
-import binascii
-import re
+import os
 import ssl
 from pathlib import Path
-from typing import Literal
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
-from fabricpulse.core.config import Section, load_config
+from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.files import FileStamp
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.web.toolkit_file import TlsServerConfig, WebFile
+
+__all__ = ["WebConfig", "WebFile"]
 
 log = get_logger(__name__)
 
-ClientAuth = Literal[
-    "NoClientCert",
-    "RequestClientCert",
-    "RequireAnyClientCert",
-    "VerifyClientCertIfGiven",
-    "RequireAndVerifyClientCert",
-]
-
-_TLS_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
-_BCRYPT = re.compile(r"^\$2[abxy]\$\d\d\$[./A-Za-z0-9]{53}$")
-
-
-class TlsServerConfig(Section, frozen=True):
-    """`tls_server_config` of the exporter toolkit.
-
-    cert_file, key_file : PEM, relative to the folder of this file; without them plain HTTP is served.
-    client_auth_type : whether clients must show a certificate. client_ca_file : PEM of the authorities whose client
-    certificates count. client_allowed_sans : names of which a client certificate must have one; empty: any.
-    min_version, max_version : of TLS.
-    """
-
-    cert_file: str = ""
-    key_file: str = ""
-    client_auth_type: ClientAuth = "NoClientCert"
-    client_ca_file: str = ""
-    client_allowed_sans: tuple[str, ...] = ()
-    min_version: Literal["TLS12", "TLS13"] = "TLS12"
-    max_version: Literal["TLS12", "TLS13"] = "TLS13"
-
-    def validate(self) -> None:
-        if bool(self.cert_file) != bool(self.key_file):
-            raise ValueError("cert_file and key_file are needed together")
-        if self.min_version > self.max_version:
-            raise ValueError("min_version is above max_version")
-        if self.client_auth_type.endswith(("IfGiven", "AndVerifyClientCert")) and not self.client_ca_file:
-            raise ValueError(f"client_auth_type {self.client_auth_type} needs client_ca_file")
-        if self.client_auth_type in ("RequestClientCert", "RequireAnyClientCert"):
-            raise ValueError(
-                f"client_auth_type {self.client_auth_type} is not offered: it lets any certificate in; "
-                "use RequireAndVerifyClientCert"
-            )
-        if self.client_allowed_sans and self.client_auth_type != "RequireAndVerifyClientCert":
-            raise ValueError("client_allowed_sans needs client_auth_type RequireAndVerifyClientCert")
-
-
-class HttpServerConfig(Section, frozen=True):
-    """`http_server_config` of the exporter toolkit.
-
-    http2 : accepted for the sake of shared files; this server speaks HTTP/1.1. headers : added to every response.
-    """
-
-    http2: bool = True
-    headers: dict[str, str] = {}
-
-
-class WebFile(Section, frozen=True):
-    """The file of --web.config.file, in the format of the Prometheus exporter toolkit; changes count at once.
-
-    basic_auth_users : user -> bcrypt hash of the password; empty: no password is asked for.
-    """
-
-    tls_server_config: TlsServerConfig = TlsServerConfig()
-    http_server_config: HttpServerConfig = HttpServerConfig()
-    basic_auth_users: dict[str, str] = {}
-
-    def validate(self) -> None:
-        for user, hashed in self.basic_auth_users.items():
-            if not _BCRYPT.match(hashed):
-                raise ValueError(
-                    f"the password of user {user!r} must be a bcrypt hash (htpasswd -nBC 10 {user})"
-                )
-
-    @property
-    def tls(self) -> TlsServerConfig | None:
-        """The TLS settings, or None for plain HTTP."""
-        return self.tls_server_config if self.tls_server_config.cert_file else None
+_OLDEST = ssl.TLSVersion.TLSv1_2
+_TLS_VERSIONS = {"TLS10": _OLDEST, "TLS11": _OLDEST, "TLS12": _OLDEST, "TLS13": ssl.TLSVersion.TLSv1_3}
+_CURVES = {
+    "CurveP256": "prime256v1",
+    "CurveP384": "secp384r1",
+    "CurveP521": "secp521r1",
+    "X25519": "X25519",
+}
 
 
 class WebConfig:
@@ -105,14 +36,15 @@ class WebConfig:
     def __init__(self, path: Path, content: WebFile) -> None:
         self.path = path
         self.content = content
-        self._stamp = _stamp(path, content)
+        self._stamps = _stamps(path, content)
         self._context = self._new_context(content.tls) if content.tls else None
-        self._accepted: set[tuple[str, str, str]] = set()
 
     @classmethod
     def load(cls, path: Path) -> "WebConfig":
         """Raises ConfigError when the file or a certificate that it names cannot be used."""
-        return cls(path, load_config(path, WebFile))
+        config = cls(path, load_config(path, WebFile))
+        config._log_not_honoured()
+        return config
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """The listener's TLS context, or None for plain HTTP. Each handshake moves on to the newest certificates."""
@@ -121,41 +53,15 @@ class WebConfig:
             self._context.sni_callback = self._on_handshake
         return self._context
 
-    def _on_handshake(self, handshake: ssl.SSLSocket | ssl.SSLObject, *_: object) -> None:
-        self.refresh()
-        if self._context is not None:
-            handshake.context = self._context
-
-    def _new_context(self, tls: TlsServerConfig) -> ssl.SSLContext:
-        """A fresh one each time: a key that does not fit must not spoil the context in use, and a client authority
-        that was taken off the list must not stay trusted."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = _TLS_VERSIONS[tls.min_version]
-        context.maximum_version = _TLS_VERSIONS[tls.max_version]
-        try:
-            context.load_cert_chain(self._resolve(tls.cert_file), self._resolve(tls.key_file))
-            if tls.client_auth_type != "NoClientCert":
-                context.load_verify_locations(self._resolve(tls.client_ca_file))
-                required = tls.client_auth_type == "RequireAndVerifyClientCert"
-                context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
-        except OSError as error:  # ssl.SSLError is one
-            raise ConfigError(
-                f"{self.path}: cannot load the certificates that tls_server_config names: {error}"
-            ) from error
-        return context
-
-    def _resolve(self, name: str) -> Path:
-        return self.path.parent / name
-
     def refresh(self) -> None:
         """Reads the file and its certificates again if they have changed; keeps the old settings if they are bad.
 
         Whether a client certificate is asked for, and whether there is TLS at all, stay as at the start.
         """
-        stamp = _stamp(self.path, self.content)
-        if stamp == self._stamp:
+        stamps = _stamps(self.path, self.content)
+        if stamps == self._stamps:
             return
-        self._stamp = stamp
+        self._stamps = stamps
         try:
             content = load_config(self.path, WebFile)
             old, new = self.content.tls, content.tls
@@ -170,90 +76,88 @@ class WebConfig:
             log.error("web configuration cannot be used, the old one stays in force", error=str(error))
             return
         self.content, self._context = content, context
-        self._accepted.clear()
-        self._stamp = _stamp(self.path, content)
+        self._stamps = _stamps(self.path, content)
         log.info("web configuration read again", file=str(self.path))
+        self._log_not_honoured()
 
     async def add_headers(self, _: web.Request, response: web.StreamResponse) -> None:
         """Adds what `http_server_config` lists to any response, errors included."""
-        response.headers.update(self.content.http_server_config.headers)
+        response.headers.update(self.content.http_server_config.response_headers)
 
-    def allows(self, authorization: str | None) -> bool:
-        """Whether an Authorization header holds a known user and password.
+    def _on_handshake(self, handshake: ssl.SSLSocket | ssl.SSLObject, *_: object) -> None:
+        self.refresh()
+        if self._context is not None:
+            handshake.context = self._context
 
-        bcrypt is slow on purpose: call it off the event loop.
-        """
-        credentials = _basic_credentials(authorization)
-        if credentials is None:
-            return False
-        user, password = credentials
-        hashed = self.content.basic_auth_users.get(user)
-        # A scraper comes every few seconds with the same pair. The hash is part of the key, so that a password that
-        # was checked while the file changed is not accepted for longer than the file says.
-        if hashed is not None and (user, password, hashed) in self._accepted:
-            return True
-        # An unknown user costs as much time as a wrong password, so that timing tells no user names.
-        candidate = hashed or next(iter(self.content.basic_auth_users.values()))
-        import bcrypt  # 1 MB that a daemon without passwords need not have
+    def _log_not_honoured(self) -> None:
+        for sentence in self.content.tls_server_config.not_honoured():
+            log.warning("web configuration is not honoured in full", file=str(self.path), setting=sentence)
 
+    def _new_context(self, tls: TlsServerConfig) -> ssl.SSLContext:
+        """A fresh one each time: a key that does not fit must not spoil the context in use, and a client authority
+        that was taken off the list must not stay trusted."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = _TLS_VERSIONS[tls.min_version]
+        context.maximum_version = _TLS_VERSIONS[tls.max_version]
         try:
-            good = bcrypt.checkpw(password.encode(), candidate.encode())
-        except ValueError:  # longer than bcrypt's 72 bytes
-            return False
-        if good and hashed is not None:
-            self._accepted.add((user, password, hashed))
-            return True
-        return False
+            self._load_pair(context, tls)
+            if tls.verifies_clients:
+                self._load_authorities(context, tls)
+                required = tls.requires_client_certificate
+                context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+            self._choose(context, tls)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise ConfigError(
+                f"{self.path}: cannot load the certificates that tls_server_config names: {error}"
+            ) from error
+        return context
+
+    def _load_pair(self, context: ssl.SSLContext, tls: TlsServerConfig) -> None:
+        if tls.cert_file and tls.key_file:
+            context.load_cert_chain(
+                self._resolve(tls.cert_file), self._resolve(tls.key_file), password=_no_passphrase
+            )
+            return
+        # OpenSSL loads pairs from files only: one in memory, which no other user can open.
+        with os.fdopen(os.memfd_create("pem", os.MFD_CLOEXEC), "w+b") as file:
+            for name, text in ((tls.cert_file, tls.cert), (tls.key_file, tls.key)):
+                file.write(self._resolve(name).read_bytes() if name else text.encode())
+                file.write(b"\n")
+            file.flush()
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=_no_passphrase)
+
+    def _load_authorities(self, context: ssl.SSLContext, tls: TlsServerConfig) -> None:
+        if tls.client_ca_file:
+            context.load_verify_locations(self._resolve(tls.client_ca_file))
+        elif tls.client_ca:
+            context.load_verify_locations(cadata=tls.client_ca)
+        else:
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+
+    @staticmethod
+    def _choose(context: ssl.SSLContext, tls: TlsServerConfig) -> None:
+        if tls.openssl_ciphers:
+            context.set_ciphers(":".join(tls.openssl_ciphers))
+        elif tls.cipher_suites:
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if tls.prefer_server_cipher_suites:
+            context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+        else:
+            context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+        if len(tls.curve_preferences) == 1:
+            context.set_ecdh_curve(_CURVES[tls.curve_preferences[0]])
+
+    def _resolve(self, name: str) -> Path:
+        return self.path.parent / name
 
 
-def _basic_credentials(authorization: str | None) -> tuple[str, str] | None:
-    scheme, _, value = (authorization or "").partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
-        return None
-    return (user, password) if colon else None
+def _no_passphrase() -> str:
+    """Instead of OpenSSL's question on the terminal, which a daemon would wait for."""
+    raise ValueError("the key is encrypted; give it without a passphrase")
 
 
-def _stamp(path: Path, content: WebFile) -> tuple[int, ...]:
-    """Identities and times of the file and of the certificates that it names: another stamp means new content."""
+def _stamps(path: Path, content: WebFile) -> tuple[FileStamp, ...]:
+    """Of the file and of the certificates that it names."""
     tls = content.tls_server_config
-    stamp: list[int] = []
-    for file in [path, *(path.parent / n for n in (tls.cert_file, tls.key_file, tls.client_ca_file) if n)]:
-        try:
-            status = file.stat()
-            stamp += status.st_ino, status.st_mtime_ns, status.st_size
-        except OSError:
-            stamp.append(-1)
-    return tuple(stamp)
-
-
-def authentication_middleware(config: WebConfig) -> Middleware:
-    """Asks for a password if the file has users; checks the client certificate's names if it lists any."""
-
-    @web.middleware
-    async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        config.refresh()
-        return await _refusal(config.content, config, request) or await handler(request)
-
-    return authenticate
-
-
-async def _refusal(content: WebFile, config: WebConfig, request: web.Request) -> web.Response | None:
-    allowed = content.tls_server_config.client_allowed_sans
-    if allowed and not _has_allowed_name(request, allowed):
-        return web.Response(status=403, text="client certificate is not on the list\n")
-    if content.basic_auth_users:
-        header = request.headers.get("Authorization")
-        if not await asyncio.to_thread(config.allows, header):
-            challenge = {"WWW-Authenticate": 'Basic realm="fabricpulse"'}
-            return web.Response(status=401, text="Unauthorized\n", headers=challenge)
-    return None
-
-
-def _has_allowed_name(request: web.Request, allowed: tuple[str, ...]) -> bool:
-    certificate = request.get_extra_info("peercert") or {}
-    names = {value for _, value in certificate.get("subjectAltName", ())}
-    return not names.isdisjoint(allowed)
+    names = (tls.cert_file, tls.key_file, tls.client_ca_file)
+    return tuple(FileStamp.of(file) for file in (path, *(path.parent / name for name in names if name)))
