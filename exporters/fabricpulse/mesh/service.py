@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import platform
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.event_log import EventLog
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
@@ -97,7 +94,6 @@ class MeshService:
         self.view = FleetView(config.host_name, (), (), 0, is_member=False)
         self._membership: Membership | None = None
         self._exposition = MeshExposition(self.view, config.probe.port)
-        self._build = (version("fabricpulse"), "mesh", platform.python_version())
         self._engine: native.ProbeEngine | None = None
         self._engine_host = ""
         self._running = False
@@ -358,7 +354,6 @@ class MeshService:
     async def metrics(self, text_format: TextFormat) -> bytes:
         """The exposition."""
         out = Exposition(self.config.sample_cap)
-        out.add(BUILD_INFO, self._build, 1)
         self._exposition.write(out, self.engine.snapshot(), self.counters)
         return out.render(text_format)
 

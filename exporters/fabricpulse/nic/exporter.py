@@ -1,14 +1,12 @@
 """The exporter put together: inventory, collectors, runner, exposition."""
 
 import asyncio
-import platform
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.metrics.common import BUILD_INFO, COLLECTOR_DURATION, COLLECTOR_SUCCESS
+from fabricpulse.core.metrics.common import COLLECTOR_DURATION, COLLECTOR_SUCCESS
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.hostinfo.device_filter import DeviceFilter
@@ -66,7 +64,6 @@ class NicExporter:
         boot_id: str = "",
     ) -> None:
         self._config = config
-        self._build = (version("fabricpulse"), "nic", platform.python_version())
         self._sources = sources if sources is not None else host_sources()
         self.errors = ReadErrors()
         self._runner = Runner(config.stall_s)
@@ -183,7 +180,6 @@ class NicExporter:
             # Copies: a thread that was given up may still be writing.
             for family, more in list(sink.lines.items()):
                 lines.setdefault(family, []).extend(more[:])
-        exposition.add(BUILD_INFO, self._build, 1)
         names = ["inventory", *(collector.name for collector in self.collectors)]
         for name in names:
             exposition.add(COLLECTOR_DURATION, (name,), round(outcome.duration_s.get(name, 0.0), 6))

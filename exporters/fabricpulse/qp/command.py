@@ -36,7 +36,7 @@ def command(options: DaemonOptions) -> None:
 async def _run(life: Lifetime, config: QpConfig, options: DaemonOptions) -> None:
     ensure_run_dir()
     exporter = Exporter(config)
-    server = WebServer("fabricpulse qp exporter", life, exporter.scrape, options.web)
+    server = WebServer("fabricpulse qp", life, exporter.scrape, options.web)
     await server.start()
     try:
         async with supervised(life) as tasks:

@@ -58,11 +58,11 @@ def scraping(tools: Tools, folder: Path, targets: dict[str, str]) -> Iterator[st
 
 async def stored(url: str, job: str) -> dict[Series, str]:
     """Series of a job without the labels of the target -> value."""
+    # Not those of the server itself, which /plain does not have.
+    names = '__name__=~"fabricpulse_.+",__name__!~"fabricpulse_(build|http)_.+"'
     async with (
         aiohttp.ClientSession() as session,
-        session.get(
-            f"{url}/api/v1/query", params={"query": f'{{job="{job}",__name__=~"fabricpulse_.+"}}'}
-        ) as answer,
+        session.get(f"{url}/api/v1/query", params={"query": f'{{job="{job}",{names}}}'}) as answer,
     ):
         result: list[dict[str, Any]] = json.loads(await answer.text())["data"]["result"]
     return {

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import aiohttp
@@ -25,6 +26,7 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.web.listeners import parse_address
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.server import MetricsSource, WebServer
+from fabricpulse.core.web.server_metrics import component_of
 from fabricpulse.core.web.toolkit import WebConfig
 
 BODY = b"fabricpulse_x 1\n"
@@ -70,6 +72,20 @@ async def test_metrics_plain_and_compressed() -> None:
         session.get(f"http://{address}/metrics") as response,
     ):
         assert (await response.read()).startswith(BODY)
+
+
+async def test_every_daemon_tells_of_itself() -> None:
+    """Which fabricpulse it is, and how its server fares; counters are there at 0 before anything has happened."""
+    async with serving() as address, aiohttp.ClientSession() as session:
+        for _ in range(2):
+            async with session.get(f"http://{address}/metrics") as response:
+                text = await response.text()
+    assert f'fabricpulse_build_info{{version="{version("fabricpulse")}",component="test",' in text
+    assert 'fabricpulse_http_connections{phase="active"} 1\n' in text
+    assert 'fabricpulse_http_responses_total{code="200"} 1\n' in text
+    assert 'fabricpulse_http_responses_total{code="401"} 0\n' in text
+    assert 'fabricpulse_http_connections_closed_total{reason="head_timeout"} 0\n' in text
+    assert component_of("fabricpulse clocksync sidecar") == "clocksync-sidecar"
 
 
 async def test_health_readiness_landing() -> None:

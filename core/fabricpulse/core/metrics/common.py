@@ -43,6 +43,35 @@ RELOAD_TIME = MetricSpec(
     "When the configuration in force was loaded, in seconds since 1970.",
 )
 
+HTTP_CONNECTIONS = MetricSpec(
+    "fabricpulse_http_connections",
+    "gauge",
+    "Connections to this daemon by what they wait for: handshake, request head or body, active (the answer), idle.",
+    ("phase",),
+)
+HTTP_CLOSED = MetricSpec(
+    "fabricpulse_http_connections_closed_total",
+    "counter",
+    "Connections that this daemon has ended or refused, by reason: who was late, or had to make room.",
+    ("reason",),
+)
+HTTP_RESPONSES = MetricSpec(
+    "fabricpulse_http_responses_total",
+    "counter",
+    "Responses of this daemon by status code; 401 and 403 are requests without valid credentials.",
+    ("code",),
+)
+HTTP_REQUEST_BYTES = MetricSpec(
+    "fabricpulse_http_request_bytes",
+    "gauge",
+    "Bytes of requests that are in memory because they have not been answered yet.",
+)
+HTTP_ACCEPT_FAILURES = MetricSpec(
+    "fabricpulse_http_accept_failures_total",
+    "counter",
+    "Connections that could not be accepted because the process had no file descriptor left.",
+)
+
 METRICS = (
     BUILD_INFO,
     EXPORTER_SERIES,
@@ -51,4 +80,9 @@ METRICS = (
     COLLECTOR_SUCCESS,
     RELOAD_SUCCESSFUL,
     RELOAD_TIME,
+    HTTP_CONNECTIONS,
+    HTTP_CLOSED,
+    HTTP_RESPONSES,
+    HTTP_REQUEST_BYTES,
+    HTTP_ACCEPT_FAILURES,
 )

@@ -138,11 +138,12 @@ class Exposition:
             family = self._families[spec.name] = (spec, [])
         return family[1]
 
-    def render(self, text_format: TextFormat = TextFormat.PLAIN) -> bytes:
+    def render(self, text_format: TextFormat = TextFormat.PLAIN, *, count_samples: bool = True) -> bytes:
         """The text, with the cap applied to whole metrics (a histogram stays or goes as one).
 
         Only what describes a family depends on the format, so that it costs nothing per sample. `text_format.end` is
-        left to whoever joins the parts of an answer.
+        left to whoever joins the parts of an answer. count_samples : tell how many samples there are and were dropped;
+        one part of an answer does.
         """
         parts: list[str] = []
         room = self._cap
@@ -160,6 +161,8 @@ class Exposition:
             if kept:
                 parts.append(_header(spec, text_format))
                 parts.extend(kept)
+        if not count_samples:
+            return "".join(parts).encode()
         parts.append(_header(EXPORTER_SERIES, text_format))
         parts.append(f"{EXPORTER_SERIES.name} {written}\n")
         parts.append(_header(EXPORTER_DROPPED, text_format))

@@ -26,6 +26,7 @@ from fabricpulse.core.web.limits import Limits, connections_for, raise_file_limi
 from fabricpulse.core.web.listeners import bind, own_address, reached_at, systemd_sockets
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.request_guard import RequestGuard
+from fabricpulse.core.web.server_metrics import server_metrics
 from fabricpulse.core.web.toolkit import WebConfig
 
 log = get_logger(__name__)
@@ -44,9 +45,11 @@ MetricsSource = Callable[[TextFormat], Awaitable[bytes]]
 class WebServer:
     """One daemon's HTTP server.
 
-    name : what the landing page calls the daemon. metrics : called on each scrape. `router` may be extended before
-    `start`; `landing_links` are (path, text) pairs for the landing page. not_ready : says why a daemon that has started
-    is not ready all the same, "" if it is. After `start` addresses says where it listens, and tls whether by HTTPS.
+    name : of the command ("fabricpulse mesh"), for the landing page and the label `component`. metrics : called on each
+    scrape. `router` may be extended before `start`; `landing_links` are (path, text) pairs for the landing page.
+    not_ready : says why a daemon that has started is not ready all the same, "" if it is. limits : those of
+    connections; made from the limit of open files otherwise. After `start` addresses says where it listens, and tls
+    whether by HTTPS.
     """
 
     def __init__(
@@ -177,7 +180,14 @@ class WebServer:
 
     async def _answer_scrape(self, request: web.Request) -> web.Response:
         text_format = negotiate(request.headers.get("Accept", ""))
-        body = b"".join((await self._metrics(text_format), process_metrics(text_format), text_format.end))
+        body = b"".join(
+            (
+                await self._metrics(text_format),
+                server_metrics(self._name, self.connections, self.responses, text_format),
+                process_metrics(text_format),
+                text_format.end,
+            )
+        )
         headers = {"Content-Type": text_format.value, "Vary": "Accept, Accept-Encoding"}
         if accepts_gzip(request.headers.get("Accept-Encoding", "")):
             # zlib lets go of the interpreter lock: a large scrape does not hold up the daemon.

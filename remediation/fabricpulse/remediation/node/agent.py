@@ -7,15 +7,12 @@ that has just started, also while the receiver is unreachable.
 import asyncio
 import time
 from contextlib import AsyncExitStack
-from importlib.metadata import version
 from pathlib import Path
-from platform import python_version
 
 import msgspec
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
@@ -93,7 +90,7 @@ class NodeAgent:
             mesh = HttpClient(self._config.mesh_client)
             resources.push_async_callback(mesh.close)
             server = WebServer(
-                "fabricpulse remediation node agent",
+                "fabricpulse remediation node",
                 self._life,
                 self._metrics,
                 options.web,
@@ -308,7 +305,6 @@ class NodeAgent:
 
     async def _metrics(self, text_format: TextFormat) -> bytes:
         out = Exposition()
-        out.add(BUILD_INFO, (version("fabricpulse"), "remediation-node", python_version()), 1)
         out.add(metrics.AGENT_CONNECTED, (), int(not self._receiver.problem))
         out.add(metrics.AGENT_PROCESSES, (), len(self._survey.processes))
         out.add(

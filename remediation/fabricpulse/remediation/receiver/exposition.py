@@ -2,10 +2,8 @@
 
 import time
 from collections import Counter
-from importlib.metadata import version
-from platform import python_version
 
-from fabricpulse.core.metrics.common import BUILD_INFO, RELOAD_SUCCESSFUL, RELOAD_TIME
+from fabricpulse.core.metrics.common import RELOAD_SUCCESSFUL, RELOAD_TIME
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.remediation import metrics
@@ -32,7 +30,6 @@ def expose(
     """One scrape's answer."""
     config, state, counts, now = policy.config, loop.state, loop.counts, clock()
     out = Exposition()
-    out.add(BUILD_INFO, (version("fabricpulse"), "remediation-receiver", python_version()), 1)
     out.add(RELOAD_SUCCESSFUL, (), int(reload.successful))
     out.add(RELOAD_TIME, (), reload.at)
     for action in metrics.ACTION_NAMES:
