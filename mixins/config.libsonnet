@@ -48,6 +48,8 @@
 
     // PCIe that trained below what the device can do, for this long: a slot, a riser, a firmware.
     pcieDegradedFor: '10m',
+    // Which NICs that is asked of. Slots that are slower by design: 'pci_address!~"0000:c1.*"'.
+    pcieSelector: '',
     // How long a GID that moved to another index is shown; jobs that run keep the old index.
     gidMovedWindow: '15m',
     gidInconsistentFor: '5m',
@@ -60,6 +62,83 @@
     remediationStalledSeconds: 60,
     // How long a failed remediation is shown.
     remediationFailedWindow: '15m',
+
+    // A flow is slow when its delay is this many times that of its job's quick flows, and more than this: below, queues
+    // of a switch and the noise of stamps are of the same size.
+    contentionScore: 3,
+    contentionDelaySeconds: 0.00005,
+    // Shorter than most jobs take to be noticed by people, longer than one burst.
+    contentionFor: '30s',
+    // Slow flows into one NIC that make an incast.
+    incastSenders: 3,
+    // The job's packets go another way than probes when they take this many times as long.
+    inBandRatio: 3.0,
+    inBandFor: '1m',
+    // Receive side: packets that the host did not take, a second; share of time in which memory writes stalled.
+    receiverDropsPerSecond: 10.0,
+    pcieStalledRatio: 0.3,
+    // Share of packets with the congestion mark; congestion notifications a second. Some marks are how DCQCN works.
+    ecnMarkedRatio: 0.05,
+    cnpPerSecond: 1000.0,
+    // Share of time for which a NIC is paused, or pause frames a second; a storm is most of the time.
+    pausedRatio: 0.05,
+    pauseFramesPerSecond: 1000.0,
+    pauseStormRatio: 0.5,
+    congestionFor: '1m',
+    // How much less the least used NIC of a job on a host may send than the most used one, when that sends this much.
+    imbalanceRatio: 0.4,
+    imbalanceLeastBytesPerSecond: 100000000.0,
+    imbalanceFor: '5m',
+    // Bandwidth of a job's collectives against its own hour before, and against the median of other jobs.
+    bandwidthNormalRatio: 0.8,
+    bandwidthFleetRatio: 0.6,
+    bandwidthFor: '2m',
+
+    // Gray failures as probes see them: share of packets lost, and at least so many within the window.
+    pathLossRatio: 0.005,
+    pathLossWindow: '2m',
+    pathLossLeast: 5,
+    pathDownFor: '15s',
+    pathSlowFor: '30s',
+    // From so many edges on, the NIC that they share is named instead of each.
+    sharedEdges: 3,
+    // What is promised of probes: delay (99 % of them) and loss, and the share of the time in which it must be kept.
+    sloOwdSeconds: 0.001,
+    sloLossRatio: 0.001,
+    sloTarget: 0.99,
+    sloWindow: '1h',
+
+    // A flapper that is too slow for flapThreshold: one flap in three minutes, for hours.
+    slowFlapThreshold: 6,
+    slowFlapWindow: '1h',
+    // No verdict on a NIC: nobody to probe, or the host itself was late all the time.
+    nicUnknownFor: '10m',
+    // A NIC that was there within the last hour and is gone from its bus.
+    nicGoneFor: '1m',
+    // How long errors of links and transport are shown.
+    linkErrorWindow: '15m',
+    // CRC and symbol errors within that window. A good link has none for days.
+    linkErrorThreshold: 10,
+    // Share of NICs below which a value is the odd one out, not a second fleet; and how many NICs must be there to tell.
+    oddShare: 0.2,
+    oddLeastNics: 5,
+    oddFor: '10m',
+
+    // A rank that the others wait for.
+    stragglerFor: '15s',
+
+    // A daemon that answered within the last day and is gone from discovery.
+    exporterGoneFor: '10m',
+    hostDownFor: '1m',
+    // Share of the NICs of a network that must be disconnected for the network, not the NICs, to be the news.
+    networkDownShare: 0.3,
+    networkDownLeastNics: 3,
+    // An agent that reaches no receiver, a receiver that cannot see: before the next NIC flaps.
+    agentLostFor: '2m',
+    remediationBlindSeconds: 120.0,
+    // A kill switch that somebody forgot.
+    remediationPausedFor: '4h',
+    pushFailingFor: '2m',
 
     // Severities: critical pages, warning makes a ticket, info is only shown.
     severities: {},  // by alert name, for example { FabricNicDisconnected: 'warning' }

@@ -4,9 +4,15 @@
 (import 'alerts/nic.libsonnet') +
 (import 'alerts/clock.libsonnet') +
 (import 'alerts/job.libsonnet') +
+(import 'alerts/contention.libsonnet') +
+(import 'alerts/path.libsonnet') +
+(import 'alerts/hardware.libsonnet') +
+(import 'alerts/summary.libsonnet') +
 (import 'alerts/pipeline.libsonnet') +
 (import 'rules/fabric.libsonnet') +
 (import 'rules/job.libsonnet') +
+(import 'rules/flow.libsonnet') +
+(import 'rules/slo.libsonnet') +
 (import 'dashboards/fleet.libsonnet') +
 (import 'dashboards/paths.libsonnet') +
 (import 'dashboards/job.libsonnet') +

@@ -7,6 +7,9 @@ function(config, matchers='') {
   // A series with the selectors of _config and panel, and what else is asked: series('up', 'job="x"').
   series(name, more=''):: name + if all(more) == '{}' then '' else all(more),
 
+  // What stands behind the name of a recorded series.
+  braces:: if all() == '{}' then '' else all(),
+
   // The last value that a scrape brought, also while scrapes fail: a stale series has no instant value.
   last(name, more=''):: 'last_over_time(%s[%s])' % [$.series(name, more), config.lastValueWindow],
 
@@ -14,12 +17,9 @@ function(config, matchers='') {
   nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
   linkDowns(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_port_down_transitions_total'), window],
   // Lanes times speed, of what the device can do.
-  pcieShare:: '%s / %s * %s / %s' % [
-    $.last('fabricpulse_nic_pcie_link_width_lanes'),
-    $.last('fabricpulse_nic_pcie_link_width_lanes_max'),
-    $.last('fabricpulse_nic_pcie_link_transfers_per_second'),
-    $.last('fabricpulse_nic_pcie_link_transfers_per_second_max'),
-  ],
+  pcieShare(more='')::
+    local last(name) = $.last('fabricpulse_nic_pcie_link_' + name, more);
+    '%s / %s * %s / %s' % [last('width_lanes'), last('width_lanes_max'), last('transfers_per_second'), last('transfers_per_second_max')],
   clockSynchronized:: $.last('fabricpulse_clock_synchronized'),
   clockBound:: $.last('fabricpulse_clock_error_bound_seconds'),
   // A NIC that fails once fails all its lanes: what counts is how often a lane failed on average.
@@ -27,8 +27,8 @@ function(config, matchers='') {
     '%s / sum without (state) (%s)' % [$.laneFailovers(window), $.last('fabricpulse_lanes')],
   laneFailovers(window):: 'increase(%s[%s])' % [$.series('fabricpulse_lane_failovers_total'), window],
 
-  // Quantile of a histogram, with the labels in `without` (may be empty) summed away.
-  quantile(q, name, window, without='')::
+  // Quantile of a histogram; `keep` names the labels that stay, '' keeps all.
+  quantile(q, name, window, keep='')::
     local rate = 'rate(%s[%s])' % [$.series(name + '_bucket'), window];
-    'histogram_quantile(%g, %s)' % [q, if without == '' then rate else 'sum without (%s) (%s)' % [without, rate]],
+    'histogram_quantile(%g, %s)' % [q, if keep == '' then rate else 'sum by (%s, le) (%s)' % [keep, rate]],
 }

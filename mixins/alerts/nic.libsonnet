@@ -29,6 +29,31 @@ local signals = import '../signals.libsonnet';
           'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
           { keep_firing_for: config.flapKeepFiringFor, labels: { remediate: 'nccl' } }
         ),
+        lib.alert(
+          config,
+          'FabricNicFlappingSlowly',
+          'warning',
+          'mesh',
+          '%s >= %d unless %s >= %d' % [
+            s.nicDisconnects(config.slowFlapWindow),
+            config.slowFlapThreshold,
+            s.nicDisconnects(config.flapWindow),
+            config.flapThreshold,
+          ],
+          'A NIC loses the fabric now and then, for hours.',
+          'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.slowFlapWindow + '.',
+          { keep_firing_for: config.slowFlapWindow }
+        ),
+        lib.alert(
+          config,
+          'FabricNicUnknown',
+          'warning',
+          'mesh',
+          s.last('fabricpulse_nic_state', 'state="unknown"') + ' == 1',
+          'Nobody can tell whether a NIC is connected.',
+          'The mesh has no verdict on NIC {{ $labels.device }} of {{ $labels.instance }} (network {{ $labels.network }}, {{ $value }}): no peers, or the host was late all the time.',
+          { 'for': config.nicUnknownFor }
+        ),
         // While the network is dead nothing is scraped, so the counter tells of it afterwards. The gauge tells of a host
         // that Prometheus reaches and that reaches none of the servers it needs: its pushed alerts get nowhere.
         lib.alert(
@@ -60,7 +85,7 @@ local signals = import '../signals.libsonnet';
           'FabricPcieDegraded',
           'warning',
           'nic',
-          s.pcieShare + ' < 1',
+          s.pcieShare(config.pcieSelector) + ' < 1',
           'A NIC runs on fewer PCIe lanes or at a lower PCIe speed than it can.',
           'PCIe of {{ $labels.device }} ({{ $labels.pci_address }}) on {{ $labels.instance }} gives {{ $value | humanizePercentage }} of what the NIC can take.',
           { 'for': config.pcieDegradedFor }

@@ -77,6 +77,94 @@ local signals = import '../signals.libsonnet';
           'The remediation receiver answers and does not decide.',
           'The reconciler of {{ $labels.instance }} last came round {{ $value | humanizeDuration }} ago.'
         ),
+        // Gone from discovery, too: a target that is not there any more has no `up`.
+        lib.alert(
+          config,
+          'FabricExporterGone',
+          'warning',
+          'exporter',
+          local info = 'group by (%s, instance, component) (last_over_time(%s[%%s]))' % [config.clusterLabel, s.series('fabricpulse_build_info')];
+          local key = '%s, instance, component' % config.clusterLabel;
+          'label_replace(%s, "daemon", "$1", "component", "(.*)") unless on (%s) %s unless on (%s, instance) %s == 0' % [
+            info % '1d',
+            key,
+            info % config.exporterGoneFor,
+            config.clusterLabel,
+            'max_over_time(%s[%s])' % [s.series('up', config.jobSelector), config.exporterDownFor],
+          ],
+          'A fabricpulse daemon is not scraped any more.',
+          'The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus\' targets within the last day ({{ $value }}); what it watches is not watched.'
+        ),
+        lib.alert(
+          config,
+          'FabricPushFailing',
+          'warning',
+          'mesh',
+          'increase(%s[5m]) > 0' % s.series('fabricpulse_alert_push_failures_total'),
+          'A host cannot push alerts.',
+          '{{ $labels.alertmanager }} did not take {{ $value | printf "%.0f" }} pushes of {{ $labels.instance }}: a lost NIC is told by rules only, later.',
+          { 'for': config.pushFailingFor }
+        ),
+        lib.alert(
+          config,
+          'FabricRemediationDown',
+          'critical',
+          'remediation',
+          'absent_over_time(%s[%s]) and on () count(%s)' % [
+            s.series('fabricpulse_remediation_heartbeat_age_seconds'),
+            config.noDataFor,
+            s.last('fabricpulse_remediation_agent_connected'),
+          ],
+          'The remediation receiver is gone.',
+          'There are agents, and Prometheus has had no receiver for ' + config.noDataFor + ' ({{ $value }}): no alert is acted on.'
+        ),
+        lib.alert(
+          config,
+          'FabricAgentLost',
+          'warning',
+          'remediation',
+          s.last('fabricpulse_remediation_agent_connected') + ' == 0',
+          'A remediation agent reaches no receiver.',
+          'The agent of {{ $labels.instance }} reaches no receiver ({{ $value }}): nothing can be done for jobs on this host.',
+          { 'for': config.agentLostFor }
+        ),
+        lib.alert(
+          config,
+          'FabricRemediationBlind',
+          'critical',
+          'remediation',
+          '%s > %g or %s < 0' % [
+            s.last('fabricpulse_remediation_alertmanager_age_seconds'),
+            config.remediationBlindSeconds,
+            s.last('fabricpulse_remediation_alertmanager_age_seconds'),
+          ],
+          'The remediation receiver cannot ask Alertmanager.',
+          'The receiver {{ $labels.instance }} has not learnt from all Alertmanagers what is active for {{ $value | printf "%.0f" }} s (-1: never); it restores nothing meanwhile.',
+          { 'for': config.agentLostFor }
+        ),
+        lib.alert(
+          config,
+          'FabricRemediationPaused',
+          'warning',
+          'remediation',
+          s.last('fabricpulse_remediation_paused') + ' == 1',
+          'The kill switch of remediation has been set for long.',
+          'The receiver {{ $labels.instance }} has been paused ({{ $value }}) for longer than ' + config.remediationPausedFor + '; did somebody forget it?',
+          { 'for': config.remediationPausedFor }
+        ),
+        lib.alert(
+          config,
+          'FabricRemediationRefusing',
+          'warning',
+          'remediation',
+          'sum by (%s, instance) (increase(%s[5m])) > 0' % [
+            config.clusterLabel,
+            s.series('fabricpulse_remediation_deliveries_total', 'code!~"2.."'),
+          ],
+          'The remediation receiver refuses deliveries.',
+          'The receiver {{ $labels.instance }} answered {{ $value | printf "%.0f" }} webhooks with an error: token, size or content; its log says which.',
+          { 'for': config.pushFailingFor }
+        ),
         // Always fires. Point a dead man's switch at it: when it stops, alerting is broken.
         lib.alert(
           config,

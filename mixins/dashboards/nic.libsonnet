@@ -63,7 +63,7 @@ local signals = import '../signals.libsonnet';
           ]),
         ]),
         g.row('Host', [
-          g.timeseries('PCIe', 'Lanes times speed, of what the device can take.', 'percentunit', [g.query(s.pcieShare, legend)]),
+          g.timeseries('PCIe', 'Lanes times speed, of what the device can take.', 'percentunit', [g.query(s.pcieShare(), legend)]),
           g.table('GID index that NCCL would use', 'By port; NCCL takes one index for all ports of a host.', 'none', [
             g.query(s.series('fabricpulse_nic_nccl_gid_index')),
           ], { Value: 'GID index', instance: 'host' }, ['job']),

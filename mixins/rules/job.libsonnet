@@ -3,7 +3,8 @@ local signals = import '../signals.libsonnet';
 {
   prometheusRules+:: {
     local s = signals($._config),
-    local rate(metric) = 'sum without (peer, peer_device) (rate(%s[1m]))' % s.series(metric),
+    local c = $._config.clusterLabel,
+    local rate(metric) = 'sum by (%s, instance, workload, device) (rate(%s[1m]))' % [c, s.series(metric)],
     groups+: [
       {
         name: 'fabricpulse-job.rules',
@@ -18,7 +19,7 @@ local signals = import '../signals.libsonnet';
           },
           {
             record: 'workload:fabricpulse_qp_owd_seconds:p99_5m',
-            expr: s.quantile(0.99, 'fabricpulse_qp_owd_seconds', '5m', 'device, peer, peer_device, instance'),
+            expr: s.quantile(0.99, 'fabricpulse_qp_owd_seconds', '5m', c + ', workload'),
           },
         ],
       },

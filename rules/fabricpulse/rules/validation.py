@@ -54,8 +54,12 @@ def problems_of_rules(groups: list[dict[str, Any]]) -> list[str]:
             try:
                 promql_parser.parse(rule["expr"])
             except ValueError as error:
-                found.append(f"{name}: {rule['expr']} is not PromQL: {error}")
+                found.append(f"{name}: {_shortened(rule['expr'])} is not PromQL: {error}")
     return found
+
+
+def _shortened(expression: str) -> str:
+    return expression if len(expression) <= 200 else f"{expression[:200]}…"
 
 
 def is_duration(text: str) -> bool:
@@ -172,6 +176,7 @@ def _runbook_pattern(value: Any, _context: Context) -> str | None:
 _BY_NAME: dict[str, Check] = {
     "selector": _selector,
     "jobSelector": _selector,
+    "pcieSelector": _selector,
     "disabledAlerts": _alert_names,
     "severities": _severities,
     "extraLabels": _labels,

@@ -26,7 +26,11 @@ def required() -> dict[str, str]:
         *(line for extra in PROJECT["optional-dependencies"].values() for line in extra),
     ]
     names = [re.split(r"[<>=\[; ]", line, maxsplit=1)[0] for line in lines]
-    return {MODULES.get(name, name.replace("-", "_")): name for name in names if name != PROJECT["name"]}
+    return {
+        MODULES.get(name, name.replace("-", "_")): name
+        for name in names
+        if not name.startswith(PROJECT["name"])
+    }
 
 
 def imported() -> set[str]:

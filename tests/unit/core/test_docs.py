@@ -9,6 +9,7 @@ import pytest
 
 from fabricpulse.core.cli import cli
 from fabricpulse.core.metrics.catalogue import load_catalogue
+from fabricpulse.rules.mixin import compile_mixin
 
 ROOT = Path(__file__).parents[3]
 PAGES = [
@@ -47,11 +48,11 @@ def test_commands(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.parent.name == "runbooks"], ids=name_of)
 def test_metrics(page: Path) -> None:
-    """Each metric that a runbook sends people to is exported."""
-    catalogue = load_catalogue()
-    named = set(re.findall(r"\bfabricpulse_[a-z0-9_]+", page.read_text()))
+    """Each metric that a runbook sends people to is exported or recorded."""
+    recorded = {rule["record"] for group in compile_mixin().rules for rule in group["rules"]}
+    named = set(re.findall(r"(?:[a-z_]+:)?\bfabricpulse_[a-z0-9_]+(?::[a-z0-9_]+)?", page.read_text()))
 
-    assert {name for name in named if name not in catalogue} == set()
+    assert named <= {*load_catalogue(), *recorded}
 
 
 def test_make_targets() -> None:

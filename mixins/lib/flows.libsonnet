@@ -1,0 +1,80 @@
+// Expressions on flows: all queue pairs (or sockets) of one job from one NIC to another. What several alerts need is
+// recorded (rules/flow.libsonnet): over a large fleet each of these takes long. Alerts on it have a `for`, beside which
+// the lag of one evaluation does not count.
+local signals = import '../signals.libsonnet';
+function(config) {
+  local s = signals(config),
+  local c = config.clusterLabel,
+  local flow = '%s, instance, workload, device, peer, peer_device' % c,
+  local job = '%s, workload' % c,
+  local recorded(name) = name + s.braces,
+  local sum(name) = 'sum by (%s) (rate(%s[1m]))' % [flow, s.series(name)],
+
+  local delay = recorded('flow:fabricpulse_qp_owd_seconds:p50_1m'),
+  local floor = recorded('flow:fabricpulse_qp_owd_seconds:p10_1m'),
+  local score = recorded('flow:fabricpulse_qp_owd_seconds:contention_score'),
+  local rate = recorded('flow:fabricpulse_qp_sent_bytes:rate1m'),
+  local congested = recorded('flow:fabricpulse_qp:congestion_signs'),
+
+  // What is recorded.
+  // Quantile of the one-way delay of each flow's chunks, s.
+  delayQuantile(q)::
+    'histogram_quantile(%g, sum by (%s, le) (rate(%s[1m])))' % [q, flow, s.series('fabricpulse_qp_owd_seconds_bucket')],
+  sentRate:: sum('fabricpulse_qp_sent_bytes_total'),
+  // By how much a flow is slower than the quick quarter of its job's flows: the size of messages cancels.
+  contentionScore:: '%(delay)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(delay)s)' % { delay: delay, job: job },
+  // 1 for a flow that is marked, resends, or has less bandwidth than its job's median flow or itself in the hour before.
+  congestionSigns:: 'group by (%(flow)s) (%(marked)s > 0 or %(resent)s > 0 or %(rate)s < on (%(job)s) group_left () (0.9 * quantile by (%(job)s) (0.5, %(rate)s)) or %(rate)s < 0.9 * quantile_over_time(0.5, %(rate)s[1h] offset 2m))' % {
+    flow: flow,
+    job: job,
+    rate: rate,
+    marked: sum('fabricpulse_qp_ecn_marked_total'),
+    resent: sum('fabricpulse_qp_retransmits_total'),
+  },
+
+  // What alerts are made of.
+  slow:: '(%s > %g and on (%s) %s > %g)' % [score, config.contentionScore, flow, delay, config.contentionDelaySeconds],
+  contended:: '%s and on (%s) %s' % [$.slow, flow, congested],
+
+  // The probes' delay between the same NICs, the slower direction of the two, s. The edge's own labels say peer ->
+  // device; swapped they say device -> peer. `instance` is the host's name (deploy/prometheus.yml).
+  local owd = s.last('fabricpulse_edge_owd_seconds', 'quantile="0.5"'),
+  local edge = '%s, instance, device, peer, peer_device' % c,
+  local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.*)")' % [expr, to, from],
+  local swapped =
+    move(move(move(move(move(move(owd, 'was_instance', 'instance'), 'was_device', 'device'), 'instance', 'peer'), 'device', 'peer_device'), 'peer', 'was_instance'), 'peer_device', 'was_device'),
+  local probes = 'max by (%s) (%s or %s)' % [edge, owd, swapped],
+
+  // The fastest chunks of a flow are far slower than its siblings' and than probes, and nothing says congestion.
+  inBandSlower:: '(%(floor)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(floor)s) > %(factor)g and on (%(flow)s) %(floor)s > %(least)g and on (%(edge)s) %(floor)s > on (%(edge)s) group_left () (%(ratio)g * %(probes)s)) unless on (%(flow)s) %(congested)s' % {
+    floor: floor,
+    job: job,
+    factor: config.contentionScore,
+    flow: flow,
+    edge: edge,
+    least: config.contentionDelaySeconds,
+    ratio: config.inBandRatio,
+    probes: probes,
+    congested: congested,
+  },
+
+  collectiveBandwidth:: 'avg by (%s, workload, collective) (%s > 0)' % [c, s.last('fabricpulse_collective_bandwidth_bytes_per_second')],
+
+  // Against the median of at least three jobs whose messages are of the same class of size.
+  local size = 'sum by (%(c)s, workload, collective) (rate(%(bytes)s[5m])) / sum by (%(c)s, workload, collective) (rate(%(operations)s[5m]))' % {
+    c: c,
+    bytes: s.series('fabricpulse_collective_bytes_total'),
+    operations: s.series('fabricpulse_collective_operations_total'),
+  },
+  local classes = [['small', 0, 1e6], ['medium', 1e6, 1e8], ['large', 1e8, 1e15]],
+  local class(name, low, high) =
+    local jobs = '(%s and on (%s, workload, collective) (%s >= %d < %d))' % [$.collectiveBandwidth, c, size, low, high];
+    local group = '%s, collective' % c;
+    'label_replace(%(jobs)s / on (%(group)s) group_left quantile by (%(group)s) (0.5, %(jobs)s) < %(ratio)g and on (%(group)s) count by (%(group)s) (%(jobs)s) >= 3, "size", "%(name)s", "", "")' % {
+      jobs: jobs,
+      group: group,
+      ratio: config.bandwidthFleetRatio,
+      name: name,
+    },
+  belowFleet:: std.join(' or ', [class(row[0], row[1], row[2]) for row in classes]),
+}

@@ -1,0 +1,20 @@
+// Recorded per flow of a job; in order, as later ones read earlier ones.
+local flows = import '../lib/flows.libsonnet';
+{
+  prometheusRules+:: {
+    local f = flows($._config),
+    groups+: [
+      {
+        name: 'fabricpulse-flow.rules',
+        rules: [
+          { record: 'flow:fabricpulse_qp_sent_bytes:rate1m', expr: f.sentRate },
+          { record: 'flow:fabricpulse_qp_owd_seconds:p50_1m', expr: f.delayQuantile(0.5) },
+          { record: 'flow:fabricpulse_qp_owd_seconds:p10_1m', expr: f.delayQuantile(0.1) },
+          { record: 'flow:fabricpulse_qp_owd_seconds:contention_score', expr: f.contentionScore },
+          { record: 'flow:fabricpulse_qp:congestion_signs', expr: f.congestionSigns },
+          { record: 'workload:fabricpulse_collective_bandwidth_bytes_per_second:avg', expr: f.collectiveBandwidth },
+        ],
+      },
+    ],
+  },
+}
