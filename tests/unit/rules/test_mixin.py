@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from fabricpulse.core.metrics.catalogue import load_catalogue
-from fabricpulse.mesh.alerts import RULE_LABELS
+from fabricpulse.mesh.alerts import ALERT_NAME, DEFAULT_LABELS
+from fabricpulse.mesh.config import Alerting
 from fabricpulse.rules.files import differences, rendered_files
 from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 
@@ -206,7 +207,11 @@ def test_pushed_alert_is_the_rules_alert() -> None:
     """What the mesh exporter pushes has the labels of the rule: Alertmanager takes both for one."""
     rule = ALERTS["FabricNicDisconnected"]
 
-    assert rule["labels"] | {"alertname": rule["alert"]} == RULE_LABELS
+    target = {"job"}
+    pushed = {"alertname": ALERT_NAME, "severity": Alerting().severity, **DEFAULT_LABELS}
+    assert rule["labels"] | {"alertname": rule["alert"]} == {
+        k: v for k, v in pushed.items() if k not in target
+    }
 
 
 @pytest.mark.parametrize("file", MIXIN.dashboards)
