@@ -17,8 +17,9 @@ class FleetClockReader {
   FleetClockReader(const FleetClockReader&) = delete;
   FleetClockReader& operator=(const FleetClockReader&) = delete;
 
-  // Reads the page. now_ns : monotonic; the file itself is looked at each 250 ms. host_ns : host clock now.
-  void refresh(std::int64_t now_ns, std::int64_t host_ns);
+  // Reads the page, and compares it with the clocks: conversions hold for stamps that were taken before this
+  // call. now_ns : monotonic; the file itself is looked at each 250 ms. virtual_clock : of a lab host.
+  void refresh(std::int64_t now_ns, const fp_virtual_clock* virtual_clock);
 
   // Synchronised, or in holdover: conversions below hold.
   bool ok() const { return ok_; }
@@ -28,11 +29,9 @@ class FleetClockReader {
 
  private:
   void follow_file();
-  void unmap();
 
   std::string path_;
-  fp_clock_page* map_ = nullptr;
-  std::uint64_t inode_ = 0;
+  fp_fleet_clock clock_{};
   fp_clock_page page_{};  // copy of the last good read
   std::int64_t next_check_ = 0;
   bool ok_ = false;

@@ -147,7 +147,7 @@ void ProbeEngine::tick(std::int64_t planned) {
     ++header_.stalls;
     emit(EventKind::kStall, now.stall);
   }
-  fleet_clock_.refresh(now.mono, now.host);
+  fleet_clock_.refresh(now.mono, clock_.host().page());
   for (Nic& nic : table_.nics()) {
     health_.check_link(nic, now.mono, false);
     if (!nic.sockets.is_open()) continue;

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   clock_gettime(CLOCK_MONOTONIC, &begin);
   for (long i = 0; i < reads; ++i) {
     struct fp_fleet_time now;
-    while (fp_fleet_clock_now(clock.page, &now) != 0) ++failed;
+    while (fp_fleet_clock_now(&clock, &now) != 0) ++failed;
     if (now.fleet_ns < last) ++backward;
     last = now.fleet_ns;
     status = now.status;

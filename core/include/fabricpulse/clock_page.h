@@ -11,8 +11,14 @@
 //
 // Stamps of packets and in logs are of the host's CLOCK_REALTIME, which chronyd, ntpd and people steer. Two
 // more lines say when on the raw clock such a stamp was: `host` for stamps from `host_since_ns` on,
-// `host_previous` for older ones. What the host clock did since the last look at it (4 a second) no page can
-// know; what it was seen to do lately is in `host_bound_ns`, which a converted stamp has on top of its bound.
+// `host_previous` for older ones. What the host clock was seen to do lately is in `host_bound_ns`, which a
+// converted stamp has on top of its bound. What it did since the sidecar last sampled it (4 times a second,
+// or not at all if the sidecar is stopped) no page can know: a reader has to compare the clocks itself before
+// it converts. fp_fleet_clock_read() does: it leaves the deviation in `host_bound_ns` of the copy, and says
+// FP_CLOCK_DISRUPTED after a step.
+//
+// CLOCK_MONOTONIC_RAW differs between time namespaces. A reader in another one than the sidecar's has no
+// fleet time: fp_fleet_clock_open() refuses it.
 #ifndef FABRICPULSE_CLOCK_PAGE_H_
 #define FABRICPULSE_CLOCK_PAGE_H_
 
@@ -31,7 +37,11 @@ extern "C" {
 #endif
 
 #define FP_CLOCK_PAGE_MAGIC UINT64_C(0x314b434f4c435046)  // "FPCLOCK1", little endian
-#define FP_CLOCK_PAGE_VERSION 2u
+#define FP_CLOCK_PAGE_VERSION 3u
+// A host clock this far from where the page has it was stepped.
+#define FP_CLOCK_STEP_NS INT64_C(20000)
+// Saturation of bounds: 36 years say as much as any more.
+#define FP_CLOCK_WIDEST_NS (INT64_C(1) << 60)
 
 enum fp_clock_status {
   FP_CLOCK_UNKNOWN = 0,       // never synchronised: no fleet time
@@ -61,8 +71,9 @@ struct fp_clock_page {
   struct fp_clock_line host;           // CLOCK_REALTIME -> CLOCK_MONOTONIC_RAW, from host_since_ns on
   struct fp_clock_line host_previous;  // the same before
   int64_t host_since_ns;
-  int64_t host_bound_ns;  // how far `host` may be wrong, by what the host clock did lately
-  uint64_t disruptions;   // clock steps seen since the writer started
+  int64_t host_bound_ns;    // how far `host` may be wrong, by what the host clock did lately
+  uint64_t disruptions;     // clock steps seen since the writer started
+  uint64_t time_namespace;  // of the writer (fp_time_namespace), 0 = not known
 };
 
 struct fp_fleet_time {
@@ -109,7 +120,8 @@ static inline struct fp_fleet_time fp_clock_at(const struct fp_clock_page* copy,
   return t;
 }
 
-// Converts a stamp of the host clock (CLOCK_REALTIME, or the lab's virtual clock) by a copy of the page.
+// Converts a stamp of the host clock (CLOCK_REALTIME, or the lab's virtual clock), taken before
+// fp_fleet_clock_read() made this copy of the page.
 static inline struct fp_fleet_time fp_clock_convert(const struct fp_clock_page* copy, int64_t host_ns) {
   const struct fp_clock_line* line = host_ns >= copy->host_since_ns ? &copy->host : &copy->host_previous;
   struct fp_fleet_time t = fp_clock_at(copy, fp_clock_line_at(line, host_ns));
@@ -130,15 +142,78 @@ static inline int64_t fp_host_clock_now(const struct fp_virtual_clock* virtual_c
   return fp_virtual_clock_apply(virtual_clock, (int64_t)ts.tv_sec * 1000000000LL + ts.tv_nsec);
 }
 
+// The time namespace of this process; 0 where the kernel has none, or /proc is not mounted.
+static inline uint64_t fp_time_namespace(void) {
+  struct stat st;
+  return stat("/proc/self/ns/time", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+// The host clock and the raw clock around it, in this order: before, host, after.
+struct fp_cross_timestamp {
+  int64_t raw_before_ns;
+  int64_t host_ns;
+  int64_t raw_after_ns;
+};
+
+static inline struct fp_cross_timestamp fp_cross_timestamp_now(const struct fp_virtual_clock* virtual_clock) {
+  struct fp_cross_timestamp best = {0, 0, 0};
+  for (int i = 0; i < 4; ++i) {  // the first pays for cold caches, any may meet an interrupt
+    struct fp_cross_timestamp one;
+    one.raw_before_ns = fp_raw_clock_now();
+    one.host_ns = fp_host_clock_now(virtual_clock);
+    one.raw_after_ns = fp_raw_clock_now();
+    if (i == 0 || one.raw_after_ns - one.raw_before_ns < best.raw_after_ns - best.raw_before_ns) best = one;
+    if (best.raw_after_ns - best.raw_before_ns < 200) break;
+  }
+  return best;
+}
+
+static inline int64_t fp_distance(int64_t a, int64_t b) {
+  int64_t distance;
+  if (__builtin_sub_overflow(a, b, &distance) || distance > FP_CLOCK_WIDEST_NS ||
+      distance < -FP_CLOCK_WIDEST_NS) {
+    return FP_CLOCK_WIDEST_NS;
+  }
+  return distance < 0 ? -distance : distance;
+}
+
+// Compares what a copy of the page says of the host clock with a reading of both clocks, taken after the
+// copy. Stamps of the host clock that were taken before then are converted within the bound, whatever was
+// done to the host clock since the sidecar sampled it, as long as it went one way: the copy's host_bound_ns
+// is wider by the deviation, and its status FP_CLOCK_DISRUPTED where that is a step.
+static inline void fp_clock_page_check(struct fp_clock_page* copy, const struct fp_cross_timestamp* now) {
+  const struct fp_clock_line* line = now->host_ns >= copy->host_since_ns ? &copy->host : &copy->host_previous;
+  const int64_t expected_ns = fp_clock_line_at(line, now->host_ns);
+  const int64_t before = fp_distance(expected_ns, now->raw_before_ns);
+  const int64_t after = fp_distance(expected_ns, now->raw_after_ns);
+  const int64_t farthest = before > after ? before : after;
+  const int inside = expected_ns >= now->raw_before_ns && expected_ns <= now->raw_after_ns;
+  const int64_t nearest = inside ? 0 : before < after ? before : after;
+  if (nearest > FP_CLOCK_STEP_NS &&
+      (copy->status == FP_CLOCK_SYNCHRONIZED || copy->status == FP_CLOCK_HOLDOVER)) {
+    copy->status = FP_CLOCK_DISRUPTED;
+  }
+  copy->host_bound_ns = copy->host_bound_ns > FP_CLOCK_WIDEST_NS - farthest ? FP_CLOCK_WIDEST_NS
+                                                                            : copy->host_bound_ns + farthest;
+}
+
 // The page at `path`, `<run>/clock` of the sidecar, opened for reading.
 struct fp_fleet_clock {
   const struct fp_clock_page* page;
   uint64_t device;
   uint64_t inode;
+  uint64_t time_namespace;  // of this process
 };
 
+// Whether this process and the writer of the page read the same CLOCK_MONOTONIC_RAW, as far as is known.
+static inline int fp_fleet_clock_same_namespace(const struct fp_fleet_clock* clock,
+                                                const struct fp_clock_page* page) {
+  return clock->time_namespace == 0 || page->time_namespace == 0 ||
+         clock->time_namespace == page->time_namespace;
+}
+
 // Returns 0, or -1 with errno: ENOENT before the first sidecar has started, EPROTO for a page of another
-// layout.
+// layout, ENOTSUP in another time namespace than the sidecar's, whose CLOCK_MONOTONIC_RAW is another clock.
 static inline int fp_fleet_clock_open(struct fp_fleet_clock* clock, const char* path) {
   clock->page = NULL;
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -156,6 +231,12 @@ static inline int fp_fleet_clock_open(struct fp_fleet_clock* clock, const char* 
   if (page->magic != FP_CLOCK_PAGE_MAGIC || page->version != FP_CLOCK_PAGE_VERSION) {
     munmap(map, sizeof(struct fp_clock_page));
     errno = EPROTO;
+    return -1;
+  }
+  clock->time_namespace = fp_time_namespace();
+  if (!fp_fleet_clock_same_namespace(clock, page)) {
+    munmap(map, sizeof(struct fp_clock_page));
+    errno = ENOTSUP;
     return -1;
   }
   clock->page = page;
@@ -183,13 +264,31 @@ static inline void fp_fleet_clock_close(struct fp_fleet_clock* clock) {
 // Look at `status` first: FP_CLOCK_UNKNOWN means that there is no fleet time. Neither a step nor a slew of
 // the host clock moves it. Returns 0, or -1 when the writer was stopped in the middle of an update: ask
 // again. Lock-free, no system call but the vDSO's clock_gettime.
-static inline int fp_fleet_clock_now(const struct fp_clock_page* page, struct fp_fleet_time* now) {
+static inline int fp_fleet_clock_now(const struct fp_fleet_clock* clock, struct fp_fleet_time* now) {
   struct fp_clock_page copy;
-  if (fp_clock_page_read(page, &copy, 10000) != 0) return -1;
+  if (fp_clock_page_read(clock->page, &copy, 10000) != 0) return -1;
   int64_t raw_ns = fp_raw_clock_now();
   *now = fp_clock_at(&copy, raw_ns);
-  // Timestamp in the future: the page is from a previous boot.
-  if (raw_ns < copy.bound_ref_raw_ns) now->status = (uint32_t)FP_CLOCK_UNKNOWN;
+  // Timestamp in the future: the page is from a previous boot. Another namespace: a sidecar has been started
+  // there since the page was opened.
+  if (raw_ns < copy.bound_ref_raw_ns || !fp_fleet_clock_same_namespace(clock, &copy)) {
+    now->status = (uint32_t)FP_CLOCK_UNKNOWN;
+  }
+  return 0;
+}
+
+// A copy of the page by which stamps of the host clock that were taken before this call can be converted
+// (fp_clock_convert). virtual_clock : NULL outside of the lab. Returns 0, or -1 when the writer was stopped in
+// the middle of an update.
+static inline int fp_fleet_clock_read(const struct fp_fleet_clock* clock,
+                                      const struct fp_virtual_clock* virtual_clock,
+                                      struct fp_clock_page* copy) {
+  if (fp_clock_page_read(clock->page, copy, 10000) != 0) return -1;
+  const struct fp_cross_timestamp now = fp_cross_timestamp_now(virtual_clock);
+  fp_clock_page_check(copy, &now);
+  if (now.raw_after_ns < copy->bound_ref_raw_ns || !fp_fleet_clock_same_namespace(clock, copy)) {
+    copy->status = (uint32_t)FP_CLOCK_UNKNOWN;
+  }
   return 0;
 }
 

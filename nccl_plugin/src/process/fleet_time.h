@@ -18,13 +18,12 @@ class FleetTime {
   FleetTime& operator=(const FleetTime&) = delete;
 
   // service thread: looks at the page. Returns enum fp_clock_status.
-  uint32_t refresh(uint64_t now, int64_t host_ns);
-  // Any thread: fleet time at `host_ns` of the host's clock. False while the clock is not synchronised.
-  bool read(int64_t host_ns, int64_t* fleet_ns) const;
+  uint32_t refresh(uint64_t now);
+  // Any thread: fleet time now. False while the clock is not synchronised.
+  bool read(int64_t* fleet_ns) const;
 
  private:
   void reopen();
-  void unmap();
 
   const std::string path_;
   // The page as last seen by refresh(), in words so that any thread may read it while it changes.
@@ -32,8 +31,8 @@ class FleetTime {
   std::atomic<uint32_t> sequence_{0};
   std::atomic<uint64_t> words_[kWords];
   std::atomic<bool> valid_{false};
-  const fp_clock_page* page_ = nullptr;
-  uint64_t inode_ = 0, polled_ns_ = 0;
+  fp_fleet_clock clock_{};
+  uint64_t polled_ns_ = 0;
 };
 
 }  // namespace fabricpulse

@@ -105,7 +105,7 @@ bool PluginEngine::start(std::string* error) {
   control_->open(&complaint);
   if (!complaint.empty()) warn(complaint);
   handshakes_ = std::make_unique<Handshakes>(this);
-  telemetry_.header()->clock_status = fleet_time_.refresh(now(), host_clock());
+  telemetry_.header()->clock_status = fleet_time_.refresh(now());
   service_thread_ = quiet_thread("fabricpulse", [this] { run(); });
   std::string names;
   for (const NicInfo& nic : first_scan) names += (names.empty() ? "" : ", ") + nic.name;

@@ -132,7 +132,7 @@ class PluginEngine final : public Runtime {
   Telemetry* telemetry() override { return &telemetry_; }
   uint64_t now() const override;
   int64_t host_clock() const override { return fp_host_clock_now(virtual_clock_); }
-  bool fleet_clock(int64_t* fleet_ns) const override { return fleet_time_.read(host_clock(), fleet_ns); }
+  bool fleet_clock(int64_t* fleet_ns) const override { return fleet_time_.read(fleet_ns); }
   bool nic_up(uint32_t nic) const override { return nics_[nic]->link_up.load(std::memory_order_relaxed); }
   bool nic_avoided(uint32_t nic) const override {
     return nics_[nic]->avoided.load(std::memory_order_relaxed);

@@ -78,7 +78,7 @@ void PluginEngine::run() {
 
 void PluginEngine::tick(uint64_t now, uint64_t since_last) {
   if (elapsed(now, links_polled_ns_) >= kPollNs) poll_links(now);
-  telemetry_.header()->clock_status = fleet_time_.refresh(now, host_clock());
+  telemetry_.header()->clock_status = fleet_time_.refresh(now);
   for (auto& connection : connections()) {
     {
       ConnectionLock locked(connection.get());

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from tests.fixtures.waiting import wait_for
 
+from fabricpulse.clocksync._cross_timestamp import cross_timestamp
 from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWriter, ClockStatus
 from fabricpulse.lab import Lab, LabProcess
 
@@ -97,15 +98,15 @@ class MeshFleet:
             if host.name not in self._pages:
                 self._pages[host.name] = ClockPageWriter(host.run_dir / "clock")
             writer = self._pages[host.name]
-            now = time.time_ns()
+            now, raw = cross_timestamp(40)
             host_ns = host.clock.from_kernel(now)
             # fleet = kernel: the inverse of host = kernel * (1 + rate)
             rate = host.clock.drift_ppm * 1e-6
-            stamps = ClockLine(host_ns, now, round(-rate / (1 + rate) * 1e12))
-            # Kernel time in the place of the raw clock, which nobody asks here: only stamps are converted.
-            line = ClockLine(now, now, 0)
+            stamps = ClockLine(host_ns, raw, round(-rate / (1 + rate) * 1e12))
+            # Nothing steers this machine's clock: it runs as fast as the raw one.
+            line = ClockLine(raw, now, 0)
             page = ClockPage(
-                *(ClockStatus.SYNCHRONIZED, line, line, now, bound_ns, 0, now + 3600 * 10**9),
+                *(ClockStatus.SYNCHRONIZED, line, line, raw, bound_ns, 0, raw + 3600 * 10**9),
                 *(stamps, stamps, host_ns, 0, 0),
             )
             writer.write(page)

@@ -20,6 +20,7 @@ from fabricpulse.core.shm.clock_page import (
     ClockStatus,
     raw_now_ns,
 )
+from fabricpulse.core.shm.virtual_clock import VirtualClock, VirtualClockWriter
 
 ROOT = Path(__file__).parents[3]
 S = 10**9
@@ -195,3 +196,50 @@ def test_clockbound_generation_is_even_at_rest_and_never_zero_again(tmp_path: Pa
     assert 0 not in seen
     assert all(generation % 2 == 0 for generation in seen)
     assert {2, 65_534} <= seen
+
+
+@pytest.fixture(scope="module")
+def convert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Converts a stamp of the host clock in C."""
+    return build("clock_convert.c", tmp_path_factory.mktemp("native") / "convert", "-O2")
+
+
+@pytest.mark.parametrize("language", ["c", "python"])
+@pytest.mark.parametrize(
+    "step_ns", [-S, -1_000_000, -5_000, -400, 0, 400, 5_000, 1_000_000, 150 * 31_556_952 * S]
+)
+def test_stamps_of_a_host_clock_that_moved_unseen_are_not_false(
+    tmp_path: Path, convert: Path, monkeypatch: pytest.MonkeyPatch, step_ns: int, language: str
+) -> None:
+    """The sidecar is stopped when the host clock moves: the bound of a converted stamp holds, and a step is told.
+
+    Fleet time by the raw clock is the truth here.
+    """
+    virtual = tmp_path / "host-clock"
+    clock = VirtualClockWriter(virtual)
+    clock.append(0, 0, 0)
+    ClockPageWriter(tmp_path / "clock").write(page(HostClock().cross_timestamp()))
+    clock.append(time.time_ns(), step_ns, 0)
+    monkeypatch.setenv("FABRICPULSE_VIRTUAL_CLOCK", str(virtual))
+    if language == "c":
+        done = subprocess.run([convert, tmp_path / "clock"], capture_output=True, text=True, check=True)
+        truth, fleet, bound, status, now_status = (int(word) for word in done.stdout.split())
+        late_ns = 20_000  # from the stamp to the truth: some readings of clocks
+    else:
+        reader, host = ClockPageReader(tmp_path / "clock"), VirtualClock(virtual)
+        before = raw_now_ns()
+        stamp = host.from_kernel(time.time_ns())
+        now, then = reader.now(), reader.convert(stamp, host)
+        late_ns = raw_now_ns() - before
+        truth, now_status = now.fleet_ns, now.status
+        fleet, bound, status = then.fleet_ns, then.bound_ns, then.status
+    assert now_status == ClockStatus.SYNCHRONIZED
+    if abs(step_ns) >= 1_000_000:
+        assert status in (ClockStatus.DISRUPTED, ClockStatus.UNKNOWN)
+    if status == ClockStatus.UNKNOWN:
+        assert abs(step_ns) > 10 * S
+        return
+    assert truth - fleet <= bound + late_ns
+    assert fleet - truth <= bound
+    if abs(step_ns) <= 5_000 and status == ClockStatus.SYNCHRONIZED:
+        assert bound <= 2_000 + abs(step_ns) + late_ns

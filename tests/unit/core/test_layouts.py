@@ -66,6 +66,7 @@ def test_sizes(name: str, size: int) -> None:
         ("clock_page", "host_previous", prefix(clock_page.PAGE, 18)),
         ("clock_page", "host_since_ns", prefix(clock_page.PAGE, 21)),
         ("clock_page", "disruptions", prefix(clock_page.PAGE, 23)),
+        ("clock_page", "time_namespace", prefix(clock_page.PAGE, 24)),
         ("probe_ring_header", "host", prefix(probe_ring.HEADER, 9)),
         ("probe_ring_header", "edges_sequence", prefix(probe_ring.HEADER, 12)),
         ("probe_ring_header", "next", prefix(probe_ring.HEADER, 13)),
@@ -152,6 +153,7 @@ def test_clock_page_agrees_with_cpp(tmp_path: Path) -> None:
             host_since_ns=NOW + rng.randint(-(10**10), 10**10),
             host_bound_ns=rng.randint(0, 10**6),
             disruptions=rng.randint(0, 10),
+            time_namespace=clock_page.time_namespace(),
         )
         writer.write(page)
 

@@ -16,6 +16,7 @@ from fabricpulse.core.shm.clock_page import (
     ClockPageReader,
     ClockPageWriter,
     ClockStatus,
+    time_namespace,
 )
 from fabricpulse.core.shm.mapping import LayoutError, MappedFile, create_mapping
 from fabricpulse.core.shm.virtual_clock import ENV, open_virtual_clock
@@ -24,7 +25,7 @@ from fabricpulse.core.shm.virtual_clock import ENV, open_virtual_clock
 def page_of(n: int) -> ClockPage:
     """A page whose every field tells `n`."""
     line = ClockLine(n, n, n)
-    return ClockPage(ClockStatus(n % 4), line, line, n, n, n, n, line, line, n, n, n)
+    return ClockPage(ClockStatus(n % 4), line, line, n, n, n, n, line, line, n, n, n, time_namespace())
 
 
 def write_until(path: Path, stop: object) -> None:

@@ -17,8 +17,8 @@ Pure: readings of the clocks are passed in, the page to publish comes out.
 from dataclasses import dataclass, replace
 
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
-from fabricpulse.clocksync.clock.host_clock_model import STEP_NS, Bend, HostChange, HostClockModel
-from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockStatus
+from fabricpulse.clocksync.clock.host_clock_model import Bend, HostChange, HostClockModel
+from fabricpulse.core.shm.clock_page import STEP_NS, ClockLine, ClockPage, ClockStatus
 
 _NS = 1_000_000_000
 

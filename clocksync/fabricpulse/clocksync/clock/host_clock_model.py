@@ -14,15 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
-from fabricpulse.core.shm.clock_page import ClockLine
+from fabricpulse.core.shm.clock_page import STEP_NS, WIDEST_NS, ClockLine
 
 _NS = 1_000_000_000
 # A reading this far from the line tells of a turn; noise of a reading is some 10 ns, on a busy machine 100 ns.
 TURN_NS = 400
-# One this far may be a step; what goes on in the next interval was a turn.
-STEP_NS = 20_000
-# A bound of 36 years says as much as any wider one, and sums of a few fit 64 bits.
-WIDEST_NS = 2**60
 # No daemon slews a clock faster: chronyd's limit.
 _FASTEST_PPM = 100_000
 # Maximum number of cross-timestamps in the regression (2 s). More would average the noise of readings better, which is

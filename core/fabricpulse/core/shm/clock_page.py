@@ -7,15 +7,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fabricpulse.core._atomic import fence
-from fabricpulse.core.shm.mapping import MappedFile, create_mapping, file_identity, reopen_mapping
+from fabricpulse.core.shm.mapping import (
+    LayoutError,
+    MappedFile,
+    create_mapping,
+    file_identity,
+    reopen_mapping,
+)
+from fabricpulse.core.shm.virtual_clock import VirtualClock, host_now_ns
 
 MAGIC = 0x314B434F4C435046
-VERSION = 2
-PAGE = struct.Struct("<QIIII qqq qqq qqqq qqq qqq qqQ")
+VERSION = 3
+PAGE = struct.Struct("<QIIII qqq qqq qqqq qqq qqq qqQQ")
 _HEAD = struct.pack("<QII", MAGIC, VERSION, PAGE.size)
 SEQUENCE_OFFSET = 16
 STATUS_OFFSET = 20
-_BODY = struct.Struct("<I qqq qqq qqqq qqq qqq qqQ")
+_BODY = struct.Struct("<I qqq qqq qqqq qqq qqq qqQQ")
+# A host clock this far from where the page has it was stepped.
+STEP_NS = 20_000
+WIDEST_NS = 2**60
+_TRIES = 4
 # Longer than a writer can wait for its turn on a busy machine.
 _READ_LIMIT_S = 0.1
 
@@ -80,6 +91,7 @@ class ClockPage:
     host_since_ns: int
     host_bound_ns: int
     disruptions: int
+    time_namespace: int = 0
 
     def at(self, raw_ns: int) -> FleetTime:
         """Fleet time when CLOCK_MONOTONIC_RAW showed `raw_ns`."""
@@ -95,10 +107,26 @@ class ClockPage:
     def convert(self, host_ns: int) -> FleetTime:
         """A stamp of the host clock (ns since 1970) on fleet time.
 
-        For the time now ask `at`, which neither a step nor a slew of the host clock can mislead.
+        Holds for a page that has been `checked` after the stamp was taken: what the host clock did since the sidecar
+        sampled it, the page does not know. For the time now ask `at`, which neither a step nor a slew of the host clock
+        can mislead.
         """
         time_then = self.at(self.raw_ns(host_ns))
         return replace(time_then, bound_ns=time_then.bound_ns + self.host_bound_ns)
+
+    def checked(self, raw_before_ns: int, host_ns: int, raw_after_ns: int) -> "ClockPage":
+        """The page with what the host clock has done since the sidecar sampled it, by a later reading of both clocks.
+
+        host_ns : the host clock, read between both readings of the raw clock. Stamps taken before then convert within
+        the bound as long as the host clock went one way; after a step the status is DISRUPTED.
+        """
+        expected_ns = self.raw_ns(host_ns)
+        apart = abs(expected_ns - raw_before_ns), abs(expected_ns - raw_after_ns)
+        stepped = not raw_before_ns <= expected_ns <= raw_after_ns and min(apart) > STEP_NS
+        status = self.status
+        if stepped and status in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER):
+            status = ClockStatus.DISRUPTED
+        return replace(self, status=status, host_bound_ns=min(self.host_bound_ns + max(apart), WIDEST_NS))
 
 
 def raw_now_ns() -> int:
@@ -106,12 +134,40 @@ def raw_now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
 
+def time_namespace() -> int:
+    """The time namespace of this process, as an inode; 0 where the kernel has none, or /proc is not mounted."""
+    try:
+        return Path("/proc/self/ns/time").stat().st_ino
+    except OSError:
+        return 0
+
+
+class TimeNamespaceError(LayoutError):
+    """The page is of another time namespace, in which CLOCK_MONOTONIC_RAW is another clock."""
+
+
 class ClockPageReader:
     """Reads the clock page that a sidecar writes: `ClockPageReader(clock_page_path()).now()` is fleet time."""
 
     def __init__(self, path: Path) -> None:
-        """Raises FileNotFoundError before the first sidecar has started, LayoutError for another layout."""
+        """Raises FileNotFoundError before the first sidecar has started, LayoutError for another layout,
+        TimeNamespaceError where the sidecar is in another time namespace.
+        """
         self._file = MappedFile(path, MAGIC, VERSION, PAGE.size)
+        self._time_namespace = time_namespace()
+        try:
+            same = self._same_namespace(self.read())
+        except TimeoutError:
+            same = True  # the next read says so
+        if not same:
+            self._file.close()
+            raise TimeNamespaceError(
+                f"{path}: the sidecar is in another time namespace than this process, whose CLOCK_MONOTONIC_RAW is "
+                "another clock; run both in the same one"
+            )
+
+    def _same_namespace(self, page: ClockPage) -> bool:
+        return 0 in (self._time_namespace, page.time_namespace) or self._time_namespace == page.time_namespace
 
     def stale(self) -> bool:
         """True when a new sidecar has put a new page in place; open it again."""
@@ -127,7 +183,24 @@ class ClockPageReader:
         raw_ns = raw_now_ns()
         shown = page.at(raw_ns)
         # Timestamp in the future: the page is from a previous boot.
-        return replace(shown, status=ClockStatus.UNKNOWN) if raw_ns < page.bound_ref_raw_ns else shown
+        strange = raw_ns < page.bound_ref_raw_ns or not self._same_namespace(page)
+        return replace(shown, status=ClockStatus.UNKNOWN) if strange else shown
+
+    def convert(self, host_ns: int, virtual_clock: VirtualClock | None = None) -> FleetTime:
+        """A stamp of the host clock that was taken before this call, on fleet time. Raises TimeoutError as `read`.
+
+        The host clock is compared with the page first: after a step that the sidecar has not seen the status is
+        DISRUPTED. virtual_clock : of a lab host.
+        """
+        page = self.read()
+        before = after = host = 0
+        for number in range(_TRIES):
+            reading = raw_now_ns(), host_now_ns(virtual_clock), raw_now_ns()
+            if not number or reading[2] - reading[0] < after - before:
+                before, host, after = reading
+        shown = page.checked(before, host, after).convert(host_ns)
+        strange = after < page.bound_ref_raw_ns or not self._same_namespace(page)
+        return replace(shown, status=ClockStatus.UNKNOWN) if strange else shown
 
     def read(self) -> ClockPage:
         """One consistent copy. Raises TimeoutError if the writer died while writing."""
@@ -146,7 +219,7 @@ class ClockPageReader:
                     *(ClockLine(*f[5:8]), ClockLine(*f[8:11])),
                     *(f[11], f[12], f[13], f[14]),
                     *(ClockLine(*f[15:18]), ClockLine(*f[18:21])),
-                    *(f[21], f[22], f[23]),
+                    *(f[21], f[22], f[23], f[24]),
                 )
             # The writer is at work, for less than 10 us unless the scheduler took it off the processor.
             now = time.monotonic()
@@ -169,6 +242,7 @@ class ClockPageWriter:
         self._path = path
         self._map = reopen_mapping(path, PAGE.size, _HEAD) or create_mapping(path, PAGE.size, initial=_HEAD)
         self._identity = file_identity(path)
+        self._time_namespace = time_namespace()
         self._sequence = int.from_bytes(self._map[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4], "little")
 
     def gone(self) -> bool:
@@ -190,6 +264,7 @@ class ClockPageWriter:
             page.host_since_ns,
             page.host_bound_ns,
             page.disruptions,
+            self._time_namespace,
         )
         # The writer before us may have died in the middle, the sequence odd: it stays so until the page is whole.
         self._set_sequence((self._sequence + 1) | 1)
