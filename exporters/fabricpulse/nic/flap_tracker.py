@@ -9,9 +9,14 @@ The exported total is `offset + kernel count`: `offset` carries what an earlier 
 (driver reload, reboot with kept state). The kernel count begins when the netdev does, so the total includes the time
 before the exporter started.
 
+Two tables decide. `FlapTracker._change` says what an observation is about its link: the first of it, its removal, a
+netdev made anew under its name, an old message, nothing new, or a step in the counts. `STEPS` says what a step tells:
+which transitions there are, and what becomes of the begin of the outage.
+
 Pure: no I/O, no clock. Times are seconds on the host's clock.
 """
 
+import enum
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -59,6 +64,58 @@ class Transition:
     source: Source
     count: int = 1
     down_s: float | None = None
+
+
+class Change(enum.Enum):
+    """What an observation is about its link."""
+
+    FIRST = enum.auto()
+    REMOVED = enum.auto()
+    RECREATED = enum.auto()
+    STALE = enum.auto()
+    STEP = enum.auto()
+
+
+class Outage(enum.Enum):
+    """What a step in the counts does to the begin of an outage."""
+
+    KEPT = enum.auto()
+    BEGINS = enum.auto()
+    ENDS = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step in the counts tells.
+
+    told : the transition that was seen, if any. is_timed : whether it is one of the downs counted, so that its time is
+    known; the others are `missed`.
+    """
+
+    told: Literal["down", "up"] | None
+    outage: Outage
+    is_timed: bool = False
+
+
+# (seen as it happened, carrier now, downs counted, ups counted) -> what it tells. Only the last change of a step is the
+# one that was seen: a down if the link is down now, else an up, which ends an outage that was seen to begin only if
+# nothing went down in between.
+STEPS: dict[tuple[bool, bool, bool, bool], Step] = {
+    # timely, carrier, downs, ups
+    (True, False, True, False): Step("down", Outage.BEGINS, is_timed=True),
+    (True, False, True, True): Step("down", Outage.BEGINS, is_timed=True),
+    (True, False, False, True): Step(None, Outage.KEPT),
+    (True, True, False, True): Step("up", Outage.ENDS),
+    (True, True, True, True): Step("up", Outage.UNKNOWN),
+    (True, True, True, False): Step(None, Outage.KEPT),
+    (False, False, True, False): Step("down", Outage.UNKNOWN),
+    (False, False, True, True): Step("down", Outage.UNKNOWN),
+    (False, False, False, True): Step(None, Outage.KEPT),
+    (False, True, False, True): Step("up", Outage.UNKNOWN),
+    (False, True, True, True): Step("up", Outage.UNKNOWN),
+    (False, True, True, False): Step(None, Outage.KEPT),
+}
 
 
 @dataclass
@@ -116,66 +173,74 @@ class FlapTracker:
     def observe(self, seen: Observation, now_s: float) -> list[Transition]:
         """Takes one observation in; returns what it tells, oldest first."""
         state = self.links.get(seen.link)
-        if seen.removed:
-            if state is None or not state.present or state.ifindex != seen.ifindex:
-                return []
-            state.present = False
-            # To the end: the dictionary is in order of leaving.
-            self.links[seen.link] = self.links.pop(seen.link)
-            self._forget()
-            return [Transition(seen.link, "removed", now_s, seen.source)]
-        if state is None:
+        if state is None and not seen.removed:
             state = self._renamed(seen)
-        if state is None:
-            return self._first(seen, now_s)
-        recreated = self._is_recreated(state, seen)
-        if not recreated and self._is_stale(state, seen):
+        change = self._change(state, seen)
+        if state is None or change is Change.FIRST:
+            return self._first(seen, now_s) if change is Change.FIRST else []
+        if change is Change.STALE:
             return []
+        if change is Change.REMOVED:
+            return self._removed(state, seen, now_s)
         added = not state.present
         state.present = True
-        if recreated:
+        if change is Change.RECREATED:
             return self._recreated(state, seen, now_s)
+        found: list[Transition] = []
+        if added and seen.source == "event":
+            found.append(Transition(seen.link, "added", now_s, seen.source))
+        return found + self._step(state, seen, now_s)
+
+    def _change(self, state: LinkState | None, seen: Observation) -> Change:
+        """What the observation is about its link; the first line that fits.
+
+        The counts of a netdev never go back. While it is known to exist a lower count is an old message (a poll
+        overtakes the socket's queue); when nobody was watching, it is another netdev with the old index.
+        """
+        if state is None:
+            return Change.STALE if seen.removed else Change.FIRST
+        is_other = state.ifindex != seen.ifindex
+        if seen.removed:
+            return Change.STALE if is_other or not state.present else Change.REMOVED
+        if is_other or state.boot_id != self._boot_id:
+            return Change.RECREATED
+        if self._is_lower(state, seen):
+            return Change.STALE if state.present else Change.RECREATED
+        return Change.STEP
+
+    def _step(self, state: LinkState, seen: Observation, now_s: float) -> list[Transition]:
         up_count, down_count = self._counts(state, seen)
         downs, ups = down_count - state.down_count, up_count - state.up_count
         was_up = state.carrier
         state.up_count, state.down_count, state.carrier = up_count, down_count, seen.carrier
-        found: list[Transition] = []
-        if added and seen.source == "event":
-            found.append(Transition(seen.link, "added", now_s, seen.source))
         if not downs and not ups:
-            return found
-        return found + self._changed(state, seen, now_s, downs, ups, was_up)
-
-    def _changed(
-        self, state: LinkState, seen: Observation, now_s: float, downs: int, ups: int, was_up: bool
-    ) -> list[Transition]:
+            return []
         timely = seen.source in ("event", "poll")
-        # Only the last change of the step is the one that was seen: a down if the link is down now, else an up, which
-        # ends an outage that was seen to begin only if nothing went down in between.
-        timed_down = timely and downs > 0 and not seen.carrier
-        missed = downs - (1 if timed_down else 0)
+        step = STEPS[timely, seen.carrier, downs > 0, ups > 0]
         found: list[Transition] = []
+        missed = downs - step.is_timed
         if missed:
             state.unobserved += missed
             found.append(Transition(seen.link, "missed", now_s, seen.source, count=missed))
         if timely:
             state.last_transition_s = now_s
-        if timed_down:
-            state.down_since_s = now_s
-            found.append(Transition(seen.link, "down", now_s, seen.source))
-        elif not seen.carrier:
-            if downs:
-                state.down_since_s = None
-                found.append(Transition(seen.link, "down", now_s, seen.source))
-        elif ups:
-            length = None
-            if not was_up and not downs and timely and state.down_since_s is not None:
-                length = max(0.0, now_s - state.down_since_s)
-                state.flap_counts[bisect_left(self._bounds, length)] += 1
-                state.flap_seconds += length
-            state.down_since_s = None
-            found.append(Transition(seen.link, "up", now_s, seen.source, down_s=length))
+        length = None
+        if step.outage is Outage.ENDS and not was_up and state.down_since_s is not None:
+            length = max(0.0, now_s - state.down_since_s)
+            state.flap_counts[bisect_left(self._bounds, length)] += 1
+            state.flap_seconds += length
+        if step.outage is not Outage.KEPT:
+            state.down_since_s = now_s if step.outage is Outage.BEGINS else None
+        if step.told is not None:
+            found.append(Transition(seen.link, step.told, now_s, seen.source, down_s=length))
         return found
+
+    def _removed(self, state: LinkState, seen: Observation, now_s: float) -> list[Transition]:
+        state.present = False
+        # To the end: the dictionary is in order of leaving.
+        self.links[seen.link] = self.links.pop(seen.link)
+        self._forget()
+        return [Transition(seen.link, "removed", now_s, seen.source)]
 
     def _forget(self) -> None:
         """Drops the links that have been gone for longest, beyond ABSENT_MAX."""
@@ -196,17 +261,6 @@ class FlapTracker:
             flap_counts=[0] * (len(self._bounds) + 1),
         )
         return [Transition(seen.link, "added", now_s, seen.source)] if seen.source == "event" else []
-
-    def _is_recreated(self, state: LinkState, seen: Observation) -> bool:
-        if state.boot_id != self._boot_id or state.ifindex != seen.ifindex:
-            return True
-        # The counts of a netdev never go back. While it is known to exist a lower count is an old message; when nobody
-        # was watching, it is another netdev with the old index.
-        return not state.present and self._is_lower(state, seen)
-
-    def _is_stale(self, state: LinkState, seen: Observation) -> bool:
-        """A message that was sent before what is already known was read (a poll overtakes the socket's queue)."""
-        return state.present and self._is_lower(state, seen)
 
     @staticmethod
     def _is_lower(state: LinkState, seen: Observation) -> bool:

@@ -1,10 +1,19 @@
 """The flap tracker: counts are the kernel's, times are the events'."""
 
+import itertools
 import random
 
 import pytest
 
-from fabricpulse.nic.flap_tracker import ABSENT_MAX, FlapTracker, Observation, Source, Transition
+from fabricpulse.nic.flap_tracker import (
+    ABSENT_MAX,
+    STEPS,
+    FlapTracker,
+    Observation,
+    Outage,
+    Source,
+    Transition,
+)
 
 BOUNDS = (0.1, 1.0)
 
@@ -44,6 +53,17 @@ def test_a_flap_has_a_time_and_a_length():
     assert (state.downs, state.ups, state.unobserved) == (1, 2, 0)
     assert state.flap_counts == [0, 1, 0]
     assert state.last_transition_s == 100.25
+
+
+def test_every_step_in_the_counts_has_its_line_in_the_table():
+    """All that can be seen, and what must hold for each: a down or an up is told as the carrier is now."""
+    possible = {key for key in itertools.product((False, True), repeat=4) if key[2] or key[3]}
+    assert STEPS.keys() == possible
+    for (timely, carrier, downs, _), step in STEPS.items():
+        assert step.told in (None, "up" if carrier else "down")
+        # Only a down that was seen as it happened has a time, and begins an outage.
+        assert step.is_timed == (timely and not carrier and downs)
+        assert (step.outage is Outage.BEGINS) == step.is_timed
 
 
 def test_repeated_messages_count_once():
