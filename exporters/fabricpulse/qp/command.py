@@ -1,16 +1,13 @@
 """`fabricpulse qp`."""
 
 import asyncio
-import platform
 import time
-from importlib.metadata import version
 
 import click
 
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions, daemon_options
@@ -53,7 +50,6 @@ class Exporter:
 
     def __init__(self, config: QpConfig) -> None:
         self._config = config
-        self._build = (version("fabricpulse"), "qp", platform.python_version())
         self._folder = TelemetryFolder(plugin_dir(), config.cleanup_after_s)
         self._aggregator = Aggregator(
             config.forget_after_s,
@@ -75,7 +71,6 @@ class Exporter:
         """A fresh poll as an exposition."""
         await self._poll(interval=False)
         exposition = Exposition(self._config.sample_cap)
-        exposition.add(BUILD_INFO, self._build, 1)
         expose(self._aggregator, self._folder.errors, exposition)
         return exposition.render(text_format)
 
