@@ -22,6 +22,7 @@ SAME_AS = {
     "node_infiniband_port_constraint_errors_transmitted_total": "transmit_constraint_errors_total",
     "node_infiniband_port_data_received_bytes_total": "received_bytes_total",
     "node_infiniband_port_data_transmitted_bytes_total": "transmitted_bytes_total",
+    "node_infiniband_port_discards_received_total": "receive_discards_total",
     "node_infiniband_port_discards_transmitted_total": "transmit_discards_total",
     "node_infiniband_port_errors_received_total": "receive_errors_total",
     "node_infiniband_port_packets_received_total": "received_packets_total",

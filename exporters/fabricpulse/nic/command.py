@@ -14,6 +14,7 @@ import msgspec
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.files import atomic_write
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.run_dir import ensure_run_dir
@@ -22,10 +23,11 @@ from fabricpulse.core.shm.virtual_clock import ENV as VIRTUAL_CLOCK_ENV
 from fabricpulse.core.shm.virtual_clock import VirtualClock
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.hostinfo.sources import host_sources
-from fabricpulse.nic.config import DeviceSection, NicConfig
+from fabricpulse.nic.config import NicConfig
 from fabricpulse.nic.exporter import NicExporter, event_log
-from fabricpulse.nic.flap_store import boot_id, write_atomically
+from fabricpulse.nic.flap_store import boot_id
 from fabricpulse.nic.registry import registered
+from fabricpulse.nic.sections import DeviceSection
 
 DEFAULT_LISTEN = ":9611"
 
@@ -134,7 +136,7 @@ def command(
     def load() -> NicConfig:
         config = merge(load_config(options.config, NicConfig), flags)
         # Here, so that a reload is refused before the exporter that runs is stopped.
-        event_log(config, run_dir).check()
+        event_log(config, run_dir).check("flaps.event_log")
         return config
 
     def make(config: NicConfig) -> NicExporter:
@@ -220,7 +222,7 @@ def write_once(exporter: NicExporter, output: Path | None) -> None:
             ) from error
         return
     try:
-        write_atomically(output, body, mode=0o644)
+        atomic_write(output, body, durable=False)
     except OSError as error:
         raise UserError(
             f"cannot write {output}: {error.strerror}; choose a folder that exists and is writable"

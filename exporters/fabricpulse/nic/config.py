@@ -1,85 +1,10 @@
 """Configuration of `fabricpulse nic`. Flags have precedence over the file, the file over these defaults."""
 
-import ipaddress
 import re
-from typing import Literal
 
 from fabricpulse.core.config import Section
-from fabricpulse.hostinfo.gid_rules import NcclRules
-
-
-class DeviceSection(Section, frozen=True):
-    """Which devices are exported: regular expressions that an RDMA device's or netdev's name must match wholly."""
-
-    include: str = ""
-    exclude: str = ""
-
-
-class GidSection(Section, frozen=True):
-    """The GID table.
-
-    refresh_s : how often it is read without a reason; link and address events are one. max_info : entries that
-    are exported one by one.
-    """
-
-    refresh_s: float = 300.0
-    max_info: int = 64
-
-    def validate(self) -> None:
-        if self.refresh_s < 0:
-            raise ValueError("refresh_s must not be negative")
-        if self.max_info < 0:
-            raise ValueError("max_info must not be negative")
-
-
-class NcclSection(Section, frozen=True):
-    """What the jobs of this host set in NCCL's environment, for the GID index that NCCL would use.
-
-    gid_index : NCCL_IB_GID_INDEX. address_family, address_range, roce_version : NCCL_IB_ADDR_FAMILY, _ADDR_RANGE,
-    NCCL_IB_ROCE_VERSION_NUM.
-    """
-
-    gid_index: int = -1
-    address_family: Literal["AF_INET", "AF_INET6"] = "AF_INET"
-    address_range: str = ""
-    roce_version: Literal[1, 2] = 2
-
-    def rules(self) -> NcclRules:
-        """These settings as what NCCL's search is told."""
-        network = ipaddress.ip_network(self.address_range, strict=False) if self.address_range else None
-        return NcclRules(self.gid_index, self.address_family, network, self.roce_version)
-
-    def validate(self) -> None:
-        if not self.address_range:
-            return
-        try:
-            network = ipaddress.ip_network(self.address_range, strict=False)
-        except ValueError as error:
-            raise ValueError(f"address_range: {error}") from error
-        if "/" not in self.address_range:
-            raise ValueError(
-                f"address_range {self.address_range!r} has no prefix length, so NCCL ignores it;"
-                f" write {network} or leave it out"
-            )
-        if (network.version == 6) != (self.address_family == "AF_INET6"):
-            raise ValueError(
-                f"address_range {self.address_range!r} is not of address_family {self.address_family},"
-                " so NCCL ignores it; set address_family to match or leave the range out"
-            )
-
-
-class FlapSection(Section, frozen=True):
-    """Flaps. event_log : file of JSON lines; empty: nic-events.jsonl in the run directory; "none": no file."""
-
-    event_log: str = ""
-    event_log_max_bytes: int = 16 << 20
-    holdoff_poll_s: float = 0.01
-
-    def validate(self) -> None:
-        if self.event_log_max_bytes < 1 << 16:
-            raise ValueError("event_log_max_bytes must be at least 65536")
-        if not 0.001 <= self.holdoff_poll_s <= 1:
-            raise ValueError("holdoff_poll_s must be between 0.001 and 1")
+from fabricpulse.nic.registry import registered
+from fabricpulse.nic.sections import DeviceSection, FlapSection, GidSection, NcclSection
 
 
 class NicConfig(Section, frozen=True):
@@ -101,9 +26,6 @@ class NicConfig(Section, frozen=True):
     sample_cap: int = 20_000
 
     def validate(self) -> None:
-        # Late: collectors are made from this configuration and import it.
-        from fabricpulse.nic.registry import registered
-
         for name in self.collectors:
             if name not in registered():
                 raise ValueError(f"unknown collector {name!r}; known: {', '.join(sorted(registered()))}")

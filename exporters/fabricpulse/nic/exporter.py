@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
+from fabricpulse.core.event_log import EventLog
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.common import COLLECTOR_DURATION, COLLECTOR_SUCCESS
 from fabricpulse.core.metrics.exposition import Exposition
@@ -16,7 +17,6 @@ from fabricpulse.hostinfo.sysfs import DescriptorBudget, ReadErrors
 from fabricpulse.nic import scrape_metrics
 from fabricpulse.nic.collectors.base import HOST, Collector, Context, Environment
 from fabricpulse.nic.config import NicConfig
-from fabricpulse.nic.event_log import EventLog
 from fabricpulse.nic.flap_service import FlapService
 from fabricpulse.nic.gid_changes import GidChanges
 from fabricpulse.nic.metrics import METRICS
@@ -26,22 +26,14 @@ from fabricpulse.nic.runner import Outcome, Plan, Runner, Task
 log = get_logger(__name__)
 
 
-class _InventoryCollector(Collector):
+class _InventoryCollector:
     """Finds the NICs; run like a collector, because looking at a dead NIC can hang too."""
 
     name = "inventory"
 
-    @classmethod
-    def make(cls, environment: Environment) -> "_InventoryCollector":
-        sysfs, device = str(environment.sources.sysfs), environment.config.device
-        return cls(Scanner(sysfs, DeviceFilter(device.include, device.exclude)))
-
     def __init__(self, scanner: Scanner) -> None:
         self._scanner = scanner
         self.found = Inventory()
-
-    def targets(self, context: Context) -> Sequence[str]:
-        return [HOST]
 
     def collect(self, target: str, context: Context) -> None:
         self.found = self._scanner.scan(context.errors)
@@ -72,8 +64,9 @@ class NicExporter:
         self._gid_changes = GidChanges()
         enabled = enabled_collectors(config)
         self._counts_flaps = "flaps" in enabled
+        wanted = DeviceFilter(config.device.include, config.device.exclude)
         self.flaps = FlapService(
-            DeviceFilter(config.device.include, config.device.exclude),
+            wanted,
             clock,
             event_log(config, run_dir),
             run_dir / "nic-flaps.json" if run_dir is not None and self._counts_flaps else None,
@@ -82,8 +75,17 @@ class NicExporter:
             self._link_changed,
             self._unknown_link,
         )
-        environment = Environment(config, self._sources, DescriptorBudget(), self.flaps, self._gid_changes)
-        self._inventory = _InventoryCollector.make(environment)
+        environment = Environment(
+            self._sources,
+            DescriptorBudget(),
+            self.flaps,
+            self._gid_changes,
+            config.gid,
+            config.nccl,
+            config.raw_counters,
+            config.networks,
+        )
+        self._inventory = _InventoryCollector(Scanner(str(self._sources.sysfs), wanted))
         made = (found.collector.make(environment) for name, found in registered().items() if name in enabled)
         self.collectors: list[Collector] = [collector for collector in made if collector is not None]
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from fabricpulse.core.event_log import EventLog
 from fabricpulse.core.log import get_logger
 from fabricpulse.hostinfo.device_filter import DeviceFilter
 from fabricpulse.hostinfo.inventory import Inventory, Netdev
 from fabricpulse.hostinfo.netlink.link_messages import LinkMessage
-from fabricpulse.nic.event_log import EventLog
 from fabricpulse.nic.flap_store import load_links, save_links
 from fabricpulse.nic.flap_tracker import (
     OUTAGE_BOUNDS_S,
@@ -142,7 +142,12 @@ class FlapService:
 
     def record(self, event: str, labels: tuple[str, str, str], **fields: object) -> None:
         """Writes an event of another source into the event log."""
-        self._event_log.write(self._clock(), event, labels, **fields)
+        self._append(self._clock(), event, labels, **fields)
+
+    def _append(self, time_s: float, event: str, labels: tuple[str, str, str], **fields: object) -> None:
+        device, rdma_device, port = labels
+        where = {"device": device, "rdma_device": rdma_device, "port": port}
+        self._event_log.append(round(time_s * 1e9), event, **where, **fields)
 
     def labels(self, link: str) -> tuple[str, str, str]:
         """(device, rdma_device, port) of a link, as far as they are known."""
@@ -209,7 +214,7 @@ class FlapService:
         if transition.down_s is not None:
             more["down_s"] = round(transition.down_s, 6)
         event = {"missed": "downs_missed"}.get(transition.kind, f"link_{transition.kind}")
-        self._event_log.write(transition.time_s, event, self.labels(transition.link), **more)
+        self._append(transition.time_s, event, self.labels(transition.link), **more)
         log.info("link event", event_kind=event, device=transition.link, **more)
 
     def _on_address(self, ifindex: int) -> None:

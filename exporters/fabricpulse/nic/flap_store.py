@@ -8,10 +8,10 @@ import errno
 import json
 import math
 import os
-import stat
 from dataclasses import asdict, fields
 from pathlib import Path
 
+from fabricpulse.core.files import atomic_write, open_regular
 from fabricpulse.core.log import get_logger
 from fabricpulse.nic.flap_tracker import LinkState
 
@@ -49,11 +49,9 @@ def load_links(path: Path) -> dict[str, LinkState]:
 
 def _read(path: Path) -> bytes:
     """The file, which must be one: opening a FIFO would wait for a writer. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-            raise OSError(errno.EINVAL, "not a regular file of at most 16 MB")
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+            raise OSError(errno.EFBIG, "larger than 16 MB")
         return file.read()
 
 
@@ -81,22 +79,12 @@ def _state(raw: dict[str, object]) -> LinkState:
 
 
 def save_links(path: Path, links: dict[str, LinkState]) -> None:
-    """Replaces the file atomically. Raises OSError."""
+    """Replaces the file atomically, without waiting for the disk: a power cut is a reboot, which counts anew anyway.
+
+    Raises OSError.
+    """
     data = {"version": VERSION, "links": {name: asdict(state) for name, state in links.items()}}
-    write_atomically(path, json.dumps(data, separators=(",", ":")).encode(), mode=0o644)
-
-
-def write_atomically(path: Path, content: bytes, mode: int) -> None:
-    """Writes `content` beside `path` and renames it: a reader sees the old file or the new one. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    atomic_write(path, json.dumps(data, separators=(",", ":")), durable=False)
 
 
 def boot_id(procfs: Path = Path("/proc")) -> str:

@@ -39,6 +39,7 @@ PORT_COUNTERS: Mapping[str, Mapped] = _plain(
         "multicast_rcv_packets": c.MULTICAST_RECEIVED,
         "multicast_xmit_packets": c.MULTICAST_TRANSMITTED,
         "port_rcv_constraint_errors": c.RECEIVE_CONSTRAINT,
+        "port_rcv_discards": c.RECEIVE_DISCARDS,
         "port_rcv_errors": c.RECEIVE_ERRORS,
         "port_rcv_packets": c.RECEIVED_PACKETS,
         "port_rcv_remote_physical_errors": c.RECEIVE_REMOTE_PHYSICAL,
@@ -54,6 +55,22 @@ PORT_COUNTERS: Mapping[str, Mapped] = _plain(
 ) | {
     "port_rcv_data": Mapped(c.RECEIVED_BYTES, scale=4),
     "port_xmit_data": Mapped(c.TRANSMITTED_BYTES, scale=4),
+}
+
+# counters_ext/ of the port, where a driver has it (mlx4): 64-bit counters beside those of counters/, which stop at
+# 2^32 - 1. The names are those that procfs reads.
+PORT_COUNTERS_EXTENDED: Mapping[str, Mapped] = _plain(
+    {
+        "port_multicast_rcv_packets": c.MULTICAST_RECEIVED,
+        "port_multicast_xmit_packets": c.MULTICAST_TRANSMITTED,
+        "port_rcv_packets_64": c.RECEIVED_PACKETS,
+        "port_unicast_rcv_packets": c.UNICAST_RECEIVED,
+        "port_unicast_xmit_packets": c.UNICAST_TRANSMITTED,
+        "port_xmit_packets_64": c.TRANSMITTED_PACKETS,
+    }
+) | {
+    "port_rcv_data_64": Mapped(c.RECEIVED_BYTES, scale=4),
+    "port_xmit_data_64": Mapped(c.TRANSMITTED_BYTES, scale=4),
 }
 
 # drivers/infiniband/hw/mlx5/counters.c. The queue counters are 32 bits on the wire (read with be32_to_cpu),

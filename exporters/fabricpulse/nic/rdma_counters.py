@@ -39,12 +39,12 @@ UNICAST_TRANSMITTED = counter(
 )
 RECEIVED_BYTES = counter(
     "received_bytes",
-    "Octets received by RDMA traffic (counters/port_rcv_data, 4-byte words converted; irdma, bnxt_re, efa, rxe: the "
+    "Octets received by RDMA traffic (counters/port_rcv_data or counters_ext, 4-byte words converted; irdma, bnxt_re, efa, rxe: the "
     "driver's byte counters in hw_counters).",
 )
 TRANSMITTED_BYTES = counter(
     "transmitted_bytes",
-    "Octets transmitted by RDMA traffic (counters/port_xmit_data, 4-byte words converted; irdma, bnxt_re, efa: "
+    "Octets transmitted by RDMA traffic (counters/port_xmit_data or counters_ext, 4-byte words converted; irdma, bnxt_re, efa: "
     "the driver's byte counters in hw_counters).",
 )
 RECEIVED_PACKETS = counter(
@@ -71,7 +71,8 @@ RECEIVE_SWITCH_RELAY = counter(
     "Packets that could not be relayed (counters/port_rcv_switch_relay_errors).",
 )
 RECEIVE_DISCARDS = counter(
-    "receive_discards", "RDMA packets dropped on receive (bnxt_re rx_roce_discards, efa rx_drops)."
+    "receive_discards",
+    "RDMA packets dropped on receive (counters/port_rcv_discards, bnxt_re rx_roce_discards, efa rx_drops).",
 )
 TRANSMIT_CONSTRAINT = counter(
     "transmit_constraint_errors",

@@ -155,7 +155,7 @@ def test_the_event_log_tells_each_change(namespace, tmp_path):
         "rtnetlink",
     )
     assert 0 < up["down_s"] < 30
-    assert down["ts"] < up["ts"]
+    assert down["time"] < up["time"]
 
 
 def test_changes_that_others_ask_for_are_told(namespace, tmp_path):

@@ -6,7 +6,8 @@ import pytest
 from tests.unit.nic.fake_ethtool import FakeEthtool
 
 from fabricpulse.hostinfo.netlink.ethtool import KernelEthtool
-from fabricpulse.nic.config import DeviceSection, NicConfig
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.sections import DeviceSection
 
 ETH0 = {"device": "eth0np0"}
 

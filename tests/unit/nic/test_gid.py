@@ -5,7 +5,8 @@ import ipaddress
 import pytest
 
 from fabricpulse.hostinfo.gid_rules import Gid, NcclRules, nccl_index, parse_gid, roce_v2_index
-from fabricpulse.nic.config import GidSection, NcclSection, NicConfig
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.sections import GidSection, NcclSection
 
 LOCAL = bytes.fromhex("fe80000000000000ba3fd2fffe001020")
 IPV4 = bytes.fromhex("00000000000000000000ffff0a00010b")

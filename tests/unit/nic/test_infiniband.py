@@ -14,8 +14,9 @@ from tests.fixtures.sys_tree import (
     counter_value,
 )
 
-from fabricpulse.nic.config import DeviceSection, NicConfig
+from fabricpulse.nic.config import NicConfig
 from fabricpulse.nic.rdma_counter_map import HW_COUNTERS
+from fabricpulse.nic.sections import DeviceSection
 
 MLX5 = {"rdma_device": "mlx5_0", "port": "1"}
 
@@ -103,6 +104,23 @@ def test_one_vocabulary(tree, scrape, make, device, raw, metric):
     got = scrape()
     assert got.get_one(f"fabricpulse_nic_{metric}", rdma_device=device) == 4711
     assert got.get_one("fabricpulse_nic_device_read_failures", rdma_device=device) == 0
+
+
+def test_counters_of_64_bits_beside_those_that_stop(tree, scrape):
+    """mlx4: counters/ has 32 bits and stops at the end, counters_ext/ goes on and has precedence."""
+    tree.mlx5_roce(0)
+    port = tree.port("mlx5_0")
+    tree.write(port / "counters/port_rcv_data", 2**32 - 1)
+    tree.write(port / "counters/port_rcv_discards", 3)
+    (port / "counters_ext").mkdir()
+    tree.write(port / "counters_ext/port_rcv_data_64", 2**33)
+    tree.write(port / "counters_ext/port_unicast_xmit_packets", 11)
+    got = scrape()
+    assert got.get_one("fabricpulse_nic_received_bytes_total", **MLX5) == 4 * 2**33
+    assert got.get_one("fabricpulse_nic_unicast_packets_transmitted_total", **MLX5) == 11
+    assert got.get_one("fabricpulse_nic_receive_discards_total", **MLX5) == 3
+    # What counters_ext/ does not have comes from counters/ all the same.
+    assert got.get_one("fabricpulse_nic_symbol_errors_total", **MLX5) is not None
 
 
 def test_irdma_sums_ipv4_and_ipv6(tree, scrape):

@@ -6,7 +6,8 @@ import os
 import pytest
 
 from fabricpulse.nic.collectors.pcie import GpuPlace, nearest_gpus
-from fabricpulse.nic.config import DeviceSection, NicConfig
+from fabricpulse.nic.config import NicConfig
+from fabricpulse.nic.sections import DeviceSection
 
 
 def test_an_admin_down_link_has_no_carrier_sample(tree, scrape):
@@ -98,6 +99,23 @@ def test_pcie_link_and_errors(tree, scrape):
     assert errors[("nonfatal", "CmpltTO")] == 1
     assert errors[("fatal", "DLP")] == 0
     assert not any("TOTAL" in kind for _, kind in errors)
+
+
+def test_virtual_functions(tree, scrape):
+    """A virtual function says whose it is, the physical one how many it has."""
+    tree.mlx5_roce(0)
+    tree.mlx5_roce(1)
+    physical, virtual = (tree.ib(f"mlx5_{i}").parents[1] for i in range(2))
+    tree.write(physical / "sriov_numvfs", 4)
+    (virtual / "physfn").symlink_to(physical)
+    got = scrape()
+    functions = {labels["device"]: labels for labels in got.labels("fabricpulse_nic_pcie_function_info")}
+    assert functions["eth0np0"]["function"] == "physical"
+    assert functions["eth0np0"]["physical_function"] == ""
+    assert functions["eth1np0"]["function"] == "virtual"
+    assert functions["eth1np0"]["physical_function"] == physical.name
+    assert got.get_one("fabricpulse_nic_pcie_virtual_functions", device="eth0np0") == 4
+    assert got.get_one("fabricpulse_nic_pcie_virtual_functions", device="eth1np0") is None
 
 
 def test_affinity(tree, scrape):

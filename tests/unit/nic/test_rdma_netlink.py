@@ -43,12 +43,13 @@ class FakeRdma:
 def test_rdma_resources(tree, collect):
     """Totals by kind; queue pairs by type and state only on request; optional counters only where they are on."""
     tree.mlx5_roce(0)
-    got = collect(rdma=FakeRdma({"cc_rx_ce_pkts": 3, "cc_tx_cnp_pkts": 2}))
+    got = collect(rdma=FakeRdma({"cc_rx_ce_pkts": 3, "cc_tx_cnp_pkts": 2, "rdma_rx_bytes": 8}))
     assert got.get_one("fabricpulse_nic_rdma_resources", rdma_device="mlx5_0", resource="qp") == 12
     assert (
         got.get_one("fabricpulse_nic_cc_marked_packets_received_total", rdma_device="mlx5_0", port="1") == 3
     )
     assert got.get_one("fabricpulse_nic_cc_cnp_packets_sent_total", rdma_device="mlx5_0") == 2
+    assert got.get_one("fabricpulse_nic_optional_received_bytes_total", rdma_device="mlx5_0") == 8
     assert got.labels("fabricpulse_nic_cc_cnp_packets_received_total") == []
     assert got.labels("fabricpulse_nic_queue_pairs") == []
     got = collect(NicConfig(collectors={"queue_pairs": True}), rdma=FakeRdma())

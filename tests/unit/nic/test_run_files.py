@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,12 +12,9 @@ from fabricpulse.core.run_lock import RunLock
 from fabricpulse.hostinfo.sources import HostSources
 from fabricpulse.nic.command import command
 from fabricpulse.nic.config import NicConfig
-from fabricpulse.nic.event_log import EventLog
 from fabricpulse.nic.exporter import NicExporter, event_log
 from fabricpulse.nic.flap_store import load_links, save_links
 from fabricpulse.nic.flap_tracker import LinkState
-
-LABELS = ("mlx5_0", "1", "eth0")
 
 
 def test_state_comes_back_as_it_was_kept(tmp_path):
@@ -69,62 +65,6 @@ def test_state_that_is_no_file(tmp_path):
     assert load_links(tmp_path) == {}
 
 
-def test_the_log_is_rotated_by_size(tmp_path):
-    log = EventLog(tmp_path / "log", 300)
-    for number in range(10):
-        log.write(float(number), "link_down", LABELS, number=number)
-    log.close()
-    kept = [
-        json.loads(line)["number"]
-        for name in ("log.1", "log")
-        for line in (tmp_path / name).read_text().splitlines()
-    ]
-    assert kept == list(range(kept[0], 10))
-    assert all((tmp_path / name).stat().st_size <= 300 for name in ("log", "log.1"))
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/null"), Path.mkdir])
-def test_a_log_that_is_no_file_is_neither_waited_for_nor_renamed(tmp_path, make):
-    path = tmp_path / "log"
-    make(path)
-    log = EventLog(path, 100)
-    for number in range(10):
-        log.write(float(number), "link_down", LABELS)
-    log.close()
-    assert [found.name for found in tmp_path.iterdir()] == ["log"]
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/null"), Path.mkdir])
-def test_a_log_that_cannot_be_written_is_told_before_there_is_an_event(tmp_path, make):
-    path = tmp_path / "log"
-    make(path)
-    with pytest.raises(UserError, match=rf"cannot write the event log {path}: .+; set flaps.event_log to"):
-        EventLog(path, 100).check()
-    with pytest.raises(UserError, match=r"cannot write the event log .*/none/log: No such file or directory"):
-        EventLog(tmp_path / "none/log", 100).check()
-
-
-def test_a_check_of_the_log_leaves_what_is_in_it(tmp_path):
-    path = tmp_path / "log"
-    path.write_text("earlier\n" * 100)
-    EventLog(path, 100).check()
-    assert path.read_text() == "earlier\n" * 100
-    EventLog(None, 100).check()
-    assert [found.name for found in tmp_path.iterdir()] == ["log"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a device file")
-def test_a_device_is_not_rotated(tmp_path):
-    """flaps.event_log: /dev/null must not end as /dev/null.1."""
-    path = tmp_path / "null"
-    os.mknod(path, 0o020666, os.makedev(1, 3))
-    log = EventLog(path, 100)
-    for number in range(10):
-        log.write(float(number), "link_down", LABELS)
-    log.close()
-    assert [found.name for found in tmp_path.iterdir()] == ["null"]
-
-
 @pytest.mark.parametrize("on", [True, False])
 async def test_without_the_flaps_collector_no_carrier_count_is_read_and_nothing_kept(
     tree, tmp_path, monkeypatch, on
@@ -163,7 +103,7 @@ async def test_without_the_flaps_collector_no_carrier_count_is_read_and_nothing_
 @pytest.mark.parametrize("on", [True, False])
 def test_no_log_is_made_where_no_collector_has_events(tmp_path, on):
     config = NicConfig(collectors={"flaps": False, "verbs": False, "kernel_log": on})
-    event_log(config, tmp_path).check()
+    event_log(config, tmp_path).check("flaps.event_log")
     assert [path.name for path in tmp_path.iterdir()] == (["nic-events.jsonl"] if on else [])
 
 

@@ -6,7 +6,7 @@ the runner times it, keeps a target that hangs or raises from costing another on
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self, TypeVar
 
@@ -15,9 +15,9 @@ from fabricpulse.core.metrics.exposition import format_value, sample_prefix
 from fabricpulse.hostinfo.inventory import Inventory
 from fabricpulse.hostinfo.sources import HostSources
 from fabricpulse.hostinfo.sysfs import DescriptorBudget, ReadErrors
-from fabricpulse.nic.config import NicConfig
 from fabricpulse.nic.flap_service import FlapService
 from fabricpulse.nic.gid_changes import GidChanges
+from fabricpulse.nic.sections import GidSection, NcclSection
 
 # The target of a collector that is not per device.
 HOST = ""
@@ -56,14 +56,17 @@ class Environment:
     """What collectors are made from.
 
     budget : of files that may stay open, shared by all. flaps : counts link changes and keeps the event log.
-    gid_changes : who says, and who asks, whether a GID table may have changed.
+    gid_changes : who says, and who asks, whether a GID table may have changed. The rest is configuration.
     """
 
-    config: NicConfig
     sources: HostSources
     budget: DescriptorBudget
     flaps: FlapService
     gid_changes: GidChanges
+    gid: GidSection
+    nccl: NcclSection
+    raw_counters: bool
+    networks: Mapping[str, str]
 
 
 class Collector(ABC):

@@ -84,9 +84,9 @@ class GidCollector(Collector):
 
     @classmethod
     def make(cls, environment: Environment) -> Self:
-        section, flaps = environment.config.gid, environment.flaps
+        section, flaps = environment.gid, environment.flaps
         return cls(
-            environment.config.nccl.rules(),
+            environment.nccl.rules(),
             section.refresh_s,
             section.max_info,
             environment.gid_changes,

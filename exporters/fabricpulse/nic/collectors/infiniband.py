@@ -1,7 +1,7 @@
 """`/sys/class/infiniband`: devices, ports, counters/ and hw_counters/."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
@@ -19,7 +19,7 @@ from fabricpulse.nic.collectors.base import Collector, Context, Environment, reg
 from fabricpulse.nic.counter_wrap import WrappingCounter
 from fabricpulse.nic.flap_service import FlapService
 from fabricpulse.nic.metric_spec import PORT, RDMA, gauge
-from fabricpulse.nic.rdma_counter_map import HW_COUNTERS, PORT_COUNTERS, Mapped
+from fabricpulse.nic.rdma_counter_map import HW_COUNTERS, PORT_COUNTERS, PORT_COUNTERS_EXTENDED, Mapped
 
 INFO = gauge(
     "info",
@@ -210,6 +210,9 @@ class _Port:
         self._attributes = CachedDirectory(path, device.name, budget, _PORT_FILES)
         self._pkeys = CachedDirectory(f"{path}/pkeys", device.name, budget)
         hw_names = dict(HW_COUNTERS.get(device.family, {}))
+        self._extended = _Counters(
+            f"{path}/counters_ext", self.labels, dict(PORT_COUNTERS_EXTENDED), raw, budget
+        )
         self._counters = _Counters(f"{path}/counters", self.labels, dict(PORT_COUNTERS), raw, budget)
         self._hw = _Counters(f"{path}/hw_counters", self.labels, hw_names, raw, budget)
         self._prefixes = {
@@ -243,9 +246,12 @@ class _Port:
         self._partition_keys(context)
         reset_likely = state is not None and self._last_state not in (b"", state)
         self._last_state = state or b""
-        self._counters.collect(context, without=frozenset(), reset_likely=reset_likely)
-        # bnxt_re, irdma and efa have counters/ as well on some kernels: the IBTA file has precedence over a driver's.
-        self._hw.collect(context, without=self._counters.families(), reset_likely=reset_likely)
+        # The first that has a metric gives it: 64 bits before 32 that stop, and the IBTA's file before a driver's (bnxt_re,
+        # irdma and efa have counters/ as well on some kernels).
+        given: frozenset[str] = frozenset()
+        for counters in (self._extended, self._counters, self._hw):
+            counters.collect(context, without=given, reset_likely=reset_likely)
+            given |= counters.families()
 
     def is_up(self) -> bool | None:
         """Whether an InfiniBand port without a netdev is active; None for other ports, whose links tell it."""
@@ -304,7 +310,7 @@ class _Port:
             context.sink.add(PKEY_DEFAULT, self.labels, values["0"])
 
     def close(self) -> None:
-        for directory in (self._attributes, self._pkeys, self._counters, self._hw):
+        for directory in (self._attributes, self._pkeys, self._extended, self._counters, self._hw):
             directory.close()
 
 
@@ -327,8 +333,12 @@ class InfinibandCollector(Collector):
 
     @classmethod
     def make(cls, environment: Environment) -> Self:
-        config = environment.config
-        return cls(environment.budget, environment.flaps, raw=config.raw_counters, networks=config.networks)
+        return cls(
+            environment.budget,
+            environment.flaps,
+            raw=environment.raw_counters,
+            networks=environment.networks,
+        )
 
     def __init__(
         self,
@@ -336,7 +346,7 @@ class InfinibandCollector(Collector):
         flaps: FlapService,
         *,
         raw: bool = False,
-        networks: dict[str, str] | None = None,
+        networks: Mapping[str, str] | None = None,
     ) -> None:
         self._budget = budget
         self._flaps = flaps

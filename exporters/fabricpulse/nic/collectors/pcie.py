@@ -38,6 +38,16 @@ PCIE_AER = counter(
     "PCIe errors by severity and kind (aer_dev_correctable, aer_dev_nonfatal, aer_dev_fatal).",
     ("device", "pci_address", "severity", "error"),
 )
+FUNCTION = gauge(
+    "pcie_function_info",
+    "Always 1; whether the NIC is a physical or a virtual function, and for a virtual one the address of its physical one (physfn).",
+    ("device", "pci_address", "function", "physical_function"),
+)
+VIRTUAL_FUNCTIONS = gauge(
+    "pcie_virtual_functions",
+    "Virtual functions of the NIC that are switched on (sriov_numvfs).",
+    ("device", "pci_address"),
+)
 AFFINITY = gauge(
     "affinity_info",
     "Always 1; where the NIC sits: PCI address, NUMA node (-1 unknown), nearest GPUs by PCI address (most common "
@@ -78,8 +88,8 @@ class _Function:
     directory: CachedDirectory
     prefixes: dict[str, str]
     aer: dict[tuple[str, str], str]
-    affinity: str = ""
-    affinity_key: object = None
+    place: tuple[tuple[str, str], ...] = ()
+    place_key: object = None
 
 
 def nearest_gpus(nic_path: str, nic_numa: int, gpus: Sequence[GpuPlace]) -> tuple[tuple[str, ...], str]:
@@ -142,7 +152,7 @@ class PcieCollector(Collector):
                 del self._functions[address]
         for address, (name, path) in wanted.items():
             if address not in self._functions:
-                names = frozenset({*_AER, *_LINK, "numa_node"})
+                names = frozenset({*_AER, *_LINK, "numa_node", "sriov_numvfs"})
                 directory = CachedDirectory(path, name, self._budget, names)
                 prefixes = {file: sample_prefix(spec, (name, address)) for file, spec in _LINK.items()}
                 self._functions[address] = _Function(name, address, path, directory, prefixes, {})
@@ -158,7 +168,8 @@ class PcieCollector(Collector):
             raw = function.directory.read(file, context.now, context.errors)
             if raw is not None:
                 self._errors(function, file, severity, raw, context)
-        self._affinity(function, context)
+        self._virtual_functions(function, context)
+        self._place(function, context)
 
     def _link(self, function: _Function, context: Context) -> None:
         for file, spec in _LINK.items():
@@ -197,14 +208,27 @@ class PcieCollector(Collector):
                 text = function.aer[key] = sample_prefix(PCIE_AER, (function.device, function.address, *key))
             context.sink.line(PCIE_AER.name, f"{text}{count.decode('ascii')}\n")
 
-    def _affinity(self, function: _Function, context: Context) -> None:
-        if function.affinity_key != (function.directory.generation, self._gpus_identity):
+    def _virtual_functions(self, function: _Function, context: Context) -> None:
+        count = parse_unsigned(function.directory.read("sriov_numvfs", context.now, context.errors) or b"")
+        if count is not None:
+            context.sink.add(VIRTUAL_FUNCTIONS, (function.device, function.address), count)
+
+    def _place(self, function: _Function, context: Context) -> None:
+        """What stays as long as the function exists: where it sits, and whose it is."""
+        key = (function.directory.generation, self._gpus_identity)
+        if function.place_key != key:
             numa = _signed(function.directory.read("numa_node", context.now, context.errors))
             gpus, path = nearest_gpus(os.path.realpath(function.path), numa, self._gpus)
-            values = (function.device, function.address, str(numa), ",".join(gpus), path)
-            function.affinity = f"{sample_prefix(AFFINITY, values)}1\n"
-            function.affinity_key = (function.directory.generation, self._gpus_identity)
-        context.sink.line(AFFINITY.name, function.affinity)
+            affinity = (function.device, function.address, str(numa), ",".join(gpus), path)
+            physical = _basename_of_link(f"{function.path}/physfn")
+            kind = (function.device, function.address, "virtual" if physical else "physical", physical)
+            function.place = tuple(
+                (spec.name, f"{sample_prefix(spec, values)}1\n")
+                for spec, values in ((AFFINITY, affinity), (FUNCTION, kind))
+            )
+            function.place_key = key
+        for family, line in function.place:
+            context.sink.line(family, line)
 
     def _find_gpus(self, context: Context) -> None:
         folder = f"{self._sysfs}/bus/pci/devices"
@@ -239,3 +263,10 @@ class PcieCollector(Collector):
 
 def _signed(raw: bytes | None) -> int:
     return int(raw) if raw is not None and raw.isdigit() and len(raw) < 5 else -1
+
+
+def _basename_of_link(path: str) -> str:
+    try:
+        return os.readlink(path).rpartition("/")[2]
+    except OSError:
+        return ""

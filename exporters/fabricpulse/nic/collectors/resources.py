@@ -37,7 +37,28 @@ CC_CNP_SENT = counter(
     "Congestion notification packets sent (optional counter cc_tx_cnp_pkts, RDMA netlink).",
 )
 
+OPTIONAL_RECEIVED_BYTES = counter(
+    "optional_received_bytes",
+    "Octets of RDMA traffic received (optional counter rdma_rx_bytes, RDMA netlink).",
+)
+OPTIONAL_TRANSMITTED_BYTES = counter(
+    "optional_transmitted_bytes",
+    "Octets of RDMA traffic sent (optional counter rdma_tx_bytes, RDMA netlink).",
+)
+OPTIONAL_RECEIVED_PACKETS = counter(
+    "optional_received_packets",
+    "Packets of RDMA traffic received (optional counter rdma_rx_packets, RDMA netlink).",
+)
+OPTIONAL_TRANSMITTED_PACKETS = counter(
+    "optional_transmitted_packets",
+    "Packets of RDMA traffic sent (optional counter rdma_tx_packets, RDMA netlink).",
+)
+
 _OPTIONAL = {
+    "rdma_rx_bytes": OPTIONAL_RECEIVED_BYTES,
+    "rdma_rx_packets": OPTIONAL_RECEIVED_PACKETS,
+    "rdma_tx_bytes": OPTIONAL_TRANSMITTED_BYTES,
+    "rdma_tx_packets": OPTIONAL_TRANSMITTED_PACKETS,
     "cc_rx_ce_pkts": CC_MARKED_RECEIVED,
     "cc_rx_cnp_pkts": CC_CNP_RECEIVED,
     "cc_tx_cnp_pkts": CC_CNP_SENT,
