@@ -6,15 +6,17 @@ for: the ground floor knows no component, and `fabricpulse nic` does not pay for
 
 import sys
 from importlib.metadata import EntryPoint, entry_points, version
+from textwrap import indent
 
 import click
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import ConfigError, UserError
 
 COMMANDS_GROUP = "fabricpulse.commands"
 
 # The first line of each command's help, so that `fabricpulse --help` imports none of them.
 SUMMARIES = {
+    "check": "Check configuration files without starting a daemon.",
     "clocksync": "Keep fleet time: the sidecar of a host, the coordinator of a fleet.",
     "demo": "Play a fault on a fleet of network namespaces and show what happens.",
     "files": "Show units, sample configurations and runbooks, or put them in place.",
@@ -25,6 +27,7 @@ SUMMARIES = {
     "qp": "Export telemetry of the NCCL plugin: lanes and queue pairs of running jobs.",
     "remediation": "Act on alerts: the receiver, and the agent of a host.",
     "rules": "Render the recording and alert rules.",
+    "status": "Show the daemons of this host and what each lacks.",
 }
 
 # Commands that a plain installation lacks: the extra that brings them.
@@ -76,6 +79,8 @@ def main() -> None:
         cli(prog_name="fabricpulse")
     except UserError as error:
         click.echo(f"fabricpulse: error: {error}", err=True)
+        if isinstance(error, ConfigError) and error.excerpt:
+            click.echo(indent(error.excerpt, "  "), err=True)
         sys.exit(error.exit_code)
 
 

@@ -28,6 +28,10 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def validate(self) -> None:
         """Checks that need more than one field; raises ValueError with one clause ("a must be below b")."""
 
+    def warnings(self) -> list[str]:
+        """What is accepted in the whole file and may not be meant, each as one sentence: for `fabricpulse check`."""
+        return []
+
 
 def load_config(path: Path | None, kind: type[T]) -> T:
     """Reads `path` as a `kind`; without a path, its defaults.
@@ -49,12 +53,13 @@ def parse_config(text: str, kind: type[T], name: str) -> T:
     """As load_config, from text; `name` stands for the file in messages."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _refuse_duplicates(node, name)
+        _refuse_duplicates(node, name, text)
         data = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{name}{line}: not valid YAML: {error.problem or error.context}") from error
+        message = f"{name}{line}: not valid YAML: {error.problem or error.context}"
+        raise ConfigError(message, _excerpt(text, mark, 1)) from error
     except yaml.reader.ReaderError as error:
         raise ConfigError(
             f"{name}: not valid YAML: {error.reason} (character {error.character!r} at {error.position})"
@@ -67,14 +72,14 @@ def parse_config(text: str, kind: type[T], name: str) -> T:
         data = {}
     if not isinstance(data, dict):
         raise ConfigError(f"{name}: expected a mapping of settings at the top, got {type(data).__name__}")
-    return _convert(data, kind, node, name)
+    return _convert(data, kind, node, name, text)
 
 
-def _refuse_duplicates(node: yaml.Node | None, name: str) -> None:
+def _refuse_duplicates(node: yaml.Node | None, name: str, text: str) -> None:
     """Raises ConfigError for a key that stands twice in one mapping: YAML would silently take the last."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _refuse_duplicates(item, name)
+            _refuse_duplicates(item, name, text)
     elif isinstance(node, yaml.MappingNode):
         lines: dict[str, int] = {}
         for key, value in node.value:
@@ -82,20 +87,35 @@ def _refuse_duplicates(node: yaml.Node | None, name: str) -> None:
             if isinstance(key.value, str) and key.value != "<<":
                 if key.value in lines:
                     raise ConfigError(
-                        f"{name}:{line}: key {key.value!r} is set twice, first on line {lines[key.value]}"
+                        f"{name}:{line}: key {key.value!r} is set twice, first on line {lines[key.value]}",
+                        _excerpt(text, key.start_mark, len(key.value)),
                     )
                 lines[key.value] = line
-            _refuse_duplicates(value, name)
+            _refuse_duplicates(value, name, text)
 
 
-def _convert(data: dict[str, Any], kind: type[T], node: yaml.Node | None, name: str | None) -> T:
+def _excerpt(text: str, mark: yaml.Mark | None, length: int) -> str:
+    """The line of `mark` with `length` carets below what is there, at most to the end of the line."""
+    lines = text.splitlines()
+    if mark is None or not 0 <= mark.line < len(lines):
+        return ""
+    number, line = f"{mark.line + 1} | ", lines[mark.line].rstrip()
+    # Tabs stay, so that the caret is below its place however wide they are shown.
+    indent = "".join(character if character == "\t" else " " for character in line[: mark.column])
+    carets = "^" * max(1, min(length, len(line) - mark.column))
+    return f"{number}{line}\n{' ' * (len(number) - 2)}| {indent}{carets}"
+
+
+def _convert(
+    data: dict[str, Any], kind: type[T], node: yaml.Node | None, name: str | None, text: str = ""
+) -> T:
     if kind.NULL_IS_DEFAULT:
         data = _without_nulls(data)
     try:
         config = msgspec.convert(data, kind, strict=True)
         _validate_tree(config, "")
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), kind, node, name)) from error
+        raise _explained(str(error), kind, node, name, text) from error
     return config
 
 
@@ -136,7 +156,7 @@ _AT = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<key>.+)`$")
 
 
-def _explain(message: str, kind: type, node: yaml.Node | None, name: str | None) -> str:
+def _explained(message: str, kind: type, node: yaml.Node | None, name: str | None, text: str) -> ConfigError:
     at = _AT.search(message)
     path = at.group("path") if at else ""
     what = _AT.sub("", message)
@@ -152,29 +172,30 @@ def _explain(message: str, kind: type, node: yaml.Node | None, name: str | None)
         what = f"{path}: {what[0].lower()}{what[1:]}"
         if choices := _choices_at(kind, path):
             what += f"; one of {', '.join(choices)}"
-    line = _line_of(node, path)
-    return f"{name or 'configuration'}{f':{line}' if line else ''}: {what}"
+    place = _place_of(node, path)
+    line = f":{place.start_mark.line + 1}" if place is not None else ""
+    length = len(place.value) if isinstance(place, yaml.ScalarNode) else 1
+    excerpt = _excerpt(text, place.start_mark, length) if place is not None else ""
+    return ConfigError(f"{name or 'configuration'}{line}: {what}", excerpt)
 
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
-def _line_of(node: yaml.Node | None, path: str) -> int | None:
-    """The 1-based line where `path` (msgspec form, "a.b[2].c") begins, or of its nearest parent that exists."""
-    line = None
+def _place_of(node: yaml.Node | None, path: str) -> yaml.Node | None:
+    """The key, or item of a list, at `path` (msgspec form, "a.b[2].c"), or its nearest parent that exists."""
+    place = None
     for key, index in _STEP.findall(path):
         if isinstance(node, yaml.MappingNode) and (key or index == "..."):
             pairs = [pair for pair in node.value if index == "..." or pair[0].value == key]
             if not pairs:
-                return line
-            line = pairs[0][0].start_mark.line + 1
-            node = pairs[0][1]
+                return place
+            place, node = pairs[0]
         elif isinstance(node, yaml.SequenceNode) and index.isdigit() and int(index) < len(node.value):
-            node = node.value[int(index)]
-            line = node.start_mark.line + 1
+            place = node = node.value[int(index)]
         else:
-            return line
-    return line
+            return place
+    return place
 
 
 def _type_at(kind: Any, path: str) -> Any:

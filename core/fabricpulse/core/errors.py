@@ -12,9 +12,16 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """A configuration file cannot be used; the message names file, line and key."""
+    """A configuration file cannot be used; the message names file, line and key.
+
+    excerpt : the line with a caret below the place, for a terminal; "" if there is none to show.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str, excerpt: str = "") -> None:
+        super().__init__(message)
+        self.excerpt = excerpt
 
 
 class TemporaryError(UserError):

@@ -36,7 +36,7 @@ class Logger:
         return Logger(self._logger, self._fields | fields)
 
     def debug(self, event: str, **fields: Any) -> None:
-        """For whoever hunts a fault."""
+        """Diagnostic detail."""
         self._log(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:

@@ -52,7 +52,13 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
         wrapper.__doc__ = function.__doc__
         wrapper.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         decorators = [
-            click.option("--config", type=click.Path(path_type=Path), help="Configuration file (YAML)."),
+            click.option(
+                "--config",
+                "--config.file",
+                "config",
+                type=click.Path(path_type=Path),
+                help="Configuration file (YAML).",
+            ),
             click.option(
                 "--web.listen-address",
                 "listen",

@@ -4,7 +4,7 @@ import errno
 import os
 from pathlib import Path
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import TemporaryError, UserError
 
 RUN_DIR_ENV = "FABRICPULSE_RUN_DIR"
 DEFAULT_RUN_DIR = Path("/run/fabricpulse")
@@ -34,11 +34,12 @@ def ensure_run_dir() -> Path:
 
 def write_refused(what: str, path: Path, error: OSError) -> UserError:
     """What to say when `what` cannot be written at `path` in the run directory, and what to do about it."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full:
         remedy = f"make room on the file system of {path.parent}"
     else:
         remedy = f"make {path.parent} writable for this user, run as root"
-    return UserError(
+    return (TemporaryError if full else UserError)(
         f"cannot write {what} {path}: {error.strerror}; {remedy}, or set {RUN_DIR_ENV} to another directory"
     )
 

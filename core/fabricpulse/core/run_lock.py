@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import TemporaryError
 from fabricpulse.core.run_dir import RUN_DIR_ENV, write_refused
 
 
@@ -14,7 +14,7 @@ class RunLock:
     def __init__(self, run_dir: Path, name: str) -> None:
         """name : of the command, such as "clocksync sidecar"; its last word names the file.
 
-        Raises UserError when another process holds it or the directory cannot be written.
+        Raises TemporaryError when another process holds it, UserError when the directory cannot be written.
         """
         path = run_dir / f"{name.rsplit(maxsplit=1)[-1]}.lock"
         try:
@@ -26,7 +26,7 @@ class RunLock:
         except OSError as error:
             holder = os.read(self._descriptor, 32).decode("ascii", "replace").strip()
             os.close(self._descriptor)
-            raise UserError(
+            raise TemporaryError(
                 f"{run_dir} is in use by another fabricpulse {name} (process {holder or 'unknown'}): stop it, or give"
                 f" this one a directory of its own with {RUN_DIR_ENV}"
             ) from error
@@ -38,5 +38,5 @@ class RunLock:
             raise write_refused("the lock", path, error) from error
 
     def release(self) -> None:
-        """Lets the next one in."""
+        """Releases the lock."""
         os.close(self._descriptor)

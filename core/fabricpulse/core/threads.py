@@ -1,4 +1,4 @@
-"""The worker threads of a daemon: none of them holds up its end.
+"""Worker threads of a daemon that never delay its shutdown.
 
 The standard executor joins its threads when the loop closes and again when the interpreter ends. A name server that
 does not answer blocks a thread in the resolver for many seconds, and with it the exit of the daemon.
@@ -20,7 +20,7 @@ EXIT_WAIT_S = 0.5
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """A default executor for asyncio whose threads are daemonic: whoever still runs at the end is left behind.
+    """A default executor for asyncio whose threads are daemonic: those that still run at shutdown are left behind.
 
     It derives from ThreadPoolExecutor because asyncio takes no other; the pool is its own. `shutdown(wait=True)` waits
     for what runs, EXIT_WAIT_S at most.

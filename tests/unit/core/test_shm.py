@@ -48,9 +48,9 @@ def test_no_torn_read(tmp_path: Path) -> None:
         while not path.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         reader = ClockPageReader(path)
-        seen, last = set(), 0
-        end = time.monotonic() + 2
-        while time.monotonic() < end:
+        seen: set[int] = set()
+        last = 0
+        while len(seen) < 500:  # on a busy machine the writer's turn comes when it comes
             page = reader.read()
             n = page.bound_ns
             assert page == page_of(n)
@@ -62,7 +62,6 @@ def test_no_torn_read(tmp_path: Path) -> None:
         process.join(10)
 
     assert process.exitcode == 0
-    assert len(seen) > 100
 
 
 def test_dead_writer(tmp_path: Path) -> None:

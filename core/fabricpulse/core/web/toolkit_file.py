@@ -222,6 +222,9 @@ class WebFile(Section, frozen=True):
                     f"the password of user {user!r} must be a bcrypt hash (htpasswd -nBC 10 {user})"
                 )
 
+    def warnings(self) -> list[str]:
+        return self.tls_server_config.not_honoured()
+
     @property
     def tls(self) -> TlsServerConfig | None:
         """The TLS settings, or None for plain HTTP."""

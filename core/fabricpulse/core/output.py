@@ -1,0 +1,29 @@
+"""`--output text|json` of commands that show something."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import click
+
+OutputFormat = Literal["text", "json"]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def output_option(function: _F) -> _F:
+    """Adds `--output`; the command receives `output: OutputFormat`."""
+    return click.option(
+        "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form."
+    )(function)
+
+
+def print_json(document: Any) -> None:
+    """Writes one JSON document to standard output."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def printable(text: str) -> str:
+    """`text` as one line that a terminal takes for text: control characters, which others may have put there, shown as
+    escapes.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,87 @@
+"""`fabricpulse check`: what a daemon would say of its file, without the daemon."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fabricpulse.core.check import check_file, command, kind_of, kinds
+
+SAMPLES = Path(__file__).parents[3] / "deploy" / "config"
+KIND_OF_SAMPLE = {"fleet": "membership", "web": "web-config-file"}
+
+
+def check(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_sample_configurations_are_known_and_good(path: Path, tmp_path: Path) -> None:
+    """By their name; and by their keys when they are called something else."""
+    kind = KIND_OF_SAMPLE.get(path.stem, path.stem)
+    assert kind_of(path, kinds()) == kind
+    assert check_file(path).exit_code == 0
+    other = tmp_path / "x.yaml"
+    other.write_text(path.read_text())
+    assert kind_of(other, kinds()) in (kind, None)  # never another one
+
+
+def test_a_mistake_is_shown_with_its_place(tmp_path: Path) -> None:
+    """File, line, key, the nearest key, and a caret below it; exit code 1."""
+    path = tmp_path / "mesh.yaml"
+    path.write_text("host: a\nprobe:\n  intervall_s: 1\n")
+    result = check(path)
+
+    assert result.exit_code == 1
+    assert result.output == (
+        f"{path}:3: unknown key 'probe.intervall_s'; did you mean 'interval_s'?\n"
+        "  3 |   intervall_s: 1\n"
+        "    |   ^^^^^^^^^^^\n"
+    )
+
+
+def test_json_and_several_files(tmp_path: Path) -> None:
+    """The worst file gives the exit code; each has its own entry."""
+    good, bad, unknown = tmp_path / "nic.yaml", tmp_path / "qp.yaml", tmp_path / "x.yaml"
+    good.write_text("")
+    bad.write_text("a: [\n")
+    unknown.write_text("zzz: 1\n")
+    result = check("--output", "json", good, bad)
+    assert result.exit_code == 1
+    document = json.loads(result.output)
+    assert [entry["valid"] for entry in document] == [True, False]
+    assert document[1]["kind"] == "qp"
+    assert "not valid YAML" in document[1]["error"]
+    assert check(good, bad, unknown).exit_code == 2
+    assert check(tmp_path / "mesh.yaml").exit_code == 2
+    assert "No such file" in check(tmp_path / "mesh.yaml").output
+
+
+def test_kind(tmp_path: Path) -> None:
+    """--kind overrules the name; one that does not exist is a usage error that lists those that do."""
+    path = tmp_path / "mesh.yaml"
+    path.write_text("hosts: [{name: a, nics: [{device: r0, address: 10.0.0.1, network: n0}]}]\n")
+    assert check(path).exit_code == 1
+    assert check("--kind", "membership", path).output == f"{path}: good (membership)\n"
+    result = check("--kind", "mash", path)
+    assert result.exit_code == 2
+    assert "remediation-receiver" in result.output
+
+
+def test_what_is_not_honoured_is_a_warning(tmp_path: Path) -> None:
+    """A good file may still deserve a word."""
+    path = tmp_path / "web.yaml"
+    path.write_text("tls_server_config: {cert: a, key: b, client_auth_type: RequestClientCert}\n")
+    result = check(path)
+    assert result.exit_code == 0
+    assert "warning: client_auth_type RequestClientCert" in result.output
+
+
+def test_control_characters_are_shown_as_such(tmp_path: Path) -> None:
+    """A file from elsewhere does not drive the terminal."""
+    path = tmp_path / "mesh.yaml"
+    path.write_text('"\\e[2Jx": 1\n')
+    result = check(path)
+    assert result.exit_code == 1
+    assert "\x1b" not in result.output
