@@ -197,6 +197,14 @@ def release(client: Any, host: str, device: str) -> None:
     click.echo(client.post("/api/v1/release", {"host": host, "device": device, "owner": getpass.getuser()}))
 
 
+@command.command()
+@_client_options
+@click.argument("host")
+def forget(client: Any, host: str) -> None:
+    """Drop everything that is known of a host that was retired."""
+    click.echo(client.post("/api/v1/forget", {"host": host, "owner": getpass.getuser()}))
+
+
 def _print_json(document: Any) -> None:
     """One document in ASCII: what is not printable is an escape."""
     click.echo(json.dumps(document, indent=2))

@@ -62,7 +62,7 @@ def test_a_job_that_starts_later_stays_off_the_nic(loop):
 
 def test_a_refusal_by_one_process_brings_all_back(stack):
     """Where one job would lose its last NIC, none on the host loses it, and the journal says why."""
-    stack.start_receiver({"guards": {"cooldown_s": 300}})
+    stack.start_receiver({"guards": {"settle_s": 0, "cooldown_s": 300}})
     stack.start_plugin(devices="rail0,rail1")
     stack.start_plugin(devices="rail0")
     stack.start_agent()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 import yaml
-from tests.fixtures.remediation_stack import Stack, request
+from tests.fixtures.remediation_stack import Stack, kill, request
 from tests.fixtures.waiting import wait_for
 
 
@@ -122,3 +122,17 @@ def test_commands_and_agent_over_mutual_tls(secured):
     untrusted = run(secured, "status", url=url)
     assert (untrusted.returncode, "--ca-file" in untrusted.stderr) == (1, True)
     assert "Traceback" not in untrusted.stderr + refused.stderr
+
+
+def test_a_retired_host_is_forgotten(stack):
+    """409 while its agent reports, then everything of it goes; an unknown host is 404."""
+    stack.start_receiver({"guards": {"settle_s": 0, "agent_timeout_s": 2}})
+    stack.start_plugin()
+    stack.start_agent()
+    stack.wait_receiver()
+    stack.wait_agent()
+    assert "stop it first" in run(stack, "forget", "h0").stderr
+    kill(stack.agents["h0"])
+    wait_for(lambda: run(stack, "forget", "h0").returncode == 0, 20, "forgotten")
+    assert stack.get("/api/v1/status")["agents"] == []
+    assert "nothing is known of h0" in run(stack, "forget", "h0").stderr

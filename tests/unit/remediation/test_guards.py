@@ -1,10 +1,12 @@
 """Each guard rail, alone."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.remediation.world import World, alert, config
 
 from fabricpulse.remediation.receiver.guards import REASONS
-from fabricpulse.remediation.receiver.model import AgentState
+from fabricpulse.remediation.receiver.model import AgentState, Held, Target
 
 RULES = "rules: [{alert: FabricNicFlapping, mode: auto}]\nhold: {initial_s: 10, jitter: 0}\n"
 
@@ -68,8 +70,8 @@ def test_capacity_keeps_three_quarters():
     assert world.blocked("h0/rail2") == "capacity"
 
 
-def test_cooldown_after_a_return():
-    """A NIC that has just come back is left alone for a while, and then not."""
+def test_cooldown_counts_from_the_last_failover():
+    """A NIC that flaps as soon as it is back leaves again once the cooldown since its last failover is over."""
     world = world_with("cooldown_s: 300")
     world.deliver(alert())
     world.settle()
@@ -78,14 +80,16 @@ def test_cooldown_after_a_return():
     world.settle()
     world.deliver(alert(starts_at=world.now))
     assert world.blocked() == "cooldown"
-    world.tick(301)
+    world.tick(285)
+    assert world.pending() == []
+    world.tick(6)
     assert [a.action for a in world.pending()] == ["nic.avoid"]
 
 
-def test_attempts_are_bounded_and_refused_ones_do_not_count():
-    """Three failovers of a NIC within six hours, then people; a refusal wears nothing out."""
-    world = world_with("cooldown_s: 0, max_attempts: 2")
-    for outcome in ("refused", "refused", "failed", "failed"):
+def test_attempts_are_bounded_whatever_became_of_them():
+    """Three failovers of a NIC within six hours, then people; a refused one is one."""
+    world = world_with("cooldown_s: 0, max_attempts: 3, retry_initial_s: 0")
+    for outcome in ("refused", "failed", "refused"):
         world.deliver(alert(starts_at=world.now))
         assert [a.action for a in world.settle(outcome)] == ["nic.avoid"]
         world.deliver(alert(firing=False, starts_at=world.now))
@@ -93,6 +97,47 @@ def test_attempts_are_bounded_and_refused_ones_do_not_count():
         world.tick(1)
     world.deliver(alert(starts_at=world.now))
     assert (world.pending(), world.blocked()) == ([], "attempts")
+
+
+def test_a_host_that_refuses_is_asked_less_and_less():
+    """A socket that refuses everything made 72 avoids and 72 restores in six hours; now it is three of each."""
+    world = World(config("rules: [{alert: FabricNicFlapping, mode: auto}]"))
+    world.deliver(alert())
+    times = []
+    for _ in range(6 * 3600 // 5):
+        for action in world.pending():
+            if action.action == "nic.avoid":
+                times.append(world.now)
+            world.result(action, "refused" if action.action == "nic.avoid" else "applied")
+        world.tick(5)
+    assert len(times) == 3
+    assert sum(a.action == "nic.restore" for a in world.state.actions.values()) == 3
+    first, second = times[1] - times[0], times[2] - times[1]
+    assert first >= 60
+    assert second >= 120
+
+
+def test_backoff_doubles_and_a_release_ends_it():
+    """60 s, 120 s, 240 s; an operator who releases the NIC ends it."""
+    world = world_with("cooldown_s: 0, max_attempts: 9, retry_initial_s: 60")
+    world.deliver(alert())
+    for wait in (60, 120, 240):
+        assert [a.action for a in world.settle("failed")] == ["nic.avoid"]
+        world.settle()
+        world.tick(wait - 1)
+        assert (world.pending(), world.blocked()) == ([], "backoff")
+        world.tick(1.5)
+    assert [a.action for a in world.pending()] == ["nic.avoid"]
+
+
+def test_a_failover_that_nobody_fetches_counts_too():
+    """Expired intents are attempts with a back-off as well."""
+    world = world_with("cooldown_s: 0, max_attempts: 9")
+    world.deliver(alert())
+    world.tick(121)
+    world.settle()
+    world.tick(1)
+    assert world.blocked() == "backoff"
 
 
 def test_one_action_a_host_and_a_budget_for_the_fleet():
@@ -124,7 +169,7 @@ def test_rate_is_a_bucket_that_refills():
 
 def test_breaker_trips_before_the_host_too_many_and_stays():
     """Two hosts are allowed; the third is not acted on, and nothing is until a person says so."""
-    world = world_with("breaker_hosts: 2, shared_cause_count: 9", hosts=4)
+    world = world_with("breaker_hosts: 2, shared_cause_count: 9, shared_cause_fraction: 1", hosts=4)
     for host in ("h0", "h1", "h2"):
         world.deliver(alert(host))
         world.settle()
@@ -154,6 +199,194 @@ def test_shared_cause_is_not_a_nic():
     world.deliver(*(alert(host, "rail1") for host in world.hosts[:5]), alert("h5", "rail0"))
     assert [a.target.key for a in world.pending()] == ["h5/rail0"]
     assert world.blocked("h0/rail1") == "shared_cause"
+
+
+def fleet(hosts: int, limits: str = "") -> World:
+    """Hosts that have reported for longer than it takes to count in relative limits."""
+    world = World(config(f"{RULES}guards: {{settle_s: 5, {limits}}}\n"), hosts)
+    world.now += 601
+    world.report()
+    return world
+
+
+def test_a_leaf_of_a_large_fleet_takes_out_nothing():
+    """32 ports of 400 hosts flap at once: all 32 were taken out after 60 s. Now none, however long it lasts."""
+    world = fleet(400)
+    world.deliver(*(alert(host, "rail3") for host in world.hosts[:32]))
+    for seconds in (1, 5, 55, 60, 300):
+        world.tick(seconds)
+        assert world.pending() == []
+    assert {world.blocked(f"{host}/rail3") for host in world.hosts[:32]} == {"shared_cause"}
+    assert world.state.breakers == {}
+    # One after the other ends; the last ones are no NICs of their own for that.
+    for host in world.hosts[:31]:
+        world.deliver(alert(host, "rail3", firing=False))
+        world.tick(10)
+        assert world.pending() == []
+
+
+def test_six_hosts_with_defaults():
+    """All hosts of a small fleet on one rail: three NICs were taken out at 60.1 s."""
+    world = fleet(6)
+    world.deliver(*(alert(host) for host in world.hosts))
+    world.tick(600)
+    assert world.pending() == []
+
+
+def test_alerts_that_come_one_by_one_are_seen_together():
+    """The settle window: four hosts within four seconds, each in a notification of its own."""
+    world = fleet(100)
+    for host in world.hosts[:4]:
+        world.deliver(alert(host))
+        assert world.pending() == []
+        world.tick(1)
+    world.tick(100)
+    assert world.pending() == []
+
+
+def test_one_nic_leaves_after_the_settle_window():
+    """A single fault is acted on after five seconds, and not before; waiting is no line in the journal."""
+    world = fleet(100)
+    world.deliver(alert())
+    world.tick(4.9)
+    assert (world.pending(), world.blocked()) == ([], "")
+    world.tick(0.2)
+    assert [a.target.key for a in world.pending()] == ["h0/rail0"]
+    assert "blocked" not in world.events()
+
+
+def test_causes_come_from_labels():
+    """Hosts behind one leaf share it on whatever rail; hosts of one rail behind different leaves share the rail."""
+    world = fleet(100)
+    plain = [alert(f"h{i}", f"rail{i}") for i in range(4)]
+    leaf = [replace(a, labels=a.labels | {"leaf": "l7"}) for a in plain]
+    world.deliver(*leaf)
+    world.tick(6)
+    assert world.pending() == []
+    assert {episode.causes for episode in world.state.episodes.values()} == {
+        (f"network=rail{i}", "leaf=l7") for i in range(4)
+    }
+
+
+def test_fake_agents_do_not_raise_the_limits():
+    """3,000 registered hosts raised the breaker from 3 to 300 hosts; only hosts that were observed count, up to 10."""
+    world = fleet(
+        4, "breaker_window_s: 100000, cooldown_s: 0, max_in_flight: 99, burst: 99, shared_cause_count: 99"
+    )
+    for i in range(3000):
+        fake = AgentState(host=f"fake{i}", seen_at=world.now, health={"rail0": "healthy"})
+        world.run(lambda t, a=fake: world.reconciler.observed.on_agent(t, a, world.now))
+    world.deliver(*(alert(f"fake{i}", f"nic{i}") for i in range(20)))
+    world.now += 6
+    world.reconcile()
+    assert len(world.pending()) == 3
+    assert set(world.state.breakers) == {"failover"}
+
+
+def test_the_breaker_has_a_bound_of_its_own():
+    """A tenth of a large fleet is no noise: at most breaker_max_hosts."""
+    world = fleet(400, "max_in_flight: 999, burst: 999, shared_cause_count: 999, shared_cause_fraction: 1")
+    for i in range(40):
+        world.deliver(alert(f"h{i}"))
+        world.tick(5)
+        world.settle()
+    assert len(world.state.actions) == 10
+    assert set(world.state.breakers) == {"failover"}
+
+
+def test_a_rule_that_only_does_harm_stops():
+    """Three failovers after which jobs stalled: the rule observes until an operator resumes."""
+    world = world_with("max_harmful: 3, breaker_hosts: 99, cooldown_s: 0, shared_cause_count: 99", hosts=5)
+    for host in ("h0", "h1", "h2"):
+        world.deliver(alert(host))
+        (action,) = world.settle()
+        world.result(action, traffic="stalled", processes=1)
+        world.settle()
+        world.deliver(alert(host, firing=False))
+    world.deliver(alert("h3"))
+    assert (world.pending(), world.blocked("h3/rail0")) == ([], "harmful")
+    world.now += 1
+    world.resume("ada")
+    world.tick(1)
+    assert [a.target.host for a in world.pending()] == ["h3"]
+
+
+def test_a_rule_that_stops_acting_brings_nothing_back():
+    """From auto to dry_run: what is out stays out until an operator releases it."""
+    world = world_with()
+    world.deliver(alert())
+    world.settle()
+    world.reconciler.set_policy(config(f"{RULES.replace('auto', 'dry_run')}"), {})
+    world.deliver(alert(firing=False))
+    world.tick(60)
+    assert (world.pending(), world.blocked()) == ([], "not_acting")
+    world.release(Target("h0", "rail0"), "ada")
+    assert [a.action for a in world.pending()] == ["nic.restore"]
+
+
+def test_retired_hosts_do_not_freeze_for_ever():
+    """40 % of the agents gone: frozen for an hour at most, and not at all once they are forgotten."""
+    world = world_with(hosts=10)
+    world.hosts = world.hosts[:6]
+    world.tick(60)
+    world.deliver(alert())
+    assert world.blocked() == "frozen"
+    for host in ("h6", "h7", "h8", "h9"):
+        world.run(lambda t, h=host: world.reconciler.operator.forget(t, h, "ada"))
+    world.tick(0.1)
+    assert [a.target.host for a in world.pending()] == ["h0"]
+
+    world = world_with(hosts=10)
+    world.hosts = world.hosts[:6]
+    world.tick(3500)
+    world.deliver(alert())
+    assert world.blocked() == "frozen"
+    world.tick(200)
+    assert [a.target.host for a in world.pending()] == ["h0"]
+
+
+def test_forget_drops_everything_of_a_host_and_nothing_else():
+    """Targets, episodes, actions, agent; if the host comes back, its agent reports what it holds."""
+    world = world_with(hosts=3)
+    world.deliver(alert("h0"), alert("h1"))
+    world.settle()
+    held = {"rail0": Held("avoid", world.state.targets["h0/rail0"].generation)}
+    world.run(lambda t: world.reconciler.operator.forget(t, "h0", "ada"))
+    for collection in (world.state.targets, world.state.episodes, world.state.actions, world.state.agents):
+        assert not [key for key in collection if "h0" in key]
+        assert [key for key in collection if "h1" in key]
+    world.report(["h0"], held=held)
+    assert world.phase() == "avoided"
+
+
+@pytest.mark.parametrize("second", [None, []])
+def test_one_alertmanager_of_two_is_enough_when_it_is_fed(second):
+    """A NIC never came back while one of two Alertmanagers was down; the watchdog alert shows that the other is fed."""
+    settings = f"{RULES}alertmanagers: [http://a, http://b]\n"
+    world = World(config(settings))
+    watchdog = alert(name="FabricWatchdog")
+    world.poll([alert(), watchdog], [alert(), watchdog])
+    world.settle()
+    world.poll([watchdog], second)
+    world.deliver(alert(firing=False))
+    for _ in range(4):
+        world.tick(100)
+        world.poll([watchdog], second)
+    assert "nic.restore" in [a.action for a in world.state.actions.values()]
+
+
+def test_one_alertmanager_without_the_watchdog_is_not_enough():
+    """One that has just started, or that nobody feeds, knows of no alert."""
+    world = World(config(f"{RULES}alertmanagers: [http://a, http://b]\n"))
+    watchdog = alert(name="FabricWatchdog")
+    world.poll([alert(), watchdog], [alert(), watchdog])
+    world.settle()
+    for _ in range(4):
+        world.tick(100)
+        world.poll([], None)
+    world.deliver(alert(firing=False))
+    world.tick(60)
+    assert (world.pending(), world.blocked()) == ([], "alertmanager_lost")
 
 
 def test_a_lost_agent_blocks_its_host_and_many_block_all():

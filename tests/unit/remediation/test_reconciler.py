@@ -1,5 +1,7 @@
 """From alerts to decisions, with time and agents driven by hand."""
 
+from copy import deepcopy
+
 import pytest
 from tests.unit.remediation.world import START, World, alert, config
 
@@ -142,7 +144,7 @@ def test_what_did_not_work_is_rolled_back(outcome):
     assert world.phase() == "in_service"
     world.tick(1)
     assert world.pending() == []
-    assert world.blocked() == "cooldown"
+    assert world.blocked() == "backoff"
 
 
 def test_jobs_that_stand_still_afterwards_get_their_nic_back():
@@ -327,7 +329,7 @@ def test_an_agent_speaks_only_for_its_own_host():
     world = World()
     world.deliver(alert())
     (action,) = world.pending()
-    before = world.state
+    before = deepcopy(world.state)
     from fabricpulse.remediation.protocol import Result
 
     world.report_result("h1", Result(action.op_id, "applied"))

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.protocol import Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
@@ -12,13 +14,16 @@ from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.transaction import Transaction, Transition
 
+RULES_AUTO = "rules: [{alert: FabricNicFlapping, mode: auto}]\nhold: {initial_s: 10, jitter: 0}\n"
 START = 1_700_000_000.0
 
 
-def config(text: str = "", **fields: Any) -> ReceiverConfig:
-    """A configuration that acts, with a hold of 10 s and no jitter, and what `text` (YAML) adds."""
-    base = "rules: [{alert: FabricNicFlapping, mode: auto}]\nhold: {initial_s: 10, jitter: 0}\n"
-    return parse_config(text or base, ReceiverConfig, "test")
+def config(text: str = "") -> ReceiverConfig:
+    """A configuration that acts at once, with a hold of 10 s and no jitter, or that of `text` (YAML)."""
+    parsed = parse_config(text or RULES_AUTO, ReceiverConfig, "test")
+    if "settle_s" in text:
+        return parsed
+    return replace(parsed, guards=replace(parsed.guards, settle_s=0.0))
 
 
 def alert(
@@ -54,7 +59,7 @@ class World:
         transaction = Transaction(self.state)
         result = change(transaction)
         self.lines += transaction.transitions
-        self.state = transaction.state
+        self.state = transaction.apply()
         return result
 
     def restart(self) -> None:
@@ -69,7 +74,7 @@ class World:
         """Lets time pass, with all agents reporting that every NIC is healthy, and decides."""
         self.report()
         while True:
-            step = min(seconds, 5.0)
+            step = min(seconds, 10.0)
             self.now += step
             self.report()
             self.reconcile()
@@ -142,7 +147,7 @@ class World:
 
     def resume(self, owner: str) -> None:
         """An operator resumes."""
-        self.run(lambda t: self.reconciler.operator.resume(t, owner))
+        self.run(lambda t: self.reconciler.operator.resume(t, owner, self.now))
 
     def release(self, target: Target, owner: str) -> None:
         """An operator releases."""

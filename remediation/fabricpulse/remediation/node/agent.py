@@ -23,6 +23,7 @@ from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.remediation import failpoints, metrics
 from fabricpulse.remediation.node.config import NodeConfig
+from fabricpulse.remediation.node.epoch_fence import EpochFence
 from fabricpulse.remediation.node.journal import NodeJournal
 from fabricpulse.remediation.node.mesh import MeshNics, scrape_mesh
 from fabricpulse.remediation.node.observation import LinkObserver, ProbeObserver
@@ -56,7 +57,8 @@ class NodeAgent:
         self._journal = NodeJournal(Path(config.journal))
         self._plugins = Plugins(plugin_dir(), config.call_timeout_s, config.verify_timeout_s)
         self._desired = self._journal.desired()
-        self._epoch = self._journal.epoch()
+        self._fence = EpochFence(self._journal.epoch(), time.time)
+        self._epoch = self._fence.epoch
         self._version = ""
         self._survey = Survey()
         self._surveyed_at = 0.0
@@ -125,13 +127,9 @@ class NodeAgent:
 
     def _accept(self, desired: DesiredState) -> bool:
         """Takes over the desired state, journal first. False for a receiver with an older epoch."""
-        if desired.epoch < self._epoch:
-            log.error(
-                "receiver has an older epoch than one seen before, ignored",
-                epoch=desired.epoch,
-                seen=self._epoch,
-            )
+        if not self._fence.admits(desired.epoch):
             return False
+        newer = self._fence.epoch > self._epoch
         new = [
             nic
             for nic in desired.nics
@@ -139,14 +137,14 @@ class NodeAgent:
             and (nic.device not in self._desired or nic.generation > self._desired[nic.device].generation)
         ]
         failpoints.reach("agent.before_journal")
-        if new or desired.epoch > self._epoch:
-            self._journal.accept(desired.epoch, new)
+        if new or newer:
+            self._journal.accept(self._fence.epoch, new)
         failpoints.reach("agent.after_journal")
-        if desired.epoch > self._epoch:
+        if newer:
             # A receiver that has restarted may have missed the last results.
             self._unreported |= self._results
             self._report_now.set()
-        self._epoch, self._version = desired.epoch, desired.version
+        self._epoch, self._version = self._fence.epoch, desired.version
         for nic in new:
             log.info("desired state", **msgspec.structs.asdict(nic))
             self._desired[nic.device] = nic

@@ -43,7 +43,8 @@ class RuleConfig(Section, frozen=True):
     alert : its name. action : what is done to the NIC. mode : `observe` writes the episode down and stops there;
     `dry_run` decides and journals, the agent checks and changes nothing; `auto` acts. host_label, device_label : the
     labels that name the target; they must be ones that Prometheus sets (scrape configuration, exporter of that very
-    host), never ones that a job can choose. hold : instead of the hold of the whole file.
+    host), never ones that a job can choose. cause_labels : labels whose value several hosts share, a rail or a switch:
+    see guards.shared_cause_count. hold : instead of the hold of the whole file.
     """
 
     alert: Annotated[str, Meta(min_length=1)]
@@ -51,6 +52,7 @@ class RuleConfig(Section, frozen=True):
     mode: str = "dry_run"
     host_label: Annotated[str, Meta(min_length=1)] = "instance"
     device_label: Annotated[str, Meta(min_length=1)] = "device"
+    cause_labels: tuple[Annotated[str, Meta(min_length=1)], ...] = ("network", "leaf", "switch")
     hold: HoldConfig | None = None
 
     def validate(self) -> None:
@@ -66,34 +68,47 @@ class GuardConfig(Section, frozen=True):
     """Limits on what may be done at once.
 
     min_nics_in_service : NICs of a host that stay in service whatever happens. min_fraction_in_service : of a host's
-    NICs; one of two or more may always leave. cooldown_s : between two failovers of one NIC. max_attempts : failovers
-    of one NIC within `attempts_window_s`; refused ones do not count. attempts_window_s : see max_attempts.
-    actions_per_minute : rate of failovers, and of failbacks, fleet-wide. burst : how many at once. max_in_flight :
-    actions under way fleet-wide; one a host. breaker_window_s, breaker_hosts, breaker_fraction : when more hosts than
-    both bounds would be acted on within the window, the breaker of that direction trips until a person resumes.
-    shared_cause_window_s, shared_cause_count, shared_cause_fraction : when the same rail of so many hosts begins to
-    fire within the window, the cause is not a NIC, and none is taken out. agent_timeout_s : after this silence an agent
-    is lost. lost_agents_fraction : when more agents than this are lost, nothing is decided. intent_ttl_s : a
-    decision that no agent has fetched by then is dropped. result_timeout_s : an action of which no agent
-    has said by then what became of it counts as unknown.
+    NICs; one of two or more may always leave. settle_s : an alert is this old before it is acted on, so that others of
+    the same cause are seen first; the plugin keeps the job running meanwhile. cooldown_s : between two failovers of
+    one NIC. max_attempts : failovers of one NIC within `attempts_window_s`, whatever became of them. attempts_window_s
+    : see max_attempts. retry_initial_s : after a failover that was refused, failed or not fetched; doubled each time,
+    up to `retry_cap_s`. actions_per_minute : rate of failovers, and of failbacks, fleet-wide. burst : how many at
+    once. max_in_flight : actions under way fleet-wide; one a host. breaker_window_s, breaker_hosts, breaker_fraction,
+    breaker_max_hosts : when more hosts would be acted on within the window than breaker_hosts, or than the fraction of
+    the hosts that were observed for long, but never more than breaker_max_hosts, the breaker of that direction trips
+    until an operator resumes. shared_cause_count : when the alerts of so many hosts with the same value of a cause
+    label begin within `shared_cause_window_s`, the cause is not a NIC, and none is taken out; on a small rail the
+    limit is `shared_cause_fraction` of its hosts, at least 3. shared_cause_memory_s : an alert that has ended counts
+    so long. max_harmful : after so many failovers of a rule in a row after which the jobs stalled, the rule only
+    observes until an operator resumes. agent_timeout_s : after this silence an agent is lost. lost_agents_fraction :
+    when more agents than this are lost, nothing is decided. lost_agents_window_s : an agent that is lost for longer
+    does not count there. intent_ttl_s : a decision that no agent has fetched by then is dropped. result_timeout_s : an
+    action whose result no agent has reported by then counts as unknown.
     """
 
     min_nics_in_service: Annotated[int, Meta(ge=1)] = 1
     min_fraction_in_service: Annotated[float, Meta(ge=0, le=1)] = 0.75
+    settle_s: Annotated[float, Meta(ge=0, le=60)] = 5
     cooldown_s: Seconds = 300
     max_attempts: Annotated[int, Meta(ge=1)] = 3
     attempts_window_s: Seconds = 21_600
+    retry_initial_s: Seconds = 60
+    retry_cap_s: Seconds = 3_600
     actions_per_minute: Annotated[float, Meta(gt=0)] = 10
     burst: Annotated[int, Meta(ge=1)] = 10
     max_in_flight: Annotated[int, Meta(ge=1)] = 5
     breaker_window_s: Seconds = 300
     breaker_hosts: Annotated[int, Meta(ge=1)] = 3
     breaker_fraction: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    breaker_max_hosts: Annotated[int, Meta(ge=1)] = 10
     shared_cause_window_s: Seconds = 60
     shared_cause_count: Annotated[int, Meta(ge=2)] = 4
-    shared_cause_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    shared_cause_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    shared_cause_memory_s: Seconds = 900
+    max_harmful: Annotated[int, Meta(ge=1)] = 3
     agent_timeout_s: Annotated[float, Meta(gt=0)] = 15
     lost_agents_fraction: Annotated[float, Meta(gt=0, le=1)] = 0.3
+    lost_agents_window_s: Seconds = 3_600
     intent_ttl_s: Annotated[float, Meta(gt=0)] = 120
     result_timeout_s: Annotated[float, Meta(gt=0)] = 60
 

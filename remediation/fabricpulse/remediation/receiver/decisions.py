@@ -9,7 +9,7 @@ from typing import Any
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.damping import hold_seconds, is_sticky
-from fabricpulse.remediation.receiver.guards import TRANSIENT, Guards
+from fabricpulse.remediation.receiver.guards import SETTLING, TRANSIENT, Guards
 from fabricpulse.remediation.receiver.hold import check_observed, is_over, start_hold, stop_hold
 from fabricpulse.remediation.receiver.model import (
     Action,
@@ -88,7 +88,8 @@ class Decisions:
         if rule.mode == "dry_run" and announced:
             return
         if reason := guards.failover(current, episode):
-            self._block(transaction, current, reason)
+            if reason != SETTLING:
+                self._block(transaction, current, reason)
             return
         why = f"{episode.alert} is firing"
         if rule.mode == "dry_run":
@@ -136,6 +137,11 @@ class Decisions:
                 self._end_hold(transaction, guards, current, now)
 
     def _end_hold(self, transaction: Transaction, guards: Guards, current: TargetState, now: float) -> None:
+        rule = self._rules.get(current.alert)
+        if current.alert and (rule is None or rule.mode != "auto"):
+            # The rule that took it out was told to change nothing: an operator releases it.
+            self._block(transaction, current, "not_acting")
+            return
         if is_sticky(self._config.hold_of(current.alert), current.failovers, now):
             transaction.put_target(
                 with_changes(
@@ -200,6 +206,12 @@ class Decisions:
             current.target.key, action, op_id=made.op_id, generation=made.generation, reason=reason
         )
 
+    def retry_after_s(self, current: TargetState, now: float) -> float:
+        """How long to wait after a failover that came to nothing, by how many there were."""
+        limits = self._config.guards
+        recent = sum(1 for when in current.attempts if now - when <= limits.attempts_window_s)
+        return min(limits.retry_cap_s, limits.retry_initial_s * 2.0 ** max(0, recent - 1))
+
     def _take(
         self, transaction: Transaction, guards: Guards, direction: Direction, current: TargetState, now: float
     ) -> None:
@@ -258,6 +270,7 @@ class Decisions:
                 )
                 transaction.log(action.target.key, "expired", op_id=action.op_id)
                 if current.op_id == action.op_id and action.desired == "avoid" and not action.dry_run:
+                    current = with_changes(current, retry_at=now + self.retry_after_s(current, now))
                     self.decide(transaction, current, "nic.restore", "no agent fetched it in time", now)
             elif action.sent_at and now - action.sent_at > limits.result_timeout_s:
                 # It may have been carried out. Nothing is sent again: the agent reports what is, when it is back.

@@ -8,12 +8,14 @@ from collections import defaultdict
 
 from fabricpulse.remediation.receiver.config import GuardConfig, ReceiverConfig
 from fabricpulse.remediation.receiver.model import (
+    AgentState,
     Bucket,
     Direction,
     Episode,
     Target,
     TargetState,
 )
+from fabricpulse.remediation.receiver.shared_cause import shared_episodes
 from fabricpulse.remediation.receiver.transaction import Transaction
 
 REASONS = (
@@ -31,11 +33,19 @@ REASONS = (
     "budget",
     "rate",
     "shared_cause",
+    "backoff",
+    "harmful",
+    "not_acting",
     "manual",
     "unproven",
 )
+# An alert is too young to be acted on; every one is at first, so that this is no reason to write down.
+SETTLING = "settling"
 # They change within seconds: going from one to another is not worth a line in the journal.
 TRANSIENT = frozenset({"in_flight", "budget", "rate"})
+
+# A host counts in relative limits after it has reported for so long.
+_OBSERVED_AFTER_S = 600.0
 
 
 class Guards:
@@ -60,13 +70,15 @@ class Guards:
         for target in state.targets.values():
             if target.desired == "avoid" or target.phase in ("restoring", "manual"):
                 self._out[target.target.host].add(target.target.device)
-        self._young: defaultdict[str, set[str]] = defaultdict(set)
-        for episode in state.episodes.values():
-            if episode.status == "firing" and now - episode.first_seen <= self._limits.shared_cause_window_s:
-                self._young[_cause(episode)].add(episode.target.host)
-        lost = sum(1 for agent in state.agents.values() if now - agent.seen_at > self._limits.agent_timeout_s)
-        # When many agents are lost at once, it is the receiver that is cut off: decide nothing.
-        self._frozen = len(state.agents) > 2 and lost / len(state.agents) > self._limits.lost_agents_fraction
+        silences = [now - agent.seen_at for agent in state.agents.values()]
+        alive = sum(1 for silence in silences if silence <= self._limits.agent_timeout_s)
+        counted = sum(1 for silence in silences if silence <= self._limits.lost_agents_window_s)
+        # When many agents are lost at once, it is the receiver that is cut off: decide nothing. Hosts that were retired
+        # long ago are not that.
+        self._frozen = counted > 2 and (counted - alive) / counted > self._limits.lost_agents_fraction
+        self._observed = [agent for agent in state.agents.values() if self._is_observed(agent)]
+        self._shared = shared_episodes(state.episodes.values(), self._observed_hosts, self._limits, now)
+        self._harmful: dict[str, bool] = {}
         self._hosts: dict[str, set[str]] = {
             direction: {
                 key.partition("/")[0]
@@ -88,13 +100,19 @@ class Guards:
         limits = self._limits
         if current.phase == "manual":
             return "manual"
-        if self._now - current.changed_at < limits.cooldown_s:
+        if self._now - episode.first_seen < limits.settle_s:
+            return SETTLING
+        if self._now < current.retry_at:
+            return "backoff"
+        if current.failovers and self._now - current.failovers[-1] < limits.cooldown_s:
             return "cooldown"
         recent = sum(1 for when in current.attempts if self._now - when <= limits.attempts_window_s)
         if recent >= limits.max_attempts:
             return "attempts"
-        if self._shared_cause(episode):
+        if episode.fingerprint in self._shared:
             return "shared_cause"
+        if self._is_harmful(episode.alert):
+            return "harmful"
         return self._capacity(current.target) or self._room("failover", current.target.host)
 
     def failback(self, current: TargetState) -> str:
@@ -115,11 +133,12 @@ class Guards:
     def breaker(self, direction: Direction, host: str) -> str:
         """Why an action on `host` must trip the breaker instead, or "".
 
-        It trips on more hosts than both the absolute and the relative bound allow within the window: in a small fleet
-        a fraction alone would trip at the first host, in a large one a count alone would trip at noise.
+        The relative limit is of hosts that were observed for long, and is bounded itself: who registers many hosts must
+        not raise it, and no fleet is so large that many of its hosts fail within the window by themselves.
         """
         hosts = self._hosts[direction] | {host}
-        limit = max(self._limits.breaker_hosts, int(self._limits.breaker_fraction * len(self._state.agents)))
+        relative = int(self._limits.breaker_fraction * len(self._observed))
+        limit = max(self._limits.breaker_hosts, min(self._limits.breaker_max_hosts, relative))
         if len(hosts) <= limit:
             return ""
         window = f"{self._limits.breaker_window_s:.0f} s"
@@ -155,12 +174,34 @@ class Guards:
             return "budget"
         return "rate" if self._tokens[direction] < 1 else ""
 
-    def _shared_cause(self, episode: Episode) -> bool:
-        """Many hosts at once on one rail: a switch, not a NIC; moving every host's traffic would not mend it."""
-        limit = max(
-            self._limits.shared_cause_count, self._limits.shared_cause_fraction * len(self._state.agents)
-        )
-        return len(self._young[_cause(episode)]) >= limit
+    def _is_observed(self, agent: AgentState) -> bool:
+        """Whether a host counts in relative limits: reported for long, and with a NIC that was observed healthy."""
+        if self._now - agent.seen_at > self._limits.agent_timeout_s:
+            return False
+        if self._now - agent.first_seen < _OBSERVED_AFTER_S or "healthy" not in agent.health.values():
+            return False
+        return not self._nics or agent.host in self._nics
+
+    def _observed_hosts(self, devices: frozenset[str]) -> int:
+        """Observed hosts that have one of `devices`."""
+        return sum(1 for agent in self._observed if not devices.isdisjoint(agent.health))
+
+    def _is_harmful(self, alert: str) -> bool:
+        """Whether the last failovers of a rule made things worse, one after the other, since an operator resumed."""
+        if alert in self._harmful:
+            return self._harmful[alert]
+        judged = [
+            action
+            for action in self._state.actions.values()
+            if action.alert == alert
+            and action.desired == "avoid"
+            and action.traffic in ("moved", "stalled")
+            and action.created_at > self._state.resumed_at
+        ]
+        judged = sorted(judged, key=lambda action: action.created_at)[-self._limits.max_harmful :]
+        stalled = [action.traffic == "stalled" for action in judged]
+        self._harmful[alert] = len(stalled) == self._limits.max_harmful and all(stalled)
+        return self._harmful[alert]
 
     def _capacity(self, target: Target) -> str:
         """Never the last NIC, and never below the fraction; checked again by the agent and by the plugin."""
@@ -192,7 +233,3 @@ def bucket_level(limits: GuardConfig, bucket: Bucket | None, now: float) -> floa
         return float(limits.burst)
     refill = max(0.0, now - bucket.at) * limits.actions_per_minute / 60
     return min(float(limits.burst), bucket.tokens + refill)
-
-
-def _cause(episode: Episode) -> str:
-    return episode.network or episode.target.device

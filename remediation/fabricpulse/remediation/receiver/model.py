@@ -51,14 +51,15 @@ class Target(msgspec.Struct, frozen=True, order=True):
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
     """One alert from its first `firing` to its end; key: fingerprint.
 
-    starts_at is the sender's, and may move to earlier within an episode. `expired` is an episode of which no
-    Alertmanager knows any more though it never said `resolved`: not known to be healthy.
+    causes : what it may share with other hosts, `network=rail0`. starts_at is the sender's, and may move to earlier
+    within an episode. `expired` is an episode of which no Alertmanager knows any more though it never said `resolved`:
+    not known to be healthy.
     """
 
     fingerprint: str
     alert: str
     target: Target
-    network: str = ""
+    causes: tuple[str, ...] = ()
     starts_at: float
     first_seen: float
     last_seen: float
@@ -97,9 +98,10 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     """Phase and history of a target.
 
-    generation rises with each decision. quiet_since : start of the hold, 0 while an episode fires. healthy_s :
-    seconds of the hold in which the NIC was observed healthy; healthy_at : the last such observation. alert : what it
-    was taken out for. needs_probe : its alert vanished without `resolved`; only a probe can show that it is healthy.
+    generation rises with each decision. quiet_since : start of the hold, 0 while an episode fires. healthy_s : seconds
+    of the hold in which the NIC was observed healthy; healthy_at : the last such observation. alert : what it was
+    taken out for. attempts : failovers that were decided, whatever became of them; retry_at : none before. needs_probe
+    : its alert vanished without `resolved`; only a probe can show that it is healthy.
     """
 
     target: Target
@@ -116,6 +118,7 @@ class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: float = 0.0
     failovers: tuple[float, ...] = ()
     attempts: tuple[float, ...] = ()
+    retry_at: float = 0.0
     needs_probe: bool = False
     blocked: str = ""
 
@@ -142,6 +145,7 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     health: dict[str, Literal["healthy", "unhealthy"]] = {}
     held: dict[str, Held] = {}
     processes: int = 0
+    first_seen: float = 0.0
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +178,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     epoch : grows with each start of the receiver (fencing: agents refuse an older one). polled_at : when the
     Alertmanagers were last asked with success what is active. contact_at : when any of them was last heard of.
     watchdog : whether the alert that always fires was ever seen, and whether it is there. recent : (when, direction,
-    target key) of the last actions.
+    target key) of the last actions. resumed_at : when an operator last resumed.
     """
 
     epoch: int = 0
@@ -188,4 +192,5 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     recent: tuple[tuple[float, str, str], ...] = ()
     polled_at: float = 0.0
     contact_at: float = 0.0
+    resumed_at: float = 0.0
     watchdog: Literal["unknown", "seen", "lost"] = "unknown"

@@ -11,6 +11,7 @@ from fabricpulse.remediation.receiver.hold import STOPPED, Observation, observe
 from fabricpulse.remediation.receiver.model import AgentState, Episode, Target, TargetState
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.phases import next_phase
+from fabricpulse.remediation.receiver.rebase import rebase
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
 
@@ -46,8 +47,15 @@ class ObservedState:
         # From the clock as well: agents must not take a receiver with a new journal for one out of the past.
         epoch = max(transaction.epoch + 1, int(now))
         transaction.set(epoch=epoch, polled_at=0.0, contact_at=0.0)
+        if rebased := rebase(transaction, now):
+            transaction.log("fleet", "clock_rebased", entries=rebased)
         transaction.drop("agents", list(transaction.agents))
         transaction.log("fleet", "started", epoch=epoch)
+
+    def _causes(self, alert: Alert, target: Target) -> tuple[str, ...]:
+        labels = self._rules[alert.name].cause_labels
+        causes = tuple(f"{name}={alert.labels[name]}" for name in labels if alert.labels.get(name))
+        return causes or (f"device={target.device}",)
 
     def on_alerts(self, transaction: Transaction, alerts: Iterable[Alert], now: float) -> bool:
         """Alerts of a webhook notification. True when one of them is suspect and the Alertmanagers must be polled.
@@ -76,7 +84,10 @@ class ObservedState:
         given = [answer for answer in answers if answer is not None]
         if not given:
             return
-        complete = len(given) == len(answers)
+        # An Alertmanager that holds the alert that always fires is fed by Prometheus, and so knows the others as well:
+        # one such is enough where a second one is down for good.
+        present = any(alert.name == self._config.watchdog for answer in given for alert in answer)
+        complete = len(given) == len(answers) or (bool(self._config.watchdog) and present)
         active = {alert.fingerprint: alert for answer in given for alert in answer}
         everywhere = set.intersection(*({alert.fingerprint for alert in answer} for answer in given))
         transaction.set(contact_at=now)
@@ -88,9 +99,7 @@ class ObservedState:
                 self._on_alert(transaction, alert, now)
         if complete:
             transaction.set(polled_at=now)
-            self._on_watchdog(
-                transaction, any(alert.name == self._config.watchdog for alert in active.values())
-            )
+            self._on_watchdog(transaction, present)
             for episode in list(transaction.episodes.values()):
                 silent = now - episode.last_seen > self._config.expire_s
                 if episode.status == "firing" and episode.fingerprint not in active and silent:
@@ -122,7 +131,7 @@ class ObservedState:
                     fingerprint=alert.fingerprint,
                     alert=alert.name,
                     target=target,
-                    network=alert.labels.get("network", ""),
+                    causes=self._causes(alert, target),
                     starts_at=alert.starts_at,
                     first_seen=now,
                     last_seen=now,
@@ -143,7 +152,10 @@ class ObservedState:
         """A report of an agent: alive, what its host looks like, and what it was last told."""
         if agent.host not in transaction.agents:
             transaction.log(agent.host, "agent_joined", processes=agent.processes)
-        transaction.put_agent(with_changes(agent, seen_at=now))
+        known = transaction.agents.get(agent.host)
+        transaction.put_agent(
+            with_changes(agent, seen_at=now, first_seen=known.first_seen if known is not None else now)
+        )
         for device, held in agent.held.items():
             target = Target(agent.host, device)
             current = transaction.targets.get(target.key) or TargetState(target=target)

@@ -43,6 +43,7 @@ class OperatorApi:
         router.add_post("/api/v1/pause", self._pause)
         router.add_post("/api/v1/resume", self._resume)
         router.add_post("/api/v1/release", self._release)
+        router.add_post("/api/v1/forget", self._forget)
 
     async def _status(self, _: web.Request) -> web.Response:
         state = self._loop.state
@@ -135,7 +136,7 @@ class OperatorApi:
 
     async def _resume(self, request: web.Request) -> web.Response:
         owner = _text(await json_object(request), "owner") or "unknown"
-        await self._loop.submit(lambda t, _: self._reconciler.operator.resume(t, owner))
+        await self._loop.submit(lambda t, at: self._reconciler.operator.resume(t, owner, at))
         return web.Response(text="resumed\n")
 
     async def _release(self, request: web.Request) -> web.Response:
@@ -148,6 +149,19 @@ class OperatorApi:
         operator = self._reconciler.operator
         await self._loop.submit(lambda t, at: operator.release(t, target, owner, at))
         return web.Response(text="released\n")
+
+    async def _forget(self, request: web.Request) -> web.Response:
+        asked = await json_object(request)
+        host, owner = _text(asked, "host"), _text(asked, "owner") or "unknown"
+        state, now = self._loop.state, self._loop.clock()
+        agent = state.agents.get(host)
+        if agent is not None and now - agent.seen_at <= self._reconciler.config.guards.agent_timeout_s:
+            raise web.HTTPConflict(text=f"the agent of {host} reports: stop it first\n")
+        if agent is None and not any(t.target.host == host for t in state.targets.values()):
+            raise web.HTTPNotFound(text=f"nothing is known of {host}\n")
+        operator = self._reconciler.operator
+        await self._loop.submit(lambda t, _: operator.forget(t, host, owner))
+        return web.Response(text="forgotten\n")
 
 
 def _text(asked: dict[str, Any], key: str) -> str:

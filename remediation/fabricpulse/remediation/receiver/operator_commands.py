@@ -1,4 +1,4 @@
-"""What operators order: pause (the kill switch), resume, release."""
+"""What operators order: pause (the kill switch), resume, release, forget."""
 
 from fabricpulse.remediation.receiver.decisions import Decisions
 from fabricpulse.remediation.receiver.model import Pause, Target
@@ -19,9 +19,9 @@ class OperatorCommands:
         transaction.set(pause=Pause(reason=reason, owner=owner, since=now, until=until))
         transaction.log("fleet", "paused", reason=reason, owner=owner, until=until)
 
-    def resume(self, transaction: Transaction, owner: str) -> None:
+    def resume(self, transaction: Transaction, owner: str, now: float) -> None:
         """Ends a pause and resets tripped breakers. Only what fires now is decided on."""
-        transaction.set(pause=None, breakers={}, recent=())
+        transaction.set(pause=None, breakers={}, recent=(), resumed_at=now)
         transaction.log("fleet", "resumed", owner=owner)
 
     def release(self, transaction: Transaction, target: Target, owner: str, now: float) -> None:
@@ -30,5 +30,17 @@ class OperatorCommands:
         if current is None or current.desired == "in_service":
             return
         transaction.log(target.key, "released", owner=owner)
-        current = with_changes(current, failovers=(), attempts=())
+        current = with_changes(current, failovers=(), attempts=(), retry_at=0.0)
         self._decisions.decide(transaction, current, "nic.restore", f"released by {owner}", now)
+
+    def forget(self, transaction: Transaction, host: str, owner: str) -> None:
+        """Drops everything about a host that was retired. If it comes back its agent reports what it holds."""
+        targets = [target for target in transaction.targets.values() if target.target.host == host]
+        keys = {target.target.key for target in targets}
+        transaction.log(host, "forgotten", owner=owner, targets=sorted(keys))
+        episodes = [key for key, e in transaction.episodes.items() if e.target.host == host]
+        actions = [op_id for op_id, action in transaction.actions.items() if action.target.host == host]
+        transaction.drop("episodes", episodes)
+        transaction.drop("actions", actions)
+        transaction.drop("targets", sorted(keys))
+        transaction.drop("agents", [host] if host in transaction.agents else [])

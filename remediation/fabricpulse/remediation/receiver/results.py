@@ -84,6 +84,7 @@ class OperationResults:
             transaction.put_action(with_changes(action, outcome="rolled_back"))
             transaction.log(key, "rolled_back", op_id=action.op_id, reason="the jobs have stalled since")
             current = transaction.targets[key]
+            current = with_changes(current, retry_at=now + self._decisions.retry_after_s(current, now))
             self._decisions.decide(transaction, current, "nic.restore", "rolled back: jobs stalled", now)
 
     def _on_failed(
@@ -95,10 +96,9 @@ class OperationResults:
         )
         transaction.log(action.target.key, outcome, op_id=action.op_id, message=result.message)
         if action.desired == "avoid":
-            if outcome == "refused":  # nothing was tried that could have worn anything out
-                current = with_changes(
-                    current, attempts=current.attempts[:-1], failovers=current.failovers[:-1]
-                )
+            if outcome == "refused":  # the NIC was not taken out: no flap, but an attempt
+                current = with_changes(current, failovers=current.failovers[:-1])
+            current = with_changes(current, retry_at=now + self._decisions.retry_after_s(current, now))
             # Where some process of the host has done it and another has not, all go back to the one known state.
             reason = f"rolled back: {result.message}"[:200]
             self._decisions.decide(transaction, current, "nic.restore", reason, now)

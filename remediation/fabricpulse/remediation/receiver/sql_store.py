@@ -45,6 +45,7 @@ _FIELDS: dict[str, Any] = {
     "pause": Pause | None,
     "recent": tuple[tuple[float, str, str], ...],
     "watchdog": str,
+    "resumed_at": float,
 }
 
 

@@ -1,0 +1,72 @@
+"""Which episodes began together on one rail, leaf or switch: their cause is not a NIC, and no NIC is taken out for it.
+
+Moving the traffic of every host off its NIC does not mend a switch. What counts is how close together the episodes
+began, not how old they are: a blocked group stays blocked while it fires, and for a time after most of it has ended.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from math import ceil
+
+from fabricpulse.remediation.receiver.config import GuardConfig
+from fabricpulse.remediation.receiver.model import Episode
+
+# No group of fewer hosts is one, however small the fleet.
+_FEWEST_HOSTS = 3
+
+
+def shared_episodes(
+    episodes: Iterable[Episode],
+    observed_hosts: Callable[[frozenset[str]], int],
+    limits: GuardConfig,
+    now: float,
+) -> frozenset[str]:
+    """Fingerprints of the episodes that share a cause with too many hosts.
+
+    observed_hosts : how many hosts were really observed that have one of these NICs.
+    """
+    by_cause: defaultdict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        if episode.status == "firing" or now - episode.ended_at <= limits.shared_cause_memory_s:
+            for cause in episode.causes:
+                by_cause[cause].append(episode)
+    shared: set[str] = set()
+    for group in by_cause.values():
+        if len({episode.target.host for episode in group}) < _FEWEST_HOSTS:
+            continue
+        devices = frozenset(episode.target.device for episode in group)
+        shared |= _groups(group, limit_of(limits, observed_hosts(devices)), limits.shared_cause_window_s)
+    return frozenset(shared)
+
+
+def limit_of(limits: GuardConfig, observed_hosts: int) -> int:
+    """So many hosts at once are a group: the absolute limit, or fewer where the fraction of a small rail is fewer.
+
+    observed_hosts : on the rail; 0 when it is not known, and then the absolute limit counts.
+    """
+    if not observed_hosts:
+        return limits.shared_cause_count
+    relative = max(_FEWEST_HOSTS, ceil(limits.shared_cause_fraction * observed_hosts))
+    return min(limits.shared_cause_count, relative)
+
+
+def _groups(episodes: list[Episode], limit: int, window_s: float) -> set[str]:
+    """Fingerprints in any window of `window_s` in which episodes of `limit` hosts or more began."""
+    if len(episodes) < limit:
+        return set()
+    ordered = sorted(episodes, key=lambda episode: episode.first_seen)
+    hosts: Counter[str] = Counter()
+    found: set[str] = set()
+    oldest = marked = 0
+    for newest, episode in enumerate(ordered):
+        hosts[episode.target.host] += 1
+        while episode.first_seen - ordered[oldest].first_seen > window_s:
+            host = ordered[oldest].target.host
+            hosts[host] -= 1
+            if not hosts[host]:
+                del hosts[host]
+            oldest += 1
+        if len(hosts) >= limit:
+            found.update(e.fingerprint for e in ordered[max(oldest, marked) : newest + 1])
+            marked = newest + 1
+    return found

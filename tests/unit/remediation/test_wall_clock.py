@@ -1,0 +1,62 @@
+"""A clock that was far ahead once does not freeze anything for ever, on neither side."""
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.unit.remediation.world import RULES_AUTO, World, alert, config
+
+from fabricpulse.remediation.node.epoch_fence import EpochFence
+from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
+
+DAY = 86_400.0
+
+
+def test_the_clock_does_not_go_back_behind_the_journal():
+    """A wall clock that was set back by a minute between two starts: time goes on from the journal."""
+    wall = 1_700_000_000.0
+    assert MonotonicWallClock(wall + 60, wall)() == pytest.approx(wall + 60, abs=1)
+    assert MonotonicWallClock(wall - 60, wall)() == pytest.approx(wall, abs=1)
+
+
+def test_a_journal_from_far_ahead_is_not_followed():
+    """400 days ahead once: the receiver stayed there. The wall clock counts, and it is said."""
+    wall = 1_700_000_000.0
+    clock = MonotonicWallClock(wall + 400 * DAY, wall)
+    assert clock() == pytest.approx(wall, abs=1)
+    assert clock.journal_ahead_s == 400 * DAY
+
+
+def test_times_from_the_future_are_rebased():
+    """Hold, cooldown, rate and pause of then do not last for 400 days."""
+    world = World(config(RULES_AUTO))
+    right = world.now
+    world.now += 400 * DAY
+    world.report()
+    world.deliver(alert())
+    world.settle()
+    world.pause("upgrade", "ada", 60)
+    world.now = right
+    world.restart()
+    assert "clock_rebased" in world.events()
+    world.tick(61)
+    assert world.state.pause is None
+    world.deliver(alert(firing=False))
+    world.tick(0)
+    world.tick(11)
+    (action,) = world.pending()
+    assert action.action == "nic.restore"
+    assert all(target.changed_at <= world.now for target in world.state.targets.values())
+
+
+def test_an_epoch_from_the_future_fences_nobody(tmp_path: Path):
+    """The agent refused every receiver as "older" once one had a clock 400 days ahead, also after a restart."""
+    now = time.time()
+    fence = EpochFence(0, lambda: now)
+    assert fence.admits(int(now))
+    assert not fence.admits(int(now) - 10)
+    assert fence.admits(int(now + 400 * DAY))
+    assert fence.admits(int(now) + 1)
+    assert not fence.admits(int(now))
+    assert EpochFence(int(now + 400 * DAY), lambda: now).admits(int(now))
+    assert not EpochFence(int(now) + 30, lambda: now).admits(int(now))
