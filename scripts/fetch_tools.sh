@@ -12,24 +12,11 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
   exit 0
 fi
 echo "tools: unpacking Debian's prometheus and prometheus-alertmanager into .tools/"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-chmod 755 "$work"
-(
-  cd "$work"
-  packages=(prometheus prometheus-alertmanager)
-  # As root apt would drop to its own user, who may not write here, and warn about it.
-  apt=(apt-get -qq -o APT::Sandbox::User="$(id -un)")
-  if [[ $(id -u) == 0 ]]; then "${apt[@]}" update; fi
-  # Newer releases have promtool in a package of its own.
-  if apt-cache show promtool >/dev/null 2>&1; then packages+=(promtool); fi
-  "${apt[@]}" download "${packages[@]}"
-) || {
+# Newer releases have promtool in a package of its own.
+if ! scripts/unpack_packages.sh prometheus prometheus-alertmanager '?promtool'; then
   echo "tools: cannot download them; install prometheus and alertmanager to run the demo and their tests" >&2
   exit 0
-}
-mkdir -p .tools
-for deb in "$work"/*.deb; do dpkg -x "$deb" .tools; done
+fi
 have_all || {
   echo "tools: unpacked, but prometheus, promtool, alertmanager or amtool is still missing in .tools/usr/bin" >&2
   exit 1

@@ -55,8 +55,10 @@ if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
 fi
 echo "system packages: installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
-apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null || {
+# shellcheck source=scripts/lib/apt.sh
+source "$(dirname "$0")/lib/apt.sh"
+apt_get update
+apt_get install -y --no-install-recommends "${missing[@]}" || {
   # Older distributions name clang's runtime otherwise.
   [[ ${1:-} == test ]] || exit 1
   echo "system packages: cannot install ${missing[*]}; the fuzz targets are built with g++ and a mutator of our own" >&2

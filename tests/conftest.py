@@ -1,7 +1,7 @@
 """Fixtures that more than one component's tests use."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -9,6 +9,22 @@ import pytest
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabUnavailableError
 from fabricpulse.lab.tools import Tools, find_tools
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keeps whether an item has failed, for `failed`."""
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture
+def failed(request: pytest.FixtureRequest) -> Callable[[], bool]:
+    """Whether the test has failed so far: then what a fixture finds at its end is no news."""
+    return lambda: request.node.stash.get(_FAILED, False)
 
 
 def _start(lab: Lab) -> Lab:

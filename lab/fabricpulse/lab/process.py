@@ -93,7 +93,7 @@ class LabProcess:
         """What it has written to its log so far."""
         return self.log.read_text(errors="replace") if self.log is not None and self.log.exists() else ""
 
-    def wait_for_output(self, text: str, timeout: float = 10.0) -> None:
+    def wait_for_output(self, text: str, timeout: float = 60.0) -> None:
         """Returns once `text` is in the log. Raises UserError, with the log's end, if it ends first or time is up."""
         deadline = time.monotonic() + timeout
         while text not in self.output():

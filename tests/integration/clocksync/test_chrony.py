@@ -91,8 +91,10 @@ def test_chronyd_selects_fleet_time_and_agrees(
             return abs(believed - (page.fleet_ns - near_fleet.clocks["h0"].from_kernel(now.host_ns)))
 
         wait_for(lambda: apart_ns() < 2_000, 30, "chronyd agrees within 2 us")
+        chronyc = debian_tool("chrony", "chronyc")
+        assert chronyc is not None, "chronyd and chronyc are of one package"
         said = subprocess.run(
-            ["chronyc", "-h", str(place / "command"), "-c", "tracking"],
+            [chronyc, "-h", str(place / "command"), "-c", "tracking"],
             capture_output=True,
             text=True,
             check=True,
@@ -102,7 +104,7 @@ def test_chronyd_selects_fleet_time_and_agrees(
     finally:
         chronyd.terminate()
         daemons.stop()
-        assert chronyd.wait(10) == 0, (tmp_path / "chronyd.log").read_text()
+        assert chronyd.wait(60) == 0, (tmp_path / "chronyd.log").read_text()
 
 
 def test_a_reader_of_shared_memory_never_takes_parts_of_two_samples(shm_unit: int) -> None:

@@ -68,7 +68,7 @@ class Prometheus:
             )
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self._url}/api/v1/{path}", timeout=10) as response:  # noqa: S310 - our own
+        with urllib.request.urlopen(f"{self._url}/api/v1/{path}", timeout=60) as response:  # noqa: S310 - our own
             return json.loads(response.read())["data"]
 
     def up(self) -> set[str]:
@@ -105,7 +105,7 @@ def prometheus(daemons: Daemons, fleet: SyntheticFleet, tmp_path: Path) -> Itera
         yield server
     finally:
         server.process.send_signal(signal.SIGTERM)
-        server.process.wait(20)
+        server.process.wait(60)
 
 
 def test_targets_come_and_go_with_membership(prometheus: Prometheus, daemons: Daemons) -> None:

@@ -46,7 +46,7 @@ def coordinator(listener: socket.socket) -> Iterator[None]:
     try:
         yield
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

@@ -59,7 +59,7 @@ def guarded(fleet: SyntheticFleet, daemons: Daemons, tmp_path: Path) -> Status:
         if config is not None:
             (tmp_path / "client.yaml").write_text(f"{{{config}}}\n")
             command += ["--http.config.file", str(tmp_path / "client.yaml")]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     return run
 

@@ -91,7 +91,7 @@ class SteeredHost:
         for process in self.running.values():
             process.terminate()
         for process in self.running.values():
-            process.wait(10)
+            process.wait(60)
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def scraping(tools: Tools, folder: Path, targets: dict[str, str]) -> Iterator[st
         yield f"http://{address}"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 async def stored(url: str, job: str) -> dict[Series, str]:

@@ -26,7 +26,7 @@ from fabricpulse.lab import Lab
 lab = Lab(hosts=2, rails=2).start()
 stubborn = lab.popen("h0", ["sh", "-c", "trap '' TERM INT HUP; echo ready; while :; do sleep 1000; done"], name="s")
 stubborn.wait_for_output("ready")
-daemon = lab.popen("h1", ["setsid", "sleep", "1000"]); daemon.wait(10)  # its child goes on
+daemon = lab.popen("h1", ["setsid", "sleep", "1000"]); daemon.wait(60)  # its child goes on
 stopped = lab.popen("h1", ["sleep", "1000"]); stopped.suspend()
 lab.forward("h0", 80)
 lab.host("h0").nic("rail0").flap(20)
@@ -114,7 +114,7 @@ def test_a_signal_to_the_parent_ends_everything(signum: signal.Signals) -> None:
         ours = namespaces_of(pids) - namespaces_of([os.getpid()])
         assert ours & living_namespaces(), "the check must see the namespaces while the lab lives"
         parent.send_signal(signum)
-        parent.wait(10)
+        parent.wait(60)
         assert wait_gone(pids) == []
         assert not directory.exists()
         assert ours & living_namespaces() == set()
@@ -127,7 +127,7 @@ def test_an_exception_in_the_parent_ends_everything() -> None:
         assert parent.stdin is not None
         parent.stdin.write("\n")
         parent.stdin.flush()
-        assert parent.wait(10) == 3
+        assert parent.wait(60) == 3
         assert wait_gone(pids) == []
         assert not directory.exists()
 
@@ -140,7 +140,7 @@ def test_kill_of_the_keeper_ends_everything_and_is_reported() -> None:
         assert wait_gone([process.outer_pid]) == []
         with pytest.raises(LabClosedError, match="supervisor has ended unexpectedly: it was killed"):
             lab.run("h0", ["true"])
-        assert process.wait(5) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
 
 
 def test_close_leaves_nothing_and_may_be_called_twice(lab: Lab) -> None:
@@ -163,7 +163,7 @@ def test_the_directory_is_kept_on_request() -> None:
     directory = Path(tempfile.gettempdir()) / f"fabricpulse-kept-{os.getpid()}"
     try:
         with Lab(hosts=1, rails=1, directory=directory, keep=True) as lab:
-            lab.popen("h0", ["echo", "hello"], name="hello").wait(5)
+            lab.popen("h0", ["echo", "hello"], name="hello").wait(60)
         assert (directory / "h0" / "log" / "hello.log").read_text() == "hello\n"
     finally:
         subprocess.run(["rm", "-rf", directory], check=True)

@@ -74,7 +74,7 @@ def test_up_shows_the_lab_and_ends_with_a_signal(signum: signal.Signals) -> None
             inside = lab_command("exec", "--lab", str(directory), "h1", "hostname")
             assert inside.stdout == "h1\n", inside.stderr
             process.send_signal(signum)
-            _, error = process.communicate(timeout=10)
+            _, error = process.communicate(timeout=60)
             assert error == ""
             assert process.returncode == 0
             assert not directory.exists()

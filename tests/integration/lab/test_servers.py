@@ -47,7 +47,7 @@ def test_a_scrape_becomes_an_alert_in_alertmanager(lab: Lab, tools: Tools) -> No
     assert alerts[0]["labels"]["instance"] == "h0:9100"
     assert [target["health"] for target in prometheus.targets()] == ["up"]
     assert [result["value"][1] for result in prometheus.query("fabric_test_value")] == ["3"]
-    with urlopen(f"{prometheus.forward()}/-/ready", timeout=5) as answer:  # noqa: S310 - http of ours
+    with urlopen(f"{prometheus.forward()}/-/ready", timeout=60) as answer:  # noqa: S310 - http of ours
         assert answer.status == 200
     alertmanager.post([{"labels": {"alertname": "Posted", "severity": "info"}}])
     assert wait_for(lambda: alertmanager.alerts('alertname="Posted"'), 20, "alerts")

@@ -36,7 +36,7 @@ def test_flaps_of_a_rail_with_their_times(make_lab):
     before, body = downs()
     other = [line for line in body.splitlines() if line.startswith(DOWNS.replace("rail0", "rail1"))]
     flap = host.nic("rail0").flap(rate_hz=2, count=3, seed=5)
-    assert flap.wait(30)
+    assert flap.wait(60)
     wait_for(lambda: downs()[0] >= before + 3, 30, "the flaps are counted")
     after, body = downs()
     assert after == before + 3

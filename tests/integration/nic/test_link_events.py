@@ -86,7 +86,7 @@ class Exporter:
 
     def stop(self, how: int = signal.SIGTERM) -> int:
         self.process.send_signal(how)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 def until(check) -> None:

@@ -108,7 +108,7 @@ def survive(lab: Lab, seed: int, count: int, program: Path | str, env: dict[str,
         lab.heal()
         for rank in ring.ranks:
             rank.process.kill()
-            rank.process.wait(10)
+            rank.process.wait(60)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -185,7 +185,7 @@ def test_a_status_larger_than_a_message_arrives_whole() -> None:
 def knock(path: os.PathLike[str]) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client.connect(os.fspath(path))  # waits for a place in the queue
-    client.settimeout(10)
+    client.settimeout(60)
     return client
 
 

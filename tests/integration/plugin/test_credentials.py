@@ -42,7 +42,7 @@ def job(program: Path, **env: str) -> Iterator[Path]:
             yield path
         finally:
             process.kill()
-            process.wait(10)
+            process.wait(60)
             process.stdout.close()
 
 

@@ -31,7 +31,7 @@ def ring(ring_lab: Lab) -> Iterator[Ring]:
         ring_lab.heal()
         for rank in started.ranks:
             rank.process.kill()
-            rank.process.wait(10)
+            rank.process.wait(60)
 
 
 FAULTS: dict[str, Callable[[Lab], Fault]] = {
@@ -96,10 +96,10 @@ def test_a_dead_peer_is_an_error_that_names_it(ring: Ring) -> None:
     """
     ring.ranks[2].process.kill()
     neighbours = (ring.ranks[1], ring.ranks[3])
-    assert [rank.process.wait(5) for rank in neighbours] == [1, 1]
+    assert [rank.process.wait(60) for rank in neighbours] == [1, 1]
     assert any("h2 (pid" in rank.text() and "is gone" in rank.text() for rank in neighbours)
     for rank in (*neighbours, ring.ranks[0]):
-        rank.process.wait(5)
+        rank.process.wait(60)
         assert re.search(r"(to|from) h\d \(pid \d+.*\): .*(is gone|the peer ended it)", rank.text()), (
             rank.text()
         )

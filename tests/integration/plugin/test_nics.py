@@ -133,18 +133,18 @@ def test_a_new_connection_has_lanes_over_a_nic_that_came_after_the_start() -> No
         host = lab.host(0)
         give_back = take_addresses(host, "rail1")
         process = host.popen([str(program), str(library())], env={"FABRICPULSE_NICS": "rail*"})
-        process.wait_for_output("devices 1", 20)
+        process.wait_for_output("devices 1", 60)
         (path,) = (host.run_dir / "plugin").glob("*.sock")
         with ControlClient(path) as client:
             give_back()
             wait_for(lambda: len(client.call({"op": "status"})["devices"]) > 1, 20, "the second NIC")
             process.send_signal(signal.SIGUSR1)
-            process.wait_for_output("connected 1", 20)
+            process.wait_for_output("connected 1", 60)
             (sending,) = (c for c in client.call({"op": "status"})["connections"] if c["direction"] == "send")
         assert sending["device"] == "rail0"
         assert [lane["device"] for lane in sending["lanes"][:2]] == ["rail0", "rail1"]
         process.send_signal(signal.SIGUSR1)
-        assert process.wait(20) == 0, process.tail()
+        assert process.wait(60) == 0, process.tail()
 
 
 @pytest.fixture

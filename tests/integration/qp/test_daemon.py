@@ -81,7 +81,7 @@ class Exporter:
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(10)
+        return self.process.wait(60)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def exporter(tmp_path: Path) -> Iterator[Exporter]:
     yield exporter
     if exporter.process.poll() is None:
         exporter.process.kill()
-        exporter.process.wait(10)
+        exporter.process.wait(60)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ async def test_the_exporter_forgets_nothing_of_a_job_when_it_is_killed(tmp_path:
     file.lane(0, 0, "h1", sent_bytes=10)
     assert (await first.samples()).one("fabricpulse_qp_sent_bytes_total") == 10
     first.process.kill()
-    first.process.wait(10)
+    first.process.wait(60)
     file.lane(0, 0, "h1", sent_bytes=25)
     second = Exporter(tmp_path / "second")
     shutil.copy(file.path, second.plugin)
@@ -278,7 +278,7 @@ def test_a_port_in_use_is_one_sentence(exporter: Exporter, tmp_path: Path) -> No
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=60,
     )
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]

@@ -63,7 +63,7 @@ def test_agent_dies_around_an_operation(stack, failpoint):
     stack.start_agent(FABRICPULSE_FAILPOINT=f"{failpoint}:{visit}")
     stack.wait_agent()
     deliver(stack, webhook(alert()))
-    assert stack.agents["h0"].wait(20) == -9
+    assert stack.agents["h0"].wait(60) == -9
     stack.start_agent()
     stack.wait_phase("avoided")
     deliver(stack, webhook(alert(status="resolved")))
@@ -98,7 +98,7 @@ def test_kills_at_random_moments(stack):
     try:
         for _ in range(6):
             heard.clear()
-            assert heard.wait(30), "no delivery was accepted"
+            assert heard.wait(60), "no delivery was accepted"
             time.sleep(chance.uniform(0, 0.5))
             if chance.random() < 0.5:
                 kill(stack.receiver)

@@ -151,7 +151,7 @@ def test_a_second_receiver_is_refused(loop):
         "fabricpulse.core.cli", "remediation", "receiver",
         "--config", str(loop.folder / "receiver.yml"), "--web.listen-address", "127.0.0.1:0", name="second",
     )  # fmt: skip
-    assert second.wait(20) == 1
+    assert second.wait(60) == 1
     assert (
         loop.log("second")
         .strip()

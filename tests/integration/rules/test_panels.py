@@ -108,7 +108,7 @@ class Prometheus:
 
     def get(self, path: str, **parameters: str) -> Any:
         query = urllib.parse.urlencode(parameters)
-        with urllib.request.urlopen(f"http://{self.address}{path}?{query}", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{self.address}{path}?{query}", timeout=60) as response:
             return json.load(response)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
@@ -174,7 +174,7 @@ def prometheus(
         yield server
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def warmed_up(server: Prometheus) -> bool:

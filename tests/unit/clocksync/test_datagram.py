@@ -120,7 +120,7 @@ class Sidecar:
     def __init__(self, channel: Channel, port: int) -> None:
         self.channel = channel
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
         self.socket.connect(("127.0.0.1", port))
 
     def receive(self, sequence: int) -> RoundReply:

@@ -20,7 +20,7 @@ def fabricpulse(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
         env=os.environ | {"COLUMNS": "200"},
     )
 

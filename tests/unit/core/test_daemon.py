@@ -44,7 +44,7 @@ def test_ends_cleanly(signum: signal.Signals) -> None:
         process.send_signal(signum)
 
         assert (line(process), line(process)) == ("stopping", "stopped")
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_second_signal_does_not_wait() -> None:
@@ -55,7 +55,7 @@ def test_second_signal_does_not_wait() -> None:
         assert line(process) == "stopping"
         process.terminate()
 
-        assert process.wait(5) == 1
+        assert process.wait(60) == 1
 
 
 @pytest.mark.parametrize("when", ["resolve", "resolve-at-start"])
@@ -68,7 +68,7 @@ def test_a_look_up_that_hangs_does_not_hold_up_the_end(when: str) -> None:
         began = time.monotonic()
         process.terminate()
 
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         assert time.monotonic() - began < 1.0
 
 
@@ -80,7 +80,7 @@ def test_reload() -> None:
             process.send_signal(signal.SIGHUP)
             assert line(process) == expected
         process.terminate()
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
 
     assert process.returncode == 0
     assert (
@@ -93,7 +93,7 @@ def test_systemd_is_told(tmp_path: Path) -> None:
     """With Type=notify systemd learns when it is ready and when it stops."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(str(tmp_path / "notify"))
-        notify.settimeout(10)
+        notify.settimeout(60)
         with daemon(NOTIFY_SOCKET=str(tmp_path / "notify")) as process:
             line(process)
             assert notify.recv(100) == b"READY=1"
@@ -113,7 +113,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 def test_socket_activation() -> None:
     """With --web.systemd-socket it serves on the socket that it is handed; who connected before it ran is answered."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = socket.create_connection(listener.getsockname(), timeout=10)
+        client = socket.create_connection(listener.getsockname(), timeout=60)
         client.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
         command = [sys.executable, "-I", "-c", ACTIVATE, str(listener.fileno())]
         process = subprocess.Popen(
@@ -127,7 +127,7 @@ def test_socket_activation() -> None:
                 assert line(process) == f"ready {listener.getsockname()[1]}"
                 assert client.recv(100).startswith(b"HTTP/1.0 200 ")
                 process.terminate()
-                assert process.wait(10) == 0
+                assert process.wait(60) == 0
             finally:
                 process.kill()
 
@@ -136,7 +136,7 @@ def test_socket_activation() -> None:
 def test_no_socket_from_systemd(pid: str) -> None:
     """Asked for a socket and handed none, or one for another process, it ends with a sentence."""
     with daemon("socket", LISTEN_FDS="1", LISTEN_PID=pid) as process:
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
 
     assert process.returncode == 1
     assert "systemd has handed over no socket" in errors

@@ -77,7 +77,7 @@ def test_promtool_accepts_it() -> None:
         pytest.skip("promtool is not installed; scripts/fetch_tools.sh gets it")
 
     result = subprocess.run(
-        [promtool, "check", "metrics"], input=GOLDEN, capture_output=True, text=True, check=False, timeout=30
+        [promtool, "check", "metrics"], input=GOLDEN, capture_output=True, text=True, check=False, timeout=60
     )
 
     assert (result.returncode, result.stdout + result.stderr) == (0, "")

@@ -54,7 +54,7 @@ class FakeAlertmanager:
         return web.Response()
 
     async def wait(self, condition):
-        async with asyncio.timeout(5), self.changed:
+        async with asyncio.timeout(60), self.changed:
             await self.changed.wait_for(condition)
 
     @asynccontextmanager

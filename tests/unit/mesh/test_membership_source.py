@@ -173,7 +173,7 @@ async def test_dns_that_does_not_answer(monkeypatch):
 
     def getaddrinfo(name, *_args, **_kwargs):
         lookups.append(name)
-        answer.wait(10)
+        answer.wait(60)
         return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("10.0.0.1", 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)

@@ -49,7 +49,7 @@ async def test_a_task_that_dies_ends_the_daemon(config, monkeypatch, kind, metho
 
     monkeypatch.setattr(kind, method, die)
     made, _ = config("alerting: {alertmanagers: ['http://127.0.0.1:1']}\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(TaskFailedError, match="a defect"):
             await run(Lifetime(), made, OPTIONS)
 
@@ -62,7 +62,7 @@ async def test_a_stop_is_no_failure(config):
             super().ready()
             self.stop()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await run(Brief(), made, OPTIONS)
 
 

@@ -18,7 +18,7 @@ def server(path: Path, answer: Callable[[bytes], bytes | None]) -> Iterator[None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
         listener.listen()
-        listener.settimeout(10)
+        listener.settimeout(60)
 
         def serve() -> None:
             connection, _ = listener.accept()
@@ -74,7 +74,7 @@ def test_silence(tmp_path: Path) -> None:
     done = threading.Event()
 
     def wait(_: bytes) -> None:
-        done.wait(10)
+        done.wait(60)
 
     with (
         server(tmp_path / "s", wait),

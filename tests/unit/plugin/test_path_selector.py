@@ -85,7 +85,7 @@ class Selector:
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.close()
-        assert self.process.wait(10) == 0
+        assert self.process.wait(60) == 0
         self.process.stdout.close()
 
 
