@@ -321,7 +321,8 @@ void test_sender(Input* input) {
         }
         case 3: {
           uint32_t size = input->word();
-          requests.add(size, [&](const void* data) { return sender.send(data, size, 0, host.now_ns); });
+          requests.add(size,
+                       [&](const void* data) { return sender.send(data, size, 0, nullptr, host.now_ns); });
           break;
         }
         case 4:

@@ -14,12 +14,12 @@ using abi::Result;
 
 template <typename Properties>
 Result fill_properties(int device, Properties* out) {
-  return net::describe(device, [&](const PluginEngine::Nic& nic) {
+  return net::describe(device, [&](const Nic& nic) {
     memset(out, 0, sizeof(*out));
     out->name = const_cast<char*>(nic.name.c_str());
     out->pci_path = nic.pci_path.empty() ? nullptr : const_cast<char*>(nic.pci_path.c_str());
     out->guid = nic.guid;
-    out->pointer_support = abi::kPointerHost;
+    out->pointer_support = net::memory_kinds();
     out->speed_mbps = static_cast<int>(nic.speed_mbps);
     out->port = 0;
     out->latency_us = 0;  // NCCL takes its own figure
@@ -101,15 +101,16 @@ Result accept_v7(void* listen_comm, void** comm, void** device_handle) {
 Result reg_mr_int(void* comm, void* data, int size, int type, void** memory) {
   return net::reg_mr(comm, data, static_cast<size_t>(size), type, memory);
 }
-Result isend_int(void* comm, void* data, int size, int tag, void*, void** request) {
+Result isend_int(void* comm, void* data, int size, int tag, void* memory, void** request) {
   if (size < 0) return abi::kInvalidArgument;
-  return net::isend(comm, data, static_cast<size_t>(size), tag, nullptr, request);
+  return net::isend(comm, data, static_cast<size_t>(size), tag, memory, nullptr, request);
 }
-Result isend_size(void* comm, void* data, size_t size, int tag, void*, void** request) {
-  return net::isend(comm, data, size, tag, nullptr, request);
+Result isend_size(void* comm, void* data, size_t size, int tag, void* memory, void** request) {
+  return net::isend(comm, data, size, tag, memory, nullptr, request);
 }
-Result isend_profiled(void* comm, void* data, size_t size, int tag, void*, void* parent, void** request) {
-  return net::isend(comm, data, size, tag, parent, request);
+Result isend_profiled(void* comm, void* data, size_t size, int tag, void* memory, void* parent,
+                      void** request) {
+  return net::isend(comm, data, size, tag, memory, parent, request);
 }
 Result irecv_int(void* comm, int n, void** data, int* sizes, int*, void**, void** request) {
   if (n != 1 || sizes[0] < 0) return abi::kInvalidArgument;

@@ -57,14 +57,16 @@ struct Composition {
   }
 };
 
-struct SendComm {
+struct Comm {  // what both ends have first
   std::shared_ptr<PluginEngine> engine;
+};
+
+struct SendComm : Comm {
   std::shared_ptr<SendConnection> sender;
   Composition composition;
 };
 
-struct RecvComm {
-  std::shared_ptr<PluginEngine> engine;
+struct RecvComm : Comm {
   std::shared_ptr<RecvConnection> receiver;
   Composition composition;
 };
@@ -244,19 +246,28 @@ Result accept(void* listen_comm, void** recv_comm) {
   });
 }
 
-// Sockets need no registration; NCCL wants something that is not null.
-static char registered;
+int memory_kinds() {
+  auto engine = running();
+  return engine ? engine->transport()->memory_kinds() : abi::kPointerHost;
+}
 
-Result reg_mr(void*, void*, size_t, int type, void** memory) {
-  if (type != abi::kPointerHost) return abi::kInvalidArgument;
-  *memory = &registered;
-  return abi::kSuccess;
+Result reg_mr(void* comm, void* data, size_t size, int type, void** memory) {
+  return guarded([&]() -> Result {
+    *memory = static_cast<Comm*>(comm)->engine->transport()->register_memory(data, size, type);
+    return *memory != nullptr ? abi::kSuccess : abi::kInvalidArgument;
+  });
 }
 
 Result reg_mr_dmabuf(void*, void*, size_t, int, uint64_t, int, void**) { return abi::kInvalidUsage; }
-Result dereg_mr(void*, void*) { return abi::kSuccess; }
 
-Result isend(void* send_comm, void* data, size_t size, int tag, void* parent, void** request) {
+Result dereg_mr(void* comm, void* memory) {
+  return guarded([&]() -> Result {
+    static_cast<Comm*>(comm)->engine->transport()->deregister_memory(static_cast<RegisteredMemory*>(memory));
+    return abi::kSuccess;
+  });
+}
+
+Result isend(void* send_comm, void* data, size_t size, int tag, void* memory, void* parent, void** request) {
   return guarded([&]() -> Result {
     auto* comm = static_cast<SendComm*>(send_comm);
     SendConnection* sender = comm->sender.get();
@@ -268,7 +279,8 @@ Result isend(void* send_comm, void* data, size_t size, int tag, void* parent, vo
     if (sender->broken(now)) {
       result = abi::kRemoteError;
     } else {
-      *request = sender->send(data, static_cast<uint32_t>(size), static_cast<uint32_t>(tag), now);
+      *request = sender->send(data, static_cast<uint32_t>(size), static_cast<uint32_t>(tag),
+                              static_cast<const RegisteredMemory*>(memory), now);
       comm->composition.note(comm->engine.get(), sender, parent, now);
     }
     sender->unlock();
@@ -374,7 +386,7 @@ Result set_attributes(void* context, abi::NetAttributes* attributes) {
   return abi::kSuccess;
 }
 
-Result describe(int device, const std::function<void(const PluginEngine::Nic&)>& tell) {
+Result describe(int device, const std::function<void(const Nic&)>& tell) {
   return guarded([&]() -> Result {
     auto engine = running();
     if (!engine || device < 0 || static_cast<uint32_t>(device) >= engine->device_count())

@@ -23,7 +23,7 @@ void* process();
 
 abi::Result devices(int* count);
 // Calls `tell` with the NIC that NCCL knows by this number.
-abi::Result describe(int device, const std::function<void(const PluginEngine::Nic&)>& tell);
+abi::Result describe(int device, const std::function<void(const Nic&)>& tell);
 
 abi::Result listen(void* context, int device, void* handle, void** listen_comm);
 abi::Result connect(void* context, int device, void* handle, void** send_comm);
@@ -32,8 +32,11 @@ abi::Result reg_mr(void* comm, void* data, size_t size, int type, void** memory)
 abi::Result reg_mr_dmabuf(void* comm, void* data, size_t size, int type, uint64_t offset, int fd,
                           void** memory);
 abi::Result dereg_mr(void* comm, void* memory);
-// parent: the profiler's handle of the step; may be null.
-abi::Result isend(void* send_comm, void* data, size_t size, int tag, void* parent, void** request);
+// The kinds of memory that can be registered, NCCL_PTR_*.
+int memory_kinds();
+// memory: what reg_mr() gave. parent: the profiler's handle of the step; may be null.
+abi::Result isend(void* send_comm, void* data, size_t size, int tag, void* memory, void* parent,
+                  void** request);
 abi::Result irecv(void* recv_comm, int n, void** data, const size_t* sizes, void* parent, void** request);
 abi::Result iflush(void* recv_comm, int n, void** data, int* sizes, void** memory, void** request);
 abi::Result test(void* request, int* done, int* sizes);

@@ -273,7 +273,7 @@ bool ControlRequests::change_nic(const JsonObject& request, bool avoid, std::str
                                  Failure* failure) {
   const std::string& name = find(request, "device", JsonValue::Kind::kString)->text;
   uint32_t index = 0;
-  if (engine_->find_nic(name, &index) == nullptr) {
+  if (!engine_->find_nic(name, &index)) {
     *failure = {"unknown_device", "NIC " + name + " is not one that this process uses"};
     return false;
   }

@@ -120,7 +120,7 @@ std::string render_status(PluginEngine* engine, const StatusQuery& query) {
   out.field("detail", uint64_t{engine->detail()});
   out.key("devices").open('[');
   for (uint32_t i = 0; i < engine->nic_count(); ++i) {
-    const PluginEngine::Nic& nic = engine->nic(i);
+    const Nic& nic = engine->nic(i);
     out.open('{').field("device", nic.name).field("link", nic.link_up.load() ? "up" : "down");
     out.field("avoided", nic.avoided.load()).field("speed_mbps", uint64_t{nic.speed_mbps});
     out.field("lanes", sums[i].lanes).field("lanes_up", sums[i].up);

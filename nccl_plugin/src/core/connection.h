@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/fencing.h"
+#include "core/lane.h"
 #include "core/runtime.h"
-#include "core/transport.h"
 #include "core/wire.h"
 
 namespace fabricpulse {

@@ -26,7 +26,7 @@ class Runtime {
   virtual int64_t host_clock() const = 0;
   // Fleet time, ns. False while the clock is not synchronised.
   virtual bool fleet_clock(int64_t* fleet_ns) const = 0;
-  // Local NIC: is its link up, is it avoided by command.
+  // Local NIC: can it carry lanes (link and address), is it avoided by command.
   virtual bool nic_up(uint32_t nic) const = 0;
   virtual bool nic_avoided(uint32_t nic) const = 0;
   virtual const char* nic_name(uint32_t nic) const = 0;

@@ -29,13 +29,15 @@ SendConnection::SendConnection(Runtime* runtime, uint64_t id, uint32_t device, u
   no_lane_since_ns_ = created_ns_;
 }
 
-SendMessage* SendConnection::send(const void* data, uint32_t size, uint32_t tag, uint64_t now) {
+SendMessage* SendConnection::send(const void* data, uint32_t size, uint32_t tag,
+                                  const RegisteredMemory* memory, uint64_t now) {
   SendMessage* message = &messages_[next_message_ % kMaxRequests];
   if (message->use != SendMessage::Use::kFree) return nullptr;
   *message = SendMessage{};
   message->use = SendMessage::Use::kPosted;
   message->owner = this;
   message->data = static_cast<const uint8_t*>(data);
+  message->memory = memory;
   message->size = size;
   message->tag = tag;
   message->number = next_message_++;
@@ -135,7 +137,7 @@ bool SendConnection::put(uint64_t number, Lane* lane, uint64_t now) {
   header.tag = message.tag;
   if (runtime_->fleet_clock(&header.stamp)) header.flags |= kFlagFleetStamp;
   if (!fencing_.assign(number, lane->index)) return false;
-  if (!lane->transport->post_chunk(header, message.data + chunk.offset)) {
+  if (!lane->transport->post_chunk(header, message.data + chunk.offset, message.memory)) {
     // Never: the queue of a lane holds a whole window.
     fail_lane(lane->index, FP_REASON_PROTOCOL, now);
     return false;

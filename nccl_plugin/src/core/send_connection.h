@@ -34,6 +34,7 @@ struct SendMessage {
   Use use = Use::kFree;
   SendConnection* owner = nullptr;
   const uint8_t* data = nullptr;
+  const RegisteredMemory* memory = nullptr;  // that the data lies in
   uint32_t size = 0;
   uint32_t tag = 0;
   uint32_t cut = 0;        // bytes that are in chunks
@@ -51,7 +52,8 @@ class SendConnection final : public Connection {
 
   // ---- NCCL, with the lock held ----
   // nullptr: no free request now. The buffer belongs to us until test() says done.
-  SendMessage* send(const void* data, uint32_t size, uint32_t tag, uint64_t now);
+  SendMessage* send(const void* data, uint32_t size, uint32_t tag, const RegisteredMemory* memory,
+                    uint64_t now);
   // True when the peer holds all of it; the request is free then.
   bool test(SendMessage* message, uint32_t* size, uint64_t now);
 

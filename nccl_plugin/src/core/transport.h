@@ -1,75 +1,120 @@
-// What the core asks of a lane type. TCP is in tcp/tcp_lane.h; queue pairs implement the same.
+// What a lane type is: its NICs, how its lanes are dialled and accepted, what memory it can send from. What a
+// lane does once it is there is in core/lane.h. TCP is transport/tcp; queue pairs will be transport/verbs.
 //
-// A transport is one incarnation (epoch) of one lane. It moves chunks and state frames in order, or it fails;
-// it never decides anything. All calls come with the lock of its connection held, and none blocks.
+// One instance a process. All calls come from the service thread, but where said otherwise; none blocks.
+//
+// Where queue pairs put what TCP does not have:
+//  - A NIC's protection domain, completion queue and registrations belong to the Transport, by NIC number. A
+//    lane's poll() polls the completion queue of its NIC, hands on what belongs to other lanes, and lets the
+//    lanes of a NIC share one poll.
+//  - register_memory() registers with every NIC; the handle comes back with post_chunk(), which picks its
+//  NIC's key. - WRITE_WITH_IMM tells of a chunk: FrameHeader is what the immediate data leads to at the
+//  receiver. - What the ends of a queue pair have to know of one another (QP number, PSN, GID, MTU) is
+//    `setup` of Hello and HelloReply; a third step of the handshake is the transport's own, between
+//    PendingLane::reply() and the first chunk.
 #ifndef FABRICPULSE_CORE_TRANSPORT_H_
 #define FABRICPULSE_CORE_TRANSPORT_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
 
+#include "core/config.h"
+#include "core/lane.h"
+#include "core/nic.h"
 #include "core/wire.h"
+#include "fabricpulse/plugin_telemetry.h"
 
 namespace fabricpulse {
 
-// Receives what a transport has read.
-class LaneSink {
+// Waits for descriptors on behalf of a transport: the service thread's epoll set. `id`: 56 bits, handed back
+// to Transport::serve().
+class Poller {
  public:
-  // First byte of a chunk. Returns where its payload goes, or nullptr to throw it away. `fatal` set: fail the
-  // lane.
-  virtual uint8_t* chunk_begins(uint32_t lane, const FrameHeader& header, bool* fatal) = 0;
-  // The whole payload lies where chunk_begins said (not called for chunks thrown away).
-  virtual void chunk_ends(uint32_t lane, const FrameHeader& header) = 0;
-  // Another frame. False: fail the lane.
-  virtual bool state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) = 0;
+  virtual void watch(int fd, uint64_t id, uint32_t epoll_events) = 0;
+  virtual void unwatch(int fd) = 0;
 
  protected:
-  ~LaneSink() = default;
+  ~Poller() = default;
 };
 
-enum class LaneStatus : uint8_t {
-  kIdle,      // nothing to do
-  kProgress,  // bytes have moved
-  kFailed,    // error or end of stream; no further call but close(false)
-  kProtocol,  // the peer sent what is no frame
-};
-
-// What the transport itself knows about its path.
-struct PathSample {
-  bool valid = false;
-  uint32_t unacknowledged = 0;  // units under way that the peer's transport has not acknowledged
-  uint64_t acknowledged = 0;    // bytes acknowledged, cumulative: any change is a sign of progress
-  uint32_t probes = 0;          // unanswered probes of a closed window
-  uint64_t rtt_ns = 0;
-  uint64_t retransmits = 0;
-  uint64_t ecn_marked = 0;
-};
-
-class LaneTransport {
+// The end of a lane that is being accepted. Valid during TransportEvents::hello_received().
+class PendingLane {
  public:
-  virtual ~LaneTransport() = default;
+  // Answers the hello, once. With kOk the lane, unless the answer could not be sent; else nullptr, and the
+  // connection that brought the hello ends.
+  virtual std::unique_ptr<LaneTransport> reply(const HelloReply& reply) = 0;
 
-  // Queues a chunk. `payload` stays valid until the chunk is acknowledged or the transport is closed.
-  // False when the queue is full.
-  virtual bool post_chunk(const FrameHeader& header, const void* payload) = 0;
-  // Queues a state frame behind what is queued. False when there is no room (say it again later).
-  virtual bool post_state(const FrameHeader& header, const HeldState* body) = 0;
-  // How many chunks of those that were posted the transport has taken whole: their payload is not read again.
-  virtual uint32_t chunks_taken() const = 0;
-  // True if something is queued that the transport has not taken yet.
-  virtual bool backlog() const = 0;
-  // Pushes the queue into the transport as far as it goes.
-  virtual LaneStatus flush() = 0;
-  // Reads what has arrived, bounded, so that one lane cannot starve the others.
-  virtual LaneStatus poll(uint32_t lane, LaneSink* sink) = 0;
-  virtual PathSample sample() const = 0;
-  // For poll(2): readable when there may be something to read. -1: none.
-  virtual int wait_fd() const = 0;
-  virtual uint64_t queue_pair() const = 0;
-  virtual uint32_t entropy() const = 0;
-  // Nothing lands in memory after this. Orderly: what is queued in the transport may still go out (a
-  // farewell); otherwise nothing more goes out either.
-  virtual void close(bool orderly) = 0;
+ protected:
+  ~PendingLane() = default;
+};
+
+// Who decides about lanes (process/handshakes.h).
+class TransportEvents {
+ public:
+  // A plausible hello has arrived on this NIC. Whoever does not reply refuses in silence.
+  virtual void hello_received(const Hello& hello, uint32_t nic, PendingLane* pending, uint64_t now) = 0;
+  // The end of dial `id`. error: errno; 0: `reply` holds the answer, and `lane` is there if it was kOk to a
+  // kLane.
+  virtual void dial_ended(uint64_t id, int error, const HelloReply* reply,
+                          std::unique_ptr<LaneTransport> lane, uint64_t now) = 0;
+
+ protected:
+  ~TransportEvents() = default;
+};
+
+struct DialRequest {
+  uint64_t id = 0;
+  uint32_t nic = 0;          // local
+  NicAddress address{};      // remote
+  uint16_t port = 0;         // remote
+  uint16_t source_port = 0;  // the path; 0: any
+  uint64_t deadline_ns = 0;  // then it ends with ETIMEDOUT
+  Hello hello;
+};
+
+// What kinds of memory a lane type can send from and receive into (NCCL_PTR_*).
+enum MemoryKinds : int { kMemoryHost = 1, kMemoryCuda = 2, kMemoryDmaBuf = 4 };
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual fp_lane_transport kind() const = 0;
+  virtual int memory_kinds() const = 0;
+
+  // ---- NICs ----
+  // Those that pass the configuration's patterns and can carry lanes, in the order in which the n-th of one
+  // host faces the n-th of another; without those in `known`. Any thread.
+  virtual std::vector<NicInfo> discover(const std::vector<std::string>& known) const = 0;
+  // Whether discover() would take a NIC of that name if it were up and had an address.
+  virtual bool wants(const std::string& name) const = 0;
+  // What there is now of a NIC of that name: index and address. False: it is away, or has no address now.
+  virtual bool look_up(NicInfo* nic) const = 0;
+  virtual bool link_up(const std::string& name) const = 0;
+
+  // ---- accepting ----
+  // Listens on a NIC, on `port` or, if that is 0, on one that is free. Returns the port, 0 if that fails
+  // (errno). A NIC that listens already does so anew. Not at the same time as another call.
+  virtual uint16_t listen(uint32_t nic, const NicInfo& info, uint16_t port) = 0;
+  virtual bool listens(uint32_t nic) const = 0;
+  virtual void stop_listening(uint32_t nic) = 0;
+
+  // ---- dialling ----
+  // Ends in TransportEvents::dial_ended(), perhaps before this returns.
+  virtual void dial(const NicInfo& from, const DialRequest& request, uint64_t now) = 0;
+  virtual bool dialling() const = 0;
+
+  // A watched descriptor is ready.
+  virtual void serve(uint64_t id, uint64_t now) = 0;
+  // Ends what has passed its deadline.
+  virtual void tick(uint64_t now) = 0;
+
+  // ---- memory; NCCL's threads ----
+  // nullptr: this kind is not supported.
+  virtual RegisteredMemory* register_memory(void* data, size_t size, int kind) = 0;
+  virtual void deregister_memory(RegisteredMemory* memory) = 0;
 };
 
 }  // namespace fabricpulse

@@ -1,17 +1,9 @@
 #include "process/handshakes.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-
-#include "process/plugin_engine.h"
-#include "transport/tcp/tcp_lane.h"
 
 namespace fabricpulse {
 namespace {
@@ -21,87 +13,45 @@ constexpr uint64_t kHandshakeNs =
 constexpr uint32_t kRefusalsDead = 3;  // in a row, without any lane: nobody listens there any more
 constexpr uint64_t kProbeAfterNs = 300'000'000, kProbeEveryNs = 200'000'000;
 constexpr uint64_t kAnnounceEveryNs = 1'000'000'000;
-constexpr size_t kMaxIncoming = 1024;
+
+NicAddress address_of(const WireNic& nic) {
+  NicAddress address;
+  memcpy(address.data(), nic.address, address.size());
+  return address;
+}
 
 }  // namespace
 
-struct Handshakes::Dial {
-  std::shared_ptr<Connection> connection;
-  bool probe = false;
-  uint32_t lane = 0, epoch = 0;
-  int fd = -1;
-  uint64_t deadline_ns = 0;
-  bool connected = false;
+Hello Handshakes::make_hello(const Connection& connection) const {
   Hello hello;
-  HelloReply reply;
-  size_t received = 0;
-};
-
-struct Handshakes::Incoming {
-  int fd = -1;
-  uint32_t nic = 0;
-  uint64_t deadline_ns = 0;
-  Hello hello;
-  size_t received = 0;
-};
-
-Handshakes::Handshakes(PluginEngine* engine) : engine_(engine) {}
-
-Handshakes::~Handshakes() {
-  for (auto& entry : dials_)
-    if (entry.second->fd >= 0) ::close(entry.second->fd);
-  for (auto& entry : incoming_) ::close(entry.second->fd);
+  hello.connection = connection.id();
+  hello.process = identity_;
+  nics_->fill(hello.nics, &hello.nic_count);
+  return hello;
 }
 
-bool Handshakes::dialling() const { return !dials_.empty(); }
-
-void Handshakes::accept_peers(uint32_t nic, uint64_t now) {
-  for (int n = 0; n < 64; ++n) {
-    int fd = accept4(engine_->nic(nic).listen_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) return;
-    if (incoming_.size() >= kMaxIncoming) {
-      ::close(fd);
-      continue;
-    }
-    (void)!setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, engine_->nic(nic).name.c_str(),
-                      static_cast<socklen_t>(engine_->nic(nic).name.size() + 1));
-    int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    uint64_t id = next_id_++;
-    auto incoming = std::make_unique<Incoming>();
-    incoming->fd = fd;
-    incoming->nic = nic;
-    incoming->deadline_ns = now + kHandshakeNs;
-    incoming_[id] = std::move(incoming);
-    engine_->watch(fd, PollSource::kIncoming, id, EPOLLIN);
-  }
+std::shared_ptr<RecvConnection> Handshakes::receiver_for(const Hello& hello) {
+  return connections_->receiver_for(hello, [&](const Listener& listener) {
+    auto receiver =
+        std::make_shared<RecvConnection>(runtime_, hello.connection, listener.device, listener.communicator,
+                                         std::max<uint32_t>(hello.lanes, 1));
+    ConnectionLock locked(receiver.get());
+    receiver->set_peer(hello.process, hello.nics, hello.nic_count);
+    return receiver;
+  });
 }
 
-void Handshakes::serve_incoming(uint64_t id, uint64_t now) {
-  auto found = incoming_.find(id);
-  if (found == incoming_.end()) return;
-  Incoming* incoming = found->second.get();
-  auto* into = reinterpret_cast<uint8_t*>(&incoming->hello);
-  ssize_t got =
-      recv(incoming->fd, into + incoming->received, sizeof(Hello) - incoming->received, MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got > 0) {
-    incoming->received += static_cast<size_t>(got);
-    if (incoming->received < sizeof(Hello)) return;
-    engine_->unwatch(incoming->fd);
-    if (hello_plausible(&incoming->hello)) {
-      answer(incoming, now);
-      incoming_.erase(found);
-      return;
-    }
-  }
-  ::close(incoming->fd);
-  incoming_.erase(found);
+// The sender of a connection has been told, by a probe of its receiver, which NICs the peer has.
+void Handshakes::learn_nics(const Hello& hello) {
+  auto connection = connections_->find(hello.connection, Direction::kSend);
+  if (!connection) return;
+  connections_->refresh_route(*connection, hello.nics, hello.nic_count);
+  ConnectionLock locked(connection.get());
+  if (connection->peer_known() && hello.nic_count > connection->peer_nics().size())
+    connection->set_peer(hello.process, hello.nics, hello.nic_count);
 }
 
-// Decides about a hello; takes over or closes its socket.
-void Handshakes::answer(Incoming* incoming, uint64_t now) {
-  const Hello& hello = incoming->hello;
+void Handshakes::hello_received(const Hello& hello, uint32_t nic, PendingLane* pending, uint64_t now) {
   HelloReply reply;
   reply.status = HelloStatus::kUnknown;
   reply.epoch = hello.epoch;
@@ -109,229 +59,142 @@ void Handshakes::answer(Incoming* incoming, uint64_t now) {
   std::shared_ptr<RecvConnection> receiver;
   if (hello.version != kWireVersion) {
     reply.status = HelloStatus::kVersion;
-    reply.process = engine_->identity();  // for its error
+    reply.process = identity_;  // for its error
     memset(reply.process.id, 0, sizeof(reply.process.id));
   } else if (hello.kind == HelloKind::kProbe) {
-    bool ours = memcmp(hello.token, engine_->identity().id, sizeof(hello.token)) == 0;
-    if (ours && engine_->has_send_connection(hello.connection)) {
+    bool ours = memcmp(hello.token, identity_.id, sizeof(hello.token)) == 0;
+    if (ours && connections_->find(hello.connection, Direction::kSend)) {
       reply.status = HelloStatus::kOk;
-      engine_->learn_nics(hello);
+      learn_nics(hello);
     }
   } else {
-    receiver = engine_->receiver_for(hello);
+    receiver = receiver_for(hello);
   }
   // Who does not know a token of ours learns nothing of this host, least of all the token of this process.
   if (receiver || reply.status == HelloStatus::kOk) {
-    reply.process = engine_->identity();
-    reply.device = incoming->nic;
-    engine_->fill_nics(reply.nics, &reply.nic_count);
+    reply.process = identity_;
+    reply.device = nic;
+    nics_->fill(reply.nics, &reply.nic_count);
   }
   if (!receiver) {
-    (void)!send(incoming->fd, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL);
-    ::close(incoming->fd);
+    (void)pending->reply(reply);
     return;
   }
   ConnectionLock locked(receiver.get());
   if (hello.nic_count > receiver->peer_nics().size())
     receiver->set_peer(hello.process, hello.nics, hello.nic_count);
-  reply.status = receiver->hello(hello, incoming->nic, &reply.held, now);
-  bool sent = send(incoming->fd, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(reply);
-  if (reply.status != HelloStatus::kOk || !sent) {
-    ::close(incoming->fd);
-    return;
-  }
+  reply.status = receiver->hello(hello, nic, &reply.held, now);
+  std::unique_ptr<LaneTransport> lane = pending->reply(reply);
+  if (!lane) return;
   receiver->announced_nics = std::max(receiver->announced_nics, reply.nic_count);
-  receiver->attach(hello.lane, hello.epoch, make_tcp_lane(incoming->fd), now);
+  receiver->attach(hello.lane, hello.epoch, std::move(lane), now);
 }
 
-int Handshakes::dial_socket(uint32_t nic, const uint8_t address[16], uint16_t port, uint16_t source_port,
-                            int* error) {
-  sockaddr_storage to, from;
-  socklen_t to_size = to_sockaddr(address, port, &to);
-  socklen_t from_size = to_sockaddr(engine_->nic_address(nic).data(), source_port, &from);
-  int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) {
-    *error = errno;
-    return -1;
-  }
-  const std::string& name = engine_->nic(nic).name;
-  (void)!setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name.c_str(), static_cast<socklen_t>(name.size() + 1));
-  int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  // Without a wish the port is chosen at connect(), so that a busy host does not run out of them.
-  int late = source_port == 0;
-  (void)!setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof(late));
-  if (bind(fd, reinterpret_cast<sockaddr*>(&from), from_size) != 0 ||
-      (::connect(fd, reinterpret_cast<sockaddr*>(&to), to_size) != 0 && errno != EINPROGRESS)) {
-    *error = errno;
-    ::close(fd);
-    return -1;
-  }
-  return fd;
+// Gives the sender lanes over NICs that have come since the last call.
+void Handshakes::extend_lanes(SendConnection* sender, const PeerRoute& route, uint64_t now) {
+  uint32_t local = nics_->count(), remote = static_cast<uint32_t>(route.nics.size());
+  ConnectionLock locked(sender);
+  if (!sender->nics_changed(local, remote)) return;
+  const Config& config = runtime_->config();
+  LanePlan plan{local,       remote, sender->device(), sender->lanes()[0].remote_nic, config.max_lanes,
+                config.paths};
+  auto reaches = [&](NicPair pair) { return nics_->same_family(pair, route.nics); };
+  sender->add_lanes(lanes_to_add(sender->pairs(), plan, reaches), now);
 }
 
 void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint64_t now) {
   if (connection->direction() != Direction::kSend) return;
   auto* sender = static_cast<SendConnection*>(connection.get());
   PeerRoute route;
-  if (!engine_->find_route(*connection, &route)) return;
-  engine_->extend_lanes(sender, route, now);
+  if (!connections_->find_route(*connection, &route)) return;
+  extend_lanes(sender, route, now);
   for (uint32_t n = 0; n < kMaxLanes; ++n) {
     DialPlan plan;
-    uint32_t nic = 0, remote = 0, lanes = 0;
+    DialRequest request;
+    uint32_t remote = 0;
     {
       ConnectionLock locked(sender);
       if (!sender->want_dial(now, &plan)) return;
-      nic = sender->lanes()[plan.lane].nic;
+      request.nic = sender->lanes()[plan.lane].nic;
       remote = sender->lanes()[plan.lane].remote_nic;
-      lanes = static_cast<uint32_t>(sender->lanes().size());
+      request.hello = make_hello(*connection);
+      request.hello.lanes = static_cast<uint32_t>(sender->lanes().size());
     }
-    int error = 0;
-    int fd = dial_socket(nic, route.nics[remote].address, route.port, plan.source_port, &error);
-    uint64_t id = next_id_++;
-    auto dial = std::make_unique<Dial>();
-    dial->connection = connection;
-    dial->lane = plan.lane;
-    dial->epoch = plan.epoch;
-    dial->fd = fd;
-    dial->deadline_ns = now + kHandshakeNs;
-    Hello& hello = dial->hello;
+    request.id = next_id_++;
+    request.address = address_of(route.nics[remote]);
+    request.port = route.port;
+    request.source_port = plan.source_port;
+    request.deadline_ns = now + kHandshakeNs;
+    Hello& hello = request.hello;
     hello.flags = plan.flags;
-    hello.listen_port = engine_->port();
+    hello.listen_port = *port_;
     memcpy(hello.token, route.token, sizeof(hello.token));
-    hello.connection = connection->id();
     hello.lane = plan.lane;
-    hello.lanes = lanes;
     hello.epoch = plan.epoch;
     hello.primary_device = connection->device();
-    hello.process = engine_->identity();
-    hello.device = nic;
-    engine_->fill_nics(hello.nics, &hello.nic_count);
-    dials_[id] = std::move(dial);
-    if (fd < 0) {
-      end_dial(id, error, now);
-    } else {
-      engine_->watch(fd, PollSource::kDial, id, EPOLLOUT);
-    }
+    hello.device = request.nic;
+    dials_[request.id] = {connection, false, plan.lane, plan.epoch, hello.nic_count};
+    transport_->dial(nics_->info(request.nic), request, now);
   }
 }
 
 void Handshakes::start_probe(const std::shared_ptr<RecvConnection>& receiver, uint64_t now) {
   PeerRoute route;
-  if (!engine_->find_route(*receiver, &route) || route.nics.empty()) return;
+  if (!connections_->find_route(*receiver, &route) || route.nics.empty()) return;
   // Another pair of NICs each time.
-  uint64_t id = next_id_++;
-  uint32_t nic = static_cast<uint32_t>(id % engine_->nic_count());
-  uint32_t remote = static_cast<uint32_t>((id / engine_->nic_count()) % route.nics.size());
-  auto dial = std::make_unique<Dial>();
-  dial->connection = receiver;
-  dial->probe = true;
-  dial->deadline_ns = now + kHandshakeNs;
-  dial->hello.kind = HelloKind::kProbe;
+  DialRequest request;
+  request.id = next_id_++;
+  request.nic = static_cast<uint32_t>(request.id % nics_->count());
+  request.address = address_of(route.nics[(request.id / nics_->count()) % route.nics.size()]);
+  request.port = route.port;
+  request.deadline_ns = now + kHandshakeNs;
+  request.hello = make_hello(*receiver);
+  request.hello.kind = HelloKind::kProbe;
   {
     ConnectionLock locked(receiver.get());
-    memcpy(dial->hello.token, receiver->peer().id, sizeof(dial->hello.token));
+    memcpy(request.hello.token, receiver->peer().id, sizeof(request.hello.token));
     receiver->probing = true;
   }
-  dial->hello.connection = receiver->id();
-  dial->hello.process = engine_->identity();
-  engine_->fill_nics(dial->hello.nics, &dial->hello.nic_count);
-  int error = 0;
-  int fd = dial->fd = dial_socket(nic, route.nics[remote].address, route.port, 0, &error);
-  dials_[id] = std::move(dial);
-  if (fd < 0) {
-    end_dial(id, error, now);
-  } else {
-    engine_->watch(fd, PollSource::kDial, id, EPOLLOUT);
-  }
+  dials_[request.id] = {receiver, true, 0, 0, request.hello.nic_count};
+  transport_->dial(nics_->info(request.nic), request, now);
 }
 
-void Handshakes::serve_dial(uint64_t id, uint64_t now) {
+void Handshakes::probe_ended(const Dial& dial, int error, bool gone, uint64_t now) {
+  Connection* connection = dial.connection.get();
+  connection->probing = false;
+  if (error == 0 && !gone) connection->announced_nics = std::max(connection->announced_nics, dial.announced);
+  if (gone && connection->lanes_up() == 0)
+    connection->peer_lost("the peer process has closed this connection", now);
+}
+
+void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
+                            std::unique_ptr<LaneTransport> lane, uint64_t now) {
   auto found = dials_.find(id);
   if (found == dials_.end()) return;
-  Dial* dial = found->second.get();
-  if (!dial->connected) {
-    int error = 0;
-    socklen_t size = sizeof(error);
-    getsockopt(dial->fd, SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error == 0 &&
-        send(dial->fd, &dial->hello, sizeof(Hello), MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(Hello))
-      error = errno ? errno : EPIPE;
-    if (error != 0) {
-      end_dial(id, error, now);
-      return;
-    }
-    dial->connected = true;
-    engine_->watch(dial->fd, PollSource::kDial, id, EPOLLIN);
-    return;
-  }
-  auto* into = reinterpret_cast<uint8_t*>(&dial->reply);
-  ssize_t got = recv(dial->fd, into + dial->received, sizeof(HelloReply) - dial->received, MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) {
-    end_dial(id, got == 0 ? ECONNRESET : errno, now);
-    return;
-  }
-  dial->received += static_cast<size_t>(got);
-  if (dial->received < sizeof(HelloReply)) return;
-  end_dial(id, reply_plausible(&dial->reply) ? 0 : EPROTO, now);
-}
-
-// error 0: dial->reply holds the answer.
-void Handshakes::end_dial(uint64_t id, int error, uint64_t now) {
-  auto found = dials_.find(id);
-  std::unique_ptr<Dial> dial = std::move(found->second);
+  Dial dial = std::move(found->second);
   dials_.erase(found);
-  if (dial->fd >= 0) engine_->unwatch(dial->fd);
-  auto& connection = dial->connection;
-  ConnectionLock locked(connection.get());
-  bool gone = error == 0 && dial->reply.status == HelloStatus::kUnknown;
+  Connection* connection = dial.connection.get();
+  ConnectionLock locked(connection);
+  bool gone = error == 0 && reply->status == HelloStatus::kUnknown;
   if (error == ECONNREFUSED) ++connection->refusals;
   if (error == 0 && !gone) connection->refusals = 0;
-  if (dial->probe) {
-    connection->probing = false;
-    if (error == 0 && !gone)
-      connection->announced_nics = std::max(connection->announced_nics, dial->hello.nic_count);
-    if (dial->fd >= 0) ::close(dial->fd);
-    if (gone && connection->lanes_up() == 0)
-      connection->peer_lost("the peer process has closed this connection", now);
+  if (dial.probe) {
+    probe_ended(dial, error, gone, now);
     return;
   }
-  auto* sender = static_cast<SendConnection*>(connection.get());
-  std::unique_ptr<LaneTransport> transport;
-  const HelloReply* reply = error == 0 ? &dial->reply : nullptr;
-  if (reply != nullptr && !gone && (!sender->peer_known() || reply->nic_count > sender->peer_nics().size()))
-    sender->set_peer(reply->process, reply->nics, reply->nic_count);
-  if (reply != nullptr && !gone) engine_->refresh_route(*sender, reply->nics, reply->nic_count);
-  if (reply != nullptr && reply->status == HelloStatus::kOk) {
-    transport = make_tcp_lane(dial->fd);
-  } else if (dial->fd >= 0) {
-    ::close(dial->fd);
-  }
+  auto* sender = static_cast<SendConnection*>(connection);
   if (gone) {
     reply = nullptr;
     if (sender->lanes_up() == 0)
       sender->peer_lost("the peer process has closed this connection or its listener", now);
+  } else if (reply != nullptr) {
+    if (!sender->peer_known() || reply->nic_count > sender->peer_nics().size())
+      sender->set_peer(reply->process, reply->nics, reply->nic_count);
+    connections_->refresh_route(*sender, reply->nics, reply->nic_count);
+    if (reply->status == HelloStatus::kVersion)
+      sender->peer_lost("the peer runs another version of the plugin", now);
   }
-  if (reply != nullptr && reply->status == HelloStatus::kVersion)
-    sender->peer_lost("the peer runs another version of the plugin", now);
-  sender->dialled(dial->lane, dial->epoch, std::move(transport), reply, now);
-}
-
-void Handshakes::drop_late(uint64_t now) {
-  std::vector<uint64_t> late;
-  for (auto& entry : dials_)
-    if (now >= entry.second->deadline_ns) late.push_back(entry.first);
-  for (uint64_t id : late) end_dial(id, ETIMEDOUT, now);
-  for (auto it = incoming_.begin(); it != incoming_.end();) {
-    if (now >= it->second->deadline_ns) {
-      engine_->unwatch(it->second->fd);
-      ::close(it->second->fd);
-      it = incoming_.erase(it);
-    } else {
-      ++it;
-    }
-  }
+  sender->dialled(dial.lane, dial.epoch, std::move(lane), reply, now);
 }
 
 // The sender plans the lanes: tell it of a NIC that has come here.
@@ -340,15 +203,14 @@ void Handshakes::announce_nics(const std::shared_ptr<Connection>& connection, ui
   {
     ConnectionLock locked(connection.get());
     if (connection->lost() || connection->closed() || connection->closed_by_peer() ||
-        connection->lanes_up() == 0 || connection->announced_nics >= engine_->nic_count() ||
-        connection->probing || now < connection->next_probe_ns)
+        connection->lanes_up() == 0 || connection->announced_nics >= nics_->count() || connection->probing ||
+        now < connection->next_probe_ns)
       return;
     connection->next_probe_ns = now + kAnnounceEveryNs;
   }
   start_probe(std::static_pointer_cast<RecvConnection>(connection), now);
 }
 
-// Without any lane: is the peer unreachable for now, or gone?
 void Handshakes::check_peer(const std::shared_ptr<Connection>& connection, uint64_t now) {
   bool probe = false;
   {
@@ -362,9 +224,8 @@ void Handshakes::check_peer(const std::shared_ptr<Connection>& connection, uint6
       connection->peer_lost("the peer process is gone (its host answers, nobody listens on its port)", now);
       return;
     }
-    if (elapsed(now, since) >= engine_->config().peer_timeout_ns) {
-      connection->peer_lost("no lane to the peer for " +
-                                std::to_string((elapsed(now, since)) / 1'000'000'000) +
+    if (elapsed(now, since) >= runtime_->config().peer_timeout_ns) {
+      connection->peer_lost("no lane to the peer for " + std::to_string(elapsed(now, since) / 1'000'000'000) +
                                 " s (FABRICPULSE_PEER_TIMEOUT_S)",
                             now);
       return;

@@ -1,54 +1,71 @@
-// How lanes come to be: the hello that a sender's process says on a fresh socket, and the answer to it.
+// Which lanes are dialled, what a hello is answered, and whether a peer without lanes is gone.
 //
 // Dials go out for the lanes that senders want, and as probes of a receiver that has lost all its lanes and
-// wants to know whether its peer still lives, or has another NIC to offer. service thread only.
+// wants to know whether its peer still lives, or has another NIC to offer. Service thread only. How a lane is
+// dialled and accepted is the transport's part (core/transport.h).
 #ifndef FABRICPULSE_PROCESS_HANDSHAKES_H_
 #define FABRICPULSE_PROCESS_HANDSHAKES_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 
-#include "core/recv_connection.h"
-#include "core/send_connection.h"
+#include "core/transport.h"
+#include "process/connection_table.h"
+#include "process/nic_table.h"
 
 namespace fabricpulse {
 
-class PluginEngine;
-
-class Handshakes {
+class Handshakes final : public TransportEvents {
  public:
-  explicit Handshakes(PluginEngine* engine);
-  ~Handshakes();
+  Handshakes(Runtime* runtime, const ProcessIdentity* identity, NicTable* nics, ConnectionTable* connections)
+      : runtime_(runtime), identity_(*identity), nics_(nics), connections_(connections) {}
   Handshakes(const Handshakes&) = delete;
   Handshakes& operator=(const Handshakes&) = delete;
 
-  // The listening socket of a NIC is readable.
-  void accept_peers(uint32_t nic, uint64_t now);
-  // The socket of handshake `id` is ready.
-  void serve_incoming(uint64_t id, uint64_t now);
-  void serve_dial(uint64_t id, uint64_t now);
+  // Before anything else. `port`: where this process listens; 0 until it does.
+  void start(Transport* transport, const std::atomic<uint16_t>* port) {
+    transport_ = transport;
+    port_ = port;
+  }
+
   // Dials the lanes that the connection wants now.
   void start_dials(const std::shared_ptr<Connection>& connection, uint64_t now);
   // Tells the sender of a connection which NICs have come here since it heard of them.
   void announce_nics(const std::shared_ptr<Connection>& connection, uint64_t now);
   // Without any lane: is the peer unreachable for now, or gone?
   void check_peer(const std::shared_ptr<Connection>& connection, uint64_t now);
-  void drop_late(uint64_t now);
-  bool dialling() const;
+  // The receiving end that a hello is for, see ConnectionTable.
+  std::shared_ptr<RecvConnection> receiver_for(const Hello& hello);
+
+  // ---- TransportEvents ----
+  void hello_received(const Hello& hello, uint32_t nic, PendingLane* pending, uint64_t now) override;
+  void dial_ended(uint64_t id, int error, const HelloReply* reply, std::unique_ptr<LaneTransport> lane,
+                  uint64_t now) override;
 
  private:
-  struct Dial;      // outgoing
-  struct Incoming;  // of a peer
+  struct Dial {
+    std::shared_ptr<Connection> connection;
+    bool probe = false;
+    uint32_t lane = 0, epoch = 0;
+    uint32_t announced = 0;  // how many of our NICs its hello named
+  };
 
-  void answer(Incoming* incoming, uint64_t now);
+  // A hello of this process, with all its NICs.
+  Hello make_hello(const Connection& connection) const;
+  void extend_lanes(SendConnection* sender, const PeerRoute& route, uint64_t now);
+  void learn_nics(const Hello& hello);
   void start_probe(const std::shared_ptr<RecvConnection>& receiver, uint64_t now);
-  void end_dial(uint64_t id, int error, uint64_t now);
-  int dial_socket(uint32_t nic, const uint8_t address[16], uint16_t port, uint16_t source_port, int* error);
+  void probe_ended(const Dial& dial, int error, bool gone, uint64_t now);
 
-  PluginEngine* const engine_;
-  std::map<uint64_t, std::unique_ptr<Dial>> dials_;
-  std::map<uint64_t, std::unique_ptr<Incoming>> incoming_;
+  Runtime* const runtime_;
+  const ProcessIdentity& identity_;
+  NicTable* const nics_;
+  ConnectionTable* const connections_;
+  Transport* transport_ = nullptr;
+  const std::atomic<uint16_t>* port_ = nullptr;
+  std::map<uint64_t, Dial> dials_;
   uint64_t next_id_ = 1;
 };
 

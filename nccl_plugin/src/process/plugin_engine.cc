@@ -2,10 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
-#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,12 +11,13 @@
 
 #include "control/server.h"
 #include "process/collectives.h"
-#include "process/handshakes.h"
-#include "process/threads.h"
+#include "transport/tcp/tcp_transport.h"
 
 namespace fabricpulse {
 namespace {
 
+constexpr int kBusyTickMs = 10, kIdleTickMs = 50, kEmptyTickMs = 250;
+constexpr uint64_t kPublishNs = 100'000'000;
 constexpr uint64_t kPrimaryGraceNs = 300'000'000;  // connect() waits so long for the lane that NCCL chose
 
 void random_bytes(void* out, size_t size) {
@@ -85,28 +84,23 @@ bool PluginEngine::start(std::string* error) {
     *error = std::string("the virtual clock named by ") + FP_VIRTUAL_CLOCK_ENV + " cannot be read";
     return false;
   }
-  if (first_scan.empty()) first_scan = scan_nics(config_);
+  if (!service_.open(error)) return false;
+  transport_ = std::make_unique<TcpTransport>(config_, &service_, &handshakes_);
+  links_ = std::make_unique<LinkMonitor>(this, transport_.get(), &nics_, &connections_, &nics_lock_, &port_);
+  handshakes_.start(transport_.get(), &port_);
+  if (first_scan.empty()) first_scan = transport_->discover({});
   std::string complaint;
   telemetry_.open(config_, kPluginVersion, &complaint);
   if (!complaint.empty()) warn(complaint);
   telemetry_.header()->start_host_ns = host_clock();
-  for (const NicInfo& info : first_scan) add_nic(info);
-  epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  links_ = open_link_events();
-  if (epoll_ < 0 || wake_ < 0) {
-    *error = std::string("cannot make the service thread's descriptors: ") + strerror(errno);
-    return false;
-  }
-  watch(wake_, PollSource::kWake, 0, EPOLLIN);
-  if (links_ >= 0) watch(links_, PollSource::kLinks, 0, EPOLLIN);
+  for (const NicInfo& info : first_scan) links_->add_nic(info);
+  if (int fd = links_->open(); fd >= 0) service_.watch_links(fd);
   control_ = std::make_unique<ControlServer>(this);
   complaint.clear();
   control_->open(&complaint);
   if (!complaint.empty()) warn(complaint);
-  handshakes_ = std::make_unique<Handshakes>(this);
   telemetry_.header()->clock_status = fleet_time_.refresh(now());
-  service_thread_ = quiet_thread("fabricpulse", [this] { run(); });
+  service_.start();
   std::string names;
   for (const NicInfo& nic : first_scan) names += (names.empty() ? "" : ", ") + nic.name;
   info("fabricpulse " + std::string(kPluginVersion) + ": NICs " + names + ", control socket " +
@@ -115,20 +109,44 @@ bool PluginEngine::start(std::string* error) {
 }
 
 PluginEngine::~PluginEngine() {
-  stop_ = true;
-  if (service_thread_.joinable()) {
-    uint64_t one = 1;
-    (void)!write(wake_, &one, sizeof(one));
-    service_thread_.join();
-  }
+  service_.stop();
   if (exit_engine == this) exit_engine = nullptr;
   control_.reset();
-  handshakes_.reset();
   connections_.clear();
-  for (auto& nic : nics_)
-    if (nic && nic->listen_fd >= 0) ::close(nic->listen_fd);
-  for (int fd : {epoll_, wake_, links_})
-    if (fd >= 0) ::close(fd);
+}
+
+// One port on all NICs, so that a handle needs to say it once. Only when NCCL wants the net plugin: the
+// profiler beside NCCL's own transport listens nowhere.
+bool PluginEngine::open_listeners(std::string* error) {
+  std::lock_guard<std::mutex> lock(nics_lock_);
+  if (port_ != 0) return true;
+  uint32_t nics = nic_count();
+  if (nics == 0) {
+    *error = config_.nics.empty()
+                 ? "no NIC of this host is up and has an address; name some by FABRICPULSE_NICS"
+                 : "no NIC of this host matches FABRICPULSE_NICS=" + config_.nics;
+    return false;
+  }
+  for (int tries = 0; tries < 20; ++tries) {
+    uint16_t port = 0;
+    uint32_t listening = 0;
+    while (listening < nics) {
+      uint16_t bound = transport_->listen(listening, nics_.info(listening), port);
+      if (bound == 0) {
+        *error = "cannot listen on " + nics_.at(listening).name + ": " + strerror(errno);
+        break;
+      }
+      port = bound;
+      ++listening;
+    }
+    if (listening == nics) {
+      device_count_.store(nics, std::memory_order_release);
+      port_ = port;
+      return true;
+    }
+    for (uint32_t i = 0; i < nics; ++i) transport_->stop_listening(i);
+  }
+  return false;
 }
 
 void PluginEngine::remove_files() {
@@ -165,12 +183,6 @@ void PluginEngine::info(const std::string& text) {
     log(static_cast<int>(LogLevel::kInfo), ~0ul, "fabricpulse", 0, "NET/FABRICPULSE: %s", text.c_str());
 }
 
-void PluginEngine::wake() {
-  if (woken_.exchange(true)) return;
-  uint64_t one = 1;
-  (void)!write(wake_, &one, sizeof(one));
-}
-
 std::shared_ptr<Listener> PluginEngine::listen(uint32_t device, uint64_t communicator, Handle* handle) {
   auto listener = std::make_shared<Listener>();
   random_bytes(listener->token, sizeof(listener->token));
@@ -182,45 +194,20 @@ std::shared_ptr<Listener> PluginEngine::listen(uint32_t device, uint64_t communi
   handle->port = port_;
   bool v4 = true;
   uint32_t nics = nic_count();
-  for (uint32_t i = 0; i < nics; ++i) v4 &= is_mapped_v4(nic_address(i).data());
+  for (uint32_t i = 0; i < nics; ++i) v4 &= is_mapped_v4(nics_.address(i).data());
   handle->v4 = v4;
   size_t each = v4 ? 4 : 16, room = sizeof(handle->addresses) / each;
   // More NICs than room (IPv6 only): the listening one must be among them.
   uint32_t first = device < room ? 0 : static_cast<uint32_t>(device - room + 1);
   for (uint32_t i = first; i < nics && handle->count < room; ++i)
-    memcpy(handle->addresses + each * handle->count++, nic_address(i).data() + (v4 ? 12 : 0), each);
+    memcpy(handle->addresses + each * handle->count++, nics_.address(i).data() + (v4 ? 12 : 0), each);
   handle->device = static_cast<uint8_t>(device - first);
-  std::lock_guard<std::mutex> lock(lock_);
-  listeners_.erase(std::remove_if(listeners_.begin(), listeners_.end(), [](auto& l) { return l.expired(); }),
-                   listeners_.end());
-  listeners_.push_back(listener);
+  connections_.add_listener(listener);
   return listener;
 }
 
 void PluginEngine::close_listener(const std::shared_ptr<Listener>& listener) {
-  std::deque<std::shared_ptr<RecvConnection>> orphans;
-  {
-    std::lock_guard<std::mutex> lock(lock_);
-    orphans.swap(listener->waiting);
-    listeners_.erase(std::remove_if(listeners_.begin(), listeners_.end(),
-                                    [&](auto& l) { return l.expired() || l.lock() == listener; }),
-                     listeners_.end());
-  }
-  for (auto& orphan : orphans) close(orphan);
-}
-
-std::shared_ptr<RecvConnection> PluginEngine::accept(const std::shared_ptr<Listener>& listener) {
-  std::lock_guard<std::mutex> lock(lock_);
-  auto ready = [](const std::shared_ptr<RecvConnection>& receiver) {
-    ConnectionLock locked(receiver.get());
-    // One whose peer has said goodbye may hold messages still; one whose peer is lost has an error to tell.
-    return receiver->lanes_up() > 0 || receiver->closed_by_peer() || receiver->lost();
-  };
-  auto found = std::find_if(listener->waiting.begin(), listener->waiting.end(), ready);
-  if (found == listener->waiting.end()) return nullptr;
-  auto receiver = *found;
-  listener->waiting.erase(found);
-  return receiver;
+  for (auto& orphan : connections_.remove_listener(listener)) close(orphan);
 }
 
 std::shared_ptr<SendConnection> PluginEngine::connect(uint32_t device, uint64_t communicator, Handle* handle,
@@ -231,44 +218,9 @@ std::shared_ptr<SendConnection> PluginEngine::connect(uint32_t device, uint64_t 
     *error = "the handle does not come from this plugin; all hosts must use the same version of it";
     return nullptr;
   }
-  if (handle->cookie == 0) {
-    uint32_t local = nic_count(), remote = handle->count;
-    std::vector<WireNic> peer(remote);
-    for (uint32_t i = 0; i < remote; ++i) {
-      if (handle->v4) peer[i].address[10] = peer[i].address[11] = 0xff;
-      memcpy(peer[i].address + (handle->v4 ? 12 : 0), handle->addresses + each * i, each);
-    }
-    std::vector<NicPair> lanes =
-        plan_lanes({local, remote, device, handle->device, config_.max_lanes, config_.paths},
-                   [&](NicPair pair) { return same_family(pair, peer); });
-    if (lanes.empty()) {
-      *error = "no NIC of this host has an address of the same family as the peer's";
-      return nullptr;
-    }
-    uint64_t id = 0;
-    while (id == 0) random_bytes(&id, sizeof(id));
-    auto sender = std::make_shared<SendConnection>(this, id, device, communicator, lanes);
-    sender->nics_changed(local, remote);
-    PeerRoute route;
-    route.port = handle->port;
-    memcpy(route.token, handle->token, sizeof(route.token));
-    route.nics = peer;
-    {
-      std::lock_guard<std::mutex> lock(lock_);
-      connections_[{id, Direction::kSend}] = sender;
-      routes_[{id, Direction::kSend}] = std::move(route);
-    }
-    handle->cookie = id;
-    wake();
-    return nullptr;
-  }
-  std::shared_ptr<Connection> connection;
-  {
-    std::lock_guard<std::mutex> lock(lock_);
-    auto found = connections_.find({handle->cookie, Direction::kSend});
-    if (found != connections_.end()) connection = found->second;
-  }
-  auto sender = std::dynamic_pointer_cast<SendConnection>(connection);
+  if (handle->cookie == 0) return start_connection(device, communicator, handle, error);
+  auto sender =
+      std::dynamic_pointer_cast<SendConnection>(connections_.find(handle->cookie, Direction::kSend));
   if (!sender) {
     *error = "the connection that this handle began is gone";
     return nullptr;
@@ -284,72 +236,34 @@ std::shared_ptr<SendConnection> PluginEngine::connect(uint32_t device, uint64_t 
   return sender;
 }
 
-bool PluginEngine::find_route(const Connection& connection, PeerRoute* route) {
-  std::lock_guard<std::mutex> lock(lock_);
-  auto found = routes_.find(key(connection));
-  if (found == routes_.end()) return false;
-  *route = found->second;
-  return true;
-}
-
-void PluginEngine::refresh_route(const Connection& connection, const WireNic* nics, uint32_t count) {
-  std::lock_guard<std::mutex> lock(lock_);
-  auto found = routes_.find(key(connection));
-  if (found == routes_.end()) return;
-  // The numbers of NICs are the peer's own: a longer list is a newer one of the same if it goes on from it.
-  std::vector<WireNic>& known = found->second.nics;
-  if (count < known.size()) return;
-  for (size_t i = 0; count > known.size() && i < known.size(); ++i)
-    if (memcmp(known[i].address, nics[i].address, sizeof(known[i].address)) != 0) return;
-  known.assign(nics, nics + count);
-}
-
-void PluginEngine::learn_nics(const Hello& hello) {
-  std::shared_ptr<Connection> connection;
-  {
-    std::lock_guard<std::mutex> lock(lock_);
-    auto found = connections_.find({hello.connection, Direction::kSend});
-    if (found == connections_.end()) return;
-    connection = found->second;
+// Always nullptr: the connection has no lane yet.
+std::shared_ptr<SendConnection> PluginEngine::start_connection(uint32_t device, uint64_t communicator,
+                                                               Handle* handle, std::string* error) {
+  size_t each = handle->v4 ? 4 : 16;
+  uint32_t local = nic_count(), remote = handle->count;
+  PeerRoute route;
+  route.nics.resize(remote);
+  for (uint32_t i = 0; i < remote; ++i) {
+    WireNic& nic = route.nics[i];
+    if (handle->v4) nic.address[10] = nic.address[11] = 0xff;
+    memcpy(nic.address + (handle->v4 ? 12 : 0), handle->addresses + each * i, each);
   }
-  refresh_route(*connection, hello.nics, hello.nic_count);
-  ConnectionLock locked(connection.get());
-  if (connection->peer_known() && hello.nic_count > connection->peer_nics().size())
-    connection->set_peer(hello.process, hello.nics, hello.nic_count);
-}
-
-// Asked by a receiver that has lost all its lanes.
-bool PluginEngine::has_send_connection(uint64_t connection) {
-  std::lock_guard<std::mutex> lock(lock_);
-  return connections_.count({connection, Direction::kSend}) > 0;
-}
-
-std::shared_ptr<RecvConnection> PluginEngine::receiver_for(const Hello& hello) {
-  std::lock_guard<std::mutex> lock(lock_);
-  auto known = connections_.find({hello.connection, Direction::kReceive});
-  if (known != connections_.end()) {
-    PeerRoute& known_route = routes_[{hello.connection, Direction::kReceive}];
-    if (memcmp(known_route.token, hello.token, sizeof(hello.token)) != 0) return nullptr;
-    known_route.nics.assign(hello.nics, hello.nics + hello.nic_count);
-    return std::dynamic_pointer_cast<RecvConnection>(known->second);
+  route.port = handle->port;
+  memcpy(route.token, handle->token, sizeof(route.token));
+  std::vector<NicPair> lanes =
+      plan_lanes({local, remote, device, handle->device, config_.max_lanes, config_.paths},
+                 [&](NicPair pair) { return nics_.same_family(pair, route.nics); });
+  if (lanes.empty()) {
+    *error = "no NIC of this host has an address of the same family as the peer's";
+    return nullptr;
   }
-  for (auto& weak : listeners_) {
-    auto listener = weak.lock();
-    if (!listener || memcmp(listener->token, hello.token, sizeof(hello.token)) != 0) continue;
-    auto receiver = std::make_shared<RecvConnection>(
-        this, hello.connection, listener->device, listener->communicator, std::max<uint32_t>(hello.lanes, 1));
-    PeerRoute route;
-    route.port = hello.listen_port;
-    memcpy(route.token, hello.token, sizeof(route.token));
-    route.nics.assign(hello.nics, hello.nics + hello.nic_count);
-    connections_[{hello.connection, Direction::kReceive}] = receiver;
-    routes_[{hello.connection, Direction::kReceive}] = std::move(route);
-    listener->waiting.push_back(receiver);
-    receiver->lock();
-    receiver->set_peer(hello.process, hello.nics, hello.nic_count);
-    receiver->unlock();
-    return receiver;
-  }
+  uint64_t id = 0;
+  while (id == 0) random_bytes(&id, sizeof(id));
+  auto sender = std::make_shared<SendConnection>(this, id, device, communicator, lanes);
+  sender->nics_changed(local, remote);
+  connections_.add(sender, std::move(route));
+  handle->cookie = id;
+  wake();
   return nullptr;
 }
 
@@ -358,17 +272,61 @@ void PluginEngine::close(const std::shared_ptr<Connection>& connection) {
     ConnectionLock locked(connection.get());
     connection->close(now());
   }
-  std::lock_guard<std::mutex> lock(lock_);
-  connections_.erase(key(*connection));
-  routes_.erase(key(*connection));
+  connections_.remove(*connection);
 }
 
-std::vector<std::shared_ptr<Connection>> PluginEngine::connections() {
-  std::lock_guard<std::mutex> lock(lock_);
-  std::vector<std::shared_ptr<Connection>> all;
-  all.reserve(connections_.size());
-  for (auto& entry : connections_) all.push_back(entry.second);
-  return all;
+void PluginEngine::set_avoided(uint32_t nic, bool avoided) {
+  nics_.mutable_at(nic).avoided = avoided;  // the service thread shows it
+  wake();
+}
+
+int PluginEngine::tick(uint64_t now, uint64_t since_last) {
+  links_->tick(now);
+  telemetry_.header()->clock_status = fleet_time_.refresh(now);
+  bool any = false, busy = false;
+  for (auto& connection : connections()) {
+    any = true;
+    {
+      ConnectionLock locked(connection.get());
+      if (connection->closed()) continue;
+      connection->tick(now, since_last);
+    }
+    handshakes_.start_dials(connection, now);
+    handshakes_.announce_nics(connection, now);
+    handshakes_.check_peer(connection, now);
+    ConnectionLock locked(connection.get());
+    busy |= connection->requests() > 0 || connection->lanes_up() == 0;
+  }
+  transport_->tick(now);
+  publish(now);
+  return busy || transport_->dialling() ? kBusyTickMs : any ? kIdleTickMs : kEmptyTickMs;
+}
+
+void PluginEngine::failed(const std::exception& error) {
+  warn(std::string("service thread: ") + error.what());
+}
+
+void PluginEngine::publish(uint64_t now) {
+  fp_plugin_header* header = telemetry_.header();
+  __atomic_store_n(&header->heartbeat_mono_ns, now, __ATOMIC_RELEASE);
+  if (elapsed(now, published_ns_) < kPublishNs) return;
+  published_ns_ = now;
+  uint32_t lanes[kMaxNics] = {}, up[kMaxNics] = {};
+  for (auto& connection : connections()) {
+    ConnectionLock locked(connection.get());
+    for (const Lane& lane : connection->lanes()) {
+      if (!lane.named || lane.nic >= kMaxNics) continue;
+      ++lanes[lane.nic];
+      up[lane.nic] += lane.up;
+    }
+  }
+  for (uint32_t i = 0; i < nic_count(); ++i) {
+    fp_plugin_device* record = telemetry_.device(i);
+    RecordChange<fp_plugin_device> change(record);
+    record->avoided = nics_.at(i).avoided;
+    record->lanes = lanes[i];
+    record->lanes_up = up[i];
+  }
 }
 
 void PluginEngine::set_detail(uint32_t level) {

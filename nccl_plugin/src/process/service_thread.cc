@@ -1,42 +1,77 @@
-// The engine's service thread: Timers, link events and handshakes, in one epoll loop.
+#include "process/service_thread.h"
+
+#include <errno.h>
+#include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "process/handshakes.h"
-#include "process/plugin_engine.h"
+#include "process/threads.h"
 
 namespace fabricpulse {
 namespace {
 
-constexpr int kBusyTickMs = 10, kIdleTickMs = 50, kEmptyTickMs = 250;
-constexpr uint64_t kPollNs = 1'000'000'000;  // links are looked at this often without an event
-constexpr int kKindShift = 56;               // of what a descriptor is, within its epoll data
+constexpr int kSourceShift = 56;  // of the descriptor's source, within its epoll data
 
 }  // namespace
 
-void PluginEngine::watch(int fd, PollSource kind, uint64_t id, uint32_t events) {
+ServiceThread::~ServiceThread() {
+  stop();
+  for (int fd : {epoll_, wake_})
+    if (fd >= 0) ::close(fd);
+}
+
+bool ServiceThread::open(std::string* error) {
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (epoll_ < 0 || wake_ < 0) {
+    *error = std::string("cannot make the service thread's descriptors: ") + strerror(errno);
+    return false;
+  }
+  add(wake_, PollSource::kWake, 0, EPOLLIN);
+  return true;
+}
+
+void ServiceThread::start() {
+  thread_ = quiet_thread("fabricpulse", [this] { run(); });
+}
+
+void ServiceThread::stop() {
+  stop_ = true;
+  if (!thread_.joinable()) return;
+  uint64_t one = 1;
+  (void)!write(wake_, &one, sizeof(one));
+  thread_.join();
+}
+
+void ServiceThread::wake() {
+  if (woken_.exchange(true)) return;
+  uint64_t one = 1;
+  (void)!write(wake_, &one, sizeof(one));
+}
+
+void ServiceThread::add(int fd, PollSource source, uint64_t id, uint32_t events) {
   epoll_event event{};
   event.events = events;
-  event.data.u64 = (static_cast<uint64_t>(kind) << kKindShift) | id;
+  event.data.u64 = (static_cast<uint64_t>(source) << kSourceShift) | id;
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event);
 }
 
-void PluginEngine::unwatch(int fd) { epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
+void ServiceThread::unwatch(int fd) { epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
 
-void PluginEngine::run() {
-  uint64_t last = now(), next_tick = 0;
-  int period = kEmptyTickMs;
+void ServiceThread::run() {
+  uint64_t last = work_->now(), next_tick = 0;
   while (!stop_) {
     try {
       epoll_event events[64];
-      uint64_t before = now();
+      uint64_t before = work_->now();
       int wait = before >= next_tick ? 0 : static_cast<int>((next_tick - before + 999'999) / 1'000'000);
       int count = epoll_wait(epoll_, events, 64, wait);
-      uint64_t at = now();
+      uint64_t at = work_->now();
       bool tick_now = at >= next_tick;
       for (int i = 0; i < count; ++i) {
-        uint64_t id = events[i].data.u64 & ((UINT64_C(1) << kKindShift) - 1);
-        switch (static_cast<PollSource>(events[i].data.u64 >> kKindShift)) {
+        uint64_t id = events[i].data.u64 & ((UINT64_C(1) << kSourceShift) - 1);
+        switch (static_cast<PollSource>(events[i].data.u64 >> kSourceShift)) {
           case PollSource::kWake: {
             uint64_t drained;
             (void)!read(wake_, &drained, sizeof(drained));
@@ -45,74 +80,21 @@ void PluginEngine::run() {
             break;
           }
           case PollSource::kLinks:
-            if (drain_link_events(links_)) poll_links(at);
+            work_->links_changed(at);
             break;
-          case PollSource::kListener:
-            handshakes_->accept_peers(static_cast<uint32_t>(id), at);
-            break;
-          case PollSource::kIncoming:
-            handshakes_->serve_incoming(id, at);
-            break;
-          case PollSource::kDial:
-            handshakes_->serve_dial(id, at);
+          case PollSource::kTransport:
+            work_->transport_ready(id, at);
             break;
         }
       }
       if (!tick_now) continue;
-      at = now();
-      tick(at, at - last);
+      at = work_->now();
+      int period_ms = work_->tick(at, at - last);
       last = at;
-      bool any = false, busy = false;
-      for (auto& connection : connections()) {
-        any = true;
-        ConnectionLock locked(connection.get());
-        busy |= connection->requests() > 0 || connection->lanes_up() == 0;
-      }
-      period = busy || handshakes_->dialling() ? kBusyTickMs : any ? kIdleTickMs : kEmptyTickMs;
-      next_tick = now() + static_cast<uint64_t>(period) * 1'000'000;
+      next_tick = work_->now() + static_cast<uint64_t>(period_ms) * 1'000'000;
     } catch (const std::exception& error) {
-      warn(std::string("service thread: ") + error.what());  // out of memory: the next round may have some
+      work_->failed(error);  // out of memory: the next round may have some
     }
-  }
-}
-
-void PluginEngine::tick(uint64_t now, uint64_t since_last) {
-  if (elapsed(now, links_polled_ns_) >= kPollNs) poll_links(now);
-  telemetry_.header()->clock_status = fleet_time_.refresh(now);
-  for (auto& connection : connections()) {
-    {
-      ConnectionLock locked(connection.get());
-      if (connection->closed()) continue;
-      connection->tick(now, since_last);
-    }
-    handshakes_->start_dials(connection, now);
-    handshakes_->announce_nics(connection, now);
-    handshakes_->check_peer(connection, now);
-  }
-  handshakes_->drop_late(now);
-  publish(now);
-}
-
-void PluginEngine::publish(uint64_t now) {
-  fp_plugin_header* header = telemetry_.header();
-  __atomic_store_n(&header->heartbeat_mono_ns, now, __ATOMIC_RELEASE);
-  if (elapsed(now, published_ns_) < 100'000'000) return;
-  published_ns_ = now;
-  uint32_t lanes[kMaxNics] = {}, up[kMaxNics] = {};
-  for (auto& connection : connections()) {
-    ConnectionLock locked(connection.get());
-    for (const Lane& lane : connection->lanes()) {
-      if (!lane.named || lane.nic >= kMaxNics) continue;
-      ++lanes[lane.nic];
-      up[lane.nic] += lane.up;
-    }
-  }
-  for (uint32_t i = 0; i < nic_count(); ++i) {
-    fp_plugin_device* record = telemetry_.device(i);
-    RecordChange<fp_plugin_device> change(record);
-    record->avoided = nics_[i]->avoided;
-    record->lanes = lanes[i];
-    record->lanes_up = up[i];
   }
 }
 

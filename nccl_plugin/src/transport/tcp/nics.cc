@@ -5,8 +5,6 @@
 #include <ifaddrs.h>
 #include <limits.h>
 #include <linux/ethtool.h>
-#include <linux/netlink.h>
-#include <linux/rtnetlink.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <stdlib.h>
@@ -81,12 +79,7 @@ bool matches_any(const std::string& patterns, const std::string& name) {
   return false;
 }
 
-bool is_mapped_v4(const uint8_t address[16]) {
-  static constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return memcmp(address, kPrefix, sizeof(kPrefix)) == 0;
-}
-
-void from_sockaddr(const sockaddr* address, uint8_t out[16]) {
+void from_sockaddr(const sockaddr* address, uint8_t* out) {
   if (address->sa_family == AF_INET6) {
     memcpy(out, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, 16);
     return;
@@ -96,7 +89,7 @@ void from_sockaddr(const sockaddr* address, uint8_t out[16]) {
   memcpy(out + 12, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, 4);
 }
 
-socklen_t to_sockaddr(const uint8_t address[16], uint16_t port, sockaddr_storage* out) {
+socklen_t to_sockaddr(const uint8_t* address, uint16_t port, sockaddr_storage* out) {
   memset(out, 0, sizeof(*out));
   if (is_mapped_v4(address)) {
     auto* v4 = reinterpret_cast<sockaddr_in*>(out);
@@ -112,6 +105,13 @@ socklen_t to_sockaddr(const uint8_t address[16], uint16_t port, sockaddr_storage
   return sizeof(*v6);
 }
 
+bool nic_wanted(const Config& config, const std::string& name) {
+  if (name.size() > 31) return false;  // WireNic
+  if (config.nics.empty() ? matches_any(kNeverByDefault, name) : !matches_any(config.nics, name))
+    return false;
+  return !matches_any(config.nics_exclude, name);
+}
+
 std::vector<NicInfo> scan_nics(const Config& config, const std::vector<std::string>& known) {
   std::map<std::string, NicInfo> found;
   ifaddrs* list = nullptr;
@@ -121,21 +121,18 @@ std::vector<NicInfo> scan_nics(const Config& config, const std::vector<std::stri
     int family = entry->ifa_addr->sa_family;
     if ((family != AF_INET && family != AF_INET6) || !usable(entry->ifa_addr)) continue;
     std::string name = entry->ifa_name;
-    bool chosen = !config.nics.empty();
-    if (chosen ? !matches_any(config.nics, name) : matches_any(kNeverByDefault, name)) continue;
-    if (matches_any(config.nics_exclude, name)) continue;
+    if (!nic_wanted(config, name)) continue;
     bool up = (entry->ifa_flags & IFF_UP) && (entry->ifa_flags & IFF_RUNNING);
-    if (!up && !chosen) continue;
-    if (name.size() > 31) continue;
+    if (!up && config.nics.empty()) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     auto [at, fresh] = found.try_emplace(name);
     NicInfo& nic = at->second;
     // One address a NIC; IPv4 before IPv6, the first of its kind.
-    if (!fresh && !(family == AF_INET && !is_mapped_v4(nic.address))) continue;
+    if (!fresh && !(family == AF_INET && !is_mapped_v4(nic.address.data()))) continue;
     nic.name = name;
     nic.ifindex = if_nametoindex(name.c_str());
     nic.up = up;
-    from_sockaddr(entry->ifa_addr, nic.address);
+    from_sockaddr(entry->ifa_addr, nic.address.data());
   }
   freeifaddrs(list);
   std::vector<NicInfo> nics;
@@ -158,24 +155,24 @@ bool look_up_nic(NicInfo* nic) {
   unsigned ifindex = if_nametoindex(nic->name.c_str());
   ifaddrs* list = nullptr;
   if (ifindex == 0 || getifaddrs(&list) != 0) return false;
-  bool wants_v4 = is_mapped_v4(nic->address), found = false;
-  uint8_t best[16];
+  bool wants_v4 = is_mapped_v4(nic->address.data()), found = false;
+  NicAddress best{};
   for (ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || nic->name != entry->ifa_name) continue;
     int family = entry->ifa_addr->sa_family;
     if ((family != AF_INET && family != AF_INET6) || !usable(entry->ifa_addr)) continue;
-    uint8_t address[16];
-    from_sockaddr(entry->ifa_addr, address);
-    if (is_mapped_v4(address) != wants_v4) continue;
-    bool same = memcmp(address, nic->address, sizeof(address)) == 0;
-    if (!found || same) memcpy(best, address, sizeof(best));
+    NicAddress address;
+    from_sockaddr(entry->ifa_addr, address.data());
+    if (is_mapped_v4(address.data()) != wants_v4) continue;
+    bool same = address == nic->address;
+    if (!found || same) best = address;
     found = true;
     if (same) break;
   }
   freeifaddrs(list);
   if (!found) return false;
   nic->ifindex = ifindex;
-  memcpy(nic->address, best, sizeof(best));
+  nic->address = best;
   return true;
 }
 
@@ -188,36 +185,6 @@ bool nic_link_up(const std::string& name) {
             (request.ifr_flags & IFF_RUNNING);
   close(fd);
   return up;
-}
-
-int open_link_events() {
-  int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
-  if (fd < 0) return -1;
-  sockaddr_nl address{};
-  address.nl_family = AF_NETLINK;
-  address.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-    close(fd);
-    return -1;
-  }
-  return fd;
-}
-
-bool drain_link_events(int fd) {
-  alignas(nlmsghdr) char buffer[16 * 1024];
-  bool changed = false;
-  for (;;) {
-    ssize_t got = recv(fd, buffer, sizeof(buffer), MSG_DONTWAIT);
-    if (got > 0) {
-      changed = true;
-      continue;
-    }
-    if (got < 0 && errno == ENOBUFS) {  // events were lost: look at everything
-      changed = true;
-      continue;
-    }
-    return changed;
-  }
 }
 
 }  // namespace fabricpulse

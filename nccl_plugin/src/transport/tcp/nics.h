@@ -9,22 +9,17 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/nic.h"
 
 namespace fabricpulse {
-
-struct NicInfo {
-  std::string name;
-  unsigned ifindex = 0;
-  uint8_t address[16] = {};  // IPv6, or IPv4 mapped
-  uint32_t speed_mbps = 10'000;
-  bool up = false;
-  std::string pci_path;  // empty: none (virtual)
-};
 
 // NICs that pass the configuration's patterns, sorted by name so that the n-th of one host faces the n-th of
 // another: up (unless FABRICPULSE_NICS names it), no loopback, no container bridge, with an address. At most
 // kMaxNics. Those in `known` are left out.
 std::vector<NicInfo> scan_nics(const Config& config, const std::vector<std::string>& known = {});
+
+// Whether a NIC of that name passes the configuration's patterns.
+bool nic_wanted(const Config& config, const std::string& name);
 
 // What there is now of a NIC of that name: its index and one address, of the family of `nic` if it has one.
 // False if there is no such NIC or it has no address yet.
@@ -37,14 +32,8 @@ bool nic_link_up(const std::string& name);
 bool matches_any(const std::string& patterns, const std::string& name);
 
 // A socket address from the 16-byte form.
-socklen_t to_sockaddr(const uint8_t address[16], uint16_t port, sockaddr_storage* out);
-void from_sockaddr(const sockaddr* address, uint8_t out[16]);
-bool is_mapped_v4(const uint8_t address[16]);
-
-// rtnetlink socket that tells of links and addresses; -1 if the kernel refuses.
-int open_link_events();
-// Reads what is there. True if something about a link or an address may have changed.
-bool drain_link_events(int fd);
+socklen_t to_sockaddr(const uint8_t* address, uint16_t port, sockaddr_storage* out);
+void from_sockaddr(const sockaddr* address, uint8_t* out);
 
 }  // namespace fabricpulse
 

@@ -60,7 +60,7 @@ class TcpLane final : public LaneTransport {
   }
   ~TcpLane() override { close(false); }
 
-  bool post_chunk(const FrameHeader& header, const void* payload) override {
+  bool post_chunk(const FrameHeader& header, const void* payload, const RegisteredMemory*) override {
     if (tail_ - head_ >= kQueue || closed()) return false;
     Outgoing& out = queue_[tail_ % kQueue];
     out.header = header;

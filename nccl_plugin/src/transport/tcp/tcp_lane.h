@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "core/transport.h"
+#include "core/lane.h"
 
 namespace fabricpulse {
 

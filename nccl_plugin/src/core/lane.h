@@ -1,0 +1,83 @@
+// What the core asks of one lane. TCP's is in transport/tcp/tcp_lane.h. How lanes are made: core/transport.h.
+//
+// A transport is one incarnation (epoch) of one lane. It moves chunks and state frames in order, or it fails;
+// it never decides anything. All calls come with the lock of its connection held, and none blocks.
+#ifndef FABRICPULSE_CORE_LANE_H_
+#define FABRICPULSE_CORE_LANE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/wire.h"
+
+namespace fabricpulse {
+
+// Receives what a transport has read.
+class LaneSink {
+ public:
+  // First byte of a chunk. Returns where its payload goes, or nullptr to throw it away. `fatal` set: fail the
+  // lane.
+  virtual uint8_t* chunk_begins(uint32_t lane, const FrameHeader& header, bool* fatal) = 0;
+  // The whole payload lies where chunk_begins said (not called for chunks thrown away).
+  virtual void chunk_ends(uint32_t lane, const FrameHeader& header) = 0;
+  // Another frame. False: fail the lane.
+  virtual bool state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) = 0;
+
+ protected:
+  ~LaneSink() = default;
+};
+
+enum class LaneStatus : uint8_t {
+  kIdle,      // nothing to do
+  kProgress,  // bytes have moved
+  kFailed,    // error or end of stream; no further call but close(false)
+  kProtocol,  // the peer sent what is no frame
+};
+
+// What the transport itself knows about its path.
+struct PathSample {
+  bool valid = false;
+  uint32_t unacknowledged = 0;  // units under way that the peer's transport has not acknowledged
+  uint64_t acknowledged = 0;    // bytes acknowledged, cumulative: any change is a sign of progress
+  uint32_t probes = 0;          // unanswered probes of a closed window
+  uint64_t rtt_ns = 0;
+  uint64_t retransmits = 0;
+  uint64_t ecn_marked = 0;
+};
+
+// Memory that NCCL has registered, as Transport::register_memory() gave it; lane types add what they need.
+struct RegisteredMemory {
+  void* data = nullptr;
+  size_t size = 0;
+};
+
+class LaneTransport {
+ public:
+  virtual ~LaneTransport() = default;
+
+  // Queues a chunk. `payload`, within `memory`, stays valid until the chunk is acknowledged or the transport
+  // is closed. False when the queue is full.
+  virtual bool post_chunk(const FrameHeader& header, const void* payload, const RegisteredMemory* memory) = 0;
+  // Queues a state frame behind what is queued. False when there is no room (say it again later).
+  virtual bool post_state(const FrameHeader& header, const HeldState* body) = 0;
+  // How many chunks of those that were posted the transport has taken whole: their payload is not read again.
+  virtual uint32_t chunks_taken() const = 0;
+  // True if something is queued that the transport has not taken yet.
+  virtual bool backlog() const = 0;
+  // Pushes the queue into the transport as far as it goes.
+  virtual LaneStatus flush() = 0;
+  // Reads what has arrived, bounded, so that one lane cannot starve the others.
+  virtual LaneStatus poll(uint32_t lane, LaneSink* sink) = 0;
+  virtual PathSample sample() const = 0;
+  // For poll(2): readable when there may be something to read. -1: none.
+  virtual int wait_fd() const = 0;
+  virtual uint64_t queue_pair() const = 0;
+  virtual uint32_t entropy() const = 0;
+  // Nothing lands in memory after this. Orderly: what is queued in the transport may still go out (a
+  // farewell); otherwise nothing more goes out either.
+  virtual void close(bool orderly) = 0;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CORE_LANE_H_

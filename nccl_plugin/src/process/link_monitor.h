@@ -1,0 +1,62 @@
+// What happens to this host's NICs while the job runs: links and addresses that go and come, NICs that come.
+// Service thread only.
+#ifndef FABRICPULSE_PROCESS_LINK_MONITOR_H_
+#define FABRICPULSE_PROCESS_LINK_MONITOR_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/transport.h"
+#include "process/connection_table.h"
+#include "process/nic_table.h"
+
+namespace fabricpulse {
+
+class LinkMonitor {
+ public:
+  // `port`: where this process listens on each NIC; 0: nowhere.
+  LinkMonitor(Runtime* runtime, Transport* transport, NicTable* nics, ConnectionTable* connections,
+              std::mutex* nics_lock, const std::atomic<uint16_t>* port)
+      : runtime_(runtime),
+        transport_(transport),
+        nics_(nics),
+        connections_(connections),
+        nics_lock_(nics_lock),
+        port_(port) {}
+  ~LinkMonitor();
+  LinkMonitor(const LinkMonitor&) = delete;
+  LinkMonitor& operator=(const LinkMonitor&) = delete;
+
+  // Descriptor that is readable when something has happened; -1 if the kernel tells nothing, then all is
+  // polled.
+  int open();
+  // It is readable. What concerns other interfaces of the host costs next to nothing: containers come and go.
+  void events(uint64_t now);
+  // Polls, if the last time is long ago.
+  void tick(uint64_t now);
+  // Before the service thread starts, or under nics_lock.
+  void add_nic(const NicInfo& info);
+
+ private:
+  void poll(uint64_t now);
+  void check_nic(uint32_t index, uint64_t now);
+  void check_link(uint32_t index, uint64_t now);
+  void add_new_nics(uint64_t now);
+  void dial_soon(uint32_t nic, uint64_t now);
+  void fail_nic(uint32_t nic, uint64_t now);
+
+  Runtime* const runtime_;
+  Transport* const transport_;
+  NicTable* const nics_;
+  ConnectionTable* const connections_;
+  std::mutex* const nics_lock_;
+  const std::atomic<uint16_t>* const port_;
+  int fd_ = -1;
+  uint64_t polled_ns_ = 0, scanned_ns_ = 0;
+  bool scan_due_ = false;  // a NIC may have come
+  bool full_ = false;      // has been said
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_PROCESS_LINK_MONITOR_H_

@@ -1,0 +1,253 @@
+#include "transport/tcp/tcp_transport.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "transport/tcp/nics.h"
+#include "transport/tcp/tcp_lane.h"
+
+namespace fabricpulse {
+namespace {
+
+constexpr uint64_t kHelloNs = 1'000'000'000;  // who connects has said hello by then
+constexpr size_t kMaxIncoming = 1024;
+// What a watched descriptor is, within its id.
+constexpr int kKindShift = 48;
+constexpr uint64_t kListener = 1, kIncoming = 2, kDial = 3;
+
+// A packet leaves by the NIC that it is for, whatever the routing table prefers. Without the right to it, by
+// the table.
+void bind_to_device(int fd, const std::string& name) {
+  (void)!setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name.c_str(), static_cast<socklen_t>(name.size() + 1));
+}
+
+void no_delay(int fd) {
+  int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+// A socket on its way to the peer; -1: errno says why not.
+int dial_socket(const NicInfo& from, const DialRequest& request) {
+  sockaddr_storage to, source;
+  socklen_t to_size = to_sockaddr(request.address.data(), request.port, &to);
+  socklen_t source_size = to_sockaddr(from.address.data(), request.source_port, &source);
+  int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return -1;
+  bind_to_device(fd, from.name);
+  no_delay(fd);
+  // Without a wish the port is chosen at connect(), so that a busy host does not run out of them.
+  int late = request.source_port == 0;
+  (void)!setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof(late));
+  if (bind(fd, reinterpret_cast<sockaddr*>(&source), source_size) == 0 &&
+      (connect(fd, reinterpret_cast<sockaddr*>(&to), to_size) == 0 || errno == EINPROGRESS))
+    return fd;
+  int error = errno;
+  ::close(fd);
+  errno = error;
+  return -1;
+}
+
+}  // namespace
+
+class TcpTransport::Answer final : public PendingLane {
+ public:
+  explicit Answer(int fd) : fd_(fd) {}
+  ~Answer() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  std::unique_ptr<LaneTransport> reply(const HelloReply& reply) override {
+    bool sent = send(fd_, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(reply);
+    if (!sent || reply.status != HelloStatus::kOk) return nullptr;
+    int fd = fd_;
+    fd_ = -1;
+    return make_tcp_lane(fd);
+  }
+
+ private:
+  int fd_;
+};
+
+TcpTransport::~TcpTransport() {
+  for (auto& entry : dials_) ::close(entry.second->fd);
+  for (auto& entry : incoming_) ::close(entry.second->fd);
+  for (uint32_t nic = 0; nic < kMaxNics; ++nic) stop_listening(nic);
+}
+
+std::vector<NicInfo> TcpTransport::discover(const std::vector<std::string>& known) const {
+  return scan_nics(config_, known);
+}
+bool TcpTransport::wants(const std::string& name) const { return nic_wanted(config_, name); }
+bool TcpTransport::look_up(NicInfo* nic) const { return look_up_nic(nic); }
+bool TcpTransport::link_up(const std::string& name) const { return nic_link_up(name); }
+
+uint16_t TcpTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port) {
+  stop_listening(nic);
+  sockaddr_storage address;
+  socklen_t size = to_sockaddr(info.address.data(), port, &address);
+  int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return 0;
+  int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  bind_to_device(fd, info.name);
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(fd, 512) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    int error = errno;
+    ::close(fd);
+    errno = error;
+    return 0;
+  }
+  names_[nic] = info.name;
+  listeners_[nic] = fd;
+  poller_->watch(fd, (kListener << kKindShift) | nic, EPOLLIN);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                                             : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+}
+
+void TcpTransport::stop_listening(uint32_t nic) {
+  int fd = listeners_[nic].exchange(-1);
+  if (fd >= 0) ::close(fd);  // leaves the epoll set by itself
+}
+
+void TcpTransport::serve(uint64_t id, uint64_t now) {
+  uint64_t number = id & ((UINT64_C(1) << kKindShift) - 1);
+  switch (id >> kKindShift) {
+    case kListener:
+      accept_peers(static_cast<uint32_t>(number), now);
+      break;
+    case kIncoming:
+      serve_incoming(number, now);
+      break;
+    case kDial:
+      serve_dial(number, now);
+      break;
+  }
+}
+
+void TcpTransport::accept_peers(uint32_t nic, uint64_t now) {
+  for (int n = 0; n < 64; ++n) {
+    int fd = accept4(listeners_[nic], nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) return;
+    if (incoming_.size() >= kMaxIncoming) {
+      ::close(fd);
+      continue;
+    }
+    bind_to_device(fd, names_[nic]);
+    no_delay(fd);
+    uint64_t id = next_incoming_++;
+    auto incoming = std::make_unique<Incoming>();
+    incoming->fd = fd;
+    incoming->nic = nic;
+    incoming->deadline_ns = now + kHelloNs;
+    incoming_[id] = std::move(incoming);
+    poller_->watch(fd, (kIncoming << kKindShift) | id, EPOLLIN);
+  }
+}
+
+void TcpTransport::serve_incoming(uint64_t id, uint64_t now) {
+  auto found = incoming_.find(id);
+  if (found == incoming_.end()) return;
+  Incoming* incoming = found->second.get();
+  auto* into = reinterpret_cast<uint8_t*>(&incoming->hello);
+  ssize_t got =
+      recv(incoming->fd, into + incoming->received, sizeof(Hello) - incoming->received, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got > 0) {
+    incoming->received += static_cast<size_t>(got);
+    if (incoming->received < sizeof(Hello)) return;
+  }
+  poller_->unwatch(incoming->fd);
+  std::unique_ptr<Incoming> whole = std::move(found->second);
+  incoming_.erase(found);
+  Answer answer(whole->fd);  // closes the socket unless it has become a lane
+  if (got > 0 && hello_plausible(&whole->hello))
+    events_->hello_received(whole->hello, whole->nic, &answer, now);
+}
+
+void TcpTransport::dial(const NicInfo& from, const DialRequest& request, uint64_t now) {
+  int fd = dial_socket(from, request);
+  if (fd < 0) {
+    events_->dial_ended(request.id, errno, nullptr, nullptr, now);
+    return;
+  }
+  auto dial = std::make_unique<Dial>();
+  dial->fd = fd;
+  dial->deadline_ns = request.deadline_ns;
+  dial->hello = request.hello;
+  dials_[request.id] = std::move(dial);
+  poller_->watch(fd, (kDial << kKindShift) | request.id, EPOLLOUT);
+}
+
+void TcpTransport::serve_dial(uint64_t id, uint64_t now) {
+  auto found = dials_.find(id);
+  if (found == dials_.end()) return;
+  Dial* dial = found->second.get();
+  if (!dial->connected) {
+    int error = 0;
+    socklen_t size = sizeof(error);
+    getsockopt(dial->fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error == 0 &&
+        send(dial->fd, &dial->hello, sizeof(Hello), MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(Hello))
+      error = errno ? errno : EPIPE;
+    if (error != 0) {
+      end_dial(id, error, now);
+      return;
+    }
+    dial->connected = true;
+    poller_->watch(dial->fd, (kDial << kKindShift) | id, EPOLLIN);
+    return;
+  }
+  auto* into = reinterpret_cast<uint8_t*>(&dial->reply);
+  ssize_t got = recv(dial->fd, into + dial->received, sizeof(HelloReply) - dial->received, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) {
+    end_dial(id, got == 0 ? ECONNRESET : errno, now);
+    return;
+  }
+  dial->received += static_cast<size_t>(got);
+  if (dial->received < sizeof(HelloReply)) return;
+  end_dial(id, reply_plausible(&dial->reply) ? 0 : EPROTO, now);
+}
+
+void TcpTransport::end_dial(uint64_t id, int error, uint64_t now) {
+  auto found = dials_.find(id);
+  std::unique_ptr<Dial> dial = std::move(found->second);
+  dials_.erase(found);
+  poller_->unwatch(dial->fd);
+  std::unique_ptr<LaneTransport> lane;
+  if (error == 0 && dial->hello.kind == HelloKind::kLane && dial->reply.status == HelloStatus::kOk) {
+    lane = make_tcp_lane(dial->fd);
+  } else {
+    ::close(dial->fd);
+  }
+  events_->dial_ended(id, error, error == 0 ? &dial->reply : nullptr, std::move(lane), now);
+}
+
+void TcpTransport::tick(uint64_t now) {
+  std::vector<uint64_t> late;
+  for (auto& entry : dials_)
+    if (now >= entry.second->deadline_ns) late.push_back(entry.first);
+  for (uint64_t id : late) end_dial(id, ETIMEDOUT, now);
+  for (auto it = incoming_.begin(); it != incoming_.end();) {
+    if (now >= it->second->deadline_ns) {
+      poller_->unwatch(it->second->fd);
+      ::close(it->second->fd);
+      it = incoming_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+// Sockets need no registration; NCCL wants something that is not null.
+RegisteredMemory* TcpTransport::register_memory(void*, size_t, int kind) {
+  static RegisteredMemory anywhere;
+  return kind == kMemoryHost ? &anywhere : nullptr;
+}
+
+}  // namespace fabricpulse

@@ -1,0 +1,74 @@
+// Lanes over TCP: a listening socket on each NIC, hellos and their answers on fresh sockets.
+#ifndef FABRICPULSE_TRANSPORT_TCP_TCP_TRANSPORT_H_
+#define FABRICPULSE_TRANSPORT_TCP_TCP_TRANSPORT_H_
+
+#include <array>
+#include <atomic>
+#include <map>
+
+#include "core/transport.h"
+
+namespace fabricpulse {
+
+class TcpTransport final : public Transport {
+ public:
+  TcpTransport(const Config& config, Poller* poller, TransportEvents* events)
+      : config_(config), poller_(poller), events_(events) {
+    for (auto& listener : listeners_) listener = -1;
+  }
+  ~TcpTransport() override;
+  TcpTransport(const TcpTransport&) = delete;
+  TcpTransport& operator=(const TcpTransport&) = delete;
+
+  fp_lane_transport kind() const override { return FP_LANE_TCP; }
+  int memory_kinds() const override { return kMemoryHost; }
+  std::vector<NicInfo> discover(const std::vector<std::string>& known) const override;
+  bool wants(const std::string& name) const override;
+  bool look_up(NicInfo* nic) const override;
+  bool link_up(const std::string& name) const override;
+  uint16_t listen(uint32_t nic, const NicInfo& info, uint16_t port) override;
+  bool listens(uint32_t nic) const override { return listeners_[nic] >= 0; }
+  void stop_listening(uint32_t nic) override;
+  void dial(const NicInfo& from, const DialRequest& request, uint64_t now) override;
+  bool dialling() const override { return !dials_.empty(); }
+  void serve(uint64_t id, uint64_t now) override;
+  void tick(uint64_t now) override;
+  RegisteredMemory* register_memory(void* data, size_t size, int kind) override;
+  void deregister_memory(RegisteredMemory*) override {}
+
+ private:
+  struct Dial {
+    int fd = -1;
+    uint64_t deadline_ns = 0;
+    bool connected = false;
+    Hello hello;
+    HelloReply reply;
+    size_t received = 0;
+  };
+  struct Incoming {
+    int fd = -1;
+    uint32_t nic = 0;
+    uint64_t deadline_ns = 0;
+    Hello hello;
+    size_t received = 0;
+  };
+  class Answer;
+
+  void accept_peers(uint32_t nic, uint64_t now);
+  void serve_incoming(uint64_t id, uint64_t now);
+  void serve_dial(uint64_t id, uint64_t now);
+  void end_dial(uint64_t id, int error, uint64_t now);
+
+  const Config& config_;
+  Poller* const poller_;
+  TransportEvents* const events_;
+  std::array<std::atomic<int>, kMaxNics> listeners_;  // descriptors by NIC, -1: none
+  std::array<std::string, kMaxNics> names_;
+  std::map<uint64_t, std::unique_ptr<Dial>> dials_;
+  std::map<uint64_t, std::unique_ptr<Incoming>> incoming_;
+  uint64_t next_incoming_ = 1;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_TRANSPORT_TCP_TCP_TRANSPORT_H_
