@@ -184,6 +184,27 @@ class Parser {
 
 }  // namespace
 
+bool valid_utf8(const char* text, size_t size) {
+  const auto* at = reinterpret_cast<const unsigned char*>(text);
+  const unsigned char* const end = at + size;
+  while (at < end) {
+    unsigned char first = *at++;
+    if (first < 0x80) continue;
+    int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
+    if (first < 0xc2 || first > 0xf4 || end - at < more) return false;
+    uint32_t code = first & (0x3f >> more);
+    for (int i = 0; i < more; ++i) {
+      if ((at[i] & 0xc0) != 0x80) return false;
+      code = code << 6 | (at[i] & 0x3f);
+    }
+    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000) || (more == 2 && code < 0x800) ||
+        (more == 3 && code < 0x10000))
+      return false;
+    at += more;
+  }
+  return true;
+}
+
 bool parse_json_object(const char* text, size_t size, JsonObject* out, std::string* why) {
   return Parser(text, size).object(out, why);
 }

@@ -18,6 +18,9 @@ struct JsonValue {
 
 using JsonObject = std::map<std::string, JsonValue>;
 
+// Whether it is UTF-8 (RFC 3629: no surrogates, nothing longer than needed). What is not may not be echoed.
+bool valid_utf8(const char* text, size_t size);
+
 // False if `text` is not exactly one flat object; `why` says where it went wrong.
 bool parse_json_object(const char* text, size_t size, JsonObject* out, std::string* why);
 

@@ -27,6 +27,31 @@ bool connection_id(const std::string& text, uint64_t* id) {
   return true;
 }
 
+// What a request asks for, in one form: its operation and arguments without the identity and the generation.
+std::string canonical(const JsonObject& request) {
+  JsonWriter out;
+  out.open('{');
+  for (const auto& [name, value] : request) {  // ascending by name
+    if (name == "op_id" || name == "generation") continue;
+    out.key(name.c_str());
+    switch (value.kind) {
+      case JsonValue::Kind::kNull:
+        out.null();
+        break;
+      case JsonValue::Kind::kBool:
+        out.boolean(value.boolean);
+        break;
+      case JsonValue::Kind::kInteger:
+        out.number(value.integer);
+        break;
+      case JsonValue::Kind::kString:
+        out.string(value.text);
+        break;
+    }
+  }
+  return out.close('}').text();
+}
+
 void changed_entry(JsonWriter* out, const Connection& connection, uint32_t lane) {
   out->open('{').field("connection", hex(connection.id())).field("lane", uint64_t{lane}).close('}');
 }
@@ -49,6 +74,7 @@ std::string ControlRequests::error(const std::string& op_id, const Failure& fail
 std::string ControlRequests::answer(const char* text, size_t size, bool may_read, bool may_change) {
   JsonObject request;
   std::string why;
+  if (!valid_utf8(text, size)) return error("", {"bad_request", "not a request: its text is not UTF-8"});
   if (!parse_json_object(text, size, &request, &why))
     return error("", {"bad_request", "not a request: " + why});
   const JsonValue* op = find(request, "op", JsonValue::Kind::kString);
@@ -86,8 +112,14 @@ std::string ControlRequests::hello() {
 }
 
 bool ControlRequests::status_query(const JsonObject& request, StatusQuery* query, Failure* failure) {
-  const JsonValue* connections = find(request, "connections", JsonValue::Kind::kBool);
-  query->connections = connections == nullptr || connections->boolean;
+  if (request.count("connections")) {
+    const JsonValue* connections = find(request, "connections", JsonValue::Kind::kBool);
+    if (connections == nullptr) {
+      *failure = {"bad_request", "\"connections\" must be true or false"};
+      return false;
+    }
+    query->connections = connections->boolean;
+  }
   if (request.count("after")) {
     const JsonValue* after = find(request, "after", JsonValue::Kind::kString);
     if (after == nullptr || !connection_id(after->text, &query->after)) {
@@ -192,8 +224,13 @@ std::string ControlRequests::change(const std::string& op, const JsonObject& req
   const JsonValue* generation = find(request, "generation", JsonValue::Kind::kInteger);
   if (op_id == nullptr || op_id->text.empty() || op_id->text.size() > 128)
     return error("", {"bad_request", op + " needs \"op_id\", a string of 1 to 128 bytes"});
-  for (const Done& done : done_)
-    if (done.op_id == op_id->text && done.applied) return done_text(done, "duplicate");
+  const std::string asked = canonical(request);
+  for (const Done& done : done_) {
+    if (done.op_id != op_id->text || !done.applied) continue;
+    if (done.request == asked) return done_text(done, "duplicate");
+    return error(op_id->text, {"op_id_reused", "op_id " + op_id->text + " was another operation: " + done.request +
+                                                   "; nothing is changed"});
+  }
   if (generation == nullptr || generation->integer < 0)
     return error(op_id->text, {"bad_request", op + " needs \"generation\", an integer, 0 or more"});
   uint64_t number = static_cast<uint64_t>(generation->integer);
@@ -238,6 +275,7 @@ std::string ControlRequests::change(const std::string& op, const JsonObject& req
   if (!applied && strcmp(failure.code, "bad_request") == 0) return error(op_id->text, failure);
   Done done;
   done.op_id = op_id->text;
+  done.request = asked;
   done.applied = applied;
   done.generation = number;
   done.changed = changed;

@@ -33,6 +33,7 @@ class ControlRequests {
  private:
   struct Done {
     std::string op_id;
+    std::string request;  // operation and arguments
     bool applied = false;
     uint64_t generation = 0;
     std::string changed;  // JSON array

@@ -96,6 +96,12 @@ uint32_t Connection::lanes_healthy() const {
       std::count_if(lanes_.begin(), lanes_.end(), [this](const Lane& l) { return l.up && wanted(l); }));
 }
 
+bool Connection::was_up(uint32_t nic, uint32_t remote_nic) const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
+    return lane.ever_up && lane.nic == nic && lane.remote_nic == remote_nic;
+  });
+}
+
 uint64_t Connection::disabled_mask() const {
   uint64_t mask = 0;
   for (const Lane& lane : lanes_)
@@ -165,7 +171,7 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->ever_up = true;
   lane->down_since_ns = 0;
   no_lane_since_ns_ = 0;
-  refusals = 0;
+  liveness.lane_up();
 }
 
 double Connection::penalty(Lane* lane, uint64_t now) const {
@@ -300,7 +306,8 @@ void Connection::drive(uint64_t now) {
     if (status == LaneStatus::kProgress) {
       progress = true;
     } else if (lane.up) {
-      fail_lane(lane.index, status == LaneStatus::kFailed ? FP_REASON_SOCKET_ERROR : FP_REASON_PROTOCOL, now);
+      if (status == LaneStatus::kEnded && !bye_received_) liveness.lane_ended();
+      fail_lane(lane.index, status == LaneStatus::kProtocol ? FP_REASON_PROTOCOL : FP_REASON_SOCKET_ERROR, now);
     }
     if (lane.up && lane.pong_due) {
       FrameHeader pong;

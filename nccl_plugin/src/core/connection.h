@@ -14,6 +14,7 @@
 
 #include "core/fencing.h"
 #include "core/lane.h"
+#include "core/peer_liveness.h"
 #include "core/runtime.h"
 #include "core/wire.h"
 
@@ -140,10 +141,12 @@ class Connection : public LaneSink {
   bool broken(uint64_t now);
   const std::string& lost_reason() const { return lost_reason_; }
   uint64_t no_lane_since() const { return no_lane_since_ns_; }
-  // How often the peer's listener was refused in a row, seen by the service thread.
-  uint32_t refusals = 0;
+  // Whether a lane over this pair of NICs has been up.
+  bool was_up(uint32_t nic, uint32_t remote_nic) const;
+  PeerLiveness liveness;
   uint64_t next_probe_ns = 0;
   bool probing = false;
+  uint32_t probes = 0;  // which pair of NICs the next one takes
   // RecvConnection: how many of our NICs the sender has been told of.
   uint32_t announced_nics = 0;
 

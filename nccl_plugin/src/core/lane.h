@@ -30,7 +30,8 @@ class LaneSink {
 enum class LaneStatus : uint8_t {
   kIdle,      // nothing to do
   kProgress,  // bytes have moved
-  kFailed,    // error or end of stream; no further call but close(false)
+  kFailed,    // error; no further call but close(false)
+  kEnded,     // the peer's end was closed in order; no further call but close(false)
   kProtocol,  // the peer sent what is no frame
 };
 

@@ -76,8 +76,12 @@ uint32_t SendConnection::chunk_bytes(const Lane& lane) const {
 Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
   Lane* best = nullptr;
   double best_cost = 0;
-  bool fixed = false;
-  for (const Lane& lane : lanes_) fixed |= lane.up && lane.fixed_weight >= 0;
+  // A weight of 0 keeps a lane free as long as another one that may carry is up.
+  bool fixed = false, others = false;
+  for (const Lane& lane : lanes_) {
+    fixed |= lane.up && lane.fixed_weight >= 0;
+    others |= lane.up && lane.fixed_weight != 0 && wanted(lane);
+  }
   bool primary_nic_up = false;
   for (Lane& lane : lanes_) {
     if (!lane.up) continue;
@@ -90,7 +94,7 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
       // Shares by command; a lane without one counts as 1000 / lanes.
       double weight =
           lane.fixed_weight >= 0 ? lane.fixed_weight : 1000.0 / static_cast<double>(lanes_.size());
-      if (weight <= 0 && lanes_up() > 1) continue;
+      if (weight <= 0 && others) continue;
       double cost = static_cast<double>(flow.weighed + size) / std::max(weight, 1e-3);
       if (best == nullptr || cost < best_cost) best = &lane, best_cost = cost;
       continue;

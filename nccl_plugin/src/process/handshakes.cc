@@ -9,8 +9,7 @@ namespace fabricpulse {
 namespace {
 
 constexpr uint64_t kHandshakeNs =
-    1'000'000'000;                     // a lane that is not made by then is given up, and tried again
-constexpr uint32_t kRefusalsDead = 3;  // in a row, without any lane: nobody listens there any more
+    1'000'000'000;  // a lane that is not made by then is given up, and tried again
 constexpr uint64_t kProbeAfterNs = 300'000'000, kProbeEveryNs = 200'000'000;
 constexpr uint64_t kAnnounceEveryNs = 1'000'000'000;
 
@@ -133,7 +132,7 @@ void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint
     hello.epoch = plan.epoch;
     hello.primary_device = connection->device();
     hello.device = request.nic;
-    dials_[request.id] = {connection, false, plan.lane, plan.epoch, hello.nic_count};
+    dials_[request.id] = {connection, false, plan.lane, plan.epoch, request.nic, remote, hello.nic_count};
     transport_->dial(nics_->info(request.nic), request, now);
   }
 }
@@ -141,11 +140,24 @@ void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint
 void Handshakes::start_probe(const std::shared_ptr<RecvConnection>& receiver, uint64_t now) {
   PeerRoute route;
   if (!connections_->find_route(*receiver, &route) || route.nics.empty()) return;
-  // Another pair of NICs each time.
   DialRequest request;
   request.id = next_id_++;
-  request.nic = static_cast<uint32_t>(request.id % nics_->count());
-  request.address = address_of(route.nics[(request.id / nics_->count()) % route.nics.size()]);
+  // Another pair of NICs each time: of those over which a lane was up, if there are any.
+  uint32_t local = nics_->count(), remotes = static_cast<uint32_t>(route.nics.size()), remote = 0;
+  {
+    ConnectionLock locked(receiver.get());
+    for (uint32_t n = 0; n < local * remotes; ++n) {
+      uint32_t pair = (receiver->probes + n) % (local * remotes);
+      request.nic = pair % local;
+      remote = pair / local;
+      if (receiver->was_up(request.nic, remote)) {
+        receiver->probes = pair;
+        break;
+      }
+    }
+    ++receiver->probes;
+  }
+  request.address = address_of(route.nics[remote]);
   request.port = route.port;
   request.deadline_ns = now + kHandshakeNs;
   request.hello = make_hello(*receiver);
@@ -155,7 +167,7 @@ void Handshakes::start_probe(const std::shared_ptr<RecvConnection>& receiver, ui
     memcpy(request.hello.token, receiver->peer().id, sizeof(request.hello.token));
     receiver->probing = true;
   }
-  dials_[request.id] = {receiver, true, 0, 0, request.hello.nic_count};
+  dials_[request.id] = {receiver, true, 0, 0, request.nic, remote, request.hello.nic_count};
   transport_->dial(nics_->info(request.nic), request, now);
 }
 
@@ -176,8 +188,9 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
   Connection* connection = dial.connection.get();
   ConnectionLock locked(connection);
   bool gone = error == 0 && reply->status == HelloStatus::kUnknown;
-  if (error == ECONNREFUSED) ++connection->refusals;
-  if (error == 0 && !gone) connection->refusals = 0;
+  if (error == ECONNREFUSED)
+    connection->liveness.refused(connection->was_up(dial.nic, dial.remote_nic), now);
+  if (error == 0 && !gone) connection->liveness.answered();
   if (dial.probe) {
     probe_ended(dial, error, gone, now);
     return;
@@ -220,7 +233,7 @@ void Handshakes::check_peer(const std::shared_ptr<Connection>& connection, uint6
       return;
     uint64_t since = connection->no_lane_since();
     if (since == 0) return;
-    if (connection->refusals >= kRefusalsDead) {
+    if (connection->liveness.gone()) {
       connection->peer_lost("the peer process is gone (its host answers, nobody listens on its port)", now);
       return;
     }

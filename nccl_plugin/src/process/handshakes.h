@@ -49,6 +49,7 @@ class Handshakes final : public TransportEvents {
     std::shared_ptr<Connection> connection;
     bool probe = false;
     uint32_t lane = 0, epoch = 0;
+    uint32_t nic = 0, remote_nic = 0;
     uint32_t announced = 0;  // how many of our NICs its hello named
   };
 

@@ -1,5 +1,6 @@
 """The control socket of a running job."""
 
+import json
 import os
 import socket
 import stat
@@ -55,6 +56,38 @@ def test_avoid_and_restore_a_nic(ring: Ring) -> None:
     assert ring.control("h0", op="status", op_id="a-1")["result"] == "applied"
     assert ring.control("h0", op="nic.restore", op_id="a-2", generation=11, device="rail0")["ok"]
     ring.until(lambda: ring.states("h0", "rail0") <= {"up", "slow_start"}, 5.0)
+
+
+def test_an_operation_id_is_of_one_operation(ring: Ring) -> None:
+    """The same id with another operation, or other arguments, is refused: answered as a duplicate, a client would take
+    for done what is not."""
+    request = {"op": "detail", "op_id": "once", "generation": 1, "level": 0}
+    assert ring.control("h0", **request)["ok"]
+    for other in (
+        {**request, "level": 1},
+        {"op": "nic.avoid", "op_id": "once", "generation": 1, "device": "rail0"},
+    ):
+        answer = ring.control("h0", **other)
+        assert answer["error"]["code"] == "op_id_reused"
+    assert ring.control("h0", **{**request, "generation": 2})["result"] == "duplicate"
+    assert ring.control("h0", op="status")["detail"] == 0
+    assert not any(device["avoided"] for device in ring.control("h0", op="status")["devices"])
+
+
+def test_what_is_no_utf8_is_refused_as_text(ring: Ring) -> None:
+    """An answer is JSON text whatever was asked: what is not UTF-8 is not echoed."""
+    (path,) = (ring.lab.host("h0").run_dir / "plugin").glob("*.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(path))
+        for bad in (b'{"op": "\xff"}', b'{"op": "\xed\xa0\x80"}', b'{"\xc0\xaf": 1}'):
+            client.send(bad)
+            answer = json.loads(client.recv(1 << 18).decode())
+            assert answer["error"]["code"] == "bad_request"
+
+
+def test_a_boolean_is_a_boolean(ring: Ring) -> None:
+    """Text in its place is refused, not ignored."""
+    assert ring.control("h0", op="status", connections="false")["error"]["code"] == "bad_request"
 
 
 def test_never_the_last_healthy_lane(ring: Ring) -> None:

@@ -151,7 +151,7 @@ class TcpLane final : public LaneTransport {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return status;
         return LaneStatus::kFailed;
       }
-      if (got == 0) return LaneStatus::kFailed;
+      if (got == 0) return LaneStatus::kEnded;
       status = LaneStatus::kProgress;
       size_t size = static_cast<size_t>(got);
       total += size;

@@ -32,6 +32,13 @@ void no_delay(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+// Ends a socket with a reset: a FIN would look like the end of this process (core/peer_liveness.h).
+void reset(int fd) {
+  linger hard{1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+  ::close(fd);
+}
+
 // A socket on its way to the peer; -1: errno says why not.
 int dial_socket(const NicInfo& from, const DialRequest& request) {
   sockaddr_storage to, source;
@@ -223,7 +230,7 @@ void TcpTransport::end_dial(uint64_t id, int error, uint64_t now) {
   if (error == 0 && dial->hello.kind == HelloKind::kLane && dial->reply.status == HelloStatus::kOk) {
     lane = make_tcp_lane(dial->fd);
   } else {
-    ::close(dial->fd);
+    reset(dial->fd);
   }
   events_->dial_ended(id, error, error == 0 ? &dial->reply : nullptr, std::move(lane), now);
 }

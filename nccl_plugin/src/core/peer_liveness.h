@@ -1,0 +1,55 @@
+// Whether the peer's process has ended, by what its host answers. Pure: no clock, no I/O.
+//
+// A refused connection says little: a listener is bound to a NIC, so a SYN that comes in by another NIC is answered
+// with a reset as long as the peer lives; a firewall that rejects answers the same; and a host that is asked at an
+// address that it has lost. So only refusals on a path that was up count, and only
+//  - after the peer's kernel has ended a lane in order (FIN) without a BYE: a process that ends does that, neither a
+//    plugin that gives up a lane (it resets) nor a firewall; or
+//  - when they go on for long.
+// Any other answer of the peer's process forgets them.
+#ifndef FABRICPULSE_CORE_PEER_LIVENESS_H_
+#define FABRICPULSE_CORE_PEER_LIVENESS_H_
+
+#include <cstdint>
+
+namespace fabricpulse {
+
+class PeerLiveness {
+ public:
+  static constexpr uint32_t kRefusals = 3;
+  static constexpr uint64_t kRefusedNs = 100'000'000;           // after a FIN
+  static constexpr uint64_t kRefusedLongNs = 10'000'000'000;    // without
+  static constexpr uint64_t kGapNs = 3'000'000'000;             // refusals further apart are none on end
+
+  // A lane is up, or a hello was answered: the process lives.
+  void answered() { refusals_ = 0, ended_ = false; }
+  void lane_up() {
+    answered();
+    ever_up_ = true;
+  }
+  // The peer's end of a lane was closed in order, and no BYE came before it.
+  void lane_ended() { ended_ = true; }
+  // A connection was refused. path_was_up: a lane over this pair of NICs has been up.
+  void refused(bool path_was_up, uint64_t now) {
+    if (ever_up_ && !path_was_up) return;
+    if (refusals_ == 0 || now - last_ns_ > kGapNs) {
+      refusals_ = 0;
+      first_ns_ = now;
+    }
+    ++refusals_;
+    last_ns_ = now;
+  }
+  // Whether the process is gone, as far as can be known. Ask while no lane is up.
+  bool gone() const {
+    return refusals_ >= kRefusals && last_ns_ - first_ns_ >= (ended_ ? kRefusedNs : kRefusedLongNs);
+  }
+
+ private:
+  bool ever_up_ = false, ended_ = false;
+  uint32_t refusals_ = 0;  // on end
+  uint64_t first_ns_ = 0, last_ns_ = 0;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CORE_PEER_LIVENESS_H_

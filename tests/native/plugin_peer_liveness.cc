@@ -1,0 +1,35 @@
+// Plays a script to what decides whether a peer's process has ended (nccl_plugin/src/core/peer_liveness.h);
+// tests/unit/plugin/test_peer_liveness.py writes it. One command a line on standard input:
+//   u                        a lane is up
+//   a                        a hello was answered
+//   e                        a lane was ended in order by the peer's host, without a BYE
+//   r <was_up 0|1> <now_ns>  a connection was refused; prints 1 if the process is gone, else 0
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "core/peer_liveness.h"
+
+int main() {
+  fabricpulse::PeerLiveness peer;
+  std::string command;
+  while (std::cin >> command) {
+    if (command == "u") {
+      peer.lane_up();
+    } else if (command == "a") {
+      peer.answered();
+    } else if (command == "e") {
+      peer.lane_ended();
+    } else if (command == "r") {
+      int was_up;
+      uint64_t now;
+      std::cin >> was_up >> now;
+      if (!std::cin) return 2;
+      peer.refused(was_up != 0, now);
+      printf("%d\n", peer.gone());
+    } else {
+      return 2;
+    }
+  }
+  return 0;
+}

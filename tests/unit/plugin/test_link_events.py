@@ -1,0 +1,66 @@
+"""What the plugin makes of rtnetlink messages (nccl_plugin/src/process/link_events.h)."""
+
+import random
+import struct
+import subprocess
+
+import pytest
+from tests.fixtures.native import native
+
+NEWLINK, DELLINK, NEWADDR, DELADDR, NEWROUTE = 16, 17, 20, 21, 24
+IFNAME, MTU = 3, 4
+
+
+def attribute(kind: int, payload: bytes) -> bytes:
+    """struct rtattr, padded."""
+    return struct.pack("=HH", 4 + len(payload), kind) + payload + b"\0" * (-len(payload) % 4)
+
+
+def message(kind: int, body: bytes) -> bytes:
+    """struct nlmsghdr and its body."""
+    return struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body + b"\0" * (-len(body) % 4)
+
+
+def link(kind: int, index: int, name: bytes) -> bytes:
+    """A link message with some attribute before the name."""
+    info = struct.pack("=BBHiII", 0, 0, 1, index, 0, 0)
+    return message(kind, info + attribute(MTU, struct.pack("=I", 1500)) + attribute(IFNAME, name))
+
+
+def address(kind: int, index: int) -> bytes:
+    """An address message."""
+    return message(kind, struct.pack("=BBBBI", 2, 24, 0, 0, index))
+
+
+def parsed(data: bytes) -> list[str]:
+    """The events, as text."""
+    done = subprocess.run(
+        [native("plugin_link_events", "address")], input=data, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode(errors="replace").splitlines()
+
+
+def test_links_and_addresses_are_told_apart() -> None:
+    """Each with its index, links with their name; messages of other kinds are left out."""
+    data = link(NEWLINK, 7, b"rail0\0") + address(NEWADDR, 7) + message(NEWROUTE, b"\0" * 12)
+    data += address(DELADDR, 8) + link(DELLINK, 9, b"veth1\0")
+    assert parsed(data) == ["link 7 rail0", "address 7 ", "address-gone 8 ", "link-gone 9 veth1"]
+
+
+def test_a_name_without_an_end_is_none() -> None:
+    """The text of an attribute is not read past it."""
+    assert parsed(link(NEWLINK, 7, b"rail0rail0rail0")) == ["link 7 "]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_read_past_a_broken_message(seed: int) -> None:
+    """Cut anywhere, with any byte changed: AddressSanitizer finds nothing."""
+    dice = random.Random(seed)
+    whole = link(NEWLINK, 7, b"rail0\0") + address(NEWADDR, 7) + link(DELLINK, 9, b"veth1\0")
+    for _ in range(50):
+        data = bytearray(whole[: dice.randrange(len(whole) + 1)])
+        for _ in range(dice.randrange(4)):
+            if data:
+                data[dice.randrange(len(data))] = dice.randrange(256)
+        parsed(bytes(data))
