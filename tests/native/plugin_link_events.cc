@@ -1,5 +1,5 @@
-// Prints the events in the rtnetlink messages on standard input (nccl_plugin/src/process/link_events.h), one a line:
-// kind, index, name. tests/unit/plugin/test_link_events.py writes them.
+// Prints the events in the rtnetlink messages on standard input (nccl_plugin/src/process/link_events.h), one
+// a line: kind, index, name. tests/unit/plugin/test_link_events.py writes them.
 #include <unistd.h>
 
 #include <cstdio>

@@ -228,8 +228,8 @@ std::string ControlRequests::change(const std::string& op, const JsonObject& req
   for (const Done& done : done_) {
     if (done.op_id != op_id->text || !done.applied) continue;
     if (done.request == asked) return done_text(done, "duplicate");
-    return error(op_id->text, {"op_id_reused", "op_id " + op_id->text + " was another operation: " + done.request +
-                                                   "; nothing is changed"});
+    return error(op_id->text, {"op_id_reused", "op_id " + op_id->text + " was another operation: " +
+                                                   done.request + "; nothing is changed"});
   }
   if (generation == nullptr || generation->integer < 0)
     return error(op_id->text, {"bad_request", op + " needs \"generation\", an integer, 0 or more"});

@@ -307,7 +307,8 @@ void Connection::drive(uint64_t now) {
       progress = true;
     } else if (lane.up) {
       if (status == LaneStatus::kEnded && !bye_received_) liveness.lane_ended();
-      fail_lane(lane.index, status == LaneStatus::kProtocol ? FP_REASON_PROTOCOL : FP_REASON_SOCKET_ERROR, now);
+      fail_lane(lane.index, status == LaneStatus::kProtocol ? FP_REASON_PROTOCOL : FP_REASON_SOCKET_ERROR,
+                now);
     }
     if (lane.up && lane.pong_due) {
       FrameHeader pong;

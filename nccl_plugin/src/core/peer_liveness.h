@@ -1,10 +1,10 @@
 // Whether the peer's process has ended, by what its host answers. Pure: no clock, no I/O.
 //
-// A refused connection says little: a listener is bound to a NIC, so a SYN that comes in by another NIC is answered
-// with a reset as long as the peer lives; a firewall that rejects answers the same; and a host that is asked at an
-// address that it has lost. So only refusals on a path that was up count, and only
-//  - after the peer's kernel has ended a lane in order (FIN) without a BYE: a process that ends does that, neither a
-//    plugin that gives up a lane (it resets) nor a firewall; or
+// A refused connection says little: a listener is bound to a NIC, so a SYN that comes in by another NIC is
+// answered with a reset as long as the peer lives; a firewall that rejects answers the same; and a host that
+// is asked at an address that it has lost. So only refusals on a path that was up count, and only
+//  - after the peer's kernel has ended a lane in order (FIN) without a BYE: a process that ends does that,
+//    neither a plugin that gives up a lane (it resets) nor a firewall; or
 //  - when they go on for long.
 // Any other answer of the peer's process forgets them.
 #ifndef FABRICPULSE_CORE_PEER_LIVENESS_H_
@@ -17,9 +17,9 @@ namespace fabricpulse {
 class PeerLiveness {
  public:
   static constexpr uint32_t kRefusals = 3;
-  static constexpr uint64_t kRefusedNs = 100'000'000;           // after a FIN
-  static constexpr uint64_t kRefusedLongNs = 10'000'000'000;    // without
-  static constexpr uint64_t kGapNs = 3'000'000'000;             // refusals further apart are none on end
+  static constexpr uint64_t kRefusedNs = 100'000'000;         // after a FIN
+  static constexpr uint64_t kRefusedLongNs = 10'000'000'000;  // without
+  static constexpr uint64_t kGapNs = 3'000'000'000;           // refusals further apart are none on end
 
   // A lane is up, or a hello was answered: the process lives.
   void answered() { refusals_ = 0, ended_ = false; }

@@ -188,8 +188,7 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
   Connection* connection = dial.connection.get();
   ConnectionLock locked(connection);
   bool gone = error == 0 && reply->status == HelloStatus::kUnknown;
-  if (error == ECONNREFUSED)
-    connection->liveness.refused(connection->was_up(dial.nic, dial.remote_nic), now);
+  if (error == ECONNREFUSED) connection->liveness.refused(connection->was_up(dial.nic, dial.remote_nic), now);
   if (error == 0 && !gone) connection->liveness.answered();
   if (dial.probe) {
     probe_ended(dial, error, gone, now);
