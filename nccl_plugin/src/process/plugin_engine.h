@@ -33,7 +33,7 @@ namespace fabricpulse {
 class ControlServer;
 class Profiler;
 
-constexpr const char* kPluginVersion = "0.1.0";
+constexpr const char* kPluginVersion = FABRICPULSE_VERSION;  // of pyproject.toml
 
 // What listen() gives NCCL to carry to the peer; at most 128 bytes. The connecting side keeps its place in
 // `cookie`.
