@@ -13,6 +13,7 @@
 (import 'rules/job.libsonnet') +
 (import 'rules/flow.libsonnet') +
 (import 'rules/slo.libsonnet') +
+(import 'dashboards/now.libsonnet') +
 (import 'dashboards/fleet.libsonnet') +
 (import 'dashboards/paths.libsonnet') +
 (import 'dashboards/job.libsonnet') +

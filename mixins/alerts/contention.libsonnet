@@ -135,7 +135,7 @@ local signals = import '../signals.libsonnet';
             config.bandwidthNormalRatio,
             s.braces,
           ],
-          'A job\'s collectives are slower than they were an hour ago.',
+          "A job's collectives are slower than they were an hour ago.",
           '{{ $labels.collective }} of workload {{ $labels.workload }} runs at {{ $value | humanize }}B/s, less than its own median of the hour before.',
           { 'for': config.bandwidthFor }
         ),
@@ -145,7 +145,7 @@ local signals = import '../signals.libsonnet';
           'info',
           'plugin',
           f.belowFleet,
-          'A job\'s collectives are slower than those of other jobs.',
+          "A job's collectives are slower than those of other jobs.",
           '{{ $labels.collective }} ({{ $labels.size }} messages) of workload {{ $labels.workload }} has {{ $value | humanizePercentage }} of the bandwidth that the median job has with such sizes.',
           { 'for': config.bandwidthFor }
         ),

@@ -1,6 +1,6 @@
 // Gray failures as each host's probes see them. What several edges share is named instead of each edge.
-local flows = import '../lib/flows.libsonnet';
 local lib = import '../lib/alerts.libsonnet';
+local flows = import '../lib/flows.libsonnet';
 local signals = import '../signals.libsonnet';
 {
   prometheusAlerts+:: {
@@ -90,7 +90,7 @@ local signals = import '../signals.libsonnet';
           'warning',
           'plugin',
           flows(config).inBandSlower,
-          'A job\'s packets take another way than probes.',
+          "A job's packets take another way than probes.",
           'Flow {{ $labels.device }} of {{ $labels.instance }} to {{ $labels.peer_device }} of {{ $labels.peer }} (workload {{ $labels.workload }}) is {{ $value | printf "%.1f" }} times as slow as its siblings without congestion, and probes between the same NICs are not: another route or encapsulation (RoCE v1).',
           { 'for': config.inBandFor }
         ),

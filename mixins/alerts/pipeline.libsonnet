@@ -93,7 +93,7 @@ local signals = import '../signals.libsonnet';
             'max_over_time(%s[%s])' % [s.series('up', config.jobSelector), config.exporterDownFor],
           ],
           'A fabricpulse daemon is not scraped any more.',
-          'The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus\' targets within the last day ({{ $value }}); what it watches is not watched.'
+          "The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus' targets within the last day ({{ $value }}); what it watches is not watched."
         ),
         lib.alert(
           config,

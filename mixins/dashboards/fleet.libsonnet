@@ -6,7 +6,17 @@ local signals = import '../signals.libsonnet';
     local config = $._config,
     local s = signals(config, '%s=~"$%s", instance=~"$instance", network=~"$network"' % [config.clusterLabel, config.clusterLabel]),
     local host = signals(config, '%s=~"$%s", instance=~"$instance"' % [config.clusterLabel, config.clusterLabel]),
-    local bad = [{ color: 'green', value: null }, { color: 'red', value: 1 }],
+    local bad = [{ color: 'green', value: 0 }, { color: 'red', value: 1 }],
+    // How many of these are bad: 0 only where there are any.
+    local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
+    local fleet = g.clusterMatcher(config),
+    local alerts = 'ALERTS{alertname=~"Fabric.+", alertname!="FabricWatchdog", alertstate="firing", %s}' % fleet,
+    // NICs that were not well at some time of the range.
+    local troubled = 'and on (%(c)s, instance, device) (min_over_time(%(connected)s[$__range] @ end()) == 0 or increase(%(disconnects)s[$__range] @ end()) > 0)' % {
+      c: config.clusterLabel,
+      connected: s.series('fabricpulse_nic_connected'),
+      disconnects: s.series('fabricpulse_nic_disconnects_total'),
+    },
 
     'fabricpulse-fleet.json': g.dashboard(
       config,
@@ -14,65 +24,66 @@ local signals = import '../signals.libsonnet';
       'Fleet overview',
       'Every NIC of the fleet as the probe mesh sees it, alerts, fleet time.',
       [
-        g.variable(config, 'instance', 'Host', 'fabricpulse_nic_connected', '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel]),
-        g.variable(config, 'network', 'Network', 'fabricpulse_nic_connected', 'instance=~"$instance"'),
+        g.variable(config, 'instance', 'Host', 'fabricpulse_nic_connected', fleet),
+        g.variable(config, 'network', 'Network', 'fabricpulse_nic_connected', fleet + ', instance=~"$instance"'),
       ],
       [
         g.row('Now', [
           g.stat('NICs disconnected', 'NICs that reach none of their peers.', 'short', [
-            g.query('count(%s == 0) or vector(0)' % s.nicConnected, instant=true),
+            g.query(counted(s.nicConnected + ' == 0', s.nicConnected), instant=true),
           ], bad),
           g.stat('NICs flapping', 'NICs that lost the fabric %d times or more within %s.' % [config.flapThreshold, config.flapWindow], 'short', [
-            g.query('count(%s >= %d) or vector(0)' % [s.nicDisconnects(config.flapWindow), config.flapThreshold], instant=true),
+            g.query(counted('%s >= %d' % [s.nicDisconnects(config.flapWindow), config.flapThreshold], s.nicConnected), instant=true),
           ], bad),
           g.stat('Edges down', 'Pairs of NICs that do not reach each other, over all probed pairs.', 'short', [
-            g.query('count(%s == 0) or vector(0)' % host.last('fabricpulse_edge_up'), instant=true),
+            g.query(counted(host.last('fabricpulse_edge_up') + ' == 0', host.last('fabricpulse_edge_up')), instant=true),
           ], bad),
           g.stat('Hosts without fleet time', 'Hosts whose clock is not synchronised.', 'short', [
-            g.query('count(%s == 0) or vector(0)' % host.clockSynchronized, instant=true),
+            g.query(counted(host.clockSynchronized + ' == 0', host.clockSynchronized), instant=true),
           ], bad),
           g.stat('Widest clock bound', 'The largest error bound of fleet time on any host.', 's', [
             g.query('max(%s)' % host.clockBound, instant=true),
-          ], [{ color: 'green', value: null }, { color: 'red', value: config.clockBoundSeconds }]),
+          ], [{ color: 'green', value: 0 }, { color: 'red', value: config.clockBoundSeconds }]),
           g.stat('Alerts firing', 'Alerts of fabricpulse that fire now.', 'short', [
-            g.query('count(ALERTS{alertname=~"Fabric.+", alertname!="FabricWatchdog", alertstate="firing"}) or vector(0)', instant=true),
+            g.query(counted(alerts, host.last('fabricpulse_build_info')), instant=true),
           ], bad),
         ]),
         g.row('NICs', [
           g.statusHistory(
-            'NIC grid',
-            'Gray: connected. Green: connected, and lost the fabric within the last minute (flapping). Red: disconnected.',
+            'NICs that were not well',
+            'Only NICs that were disconnected or flapping within the time range. Green: connected. Orange: connected, and lost the fabric within the last minute. Red: disconnected.',
             [g.query(
               // 0 disconnected, 1 connected, 2 connected after a disconnect in the last minute.
-              '%s + (%s > bool 0) * %s' % [
+              '(%s + (%s > bool 0) * %s) %s' % [
                 s.series('fabricpulse_nic_connected'),
                 s.nicDisconnects('1m'),
                 s.series('fabricpulse_nic_connected'),
+                troubled,
               ],
               '{{instance}} {{device}}'
             )],
             {
               '0': { text: 'disconnected', color: 'red' },
-              '1': { text: 'connected', color: '#808080' },
-              '2': { text: 'flapping', color: 'green' },
+              '1': { text: 'connected', color: 'green' },
+              '2': { text: 'flapping', color: 'orange' },
             }
           ),
           g.timeseries('Disconnects', 'How often a NIC lost the fabric, per five minutes.', 'short', [
             g.query('%s > 0' % s.nicDisconnects('5m'), '{{instance}} {{device}}'),
           ]),
           g.timeseries('Connected share of each network', 'NICs of a network that reach a peer, of all its NICs.', 'percentunit', [
-            g.query('network:fabricpulse_nic_connected:ratio{network=~"$network"}', '{{network}}'),
+            g.query('network:fabricpulse_nic_connected:ratio{%s, network=~"$network"}' % fleet, '{{network}}'),
           ]),
         ]),
         g.row('Fleet time', [
-          g.timeseries('Error bound', 'Half width of the interval that holds the true time, per host.', 's', [
-            g.query(host.series('fabricpulse_clock_error_bound_seconds'), '{{instance}}'),
+          g.timeseries('Error bound', 'Half width of the interval that holds the true time; the twenty hosts that were worst in the range.', 's', [
+            g.query('%s and on (%s, instance) topk(20, max_over_time(%s[$__range] @ end()))' % [host.series('fabricpulse_clock_error_bound_seconds'), config.clusterLabel, host.series('fabricpulse_clock_error_bound_seconds')], '{{instance}}'),
           ]),
-          g.timeseries('Clock offset', 'Fleet time minus the clock of the host; negative: the host is fast.', 's', [
-            g.query(host.series('fabricpulse_clock_offset_seconds'), '{{instance}}'),
+          g.timeseries('Clock offset', 'Fleet time minus the clock of the host; negative: the host is fast. The twenty largest of the range.', 's', [
+            g.query('%s and on (%s, instance) topk(20, max_over_time(%s[$__range] @ end()))' % [host.series('fabricpulse_clock_offset_seconds'), config.clusterLabel, host.series('fabricpulse_clock_offset_seconds')], '{{instance}}'),
           ]),
           g.timeseries('Hosts without a coordinator', 'Their fleet time is kept by their neighbours, and error bounds grow.', 'short', [
-            g.query('count(%s == 0) or vector(0)' % host.last('fabricpulse_clock_coordinator_up'), 'hosts'),
+            g.query(counted(host.last('fabricpulse_clock_coordinator_up') + ' == 0', host.last('fabricpulse_clock_coordinator_up')), 'hosts'),
           ]),
         ]),
       ]

@@ -17,14 +17,14 @@ local signals = import '../signals.libsonnet';
       'NIC hardware',
       'Links, errors, congestion, PCIe and GIDs of the RDMA devices.',
       [
-        g.variable(config, 'instance', 'Host', 'fabricpulse_nic_port_up', cluster),
-        g.variable(config, 'device', 'Device', 'fabricpulse_nic_port_up', 'instance=~"$instance"'),
+        g.variable(config, 'instance', 'Host', 'fabricpulse_nic_port_up', g.clusterMatcher(config)),
+        g.variable(config, 'device', 'Device', 'fabricpulse_nic_port_up', g.clusterMatcher(config) + ', instance=~"$instance"'),
       ],
       [
         g.row('Links', [
           g.statusHistory('Ports', 'Whether the port is active. Red: it is not.', [g.query(s.series('fabricpulse_nic_port_up'), legend + ' {{port}}')], {
             '0': { text: 'down', color: 'red' },
-            '1': { text: 'active', color: '#808080' },
+            '1': { text: 'active', color: 'green' },
           }),
           g.timeseries('Link drops', 'How often a link went down, per five minutes; exact, from the kernel.', 'short', [
             g.query('%s > 0' % s.linkDowns('5m'), legend + ' {{port}}'),

@@ -4,9 +4,12 @@ local signals = import '../signals.libsonnet';
 {
   grafanaDashboards+:: {
     local config = $._config,
-    local cluster = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel],
-    local s = signals(config, cluster + ', instance=~"$instance", network=~"$network"'),
-    local edge = signals(config, cluster + ', instance=~"$instance", peer=~"$peer"'),
+    local cluster = g.clusterMatcher(config),
+    // `selector` is put in by signals.
+    local chosen = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel],
+    local edge = signals(config, chosen + ', instance=~"$instance", peer=~"$peer"'),
+    // The worst twenty over the whole range, not others at each moment.
+    local worst(series, labels) = '%s and on (%s, %s) topk(20, max_over_time(%s[$__range] @ end()))' % [series, config.clusterLabel, labels, series],
     local delay = [
       { color: 'green', value: null },
       { color: 'yellow', value: 0.0002 },
@@ -20,47 +23,47 @@ local signals = import '../signals.libsonnet';
       'One-way delay of the probes, in each direction on its own, on fleet time.',
       [
         g.variable(config, 'instance', 'Receiving host', 'fabricpulse_edge_up', cluster),
-        g.variable(config, 'peer', 'Sending host', 'fabricpulse_edge_up', 'instance=~"$instance"'),
-        g.variable(config, 'network', 'Network', 'fabricpulse_nic_connected', 'instance=~"$instance"'),
+        g.variable(config, 'peer', 'Sending host', 'fabricpulse_edge_up', cluster + ', instance=~"$instance"'),
+        g.variable(config, 'network', 'Network', 'fabricpulse_nic_connected', cluster + ', instance=~"$instance"'),
       ],
       [
         g.row('Networks', [
           g.timeseries('Probe delay by network, p99', 'One-way delay over all paths of a network, 99th percentile of five minutes.', 's', [
-            g.query('network:fabricpulse_probe_owd_seconds:p99_5m{network=~"$network"}', '{{network}}'),
+            g.query('network:fabricpulse_probe_owd_seconds:p99_5m{%s, network=~"$network"}' % cluster, '{{network}}'),
           ]),
-          g.timeseries('Probe delay by NIC, p99', 'One-way delay of what a NIC receives, 99th percentile of five minutes.', 's', [
-            g.query('device:fabricpulse_probe_owd_seconds:p99_5m{instance=~"$instance", network=~"$network"}', '{{instance}} {{device}}'),
+          g.timeseries('Probe delay by NIC, p99', 'One-way delay of what a NIC receives, 99th percentile of five minutes; the twenty that were worst in the range.', 's', [
+            g.query(worst('device:fabricpulse_probe_owd_seconds:p99_5m{%s, instance=~"$instance", network=~"$network"}' % cluster, 'instance, device'), '{{instance}} {{device}}'),
           ]),
         ]),
         g.row('Pairs', [
           g.matrix(
-            'Delay matrix, median',
-            'Median one-way delay of the last interval from each sending host (columns) to each receiving host (rows), the worst NIC pair of the two.',
+            'Delay by rail, worst hosts',
+            'What each host receives on each network, 99th percentile of five minutes; the thirty worst hosts. A red column is a rail or a leaf, a red row a host.',
             's',
-            g.query('max by (instance, peer) (%s)' % edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.5"')),
+            g.query('max by (instance, network) (%(owd)s) and on (instance) topk(30, max by (instance) (%(owd)s))' % { owd: 'device:fabricpulse_probe_owd_seconds:p99_5m{%s, instance=~"$instance", network=~"$network"}' % cluster }),
             'instance',
-            'peer',
+            'network',
             delay
           ),
           g.table('Slowest paths', 'The ten largest 99th percentiles of the last interval.', 's', [
             g.query('topk(10, %s)' % edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"')),
-          ], { Value: 'p99', instance: 'to host', device: 'to NIC', peer: 'from host', peer_device: 'from NIC' }, ['job', 'quantile']),
+          ], { Value: 'p99', instance: 'to host', device: 'to NIC', peer: 'from host', peer_device: 'from NIC' }, ['job', 'quantile', 'exported_job', config.clusterLabel]),
           g.timeseries('Delay per path, p99', 'One-way delay of a pair of NICs, 99th percentile of an interval.', 's', [
-            g.query('topk(20, %s)' % edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"'), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
+            g.query(worst(edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"'), 'instance, device, peer, peer_device'), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
           ]),
         ]),
         g.row('Loss', [
-          g.timeseries('Probe loss per path', 'Share of probes sent that were not answered, over a minute.', 'percentunit', [
+          g.timeseries('Probe loss per path', "Share of the sender's probes that did not arrive, by the sender's own numbering.", 'percentunit', [
             g.query(
-              '1 - rate(%s[1m]) / rate(%s[1m]) > 0' % [
-                edge.series('fabricpulse_edge_probes_received_total'),
-                edge.series('fabricpulse_edge_probes_sent_total'),
-              ],
-              '{{instance}} {{device}} – {{peer}} {{peer_device}}'
+              '%(lost)s / (%(lost)s + %(received)s) > 0' % {
+                lost: 'rate(%s[$__rate_interval])' % edge.series('fabricpulse_edge_probes_lost_total'),
+                received: 'rate(%s[$__rate_interval])' % edge.series('fabricpulse_edge_probes_received_total'),
+              },
+              '{{peer}} {{peer_device}} → {{instance}} {{device}}'
             ),
           ]),
           g.timeseries('Clock error bound', 'What a delay on this page may be wrong by, per host.', 's', [
-            g.query(signals(config, cluster + ', instance=~"$instance"').series('fabricpulse_clock_error_bound_seconds'), '{{instance}}'),
+            g.query(signals(config, chosen + ', instance=~"$instance"').series('fabricpulse_clock_error_bound_seconds'), '{{instance}}'),
           ]),
         ]),
       ]

@@ -6,7 +6,8 @@ local signals = import '../signals.libsonnet';
     local config = $._config,
     local cluster = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel],
     local s = signals(config, cluster),
-    local bad = [{ color: 'green', value: null }, { color: 'red', value: 1 }],
+    local bad = [{ color: 'green', value: 0 }, { color: 'red', value: 1 }],
+    local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
     local rate(name) = 'rate(%s[$__rate_interval])' % s.series('fabricpulse_remediation_' + name),
 
     'fabricpulse-remediation.json': g.dashboard(
@@ -18,22 +19,22 @@ local signals = import '../signals.libsonnet';
       [
         g.row('Now', [
           g.stat('NICs out of service', 'NICs that the receiver keeps out of service.', 'short', [
-            g.query('sum(%s) or vector(0)' % s.series('fabricpulse_remediation_targets_out_of_service'), instant=true),
-          ], [{ color: 'green', value: null }, { color: 'yellow', value: 1 }]),
+            g.query('sum(%s)' % s.series('fabricpulse_remediation_targets_out_of_service'), instant=true),
+          ], [{ color: 'green', value: 0 }, { color: 'yellow', value: 1 }]),
           g.stat('Actions waiting', 'Actions that no agent has carried out yet.', 'short', [
-            g.query('sum(%s) or vector(0)' % s.series('fabricpulse_remediation_pending_actions'), instant=true),
+            g.query('sum(%s)' % s.series('fabricpulse_remediation_pending_actions'), instant=true),
           ], bad),
           g.stat('Breakers tripped', 'Automatic actions have stopped themselves.', 'short', [
-            g.query('sum(%s) or vector(0)' % s.series('fabricpulse_remediation_breaker_tripped'), instant=true),
+            g.query('sum(%s)' % s.series('fabricpulse_remediation_breaker_tripped'), instant=true),
           ], bad),
           g.stat('Paused', 'A person has stopped all decisions.', 'short', [
-            g.query('sum(%s) or vector(0)' % s.series('fabricpulse_remediation_paused'), instant=true),
+            g.query('sum(%s)' % s.series('fabricpulse_remediation_paused'), instant=true),
           ], bad),
           g.stat('Exporters down', 'Daemons that do not answer Prometheus.', 'short', [
-            g.query('count(%s == 0) or vector(0)' % s.series('up', config.jobSelector), instant=true),
+            g.query(counted(s.series('up', config.jobSelector) + ' == 0', s.series('up', config.jobSelector)), instant=true),
           ], bad),
           g.stat('Collectors failing', 'Collectors whose last run failed.', 'short', [
-            g.query('count(%s == 0) or vector(0)' % s.last('fabricpulse_scrape_collector_success'), instant=true),
+            g.query(counted(s.last('fabricpulse_scrape_collector_success') + ' == 0', s.last('fabricpulse_scrape_collector_success')), instant=true),
           ], bad),
         ]),
         g.row('Actions', [

@@ -40,12 +40,19 @@
       },
     },
 
-  // A number. thresholds: [{ color, value }], the first with value null.
+  // What stands where there is no data: never a number, never green.
+  local noData = { type: 'special', options: { match: 'null+nan', result: { text: 'NO DATA', color: 'purple', index: 99 } } },
+
+  // A number. thresholds: [{ color, value }]; below the first, and without data, there is no colour of a state.
   stat(title, description, unit, queries, thresholds)::
     panel('stat', title, description, unit, queries) {
       width:: 4,
       height:: 4,
-      fieldConfig+: { defaults+: { thresholds: { mode: 'absolute', steps: thresholds }, noValue: '0' } },
+      fieldConfig+: { defaults+: {
+        thresholds: { mode: 'absolute', steps: [{ color: 'purple', value: null }] + thresholds },
+        mappings: [noData],
+        noValue: 'NO DATA',
+      } },
       options: {
         colorMode: 'background',
         graphMode: 'none',
@@ -93,21 +100,143 @@
       options: { showHeader: true, cellHeight: 'sm' },
     },
 
-  // Rows of a label times columns of another, coloured by value.
-  matrix(title, description, unit, query, row, column, thresholds)::
+  // Rows of a label times columns of another, coloured by value; pairs that there are not are empty, names plain.
+  // states: { '0': { text, color } } in place of thresholds.
+  matrix(title, description, unit, query, row, column, thresholds=[], states={})::
+    local corner = '%s\\\\%s' % [row, column];
     panel('table', title, description, unit, [query { format: 'table', instant: true, range: false }]) {
       width:: 24,
       height:: 12,
-      fieldConfig+: { defaults+: {
-        custom: { cellOptions: { type: 'color-background', mode: 'basic' } },
-        thresholds: { mode: 'absolute', steps: thresholds },
-      } },
+      fieldConfig: {
+        defaults: {
+          unit: unit,
+          decimals: 0,
+          custom: { cellOptions: { type: 'color-background', mode: 'basic' }, align: 'center', minWidth: 50 },
+          mappings: [
+            {
+              type: 'value',
+              options: {
+                [value]: { index: std.parseInt(value), text: states[value].text, color: states[value].color }
+                for value in std.objectFields(states)
+              },
+            },
+            { type: 'special', options: { match: 'null', result: { text: '', color: 'transparent', index: 99 } } },
+          ],
+        } + if thresholds == [] then {} else { thresholds: { mode: 'absolute', steps: thresholds } },
+        overrides: [{
+          matcher: { id: 'byRegexp', options: corner },
+          properties: [
+            { id: 'custom.cellOptions', value: { type: 'auto' } },
+            { id: 'displayName', value: row },
+          ],
+        }],
+      },
       transformations: [
         { id: 'sortBy', options: { fields: {}, sort: [{ field: column }] } },
-        { id: 'groupingToMatrix', options: { rowField: row, columnField: column, valueField: 'Value' } },
+        {
+          id: 'groupingToMatrix',
+          options: { rowField: row, columnField: column, valueField: 'Value', emptyValue: 'null' },
+        },
+        { id: 'sortBy', options: { fields: {}, sort: [{ field: '%s\\%s' % [row, column] }] } },
       ],
       options: { showHeader: true, cellHeight: 'sm' },
     },
+
+  // States over time, one line a series, as long as they last. states: { '0': { text, color } }.
+  stateTimeline(title, description, queries, states)::
+    $.statusHistory(title, description, queries, states) {
+      type: 'state-timeline',
+      maxDataPoints: 300,
+      fieldConfig+: { defaults+: { custom: { fillOpacity: 85, lineWidth: 0 } } },
+      options: {
+        mergeValues: true,
+        showValue: 'never',
+        rowHeight: 0.85,
+        legend: { displayMode: 'list', placement: 'bottom', showLegend: true },
+        tooltip: { mode: 'single', sort: 'none' },
+      },
+    },
+
+  // What fires, worst first, with links to runbooks.
+  alerts(title, description, expr, runbookPattern)::
+    panel('table', title, description, 's', [$.query(expr, instant=true, format='table')]) {
+      fieldConfig: {
+        defaults: { unit: 's', custom: { cellOptions: { type: 'auto' } } },
+        overrides: [
+          {
+            matcher: { id: 'byName', options: 'severity' },
+            properties: [
+              { id: 'custom.width', value: 80 },
+              { id: 'custom.cellOptions', value: { type: 'color-background' } },
+              {
+                id: 'mappings',
+                value: [{
+                  type: 'value',
+                  options: {
+                    critical: { color: 'red', index: 0 },
+                    warning: { color: 'orange', index: 1 },
+                    info: { color: 'blue', index: 2 },
+                  },
+                }],
+              },
+            ],
+          },
+          {
+            matcher: { id: 'byName', options: 'alert' },
+            properties: [
+              { id: 'custom.width', value: 210 },
+              { id: 'links', value: [{ title: 'Runbook', url: runbookPattern % '${__value.raw}', targetBlank: true }] },
+            ],
+          },
+        ],
+      },
+      options: { showHeader: true, cellHeight: 'sm', sortBy: [{ displayName: 'severity', desc: false }] },
+      transformations: [{
+        id: 'organize',
+        options: {
+          includeByName: { [name]: true for name in ['severity', 'alertname', 'instance', 'device', 'network', 'workload', 'peer', 'Value'] },
+          renameByName: { alertname: 'alert', instance: 'host', Value: 'since' },
+          indexByName: { severity: 0, alertname: 1, instance: 2, device: 3, network: 4, workload: 5, peer: 6, Value: 7 },
+        },
+      }],
+    },
+
+  // One dot a label set: a query of x against a query of y. names: of the two axes. units: likewise.
+  scatter(title, description, x, y, names, units)::
+    panel('xychart', title, description, units[1], [q { format: 'table', instant: true, range: false } for q in [x, y]]) {
+      fieldConfig: {
+        defaults: { unit: units[1], custom: { pointSize: { fixed: 6 }, show: 'points', fillOpacity: 60 } },
+        overrides: [
+          { matcher: { id: 'byName', options: names[0] }, properties: [{ id: 'unit', value: units[0] }, { id: 'min', value: 0 }] },
+          {
+            matcher: { id: 'byName', options: names[1] },
+            properties: [{ id: 'unit', value: units[1] }, { id: 'custom.scaleDistribution', value: { type: 'log', log: 10 } }],
+          },
+        ],
+      },
+      options: {
+        mapping: 'manual',
+        series: [{
+          x: { matcher: { id: 'byName', options: names[0] } },
+          y: { matcher: { id: 'byName', options: names[1] } },
+          frame: { matcher: { id: 'byIndex', options: 0 } },
+        }],
+        legend: { showLegend: false, displayMode: 'list', placement: 'bottom', calcs: [] },
+        tooltip: { mode: 'single', sort: 'none' },
+      },
+      transformations: [
+        { id: 'merge', options: {} },
+        {
+          id: 'organize',
+          options: { excludeByName: { Time: true }, renameByName: { 'Value #A': names[0], 'Value #B': names[1] } },
+        },
+      ],
+    },
+
+  // What each selector of a dashboard has: the fleet that was chosen, within the fleet that the mixin is for.
+  clusterMatcher(config)::
+    local own = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel];
+    if config.selector == '' then own else config.selector + ', ' + own,
 
   row(title, panels, collapsed=false):: { title: title, panels: panels, collapsed: collapsed },
 
@@ -159,10 +288,14 @@
       annotations: {
         list: [
           {
-            name: 'Fabric alerts',
+            // Beginnings of critical alerts only: an alert that lasts would fill every panel with red.
+            name: 'Critical alerts begin',
             datasource: datasource,
             enable: true,
-            expr: 'ALERTS{alertname=~"Fabric.+", alertname!="FabricWatchdog", alertstate="firing"}',
+            expr:
+              local firing = 'ALERTS{alertname=~"Fabric.+", alertstate="firing", severity="critical", %s}' % $.clusterMatcher(config);
+              '%s unless %s offset 1m' % [firing, firing],
+            step: '60s',
             iconColor: 'red',
             titleFormat: '{{alertname}}',
             textFormat: '{{instance}} {{device}} {{workload}}',

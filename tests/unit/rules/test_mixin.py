@@ -22,7 +22,7 @@ MIXIN = compile_mixin()
 ALERTS = {rule["alert"]: rule for group in MIXIN.alerts for rule in group["rules"]}
 RECORDS = {rule["record"]: rule for group in MIXIN.rules for rule in group["rules"]}
 # Series of Prometheus itself.
-FOREIGN = {"up", "ALERTS"}
+FOREIGN = {"up", "ALERTS", "ALERTS_FOR_STATE"}
 RUNBOOK_HEADINGS = (
     "What it means",
     "What it does to jobs",

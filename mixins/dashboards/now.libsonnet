@@ -1,0 +1,115 @@
+// The first ten seconds: what is wrong, worst first, and where.
+local g = import '../lib/panels.libsonnet';
+local signals = import '../signals.libsonnet';
+{
+  grafanaDashboards+:: {
+    local config = $._config,
+    local c = config.clusterLabel,
+    local fleet = g.clusterMatcher(config),
+    local s = signals(config, '%s=~"$%s"' % [c, c]),
+    local bad = [{ color: 'green', value: 0 }, { color: 'red', value: 1 }],
+    local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
+    local flapping = '%s >= %d' % [s.nicDisconnects(config.flapWindow), config.flapThreshold],
+    local owd = 'device:fabricpulse_probe_owd_seconds:p99_5m{%s}' % fleet,
+    // 0 gone, 1 well, 2 and 3 flapping.
+    local state = 'max by (%(c)s, instance, device, network) (%(connected)s + 2 * (%(disconnects)s >= bool %(threshold)d))' % {
+      c: c,
+      connected: s.nicConnected,
+      disconnects: s.nicDisconnects(config.flapWindow),
+      threshold: config.flapThreshold,
+    },
+    local states = {
+      '0': { text: 'GONE', color: 'red' },
+      '1': { text: 'ok', color: 'green' },
+      '2': { text: 'FLAP', color: 'orange' },
+      '3': { text: 'FLAP', color: 'orange' },
+    },
+
+    'fabricpulse-now.json': g.dashboard(
+      config,
+      'now',
+      'First ten seconds',
+      'What is wrong, worst first, and where. Start here.',
+      [g.variable(config, 'workload', 'Workload', 'fabricpulse_lane_state', fleet)],
+      [
+        g.row('Now', [
+          g.stat('NICs watched', 'NICs that the mesh knows of.', 'short', [
+            g.query('count(%s)' % s.nicConnected, instant=true),
+          ], [{ color: 'blue', value: 1 }]),
+          g.stat('NICs gone', 'NICs that reach none of their peers.', 'short', [
+            g.query(counted(s.nicConnected + ' == 0', s.nicConnected), instant=true),
+          ], bad),
+          g.stat('NICs flapping', 'NICs that lost the fabric %d times or more within %s.' % [config.flapThreshold, config.flapWindow], 'short', [
+            g.query(counted(flapping, s.nicConnected), instant=true),
+          ], bad),
+          g.stat('Networks with slow delay', 'Networks whose 99th percentile of one-way delay is above %g s.' % config.sloOwdSeconds, 'short', [
+            g.query(counted('max by (network) (%s) > %g' % [owd, config.sloOwdSeconds], owd), instant=true),
+          ], bad),
+          g.stat('Flows contended', 'Flows of jobs that are held up in a queue while their siblings are not.', 'short', [
+            g.query(counted(
+              'flow:fabricpulse_qp_owd_seconds:contention_score{%s} > %g' % [fleet, config.contentionScore],
+              'flow:fabricpulse_qp_owd_seconds:contention_score{%s}' % fleet
+            ), instant=true),
+          ], bad),
+          g.stat('Widest clock bound', 'The largest error bound of fleet time on any host.', 's', [
+            g.query('max(%s)' % s.clockBound, instant=true),
+          ], [{ color: 'green', value: 0 }, { color: 'red', value: config.clockBoundSeconds }]),
+        ]),
+        g.row('What and where', [
+          g.alerts(
+            'What is wrong, worst first',
+            'Alerts that fire, with the time since which they do. The name leads to the runbook.',
+            'sort_desc((time() - ALERTS_FOR_STATE{alertname=~"Fabric.+", %(fleet)s}) and ignoring (alertstate) ALERTS{alertstate="firing", alertname!="FabricWatchdog", %(fleet)s})' % { fleet: fleet },
+            config.runbookURLPattern
+          ),
+          g.matrix(
+            'Hosts with trouble by network',
+            'Only hosts with a NIC that is gone or flapping.',
+            'none',
+            g.query('max by (instance, network) (%(state)s) and on (instance) max by (instance) (%(state)s) != 1' % { state: state } +
+                    ' or max by (instance, network) (%(state)s) and on (instance) min by (instance) (%(state)s) == 0' % { state: state }),
+            'instance',
+            'network',
+            states=states
+          ) { width:: 12, height:: 8 },
+          g.stateTimeline(
+            'NICs that were not well',
+            'Green: connected. Orange: flapping. Red: gone. Only NICs that were not well within the time range.',
+            [g.query(
+              '%(state)s and on (%(c)s, instance, device) (min_over_time(%(connected)s[$__range] @ end()) == 0 or increase(%(disconnects)s[$__range] @ end()) > 0)' % {
+                state: state,
+                c: c,
+                connected: s.series('fabricpulse_nic_connected'),
+                disconnects: s.series('fabricpulse_nic_disconnects_total'),
+              },
+              '{{instance}} {{device}}'
+            )],
+            states
+          ) { width:: 12, height:: 8 },
+          g.matrix(
+            'Delay by network, worst hosts',
+            'What each host receives, 99th percentile of five minutes. A red column is a rail or leaf, a red row a host.',
+            's',
+            g.query('max by (instance, network) (%(owd)s) and on (instance) topk(10, max by (instance) (%(owd)s))' % { owd: owd }),
+            'instance',
+            'network',
+            [{ color: 'green', value: null }, { color: 'yellow', value: config.sloOwdSeconds / 5 }, { color: 'red', value: config.sloOwdSeconds }]
+          ) { width:: 12, height:: 8 },
+        ]),
+        g.row('Jobs', [
+          g.timeseries('Collective bandwidth, with what happened', 'Payload of one rank by duration, mean of the ranks.', 'Bps', [
+            g.query('workload:fabricpulse_collective_bandwidth_bytes_per_second:avg{%s, workload=~"$workload"}' % fleet, '{{workload}} {{collective}}'),
+          ]),
+          g.scatter(
+            'Flows: throughput against one-way delay',
+            'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',
+            g.query('flow:fabricpulse_qp_sent_bytes:rate1m{%s, workload=~"$workload"}' % fleet),
+            g.query('flow:fabricpulse_qp_owd_seconds:p50_1m{%s, workload=~"$workload"}' % fleet),
+            ['throughput', 'delay'],
+            ['Bps', 's']
+          ),
+        ]),
+      ]
+    ),
+  },
+}
