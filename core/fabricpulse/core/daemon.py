@@ -15,6 +15,7 @@ it in RestartPreventExitStatus), 1 for everything that a restart may mend.
 """
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -26,6 +27,9 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.threads import DaemonThreads
 
 log = get_logger(__name__)
+
+# Errors of the system that another try may not meet.
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EADDRINUSE, errno.EAGAIN, errno.ENOMEM, errno.EMFILE})
 
 ReloadHook = Callable[[], Awaitable[None]]
 
@@ -129,10 +133,19 @@ async def _run(main: Callable[[Lifetime], Awaitable[None]]) -> None:
         if not life._stop.is_set():
             raise
     except UserError as error:
-        if not life.has_started and not isinstance(error, TemporaryError):
+        if not life.has_started and not _may_pass(error):
             error.exit_code = ConfigError.exit_code
         raise
     notify_systemd("STOPPING=1")
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Whether what stopped the daemon may be gone when it is started again."""
+    while error is not None:
+        if isinstance(error, TemporaryError) or (isinstance(error, OSError) and error.errno in _PASSING):
+            return True
+        error = error.__cause__
+    return False
 
 
 def notify_systemd(state: str) -> None:

@@ -91,6 +91,7 @@ async def supervised(life: Lifetime) -> AsyncIterator[SupervisedTasks]:
     Leaving it cancels the tasks and waits until they have ended. Raises TaskFailedError when one of them ended or
     raised before; what the body raises passes unchanged.
     """
+    first: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
             tasks = SupervisedTasks(life, group)
@@ -99,7 +100,10 @@ async def supervised(life: Lifetime) -> AsyncIterator[SupervisedTasks]:
             finally:
                 tasks._stop()
     except BaseExceptionGroup as failures:
-        first = failures.exceptions[
-            0
-        ]  # the others are what it brought with it; each task's own is in the log
-        raise first from first.__cause__
+        # The others are what it brought with it; each task's own is in the log.
+        first = failures.exceptions[0]
+    if first is not None:
+        try:
+            raise first  # not in the handler, whose group would become its context
+        finally:
+            del first

@@ -1,5 +1,6 @@
 """The life of a daemon, in a process of its own: signals, readiness, memory."""
 
+import errno
 import os
 import signal
 import socket
@@ -11,6 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from fabricpulse.core.daemon import Lifetime, run_daemon
+from fabricpulse.core.errors import ConfigError, TemporaryError, UserError
 
 CHILD = Path(__file__).with_name("daemon_child.py")
 
@@ -60,7 +64,7 @@ def test_second_signal_does_not_wait() -> None:
 
 @pytest.mark.parametrize("when", ["resolve", "resolve-at-start"])
 def test_a_look_up_that_hangs_does_not_hold_up_the_end(when: str) -> None:
-    """A name server that does not answer blocks a thread; the daemon exits within a second all the same."""
+    """A name server that does not answer blocks a thread; the daemon exits all the same."""
     with daemon(when) as process:
         assert line(process) == "in the resolver"
         if when == "resolve":
@@ -150,3 +154,36 @@ def test_bare_daemon_is_small() -> None:
 
     resident_kib = int(next(row for row in status.splitlines() if row.startswith("VmRSS")).split()[1])
     assert resident_kib < 45 * 1024
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "code"),
+    [
+        (UserError("token_file cannot be read"), None, 2),
+        (TemporaryError("address in use"), None, 1),
+        (UserError("cannot write"), OSError(errno.ENOSPC, "full"), 1),
+        (UserError("cannot write"), OSError(errno.EACCES, "no"), 2),
+        (ConfigError("bad key"), None, 2),
+    ],
+)
+def test_exit_code_of_what_stops_the_start(error: UserError, cause: OSError | None, code: int) -> None:
+    """2 for what a person has to mend, which the units do not restart; 1 for what may have passed by then."""
+
+    async def main(_: Lifetime) -> None:
+        raise error from cause
+
+    with pytest.raises(UserError) as raised:
+        run_daemon(main)
+    assert raised.value.exit_code == code
+
+
+def test_exit_code_of_what_stops_it_later() -> None:
+    """Once it was ready, a restart may help."""
+
+    async def main(life: Lifetime) -> None:
+        life.ready()
+        raise UserError("the disk is gone")
+
+    with pytest.raises(UserError) as raised:
+        run_daemon(main)
+    assert raised.value.exit_code == 1

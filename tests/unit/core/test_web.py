@@ -2,11 +2,13 @@
 
 import asyncio
 import base64
+import gc
 import os
 import socket
 import ssl
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -513,3 +515,22 @@ def test_a_service_may_have_more_open_files_than_it_begins_with() -> None:
     )
     out = subprocess.run([sys.executable, "-I", "-c", child], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["True", "300"]
+
+
+async def test_a_stopped_server_is_gone() -> None:
+    """Nothing keeps it: what its handlers hold, native objects say, goes with it."""
+
+    class Held:
+        async def metrics(self, _: TextFormat) -> bytes:
+            return BODY
+
+    async def use() -> weakref.ref[Held]:
+        held = Held()
+        async with serving(source=held.metrics):  # no request: aiohttp caches the handlers of the last ones
+            pass
+        return weakref.ref(held)
+
+    watcher = await asyncio.create_task(use())
+    await asyncio.sleep(0)
+    gc.collect()
+    assert watcher() is None

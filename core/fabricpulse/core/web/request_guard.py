@@ -31,10 +31,10 @@ class RequestGuard:
         self.connections: Connections | None = None
         self._max_body = max_body
         self._limit = LogLimit(_INTERVAL_S)
-        self.protocol_logger = logging.getLogger(f"{__name__}.protocol")
+        # Not by getLogger, which would keep it, its filter and this server for ever.
+        self.protocol_logger = logging.Logger(f"{__name__}.protocol")
+        self.protocol_logger.parent = logging.getLogger(__name__)
         self.protocol_logger.setLevel(logging.DEBUG)  # aiohttp tells of what is no HTTP at all at this level
-        for old in list(self.protocol_logger.filters):
-            self.protocol_logger.removeFilter(old)
         self.protocol_logger.addFilter(self._of_aiohttp)
 
     @web.middleware
