@@ -16,10 +16,11 @@ function(config, matchers='') {
   nicConnected:: $.last('fabricpulse_nic_connected'),
   nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
   linkDowns(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_port_down_transitions_total'), window],
-  // Lanes times speed, of what the device can do.
+  // Lanes times speed, of what slot and device both can do, or the device where the slot does not say.
   pcieShare(more='')::
     local last(name) = $.last('fabricpulse_nic_pcie_link_' + name, more);
-    '%s / %s * %s / %s' % [last('width_lanes'), last('width_lanes_max'), last('transfers_per_second'), last('transfers_per_second_max')],
+    local best(name) = '(%s or %s)' % [last(name + '_attainable'), last(name + '_max')];
+    '%s / %s * %s / %s' % [last('width_lanes'), best('width_lanes'), last('transfers_per_second'), best('transfers_per_second')],
   clockSynchronized:: $.last('fabricpulse_clock_synchronized'),
   clockBound:: $.last('fabricpulse_clock_error_bound_seconds'),
   // A NIC that fails once fails all its lanes: what counts is how often a lane failed on average.
