@@ -51,6 +51,13 @@ class Gid:
         return not self.value.startswith(b"\xfe\x80\0\0\0\0\0\0")
 
     @property
+    def address_family(self) -> Literal["ipv4", "ipv6", "link_local"]:
+        """Of the address that the GID stands for; link_local: made from the MAC address, valid on one link."""
+        if self.is_ipv4:
+            return "ipv4"
+        return "link_local" if self.value.startswith(b"\xfe\x80") else "ipv6"
+
+    @property
     def roce_version(self) -> int:
         """1, 2, or 0 if the type does not tell."""
         if self.kind == "RoCE v2":

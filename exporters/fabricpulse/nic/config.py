@@ -4,7 +4,7 @@ import re
 
 from fabricpulse.core.config import Section
 from fabricpulse.nic.registry import registered
-from fabricpulse.nic.sections import DeviceSection, FlapSection, GidSection, NcclSection
+from fabricpulse.nic.sections import DeviceSection, ExpectedSection, FlapSection, GidSection, NcclSection
 
 
 class NicConfig(Section, frozen=True):
@@ -21,6 +21,7 @@ class NicConfig(Section, frozen=True):
     gid: GidSection = GidSection()
     nccl: NcclSection = NcclSection()
     flaps: FlapSection = FlapSection()
+    expected: ExpectedSection = ExpectedSection()
     stall_s: float = 2.0
     # Largest number of samples in one exposition.
     sample_cap: int = 20_000

@@ -82,6 +82,7 @@ class NicExporter:
             self._gid_changes,
             config.gid,
             config.nccl,
+            config.expected,
             config.raw_counters,
             config.networks,
         )

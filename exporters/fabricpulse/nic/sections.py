@@ -79,3 +79,20 @@ class FlapSection(Section, frozen=True):
             raise ValueError("event_log_max_bytes must be at least 65536")
         if not 0.001 <= self.holdoff_poll_s <= 1:
             raise ValueError("holdoff_poll_s must be between 0.001 and 1")
+
+
+class ExpectedSection(Section, frozen=True):
+    """What this host has when it is whole; 0: not checked.
+
+    ports : RDMA ports that are active (on a host without RDMA: links of PCI functions with a carrier). rate_gbit_s :
+    the least rate of each of them.
+    """
+
+    ports: int = 0
+    rate_gbit_s: float = 0.0
+
+    def validate(self) -> None:
+        if self.ports < 0 or self.rate_gbit_s < 0:
+            raise ValueError("expected.ports and expected.rate_gbit_s must not be negative")
+        if self.rate_gbit_s and not self.ports:
+            raise ValueError("expected.rate_gbit_s needs expected.ports: how many ports have it")

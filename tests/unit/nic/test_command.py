@@ -172,6 +172,8 @@ def test_an_unknown_collector_in_the_file(tree, tmp_path):
         ("nccl: {address_range: 10.0.0.1}", "has no prefix length"),
         ("nccl: {address_range: 'fd00::/8'}", "is not of address_family AF_INET"),
         ("stall_s: 0", "stall_s must be above 0"),
+        ("expected: {rate_gbit_s: 400}", "expected.rate_gbit_s needs expected.ports"),
+        ("expected: {ports: -1}", "must not be negative"),
         ("stall_s: .nan", "stall_s: nan is no number"),
         ("gid: {refresh_s: .inf}", "gid.refresh_s: inf is no number"),
         ("sample_cap: 0", "sample_cap must be at least 1"),

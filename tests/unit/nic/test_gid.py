@@ -97,6 +97,23 @@ def test_the_table_as_exported(tree, scrape):
     assert (third["gid_type"], third["gid_device"]) == ("RoCE v2", "eth0np0")
     assert got.get_one("fabricpulse_nic_nccl_gid_index", rdma_device="mlx5_0") == 3
     assert got.get_one("fabricpulse_nic_nccl_gid_index_consistent") == 1
+    (used,) = got.labels("fabricpulse_nic_nccl_gid_info", rdma_device="mlx5_0")
+    assert (used["index"], used["gid_type"], used["address_family"]) == ("3", "RoCE v2", "ipv4")
+
+
+def test_a_gid_that_is_not_what_it_should_be_shows(tree, scrape):
+    """A job that is told RoCE v1, or a port without an address: the odd one out by its labels."""
+    tree.mlx5_roce(0)
+    got = scrape(NicConfig(nccl=NcclSection(roce_version=1)))
+    assert got.labels("fabricpulse_nic_nccl_gid_info")[0]["gid_type"] == "IB/RoCE v1"
+    tree.gids("mlx5_0", {0: ("fe80:0000:0000:0000:ba3f:d2ff:fe00:1000", "IB/RoCE v1", "eth0np0")})
+    got = scrape(ALWAYS)
+    assert got.labels("fabricpulse_nic_nccl_gid_info")[0]["address_family"] == "link_local"
+    tree.mlx5_ib(9)
+    got = scrape(ALWAYS)
+    assert (
+        got.labels("fabricpulse_nic_nccl_gid_info", rdma_device="mlx5_9")[0]["address_family"] == "infiniband"
+    )
 
 
 def test_an_index_that_differs_is_told(tree, scrape):

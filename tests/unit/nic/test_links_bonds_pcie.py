@@ -7,7 +7,7 @@ import pytest
 
 from fabricpulse.nic.collectors.pcie import GpuPlace, nearest_gpus
 from fabricpulse.nic.config import NicConfig
-from fabricpulse.nic.sections import DeviceSection
+from fabricpulse.nic.sections import DeviceSection, ExpectedSection
 
 
 def test_an_admin_down_link_has_no_carrier_sample(tree, scrape):
@@ -99,6 +99,77 @@ def test_pcie_link_and_errors(tree, scrape):
     assert errors[("nonfatal", "CmpltTO")] == 1
     assert errors[("fatal", "DLP")] == 0
     assert not any("TOTAL" in kind for _, kind in errors)
+
+
+def test_what_slot_and_card_both_can(tree, scrape):
+    """A card in a slot of half its width cannot do better: that is no fault, and must be told from one."""
+    tree.mlx5_roce(0)
+    tree.mlx5_roce(1)
+    slot = tree.ib("mlx5_0").parents[1].resolve().parent
+    tree.write(slot / "max_link_speed", "16.0 GT/s PCIe")
+    tree.write(slot / "max_link_width", 32)
+    got = scrape()
+    link = "fabricpulse_nic_pcie_link"
+    assert got.get_one(f"{link}_transfers_per_second_attainable", device="eth0np0") == 16e9
+    assert got.get_one(f"{link}_width_lanes_attainable", device="eth0np0") == 16
+    # The slot tells nothing: unknown, not the card's own.
+    assert got.get_one(f"{link}_width_lanes_attainable", device="eth1np0") is None
+    assert got.get_one("fabricpulse_nic_device_read_failures", device="eth1np0", rdma_device="") == 0
+
+
+def test_a_nic_that_is_gone_from_the_bus(tree, scrape):
+    """Its series are gone; that it was there is told for as long as the exporter runs, and until it is back."""
+    tree.mlx5_roce(0)
+    tree.mlx5_roce(1)
+    (tree.ib("mlx5_1").parents[1] / "sriov_numvfs").write_text("0")
+    present = "fabricpulse_nic_present"
+    assert scrape().get_one(present, device="eth1np0") == 1
+    links = [tree.root / name for name in ("class/infiniband/mlx5_1", "class/net/eth1np0")]
+    targets = [link.readlink() for link in links]
+    for link in links:
+        link.unlink()
+    got = scrape()
+    assert got.get_one(present, device="eth1np0", pci_address="0000:20:00.0") == 0
+    assert got.get_one(present, device="eth0np0") == 1
+    for link, target in zip(links, targets, strict=True):
+        link.symlink_to(target)
+    assert scrape().get_one(present, device="eth1np0") == 1
+
+
+def test_a_virtual_function_that_goes_is_not_missed(tree, scrape):
+    tree.mlx5_roce(0)
+    tree.mlx5_roce(1)
+    (tree.ib("mlx5_1").parents[1] / "physfn").symlink_to(tree.ib("mlx5_0").parents[1])
+    scrape()
+    for name in ("class/infiniband/mlx5_1", "class/net/eth1np0"):
+        (tree.root / name).unlink()
+    assert {labels["device"] for labels in scrape().labels("fabricpulse_nic_present")} == {"eth0np0"}
+
+
+@pytest.mark.parametrize(
+    ("ports", "rate", "up"),
+    [(3, 400, 2), (3, 0, 2), (3, 800, 0), (1, 400.0, 2)],
+)
+def test_expected_ports(tree, scrape, ports, rate, up):
+    """Active ports at the expected rate or above; one that is down or gone is missing from the count."""
+    tree.mlx5_roce(0)
+    tree.mlx5_roce(1)
+    tree.mlx5_roce(8, up=False)
+    assert scrape().labels("fabricpulse_nic_expected_ports") == []
+    got = scrape(NicConfig(expected=ExpectedSection(ports=ports, rate_gbit_s=rate)))
+    assert got.get_one("fabricpulse_nic_expected_ports") == ports
+    assert got.get_one("fabricpulse_nic_expected_ports_up") == up
+    assert got.get_one("fabricpulse_nic_expected_port_rate_bytes_per_second") == (rate * 125e6 or None)
+
+
+def test_expected_links_of_a_host_without_rdma(tree, scrape):
+    for index in range(3):
+        tree.mlx5_roce(index)
+        (tree.root / f"class/infiniband/mlx5_{index}").unlink()
+    tree.write(tree.net("eth1np0") / "carrier", 0)
+    tree.write(tree.net("eth2np0") / "speed", 100_000)
+    got = scrape(NicConfig(expected=ExpectedSection(ports=3, rate_gbit_s=200)))
+    assert got.get_one("fabricpulse_nic_expected_ports_up") == 1
 
 
 def test_virtual_functions(tree, scrape):

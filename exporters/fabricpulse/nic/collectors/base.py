@@ -17,7 +17,7 @@ from fabricpulse.hostinfo.sources import HostSources
 from fabricpulse.hostinfo.sysfs import DescriptorBudget, ReadErrors
 from fabricpulse.nic.flap_service import FlapService
 from fabricpulse.nic.gid_changes import GidChanges
-from fabricpulse.nic.sections import GidSection, NcclSection
+from fabricpulse.nic.sections import ExpectedSection, GidSection, NcclSection
 
 # The target of a collector that is not per device.
 HOST = ""
@@ -65,6 +65,7 @@ class Environment:
     gid_changes: GidChanges
     gid: GidSection
     nccl: NcclSection
+    expected: ExpectedSection
     raw_counters: bool
     networks: Mapping[str, str]
 

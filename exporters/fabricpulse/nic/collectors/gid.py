@@ -46,6 +46,11 @@ NCCL_INDEX = gauge(
     "GID index that NCCL would use on this port: NCCL_IB_GID_INDEX, or its search by address family, range and RoCE "
     "version; absent if none fits.",
 )
+NCCL_GID_INFO = gauge(
+    "nccl_gid_info",
+    "Always 1; the GID that NCCL would use on this port: its type (RoCE v1 is not routed, and not marked by ECN), and its address family: ipv4, ipv6, link_local, or infiniband.",
+    (*PORT, "index", "gid_type", "address_family"),
+)
 NCCL_CONSISTENT = gauge(
     "nccl_gid_index_consistent",
     "1 if all active RoCE ports of this host have a GID for NCCL and at the same index, else 0; absent without RoCE.",
@@ -172,6 +177,10 @@ class GidCollector(Collector):
             lines.append((ROCE_V2_INDEX.name, f"{sample_prefix(ROCE_V2_INDEX, labels)}{v2}\n"))
         if index is not None:
             lines.append((NCCL_INDEX.name, f"{sample_prefix(NCCL_INDEX, labels)}{index}\n"))
+            chosen = table.entries[index]
+            family = "infiniband" if table.link_layer == "InfiniBand" else chosen.address_family
+            values = (*labels, str(index), chosen.kind, family)
+            lines.append((NCCL_GID_INFO.name, f"{sample_prefix(NCCL_GID_INFO, values)}1\n"))
         return lines
 
     def _compare(self, context: Context) -> None:

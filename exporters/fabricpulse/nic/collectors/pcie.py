@@ -10,11 +10,12 @@ from fabricpulse.core.metrics.exposition import sample_prefix
 from fabricpulse.hostinfo.sysfs import (
     CachedDirectory,
     DescriptorBudget,
+    ReadErrors,
     clean_text,
     parse_unsigned,
     read_once,
 )
-from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
+from fabricpulse.nic.collectors.base import HOST, Collector, Context, Environment, register
 from fabricpulse.nic.metric_spec import counter, gauge
 
 PCIE_SPEED = gauge(
@@ -32,6 +33,21 @@ PCIE_WIDTH = gauge(
 )
 PCIE_WIDTH_MAX = gauge(
     "pcie_link_width_lanes_max", "Lanes that the device has (max_link_width).", ("device", "pci_address")
+)
+PCIE_SPEED_ATTAINABLE = gauge(
+    "pcie_link_transfers_per_second_attainable",
+    "Transfers per second and lane that both the device and the slot can do: the smaller max_link_speed of the function and of the bridge above it; absent if one is unknown.",
+    ("device", "pci_address"),
+)
+PCIE_WIDTH_ATTAINABLE = gauge(
+    "pcie_link_width_lanes_attainable",
+    "Lanes that both the device and the slot have: the smaller max_link_width of the function and of the bridge above it; absent if one is unknown.",
+    ("device", "pci_address"),
+)
+PRESENT = gauge(
+    "present",
+    "1 if the physical PCI function of a NIC is there with its driver, 0 if it was since the exporter started and is no more.",
+    ("device", "pci_address"),
 )
 PCIE_AER = counter(
     "pcie_aer_errors",
@@ -62,6 +78,11 @@ _LINK = {
     "current_link_width": PCIE_WIDTH,
     "max_link_width": PCIE_WIDTH_MAX,
 }
+# A link that is down, or a function that has fallen off the bus.
+_NO_LINK = (b"255", b"63")
+_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+# Functions that are gone and still told of.
+GONE_MAX = 64
 _SPEED = re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) GT/s")
 # PCI classes of what computes: 3D controllers, VGA (AMD's older), display controllers, processing accelerators.
 _GPU_CLASSES = (b"0x0302", b"0x0300", b"0x0380", b"0x1200")
@@ -88,6 +109,7 @@ class _Function:
     directory: CachedDirectory
     prefixes: dict[str, str]
     aer: dict[tuple[str, str], str]
+    is_physical: bool = True
     place: tuple[tuple[str, str], ...] = ()
     place_key: object = None
 
@@ -137,6 +159,7 @@ class PcieCollector(Collector):
         self._functions: dict[str, _Function] = {}
         self._gpus: tuple[GpuPlace, ...] = ()
         self._gpus_identity: tuple[int, int, frozenset[str]] | None = None
+        self._gone: dict[str, str] = {}
 
     def targets(self, context: Context) -> Sequence[str]:
         wanted: dict[str, tuple[str, str]] = {}
@@ -150,16 +173,25 @@ class PcieCollector(Collector):
             if wanted.get(address) != (function.device, function.path):
                 function.directory.close()
                 del self._functions[address]
+                if address not in wanted and function.is_physical:
+                    self._gone[address] = function.device
         for address, (name, path) in wanted.items():
             if address not in self._functions:
                 names = frozenset({*_AER, *_LINK, "numa_node", "sriov_numvfs"})
                 directory = CachedDirectory(path, name, self._budget, names)
                 prefixes = {file: sample_prefix(spec, (name, address)) for file, spec in _LINK.items()}
                 self._functions[address] = _Function(name, address, path, directory, prefixes, {})
+        for address in self._gone.keys() & wanted.keys():
+            del self._gone[address]
+        for address in list(self._gone)[:-GONE_MAX]:
+            del self._gone[address]
         self._find_gpus(context)
-        return list(self._functions)
+        return [*self._functions, HOST]
 
     def collect(self, target: str, context: Context) -> None:
+        if target == HOST:
+            self._presence(context)
+            return
         function = self._functions[target]
         if not function.directory.refresh(context.errors):
             return
@@ -174,16 +206,12 @@ class PcieCollector(Collector):
     def _link(self, function: _Function, context: Context) -> None:
         for file, spec in _LINK.items():
             raw = function.directory.read(file, context.now, context.errors)
-            # 255 is a link that is down or a function that has fallen off the bus; "Unknown" is a virtual function.
-            if raw is None or raw in (b"255", b"63") or raw.startswith(b"Unknown"):
+            # "Unknown" is a virtual function.
+            if raw is None or raw in _NO_LINK or raw.startswith(b"Unknown"):
                 continue
-            if file.endswith("_speed"):
-                match = _SPEED.match(raw)
-                text = f"{float(match.group(1)) * 1e9:.0f}" if match else ""
-            else:
-                text = raw.decode("ascii") if raw.isdigit() and len(raw) < 4 else ""
-            if text:
-                context.sink.line(spec.name, f"{function.prefixes[file]}{text}\n")
+            value = _link_value(file, raw)
+            if value is not None:
+                context.sink.line(spec.name, f"{function.prefixes[file]}{value}\n")
             else:
                 reason = "unparsable" if raw else "empty"
                 context.errors.add(function.device, f"{function.path}/{file}", reason)
@@ -208,6 +236,13 @@ class PcieCollector(Collector):
                 text = function.aer[key] = sample_prefix(PCIE_AER, (function.device, function.address, *key))
             context.sink.line(PCIE_AER.name, f"{text}{count.decode('ascii')}\n")
 
+    def _presence(self, context: Context) -> None:
+        # Virtual functions come and go on purpose.
+        present = {f.address: f.device for f in self._functions.values() if f.is_physical}
+        for devices, value in ((present, 1), (self._gone, 0)):
+            for address, device in devices.items():
+                context.sink.add(PRESENT, (device, address), value)
+
     def _virtual_functions(self, function: _Function, context: Context) -> None:
         count = parse_unsigned(function.directory.read("sriov_numvfs", context.now, context.errors) or b"")
         if count is not None:
@@ -221,14 +256,33 @@ class PcieCollector(Collector):
             gpus, path = nearest_gpus(os.path.realpath(function.path), numa, self._gpus)
             affinity = (function.device, function.address, str(numa), ",".join(gpus), path)
             physical = _basename_of_link(f"{function.path}/physfn")
+            function.is_physical = not physical
             kind = (function.device, function.address, "virtual" if physical else "physical", physical)
             function.place = tuple(
                 (spec.name, f"{sample_prefix(spec, values)}1\n")
                 for spec, values in ((AFFINITY, affinity), (FUNCTION, kind))
-            )
+            ) + self._attainable(function, context)
             function.place_key = key
         for family, line in function.place:
             context.sink.line(family, line)
+
+    def _attainable(self, function: _Function, context: Context) -> tuple[tuple[str, str], ...]:
+        """What the link could do: as much as the function and the bridge above it, which is its slot, both can."""
+        slot = os.path.dirname(os.path.realpath(function.path))
+        if not _ADDRESS.fullmatch(os.path.basename(slot)):
+            return ()
+        lines = []
+        for file, spec in (
+            ("max_link_speed", PCIE_SPEED_ATTAINABLE),
+            ("max_link_width", PCIE_WIDTH_ATTAINABLE),
+        ):
+            card = _link_value(file, function.directory.read(file, context.now, context.errors))
+            # Not an error of the NIC: a bridge of a virtual machine has no such file, or another text in it.
+            ours = _link_value(file, read_once(f"{slot}/{file}", function.device, ReadErrors()))
+            if card is not None and ours is not None:
+                start = sample_prefix(spec, (function.device, function.address))
+                lines.append((spec.name, f"{start}{min(card, ours)}\n"))
+        return tuple(lines)
 
     def _find_gpus(self, context: Context) -> None:
         folder = f"{self._sysfs}/bus/pci/devices"
@@ -270,3 +324,13 @@ def _basename_of_link(path: str) -> str:
         return os.readlink(path).rpartition("/")[2]
     except OSError:
         return ""
+
+
+def _link_value(file: str, raw: bytes | None) -> int | None:
+    """Transfers per second of a speed file, lanes of a width file; None if it has no such value."""
+    if raw is None or raw in _NO_LINK:
+        return None
+    if file.endswith("_speed"):
+        match = _SPEED.match(raw)
+        return round(float(match.group(1)) * 1e9) if match else None
+    return int(raw) if raw.isdigit() and len(raw) < 4 else None
