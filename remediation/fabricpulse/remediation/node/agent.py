@@ -22,9 +22,10 @@ from fabricpulse.core.waiting import wait_at_most
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.remediation import failpoints, metrics
-from fabricpulse.remediation.node.config import NodeConfig
+from fabricpulse.remediation.node.config import NodeConfig, users_of
 from fabricpulse.remediation.node.epoch_fence import EpochFence
 from fabricpulse.remediation.node.journal import NodeJournal
+from fabricpulse.remediation.node.limits import LocalLimits
 from fabricpulse.remediation.node.mesh import MeshNics, scrape_mesh
 from fabricpulse.remediation.node.observation import LinkObserver, ProbeObserver
 from fabricpulse.remediation.node.plugins import CALL_RESULTS, Plugins
@@ -55,7 +56,9 @@ class NodeAgent:
         self._config = config
         self._life = life
         self._journal = NodeJournal(Path(config.journal))
-        self._plugins = Plugins(plugin_dir(), config.call_timeout_s, config.verify_timeout_s)
+        self._plugins = Plugins(
+            plugin_dir(), config.call_timeout_s, config.verify_timeout_s, users_of(config.job_users)
+        )
         self._desired = self._journal.desired()
         self._fence = EpochFence(self._journal.epoch(), time.time)
         self._epoch = self._fence.epoch
@@ -69,6 +72,7 @@ class NodeAgent:
         self._dry_runs: dict[str, DesiredNic] = {}
         self._mesh = MeshNics()
         self._links = LinkObserver()
+        self._limits = LocalLimits(config)
         self._probes = ProbeObserver()
         self._warned: set[str] = set()
         self._watching: dict[str, asyncio.Task[None]] = {}
@@ -100,7 +104,6 @@ class NodeAgent:
             )
             await server.start()
             resources.push_async_callback(server.stop)
-            resources.callback(self._plugins.close)
             async with supervised(self._life) as tasks:
                 self._tasks = tasks
                 tasks.start("fetch", self._fetch_forever())
@@ -232,6 +235,9 @@ class NodeAgent:
             return ""
         if self._config.pause_file and Path(self._config.pause_file).exists():
             return f"paused on this host by {self._config.pause_file}"
+        refusal = self._limits.refusal(nic, self._desired, self._survey.devices(), time.monotonic())
+        if refusal:
+            return refusal
         process = self._survey.last_nic_of(nic.device)
         return f"pid {process} would have no usable NIC left" if process else ""
 
@@ -246,6 +252,8 @@ class NodeAgent:
     async def _carry_out(self, nic: DesiredNic) -> Result:
         if (refusal := self._refusal(nic)) and self._survey.divergent_processes(nic):
             return Result(nic.op_id, "refused", 0, refusal)
+        if nic.desired == "avoid":
+            self._limits.took(time.monotonic())
         result = await asyncio.to_thread(self._plugins.apply, nic)
         if result.outcome == "applied" and nic.desired == "avoid" and result.processes:
             if (watching := self._watching.pop(nic.device, None)) is not None:

@@ -1,11 +1,14 @@
 """Configuration of the node agent."""
 
+import pwd
 import socket
+from collections.abc import Iterable
 from typing import Annotated
 
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
+from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url, check_url
 from fabricpulse.remediation.credentials import check_credentials
@@ -18,10 +21,13 @@ class NodeConfig(Section, frozen=True):
     journal : SQLite file of the desired state. http_client : TLS, password or token that the receiver asks for.
     mesh_url : /metrics of this host's mesh exporter; with it the receiver learns whether probes get through before a
     NIC goes back into service. mesh_client : TLS or password that the mesh exporter asks for. pause_file : while this
-    file exists, no NIC of this host is taken out; empty: not looked at. scan_interval_s : how often the agent looks for
-    new processes. report_interval_s : between two reports to the receiver. call_timeout_s : for one answer of a
-    process. verify_timeout_s : until the processes must show the desired state. traffic_timeout_s : how long the jobs'
-    other lanes are watched after a NIC was taken out.
+    file exists, no NIC of this host is taken out; empty: not looked at. job_users : users (names or numbers) whose
+    processes are jobs, root's always are; empty: every user's. Where others log in, it keeps their sockets from
+    refusing actions. devices : NICs that may be taken out; empty: any. min_fraction_in_service : of this host's NICs;
+    one of two or more may always leave. max_failovers : within `failovers_window_s`, whatever the receiver says.
+    scan_interval_s : how often the agent looks for new processes. report_interval_s : between two reports to the
+    receiver. call_timeout_s : for one answer of a process. verify_timeout_s : until the processes must show the
+    desired state. traffic_timeout_s : how long the jobs' other lanes are watched after a NIC was taken out.
     """
 
     receiver: str = "http://localhost:9615"
@@ -31,6 +37,11 @@ class NodeConfig(Section, frozen=True):
     mesh_url: str = ""
     mesh_client: HttpClientConfig = HttpClientConfig(timeout_s=2)
     pause_file: str = ""
+    job_users: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    min_fraction_in_service: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    max_failovers: Annotated[int, Meta(ge=1)] = 6
+    failovers_window_s: Annotated[float, Meta(gt=0)] = 600
     scan_interval_s: Annotated[float, Meta(ge=0.05, le=60)] = 0.5
     report_interval_s: Annotated[float, Meta(ge=0.2, le=60)] = 2
     call_timeout_s: Annotated[float, Meta(ge=0.1, le=30)] = 2
@@ -48,3 +59,14 @@ class NodeConfig(Section, frozen=True):
     def host_name(self) -> str:
         """The host's name in the fleet."""
         return self.host or socket.gethostname()
+
+
+def users_of(names: Iterable[str]) -> frozenset[int]:
+    """User ids of names or numbers. Raises ConfigError for a user that does not exist."""
+    found = set()
+    for name in names:
+        try:
+            found.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
+        except KeyError as error:
+            raise ConfigError(f"job_users: there is no user {name!r}") from error
+    return frozenset(found)

@@ -1,30 +1,25 @@
 """Control sockets of the plugin in the processes of this host. Blocking; the agent calls it off its loop."""
 
-import os
-import stat
 import time
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from fabricpulse.plugin_ipc.control import ControlClient, ControlError
-from fabricpulse.plugin_ipc.process import is_gone
 from fabricpulse.remediation import failpoints
+from fabricpulse.remediation.node.control_calls import Answer, Failure, call_all
+from fabricpulse.remediation.node.sockets import ControlSockets, Identity
 from fabricpulse.remediation.node.survey import Survey, nics_of
 from fabricpulse.remediation.protocol import DesiredNic, Result
 
 _POLL_S = 0.02
-_AT_ONCE = 16
 # Without its connections: those of a large job do not fit into one message.
 _STATUS = {"op": "status", "connections": False}
 
 
 @dataclass
 class _Answers:
-    """What the processes said to one operation, by process."""
+    """Answers of the processes to one operation, by process."""
 
     followed: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
@@ -34,36 +29,27 @@ class _Answers:
 class Plugins:
     """All plugin processes below one directory. One thread at a time."""
 
-    def __init__(self, directory: Path, call_timeout_s: float, verify_timeout_s: float) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        call_timeout_s: float,
+        verify_timeout_s: float,
+        users: frozenset[int] = frozenset(),
+    ) -> None:
+        """users : whose processes count; empty for everybody's."""
         self._directory = directory
-        self._call_timeout_s = call_timeout_s
         self._verify_timeout_s = verify_timeout_s
-        # A process that hangs must not hold up the others of its host.
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="control")
+        self._sockets = ControlSockets(directory, call_timeout_s, users)
         self.calls: Counter[str] = Counter()
 
-    def close(self) -> None:
-        """Ends the threads."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def present(self) -> dict[str, tuple[int, int]]:
-        """Control sockets that are there now: name -> what tells one process from the next with the same pid.
-
-        Anything else under that name - a file, a link that somebody has put there - is passed over.
-        """
-        found = {}
-        for path in sorted(self._directory.glob("*.sock")):
-            try:
-                status = os.lstat(path)
-            except OSError:
-                continue
-            if stat.S_ISSOCK(status.st_mode):
-                found[path.stem] = (status.st_ino, status.st_ctime_ns)
-        return found
+    def present(self) -> dict[str, Identity]:
+        """See ControlSockets.present."""
+        return self._sockets.present()
 
     def survey(self) -> Survey:
-        """Asks every process for its state; one that does not answer is left out: its socket outlives a killed one."""
-        answers = self._ask_all(self.present(), _STATUS)
+        """Asks the processes for their state; one that does not answer is left out, and asked again later."""
+        self._sockets.present()
+        answers = self._ask(self._sockets.due(), _STATUS)
         return Survey({name: answer for name, answer in answers.items() if isinstance(answer, dict)})
 
     def apply(self, nic: DesiredNic, names: Iterable[str] | None = None) -> Result:
@@ -73,33 +59,33 @@ class Plugins:
         either, and it is asked again when it answers again.
         """
         failpoints.reach("agent.before_apply")
-        answers = self._order(nic, self.present() if names is None else list(names))
+        answers = self._order(nic, list(self.present()) if names is None else list(names))
         failpoints.reach("agent.after_apply")
         if answers.refused:
             name, reason = next(iter(answers.refused.items()))
             return Result(nic.op_id, "refused", len(answers.followed), f"pid {name}: {reason}"[:500])
         missing = self._wait_until_shown(answers.followed, nic)
         shown = len(answers.followed) - len(missing)
+        silent = "; ".join(f"pid {name}: {reason}" for name, reason in answers.silent.items())
         if missing or (answers.silent and not shown):
-            reason = (
-                f"not shown within {self._verify_timeout_s:g} s by pid {', '.join(missing)}; "
-                if missing
-                else ""
-            )
-            reason += "; ".join(answers.silent.values())
-            return Result(nic.op_id, "failed", shown, reason[:500])
-        message = f"no answer: {'; '.join(answers.silent.values())}"[:500] if answers.silent else ""
+            pids = ", ".join(missing)
+            late = f"not shown within {self._verify_timeout_s:g} s by pid {pids}; " if missing else ""
+            return Result(nic.op_id, "failed", shown, (late + silent)[:500])
+        message = f"no answer: {silent}"[:500] if answers.silent else ""
         return Result(nic.op_id, "applied", shown, message)
 
-    def _order(self, nic: DesiredNic, names: Iterable[str]) -> _Answers:
+    def _order(self, nic: DesiredNic, names: list[str]) -> _Answers:
         op = "nic.avoid" if nic.desired == "avoid" else "nic.restore"
         request = {"op": op, "op_id": nic.op_id, "generation": nic.generation, "device": nic.device}
         answers = _Answers()
-        for name, answer in self._ask_all(names, request).items():
-            if isinstance(answer, ControlError):
-                if not self._is_gone(name):
+        asked = self._sockets.answering(names)
+        hanging = set(names) - set(asked)
+        answers.silent = dict.fromkeys(sorted(hanging), "has not answered before")
+        for name, answer in self._ask(asked, request).items():
+            if isinstance(answer, Failure):
+                if answer.kind != "gone":
                     self.calls["error"] += 1
-                    answers.silent[name] = str(answer)
+                    answers.silent[name] = answer.reason
                 continue
             if answer.get("ok") is True:
                 self.calls["duplicate" if answer.get("result") == "duplicate" else "applied"] += 1
@@ -113,7 +99,7 @@ class Plugins:
                 # A newer decision has reached this process; what counts is what it shows.
                 answers.followed.append(name)
             elif code == "busy":
-                answers.silent[name] = f"pid {name}: busy"
+                answers.silent[name] = "busy"
             elif code != "unknown_device":
                 answers.refused[name] = str(problem.get("message", code))
         return answers
@@ -123,11 +109,10 @@ class Plugins:
         wanted = nic.desired == "avoid"
         missing = list(names)
         while True:
-            answers = self._ask_all(missing, _STATUS)
             still = []
-            for name, answer in answers.items():
-                if isinstance(answer, ControlError):
-                    if not self._is_gone(name):
+            for name, answer in self._ask(missing, _STATUS).items():
+                if isinstance(answer, Failure):
+                    if answer.kind != "gone":
                         still.append(name)
                     continue
                 seen = nics_of(answer).get(nic.device)
@@ -138,36 +123,10 @@ class Plugins:
                 return missing
             time.sleep(_POLL_S)
 
-    def _ask_all(
-        self, names: Iterable[str], message: dict[str, Any]
-    ) -> dict[str, dict[str, Any] | ControlError]:
-        names = list(names)
-        if len(names) == 1:
-            return {names[0]: self._call(names[0], message)}
-        return dict(zip(names, self._pool.map(lambda name: self._call(name, message), names), strict=True))
-
-    def _call(self, name: str, message: dict[str, Any]) -> dict[str, Any] | ControlError:
-        path = self._directory / f"{name}.sock"
-        try:
-            owner = os.lstat(path).st_uid
-            with ControlClient(path, self._call_timeout_s) as client:
-                # The owner of the socket, or root: anybody else has squatted the name.
-                if client.peer_uid not in (owner, 0):
-                    return ControlError(f"pid {name}: served by uid {client.peer_uid}, owned by uid {owner}")
-                return client.call(message)
-        except OSError as error:
-            return ControlError(f"pid {name}: {error.strerror or error}")
-        except ControlError as error:
-            return ControlError(f"pid {name}: {str(error).removeprefix(f'{path}: ')}")
-
-    def _is_gone(self, name: str) -> bool:
-        """True when nobody can be behind the socket any more."""
-        path = self._directory / f"{name}.sock"
-        try:
-            with ControlClient(path, 0.2):
-                return False
-        except ControlError:
-            return not path.exists() or is_gone(path)
+    def _ask(self, names: Iterable[str], message: dict[str, object]) -> dict[str, Answer]:
+        answers = call_all(self._directory, names, message, self._sockets.timeout_s)
+        self._sockets.note(answers)
+        return answers
 
 
 CALL_RESULTS = (

@@ -1,0 +1,110 @@
+"""Which control sockets of the plugin directory are asked, and for how long they are waited for.
+
+Everybody may create sockets there. Sockets of users who run no jobs are passed over, so are more than a bound of one
+user's; and one that did not answer is left out of orders and asked again later and for a short time only: two hundred
+hanging sockets must not delay an action on the processes that answer.
+"""
+
+import os
+import stat
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from fabricpulse.core.log import get_logger
+from fabricpulse.remediation.node.control_calls import Answer, Failure
+
+log = get_logger(__name__)
+
+MAX_OF_USER = 128
+MAX_SOCKETS = 512
+# For a socket that has not answered before, or not the last time.
+SHORT_TIMEOUT_S = 0.5
+_FIRST_RETRY_S = 1.0
+_LAST_RETRY_S = 10.0
+
+# Tells one process from the next with the same pid: inode and change time of its socket.
+Identity = tuple[int, int]
+
+
+class ControlSockets:
+    """The sockets of one directory, and what is known of them."""
+
+    def __init__(
+        self,
+        directory: Path,
+        timeout_s: float,
+        users: frozenset[int] = frozenset(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """users : whose sockets count, root's always; empty for everybody's. timeout_s : for one that answers."""
+        self._directory = directory
+        self._timeout_s = timeout_s
+        self._users = users
+        self._clock = clock
+        self._answered: set[Identity] = set()
+        self._retry: dict[Identity, tuple[float, float]] = {}
+        self._present: dict[str, Identity] = {}
+        self._limited = False
+
+    def present(self) -> dict[str, Identity]:
+        """Sockets that are there now. Files and links with the name of one are passed over."""
+        found: list[tuple[int, str, int, Identity]] = []
+        for path in self._directory.glob("*.sock"):
+            try:
+                status = os.lstat(path)
+            except OSError:
+                continue
+            if stat.S_ISSOCK(status.st_mode) and (not self._users or status.st_uid in {0, *self._users}):
+                identity = (status.st_ino, status.st_ctime_ns)
+                found.append((status.st_ctime_ns, path.stem, status.st_uid, identity))
+        # The oldest first: a flood of new ones does not push out the jobs that run.
+        of_user: Counter[int] = Counter()
+        kept: dict[str, Identity] = {}
+        for _, name, uid, identity in sorted(found):
+            of_user[uid] += 1
+            if of_user[uid] <= MAX_OF_USER and len(kept) < MAX_SOCKETS:
+                kept[name] = identity
+        if len(kept) < len(found) and not self._limited:
+            log.warning("more control sockets than are asked", sockets=len(found), asked=len(kept))
+        self._limited = len(kept) < len(found)
+        known = set(kept.values())
+        self._answered &= known
+        self._retry = {identity: retry for identity, retry in self._retry.items() if identity in known}
+        self._present = kept
+        return dict(kept)
+
+    def due(self) -> list[str]:
+        """Names to ask now: those that answer, and the others when their time has come."""
+        now = self._clock()
+        return [
+            name
+            for name, identity in self._present.items()
+            if self._retry.get(identity, (0.0, 0.0))[0] <= now
+        ]
+
+    def answering(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that are not known to hang."""
+        return [name for name in names if self._present.get(name) not in self._retry]
+
+    def timeout_s(self, name: str) -> float:
+        """How long to wait for an answer."""
+        answered = self._present.get(name) in self._answered
+        return self._timeout_s if answered else min(SHORT_TIMEOUT_S, self._timeout_s)
+
+    def note(self, answers: dict[str, Answer]) -> None:
+        """Remembers who has answered."""
+        now = self._clock()
+        for name, answer in answers.items():
+            identity = self._present.get(name)
+            if identity is None:
+                continue
+            if isinstance(answer, Failure):
+                _, before = self._retry.get(identity, (0.0, _FIRST_RETRY_S / 2))
+                wait = min(_LAST_RETRY_S, before * 2)
+                self._retry[identity] = (now + wait, wait)
+                self._answered.discard(identity)
+            else:
+                self._retry.pop(identity, None)
+                self._answered.add(identity)
