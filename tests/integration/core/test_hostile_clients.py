@@ -4,10 +4,13 @@ import asyncio
 import errno
 import io
 import logging
+import os
 import resource
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -250,3 +253,56 @@ async def test_out_of_descriptors(caplog: pytest.LogCaptureFixture) -> None:
     assert server.connections.exhausted == 2
     assert server.connections.closed["no_descriptors"] == 2
     assert len([r for r in caplog.records if r.levelno >= logging.ERROR]) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://HOST"}, 200),
+        ({"Origin": "http://HOST", "Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Origin": "http://HOST.evil.example"}, 403),
+    ],
+)
+async def test_pages_of_other_sites_change_nothing(headers: dict[str, str], status: int) -> None:
+    """A browser would send the operator's password along; programs name no origin, and reading is nobody's harm."""
+    async with serving() as server, aiohttp.ClientSession() as session:
+        host, port = server.addresses[0]
+        sent = {name: value.replace("HOST", f"{host}:{port}") for name, value in headers.items()}
+        async with session.post(f"http://{host}:{port}/api/v1/pause", data=b"{}", headers=sent) as response:
+            assert response.status == status
+        async with session.get(f"http://{host}:{port}/metrics", headers=sent) as response:
+            assert response.status == 200
+
+
+@pytest.mark.parametrize("files", [256, 1_024])
+async def test_a_daemon_that_may_not_have_more_files(files: int, tmp_path: Path) -> None:
+    """Under a hard limit of open files: a real daemon answers among 3,200 connections, and its log stays short."""
+    command = [sys.executable, "-Im", "fabricpulse.core.cli", "clocksync", "coordinator"]
+    process = await asyncio.create_subprocess_exec(
+        *["prlimit", f"--nofile={files}:{files}", *command, "--web.listen-address=127.0.0.1:0"],
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"FABRICPULSE_RUN_DIR": str(tmp_path)},
+    )
+    assert process.stderr is not None
+    try:
+        while b"event=listening" not in (line := await asyncio.wait_for(process.stderr.readline(), 60)):
+            assert line, "it has ended"
+        port = int(line.partition(b"address=127.0.0.1:")[2].split()[0])
+        async with hostile_clients(("127.0.0.1", port), path="/api/v1/clocksync/step"):
+            for _ in range(10):
+                async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session:
+                    async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
+                        assert response.status == 200
+                        text = await response.text()
+                    async with session.get(f"http://127.0.0.1:{port}/-/ready") as response:
+                        assert response.status == 200
+        assert 'fabricpulse_http_connections_closed_total{reason="' in text
+    finally:
+        process.terminate()
+        _, rest = await process.communicate()
+    assert process.returncode == 0
+    assert rest.count(b"\n") < 10, rest

@@ -43,7 +43,7 @@ class RequestGuard:
         if self.connections is not None:
             self.connections.begin(request)
         try:
-            response = await handler(request)
+            response = _cross_site(request) or await handler(request)
         except web.HTTPException as raised:
             self._count(request, raised)
             raise
@@ -117,6 +117,21 @@ class RequestGuard:
                 )
             return False
         return record.levelno >= logging.INFO and self._limit.allows(f"aiohttp {type(error).__name__}")
+
+
+def _cross_site(request: web.Request) -> web.Response | None:
+    """403 for a request that changes something and that a page of another site has made a browser send.
+
+    The browser adds the user's password or certificate by itself. It names the page's origin, which programs do not.
+    """
+    if request.method in ("GET", "HEAD", "OPTIONS"):
+        return None
+    origin = request.headers.get("Origin")
+    own = request.headers.get("Host", "")
+    same = origin is None or origin.partition("://")[2].lower() == own.lower()
+    if same and request.headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none"):
+        return None
+    return web.Response(status=403, text="requests from pages of other sites change nothing here\n")
 
 
 def query_int(request: web.Request, name: str, default: int, minimum: int, maximum: int) -> int:
