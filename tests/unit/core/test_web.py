@@ -19,6 +19,7 @@ import aiohttp
 import bcrypt
 import pytest
 import trustme
+from aiohttp import web
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from tests.unit.core.test_exposition import filled
 
@@ -29,6 +30,7 @@ from fabricpulse.core.web.listeners import parse_address
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.server import MetricsSource, WebServer
 from fabricpulse.core.web.server_metrics import component_of
+from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.core.web.toolkit import WebConfig
 
 BODY = b"fabricpulse_x 1\n"
@@ -424,6 +426,41 @@ async def test_basic_authentication(tmp_path: Path) -> None:
         path.write_text(path.read_text().replace(path.read_text().split("'")[1], hash_of("changed")))
         assert await get("prom", "secret") == 401
         assert await get("prom", "changed") == 200
+
+
+async def test_passwords_and_a_token_of_the_daemon(tmp_path: Path) -> None:
+    """Where the daemon asks for its token, no password is asked for as well: a request shows one of them."""
+    path, token_file = tmp_path / "web.yml", tmp_path / "token"
+    path.write_text(f"basic_auth_users: {{prom: '{hash_of('secret')}'}}\n")
+    token_file.write_text("t0ken")
+    token = TokenFile(str(token_file))
+
+    async def api(request: web.Request) -> web.Response:
+        shown = token.accepts(request.headers.get("Authorization", ""))
+        return web.Response(status=200 if shown else 401)
+
+    options = replace(LOCAL, config=path)
+    server = WebServer(
+        "test", Lifetime(), metrics, options, own_authentication=lambda r: r.match_info.handler == api
+    )
+    server.router.add_post("/api", api)
+    await server.start()
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{server.addresses[0][1]}") as session:
+
+            async def ask(method: str, target: str, header: str) -> int:
+                async with session.request(method, target, headers={"Authorization": header}) as response:
+                    return response.status
+
+            password = basic("prom", "secret")
+            assert await ask("POST", "/api", "Bearer t0ken") == 200
+            assert await ask("POST", "/api", password) == 401
+            assert await ask("GET", "/metrics", password) == 200
+            assert await ask("GET", "/metrics", "Bearer t0ken") == 401
+            assert await ask("POST", "/api/", "Bearer t0ken") == 401
+            assert await ask("GET", "/%61pi", "") == 401
+    finally:
+        await server.stop()
 
 
 async def test_bad_change_keeps_the_old_settings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

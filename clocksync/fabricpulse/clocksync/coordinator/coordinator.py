@@ -96,6 +96,9 @@ class Coordinator:
             self._metrics,
             options.web,
             landing_links=[("/api/v1/membership", "Membership"), ("/api/v1/clocksync/status", "Status")],
+            own_authentication=lambda request: (
+                bool(self._token.token) and request.match_info.handler == self._step
+            ),
         )
         router = self.server.router
         router.add_post(ROUND_PATH, self._step)

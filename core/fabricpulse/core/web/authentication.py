@@ -4,6 +4,7 @@ import base64
 import binascii
 import ipaddress
 import time
+from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -12,9 +13,16 @@ from fabricpulse.core.web.passwords import PasswordChecker, TooManyChecksError
 from fabricpulse.core.web.toolkit import WebConfig
 from fabricpulse.core.web.toolkit_file import RateLimit, TlsServerConfig
 
+# Whether a daemon authenticates a request itself, by bearer token say.
+OwnAuthentication = Callable[[web.Request], bool]
 
-def authentication_middleware(config: WebConfig) -> Middleware:
-    """Limits the rate of requests, checks the client certificate's names, asks for a password: as the file says."""
+
+def authentication_middleware(config: WebConfig, own: OwnAuthentication) -> Middleware:
+    """Limits the rate of requests, checks the client certificate's names, asks for a password: as the file says.
+
+    own : no password is asked for where it is true. A request has one Authorization header: without this, a daemon with
+    passwords and a token would refuse everybody.
+    """
     checker = PasswordChecker()
     bucket = TokenBucket(time.monotonic())
 
@@ -28,7 +36,7 @@ def authentication_middleware(config: WebConfig) -> Middleware:
         if tls is not None and tls.client_allowed_sans and not _has_allowed_name(request, tls):
             return web.Response(status=403, text="client certificate is not on the list\n")
         users = content.basic_auth_users
-        if not users:
+        if not users or own(request):
             return await handler(request)
         credentials = basic_credentials(request.headers.get("Authorization"))
         if credentials is None:

@@ -20,7 +20,7 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.formats import TextFormat, accepts_gzip, negotiate
 from fabricpulse.core.metrics.process import process_metrics
-from fabricpulse.core.web.authentication import authentication_middleware
+from fabricpulse.core.web.authentication import OwnAuthentication, authentication_middleware
 from fabricpulse.core.web.connections import Connections
 from fabricpulse.core.web.limits import Limits, connections_for, raise_file_limit
 from fabricpulse.core.web.listeners import bind, own_address, reached_at, systemd_sockets
@@ -48,8 +48,9 @@ class WebServer:
     name : of the command ("fabricpulse mesh"), for the landing page and the label `component`. metrics : called on each
     scrape. `router` may be extended before `start`; `landing_links` are (path, text) pairs for the landing page.
     not_ready : says why a daemon that has started is not ready all the same, "" if it is. limits : those of
-    connections; made from the limit of open files otherwise. After `start` addresses says where it listens, and tls
-    whether by HTTPS.
+    connections; made from the limit of open files otherwise. own_authentication : whether the daemon authenticates a
+    request itself (its route is known), so that no password of the web file is asked for. After `start` addresses says
+    where it listens, and tls whether by HTTPS.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class WebServer:
         max_body: int = 1 << 20,
         not_ready: Callable[[], str] = lambda: "",
         limits: Limits | None = None,
+        own_authentication: OwnAuthentication = lambda _: False,
     ) -> None:
         self._name = name
         self._not_ready = not_ready
@@ -80,7 +82,7 @@ class WebServer:
         self._guard = RequestGuard(max_body)
         self.app = web.Application(middlewares=[self._guard.observe], client_max_size=max_body)
         if self._web_config:
-            self.app.middlewares.append(authentication_middleware(self._web_config))
+            self.app.middlewares.append(authentication_middleware(self._web_config, own_authentication))
         if self._web_config:
             self.app.on_response_prepare.append(self._web_config.add_headers)
         self.app.router.add_get(options.telemetry_path, self._serve_metrics)

@@ -22,11 +22,15 @@ class BearerAuth:
         self.token = token
         self.refused: Counter[str] = Counter()
 
+    def covers(self, request: web.Request) -> bool:
+        """Whether a request has to show the token."""
+        return bool(self.token.token) and request.path.startswith("/api/")
+
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Lets a request through, or answers it."""
         shown = request.headers.get("Authorization", "")
-        if request.path.startswith("/api/") and not self.token.accepts(shown):
+        if self.covers(request) and not self.token.accepts(shown):
             self.refused[route_name(request)] += 1  # the server logs it
             return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Bearer"})
         try:

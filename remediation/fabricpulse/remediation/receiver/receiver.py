@@ -82,6 +82,7 @@ class Receiver:
             ],
             max_body=MAX_BODY,
             not_ready=self._not_ready,
+            own_authentication=self._auth.covers,
         )
         server.app.middlewares.extend([self._auth.middleware, self._webhook.middleware])
         for part in (self._webhook, self._agents, self._operator):
