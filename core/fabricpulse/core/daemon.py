@@ -40,6 +40,7 @@ class Lifetime:
     def __init__(self) -> None:
         self._stop = asyncio.Event()
         self._reload_hooks: list[ReloadHook] = []
+        self._reloading = asyncio.Lock()
         self._has_started = False
         self._failure = ""
 
@@ -85,9 +86,13 @@ class Lifetime:
         self._reload_hooks.append(hook)
 
     async def reload(self) -> None:
-        """Runs the reload hooks; the first failure is raised and the hooks after it are not run."""
-        for hook in self._reload_hooks:
-            await hook()
+        """Runs the reload hooks; the first failure is raised and the hooks after it are not run.
+
+        One reload at a time: SIGHUP and `POST /-/reload` may come together.
+        """
+        async with self._reloading:
+            for hook in self._reload_hooks:
+                await hook()
 
 
 def run_daemon(main: Callable[[Lifetime], Awaitable[None]]) -> None:

@@ -18,7 +18,7 @@ from prometheus_client.samples import Sample
 from fabricpulse.core.config import load_config
 from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
-from fabricpulse.core.web.client import HttpClient, describe
+from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url
 
@@ -35,6 +35,7 @@ DAEMONS = {
 }
 _ENABLED_UNITS = Path("/etc/systemd/system/multi-user.target.wants")
 _LONGEST = 200
+_MOST_READY = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -134,14 +135,14 @@ async def ask_all(
 async def _ask(client: HttpClient, component: str, url: str, *, must: bool) -> DaemonStatus:
     try:
         async with client.get(f"{url}/-/ready") as response:
-            ready = response.status, await response.text(errors="replace")
+            ready = response.status, (await read_body(response, _MOST_READY)).decode(errors="replace")
         async with client.get(f"{url}/metrics") as response:
             if response.status != 200:
                 reason = f"/metrics is answered with status {response.status}"
                 if response.status in (401, 403):
                     reason += ": give --http.config with a password, token or certificate"
                 return DaemonStatus(component, url, "lacking", lacks=(reason,))
-            return judge(component, url, ready, await response.text(errors="replace"))
+            return judge(component, url, ready, (await read_body(response)).decode(errors="replace"))
     except aiohttp.ClientConnectorError as error:
         if must:
             return DaemonStatus(component, url, "down", lacks=(_line(describe(error)),))

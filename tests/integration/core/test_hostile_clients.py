@@ -5,15 +5,18 @@ import errno
 import io
 import logging
 import os
+import random
 import resource
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
+import trustme
 from aiohttp import web
 from tests.fixtures.hostile_clients import IDLE, SLOW, hostile_clients
 
@@ -349,3 +352,86 @@ async def test_daemons_under_a_hard_limit_of_open_files(
         _, rest = await process.communicate()
     assert process.returncode == 0
     assert rest.count(b"\n") < 20, rest
+
+
+async def test_tls_handshakes_that_never_end(tmp_path: Path) -> None:
+    """Connections that do not begin a handshake, or send rubbish, make room as well; nothing stays behind."""
+    authority = trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1")
+    leaf.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    leaf.private_key_pem.write_to_path(tmp_path / "key.pem")
+    (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n")
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    server = WebServer(
+        "test",
+        Lifetime(),
+        metrics,
+        WebOptions(("127.0.0.1:0",), config=tmp_path / "web.yml"),
+        limits=Limits(connections=100, per_client=50),
+    )
+    await server.start()
+    try:
+        async with hostile_clients(server.addresses[0], idle=300, slow=100):
+            for _ in range(5):
+                async with (
+                    aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session,
+                    session.get(f"https://127.0.0.1:{server.addresses[0][1]}/metrics", ssl=trust) as response,
+                ):
+                    assert response.status == 200
+            assert len(server.connections.table) <= 100
+            await until(lambda: server.connections.closed["handshake_failed"] > 0)
+        await until(lambda: not len(server.connections.table))
+    finally:
+        await server.stop()
+
+
+async def test_mutated_requests(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is changed in requests: no 5xx, no traceback, and the server goes on."""
+    rng = random.Random(1)
+    good = [
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain;q=0.5\r\nAccept-Encoding: gzip\r\n\r\n",
+        b"GET /api/v1/events?limit=10&a=%20 HTTP/1.1\r\nHost: x\r\nAuthorization: Basic dTpw\r\n\r\n",
+        b"POST /api/v1/alertmanager HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+        b"POST /api/v1/alertmanager HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ]
+    pieces = [
+        b"\r\n",
+        b"\0",
+        b"\xff\xfe",
+        b"%",
+        b"%00",
+        b"\xc2\xb2",
+        b" ",
+        b":",
+        b"9" * 30,
+        b"-1",
+        b";q=",
+        b"//",
+        b"?",
+    ]
+    async with serving(Limits(head_s=0.5, body_s=0.5)) as server:
+
+        async def send(data: bytes) -> None:
+            reader, writer = await asyncio.open_connection(*server.addresses[0])
+            writer.write(data)
+            with suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(1 << 16), 60)
+            writer.close()
+
+        for _ in range(40):
+            batch = []
+            for _ in range(50):
+                data = bytearray(rng.choice(good))
+                for _ in range(rng.randrange(1, 4)):
+                    at = rng.randrange(len(data))
+                    if rng.random() < 0.5:
+                        data[at : at + rng.randrange(3)] = rng.choice(pieces)
+                    else:
+                        data[at] = rng.randrange(256)
+                batch.append(send(bytes(data)))
+            await asyncio.gather(*batch)
+        assert await ask(server, "GET", "/metrics") == 200
+        assert sum(count for code, count in server.responses.items() if code >= 500) == 0
+        assert server.responses[400] > 100
+    assert not any(record.exc_info for record in caplog.records)

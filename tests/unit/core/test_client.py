@@ -11,7 +11,7 @@ from aiohttp import web
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.core.web.client import Credentials, HttpClient, describe
+from fabricpulse.core.web.client import BodyTooLargeError, Credentials, HttpClient, describe, read_body
 from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.core.web.urls import check_url, redact
@@ -173,3 +173,27 @@ def test_credentials_in_urls_are_not_told() -> None:
         assert "sec" not in str(refused.value)
     assert describe(TimeoutError()) == "TimeoutError"
     assert describe(aiohttp.InvalidURL("http://u:p@am")) == "http://***@am"
+
+
+async def test_an_answer_without_end() -> None:
+    """Whoever has the port of a server does not fill our memory."""
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(bytes(1 << 16))
+
+    app = web.Application()
+    app.router.add_get("/", endless)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with HttpClient(HttpClientConfig(timeout_s=60)) as client:
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+            with pytest.raises(BodyTooLargeError, match="1000000 bytes"):
+                async with client.get(url) as response:
+                    await read_body(response, 1_000_000)
+    finally:
+        await runner.cleanup()

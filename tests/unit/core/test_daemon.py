@@ -1,5 +1,6 @@
 """The life of a daemon, in a process of its own: signals, readiness, memory."""
 
+import asyncio
 import errno
 import os
 import signal
@@ -184,3 +185,19 @@ def test_exit_code_of_what_stops_it_later() -> None:
     with pytest.raises(UserError) as raised:
         run_daemon(main)
     assert raised.value.exit_code == 1
+
+
+async def test_one_reload_at_a_time() -> None:
+    """SIGHUP and POST /-/reload in the same moment do not mix two configurations."""
+    life, running, most = Lifetime(), 0, 0
+
+    async def hook() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    life.on_reload(hook)
+    await asyncio.gather(life.reload(), life.reload(), life.reload())
+    assert most == 1

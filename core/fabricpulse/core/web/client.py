@@ -24,6 +24,14 @@ log = get_logger(__name__)
 _TLS_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 
 
+# Of an answer: some times what the largest fleet's membership or a scrape at the sample cap takes.
+MOST_BODY = 64 << 20
+
+
+class BodyTooLargeError(aiohttp.ClientError):
+    """An answer is larger than anything that was asked for can be."""
+
+
 class Credentials:
     """What a request trusts and shows, by the files as they are now."""
 
@@ -108,6 +116,17 @@ class HttpClient:
         await self.close()
 
 
+async def read_body(response: aiohttp.ClientResponse, limit: int = MOST_BODY) -> bytes:
+    """The whole body. Raises BodyTooLargeError above `limit` bytes: whoever answers there may send without end."""
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > limit:
+            response.close()
+            raise BodyTooLargeError(f"the answer is larger than {limit} bytes")
+    return bytes(body)
+
+
 def fetch(
     url: str, config: HttpClientConfig | None = None, *, method: str = "GET", **options: Any
 ) -> tuple[int, bytes]:
@@ -122,7 +141,7 @@ def fetch(
             HttpClient(config or HttpClientConfig()) as client,
             client.request(method, url, **options) as response,
         ):
-            return response.status, await response.read()
+            return response.status, await read_body(response)
 
     return asyncio.run(once())
 
