@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.waiting import Patience
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.lab.demo import names
 from fabricpulse.lab.demo.daemon import Daemon
 from fabricpulse.lab.demo.performance import Staged, staged
@@ -40,7 +40,7 @@ class Fleet:
         while not check():
             assert patience.left(), f"not seen within {seconds} s: {what}; troubles: {self.seen.troubles}"
             self.changed.clear()
-            await wait_at_most(self.changed, 0.5)
+            await wait_with_timeout(self.changed, 0.5)
 
     async def ring_goes_on(self, rounds: int = 3) -> None:
         """The ring completes more rounds without an error, a corrupt byte or a long stall."""

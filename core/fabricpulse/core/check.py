@@ -4,6 +4,7 @@ A file's kind is one of the entry-point group `fabricpulse.configs`. It is told 
 longest kind that it contains: /etc/fabricpulse/mesh.yaml), or by its keys (the one kind that knows most of them).
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -83,7 +84,30 @@ def check_file(path: Path, kind: str | None = None) -> Finding:
     except ConfigError as error:
         code = UNKNOWN if isinstance(error.__cause__, OSError) else INVALID
         return Finding(str(path), name, code, str(error), error.excerpt)
-    return Finding(str(path), name, VALID, warnings=tuple(content.warnings()))
+    warnings = (*content.warnings(), *_unreadable(content, path.parent, ""))
+    return Finding(str(path), name, VALID, warnings=warnings)
+
+
+def _unreadable(value: object, folder: Path, path: str) -> Iterator[str]:
+    """Files that a configuration names and that cannot be read here: a warning, as here need not be where it is used.
+
+    By the names of their settings: `..._file`.
+    """
+    if isinstance(value, Section):
+        for field in msgspec.structs.fields(value):
+            inner = getattr(value, field.name)
+            where = f"{path}.{field.encode_name}" if path else field.encode_name
+            if isinstance(inner, str) and inner and field.name.endswith("_file"):
+                try:
+                    with (folder / inner).open("rb"):
+                        pass
+                except OSError as error:
+                    yield f"{where}: cannot read {folder / inner}: {error.strerror}"
+            else:
+                yield from _unreadable(inner, folder, where)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _unreadable(item, folder, f"{path}[{index}]")
 
 
 @click.command("check")

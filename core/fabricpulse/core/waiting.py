@@ -3,7 +3,7 @@
 import asyncio
 
 
-async def wait_at_most(event: asyncio.Event, seconds: float | None) -> bool:
+async def wait_with_timeout(event: asyncio.Event, seconds: float | None) -> bool:
     """True once `event` is set, False after `seconds`; None waits for ever.
 
     Not asyncio.wait_for: before Python 3.12 it swallows a cancellation that comes in the same moment as the event, and

@@ -26,7 +26,7 @@ from typing import Any
 import aiohttp
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient, describe
 from fabricpulse.core.web.urls import redact
 from fabricpulse.mesh.alertmanager_time import AlertmanagerTime
@@ -149,7 +149,7 @@ class AlertPusher:
                 self._alerts[key].due = 0.0
             self._wake()
             self._all_told.clear()
-            await wait_at_most(self._all_told, _FLUSH_S)
+            await wait_with_timeout(self._all_told, _FLUSH_S)
 
     async def close(self) -> None:
         """Closes the connections, once the tasks have ended."""
@@ -225,7 +225,7 @@ class AlertPusher:
                 else:
                     wait, pause = pause, min(2 * pause, config.resend_s)
             retold = False
-            await wait_at_most(event, wait)
+            await wait_with_timeout(event, wait)
 
     def _resend_s(self, alert: NicAlert, now: float) -> float:
         often = now < alert.contested_until

@@ -78,6 +78,21 @@ def test_what_is_not_honoured_is_a_warning(tmp_path: Path) -> None:
     assert "warning: client_auth_type RequestClientCert" in result.output
 
 
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    """A file that a setting names and that cannot be read is a warning: the machine need not be the one it is for."""
+    path = tmp_path / "mesh.yaml"
+    (tmp_path / "here").write_text("x")
+    path.write_text(
+        f"key_file: {tmp_path}/here\nmembership:\n  file: /x\n  http_client: {{token_file: /nonexistent}}\n"
+    )
+    result = check(path)
+    assert result.exit_code == 0
+    assert result.output == (
+        f"{path}: good (mesh)\n"
+        "  warning: membership.http_client.token_file: cannot read /nonexistent: No such file or directory\n"
+    )
+
+
 def test_control_characters_are_shown_as_such(tmp_path: Path) -> None:
     """A file from elsewhere does not drive the terminal."""
     path = tmp_path / "mesh.yaml"

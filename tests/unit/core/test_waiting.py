@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.core.waiting import wait_with_timeout
 
 
 async def test_event_or_time() -> None:
     """True at once for a set event, True when it is set meanwhile, False when time is up."""
     event = asyncio.Event()
-    assert not await wait_at_most(event, 0.01)
+    assert not await wait_with_timeout(event, 0.01)
     asyncio.get_running_loop().call_later(0.01, event.set)
-    assert await wait_at_most(event, 10)
-    assert await wait_at_most(event, 0)
+    assert await wait_with_timeout(event, 10)
+    assert await wait_with_timeout(event, 0)
 
 
 async def test_a_cancellation_that_comes_with_the_event_is_not_lost() -> None:
@@ -22,7 +22,7 @@ async def test_a_cancellation_that_comes_with_the_event_is_not_lost() -> None:
 
     async def loop_for_ever() -> None:
         while True:
-            await wait_at_most(event, 10)
+            await wait_with_timeout(event, 10)
             event.clear()
 
     task = asyncio.create_task(loop_for_ever())

@@ -34,7 +34,7 @@ from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.supervision import supervised
-from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.core.web.urls import host_and_port, join_host_port
@@ -201,7 +201,7 @@ class Coordinator:
             # One that has died would hold up all; half the step is enough for those that live.
             share = _PATIENCE if missing > _FEW * waiting else _PATIENCE_WITH_FEW
             self._arrived.clear()
-            if not await wait_at_most(self._arrived, min(left, share * self._config.round_s)):
+            if not await wait_with_timeout(self._arrived, min(left, share * self._config.round_s)):
                 return
 
     def _outstanding(self) -> tuple[int, int]:

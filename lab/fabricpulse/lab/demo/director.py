@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.lab.demo.observed import Observed
 from fabricpulse.lab.demo.result import Result
 from fabricpulse.lab.demo.scenarios.base import Scenario
@@ -54,7 +54,7 @@ class Director:
                     if task.done() and (error := task.exception()):
                         raise error
                 self._changed.clear()
-                await wait_at_most(self._changed, 0.2)
+                await wait_with_timeout(self._changed, 0.2)
         finally:
             for task in (*tasks, *acts):
                 task.cancel()

@@ -18,7 +18,7 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import plugin_dir
 from fabricpulse.core.supervision import SupervisedTasks, supervised
-from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.remediation import failpoints, metrics
@@ -181,7 +181,7 @@ class NodeAgent:
                 for op_id, result in results.items():
                     if self._unreported.get(op_id) == result:
                         del self._unreported[op_id]
-            await wait_at_most(self._report_now, wait_s)
+            await wait_with_timeout(self._report_now, wait_s)
 
     def _observe(self) -> dict[str, Health]:
         """Health of this host's NICs now. With a mesh to ask, what it does not measure is not known."""
@@ -200,7 +200,7 @@ class NodeAgent:
         while True:
             self._reconcile_now.clear()
             await self._reconcile()
-            await wait_at_most(self._reconcile_now, self._config.scan_interval_s)
+            await wait_with_timeout(self._reconcile_now, self._config.scan_interval_s)
 
     async def _reconcile(self) -> None:
         waiting = [nic for nic in self._desired.values() if nic.op_id not in self._results]

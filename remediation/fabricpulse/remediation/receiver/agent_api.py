@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from fabricpulse.core.daemon import Lifetime
-from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.remediation.protocol import MAX_REPORT_BYTES, DesiredNic, DesiredState, Report
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.http_json import json_answer, number, read_body
@@ -69,7 +69,7 @@ class AgentApi:
                 left = deadline - time.monotonic()
                 if desired.version != after or left <= 0 or not self._life.is_ready:
                     break
-                await wait_at_most(event, left)
+                await wait_with_timeout(event, left)
         finally:
             self._waiting[host].discard(event)
             if not self._waiting[host]:

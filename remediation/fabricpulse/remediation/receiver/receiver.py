@@ -12,7 +12,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.supervision import supervised
-from fabricpulse.core.waiting import wait_at_most
+from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.remediation.receiver.agent_api import AgentApi
@@ -166,7 +166,7 @@ class Receiver:
                 with suppress(StoreError):  # the commit loop has logged it
                     await self._loop.submit(partial(self._on_poll, answers))
             interval = config.reconcile_interval_s
-            await wait_at_most(self._poll, interval if complete else min(_RETRY_POLL_S, interval))
+            await wait_with_timeout(self._poll, interval if complete else min(_RETRY_POLL_S, interval))
             await asyncio.sleep(0.2)  # a storm of suspect alerts polls a few times a second, not for each
 
     def _on_poll(self, answers: list[tuple[Alert, ...] | None], transaction: Transaction, now: float) -> None:
