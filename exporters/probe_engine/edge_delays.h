@@ -1,5 +1,5 @@
-// One-way delays of one edge, peer to us: quantiles of the main path, recent delays of each source port, and
-// whether the delay is elevated. Pure.
+// Delays of one edge: one-way delays peer to us (quantiles of the main path, the last ones of each source
+// port), round trips, and which of them are elevated. Pure.
 #ifndef FABRICPULSE_EXPORTERS_EDGE_DELAYS_H_
 #define FABRICPULSE_EXPORTERS_EDGE_DELAYS_H_
 
@@ -8,61 +8,110 @@
 
 #include "latency_health.h"
 #include "owd_window.h"
+#include "round_trip.h"
 #include "wire.h"
 
 namespace fabricpulse {
 
+// Up to N of the values since the last clear, the newest.
+template <int N>
+class Recent {
+ public:
+  void add(std::int64_t ns) {
+    ns_[next_] = ns;
+    next_ = (next_ + 1) % N;
+    count_ = std::min(count_ + 1, N);
+    ++fresh_;
+  }
+  int count() const { return count_; }
+  // Values added since the last call.
+  int take_fresh() {
+    const int fresh = fresh_;
+    fresh_ = 0;
+    return fresh;
+  }
+  void clear() { next_ = count_ = fresh_ = 0; }
+  // Undefined when count() is 0.
+  std::int64_t median() const {
+    std::int64_t sorted[N];
+    std::copy(ns_, ns_ + count_, sorted);
+    std::nth_element(sorted, sorted + count_ / 2, sorted + count_);
+    return sorted[count_ / 2];
+  }
+
+ private:
+  std::int64_t ns_[N] = {};
+  int next_ = 0, count_ = 0, fresh_ = 0;
+};
+
 class EdgeDelays {
  public:
   EdgeDelays() = default;
-  explicit EdgeDelays(const LatencyHealth& latency) : latency_(latency) {}
+  explicit EdgeDelays(const LatencyHealth& latency) : latency_(latency), rtt_latency_(latency) {
+    std::fill(path_latency_, path_latency_ + kMaxPaths, latency);
+  }
 
   // owd_ns : signed; below zero by no more than the clocks' error. bound_ns : of its error.
   void add(std::uint8_t path, std::int64_t owd_ns, std::int64_t bound_ns) {
     if (path == 0) {
       window_.add(owd_ns);
+      second_.add(owd_ns);
       ++count_;
       sum_ += std::max<std::int64_t>(owd_ns, 0);
       bound_ = bound_ns;
     }
-    Recent& recent = recent_[path];
-    recent.ns[recent.next] = owd_ns;
-    recent.next = static_cast<std::uint8_t>((recent.next + 1) % kRecent);
-    if (recent.count < kRecent) ++recent.count;
+    recent_[path].add(owd_ns);
   }
-  // One window is over.
-  void rotate() {
-    if (window_.current_count() > 0) latency_.window(window_.current_quantile(0.5));
-    window_.rotate();
+  RoundTrip& round_trip() { return round_trip_; }
+  const RoundTrip& round_trip() const { return round_trip_; }
+  void add_round_trip() { rtt_second_.add(round_trip_.latest()); }
+
+  // A second is over: decides what is elevated.
+  void second() {
+    update(&second_, &latency_);
+    update(&rtt_second_, &rtt_latency_);
+    for (int i = 1; i < kMaxPaths; ++i) {
+      if (recent_[i].take_fresh() > 0) path_latency_[i].update(recent_[i].median());
+    }
   }
+  // A window of the quantiles is over.
+  void rotate() { window_.rotate(); }
+
   // Median of the last delays of one source port. False when there are none.
   bool recent_median(int path, std::int64_t* ns) const {
-    const Recent& recent = recent_[path];
-    if (recent.count == 0) return false;
-    std::int64_t sorted[kRecent];
-    std::copy(recent.ns, recent.ns + recent.count, sorted);
-    std::nth_element(sorted, sorted + recent.count / 2, sorted + recent.count);
-    *ns = sorted[recent.count / 2];
+    if (recent_[path].count() == 0) return false;
+    *ns = recent_[path].median();
     return true;
   }
   const OwdWindow& window() const { return window_; }
-  const LatencyHealth& latency() const { return latency_; }
+  // By one-way delays, or while fleet time has given none, by round trips.
+  const LatencyHealth& latency() const {
+    return latency_.state() != HealthState::kUnknown ? latency_ : rtt_latency_;
+  }
+  HealthState path_latency(int path) const {
+    return path == 0 ? latency_.state() : path_latency_[path].state();
+  }
   std::uint64_t count() const { return count_; }    // of the main path, since the start
   std::int64_t sum_ns() const { return sum_; }      // of delays above zero, so that it never falls
   std::int64_t bound_ns() const { return bound_; }  // of the last delay
 
  private:
-  static constexpr std::uint8_t kRecent = 8;
-  struct Recent {
-    std::int64_t ns[kRecent] = {};
-    std::uint8_t count = 0, next = 0;
-  };
+  static constexpr int kPathTrains = 8;
+
+  static void update(Recent<64>* second, LatencyHealth* health) {
+    if (second->count() < 3) return;  // waits for more
+    health->update(second->median());
+    second->clear();
+  }
 
   OwdWindow window_;
-  LatencyHealth latency_;
+  LatencyHealth latency_, rtt_latency_;
+  LatencyHealth path_latency_[kMaxPaths];  // of the sweep
   std::uint64_t count_ = 0;
   std::int64_t sum_ = 0, bound_ = 0;
-  Recent recent_[kMaxPaths];
+  Recent<64> second_, rtt_second_;
+  Recent<kPathTrains> recent_[kMaxPaths];
+  RoundTrip round_trip_;
 };
 
 }  // namespace fabricpulse

@@ -33,6 +33,12 @@ class Writer {
                        std::to_chars(digits, digits + sizeof(digits), static_cast<double>(ns) / 1e9).ptr);
     end();
   }
+  void ratio(const std::string& labels, double part, double whole) {
+    begin("", labels, "");
+    char digits[40];
+    block_.text.append(digits, std::to_chars(digits, digits + sizeof(digits), part / whole).ptr);
+    end();
+  }
   void count(const char* suffix, const std::string& labels, std::uint64_t value) {
     begin(suffix, labels, "");
     char digits[24];
@@ -58,9 +64,15 @@ class Writer {
 PathSummary summarize_paths(const EdgeRecord& edge) {
   PathSummary s;
   std::pair<std::int64_t, int> known[kMaxPaths];
-  int count = 0, dead = -1;
+  int count = 0, dead = -1, lossy = -1;
   const int paths = static_cast<int>(std::min<std::uint32_t>(edge.paths, kMaxPaths));
   for (int i = 0; i < paths; ++i) {
+    const PathRecord& path = edge.path[i];
+    s.degraded += path.state == kDown || path.lossy != 0 || path.latency == kDown;
+    if (path.lossy != 0 && path.loss_ppm > s.worst_ppm) {
+      s.worst_ppm = path.loss_ppm;
+      lossy = i;
+    }
     if (edge.path[i].state == kDown) {
       ++s.dead;
       dead = i;
@@ -68,13 +80,14 @@ PathSummary summarize_paths(const EdgeRecord& edge) {
       known[count++] = {edge.path[i].owd_ns, i};
     }
   }
+  s.worst = dead >= 0 ? dead : lossy;
   if (count == 0) return s;
   std::sort(known, known + count);
   s.known = true;
   s.best_ns = known[0].first;
   s.median_ns = known[count / 2].first;
   s.worst_ns = known[count - 1].first;
-  s.worst = dead >= 0 ? dead : known[count - 1].second;
+  if (s.worst < 0) s.worst = known[count - 1].second;
   return s;
 }
 
@@ -127,8 +140,13 @@ std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges) const {
       to[kFamilyPathOwd].seconds("", l, ",path=\"best\"", paths.best_ns);
       to[kFamilyPathOwd].seconds("", l, ",path=\"median\"", paths.median_ns);
       to[kFamilyPathOwd].seconds("", l, ",path=\"worst\"", paths.worst_ns);
-      to[kFamilyWorstPort].sample(l, static_cast<std::uint64_t>(port_ + paths.worst));
     }
+    to[kFamilyOutboundLost].sample(l, e.outbound_lost);
+    if (e.rtt_ns != INT64_MIN) to[kFamilyRtt].seconds("", l, "", e.rtt_ns);
+    if (paths.degraded > 0 && paths.worst >= 0)
+      to[kFamilyWorstPort].sample(l, static_cast<std::uint64_t>(port_ + paths.worst));
+    if (paths.degraded > 0) to[kFamilyDegraded].ratio(l, paths.degraded, static_cast<double>(e.paths));
+    if (paths.worst_ppm > 0) to[kFamilyWorstLoss].ratio(l, paths.worst_ppm, 1e6);
     if (e.received > 0) to[kFamilyPathsDown].sample(l, static_cast<std::uint64_t>(paths.dead));
     if (e.latency != kUnknown) {
       to[kFamilyBaseline].seconds("", l, "", e.baseline_ns);

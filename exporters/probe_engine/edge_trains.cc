@@ -49,6 +49,9 @@ bool EdgeTrains::stamp_sent(std::uint32_t number, int position, std::int64_t ker
 
 void EdgeTrains::restart() {
   heard_ = 0;
+  lost_.restart();
+  outbound_.restart();
+  period_.restart();
   for (HeardTrain& train : heard_trains_) train = HeardTrain{};
 }
 
@@ -62,6 +65,7 @@ void EdgeTrains::hear(const Packet& packet, std::int64_t host_ns, bool hardware,
       retire(packet.train);
     }
     heard_ = packet.train;
+    period_.heard(heard_, now);
   }
   HeardTrain& train = heard_trains_[packet.train % kHeardTrains];
   if (train.train != packet.train) {
@@ -82,20 +86,25 @@ void EdgeTrains::retire(std::uint32_t newest) {
   const std::uint32_t to = newest >= kHeardTrains ? newest - kHeardTrains : 0;  // inclusive
   if (to < from) return;
   std::uint32_t last = to;
+  std::uint64_t lost = 0;
   if (newest - heard_ > kLongGap) {
     // The edge was silent as a whole: its losses count, but say nothing of a single path.
     last = heard_;
-    lost_ += static_cast<std::uint64_t>(to - std::min(to, last)) * kTrain;
+    lost += static_cast<std::uint64_t>(to - std::min(to, last)) * kTrain;
     for (PathTally& path : paths_) path.health.reset();
   }
   auto heard = [this](std::uint32_t t) { return heard_trains_[t % kHeardTrains].train == t; };
   for (std::uint32_t t = from; t <= std::min(to, last); ++t) {
-    const int got = heard(t) ? __builtin_popcount(heard_trains_[t % kHeardTrains].got) : 0;
-    lost_ += static_cast<std::uint64_t>(kTrain - got);
-    const std::uint8_t index = path_of_train(t, peer_paths_, peer_sweep_);
+    const HeardTrain& train = heard_trains_[t % kHeardTrains];
+    const int got = heard(t) ? __builtin_popcount(train.got) : 0;
+    const auto missing = static_cast<std::uint32_t>(kTrain - got);
+    lost += missing;
+    // Of a lost one the path is known by its number, but for a few when the peer changes its sweep.
+    const std::uint8_t index = got > 0 ? train.path : path_of_train(t, peer_paths_, peer_sweep_);
     PathTally& path = paths_[index];
     path.expected += kTrain;
-    path.lost += static_cast<std::uint64_t>(kTrain - got);
+    path.lost += missing;
+    path.window.train(kTrain, missing);
     if (got > 0) {
       path.health.heard();
       for (PathTally& other : paths_) other.witness = other.witness || &other != &path;
@@ -112,6 +121,23 @@ void EdgeTrains::retire(std::uint32_t newest) {
     }
     retired_heard_ = got > 0;
   }
+  lost_.count(lost);
+}
+
+void EdgeTrains::silence(std::int64_t silent_ns) {
+  if (heard_ == 0 || period_.ns() <= 0) return;
+  const std::int64_t trains = silent_ns / period_.ns() - kSilentTrains;
+  if (trains > 0) lost_.presume(static_cast<std::uint64_t>(trains) * kTrain);
+}
+
+void EdgeTrains::confirm(const TrainStamps& heard, std::uint32_t received) {
+  const std::uint32_t train = heard.train;
+  if (train == 0 || train > last_sent_) return;
+  if (heard.valid != 0 && heard.path == 0) main_confirmed_ = std::max(main_confirmed_, train);
+  // Two trains before: what the peer had heard then is in its count, however late the packets were.
+  if (train <= 2 || received == 0) return;
+  const SentTrain& before = sent_trains_[(train - 2) % kSentTrains];
+  if (before.train == train - 2 && before.sent_through > 0) outbound_.report(before.sent_through, received);
 }
 
 const HeardTrain* EdgeTrains::match_sent(const TrainStamps& sent) {

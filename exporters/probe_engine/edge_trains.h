@@ -9,12 +9,14 @@
 #include <cstdint>
 
 #include "health.h"
+#include "loss.h"
 #include "wire.h"
 
 namespace fabricpulse {
 
 struct SentTrain : TrainStamps {
   std::int64_t before_kernel_ns = 0;  // CLOCK_REALTIME before the first packet went out
+  std::uint64_t sent_through = 0;     // packets of ours that had been sent when it was over
   bool reported = false;              // the peer has told its stamps
 };
 
@@ -29,6 +31,7 @@ struct PathTally {
   PathHealth health;
   bool witness = false;                  // another path was heard since this one's last loss
   std::uint64_t expected = 0, lost = 0;  // packets
+  LossWindow window;
 };
 
 class EdgeTrains {
@@ -44,6 +47,17 @@ class EdgeTrains {
   // Nothing of the train just begun has left the host: its number is used again, so that the peer does not
   // count it as lost on the way.
   void abandon() { --last_sent_; }
+  // The newest train is out. sent : packets of ours on this edge so far.
+  void finish(std::uint64_t sent) { sent_trains_[last_sent_ % kSentTrains].sent_through = sent; }
+  // How many trains make one that leaves the main flow: `configured`, or every second one while the peer does not
+  // confirm the main flow. Then what still passes is heard often enough to keep the edge up. 0 stays 0.
+  std::uint8_t sweep(std::uint8_t configured) const {
+    const bool confirmed = last_sent_ - main_confirmed_ <= kUnconfirmed;
+    return configured <= kUrgentSweep || confirmed ? configured : kUrgentSweep;
+  }
+  // The peer reports the newest train of ours that it knows of, by its stamps if that very train was heard, and
+  // `received` packets in all.
+  void confirm(const TrainStamps& heard, std::uint32_t received);
   // A TX stamp has come back. kernel_ns : as the kernel gave it; host_ns : the same on the host clock. False
   // when it was not taken: the train is gone, or a software stamp is not from the second after the send.
   bool stamp_sent(std::uint32_t train, int position, std::int64_t kernel_ns, std::int64_t host_ns,
@@ -55,6 +69,12 @@ class EdgeTrains {
   void restart();
   // Takes in an admitted packet. host_ns : its RX stamp, 0 = none. now : monotonic ns.
   void hear(const Packet& packet, std::int64_t host_ns, bool hardware, std::int64_t now);
+  // Nothing has been heard for `silent_ns` of unstalled time: what the peer has sent meanwhile is presumed lost.
+  void silence(std::int64_t silent_ns);
+  // A bucket of the loss windows is over.
+  void rotate_loss() {
+    for (PathTally& path : paths_) path.window.rotate();
+  }
   // The train whose TX stamps the peer tells, the first time that it does; nullptr if there is nothing to
   // match.
   const HeardTrain* match_sent(const TrainStamps& sent);
@@ -72,11 +92,16 @@ class EdgeTrains {
   // The host clock was stepped: stamps of before say nothing together with stamps of after.
   void forget_stamps();
 
-  std::uint64_t lost() const { return lost_; }  // packets of the peer
+  std::uint64_t lost() const { return lost_.total(); }               // packets of the peer
+  std::uint64_t outbound_lost() const { return outbound_.total(); }  // packets of ours
   std::uint8_t peer_paths() const { return peer_paths_; }
   const PathTally& path(int index) const { return paths_[index]; }
 
  private:
+  static constexpr std::uint32_t kUnconfirmed = 5;  // trains; a report takes one or two
+  static constexpr std::uint8_t kUrgentSweep = 2;
+  static constexpr std::int64_t kSilentTrains = kHeardTrains + 2;  // sooner, numbering may still tell
+
   void retire(std::uint32_t newest);
 
   std::uint32_t last_sent_ = 0;
@@ -84,7 +109,10 @@ class EdgeTrains {
   std::uint32_t first_heard_ = 0;  // of the peer's epoch
   std::uint8_t peer_paths_ = 1, peer_sweep_ = 0;
   bool retired_heard_ = false;  // the last train that left the table had arrived
-  std::uint64_t lost_ = 0;
+  LossCounter lost_;
+  OutboundLoss outbound_;
+  TrainPeriod period_;
+  std::uint32_t main_confirmed_ = 0;  // the newest train of the main flow that the peer has heard
   SentTrain sent_trains_[kSentTrains];
   HeardTrain heard_trains_[kHeardTrains];
   PathTally paths_[kMaxPaths];

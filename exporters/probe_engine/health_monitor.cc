@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace fabricpulse {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+}  // namespace
 
 // The edges of a NIC are heard for the last time within one period, and looked at within one tick.
 HealthMonitor::HealthMonitor(const Settings& settings, EdgeTable& table, EventQueue& events)
@@ -29,10 +34,22 @@ void HealthMonitor::update(const TickTime& now) {
 }
 
 void HealthMonitor::rotate_windows(std::int64_t now_ns) {
-  if (next_rotation_ == 0) next_rotation_ = now_ns + settings_.window_ns;
-  if (now_ns < next_rotation_) return;
-  next_rotation_ = now_ns + settings_.window_ns;
-  for (const std::uint32_t slot : table_.slots()) table_.edge(slot).delays.rotate();
+  auto due = [now_ns](std::int64_t* next, std::int64_t period) {
+    const bool first = *next == 0;
+    if (!first && now_ns < *next) return false;
+    *next = now_ns + period;
+    return !first;
+  };
+  const bool window = due(&next_rotation_, settings_.window_ns);
+  const bool second = due(&next_second_, kSecond);
+  const bool bucket = due(&next_bucket_, LossWindow::kBucketNs);
+  if (!window && !second && !bucket) return;
+  for (const std::uint32_t slot : table_.slots()) {
+    Edge& edge = table_.edge(slot);
+    if (second) edge.delays.second();
+    if (window) edge.delays.rotate();
+    if (bucket) edge.trains.rotate_loss();
+  }
 }
 
 NicEvidence HealthMonitor::evidence_of(const Nic& nic, std::int64_t unstalled_ns) const {
@@ -123,6 +140,7 @@ void HealthMonitor::emit_nic(const Nic& nic, EventKind kind, std::int64_t durati
 }
 
 void HealthMonitor::update_edge(Edge& edge, const TickTime& now) {
+  if (edge.presence.heard_at != kNeverHeard) edge.trains.silence(now.unstalled - edge.presence.heard_at);
   const HealthState before = edge.health.states().edge;
   const EdgeStates& states = edge.health.update(edge.presence, now.unstalled, edge_interval_);
   if (states.edge == before || before == HealthState::kUnknown) return;

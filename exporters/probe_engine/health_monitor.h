@@ -34,7 +34,7 @@ class HealthMonitor {
   EventQueue& events_;
   InterfaceQuery interfaces_;
   std::int64_t edge_interval_;
-  std::int64_t next_rotation_ = 0;
+  std::int64_t next_rotation_ = 0, next_second_ = 0, next_bucket_ = 0;
 };
 
 }  // namespace fabricpulse

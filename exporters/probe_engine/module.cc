@@ -253,10 +253,58 @@ NB_MODULE(_probe_engine, m) {
       .def_prop_ro("state", [](const PathHealth& h) { return static_cast<int>(h.state()); });
   nb::class_<LatencyHealth>(m, "LatencyHealth")
       .def(nb::init<std::int64_t, double, std::int64_t>(), "ceiling_ns"_a, "factor"_a, "slack_ns"_a)
-      .def("window", &LatencyHealth::window)
+      .def("update", &LatencyHealth::update, "median_ns"_a)
       .def_prop_ro("limit_ns", &LatencyHealth::limit)
       .def_prop_ro("baseline_ns", &LatencyHealth::baseline)
       .def_prop_ro("state", [](const LatencyHealth& h) { return static_cast<int>(h.state()); });
+  nb::class_<RoundTrip>(m, "RoundTrip")
+      .def(nb::init<>())
+      .def("out", &RoundTrip::out, "ns"_a, "at_ns"_a)
+      .def("back", &RoundTrip::back, "ns"_a, "at_ns"_a)
+      .def("forget", &RoundTrip::forget)
+      .def_prop_ro("latest", &RoundTrip::latest)
+      .def_prop_ro("median", &RoundTrip::median);
+  // One end of an edge: its trains without stamps.
+  nb::class_<EdgeTrains>(m, "EdgeTrains")
+      .def(nb::init<>())
+      .def(
+          "begin",
+          [](EdgeTrains& trains, std::uint8_t paths, std::uint8_t sweep) {
+            const std::uint8_t used = trains.sweep(sweep);
+            const std::uint32_t train = trains.begin(paths, used, 0);
+            return std::make_tuple(train, used, path_of_train(train, paths, used));
+          },
+          "paths"_a, "sweep"_a)
+      .def("finish", &EdgeTrains::finish, "sent"_a)
+      .def(
+          "hear",
+          [](EdgeTrains& trains, std::uint32_t train, std::uint8_t position, std::uint8_t paths,
+             std::uint8_t sweep, std::int64_t now) {
+            Packet packet;
+            packet.train = train;
+            packet.position = position;
+            packet.paths = paths;
+            packet.sweep = sweep;
+            packet.path = path_of_train(train, paths, sweep);
+            trains.hear(packet, now, false, now);
+          },
+          "train"_a, "position"_a, "paths"_a, "sweep"_a, "now"_a)
+      // What packet `position` of `trains` tells the other end, which has sent what was heard.
+      .def(
+          "tell",
+          [](const EdgeTrains& trains, int position, std::int64_t now, EdgeTrains& other,
+             std::uint32_t received) { other.confirm(trains.heard_report(position, now), received); },
+          "position"_a, "now"_a, "other"_a, "received"_a)
+      .def("silence", &EdgeTrains::silence, "silent_ns"_a)
+      .def("restart", &EdgeTrains::restart)
+      .def("rotate_loss", &EdgeTrains::rotate_loss)
+      .def_prop_ro("lost", &EdgeTrains::lost)
+      .def_prop_ro("outbound_lost", &EdgeTrains::outbound_lost)
+      .def("path", [](const EdgeTrains& trains, int index) {
+        const PathTally& path = trains.path(index);
+        return std::make_tuple(path.expected, path.lost, static_cast<int>(path.health.state()),
+                               path.window.lossy(), path.window.ratio_ppm());
+      });
   nb::class_<OwdWindow>(m, "OwdWindow")
       .def(nb::init<>())
       .def("add", &OwdWindow::add)

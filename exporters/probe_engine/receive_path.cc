@@ -63,7 +63,9 @@ void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vec
   if (host_ns != 0 && !received.hardware) host_ns = clock_.host().from_kernel(host_ns);
   edge->trains.hear(packet, host_ns, received.hardware, clock_.time().mono);
   take_sent_report(nic, slot, *edge, packet);
-  if (packet.heard_epoch == epoch_) take_reception_report(slot, *edge, packet);
+  if (packet.heard_epoch != epoch_) return;
+  edge->trains.confirm(packet.heard, packet.received);
+  take_reception_report(slot, *edge, packet);
 }
 
 // The edge that an authentic packet belongs to, if it is one of this NIC, fresh and not too many.
@@ -118,6 +120,11 @@ void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, con
   if (found == nullptr) return;
   const HeardTrain& heard = *found;
   fp_probe_sample sample = sample_of(slot, packet.epoch, FP_PROBE_INBOUND, sent, heard);
+  std::int64_t back = 0;
+  if (sent.path == 0 && smallest_difference(sent, heard, &back) &&
+      edge.delays.round_trip().back(back, heard.ns[__builtin_ctz(heard.valid)])) {
+    edge.delays.add_round_trip();
+  }
 
   if (fleet_clock_.ok() && packet.correction_bound_ns != kNever && !sent.hardware && !heard.hardware) {
     std::int64_t best = INT64_MAX, bound = 0;
@@ -146,8 +153,11 @@ void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, con
 
 void ReceivePath::take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet) {
   const SentTrain* sent = edge.trains.match_heard(packet.heard);
-  if (sent == nullptr || ring_ == nullptr) return;
-  ring_->write(sample_of(slot, epoch_, FP_PROBE_OUTBOUND, *sent, packet.heard));
+  if (sent == nullptr) return;
+  std::int64_t out = 0;
+  if (sent->path == 0 && smallest_difference(*sent, packet.heard, &out))
+    edge.delays.round_trip().out(out, sent->ns[__builtin_ctz(sent->valid)]);
+  if (ring_ != nullptr) ring_->write(sample_of(slot, epoch_, FP_PROBE_OUTBOUND, *sent, packet.heard));
 }
 
 }  // namespace fabricpulse

@@ -71,10 +71,10 @@ void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const 
     packet.epoch = epoch_;
     packet.sender = table_.nics()[edge.nic].id;
     packet.receiver = edge.peer_id;
-    packet.train = edge.trains.begin(settings_.paths, settings_.sweep, clock_ns(CLOCK_REALTIME));
-    packet.path = path_of_train(packet.train, settings_.paths, settings_.sweep);
     packet.paths = settings_.paths;
-    packet.sweep = settings_.sweep;
+    packet.sweep = edge.trains.sweep(settings_.sweep);
+    packet.train = edge.trains.begin(packet.paths, packet.sweep, clock_ns(CLOCK_REALTIME));
+    packet.path = path_of_train(packet.train, packet.paths, packet.sweep);
     for (int position = 0; position < kTrain; ++position) {
       fill_packet(edge, &packet, position);
       encode_packet(packet, key, data[k][position]);
@@ -118,7 +118,12 @@ void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const 
     }
   }
   for (std::size_t k = 0; k < count; ++k) {
-    if (!sent_any[k]) table_.edge(slots[k]).trains.abandon();
+    Edge& edge = table_.edge(slots[k]);
+    if (sent_any[k]) {
+      edge.trains.finish(edge.sent);
+    } else {
+      edge.trains.abandon();
+    }
   }
 }
 
@@ -165,7 +170,10 @@ void SendPath::drain_stamps(Nic& nic) {
 }
 
 void SendPath::forget_stamps() {
-  for (const std::uint32_t slot : table_.slots()) table_.edge(slot).trains.forget_stamps();
+  for (const std::uint32_t slot : table_.slots()) {
+    table_.edge(slot).trains.forget_stamps();
+    table_.edge(slot).delays.round_trip().forget();
+  }
 }
 
 }  // namespace fabricpulse

@@ -24,8 +24,8 @@ struct Settings {
   std::int64_t spacing_ns = 20'000;   // between the packets of a train, at least
   std::int64_t window_ns = 15'000'000'000;
   std::int64_t latency_ceiling_ns = 10'000'000;
-  double latency_factor = 3;
-  std::int64_t latency_slack_ns = 20'000;
+  double latency_factor = 1.25;
+  std::int64_t latency_slack_ns = 5'000;
   double receive_rate = 2'000;  // packets a second taken from one peer
   int priority = 1;             // SCHED_FIFO; 0 = ordinary
   std::uint32_t ring_capacity = 16'384;

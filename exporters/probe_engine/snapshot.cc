@@ -51,12 +51,18 @@ EdgeRecord edge_record(std::uint32_t slot, const Edge& edge, std::int64_t now_ns
   record.owd_bound_ns = edge.delays.bound_ns();
   record.baseline_ns = edge.delays.latency().baseline();
   record.limit_ns = edge.delays.latency().limit();
+  record.outbound_lost = edge.trains.outbound_lost();
+  const RoundTrip& round_trip = edge.delays.round_trip();
+  record.rtt_ns = round_trip.count() > 0 ? round_trip.median() : INT64_MIN;
   for (int p = 0; p < kMaxPaths; ++p) {
     const PathTally& path = edge.trains.path(p);
     PathRecord& r = record.path[p];
     r.expected = path.expected;
     r.lost = path.lost;
-    r.state = static_cast<std::uint64_t>(path.health.state());
+    r.state = static_cast<std::uint8_t>(path.health.state());
+    r.latency = static_cast<std::uint8_t>(edge.delays.path_latency(p));
+    r.lossy = path.window.lossy();
+    r.loss_ppm = path.window.ratio_ppm();
     if (!edge.delays.recent_median(p, &r.owd_ns)) r.owd_ns = INT64_MIN;
   }
   return record;

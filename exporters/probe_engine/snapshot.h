@@ -82,8 +82,12 @@ struct NicRecord {
 struct PathRecord {
   std::uint64_t expected;  // packets
   std::uint64_t lost;
-  std::int64_t owd_ns;  // median of the last trains, INT64_MIN = unknown
-  std::uint64_t state;  // HealthState
+  std::int64_t owd_ns;   // median of the last trains, INT64_MIN = unknown
+  std::uint8_t state;    // HealthState
+  std::uint8_t latency;  // HealthState, down = elevated
+  std::uint8_t lossy;    // 1 = loses more than a healthy path
+  std::uint8_t zero;
+  std::uint32_t loss_ppm;  // of the last minute
 };
 
 struct EdgeRecord {
@@ -111,6 +115,8 @@ struct EdgeRecord {
   std::int64_t owd_bound_ns;  // of the last delay
   std::int64_t baseline_ns;
   std::int64_t limit_ns;
+  std::uint64_t outbound_lost;  // packets of ours that the peer has not received
+  std::int64_t rtt_ns;          // median of the last round trips, INT64_MIN = unknown
   PathRecord path[kMaxPaths];
 };
 

@@ -8,6 +8,7 @@ from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.front_end import FrontEndWatch
 from fabricpulse.mesh.snapshot import (
     DROP_REASONS,
+    UNKNOWN_OWD,
     Cause,
     EdgeState,
     HealthState,
@@ -92,6 +93,8 @@ def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
         "send_errors": edge.send_errors,
         "received": edge.received,
         "lost": edge.lost,
+        "outbound_lost": edge.outbound_lost,
+        "rtt_ns": edge.rtt_ns if edge.rtt_ns != UNKNOWN_OWD else None,
         "owd_ns": {
             "min": edge.owd_min_ns,
             "p50": edge.owd_p50_ns,
@@ -114,6 +117,9 @@ def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
                 "owd_ns": path.owd_ns,
                 "expected": path.expected,
                 "lost": path.lost,
+                "loss_ratio": path.loss_ppm / 1e6,
+                "lossy": bool(path.lossy),
+                "elevated": path.latency == HealthState.DOWN if path.latency else None,
             }
             for index, path in enumerate(edge.path(i) for i in range(edge.paths))
         ],

@@ -85,16 +85,17 @@ class Probe(Section, frozen=True):
 
 
 class Latency(Section, frozen=True):
-    """When the delay of an edge is elevated: its median above the ceiling, or above factor x baseline + slack.
+    """When the delay of an edge or of one of its paths is elevated: medians of a second stay above the limit for some
+    seconds.
 
-    window_s : how far back quantiles and medians look. ceiling_s : absolute limit. factor : limit relative to the
-    edge's own learned baseline. slack_s : added to it, so that noise on a short path is no incident.
+    window_s : how far back quantiles look. ceiling_s : absolute limit. The limit is above the edge's own learned
+    baseline by the largest of: factor - 1 times the baseline, slack_s, four times what the medians stray by themselves.
     """
 
     window_s: Positive = 15.0
     ceiling_s: Positive = 0.01
-    factor: Annotated[float, Meta(ge=1)] = 3.0
-    slack_s: Annotated[float, Meta(ge=0)] = 20e-6
+    factor: Annotated[float, Meta(ge=1)] = 1.25
+    slack_s: Annotated[float, Meta(ge=0)] = 5e-6
 
 
 class Alerting(Section, frozen=True):

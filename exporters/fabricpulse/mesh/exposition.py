@@ -40,12 +40,16 @@ _EDGE_FAMILIES = (
     m.EDGE_PATHS_DOWN,
     m.EDGE_BASELINE,
     m.EDGE_ELEVATED,
+    m.EDGE_OUTBOUND_LOST,
+    m.EDGE_RTT,
+    m.EDGE_DEGRADED,
+    m.EDGE_WORST_LOSS,
 )
 
 
 def edge_evidence(view: FleetView, snapshot: Snapshot) -> list[Evidence | None]:
     """The evidence of each edge of the snapshot."""
-    dead = [edge.raw_paths[3 : 4 * edge.paths : 4].count(HealthState.DOWN) for edge in snapshot.edges]
+    dead = [edge.dead_paths() for edge in snapshot.edges]
     if not any(dead) and not any(edge.state == HealthState.DOWN for edge in snapshot.edges):
         return [None] * len(snapshot.edges)  # nearly every scrape of a fleet's life
     views = [

@@ -27,9 +27,11 @@ NIC_STATE = MetricSpec(
 NIC_CAUSE = MetricSpec(
     "fabricpulse_nic_disconnect_cause",
     "gauge",
-    "1 while the NIC is disconnected or unknown, by cause: silent (no peer answers), link (no carrier, down, or gone), "
+    "1 while the NIC is disconnected or unknown, by cause: silent (no peer answers), link (no carrier, down, or "
+    "gone), "
     "one_way (peers are heard and do not hear us), never_seen (since the start), peer_gone (the only host that it "
-    "reached is silent on other NICs too), one_peer_only (its only peer host is silent, and nothing tells which end "
+    "reached is silent on other NICs too), one_peer_only (its only peer host is silent, and nothing tells which "
+    "end "
     "has failed), no_socket (this exporter cannot open its probe socket).",
     (*_NIC, "cause"),
 )
@@ -105,7 +107,38 @@ EDGE_RECEIVED = MetricSpec(
 EDGE_LOST = MetricSpec(
     "fabricpulse_edge_probes_lost_total",
     "counter",
-    "Probe packets of the peer that did not arrive, by its own numbering.",
+    "Probe packets of the peer that did not arrive, by its numbering; while nothing arrives, by the rate at "
+    "which it sends.",
+    _EDGE,
+)
+EDGE_OUTBOUND_LOST = MetricSpec(
+    "fabricpulse_edge_outbound_probes_lost_total",
+    "counter",
+    "Probe packets to the peer that it has not received, by the count that it reports. Stands still while it is "
+    "not heard.",
+    _EDGE,
+)
+EDGE_RTT = MetricSpec(
+    "fabricpulse_edge_rtt_seconds",
+    "gauge",
+    "Round-trip time on the main path, median of the last 16 pairs of trains, from the stamps of both ends: "
+    "needs no common "
+    "clock.",
+    _EDGE,
+)
+EDGE_DEGRADED = MetricSpec(
+    "fabricpulse_edge_paths_degraded_ratio",
+    "gauge",
+    "Share of the peer's source ports that are down, lose packets or are slower than they used to be. No sample "
+    "when none.",
+    _EDGE,
+)
+EDGE_WORST_LOSS = MetricSpec(
+    "fabricpulse_edge_worst_path_loss_ratio",
+    "gauge",
+    "Loss of the last minute on the source port that loses most, if more than a healthy path does: in two "
+    "trains or more, "
+    "and one packet in 2,000. No sample when none does.",
     _EDGE,
 )
 EDGE_INBOUND = MetricSpec(
@@ -120,7 +153,8 @@ EDGE_OUTBOUND = MetricSpec(
 EDGE_OWD = MetricSpec(
     "fabricpulse_edge_owd_seconds",
     "summary",
-    "True one-way delay, peer to device, main path, on fleet time. Quantiles: over the last 1 to 2 latency.window_s, "
+    "True one-way delay, peer to device, main path, on fleet time. Quantiles: over the last 1 to 2 "
+    "latency.window_s, "
     "as measured: below 0 shows the error of the clocks. In the sum below 0 counts as 0.",
     _EDGE,
 )
@@ -137,7 +171,12 @@ EDGE_PATH_OWD = MetricSpec(
     (*_EDGE, "path"),
 )
 EDGE_WORST_PORT = MetricSpec(
-    "fabricpulse_edge_worst_path_port", "gauge", "UDP source port, at the peer, of the worst path.", _EDGE
+    "fabricpulse_edge_worst_path_port",
+    "gauge",
+    "UDP source port, at the peer, of the worst path, while paths are degraded: one that is down, else the one "
+    "that loses "
+    "most, else the slowest.",
+    _EDGE,
 )
 EDGE_PATHS_DOWN = MetricSpec(
     "fabricpulse_edge_paths_down",
@@ -148,27 +187,30 @@ EDGE_PATHS_DOWN = MetricSpec(
 EDGE_BASELINE = MetricSpec(
     "fabricpulse_edge_owd_baseline_seconds",
     "gauge",
-    "Median one-way delay that this edge has when it is well.",
+    "Median delay that this edge has when it is well: one-way, or round trip while there is no fleet time.",
     _EDGE,
 )
 EDGE_ELEVATED = MetricSpec(
     "fabricpulse_edge_latency_elevated",
     "gauge",
-    "1 if the median one-way delay of the last window is above the ceiling or far above the edge's own baseline.",
+    "1 if the delay of the main path (round trip while there is no fleet time) has been above its limit for "
+    "some seconds.",
     _EDGE,
 )
 EDGE_EVIDENCE = MetricSpec(
     "fabricpulse_edge_evidence",
     "gauge",
     "1 while this host sees something wrong with the edge: own_nic_disconnected, peer_silent, peer_host_silent (no "
-    "NIC of several), peer_nic_silent (another one is heard), pair_silent (heard on another edge), peer_does_not_hear, "
+    "NIC of several), peer_nic_silent (another one is heard), pair_silent (heard on another edge), "
+    "peer_does_not_hear, "
     "paths_down. What is seen from here, not who is at fault. No sample when well.",
     (*_EDGE, "evidence"),
 )
 FRONT_END_CONNECTED = MetricSpec(
     "fabricpulse_front_end_connected",
     "gauge",
-    "1 if a server on this host's front-end network answers, 0 if none has for three rounds. No sample before one has.",
+    "1 if a server on this host's front-end network answers, 0 if none has for three rounds. No sample before "
+    "one has.",
 )
 FRONT_END_DISCONNECTS = MetricSpec(
     "fabricpulse_front_end_disconnects_total",
@@ -209,7 +251,8 @@ MEMBERS = MetricSpec("fabricpulse_mesh_members", "gauge", "Hosts of the fleet th
 MEMBER = MetricSpec(
     "fabricpulse_mesh_member",
     "gauge",
-    "1 if this host is in the membership that it has read, 0 if not: then it probes nothing. No sample before it has "
+    "1 if this host is in the membership that it has read, 0 if not: then it probes nothing. No sample before "
+    "it has "
     "read one.",
 )
 MEMBERSHIP_SUCCESS = MetricSpec(
@@ -269,6 +312,10 @@ METRICS = (
     EDGE_PATHS_DOWN,
     EDGE_BASELINE,
     EDGE_ELEVATED,
+    EDGE_OUTBOUND_LOST,
+    EDGE_RTT,
+    EDGE_DEGRADED,
+    EDGE_WORST_LOSS,
     EDGE_EVIDENCE,
     FRONT_END_CONNECTED,
     FRONT_END_DISCONNECTS,

@@ -14,7 +14,7 @@ DROP_REASONS = ("malformed", "wrong_fleet", "bad_mac", "replay", "not_a_member",
 
 _HEADER = struct.Struct(f"<4I2Q2q3Qq{_LATENESS}Qq")
 _NIC = struct.Struct(f"<4BI2Q2q{_OUTAGE}Qq{_OWD}Qq{len(DROP_REASONS)}Q2Q")
-_EDGE = struct.Struct("<2I4BI4Q2qQq2I7q" + "QQqQ" * native.MAX_PATHS)
+_EDGE = struct.Struct("<2I4BI4Q2qQq2I7qQq" + "QQq3BxI" * native.MAX_PATHS)
 if (_HEADER.size, _NIC.size, _EDGE.size) != native.RECORD_SIZES:
     raise ImportError("the native probe engine is of another build; run `make build`")
 UNKNOWN_OWD = -(1 << 63)
@@ -79,12 +79,20 @@ class NicState(NamedTuple):
 
 
 class PathState(NamedTuple):
-    """One source port, peer -> us; owd_ns is None while unknown."""
+    """One source port, peer -> us; owd_ns is None while unknown. latency : HealthState, down = elevated. lossy : 1
+    if it loses more than a healthy path. loss_ppm : of the last minute.
+    """
 
     expected: int
     lost: int
     owd_ns: int | None
     state: int
+    latency: int
+    lossy: int
+    loss_ppm: int
+
+
+PATH_FIELDS = len(PathState._fields)
 
 
 class EdgeState(NamedTuple):
@@ -114,42 +122,51 @@ class EdgeState(NamedTuple):
     owd_bound_ns: int
     baseline_ns: int
     limit_ns: int
+    outbound_lost: int
+    rtt_ns: int
     raw_paths: tuple[int, ...]
 
     def path(self, index: int) -> PathState:
         """The state of path `index`, 0 = main flow."""
-        expected, lost, owd, state = self.raw_paths[4 * index : 4 * index + 4]
-        return PathState(expected, lost, None if owd == UNKNOWN_OWD else owd, state)
+        path = PathState(*self.raw_paths[PATH_FIELDS * index : PATH_FIELDS * (index + 1)])
+        return path if path.owd_ns != UNKNOWN_OWD else path._replace(owd_ns=None)
+
+    def dead_paths(self) -> int:
+        """How many source ports are down."""
+        return self.raw_paths[3 : PATH_FIELDS * self.paths : PATH_FIELDS].count(HealthState.DOWN)
 
 
 class PathSummary(NamedTuple):
-    """Delays over the source ports of an edge, ns. worst : index of the worst path. dead : paths that do not arrive."""
+    """Delays over the source ports of an edge, ns. worst : index of the worst path. dead : paths that do not arrive.
+    degraded : paths that are down, lossy or elevated.
+    """
 
     best_ns: int
     median_ns: int
     worst_ns: int
     worst: int
     dead: int
+    degraded: int
 
 
 def summarize_paths(edge: EdgeState) -> PathSummary | None:
-    """Best, median and worst source port; None before any was measured. A dead path is the worst.
-
-    The same as summarize_paths of exporters/probe_engine/edge_text.cc.
+    """Best, median and worst source port; None before any was measured. The worst is one that is down, else the one
+    that loses most, else the slowest. The same as summarize_paths of exporters/probe_engine/edge_text.cc.
     """
-    known: list[tuple[int, int]] = []
-    dead = [index for index in range(edge.paths) if edge.raw_paths[4 * index + 3] == HealthState.DOWN]
-    for index in range(edge.paths):
-        delay = edge.raw_paths[4 * index + 2]
-        if index not in dead and delay != UNKNOWN_OWD:
-            known.append((delay, index))
+    paths = [edge.path(index) for index in range(edge.paths)]
+    dead = [index for index, path in enumerate(paths) if path.state == HealthState.DOWN]
+    lossy = [(path.loss_ppm, -index) for index, path in enumerate(paths) if path.lossy and path.loss_ppm]
+    known = sorted(
+        (path.owd_ns, index)
+        for index, path in enumerate(paths)
+        if path.state != HealthState.DOWN and path.owd_ns is not None
+    )
     if not known:
         return None
-    known.sort()
-    worst_ns, worst = known[-1]
-    return PathSummary(
-        known[0][0], known[len(known) // 2][0], worst_ns, dead[-1] if dead else worst, len(dead)
-    )
+    degraded = sum(HealthState.DOWN in (path.state, path.latency) or path.lossy != 0 for path in paths)
+    worst_ns, slowest = known[-1]
+    worst = dead[-1] if dead else -max(lossy)[1] if lossy else slowest
+    return PathSummary(known[0][0], known[len(known) // 2][0], worst_ns, worst, len(dead), degraded)
 
 
 _EDGE_FIELDS = len(EdgeState._fields) - 1

@@ -47,7 +47,12 @@ def test_push_is_one_alert(fleet, tools):
     wait_for(lambda: not firing(), 5, "resolved")
     scrape = fleet.scrape("h2")
     assert scrape.value("fabricpulse_alert_pushes_total", alertmanager=url) >= 3
-    assert scrape.value("fabricpulse_alert_push_failures_total", alertmanager="http://127.0.0.1:1") > 0
+    assert (
+        scrape.value(
+            "fabricpulse_alert_push_failures_total", alertmanager="http://127.0.0.1:1", reason="unreachable"
+        )
+        > 0
+    )
     alertmanager.stop()
 
 
@@ -176,13 +181,17 @@ from fabricpulse.mesh.config import Alerting
 async def main(url, ahead_s):
     config = Alerting(alertmanagers=(url,), labels={"instance": "h9", "job": "mesh"}, resolve_hold_s=0)
     pusher = AlertPusher(config, "h9", lambda: time.time() + ahead_s)
-    await pusher.start()
+    await pusher.open()
+    task = asyncio.create_task(pusher.serve(url))
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     pusher.fire("rail0", "rail0")
     await over.wait()
     pusher.resolve("rail0", "rail0")
-    await pusher.stop()
+    await pusher.flush()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await pusher.close()
 
 asyncio.run(main(sys.argv[1], float(sys.argv[2])))
 """

@@ -168,7 +168,7 @@ def test_sigterm_ends_it_cleanly(make_lab):
 def test_bad_configuration_is_one_sentence(tmp_path, document, words):
     """Exit code 2, one line, no traceback."""
     fleet = tmp_path / "fleet.yaml"
-    fleet.write_text("hosts: []\n")
+    fleet.write_text("hosts: [{name: h0}]\n")
     config = tmp_path / "mesh.yaml"
     config.write_text(json.dumps(document).replace("FLEET", str(fleet)))
     result = subprocess.run(

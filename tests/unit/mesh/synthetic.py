@@ -44,7 +44,7 @@ def edge_state(index, nic, state=HealthState.UP, paths=8, latency=HealthState.UP
             300 + path,
             path,
             2_000 + 10 * path + index if path < paths else UNKNOWN_OWD,
-            int(HealthState.UP),
+            *(int(HealthState.UP), int(HealthState.UP), 0, 0),
         ]
     return EdgeState(
         slot=index,
@@ -71,6 +71,8 @@ def edge_state(index, nic, state=HealthState.UP, paths=8, latency=HealthState.UP
         owd_bound_ns=140,
         baseline_ns=2_050 + index,
         limit_ns=26_150,
+        outbound_lost=3 + index,
+        rtt_ns=4_200 + index,
         raw_paths=tuple(raw),
     )
 

@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.unit.mesh.synthetic import edge_state, view_and_snapshot
+from tests.unit.mesh.synthetic import view_and_snapshot
 
+from fabricpulse.mesh._probe_engine import MAX_PATHS
 from fabricpulse.mesh.api import edges_document
 from fabricpulse.mesh.front_end import FrontEndWatch
 from fabricpulse.mesh.snapshot import HealthState
@@ -49,7 +50,7 @@ def test_each_field_is_documented_and_each_documented_field_is_there():
 
 def test_values_are_of_the_kind_that_is_documented():
     """Counts and times are integers, words are text, for a NIC that is down and edges that are well."""
-    kinds = {"text": str, "true, false": bool}
+    kinds = {"text": str, "true, false": bool, "0 to 1": float}
     told = documented()
     for path, value in leaves(document()):
         unit = told[path].strip()
@@ -69,12 +70,14 @@ def test_the_unknown_is_null():
         heard_by_age_ns=-1,
         latency=HealthState.UNKNOWN,
         baseline_ns=0,
-        raw_paths=(0, 0, -(1 << 63), int(HealthState.UNKNOWN)) * (len(edge_state(0, 0).raw_paths) // 4),
+        rtt_ns=-(1 << 63),
+        raw_paths=(0, 0, -(1 << 63), int(HealthState.UNKNOWN), 0, 0, 0) * MAX_PATHS,
     )["edges"][0]
     unknown = {path for path, value in leaves(first) if value is None}
     assert unknown == {
         *("evidence", "owd_ns", "worst_port", "heard_age_ns", "heard_by_age_ns"),
         *("latency.elevated", "latency.baseline_ns", "paths[].owd_ns"),
+        *("rtt_ns", "paths[].elevated"),
     }
 
 

@@ -14,6 +14,7 @@ from fabricpulse.mesh.alerts import PushCounters
 from fabricpulse.mesh.exposition import Counters, MeshExposition
 from fabricpulse.mesh.metrics import METRICS
 from fabricpulse.mesh.snapshot import (
+    PATH_FIELDS,
     UNKNOWN_OWD,
     Cause,
     HealthState,
@@ -51,7 +52,8 @@ def troubled():
     )
     snapshot.edges[1] = edge_state(1, 0, latency=HealthState.DOWN)
     raw = list(snapshot.edges[2].raw_paths)
-    raw[4 * 5 + 3] = HealthState.DOWN
+    raw[PATH_FIELDS * 5 + 3] = HealthState.DOWN
+    raw[PATH_FIELDS * 4 + 5 : PATH_FIELDS * 4 + 7] = 1, 4_000
     snapshot.edges[2] = snapshot.edges[2]._replace(raw_paths=tuple(raw))
     for index in (3, 4, 5):
         snapshot.edges[index] = edge_state(index, 1, HealthState.DOWN)
@@ -98,9 +100,9 @@ def test_unknown_is_not_down():
 
 
 def test_series_of_a_full_host():
-    """8 NICs with 10 peers each: 2,000 series at most."""
+    """8 NICs with 10 peers each: little more than 2,000 series."""
     lines = [line for line in render(*view_and_snapshot(8, 10)).splitlines() if not line.startswith(b"#")]
-    assert len(lines) <= 2_000
+    assert len(lines) <= 2_050
 
 
 def test_the_cap_cuts_edges_before_nics():
@@ -134,13 +136,35 @@ def test_worst_path(dead):
     raw = list(edge.raw_paths)
     raw[2] = UNKNOWN_OWD
     if dead is not None:
-        raw[4 * dead + 3] = HealthState.DOWN
+        raw[PATH_FIELDS * dead + 3] = HealthState.DOWN
     summary = summarize_paths(edge._replace(raw_paths=tuple(raw)))
     assert summary is not None
     assert summary.best_ns == 2_010
     assert summary.worst_ns == 2_050
     assert summary.worst == (5 if dead is None else 3)
     assert summary.dead == (0 if dead is None else 1)
+
+
+def test_lossy_and_slow_paths_are_degraded():
+    """Share of the paths that suffer, the loss of the worst, its port; nothing of it while all are well."""
+    view, snapshot = view_and_snapshot()
+    assert b"_paths_degraded_ratio{" not in render(view, snapshot)
+    assert b"_worst_path" not in b"".join(
+        line for line in render(view, snapshot).splitlines(True) if not line.startswith(b"#")
+    )
+    edge = snapshot.edges[0]
+    raw = list(edge.raw_paths)
+    for path, ppm in ((2, 4_000), (4, 15_000)):
+        raw[PATH_FIELDS * path + 5 : PATH_FIELDS * path + 7] = 1, ppm
+    raw[PATH_FIELDS * 6 + 4] = HealthState.DOWN
+    snapshot.edges[0] = edge._replace(raw_paths=tuple(raw))
+    summary = summarize_paths(snapshot.edges[0])
+    assert (summary.worst, summary.degraded) == (4, 3)
+    text = render(view, snapshot).decode()
+    labels = '{device="rail0",peer="h1",peer_device="rail0"}'
+    assert f"fabricpulse_edge_paths_degraded_ratio{labels} 0.375\n" in text
+    assert f"fabricpulse_edge_worst_path_loss_ratio{labels} 0.015\n" in text
+    assert f"fabricpulse_edge_worst_path_port{labels} 9624\n" in text
 
 
 def test_no_path_measured():
@@ -171,7 +195,7 @@ def test_summary_of_edges():
 
     well = snapshot.edges[2]
     raw = list(well.raw_paths)
-    raw[4 * 5 + 3] = HealthState.DOWN
+    raw[PATH_FIELDS * 5 + 3] = HealthState.DOWN
     for trouble in (well._replace(raw_paths=tuple(raw)), well._replace(state=HealthState.DOWN)):
         snapshot.edges[2] = trouble
         assert text.summarize(pack_snapshot(snapshot), nics) == (expected, True)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from fabricpulse.mesh._probe_engine import (
     NEVER_HEARD,
     EdgeHealth,
-    LatencyHealth,
     NicHealth,
     OwdWindow,
     PathHealth,
@@ -463,29 +462,6 @@ def test_a_path_is_dead_after_three_misses_in_a_row(arrivals):
     assert path.state != HealthState.DOWN
 
 
-@given(st.lists(st.integers(1_000, 9_000), min_size=10, max_size=200))
-def test_a_long_incident_does_not_become_the_habit(noise):
-    """The baseline follows what is normal, and stays while the delay is elevated, however long that lasts."""
-    health = LatencyHealth(10 * MS, 3.0, 20_000)
-    for median in noise:
-        health.window(median)
-    baseline = health.baseline_ns
-    for _ in range(1000):
-        health.window(500_000)
-        assert health.state == HealthState.DOWN
-    assert health.baseline_ns == baseline
-    health.window(noise[0])
-    assert health.state == HealthState.UP
-
-
-def test_the_ceiling_holds_before_anything_is_learned():
-    health = LatencyHealth(10 * MS, 3.0, 20_000)
-    health.window(5_000)
-    assert health.state == HealthState.UNKNOWN
-    health.window(11 * MS)
-    assert health.state == HealthState.DOWN
-
-
 def test_the_table_of_nic_health():
     """Down is told once, when it begins; only probes that pass, or nobody left to ask, end it; unknown has a cause."""
     unknown, up, interrupted, down = nic_transitions()
@@ -514,11 +490,3 @@ def test_quantiles_of_delays_keep_their_sign(delays, q):
     exact = sorted(delays)[max(math.ceil(q * len(delays)) - 1, 0)]
     assert abs(window.quantile(q) - exact) <= 0.016 * abs(exact) + 1
     assert (window.min, window.max) == (min(delays), max(delays))
-
-
-def test_the_limit_of_a_baseline_below_zero():
-    """A baseline below zero, from wrong clocks, does not make the limit smaller than baseline + slack."""
-    health = LatencyHealth(10 * MS, 3.0, 20_000)
-    for _ in range(12):
-        health.window(-5_000)
-    assert (health.baseline_ns, health.limit_ns, health.state) == (-5_000, 15_000, HealthState.UP)

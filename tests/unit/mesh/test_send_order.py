@@ -28,7 +28,9 @@ def arrivals(sockets, enough):
                 data, ancillary, _, _ = key.fileobj.recvmsg(256, 256)
                 if data[POSITION] != 0:
                     continue
-                stamp = next(value for level, _, value in ancillary if level == socket.SOL_SOCKET)
+                stamp = next((value for level, _, value in ancillary if level == socket.SOL_SOCKET), None)
+                if stamp is None:  # the kernel begins to stamp a moment after it was asked to
+                    continue
                 seconds, ns = int.from_bytes(stamp[:8], "little"), int.from_bytes(stamp[8:16], "little")
                 seen[key.data].append(seconds * 10**9 + ns)
     return sorted((ns, peer) for peer, stamps in enumerate(seen) for ns in stamps)
