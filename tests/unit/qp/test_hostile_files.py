@@ -87,7 +87,7 @@ def test_what_is_no_telemetry_file_is_told_and_not_waited_for(tmp_path: Path, ki
 
 
 def test_absurdly_many_records_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each device is a handful of series before any cap: a file with more than a host can have is none of the plugin."""
+    """Each device is some series before any cap: a file with more than a host can have is none of the plugin's."""
     good_file(tmp_path)
     monkeypatch.setattr(telemetry_file, "CAPACITY", telemetry_file.CAPACITY | {Table.DEVICES: 129})
     TelemetryFile(tmp_path, BAD, "bad")
