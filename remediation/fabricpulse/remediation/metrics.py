@@ -28,7 +28,7 @@ DEAD_LETTERS = MetricSpec(
 UNAUTHORIZED = MetricSpec(
     "fabricpulse_remediation_unauthorized_total",
     "counter",
-    "Requests that showed no valid credentials (401), by who asks such things: alertmanager, agents, operator.",
+    "Requests without valid credentials (401) or role (403), by who asks such things: alertmanager, agents, operator.",
     ("route",),
 )
 INGEST_SECONDS = MetricSpec(

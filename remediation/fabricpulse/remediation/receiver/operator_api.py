@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from fabricpulse.remediation.receiver.auth import owner_of
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.health import problems
 from fabricpulse.remediation.receiver.http_json import json_answer, json_object, number
@@ -126,7 +127,7 @@ class OperatorApi:
 
     async def _pause(self, request: web.Request) -> web.Response:
         asked = await json_object(request)
-        reason, owner = _text(asked, "reason"), _text(asked, "owner") or "unknown"
+        reason, owner = _text(asked, "reason"), owner_of(request, _text(asked, "owner"))
         if not reason:
             raise web.HTTPBadRequest(text="say why: reason is empty\n")
         duration = number(str(asked.get("duration_s") or 0), "duration_s")
@@ -135,7 +136,7 @@ class OperatorApi:
         return web.Response(text="paused\n")
 
     async def _resume(self, request: web.Request) -> web.Response:
-        owner = _text(await json_object(request), "owner") or "unknown"
+        owner = owner_of(request, _text(await json_object(request), "owner"))
         await self._loop.submit(lambda t, at: self._reconciler.operator.resume(t, owner, at))
         return web.Response(text="resumed\n")
 
@@ -145,14 +146,14 @@ class OperatorApi:
         current = self._loop.state.targets.get(target.key)
         if current is None or current.desired == "in_service":
             raise web.HTTPNotFound(text=f"{target.key} is not out of service\n")
-        owner = _text(asked, "owner") or "unknown"
+        owner = owner_of(request, _text(asked, "owner"))
         operator = self._reconciler.operator
         await self._loop.submit(lambda t, at: operator.release(t, target, owner, at))
         return web.Response(text="released\n")
 
     async def _forget(self, request: web.Request) -> web.Response:
         asked = await json_object(request)
-        host, owner = _text(asked, "host"), _text(asked, "owner") or "unknown"
+        host, owner = _text(asked, "host"), owner_of(request, _text(asked, "owner"))
         state, now = self._loop.state, self._loop.clock()
         agent = state.agents.get(host)
         if agent is not None and now - agent.seen_at <= self._reconciler.config.guards.agent_timeout_s:
