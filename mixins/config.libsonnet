@@ -113,7 +113,7 @@
     slowFlapWindow: '1h',
     // No verdict on a NIC: nobody to probe, or the host itself was late all the time.
     nicUnknownFor: '10m',
-    // A NIC that was there within the last hour and is gone from its bus.
+    // A NIC that is gone from its bus, ports that are missing: longer than a reset takes.
     nicGoneFor: '1m',
     // How long errors of links and transport are shown.
     linkErrorWindow: '15m',
@@ -127,6 +127,8 @@
     // A rank that the others wait for.
     stragglerFor: '15s',
 
+    // A host that is not in its own membership probes nothing.
+    notMemberFor: '1m',
     // A daemon that answered within the last day and is gone from discovery.
     exporterGoneFor: '10m',
     hostDownFor: '1m',
