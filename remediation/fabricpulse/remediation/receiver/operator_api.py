@@ -48,20 +48,22 @@ class OperatorApi:
 
     async def _status(self, _: web.Request) -> web.Response:
         state = self._loop.state
-        length, digest = self._store.head()
+        seal = self._store.seal()
         return json_answer(
             {
                 "version": version("fabricpulse"),
                 "now": self._loop.clock(),
                 "epoch": state.epoch,
-                "problems": problems(self._reconciler.config, state, self._loop.clock(), self._not_ready()),
+                "problems": problems(
+                    self._reconciler.config, state, self._loop.clock(), self._not_ready(), self._store.edited
+                ),
                 "pause": state.pause,
                 "breakers": list(state.breakers.values()),
                 "watchdog": state.watchdog,
                 "polled_at": state.polled_at,
                 "agents": sorted(state.agents.values(), key=lambda a: a.host),
                 "rules": self._reconciler.config.rules,
-                "journal": {"length": length, "head": digest},
+                "journal": {"length": seal.length, "head": seal.head, "seal": seal.digest},
                 "heartbeat_age_s": time.monotonic() - self._loop.heartbeat,
             }
         )
@@ -80,7 +82,7 @@ class OperatorApi:
     async def _events(self, request: web.Request) -> web.Response:
         limit = min(10_000, int(number(request.query.get("limit", "1000"), "limit")))
         if "last" in request.query:
-            after = max(0, self._store.head()[0] - limit)
+            after = max(0, self._store.seal().length - limit)
         else:
             after = int(number(request.query.get("after", "0"), "after"))
         return json_answer(await asyncio.to_thread(self._store.transitions, after, limit))
@@ -123,7 +125,14 @@ class OperatorApi:
             length = await asyncio.to_thread(self._store.verify)
         except StoreError as error:
             return json_answer({"intact": False, "reason": str(error)})
-        return json_answer({"intact": True, "length": length, "head": self._store.head()[1]})
+        return json_answer(
+            {
+                "intact": True,
+                "length": length,
+                "head": self._store.seal().head,
+                "seal": self._store.seal().digest,
+            }
+        )
 
     async def _pause(self, request: web.Request) -> web.Response:
         asked = await json_object(request)

@@ -62,6 +62,12 @@ class Receiver:
     def _reconcile(self, transaction: Transaction, now: float) -> None:
         self._reconciler.decisions.reconcile(transaction, now)
 
+    def _on_start(self, transaction: Transaction, now: float) -> None:
+        self._reconciler.observed.on_start(transaction, now)
+        if self._store.edited:
+            log.error("journal was edited while the receiver was stopped", reason=self._store.edited)
+            transaction.log("fleet", "journal_edited", reason=self._store.edited)
+
     async def run(self, options: DaemonOptions) -> None:
         """Serves until told to stop."""
         try:
@@ -95,7 +101,7 @@ class Receiver:
         self._poller = HttpClient(self._policy.config.http_client)
         try:
             try:
-                await self._loop.start(self._reconciler.observed.on_start)
+                await self._loop.start(self._on_start)
             except StoreError as error:
                 raise UserError(str(error)) from error
             await server.start()
@@ -124,6 +130,8 @@ class Receiver:
             )
 
     def _not_ready(self) -> str:
+        if self._loop.failure:
+            return self._loop.failure
         age = time.monotonic() - self._loop.heartbeat
         return f"nothing was decided or written for {age:.0f} s" if age > STALE_HEARTBEAT_S else ""
 
