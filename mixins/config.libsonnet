@@ -39,6 +39,8 @@
     // A sidecar without a coordinator, a coordinator whose hosts are not the fleet: longer than a restart takes.
     clockCoordinatorDownFor: '2m',
     clockNoQuorumFor: '2m',
+    // How long it is shown that a machine was paused, or that its fleet time was wrong for another reason.
+    clockContradictedWindow: '15m',
 
     // A lane that stays out of service. Above the remediation's hold-down, so that a planned pause does not alert.
     laneDownFor: '10m',

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "causality.h"
 #include "edge_delays.h"
 #include "edge_trains.h"
 #include "health.h"
@@ -39,6 +40,7 @@ struct Edge {
   std::uint32_t session_received = 0;
   RateLimit limit;
   EdgeDelays delays;
+  EdgeCausality causality;
 };
 
 struct Nic {
