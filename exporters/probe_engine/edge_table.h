@@ -9,7 +9,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "causality.h"
 #include "edge_delays.h"
 #include "edge_trains.h"
 #include "health.h"
@@ -40,7 +39,15 @@ struct Edge {
   std::uint32_t session_received = 0;
   RateLimit limit;
   EdgeDelays delays;
-  EdgeCausality causality;
+  std::int64_t changed_host_ns = 0;   // last change between up and down, host clock; 0 = none
+  std::int64_t degraded_host_ns = 0;  // since when a source port is down, lossy or slow; 0 = none is
+
+  // Whether source port `path` of the peer is down, loses packets or is slower than it used to be.
+  bool degraded(int path) const {
+    const PathTally& tally = trains.path(path);
+    return tally.health.state() == HealthState::kDown || tally.window.lossy() ||
+           delays.path_latency(path) == HealthState::kDown;
+  }
 };
 
 struct Nic {

@@ -93,11 +93,19 @@ PathSummary summarize_paths(const EdgeRecord& edge) {
 
 EdgeSummary summarize_edges(const std::vector<EdgeRecord>& edges, std::size_t nics) {
   EdgeSummary summary;
-  summary.send_errors.resize(nics);
+  summary.nics.resize(nics);
   for (const EdgeRecord& edge : edges) {
     if (edge.nic >= nics) throw std::invalid_argument("an edge names a NIC that is not there");
-    summary.send_errors[edge.nic] += edge.send_errors;
-    summary.troubled = summary.troubled || edge.state == kDown || summarize_paths(edge).dead > 0;
+    const PathSummary paths = summarize_paths(edge);
+    NicEdges& nic = summary.nics[edge.nic];
+    ++(edge.state == kUp ? nic.up : edge.state == kDown ? nic.down : nic.unknown);
+    nic.degraded += edge.state == kUp && paths.degraded > 0;
+    nic.send_errors += edge.send_errors;
+    nic.sent += edge.sent;
+    nic.received += edge.received;
+    nic.lost += edge.lost;
+    nic.outbound_lost += edge.outbound_lost;
+    summary.troubled = summary.troubled || edge.state == kDown || paths.dead > 0;
   }
   return summary;
 }
@@ -107,7 +115,7 @@ EdgeText::EdgeText(std::vector<std::string> names, std::vector<std::string> labe
   if (names_.size() != kEdgeFamilies) throw std::invalid_argument("one name for each family is needed");
 }
 
-std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges) const {
+std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges, bool only_suffering) const {
   std::vector<Block> blocks(kEdgeFamilies);
   std::vector<Writer> to;
   for (int f = 0; f < kEdgeFamilies; ++f) {
@@ -121,6 +129,8 @@ std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges) const {
   for (std::size_t i = 0; i < labels_.size(); ++i) {
     const EdgeRecord& e = edges[i];
     const std::string& l = labels_[i];
+    const PathSummary paths = summarize_paths(e);
+    if (only_suffering && e.state != kDown && e.latency != kDown && paths.degraded == 0) continue;
     up_or_down(kFamilyUp, l, e.state);
     up_or_down(kFamilyInbound, l, e.inbound);
     up_or_down(kFamilyOutbound, l, e.outbound);
@@ -135,7 +145,6 @@ std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges) const {
     }
     to[kFamilyOwd].seconds("_sum", l, "", e.owd_sum_ns);
     to[kFamilyOwd].count("_count", l, e.owd_count);
-    const PathSummary paths = summarize_paths(e);
     if (paths.known) {
       to[kFamilyPathOwd].seconds("", l, ",path=\"best\"", paths.best_ns);
       to[kFamilyPathOwd].seconds("", l, ",path=\"median\"", paths.median_ns);

@@ -45,9 +45,14 @@ struct PathSummary {
 PathSummary summarize_paths(const EdgeRecord& edge);
 
 // What a scrape wants to know of all edges beside their samples.
+struct NicEdges {
+  std::uint64_t up = 0, down = 0, unknown = 0;  // edges
+  std::uint64_t degraded = 0;                   // of those that are up: a source port is down, lossy or slow
+  std::uint64_t send_errors = 0, sent = 0, received = 0, lost = 0, outbound_lost = 0;  // packets
+};
 struct EdgeSummary {
-  std::vector<std::uint64_t> send_errors;  // of each NIC
-  bool troubled = false;                   // an edge is down, or a path of one is
+  std::vector<NicEdges> nics;
+  bool troubled = false;  // an edge is down, or a path of one is
 };
 // Throws std::invalid_argument for an edge of a NIC that is not there.
 EdgeSummary summarize_edges(const std::vector<EdgeRecord>& edges, std::size_t nics);
@@ -63,8 +68,9 @@ class EdgeText {
     std::string text;
     std::uint32_t samples = 0;
   };
-  // One block for each family. `edges` holds one record for each of the labels, in the same order.
-  std::vector<Block> render(const EdgeRecord* edges) const;
+  // One block for each family. `edges` holds one record for each of the labels, in the same order. only_suffering :
+  // edges that are down, slow, or have a source port that is down, lossy or slow.
+  std::vector<Block> render(const EdgeRecord* edges, bool only_suffering) const;
   std::size_t edges() const { return labels_.size(); }
 
  private:

@@ -27,14 +27,14 @@ void HealthMonitor::check_link(Nic& nic, std::int64_t now_ns, bool force) {
 }
 
 void HealthMonitor::update(const TickTime& now) {
-  rotate_windows(now.mono);
+  rotate_windows(now);
   for (Nic& nic : table_.nics()) update_nic(nic, now);
   // After the NICs, and a little later than they: an edge that falls silent with its NIC is the NIC's fault.
   for (const std::uint32_t slot : table_.slots()) update_edge(table_.edge(slot), now);
 }
 
-void HealthMonitor::rotate_windows(std::int64_t now_ns) {
-  auto due = [now_ns](std::int64_t* next, std::int64_t period) {
+void HealthMonitor::rotate_windows(const TickTime& now) {
+  auto due = [now_ns = now.mono](std::int64_t* next, std::int64_t period) {
     const bool first = *next == 0;
     if (!first && now_ns < *next) return false;
     *next = now_ns + period;
@@ -46,7 +46,13 @@ void HealthMonitor::rotate_windows(std::int64_t now_ns) {
   if (!window && !second && !bucket) return;
   for (const std::uint32_t slot : table_.slots()) {
     Edge& edge = table_.edge(slot);
-    if (second) edge.delays.second();
+    if (second) {
+      edge.delays.second();
+      bool degraded = false;
+      for (int p = 0; p < edge.trains.peer_paths() && !degraded; ++p) degraded = edge.degraded(p);
+      if (!degraded) edge.degraded_host_ns = 0;
+      if (degraded && edge.degraded_host_ns == 0) edge.degraded_host_ns = now.host;
+    }
     if (window) edge.delays.rotate();
     if (bucket) edge.trains.rotate_loss();
   }
@@ -143,7 +149,9 @@ void HealthMonitor::update_edge(Edge& edge, const TickTime& now) {
   if (edge.presence.heard_at != kNeverHeard) edge.trains.silence(now.unstalled - edge.presence.heard_at);
   const HealthState before = edge.health.states().edge;
   const EdgeStates& states = edge.health.update(edge.presence, now.unstalled, edge_interval_);
-  if (states.edge == before || before == HealthState::kUnknown) return;
+  if (states.edge == before) return;
+  edge.changed_host_ns = now.host;
+  if (before == HealthState::kUnknown) return;
   Event event{};
   event.kind = states.edge == HealthState::kUp ? EventKind::kEdgeUp : EventKind::kEdgeDown;
   event.host_ns = now.host;

@@ -24,7 +24,7 @@ class HealthMonitor {
   NicEvidence evidence_of(const Nic& nic, std::int64_t unstalled_ns) const;
   void update_nic(Nic& nic, const TickTime& now);
   void update_edge(Edge& edge, const TickTime& now);
-  void rotate_windows(std::int64_t now_ns);
+  void rotate_windows(const TickTime& now);
   void disconnected(Nic& nic, bool seen, const TickTime& now);
   void connected(Nic& nic, const TickTime& now);
   void emit_nic(const Nic& nic, EventKind kind, std::int64_t duration, const TickTime& now);

@@ -3,8 +3,8 @@
 // Fed with one median a second. Steps and ramps are both found as medians that stay above the limit:
 //   limit = baseline + max(slack, (factor - 1) x baseline, 4 x noise), or the ceiling if that is lower.
 // The baseline cannot be dragged along. It follows downwards within seconds, upwards over ten minutes, not at
-// all while medians are above the limit, and never further above the lowest baseline of about a day than one
-// such margin: a ramp, however slow within that day, is elevated once it has risen by two margins.
+// all while medians are above the limit, and never further above the lowest baseline, which itself takes a day
+// to follow, than one such margin: a ramp of hours is elevated once it has risen by two margins.
 // Noise is how much a median differs from the one before, while they are well: that, a ramp does not change.
 #ifndef FABRICPULSE_EXPORTERS_LATENCY_HEALTH_H_
 #define FABRICPULSE_EXPORTERS_LATENCY_HEALTH_H_

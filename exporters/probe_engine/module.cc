@@ -11,7 +11,6 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "causality.h"
 #include "edge_text.h"
 #include "probe_engine.h"
 #include "python_module.h"
@@ -139,14 +138,19 @@ NB_MODULE(_probe_engine, m) {
       .def("summarize",
            [](const EdgeText& text, nb::bytes snapshot, std::size_t nics) {
              const EdgeSummary summary = summarize_edges(edges_of(snapshot, text.edges()), nics);
-             return std::make_tuple(summary.send_errors, summary.troubled);
+             std::vector<std::vector<std::uint64_t>> nics_out;
+             for (const NicEdges& n : summary.nics) {
+               nics_out.push_back({n.up, n.down, n.unknown, n.degraded, n.send_errors, n.sent, n.received,
+                                   n.lost, n.outbound_lost});
+             }
+             return std::make_tuple(nics_out, summary.troubled);
            })
-      .def("render", [](const EdgeText& text, nb::bytes snapshot) {
+      .def("render", [](const EdgeText& text, nb::bytes snapshot, bool only_suffering) {
         const std::vector<EdgeRecord> edges = edges_of(snapshot, text.edges());
         std::vector<EdgeText::Block> blocks;
         {
           nb::gil_scoped_release release;
-          blocks = text.render(edges.data());
+          blocks = text.render(edges.data(), only_suffering);
         }
         std::vector<std::tuple<nb::str, std::uint32_t>> out;
         for (const EdgeText::Block& block : blocks) {
@@ -314,19 +318,6 @@ NB_MODULE(_probe_engine, m) {
       .def_prop_ro("count", &OwdWindow::count)
       .def_prop_ro("min", &OwdWindow::min)
       .def_prop_ro("max", &OwdWindow::max);
-
-  nb::class_<EdgeCausality>(m, "EdgeCausality")
-      .def(nb::init<>())
-      .def(
-          "add",
-          [](EdgeCausality& edge, int direction, bool main_path, std::int64_t owd_ns, std::int64_t bound_ns) {
-            return edge.add(static_cast<Direction>(direction & 1), main_path, owd_ns, bound_ns);
-          })
-      .def_prop_ro("violated", &EdgeCausality::violated);
-  nb::class_<HostCausality>(m, "HostCausality")
-      .def(nb::init<>())
-      .def("heard", &HostCausality::heard)
-      .def("own_clock", &HostCausality::own_clock);
 
   // One edge end without a socket: what the parser and the session make of any bytes. For the tests of
   // forgery.

@@ -54,6 +54,8 @@ EdgeRecord edge_record(std::uint32_t slot, const Edge& edge, std::int64_t now_ns
   record.outbound_lost = edge.trains.outbound_lost();
   const RoundTrip& round_trip = edge.delays.round_trip();
   record.rtt_ns = round_trip.count() > 0 ? round_trip.median() : INT64_MIN;
+  record.changed_host_ns = edge.changed_host_ns;
+  record.degraded_host_ns = edge.degraded_host_ns;
   for (int p = 0; p < kMaxPaths; ++p) {
     const PathTally& path = edge.trains.path(p);
     PathRecord& r = record.path[p];

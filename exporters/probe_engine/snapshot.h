@@ -115,8 +115,10 @@ struct EdgeRecord {
   std::int64_t owd_bound_ns;  // of the last delay
   std::int64_t baseline_ns;
   std::int64_t limit_ns;
-  std::uint64_t outbound_lost;  // packets of ours that the peer has not received
-  std::int64_t rtt_ns;          // median of the last round trips, INT64_MIN = unknown
+  std::uint64_t outbound_lost;    // packets of ours that the peer has not received
+  std::int64_t rtt_ns;            // median of the last round trips, INT64_MIN = unknown
+  std::int64_t changed_host_ns;   // as of Edge
+  std::int64_t degraded_host_ns;  // as of Edge
   PathRecord path[kMaxPaths];
 };
 

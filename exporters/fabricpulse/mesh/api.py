@@ -89,6 +89,8 @@ def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
         "outbound": _EDGE_STATES[HealthState(edge.outbound)],
         "heard_age_ns": edge.heard_age_ns if edge.heard_age_ns >= 0 else None,
         "heard_by_age_ns": edge.heard_by_age_ns if edge.heard_by_age_ns >= 0 else None,
+        "changed_host_ns": edge.changed_host_ns or None,
+        "degraded_host_ns": edge.degraded_host_ns or None,
         "sent": edge.sent,
         "send_errors": edge.send_errors,
         "received": edge.received,

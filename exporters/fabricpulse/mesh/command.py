@@ -1,25 +1,55 @@
-"""`fabricpulse mesh`."""
+"""`fabricpulse mesh`: the daemon; `show` for a person."""
+
+import sys
+from pathlib import Path
 
 import click
 
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import run_daemon
 from fabricpulse.core.options import DaemonOptions, daemon_options
+from fabricpulse.core.output import OutputFormat, output_option, print_json
+from fabricpulse.core.web.client_config import HttpClientConfig
 
 DEFAULT_LISTEN = ":9610"
 
 
-@click.command("mesh")
+@click.group("mesh", invoke_without_command=True)
 @daemon_options(DEFAULT_LISTEN)
-def command(options: DaemonOptions) -> None:
+@click.pass_context
+def command(context: click.Context, /, options: DaemonOptions) -> None:
     """Probe the fabric between NICs and export what is seen.
 
     Sends trains of small UDP packets to the NICs of other hosts and receives theirs; exports for each NIC whether it
     is connected, for each edge loss and one-way delay.
     """
+    if context.invoked_subcommand is not None:
+        return
     # Imported late: `fabricpulse mesh --help` needs neither the engine nor the HTTP server.
     from fabricpulse.mesh.config import MeshConfig
     from fabricpulse.mesh.service import run
 
     config = load_config(options.config, MeshConfig)
     run_daemon(lambda life: run(life, config, options))
+
+
+@command.command("show")
+@click.option("--url", default="http://127.0.0.1:9610", show_default=True, help="The mesh exporter to ask.")
+@click.option(
+    "--http.config.file",
+    "http_config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File with TLS, password or token of the request (keys of http_client).",
+)
+@click.option("--all", "everything", is_flag=True, help="All edges, not only those that suffer.")
+@output_option
+def show(url: str, http_config: Path | None, everything: bool, output: OutputFormat) -> None:
+    """Show NICs and the edges that suffer: which source ports, since when. Exits with 1 if any does."""
+    from fabricpulse.mesh.show import exit_code, fetch_edges, print_tables, troubled
+
+    document = fetch_edges(url, load_config(http_config, HttpClientConfig))
+    if output == "json":
+        print_json(document if everything else {**document, "edges": troubled(document)})
+    else:
+        print_tables(document, everything)
+    sys.exit(exit_code(document))

@@ -4,7 +4,7 @@ import hashlib
 import re
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta
@@ -20,6 +20,7 @@ _LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 Positive = Annotated[float, Meta(gt=0)]
 _SHORTEST_KEY = 16
 MOST_EVENTS = 100_000
+PerEdge = Literal["all", "worst", "none"]
 
 
 class MembershipSource(Section, frozen=True):
@@ -29,7 +30,9 @@ class MembershipSource(Section, frozen=True):
     written, cut between two hosts, is a valid one of fewer hosts. url : where the clocksync coordinator serves the same
     document, with http_client where it asks for TLS, a password or a token.
     dns : for each network, a name whose addresses are the members' addresses on it; hosts are named by reverse look-up.
-    devices : with dns, the device of each network on every host. refresh_s : how often to look.
+    devices : with dns, the device of each network on every host. refresh_s : how often to look. max_shrink : a
+    membership that loses more than this share of the hosts at once is held back, and told, until it has been so for
+    shrink_hold_s or SIGHUP confirms it; 1 holds nothing back.
     """
 
     file: str = ""
@@ -37,6 +40,8 @@ class MembershipSource(Section, frozen=True):
     dns: dict[str, str] = {}
     devices: dict[str, str] = {}
     refresh_s: Positive = 2.0
+    max_shrink: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    shrink_hold_s: Annotated[float, Meta(ge=0)] = 300.0
     http_client: HttpClientConfig = HttpClientConfig()
 
     def validate(self) -> None:
@@ -181,7 +186,9 @@ class MeshConfig(Section, frozen=True):
     host : this host's name in the fleet, short or fully qualified; default: the system's host name. key_file : fleet
     keys, one a line; the first signs, all are accepted, so that keys can be rotated. Without a file anybody who reaches
     the port can join.
-    sample_cap : samples in one exposition, at most.
+    per_edge : series of single edges: all (24 an edge), worst (only edges that are down, slow, or have a source port
+    that is down, lossy or slow), none; what a NIC's edges sum up to is always there. sample_cap : samples in one
+    exposition, at most.
     """
 
     host: str = ""
@@ -192,6 +199,7 @@ class MeshConfig(Section, frozen=True):
     alerting: Alerting = Alerting()
     front_end: FrontEnd = FrontEnd()
     event_log: EventLog = EventLog()
+    per_edge: PerEdge = "all"
     sample_cap: Annotated[int, Meta(ge=1)] = DEFAULT_SAMPLE_CAP
 
     @property

@@ -9,6 +9,7 @@ from fabricpulse.core.web.urls import redact
 from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh import metrics as m
 from fabricpulse.mesh.alerts import PushCounters
+from fabricpulse.mesh.config import PerEdge
 from fabricpulse.mesh.edge_diagnosis import EdgeView, Evidence, diagnose
 from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.front_end import FrontEndHealth
@@ -25,6 +26,9 @@ STATE_NAMES = {HealthState.UNKNOWN: "unknown", HealthState.UP: "connected", Heal
 CAUSE_NAMES = {cause: cause.name.lower() for cause in Cause}
 
 
+# In the order of struct NicEdges in exporters/probe_engine/edge_text.h.
+_EDGE_COUNTS = ("up", "down", "unknown", "degraded")
+_PROBE_COUNTS = ("sent", "received", "inbound_lost", "outbound_lost")
 # In the order of enum EdgeFamily in exporters/probe_engine/edge_text.h.
 _EDGE_FAMILIES = (
     m.EDGE_UP,
@@ -75,6 +79,7 @@ class Counters:
     realtime: bool = False
     membership_ok: bool = False
     member: bool | None = None
+    membership_held: bool = False
     membership_changed_s: float = 0.0
     pushes: Mapping[str, PushCounters] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
@@ -84,7 +89,8 @@ class Counters:
 class MeshExposition:
     """Writes the samples of one membership."""
 
-    def __init__(self, view: FleetView, port: int) -> None:
+    def __init__(self, view: FleetView, port: int, per_edge: PerEdge = "all") -> None:
+        self._per_edge = per_edge
         self._view = view
         self._nic_values = [(nic.device, nic.network) for nic in view.nics]
         self._edge_values = [(view.nics[peer.nic].device, peer.host, peer.device) for peer in view.peers]
@@ -99,18 +105,19 @@ class MeshExposition:
 
         Raises ValueError for a snapshot of another configuration.
         """
-        send_errors, troubled = self._edge_text.summarize(raw, len(self._nic_values))
+        nic_edges, troubled = self._edge_text.summarize(raw, len(self._nic_values))
         snapshot = parse_snapshot(raw, edges_too=troubled)
-        self._write_nics(out, snapshot, send_errors)
+        self._write_nics(out, snapshot, nic_edges)
         self._write_engine(out, snapshot, counters)
-        self._write_edges(out, raw)
-        if not troubled:
+        if self._per_edge != "none":
+            self._write_edges(out, raw)
+        if not troubled or self._per_edge == "none":
             return  # nearly every scrape of a fleet's life
         for values, seen in zip(self._edge_values, edge_evidence(self._view, snapshot), strict=True):
             if seen is not None:
                 out.add(m.EDGE_EVIDENCE, (*values, seen), 1)
 
-    def _write_nics(self, out: Exposition, snapshot: Snapshot, send_errors: Sequence[int]) -> None:
+    def _write_nics(self, out: Exposition, snapshot: Snapshot, nic_edges: Sequence[Sequence[int]]) -> None:
         nics = list(zip(self._nic_values, snapshot.nics, strict=True))
         for values, nic in nics:
             if nic.state != HealthState.UNKNOWN:
@@ -128,8 +135,12 @@ class MeshExposition:
                 out.add(m.PROBES_DROPPED, (*values, reason), count)
             out.add(m.PROBE_OVERFLOWS, values, nic.overflows)
             out.add(m.PROBE_STAMPS_LOST, values, nic.stamps_lost)
-        for values, count in zip(self._nic_values, send_errors, strict=True):
-            out.add(m.SEND_ERRORS, values, count)
+        for values, counts in zip(self._nic_values, nic_edges, strict=True):
+            for edge_state, count in zip(_EDGE_COUNTS, counts[:4], strict=True):
+                out.add(m.NIC_EDGES, (*values, edge_state), count)
+            out.add(m.SEND_ERRORS, values, counts[4])
+            for what, count in zip(_PROBE_COUNTS, counts[5:], strict=True):
+                out.add(m.NIC_PROBES, (*values, what), count)
 
     def _write_engine(self, out: Exposition, snapshot: Snapshot, counters: Counters) -> None:
         front_end = counters.front_end
@@ -147,6 +158,7 @@ class MeshExposition:
             (m.SAMPLES, snapshot.samples),
             (m.MEMBERS, self._view.members),
             (m.MEMBERSHIP_SUCCESS, int(counters.membership_ok)),
+            (m.MEMBERSHIP_HELD, int(counters.membership_held)),
             (m.MEMBERSHIP_TIME, counters.membership_changed_s),
             (m.EVENTS_DROPPED, snapshot.events_dropped),
         )
@@ -165,7 +177,9 @@ class MeshExposition:
             out.add(m.EVENTS, (kind,), count)
 
     def _write_edges(self, out: Exposition, raw: bytes) -> None:
-        for spec, (text, samples) in zip(_EDGE_FAMILIES, self._edge_text.render(raw), strict=True):
+        for spec, (text, samples) in zip(
+            _EDGE_FAMILIES, self._edge_text.render(raw, self._per_edge == "worst"), strict=True
+        ):
             out.add_block(spec, text, samples)
 
 

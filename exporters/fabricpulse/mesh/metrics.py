@@ -89,6 +89,19 @@ SEND_ERRORS = MetricSpec(
     "Probes that the kernel refused to send (link down, no route, full queue).",
     _NIC,
 )
+NIC_EDGES = MetricSpec(
+    "fabricpulse_nic_edges",
+    "gauge",
+    "Edges of the NIC by state: up, down, unknown; degraded: of those that are up, with a source port that is down, "
+    "lossy or slow.",
+    (*_NIC, "state"),
+)
+NIC_PROBES = MetricSpec(
+    "fabricpulse_nic_probes_total",
+    "counter",
+    "Probe packets of all edges of the NIC: sent, received, inbound_lost and outbound_lost.",
+    (*_NIC, "what"),
+)
 EDGE_UP = MetricSpec(
     "fabricpulse_edge_up",
     "gauge",
@@ -258,6 +271,11 @@ MEMBER = MetricSpec(
 MEMBERSHIP_SUCCESS = MetricSpec(
     "fabricpulse_mesh_membership_success", "gauge", "1 if the membership could be read at the last attempt."
 )
+MEMBERSHIP_HELD = MetricSpec(
+    "fabricpulse_mesh_membership_held",
+    "gauge",
+    "1 while a membership that has lost more than membership.max_shrink of the hosts is held back.",
+)
 MEMBERSHIP_TIME = MetricSpec(
     "fabricpulse_mesh_membership_timestamp_seconds",
     "gauge",
@@ -299,6 +317,8 @@ METRICS = (
     PROBE_OVERFLOWS,
     PROBE_STAMPS_LOST,
     SEND_ERRORS,
+    NIC_EDGES,
+    NIC_PROBES,
     EDGE_UP,
     EDGE_SENT,
     EDGE_RECEIVED,
@@ -330,6 +350,7 @@ METRICS = (
     MEMBERS,
     MEMBER,
     MEMBERSHIP_SUCCESS,
+    MEMBERSHIP_HELD,
     MEMBERSHIP_TIME,
     PUSHES,
     PUSH_FAILURES,

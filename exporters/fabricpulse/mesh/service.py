@@ -31,6 +31,7 @@ from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, e
 from fabricpulse.mesh.fleet_view import FleetView, view_of
 from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
 from fabricpulse.mesh.membership_source import MembershipReader
+from fabricpulse.mesh.shrink_guard import ShrinkGuard
 from fabricpulse.mesh.snapshot import Cause, EventKind, HealthState, Snapshot, parse_snapshot
 
 log = get_logger(__name__)
@@ -93,7 +94,9 @@ class MeshService:
         self._clock = open_virtual_clock()
         self.view = FleetView(config.host_name, (), (), 0, is_member=False)
         self._membership: Membership | None = None
-        self._exposition = MeshExposition(self.view, config.probe.port)
+        self._shrink_guard = ShrinkGuard(config.membership.max_shrink, config.membership.shrink_hold_s)
+        self._held: Membership | None = None  # read, and not yet believed
+        self._exposition = MeshExposition(self.view, config.probe.port, config.per_edge)
         self._engine: native.ProbeEngine | None = None
         self._engine_host = ""
         self._running = False
@@ -206,7 +209,7 @@ class MeshService:
             if (device, network) not in probed:
                 self.pusher.resolve(device, network)
         self._membership, self.view = membership, view
-        self._exposition = MeshExposition(view, self.config.probe.port)
+        self._exposition = MeshExposition(view, self.config.probe.port, self.config.per_edge)
         self.counters.membership_ok = True
         self.counters.membership_changed_s = time.time()
         self.counters.member = view.is_member
@@ -270,8 +273,8 @@ class MeshService:
                 log.error("the keys stay as they were", error=str(error))
             self._keys_error = str(error)
         try:
-            membership = await self._reader.read()
-            if membership is not None and membership != self._membership:
+            membership = await self._reader.read() or self._held
+            if membership is not None and membership != self._membership and self._admits(membership):
                 view = await self._view_of(membership)
                 await self._follow_name(view)
                 self._apply(membership, view)
@@ -286,12 +289,32 @@ class MeshService:
             self._membership_error = str(error)
             self.counters.membership_ok = False
 
+    def _admits(self, membership: Membership) -> bool:
+        """Whether it is believed. One that is not is kept, and asked for again: its source tells it only once."""
+        before, after = (
+            frozenset(host.name for host in known.hosts) if known is not None else frozenset[str]()
+            for known in (self._membership, membership)
+        )
+        held_before = self._shrink_guard.holds
+        admitted = self._shrink_guard.admit(before, after, time.monotonic())
+        self._held = None if admitted else membership
+        self.counters.membership_held = self._shrink_guard.holds
+        if self._shrink_guard.holds and not held_before:
+            log.error(
+                "the membership has lost many hosts at once and is held back; SIGHUP confirms it",
+                lost=len(before - after),
+                of=len(before),
+                hold_s=self.config.membership.shrink_hold_s,
+            )
+        return admitted
+
     async def reload(self, path: Path | None) -> None:
         """SIGHUP: keys and membership at once; of the configuration it says which settings need a restart.
 
         The engine's settings are those of its sockets, ring and health: made anew, all that was learned would be
         lost, which is what a restart does. Raises ConfigError for a file that a restart would refuse.
         """
+        self._shrink_guard.confirm()
         await self.refresh()
         if path is None:
             return

@@ -14,7 +14,7 @@ DROP_REASONS = ("malformed", "wrong_fleet", "bad_mac", "replay", "not_a_member",
 
 _HEADER = struct.Struct(f"<4I2Q2q3Qq{_LATENESS}Qq")
 _NIC = struct.Struct(f"<4BI2Q2q{_OUTAGE}Qq{_OWD}Qq{len(DROP_REASONS)}Q2Q")
-_EDGE = struct.Struct("<2I4BI4Q2qQq2I7qQq" + "QQq3BxI" * native.MAX_PATHS)
+_EDGE = struct.Struct("<2I4BI4Q2qQq2I7qQ3q" + "QQq3BxI" * native.MAX_PATHS)
 if (_HEADER.size, _NIC.size, _EDGE.size) != native.RECORD_SIZES:
     raise ImportError("the native probe engine is of another build; run `make build`")
 UNKNOWN_OWD = -(1 << 63)
@@ -124,6 +124,8 @@ class EdgeState(NamedTuple):
     limit_ns: int
     outbound_lost: int
     rtt_ns: int
+    changed_host_ns: int
+    degraded_host_ns: int
     raw_paths: tuple[int, ...]
 
     def path(self, index: int) -> PathState:

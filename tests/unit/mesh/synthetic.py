@@ -73,6 +73,8 @@ def edge_state(index, nic, state=HealthState.UP, paths=8, latency=HealthState.UP
         limit_ns=26_150,
         outbound_lost=3 + index,
         rtt_ns=4_200 + index,
+        changed_host_ns=1_700_000_001_000_000_000,
+        degraded_host_ns=0,
         raw_paths=tuple(raw),
     )
 

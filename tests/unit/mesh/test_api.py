@@ -77,7 +77,7 @@ def test_the_unknown_is_null():
     assert unknown == {
         *("evidence", "owd_ns", "worst_port", "heard_age_ns", "heard_by_age_ns"),
         *("latency.elevated", "latency.baseline_ns", "paths[].owd_ns"),
-        *("rtt_ns", "paths[].elevated"),
+        *("rtt_ns", "paths[].elevated", "degraded_host_ns"),
     }
 
 

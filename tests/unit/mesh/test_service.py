@@ -111,6 +111,27 @@ async def test_a_host_that_is_no_member_says_so(config):
     await service.stop()
 
 
+async def test_a_membership_that_loses_most_hosts_is_held_back(config):
+    """Two of three hosts are gone at once: probing goes on, the metric says so, SIGHUP confirms."""
+    made, fleet = config()
+    small = fleet.read_text()
+    more = [
+        f"  - {{name: m{n}, nics: [{{device: lo, address: 127.0.1.{n}, network: a}}]}}\n" for n in (1, 2, 3)
+    ]
+    fleet.write_text(small + "".join(more))
+    service = MeshService(made)
+    await service.start()
+    fleet.write_text(small)
+    for _ in range(3):
+        await service.refresh()
+        assert service.view.members == 5
+    assert b"fabricpulse_mesh_membership_held 1\n" in await service.metrics(TextFormat.PLAIN)
+    await service.reload(None)
+    assert service.view.members == 2
+    assert b"fabricpulse_mesh_membership_held 0\n" in await service.metrics(TextFormat.PLAIN)
+    await service.stop()
+
+
 async def test_the_fleet_may_know_this_host_by_its_full_name(config):
     """Listed as h0.example.com, called h0 by the system: probed under the fleet's name, whenever that is learned."""
     made, fleet = config()

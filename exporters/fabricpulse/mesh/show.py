@@ -1,0 +1,140 @@
+"""`fabricpulse mesh show`: what the exporter of this host sees, worst first. Pure but for `fetch_edges`."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.output import printable
+from fabricpulse.core.web.client import describe, fetch
+from fabricpulse.core.web.client_config import HttpClientConfig
+
+FINE, TROUBLE = 0, 1
+
+
+def fetch_edges(url: str, client: HttpClientConfig) -> dict[str, Any]:
+    """`/api/v1/edges` of the exporter at `url`. Raises UserError when it does not answer with one."""
+    try:
+        status, body = fetch(f"{url.rstrip('/')}/api/v1/edges", client)
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise UserError(
+            f"no mesh exporter answers at {url}: {describe(error)}; start it, or name another with --url"
+        ) from error
+    if status != 200:
+        raise UserError(f"{url} answers with status {status} instead of the edges of a mesh exporter")
+    try:
+        document = msgspec.json.decode(body)
+        edges = document["edges"], document["nics"]
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise UserError(f"what {url} answers is not from a mesh exporter") from error
+    if not all(isinstance(part, list) for part in edges):
+        raise UserError(f"what {url} answers is not from a mesh exporter")
+    return dict(document)
+
+
+def troubled(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The edges that suffer, those that are down first, then by what is lost, then by delay above the baseline."""
+
+    def rank(edge: dict[str, Any]) -> tuple[bool, float, float]:
+        return edge["state"] != "down", -worst_loss(edge), -_excess_ns(edge)
+
+    suffering = (
+        edge
+        for edge in document["edges"]
+        if edge["evidence"] or edge["degraded_host_ns"] or edge["latency"]["elevated"]
+    )
+    return sorted(suffering, key=rank)
+
+
+def worst_loss(edge: dict[str, Any]) -> float:
+    """Loss of the last minute on the source port that loses most, 0 to 1."""
+    return max((path["loss_ratio"] for path in edge["paths"] if path["lossy"]), default=0.0)
+
+
+def _excess_ns(edge: dict[str, Any]) -> int:
+    owd, baseline = edge["owd_ns"], edge["latency"]["baseline_ns"]
+    return int(owd["p50"] - baseline) if owd and baseline is not None else 0
+
+
+def exit_code(document: dict[str, Any]) -> int:
+    """0 when all is well: every NIC connected, no edge suffers."""
+    bad_nics = any(nic["state"] != "connected" for nic in document["nics"])
+    return TROUBLE if bad_nics or troubled(document) or not document["nics"] else FINE
+
+
+def bad_paths(edge: dict[str, Any]) -> str:
+    """The source ports that are down, lossy or slow: `9622 down, 9625 loses 1.5 %`."""
+    parts = []
+    for path in edge["paths"]:
+        if path["state"] == "down":
+            parts.append(f"{path['port']} down")
+        elif path["lossy"]:
+            parts.append(f"{path['port']} loses {100 * path['loss_ratio']:.2g} %")
+        elif path["elevated"]:
+            parts.append(f"{path['port']} slow")
+    return ", ".join(parts)
+
+
+def microseconds(ns: int | None) -> str:
+    """`12.3 us`; empty for None."""
+    return "" if ns is None else f"{ns / 1000:.1f} us"
+
+
+def moment(host_ns: int | None) -> str:
+    """When, UTC to the second; empty for None."""
+    if host_ns is None:
+        return ""
+    return datetime.fromtimestamp(host_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def print_tables(document: dict[str, Any], everything: bool, console: Console | None = None) -> None:
+    """NICs, then the edges that suffer, or all of them."""
+    console = console or Console()
+    nics = Table(box=SIMPLE_HEAD)
+    for column in ("device", "network", "state", "cause", "since", "disconnects"):
+        nics.add_column(column)
+    for nic in document["nics"]:
+        cells = (nic["device"], nic["network"], nic["state"], nic["cause"] or "")
+        nics.add_row(*_cells(*cells, moment(nic["changed_host_ns"]), nic["disconnects"]))
+    console.print(f"host {escape(printable(str(document['host'])))}", nics)
+    edges = document["edges"] if everything else troubled(document)
+    if not edges:
+        console.print(f"all {len(document['edges'])} edges are well")
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for column in (
+        "device",
+        "peer",
+        "state",
+        "evidence",
+        "since",
+        "delay",
+        "baseline",
+        "rtt",
+        "source ports",
+    ):
+        table.add_column(column)
+    for edge in edges:
+        since = edge["changed_host_ns"] if edge["state"] == "down" else edge["degraded_host_ns"]
+        owd = edge["owd_ns"]
+        table.add_row(
+            *_cells(
+                *(edge["device"], f"{edge['peer']} {edge['peer_device']}", edge["state"]),
+                *(edge["evidence"] or ("slow" if edge["latency"]["elevated"] else ""), moment(since)),
+                *(microseconds(owd and owd["p50"]), microseconds(edge["latency"]["baseline_ns"])),
+                *(microseconds(edge["rtt_ns"]), bad_paths(edge)),
+            )
+        )
+    console.print(table)
+    if not everything:
+        console.print(f"{len(edges)} of {len(document['edges'])} edges suffer")
+
+
+def _cells(*values: object) -> tuple[str, ...]:
+    return tuple(escape(printable(str(value))) for value in values)

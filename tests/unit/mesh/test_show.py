@@ -1,0 +1,116 @@
+"""`fabricpulse mesh show`: who suffers, on which source port, since when; the exit code says whether anybody does."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from click.testing import CliRunner
+from tests.unit.mesh.synthetic import edge_state, view_and_snapshot
+
+from fabricpulse.mesh.api import edges_document
+from fabricpulse.mesh.command import command
+from fabricpulse.mesh.front_end import FrontEndWatch
+from fabricpulse.mesh.show import bad_paths, exit_code, troubled
+from fabricpulse.mesh.snapshot import PATH_FIELDS, HealthState
+
+
+def document(change=lambda snapshot: None):
+    """`/api/v1/edges` of a host with two NICs and three peers each."""
+    view, snapshot = view_and_snapshot()
+    change(snapshot)
+    return edges_document(view, snapshot, 9620, FrontEndWatch([], 1, lambda *_: None))
+
+
+def three_troubles(snapshot):
+    """One edge down, one with two bad source ports, one that is slow."""
+    snapshot.edges[4] = edge_state(4, 1, HealthState.DOWN)
+    raw = list(snapshot.edges[2].raw_paths)
+    raw[PATH_FIELDS * 5 + 5 : PATH_FIELDS * 6] = 1, 15_000
+    raw[PATH_FIELDS * 6 + 3] = HealthState.DOWN
+    snapshot.edges[2] = snapshot.edges[2]._replace(
+        raw_paths=tuple(raw), degraded_host_ns=1_700_000_000_000_000_000
+    )
+    snapshot.edges[0] = edge_state(0, 0, latency=HealthState.DOWN)
+
+
+def test_the_worst_comes_first():
+    found = troubled(document(three_troubles))
+    assert [edge["slot"] for edge in found] == [4, 2, 0]
+    assert bad_paths(found[1]) == "9625 loses 1.5 %, 9626 down"
+
+
+def test_the_exit_code_is_that_of_the_host():
+    """0 only when every NIC is connected and no edge suffers; a host without NICs is not well."""
+    assert exit_code(document()) == 0
+    assert exit_code(document(three_troubles)) == 1
+    nothing = {**document(), "nics": [], "edges": []}
+    assert exit_code(nothing) == 1
+
+
+@pytest.fixture
+def exporter():
+    """An HTTP server that answers /api/v1/edges with `answer`; gives its URL and the answer to set."""
+    answer = {"status": 200, "body": b"{}"}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(answer["status"] if self.path == "/api/v1/edges" else 404)
+            self.send_header("Content-Length", str(len(answer["body"])))
+            self.end_headers()
+            self.wfile.write(answer["body"])
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", answer
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_table_for_people(exporter):
+    url, answer = exporter
+    answer["body"] = json.dumps(document(three_troubles)).encode()
+    result = CliRunner().invoke(command, ["show", "--url", url], env={"COLUMNS": "200"})
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert "host h0" in lines
+    assert any("2023-11-14 22:13:20Z" in line and "9626 down" in line for line in lines)
+    assert "3 of 6 edges suffer" in lines
+    answer["body"] = json.dumps(document()).encode()
+    result = CliRunner().invoke(command, ["show", "--url", url], env={"COLUMNS": "200"})
+    assert (result.exit_code, result.output.splitlines()[-1]) == (0, "all 6 edges are well")
+
+
+@pytest.mark.parametrize(("flags", "count"), [([], 3), (["--all"], 6)])
+def test_json_for_programs(exporter, flags, count):
+    url, answer = exporter
+    answer["body"] = json.dumps(document(three_troubles)).encode()
+    result = CliRunner().invoke(command, ["show", "--url", url, "--output", "json", *flags])
+    assert result.exit_code == 1
+    assert len(json.loads(result.output)["edges"]) == count
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (500, b"", "status 500"),
+        (200, b"not json", "not from a mesh exporter"),
+        (200, b'{"edges": 1, "nics": []}', "not from a mesh exporter"),
+        (200, b"[]", "not from a mesh exporter"),
+    ],
+)
+def test_what_is_no_exporter_is_said(exporter, status, body, words):
+    url, answer = exporter
+    answer.update(status=status, body=body)
+    result = CliRunner().invoke(command, ["show", "--url", url])
+    assert words in str(result.exception)
+
+
+def test_nobody_there():
+    result = CliRunner().invoke(command, ["show", "--url", "http://127.0.0.1:1"])
+    assert "no mesh exporter answers at http://127.0.0.1:1" in str(result.exception)
