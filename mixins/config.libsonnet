@@ -39,6 +39,8 @@
     // A sidecar without a coordinator, a coordinator whose hosts are not the fleet: longer than a restart takes.
     clockCoordinatorDownFor: '2m',
     clockNoQuorumFor: '2m',
+    // How long it is shown that a machine was paused, or that its fleet time was wrong for another reason.
+    clockContradictedWindow: '15m',
 
     // A lane that stays out of service. Above the remediation's hold-down, so that a planned pause does not alert.
     laneDownFor: '10m',
@@ -113,7 +115,7 @@
     slowFlapWindow: '1h',
     // No verdict on a NIC: nobody to probe, or the host itself was late all the time.
     nicUnknownFor: '10m',
-    // A NIC that was there within the last hour and is gone from its bus.
+    // A NIC that is gone from its bus, ports that are missing: longer than a reset takes.
     nicGoneFor: '1m',
     // How long errors of links and transport are shown.
     linkErrorWindow: '15m',
@@ -127,6 +129,8 @@
     // A rank that the others wait for.
     stragglerFor: '15s',
 
+    // A host that is not in its own membership probes nothing.
+    notMemberFor: '1m',
     // A daemon that answered within the last day and is gone from discovery.
     exporterGoneFor: '10m',
     hostDownFor: '1m',

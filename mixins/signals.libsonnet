@@ -16,11 +16,19 @@ function(config, matchers='') {
   nicConnected:: $.last('fabricpulse_nic_connected'),
   nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
   linkDowns(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_port_down_transitions_total'), window],
-  // Lanes times speed, of what slot and device both can do, or the device where the slot does not say.
+  // Lanes times speed, of what card and slot can both do; of what the card can do where the slot is not known.
   pcieShare(more='')::
     local last(name) = $.last('fabricpulse_nic_pcie_link_' + name, more);
-    local best(name) = '(%s or %s)' % [last(name + '_attainable'), last(name + '_max')];
-    '%s / %s * %s / %s' % [last('width_lanes'), best('width_lanes'), last('transfers_per_second'), best('transfers_per_second')],
+    local lanes = 'width_lanes';
+    local speed = 'transfers_per_second';
+    '%s * %s / (%s * %s or %s * %s)' % [
+      last(lanes),
+      last(speed),
+      last(lanes + '_attainable'),
+      last(speed + '_attainable'),
+      last(lanes + '_max'),
+      last(speed + '_max'),
+    ],
   clockSynchronized:: $.last('fabricpulse_clock_synchronized'),
   clockBound:: $.last('fabricpulse_clock_error_bound_seconds'),
   // A NIC that fails once fails all its lanes: what counts is how often a lane failed on average.

@@ -1,31 +1,43 @@
 #!/usr/bin/env bash
-# All static checks. Runs them all and says at the end which have failed.
+# All static checks, side by side, and shows what each has said. Runs them all and says at the end which have failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=${VENV:-.venv}/bin
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-failed=()
+names=()
+processes=()
 check() {
   local name=$1
   shift
-  echo "lint: $name"
-  "$@" || failed+=("$name")
+  "$@" >"$work/$name" 2>&1 &
+  names+=("$name")
+  processes+=($!)
 }
+mapfile -t shell < <(git ls-files '*.sh' '.ci/run')
+mapfile -t cpp < <(git ls-files '*.cc' '*.h')
+mapfile -t jsonnet < <(git ls-files '*.jsonnet' '*.libsonnet')
+# The two that take minutes first; clang-tidy has a process for each core.
+check "mypy" "$BIN/mypy"
+check "clang-tidy" scripts/clang_tidy.sh
 check "ruff" "$BIN/ruff" check .
 check "ruff format" "$BIN/ruff" format --check .
-check "mypy" "$BIN/mypy"
-mapfile -t shell < <(git ls-files '*.sh' '.ci/run')
 check "shellcheck" shellcheck -x "${shell[@]}"
-mapfile -t cpp < <(git ls-files '*.cc' '*.h')
 check "clang-format" clang-format --dry-run --Werror "${cpp[@]}"
-check "clang-tidy" scripts/clang_tidy.sh
-mapfile -t jsonnet < <(git ls-files '*.jsonnet' '*.libsonnet')
 check "jsonnetfmt" jsonnetfmt --test "${jsonnet[@]}"
 check "rules" "$BIN/fabricpulse" rules render --check --output rules
 check "reference" "$BIN/python" -Im fabricpulse.core.reference --check docs
+
+failed=()
+for index in "${!names[@]}"; do
+  wait "${processes[$index]}" || failed+=("${names[$index]}")
+  echo "lint: ${names[$index]}"
+  cat "$work/${names[$index]}"
+done
 if ((${#failed[@]})); then
-  printf -v names '%s, ' "${failed[@]}"
-  echo "lint: failed: ${names%, }" >&2
+  printf -v list '%s, ' "${failed[@]}"
+  echo "lint: failed: ${list%, }" >&2
   exit 1
 fi
 echo "lint: all passed"

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "causality.h"
 #include "edge_delays.h"
 #include "edge_trains.h"
 #include "health.h"
@@ -39,6 +40,7 @@ struct Edge {
   std::uint32_t session_received = 0;
   RateLimit limit;
   EdgeDelays delays;
+  EdgeCausality causality;
   std::int64_t changed_host_ns = 0;   // last change between up and down, host clock; 0 = none
   std::int64_t degraded_host_ns = 0;  // since when a source port is down, lossy or slow; 0 = none is
 

@@ -25,10 +25,18 @@ void FleetClockReader::refresh(std::int64_t now_ns, const fp_virtual_clock* virt
   status_ = FP_CLOCK_UNKNOWN;
   bound_ns_ = 0;
   if (clock_.page == nullptr || fp_fleet_clock_read(&clock_, virtual_clock, &page_) != 0) return;
+  distrusted_ = distrusted_ && page_.disruptions == distrusted_disruptions_;
+  if (distrusted_ && page_.status != FP_CLOCK_UNKNOWN) page_.status = FP_CLOCK_DISRUPTED;
   const fp_fleet_time t = convert(fp_host_clock_now(virtual_clock));
   status_ = t.status;
   bound_ns_ = t.bound_ns;
   ok_ = t.status == FP_CLOCK_SYNCHRONIZED || t.status == FP_CLOCK_HOLDOVER;
+}
+
+void FleetClockReader::distrust() {
+  distrusted_ = true;
+  distrusted_disruptions_ = page_.disruptions;
+  ok_ = false;
 }
 
 }  // namespace fabricpulse

@@ -21,6 +21,9 @@ class FleetClockReader {
   // call. now_ns : monotonic; the file itself is looked at each 250 ms. virtual_clock : of a lab host.
   void refresh(std::int64_t now_ns, const fp_virtual_clock* virtual_clock);
 
+  // The page is wrong: no conversions until the sidecar has taken notice.
+  void distrust();
+
   // Synchronised, or in holdover: conversions below hold.
   bool ok() const { return ok_; }
   std::uint32_t status() const { return status_; }     // enum fp_clock_status
@@ -35,6 +38,8 @@ class FleetClockReader {
   fp_clock_page page_{};  // copy of the last good read
   std::int64_t next_check_ = 0;
   bool ok_ = false;
+  bool distrusted_ = false;
+  std::uint64_t distrusted_disruptions_ = 0;  // of the page that is distrusted
   std::uint32_t status_ = FP_CLOCK_UNKNOWN;
   std::int64_t bound_ns_ = 0;
 };

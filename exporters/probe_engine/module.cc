@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "causality.h"
 #include "edge_text.h"
 #include "probe_engine.h"
 #include "python_module.h"
@@ -318,6 +319,19 @@ NB_MODULE(_probe_engine, m) {
       .def_prop_ro("count", &OwdWindow::count)
       .def_prop_ro("min", &OwdWindow::min)
       .def_prop_ro("max", &OwdWindow::max);
+
+  nb::class_<EdgeCausality>(m, "EdgeCausality")
+      .def(nb::init<>())
+      .def(
+          "add",
+          [](EdgeCausality& edge, int direction, bool main_path, std::int64_t owd_ns, std::int64_t bound_ns) {
+            return edge.add(static_cast<Direction>(direction & 1), main_path, owd_ns, bound_ns);
+          })
+      .def_prop_ro("violated", &EdgeCausality::violated);
+  nb::class_<HostCausality>(m, "HostCausality")
+      .def(nb::init<>())
+      .def("heard", &HostCausality::heard)
+      .def("own_clock", &HostCausality::own_clock);
 
   // One edge end without a socket: what the parser and the session make of any bytes. For the tests of
   // forgery.

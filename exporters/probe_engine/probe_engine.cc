@@ -155,6 +155,10 @@ void ProbeEngine::tick(std::int64_t planned) {
     nic.sockets.give_up_stamps();
     receive_.drain(nic, keys_);
   }
+  if (fleet_clock_.ok() && receive_.contradicted()) {
+    fleet_clock_.distrust();
+    if (ring_) ring_->contradicted();
+  }
   health_.update(now);
   send_.send_due(header_.ticks, keys_[0]);
   // Most drivers stamp within the system call that sends: taken at once, while all of it is in the caches, a

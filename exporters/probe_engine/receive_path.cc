@@ -146,6 +146,7 @@ void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, con
       // The sum of a histogram may not fall: there a delay below zero, an error of the clocks, counts as 0.
       nic.record.owd.add(kOwdBuckets, std::max<std::int64_t>(best, 0));
       edge.delays.add(sent.path, best, bound);
+      check(edge, Direction::kInbound, sent.path == 0, best, bound);
     }
   }
   if (ring_ != nullptr) ring_->write(sample);
@@ -157,7 +158,41 @@ void ReceivePath::take_reception_report(std::uint32_t slot, Edge& edge, const Pa
   std::int64_t out = 0;
   if (sent->path == 0 && smallest_difference(*sent, packet.heard, &out))
     edge.delays.round_trip().out(out, sent->ns[__builtin_ctz(sent->valid)]);
+  check_outbound(edge, packet, *sent);
   if (ring_ != nullptr) ring_->write(sample_of(slot, epoch_, FP_PROBE_OUTBOUND, *sent, packet.heard));
+}
+
+// The train that the peer heard, by its stamps and its correction of just now.
+void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTrain& sent) {
+  const TrainStamps& heard = packet.heard;
+  if (!fleet_clock_.ok() || packet.correction_bound_ns == kNever || sent.hardware || heard.hardware) return;
+  std::int64_t best = INT64_MAX, bound = 0;
+  const auto both = static_cast<std::uint8_t>(sent.valid & heard.valid);
+  for (int i = 1; i < kTrain; ++i) {
+    if (!(both >> i & 1)) continue;
+    const fp_fleet_time tx = fleet_clock_.convert(sent.ns[i]);
+    const auto rx = static_cast<std::int64_t>(static_cast<std::uint64_t>(heard.ns[i]) +
+                                              static_cast<std::uint64_t>(packet.correction_ns));
+    std::int64_t owd;
+    if (__builtin_sub_overflow(rx, tx.fleet_ns, &owd)) continue;
+    if (owd < best) best = owd, bound = tx.bound_ns + packet.correction_bound_ns;
+  }
+  if (best > -kPlausibleOwd && best < kPlausibleOwd) {
+    check(edge, Direction::kOutbound, sent.path == 0, best, bound);
+  }
+}
+
+void ReceivePath::check(Edge& edge, Direction direction, bool main_path, std::int64_t owd_ns,
+                        std::int64_t bound_ns) {
+  if (edge.causality.add(direction, main_path, owd_ns, bound_ns)) ++early_;
+  causality_.heard(edge.peer_host, edge.causality.violated(), clock_.time().mono);
+}
+
+bool ReceivePath::contradicted() {
+  if (!causality_.own_clock(clock_.time().mono)) return false;
+  causality_.clear();
+  for (const std::uint32_t slot : table_.slots()) table_.edge(slot).causality.clear();
+  return true;
 }
 
 }  // namespace fabricpulse

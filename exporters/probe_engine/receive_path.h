@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "causality.h"
 #include "edge_table.h"
 #include "fleet_clock_reader.h"
 #include "ring_writer.h"
@@ -26,6 +27,12 @@ class ReceivePath {
         ring_(ring),
         epoch_(epoch) {}
 
+  // Whether delays say that this host's own clock is wrong by more than its bound. True once, then all is
+  // forgotten.
+  bool contradicted();
+  // Trains that arrived before they can have been sent, by fleet time, since the start.
+  std::uint64_t early() const { return early_; }
+
   // Takes in what has arrived at one NIC. keys : all are accepted.
   void drain(Nic& nic, const std::vector<FleetKey>& keys);
 
@@ -35,6 +42,8 @@ class ReceivePath {
   void take_presence(Nic& nic, Edge& edge, const Received& received, const Packet& packet);
   void take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, const Packet& packet);
   void take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet);
+  void check_outbound(Edge& edge, const Packet& packet, const SentTrain& sent);
+  void check(Edge& edge, Direction direction, bool main_path, std::int64_t owd_ns, std::int64_t bound_ns);
 
   const Settings& settings_;
   EdgeTable& table_;
@@ -42,6 +51,8 @@ class ReceivePath {
   const TickClock& clock_;
   RingWriter* ring_;
   std::uint32_t epoch_;
+  HostCausality causality_;
+  std::uint64_t early_ = 0;
 };
 
 }  // namespace fabricpulse

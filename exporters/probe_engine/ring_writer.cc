@@ -102,6 +102,10 @@ void RingWriter::retire_edge(std::uint32_t index) {
   end_edges();
 }
 
+void RingWriter::contradicted() {
+  __atomic_store_n(&header_->contradictions, header_->contradictions + 1, __ATOMIC_RELEASE);
+}
+
 void RingWriter::write(const fp_probe_sample& sample) {
   fp_probe_sample* slot = &samples_[next_ & (header_->capacity - 1)];
   __atomic_store_n(&slot->commit, 2 * next_ + 1, __ATOMIC_RELAXED);

@@ -21,6 +21,8 @@ class RingWriter {
   void set_edge(std::uint32_t index, const fp_probe_edge& edge);
   void retire_edge(std::uint32_t index);
   void write(const fp_probe_sample& sample);
+  // Tells readers that this host's clock page is wrong.
+  void contradicted();
   std::uint64_t written() const { return next_; }
   std::uint32_t edge_capacity() const { return header_->edge_capacity; }
 

@@ -59,6 +59,15 @@ local signals = import '../signals.libsonnet';
           'The packet stamps of {{ $labels.instance }}, or its UTC if it is an anchor, contradict the rest of the fleet; `fabricpulse clocksync status` on it says which.',
           { 'for': config.clockSuspectFor }
         ),
+        lib.alert(
+          config,
+          'FabricClockContradicted',
+          'warning',
+          'clocksync',
+          'sum without (source) (increase(%s[%s])) > 0' % [s.series('fabricpulse_clock_contradictions_total'), config.clockContradictedWindow],
+          'Fleet time of a host was wrong, and has been set anew.',
+          'Fleet time of {{ $labels.instance }} contradicted that of its peers: the machine was paused, migrated or suspended, or its oscillator jumped. Stamps of the seconds around it are in doubt; its log says when.'
+        ),
       ]),
     ],
   },

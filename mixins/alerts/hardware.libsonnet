@@ -87,20 +87,24 @@ local signals = import '../signals.libsonnet';
           'Port of {{ $labels.device }} of {{ $labels.instance }} had data and no credits for {{ $value | humanize }} ticks a second (XmitWait), over ten times the median of the fleet.',
           { 'for': config.congestionFor }
         ),
-        // Also while the exporter is scraped: it is the NIC that has left, not the host.
         lib.alert(
           config,
           'FabricNicGone',
           'critical',
           'nic',
-          '(group by (%(nic)s) (last_over_time(%(info)s[1h])) unless on (%(nic)s) group by (%(nic)s) (last_over_time(%(info)s[2m]))) and on (%(c)s, instance) group by (%(c)s, instance) (last_over_time(%(scrape)s[1m]))' % {
-            nic: nic,
-            c: c,
-            info: s.series('fabricpulse_nic_pcie_link_width_lanes'),
-            scrape: s.series('fabricpulse_scrape_collector_success', 'collector="netdev"'),
-          },
+          s.last('fabricpulse_nic_present') + ' == 0',
           'A NIC has gone from its host.',
-          'NIC {{ $labels.device }} of {{ $labels.instance }} was there within the last hour and is not on the PCIe bus any more ({{ $value }}).',
+          'NIC {{ $labels.device }} of {{ $labels.instance }} ({{ $labels.pci_address }}) is not on the PCIe bus any more, or has lost its driver ({{ $value }}).',
+          { 'for': config.nicGoneFor }
+        ),
+        lib.alert(
+          config,
+          'FabricPortsMissing',
+          'critical',
+          'nic',
+          '%s < %s' % [s.last('fabricpulse_nic_expected_ports_up'), s.last('fabricpulse_nic_expected_ports')],
+          'A host has fewer ports at full speed than it should have.',
+          'Only {{ $value | printf "%.0f" }} of the ports that {{ $labels.instance }} should have are active at the expected rate.',
           { 'for': config.nicGoneFor }
         ),
         lib.alert(

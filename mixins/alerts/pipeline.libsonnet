@@ -97,6 +97,16 @@ local signals = import '../signals.libsonnet';
         ),
         lib.alert(
           config,
+          'FabricHostNotMember',
+          'warning',
+          'mesh',
+          s.last('fabricpulse_mesh_member') + ' == 0',
+          'A host is not in its own membership.',
+          'The membership that {{ $labels.instance }} has read does not name it ({{ $value }}): it probes nothing, and peers call its NICs dead.',
+          { 'for': config.notMemberFor }
+        ),
+        lib.alert(
+          config,
           'FabricPushFailing',
           'warning',
           'mesh',

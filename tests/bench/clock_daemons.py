@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, raw_now_ns
-from fabricpulse.core.shm.probe_ring import HEADER
+from fabricpulse.core.shm.probe_ring import HEADER, NEXT_OFFSET
 from fabricpulse.lab import Host, Lab
 
 _NS = 10**9
@@ -45,7 +45,7 @@ def _samples(ring: Path) -> int:
     """How many samples a probe ring ever had; 0 while there is none. The count is the last field of its header."""
     try:
         with ring.open("rb") as file:
-            return int.from_bytes(file.read(HEADER.size)[-8:], "little")
+            return int.from_bytes(file.read(HEADER.size)[NEXT_OFFSET : NEXT_OFFSET + 8], "little")
     except FileNotFoundError:
         return 0
 

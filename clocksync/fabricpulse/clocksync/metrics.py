@@ -29,6 +29,13 @@ DISRUPTIONS = MetricSpec(
     "counter",
     "Clock steps of this host's system clock.",
 )
+CONTRADICTIONS = MetricSpec(
+    "fabricpulse_clock_contradictions_total",
+    "counter",
+    "Times that fleet time of this host was found wrong and set anew, by what told: causality (delays below zero), "
+    "edges (clocks of most peers jumped at once), suspend, vmclock.",
+    ("source",),
+)
 SLEW = MetricSpec(
     "fabricpulse_clock_slew_seconds",
     "gauge",
@@ -125,7 +132,7 @@ DATAGRAMS = MetricSpec(
 )
 
 METRICS = (
-    *(BOUND, OFFSET, FREQUENCY, SYNCHRONIZED, STATUS, DISRUPTIONS, SLEW),
+    *(BOUND, OFFSET, FREQUENCY, SYNCHRONIZED, STATUS, DISRUPTIONS, CONTRADICTIONS, SLEW),
     *(EDGES, EDGE_RESIDUAL, EDGE_STEPS, ROUTE_CHANGES, SAMPLES, SAMPLES_LOST, COORDINATOR_UP, REPORT_ERRORS),
     *(SUSPECT, FIT_SECONDS, OUTPUT_SAMPLES, OUTPUT_FAILURES),
     *(

@@ -30,6 +30,10 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )  # fmt: skip
 
 
+# All kinds that there are.
+KINDS = tuple(kind for kind, _ in _KINDS)
+
+
 @dataclass(frozen=True)
 class KernelMessage:
     """A line about a NIC. pci_address, netdev, rdma : whose it is, as far as the line tells, else empty."""

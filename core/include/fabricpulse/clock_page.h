@@ -266,8 +266,15 @@ static inline void fp_fleet_clock_close(struct fp_fleet_clock* clock) {
 // again. Lock-free, no system call but the vDSO's clock_gettime.
 static inline int fp_fleet_clock_now(const struct fp_fleet_clock* clock, struct fp_fleet_time* now) {
   struct fp_clock_page copy;
-  if (fp_clock_page_read(clock->page, &copy, 10000) != 0) return -1;
-  int64_t raw_ns = fp_raw_clock_now();
+  int64_t raw_ns;
+  int tries = 10000;
+  // The clock is read while the copy is the newest page. Whoever has no core between the two would follow a line
+  // that has been replaced, and then see time run backward.
+  do {
+    if (tries-- == 0 || fp_clock_page_read(clock->page, &copy, 10000) != 0) return -1;
+    raw_ns = fp_raw_clock_now();
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  } while (__atomic_load_n(&clock->page->sequence, __ATOMIC_RELAXED) != copy.sequence);
   *now = fp_clock_at(&copy, raw_ns);
   // Timestamp in the future: the page is from a previous boot. Another namespace: a sidecar has been started
   // there since the page was opened.

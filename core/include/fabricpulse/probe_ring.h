@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #define FP_PROBE_RING_MAGIC UINT64_C(0x31474e5242505046)  // "FPPBRNG1", little endian
-#define FP_PROBE_RING_VERSION 1u
+#define FP_PROBE_RING_VERSION 2u
 #define FP_PROBE_TRAIN 3  // packets of a train: warm-up, first and second of the coded pair
 
 enum fp_probe_direction { FP_PROBE_INBOUND = 0, FP_PROBE_OUTBOUND = 1 };
@@ -76,12 +76,13 @@ struct fp_probe_ring_header {
   uint32_t epoch;           // start identity of the engine
   uint64_t edges_sequence;  // seqlock of the edge table: odd while it changes
   uint64_t next;            // index of the next sample to be written
+  uint64_t contradictions;  // times that delays have contradicted this host's clock page (causality)
 };
 
 #ifdef __cplusplus
 static_assert(sizeof(fp_probe_sample) == 128, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
 static_assert(sizeof(fp_probe_edge) == 232, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
-static_assert(sizeof(fp_probe_ring_header) == 168, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
+static_assert(sizeof(fp_probe_ring_header) == 176, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
 #endif
 
 #endif  // FABRICPULSE_PROBE_RING_H_

@@ -181,6 +181,10 @@ class Aggregator:
             total.half_rtt.add(known.half_rtt)
         return dict(totals)
 
+    def owners(self) -> dict[Pair, int]:
+        """User id of whoever a pair is of; of one of them if several users have it."""
+        return {pair: process[0] for process, pair in self._pairs}
+
     def collectives(self) -> dict[tuple[str, str], Counter[str]]:
         """Totals by (workload, collective)."""
         totals: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)

@@ -71,7 +71,7 @@ class Exporter:
         """A fresh poll as an exposition."""
         await self._poll(interval=False)
         exposition = Exposition(self._config.sample_cap)
-        expose(self._aggregator, self._folder.errors, exposition)
+        expose(self._aggregator, self._folder.errors, exposition, self._config.sample_cap)
         return exposition.render(text_format)
 
     def close(self) -> None:

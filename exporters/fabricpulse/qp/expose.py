@@ -2,9 +2,10 @@
 
 import dataclasses
 
-from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP, Exposition
 from fabricpulse.qp import metrics
-from fabricpulse.qp.aggregate import Aggregator
+from fabricpulse.qp.aggregate import Aggregator, Pair, PairTotals
+from fabricpulse.qp.metrics import DELAY_BUCKETS_S
 
 _PAIR_COUNTERS = (
     (metrics.SENT_BYTES, "sent_bytes"),
@@ -25,8 +26,17 @@ _COLLECTIVE_COUNTERS = (
 )
 
 
-def expose(aggregator: Aggregator, telemetry_errors: int, exposition: Exposition) -> None:
-    """Adds all series."""
+# Samples of a pair: its counters and two histograms.
+SAMPLES_PER_PAIR = len(_PAIR_COUNTERS) + 2 * (len(DELAY_BUCKETS_S) + 3)
+
+
+def expose(
+    aggregator: Aggregator,
+    telemetry_errors: int,
+    exposition: Exposition,
+    sample_cap: int = DEFAULT_SAMPLE_CAP,
+) -> None:
+    """Adds all series. Where several users' pairs do not fit under the cap, those of the largest one are cut first."""
     exposition.declare(metrics.METRICS)
     gauges = aggregator.gauges
     for device, carries in sorted(gauges.lane_state.items()):
@@ -54,12 +64,32 @@ def expose(aggregator: Aggregator, telemetry_errors: int, exposition: Exposition
         if worst.flow is not None:
             flow = dataclasses.astuple(worst.flow)
             exposition.add(metrics.WORST_FLOW, (*worst.pair, worst.qp, *flow), 1)
-    _expose_pairs(aggregator, exposition)
+    _expose_pairs(fair_pairs(aggregator, sample_cap // SAMPLES_PER_PAIR), exposition)
 
 
-def _expose_pairs(aggregator: Aggregator, exposition: Exposition) -> None:
+def fair_pairs(aggregator: Aggregator, count: int) -> dict[Pair, PairTotals]:
+    """The pairs to export, in order.
+
+    All of them while there is one user, whom the sample cap cuts from the end. Of several, as many of each as leave
+    room for the others, `count` together: one user's flood costs no other user a series.
+    """
+    pairs, owners = aggregator.pairs(), aggregator.owners()
+    by_owner: dict[int, list[Pair]] = {}
+    for pair in sorted(pairs):
+        by_owner.setdefault(owners[pair], []).append(pair)
+    if len(by_owner) < 2 or len(pairs) <= count:
+        return dict(sorted(pairs.items()))
+    taken: list[Pair] = []
+    smallest_first = sorted(by_owner.values(), key=len)
+    for number, own in enumerate(smallest_first):
+        share = (count - len(taken)) // (len(smallest_first) - number)
+        taken += own[:share]
+    return {pair: pairs[pair] for pair in sorted(taken)}
+
+
+def _expose_pairs(pairs: dict[Pair, PairTotals], exposition: Exposition) -> None:
     devices: dict[tuple[str, str], dict[str, int]] = {}
-    for pair, totals in sorted(aggregator.pairs().items()):
+    for pair, totals in pairs.items():
         for spec, name in _PAIR_COUNTERS:
             exposition.add(spec, pair, totals.counters[name])
         sums = devices.setdefault(pair[:2], {})

@@ -138,6 +138,14 @@ _TABLES: dict[Table, Layout] = {
     Table.PAIRS: PAIR,
     Table.COLLECTIVES: COLLECTIVE,
 }
+# Several times what the plugin has (core/telemetry.h): records become series.
+MAX_RECORDS = {
+    Table.DEVICES: 128,
+    Table.CONNECTIONS: 8192,
+    Table.LANES: 16_384,
+    Table.PAIRS: 8192,
+    Table.COLLECTIVES: 4096,
+}
 # The plugin's files have 5 MB.
 MAX_BYTES = 16 << 20
 # How long a reader waits for a change to end; a pass that collides with the writer pauses for _RETRY_S, and a writer
@@ -258,7 +266,12 @@ class PluginTelemetryReader:
             info = self._places[table]
             record_size, capacity = int(info["record_size"]), int(info["capacity"])
             end = int(info["offset"]) + record_size * capacity
-            if record_size < layout.itemsize or record_size % 8 or end > self._file.size:
+            if (
+                record_size < layout.itemsize
+                or record_size % 8
+                or end > self._file.size
+                or capacity > MAX_RECORDS[table]
+            ):
                 raise LayoutError(
                     f"{self.path}: table {table.name.lower()} does not fit this layout or the file"
                 )

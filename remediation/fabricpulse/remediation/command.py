@@ -197,6 +197,19 @@ def release(client: Any, host: str, device: str) -> None:
     click.echo(client.post("/api/v1/release", {"host": host, "device": device, "owner": getpass.getuser()}))
 
 
+@command.command("token")
+@click.argument("host")
+@click.option(
+    "--key-file", required=True, type=click.Path(path_type=Path), help="As key_file in the receiver's access."
+)
+def token_command(host: str, key_file: Path) -> None:
+    """Print the bearer token of one host's agent."""
+    from fabricpulse.core.web.token_file import SecretFile
+    from fabricpulse.remediation.receiver.auth import agent_token
+
+    click.echo(agent_token(SecretFile("--key-file", str(key_file)).value, host))
+
+
 @command.command()
 @_client_options
 @click.argument("host")

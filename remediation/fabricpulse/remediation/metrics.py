@@ -28,7 +28,7 @@ DEAD_LETTERS = MetricSpec(
 UNAUTHORIZED = MetricSpec(
     "fabricpulse_remediation_unauthorized_total",
     "counter",
-    "Requests that showed no valid credentials (401), by who asks such things: alertmanager, agents, operator.",
+    "Requests without valid credentials (401) or role (403), by who asks such things: alertmanager, agents, operator.",
     ("route",),
 )
 INGEST_SECONDS = MetricSpec(
@@ -86,6 +86,21 @@ JOURNAL_LINES = MetricSpec(
 
 JOURNAL_LENGTH = MetricSpec(
     "fabricpulse_remediation_journal_lines", "gauge", "Lines in the journal, which is append-only."
+)
+JOURNAL_SEAL = MetricSpec(
+    "fabricpulse_remediation_journal_seal",
+    "gauge",
+    "First 48 bits of the hash over the journal's lines and state, as of the last commit.",
+)
+JOURNAL_SEAL_AT_START = MetricSpec(
+    "fabricpulse_remediation_journal_seal_at_start",
+    "gauge",
+    "The seal that the journal had when it was opened; not the last one before that if somebody has edited the file.",
+)
+JOURNAL_WRITABLE = MetricSpec(
+    "fabricpulse_remediation_journal_writable",
+    "gauge",
+    "1 while commits succeed, 0 after one that failed.",
 )
 COMMIT_SECONDS = MetricSpec(
     "fabricpulse_remediation_journal_commit_seconds", "gauge", "Duration of the last commit of the journal."
@@ -147,6 +162,9 @@ RECEIVER_METRICS = (
     COMMIT_SECONDS,
     JOURNAL_LINES,
     JOURNAL_LENGTH,
+    JOURNAL_SEAL,
+    JOURNAL_SEAL_AT_START,
+    JOURNAL_WRITABLE,
 )
 AGENT_METRICS = (AGENT_CONNECTED, AGENT_AVOIDED, AGENT_PROCESSES, AGENT_DIVERGENT, AGENT_CALLS)
 METRICS = (*RECEIVER_METRICS, *AGENT_METRICS)

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fabricpulse.core.shm.mapping import create_mapping
-from fabricpulse.core.shm.probe_ring import EDGE, HEADER, INBOUND, MAGIC, MAIN_PATH, OUTBOUND, SAMPLE, VERSION
+from fabricpulse.core.shm.probe_ring import (
+    EDGE,
+    HEADER,
+    INBOUND,
+    MAGIC,
+    MAIN_PATH,
+    NEXT_OFFSET,
+    OUTBOUND,
+    SAMPLE,
+    VERSION,
+)
 from fabricpulse.core.shm.virtual_clock import VirtualClock, VirtualClockWriter
 
 
@@ -35,7 +45,7 @@ class RingWriter:
             EDGE.pack_into(self.map, HEADER.size + index * EDGE.size, 1, 1, *names)
         HEADER.pack_into(
             self.map, 0, MAGIC, VERSION, HEADER.size, EDGE.size, edge_capacity, SAMPLE.size, capacity, HEADER.size,
-            self.samples_offset, host.encode(), os.getpid(), 1, 2, 0,
+            self.samples_offset, host.encode(), os.getpid(), 1, 2, 0, 0,
         )  # fmt: skip
 
     def write(
@@ -58,7 +68,7 @@ class RingWriter:
         )  # fmt: skip
         self.map[offset : offset + 8] = (2 * self.next + 2).to_bytes(8, "little")
         self.next += 1
-        self.map[HEADER.size - 8 : HEADER.size] = self.next.to_bytes(8, "little")
+        self.map[NEXT_OFFSET : NEXT_OFFSET + 8] = self.next.to_bytes(8, "little")
 
 
 @dataclass

@@ -60,7 +60,15 @@ class Divided:
         return max(t.bound_ns for host in hosts if (t := read(self.fleet, host)) is not None)
 
 
-@pytest.mark.parametrize("small", [["h3"], ["h2", "h3"], ["h0", "h1"]], ids=["one", "half", "other-half"])
+# Which part is cut off is of no matter to the daemons: tests/unit/clocksync/test_divided_fleet.py has them all.
+@pytest.mark.parametrize(
+    "small",
+    [
+        pytest.param(["h2", "h3"], id="half"),
+        pytest.param(["h3"], id="one", marks=pytest.mark.slow),
+        pytest.param(["h0", "h1"], id="other-half", marks=pytest.mark.slow),
+    ],
+)
 def test_the_part_that_is_not_the_fleet_is_in_holdover(
     fleet: SyntheticFleet, daemons: Daemons, small: list[str]
 ) -> None:

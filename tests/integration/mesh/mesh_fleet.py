@@ -92,8 +92,11 @@ class MeshFleet:
             env=self.environments.get(name),
         )
 
-    def true_clock(self, bound_ns: int = 10) -> None:
-        """Gives every host the perfect clock page: fleet time is the kernel's time."""
+    def true_clock(self, bound_ns: int = 10, behind_ns: Mapping[str, int] | None = None) -> None:
+        """Gives every host the perfect clock page: fleet time is the kernel's time.
+
+        behind_ns : hosts whose fleet time is wrong by that, as after a pause of the machine that nobody has noticed.
+        """
         for host in self.lab.hosts:
             if host.name not in self._pages:
                 self._pages[host.name] = ClockPageWriter(host.run_dir / "clock")
@@ -104,7 +107,7 @@ class MeshFleet:
             rate = host.clock.drift_ppm * 1e-6
             stamps = ClockLine(host_ns, raw, round(-rate / (1 + rate) * 1e12))
             # Nothing steers this machine's clock: it runs as fast as the raw one.
-            line = ClockLine(raw, now, 0)
+            line = ClockLine(raw, now - (behind_ns or {}).get(host.name, 0), 0)
             page = ClockPage(
                 *(ClockStatus.SYNCHRONIZED, line, line, raw, bound_ns, 0, raw + 3600 * 10**9),
                 *(stamps, stamps, host_ns, 0, 0),

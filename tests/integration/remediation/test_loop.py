@@ -142,7 +142,7 @@ def test_people(loop):
     wait_for(lambda: "nic.restore" in [op for _, op, _ in loop.effects()], 5, "released")
     events = {line["event"]: line["detail"] for line in loop.get("/api/v1/events")}
     assert events["paused"]["reason"] == "switch upgrade"
-    assert events["released"]["owner"] == "ada"
+    assert events["released"]["owner"] == "ada (not authenticated)"
 
 
 def test_a_second_receiver_is_refused(loop):

@@ -5,10 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bcrypt
 import pytest
 import trustme
 import yaml
-from tests.fixtures.remediation_stack import Stack, kill, request
+from tests.fixtures.remediation_stack import Stack, kill, request, webhook
 from tests.fixtures.waiting import wait_for
 
 
@@ -117,6 +118,8 @@ def test_commands_and_agent_over_mutual_tls(secured):
     file.write_text(yaml.safe_dump(credentials(folder)))
     assert run(secured, "pause", "--reason", "x", "--http.config.file", str(file), url=url).returncode == 0
     assert run(secured, "status", *options, url=url).returncode == 3
+    lines = json.loads(run(secured, "journal", *options, "--output", "json", url=url).stdout)
+    assert lines[-1]["detail"]["owner"].startswith("token (as ")
     refused = run(secured, "status", *options[:-2], url=url)
     assert (refused.returncode, "--token-file" in refused.stderr) == (1, True)
     untrusted = run(secured, "status", url=url)
@@ -136,3 +139,28 @@ def test_a_retired_host_is_forgotten(stack):
     wait_for(lambda: run(stack, "forget", "h0").returncode == 0, 20, "forgotten")
     assert stack.get("/api/v1/status")["agents"] == []
     assert "nothing is known of h0" in run(stack, "forget", "h0").stderr
+
+
+def test_passwords_and_tokens_together(stack):
+    """It started and refused everybody. A person shows a password, Alertmanager a token; the journal has the person."""
+    (stack.folder / "token").write_text("a-long-token\n")
+    (stack.folder / "password").write_text("hunter2\n")
+    digest = bcrypt.hashpw(b"hunter2", bcrypt.gensalt(4)).decode()
+    (stack.folder / "web.yml").write_text(yaml.safe_dump({"basic_auth_users": {"ada": digest}}))
+    access = [
+        {"name": "alertmanager", "role": "alert", "token_file": str(stack.folder / "token")},
+        {"name": "ada", "role": "operator", "user": "ada"},
+    ]
+    stack.start_receiver({"access": access}, "--web.config.file", str(stack.folder / "web.yml"))
+    basic = {"basic_auth": {"username": "ada", "password_file": str(stack.folder / "password")}}
+    (stack.folder / "http.yml").write_text(yaml.safe_dump(basic))
+    file = ("--http.config.file", str(stack.folder / "http.yml"))
+    wait_for(lambda: run(stack, "status", *file).returncode == 3, 30, "status by password")
+    hook = f"{stack.url}/api/v1/alertmanager"
+    assert request(hook, webhook(), "a-long-token")[0] == 200
+    assert request(hook, webhook(), "wrong")[0] == 401
+    assert request(hook, webhook())[0] == 401
+    assert request(f"{stack.url}/api/v1/pause", {"reason": "x"}, "a-long-token")[0] == 403
+    assert run(stack, "pause", "--reason", "x", *file).returncode == 0
+    lines = json.loads(run(stack, "journal", "--output", "json", *file).stdout)
+    assert lines[-1]["detail"]["owner"].startswith("ada")

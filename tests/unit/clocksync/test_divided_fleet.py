@@ -1,6 +1,7 @@
 """Parts of a fleet that do not reach each other: whatever is cut, bounds hold, and one part at most is the fleet."""
 
 import pytest
+from tests.fixtures.sweep import seeds
 from tests.unit.clocksync.divided_fleet import DividedFleet
 
 from fabricpulse.clocksync.coordinator.fleet import Fleet
@@ -24,7 +25,7 @@ def turn(fleet: DividedFleet, part: set[str], by_ppb: float) -> None:
         fleet.hosts[name].turn(fleet.t_s, by_ppb)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40, quick=12))
 def test_after_any_cut_bounds_hold(seed: int) -> None:
     """Hosts and coordinators are divided at random, some of either die or start again, replies are lost; the clocks of
     one part turn. Then all is mended, and they are one fleet again.
@@ -66,7 +67,7 @@ def test_of_two_halves_exactly_one_is_the_fleet(seed: int) -> None:
             assert fleet.synchronized() in (half, set(fleet.hosts) - half)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, quick=8))
 def test_some_reach_only_one_of_the_coordinators(seed: int) -> None:
     """From the first moment; all exchange probes with all. One timeline."""
     fleet = DividedFleet(3 + seed % 4, 2, seed)

@@ -71,3 +71,25 @@ def test_a_straight_window_is_not() -> None:
         window.add(samples)
         assert window.advance(T0_NS + (second + 1) * S) is not None
     assert window.turns == window.steps == 0
+
+
+@pytest.mark.parametrize("pause_ns", [-10_000, 10_000, 20_000, 1_000_000, 2 * S])
+def test_a_pause_of_our_machine_cuts_the_window(pause_ns: int) -> None:
+    """All our clocks lose 10 us to 2 s (a negative pause: the peer's did): packets then arrive before they were sent.
+
+    The edge tells a step in that second, and by then its bound holds again.
+    """
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        window = EdgeWindow(EstimatorParameters())
+        for second in range(8):
+            samples = second_of(rng, second, 0.0)
+            lost = pause_ns if second >= 5 else 0
+            # Our clocks stand still meanwhile, and so does everything that is stamped by them: the peer's go on.
+            for theirs, direction in (("rx_ns", OUTBOUND), ("tx_ns", INBOUND)):
+                samples[theirs][samples["direction"] == direction] += lost
+            window.add(samples)
+            fit = window.advance(T0_NS + (second + 1) * S)
+            assert window.steps == (second >= 5)
+            assert fit is not None
+            assert abs(fit.at(fit.t_last_ns) - 5_000_000 - lost) <= fit.bound_ns

@@ -247,3 +247,52 @@ def test_a_clock_step_of_any_size_fits_the_page(years: int, tmp_path: Path) -> N
     shown = ClockPageReader(tmp_path / "clock").read().at(now.raw_ns)
     assert shown.status == ClockStatus.DISRUPTED
     assert abs(shown.fleet_ns - round(4.75 * S)) <= shown.bound_ns
+
+
+@pytest.mark.parametrize("pause_ns", [20_000, 1_000_000, 2 * S])
+def test_after_a_pause_the_clock_is_set_openly(pause_ns: int) -> None:
+    """Both clocks of the host lose the same: disrupted at once, no correction is believed that may rest on samples from
+    before, then unknown, then right within its bound at the first correction: no slew of an hour.
+    """
+
+    def late(t_s: float) -> CrossTimestamp:
+        now = at(t_s)
+        return CrossTimestamp(now.host_ns - pause_ns, now.raw_ns - pause_ns)
+
+    clock = synced(5.0)
+    assert clock.suspect(late(5.02)).status == ClockStatus.DISRUPTED
+    seen: list[ClockStatus] = []
+    for k in range(1, 60):
+        now = late(5.02 + k / 4)
+        clock.tick(now)
+        wrong = truth(
+            5.02 + k / 4, now, error_ns=-pause_ns // 2
+        )  # half of the edges still are of the old clock
+        clock.correct(now, wrong if k < 20 else truth(5.02 + k / 4, now))
+        shown = clock.published(now).at(now.raw_ns)
+        if shown.status == ClockStatus.SYNCHRONIZED:
+            assert abs(shown.fleet_ns - round((5.02 + k / 4) * S)) <= shown.bound_ns
+        if not seen or seen[-1] != shown.status:
+            seen.append(shown.status)
+    assert seen[0] == ClockStatus.DISRUPTED
+    assert seen[-1] == ClockStatus.SYNCHRONIZED
+    assert abs(clock.page.at(now.raw_ns).fleet_ns - round((5.02 + 59 / 4) * S)) <= 100
+
+
+def test_unknown_lies_between_a_clock_that_is_doubted_and_one_that_is_set() -> None:
+    """Without a correction it stays unknown; a sidecar that ends, or is killed, hands no doubted time on."""
+    clock = synced(5.0)
+    page = clock.suspect(at(5.1))
+    assert FleetClock.start(PARAMETERS, at(5.5), page).page.status == ClockStatus.UNKNOWN
+    assert clock.tick(at(5.1 + PARAMETERS.lookback_ns / S - 0.1)).status == ClockStatus.DISRUPTED
+    assert clock.tick(at(5.1 + PARAMETERS.lookback_ns / S + 0.1)).status == ClockStatus.UNKNOWN
+    ended = synced(5.0)
+    ended.suspect(at(5.1))
+    assert ended.hold(at(5.2)).status == ClockStatus.UNKNOWN
+
+
+def test_nothing_to_doubt_while_unknown() -> None:
+    """A machine that is paused before it has fleet time goes on as it would have."""
+    clock = FleetClock.start(PARAMETERS, at(0))
+    assert clock.suspect(at(1)).status == ClockStatus.UNKNOWN
+    assert clock.correct(at(2), truth(2, at(2))).status == ClockStatus.SYNCHRONIZED

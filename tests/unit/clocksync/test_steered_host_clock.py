@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from tests.fixtures.sweep import seeds
 
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
@@ -149,7 +150,7 @@ def test_a_step(by_ns: int) -> None:
         assert host.fleet.page.status == ClockStatus.SYNCHRONIZED
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40, quick=12))
 def test_whatever_happens(seed: int) -> None:
     """Turns of 0.1 to 1,000 ppm, for a moment or for good, and steps of both signs, some within one interval."""
     host, chance = synced(seed), random.Random(1_000 + seed)

@@ -70,6 +70,7 @@ def test_sizes(name: str, size: int) -> None:
         ("probe_ring_header", "host", prefix(probe_ring.HEADER, 9)),
         ("probe_ring_header", "edges_sequence", prefix(probe_ring.HEADER, 12)),
         ("probe_ring_header", "next", prefix(probe_ring.HEADER, 13)),
+        ("probe_ring_header", "contradictions", prefix(probe_ring.HEADER, 14)),
         ("probe_edge", "device", prefix(probe_ring.EDGE, 2)),
         ("probe_edge", "peer", prefix(probe_ring.EDGE, 4)),
         ("probe_edge", "peer_network", prefix(probe_ring.EDGE, 6)),

@@ -66,6 +66,8 @@ async def test_verbs_events(tree, tmp_path, verbs_library, monkeypatch):
         assert got.get_one("fabricpulse_nic_verbs_partition_key_violations_total", **port) == 10
         assert got.get_one("fabricpulse_nic_verbs_queue_key_violations_total", **port) == 20
         assert got.get_one("fabricpulse_nic_verbs_active_mtu_bytes", rdma_device="mlx5_0") is None
+        assert got.get_one("fabricpulse_nic_verbs_async_events_total", **port, event="port_err") == 0
+        assert got.labels("fabricpulse_nic_verbs_async_events_total", rdma_device="mlx5_0") == []
         await events((10, 1), (9, 1), (10, 2), (18, 1), (8, 0), (77, 0))
         got = Samples.parse(await exporter.scrape())
         counted = "fabricpulse_nic_verbs_async_events_total"

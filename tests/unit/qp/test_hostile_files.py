@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.fixtures import telemetry_file
 from tests.fixtures.telemetry_file import TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
@@ -15,7 +16,7 @@ from fabricpulse.plugin_ipc import telemetry
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table, TelemetrySnapshot
 from fabricpulse.qp import aggregate, telemetry_folder
 from fabricpulse.qp.aggregate import Aggregator
-from fabricpulse.qp.expose import expose
+from fabricpulse.qp.expose import SAMPLES_PER_PAIR, expose
 from fabricpulse.qp.telemetry_folder import TelemetryFolder, monotonic_s
 
 GOOD, BAD = 4_000_001, 4_000_002
@@ -83,6 +84,16 @@ def test_what_is_no_telemetry_file_is_told_and_not_waited_for(tmp_path: Path, ki
     assert workloads(folder) == ["good"]
     assert workloads(folder) == ["good"]
     assert folder.errors == 2
+
+
+def test_absurdly_many_records_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device is some series before any cap: a file with more than a host can have is none of the plugin's."""
+    good_file(tmp_path)
+    monkeypatch.setattr(telemetry_file, "CAPACITY", telemetry_file.CAPACITY | {Table.DEVICES: 129})
+    TelemetryFile(tmp_path, BAD, "bad")
+    folder = TelemetryFolder(tmp_path, 60)
+    assert workloads(folder) == ["good"]
+    assert folder.errors == 1
 
 
 @pytest.mark.parametrize("length", [0, 100, telemetry.HEADER.itemsize, telemetry.HEADER.itemsize + 500])
@@ -215,6 +226,27 @@ def test_totals_of_one_user_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     aggregator.take([honest], [], 100.0, interval=True)
     aggregator.take([snapshot(tmp_path, 1234, BAD, "later", ["h1"])], [], 101.0, interval=True)
     assert sum(pair[0] == "later" for pair in aggregator.pairs()) == 1
+
+
+def test_a_flood_of_pairs_costs_no_other_user_a_series(tmp_path: Path) -> None:
+    """The sample cap is shared: smaller users are whole, the largest one gets what is left."""
+    aggregator = Aggregator(10.0, 5, 1.0, 1.0)
+    flood = [snapshot(tmp_path, 1234, BAD + i, f"a{i}", [f"h{i}-{n}" for n in range(30)]) for i in range(20)]
+    honest = snapshot(tmp_path, 0, GOOD, "z-honest", [f"h{n}" for n in range(10)])
+    aggregator.take([*flood, honest], [], 0.0, interval=True)
+    cap = 40 * SAMPLES_PER_PAIR
+    exposition = Exposition(cap)
+    expose(aggregator, 0, exposition, cap)
+    text = exposition.render().decode()
+    for metric in ("fabricpulse_qp_sent_bytes_total", "fabricpulse_qp_retransmits_total"):
+        assert text.count(f'{metric}{{workload="z-honest"') == 10
+        assert text.count(f"{metric}{{") == 40
+    # Alone, a user has the whole cap, cut from the end.
+    alone = Aggregator(10.0, 5, 1.0, 1.0)
+    alone.take(flood, [], 0.0, interval=True)
+    exposition = Exposition(cap)
+    expose(alone, 0, exposition, cap)
+    assert exposition.render().decode().count("fabricpulse_qp_sent_bytes_total{") == 600
 
 
 def test_nobody_speaks_for_the_process_of_another_user(tmp_path: Path) -> None:

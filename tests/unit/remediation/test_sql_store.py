@@ -90,31 +90,80 @@ def test_removed_rows_go_and_others_stay(path):
     again.close()
 
 
-def test_chain_shows_an_edit_a_gap_and_a_swap(path):
-    """The past cannot be changed without its being seen."""
+def sealed(path: Path) -> SqlStore:
+    """A journal of 20 lines with a target and a pause."""
     store = open_store(path)
-    store.load()
-    store.commit(batch(20))
+    transaction = Transaction(store.load())
+    transaction.transitions += [line(i) for i in range(20)]
+    transaction.put_target(TargetState(target=Target("h0", "a"), generation=3))
+    transaction.set(pause=Pause(reason="r", owner="ada", since=1))
+    store.commit(Batch(transaction, 100.5))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            "UPDATE transition SET detail = replace(detail, 'paused', 'manual') WHERE id = 7",
+            "does not follow",
+        ),
+        ("UPDATE transition SET at = at + 1 WHERE id = 7", "does not follow"),
+        ("DELETE FROM transition WHERE id = 7", "does not follow"),
+        ("UPDATE transition SET id = 99 WHERE id = 20", "does not follow"),
+        ("DELETE FROM transition WHERE id > 18", "18 lines, 20 were written"),
+        ("DELETE FROM transition", "0 lines, 20 were written"),
+        ("UPDATE target SET document = replace(document, '3', '4')", "state was changed"),
+        ("DELETE FROM target", "state was changed"),
+        ("INSERT INTO target VALUES ('h1/b', '{}')", "state was changed"),
+        ("UPDATE meta SET value = 'null' WHERE key = 'pause'", "state was changed"),
+        ("UPDATE meta SET value = 'x' WHERE key = 'seal'", "seal was changed"),
+    ],
+)
+def test_verify_finds_what_was_changed_or_removed(path, change, reason):
+    """It said "intact" after all lines were deleted, or the state was edited; found while running and after a start."""
+    store = sealed(path)
     assert store.verify() == 20
-    assert store.head()[0] == 20
-    for change in (
-        "UPDATE transition SET detail = replace(detail, 'paused', 'manual') WHERE id = 7",
-        "UPDATE transition SET at = at + 1 WHERE id = 7",
-        "DELETE FROM transition WHERE id = 7",
-        "UPDATE transition SET id = 99 WHERE id = 20",
-    ):
-        with sqlite3.connect(path) as raw:
-            raw.execute("SAVEPOINT s")
-            raw.execute(change)
-            raw.commit()
-        with pytest.raises(StoreError, match="does not follow"):
-            store.verify()
-        with sqlite3.connect(path) as raw:
-            raw.execute("DELETE FROM transition")
-        raw.close()
-        store._head = (0, "0" * 64)
-        store.commit(batch(20))
+    before = store.seal().number
+    with sqlite3.connect(path) as raw:
+        raw.execute(change)
+    raw.close()
+    with pytest.raises(StoreError, match=reason):
+        store.verify()
     store.close()
+    if "'{}'" in change:
+        return  # a row that cannot be read: the start is refused
+    again = open_store(path)
+    again.load()
+    if (
+        "id = 7" not in change
+    ):  # an edit in the middle of the lines is for verify: the start reads their end only
+        assert again.edited
+        with pytest.raises(StoreError):
+            again.verify()
+        assert "seal" in change or again.seal_at_start.number != before
+    again.close()
+
+
+def test_the_seal_is_the_same_after_a_restart(path):
+    """What Prometheus saw last before the end is what the journal has at the next start."""
+    store = sealed(path)
+    state = store.load()
+    for change in range(3):
+        transaction = Transaction(state)
+        transaction.put_target(TargetState(target=Target("h0", "a"), generation=10 + change))
+        transaction.drop("targets", ["h0/b"] if "h0/b" in state.targets else [])
+        transaction.put_target(TargetState(target=Target("h0", "b")))
+        transaction.log("h0/a", "changed")
+        store.commit(Batch(transaction, 200.0))
+        state = transaction.apply()
+    last = store.seal()
+    assert store.verify() == 23
+    store.close()
+    again = open_store(path)
+    again.load()
+    assert (again.seal_at_start, again.edited, again.verify()) == (last, "", 23)
+    again.close()
 
 
 def test_readers_do_not_end_the_writers_transaction(path):
@@ -160,7 +209,7 @@ def test_a_failed_commit_keeps_nothing_and_the_next_one_works(path):
         store.commit(bad)
     assert list(store.deliveries(0, 10)) == []
     store.commit(batch(epoch=3))
-    assert (store.verify(), store.head()[0]) == (2, 2)
+    assert (store.verify(), store.seal().length) == (2, 2)
     store.close()
 
 
@@ -264,3 +313,38 @@ async def test_changes_without_a_line_are_saved_with_the_next_commit(path):
     loaded = again.load()
     assert (loaded.targets["h0/a"].generation, loaded.watchdog) == (2, "lost")
     again.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what is waited for has no event
+        await asyncio.sleep(0.01)
+
+
+async def test_readiness_knows_of_a_full_disk_and_of_its_end(path):
+    """Ready stayed 200 with a full disk: without events nothing was written. The journal is tried regularly."""
+    store = open_store(path)
+    full = [False]
+    write = store.commit
+
+    def commit(given: Batch) -> None:
+        if full[0]:
+            raise StoreError("disk is full")
+        write(given)
+
+    store.commit = commit
+    loop = CommitLoop(store, lambda _transaction, _now: None, lambda: 50.0)
+    await loop.start(lambda transaction, _: transaction.log("fleet", "started"))
+    running = asyncio.create_task(loop.run())
+    full[0] = True
+    loop._committed_at -= 11  # ten seconds without an event
+    async with asyncio.timeout(30):
+        await until(lambda: bool(loop.failure))
+        assert loop.failure == "disk is full"
+        with pytest.raises(StoreError, match="disk is full"):
+            await loop.submit(lambda transaction, _: transaction.log("h0/a", "lost"))
+        full[0] = False
+        await until(lambda: not loop.failure)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert [entry["event"] for entry in store.transitions(0, 10)] == ["started"]
+    store.close()

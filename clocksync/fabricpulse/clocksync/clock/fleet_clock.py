@@ -62,6 +62,7 @@ class FleetClock:
 
     corrected_raw_ns : when the last one came. no_quorum : it was. breaks : steps and large turns of the host clock,
     after which nothing that was measured before is of use. stepped_raw_ns : when the last step was seen, None without.
+    suspected_raw_ns : since when something contradicts fleet time as this host has it, None while nothing does.
     """
 
     parameters: FleetClockParameters
@@ -72,6 +73,7 @@ class FleetClock:
     no_quorum: bool = False
     breaks: int = 0
     stepped_raw_ns: int | None = None
+    suspected_raw_ns: int | None = None
 
     @classmethod
     def start(
@@ -87,7 +89,9 @@ class FleetClock:
             *(ClockStatus.UNKNOWN, zero, zero, now.raw_ns, 0, 0, 0),
             *(host.line, host.previous, host.since_ns, 0, 0),
         )
-        if old is None or old.at(now.raw_ns).status == ClockStatus.UNKNOWN:
+        # A disrupted one may have been suspected of more than a step of the host clock.
+        doubtful = (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED)
+        if old is None or old.at(now.raw_ns).status in doubtful:
             return cls(parameters, page, zero, host)
         raw_age = now.raw_ns - old.bound_ref_raw_ns
         # A raw clock that is behind, or a host clock that went faster than 500 ppm, is another boot or a step.
@@ -132,7 +136,7 @@ class FleetClock:
         and one that rests on a host clock that was stepped if it contradicts what is known without it.
         """
         self.tick(now)
-        if self.known and not self.host.settled:
+        if self.suspected_raw_ns is not None or (self.known and not self.host.settled):
             return self.page
         ref_raw_ns = self.host.raw_ns(correction.ref_host_ns)
         rate_ppt = _chained(_inverse(self.host.line.rate_ppt), round(correction.rate_ppb * 1000))
@@ -177,6 +181,8 @@ class FleetClock:
         self._watch_host_clock(now)
         if not self.known:
             return self.page
+        if self.suspected_raw_ns is not None:
+            return self._tick_suspected(now, self.suspected_raw_ns)
         self._slew(now)
         page = self.page
         synchronized = page.status == ClockStatus.SYNCHRONIZED
@@ -196,9 +202,35 @@ class FleetClock:
         self.page = replace(page, valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
         return self.page
 
+    def suspect(self, now: CrossTimestamp) -> ClockPage:
+        """Something contradicts fleet time as this host has it: the machine was paused, its raw clock has lost time.
+
+        The page says disrupted until whatever was measured before is too old to influence a correction, then unknown;
+        the next correction sets the clock anew. It may then run backward once, or jump: nobody slews for an hour while
+        it says synchronized. Nothing to do while fleet time is unknown.
+        """
+        self.tick(now)
+        if not self.known:
+            return self.page
+        if self.suspected_raw_ns is None:
+            self.page = replace(self.page, disruptions=self.page.disruptions + 1)
+        self.suspected_raw_ns = now.raw_ns
+        self.page = self._rebound(now, ClockStatus.DISRUPTED, self.parameters.holdover_drift_ppb)
+        return self.page
+
+    def _tick_suspected(self, now: CrossTimestamp, since_raw_ns: int) -> ClockPage:
+        self.page = replace(self.page, valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
+        if now.raw_ns - since_raw_ns > self.parameters.lookback_ns:
+            self.suspected_raw_ns = None
+            self.page = replace(self.page, status=ClockStatus.UNKNOWN)
+        return self.page
+
     def hold(self, now: CrossTimestamp) -> ClockPage:
         """From now on nobody corrects: the page says holdover, and its bound grows as fast as that needs."""
         page = self.tick(now)
+        if self.suspected_raw_ns is not None:
+            self.suspected_raw_ns = None
+            self.page = page = replace(page, status=ClockStatus.UNKNOWN)
         if page.status in (ClockStatus.SYNCHRONIZED, ClockStatus.DISRUPTED):
             drift_ppb = self.parameters.holdover_drift_ppb + self._turn_ppb(page.current)
             self.page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb, self._uncorrected_ns(now))

@@ -15,6 +15,7 @@ from fabricpulse.core.shm.mapping import MappedFile
 from fabricpulse.core.shm.probe_ring import (
     EDGE,
     EDGE_ACTIVE,
+    EDGES_SEQUENCE_OFFSET,
     HEADER,
     MAGIC,
     SAMPLE,
@@ -54,7 +55,7 @@ class SampleReader:
         self.host: str = header[9].split(b"\0", 1)[0].decode("utf-8", "replace")
         self.epoch: int = header[11]
         self.lost = 0
-        self._words = np.frombuffer(self._file.map, np.uint64, 2, HEADER.size - 16)
+        self._words = np.frombuffer(self._file.map, np.uint64, 3, EDGES_SEQUENCE_OFFSET)
         self._slots = np.frombuffer(self._file.map, SAMPLE_DTYPE, self._capacity, samples_offset)
         newest = int(self._words[1])
         fence()
@@ -73,6 +74,11 @@ class SampleReader:
     def edges_sequence(self) -> int:
         """Changes whenever the edge table does."""
         return int(self._words[0])
+
+    @property
+    def contradictions(self) -> int:
+        """How often delays have contradicted this host's clock page since the engine started."""
+        return int(self._words[2])
 
     def edges(self) -> dict[int, ProbeEdge]:
         """The active edges by index. Raises TimeoutError if the engine died while it changed the table."""

@@ -17,9 +17,9 @@ from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND, RX_HAR
 
 _NS = 1_000_000_000
 _RAW = np.dtype((np.void, SAMPLE_DTYPE.itemsize))
-# A packet that arrives this much before it can have been sent, beyond half the round trip, tells of a stepped
-# clock.
-STEP_NS = 20_000.0
+# A packet that arrives this much before it can have been sent tells of a stepped clock, or of a machine that was
+# paused; one that does so by more than the bound of the fit allows, too, but for what stamps may be late.
+STEP_NS, LATE_STAMP_NS = 20_000.0, 1_000.0
 # Trains that must tell so: one may be a broken stamp. Fewer are left out: the last two of a short window, from a clock
 # that was stepped by 1 ms, would turn its line by hundreds of us.
 STEP_TRAINS = 3
@@ -234,7 +234,15 @@ def _early(trains: Trains, sign: int, fit: EdgeFit) -> NDArray[np.bool_]:
     fresh = trains.t_ns > fit.t_last_ns
     if not fresh.any():
         return fresh
-    early: NDArray[np.bool_] = fresh & (_above_line(trains, sign, fit, first=0) < -STEP_NS)
+    rest = _above_line(trains, sign, fit, first=0)
+    limit_ns = min(STEP_NS, 2 * fit.bound_ns + LATE_STAMP_NS)
+    early: NDArray[np.bool_] = fresh & (rest < -limit_ns)
+    if limit_ns < STEP_NS and early.any():
+        first = int(early.argmax())
+        before, after = rest[max(first - 2 * STEP_TRAINS, 0) : first], rest[first : first + STEP_TRAINS]
+        # A clock that runs faster comes there train by train: that is no step, until it is as far as one.
+        if not len(before) or before.min() - after.min() < 0.9 * limit_ns:
+            early &= rest < -STEP_NS
     return early
 
 

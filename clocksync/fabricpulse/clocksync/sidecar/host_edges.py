@@ -36,8 +36,9 @@ class HostEdge:
 class HostEdges:
     """Follows the probe ring at `path`, and a new one when the engine starts anew.
 
-    samples, lost : counters. generation : counts changes of the edges. refused : why the ring that is there cannot be
-    read, and what to do, "" while it can.
+    samples, lost : counters. step_peers, fitted_peers : hosts to which the last round saw a clock step, and all of
+    them. generation : counts changes of the edges. refused : why the ring that is there cannot be read, and what to do,
+    "" while it can.
     """
 
     def __init__(self, path: Path, parameters: EstimatorParameters, host: str = "") -> None:
@@ -51,6 +52,9 @@ class HostEdges:
         self._by_index: dict[int, HostEdge] = {}
         self._retired_steps = self._retired_route_changes = 0
         self.samples = self.lost = 0
+        self._contradictions = 0
+        self.step_peers: set[str] = set()
+        self.fitted_peers: set[str] = set()
         self.generation = 0
         self.refused = ""
 
@@ -104,6 +108,7 @@ class HostEdges:
             except FileNotFoundError:
                 return
             self._ring_host = self._ring.host
+            self._contradictions = self._ring.contradictions
             self._edges_sequence = -1
             self._replace({})
             log.info("reading probe samples", host=self._ring.host, epoch=self._ring.epoch)
@@ -159,13 +164,26 @@ class HostEdges:
 
     def fit(self, now_ns: int, window_ns: int, *, everything: bool) -> None:
         """Fits the edges that are ours, or all, over the last `window_ns` before host time `now_ns`."""
+        self.step_peers, self.fitted_peers = set(), set()
         for edge in self._by_index.values():
             edge.window.window_ns = window_ns
             if everything or edge.ours:
+                steps = edge.window.steps
                 edge.fit = edge.window.advance(now_ns)
+                if edge.window.steps != steps:
+                    self.step_peers.add(edge.name.peer)
+                if edge.fit is not None or edge.window.steps != steps:
+                    self.fitted_peers.add(edge.name.peer)
             else:
                 edge.window.idle(now_ns)
                 edge.fit = None
+
+    def contradicted(self) -> bool:
+        """Whether delays have contradicted this host's clock page since the last call (causality, the engine says)."""
+        if self._ring is None:
+            return False
+        before, self._contradictions = self._contradictions, self._ring.contradictions
+        return self._contradictions > before
 
     def clear(self) -> None:
         """Forgets all samples, also those that wait in the ring: this host's clock has been stepped."""

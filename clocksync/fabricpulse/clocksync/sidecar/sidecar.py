@@ -1,8 +1,8 @@
 """`fabricpulse clocksync sidecar`: samples in, fleet time out.
 
-Three tasks: `_tick` (4 a second) watches the host clock and keeps the page alive; `_rounds` fits the edges,
-reports and applies what comes back; the web server answers scrapes, people and neighbours. All thinking is in
-pure modules.
+Four tasks: `_tick` (4 a second) watches the host clock and keeps the page alive; `_watch_causality` asks the engine
+whether delays contradict the page; `_rounds` fits the edges, reports and applies what comes back; the web server
+answers scrapes, people and neighbours. All thinking is in pure modules.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.clocksync.sidecar.host_edges import HostEdges
 from fabricpulse.clocksync.sidecar.neighbours import NeighbourBook, ask_lines, consensus, own_url
 from fabricpulse.clocksync.sidecar.page_file import PageFile, previous_page
+from fabricpulse.clocksync.sidecar.pause import majority_stepped, pause_watch
 from fabricpulse.clocksync.sidecar.system_anchor import system_anchor
 from fabricpulse.clocksync.sidecar.view import SidecarHistory, SidecarView
 from fabricpulse.clocksync.wire.messages import (
@@ -56,6 +57,8 @@ log = get_logger(__name__)
 
 _NS = 1_000_000_000
 _TICK_S = 0.25
+# Of a probe interval, at 50 trains a second: a clock page that is wrong must not stay.
+_CAUSALITY_S = 0.02
 # Stamps of a train are together so long after it was sent, at the lowest rates.
 _LATE_TRAINS_S = 0.4
 # Seconds without an answer from any coordinator after which neighbours are asked; with long rounds, rounds.
@@ -89,6 +92,8 @@ class Sidecar:
         self._anchors: bool | None = None
         self._anchor_bound_ns: int | None = None
         self._stepped_s: float | None = None
+        self._pauses = pause_watch()
+        self.contradictions = dict.fromkeys(("causality", "edges", "suspend", "vmclock"), 0)
         self._info = HostInfo(0, "", (), (), "none")
         self._coordinator = CoordinatorClient(
             TokenFile(self._config.http_client.token_file),
@@ -159,6 +164,7 @@ class Sidecar:
             try:
                 async with supervised(self._life) as tasks:
                     tasks.start("tick", self._tick_forever())
+                    tasks.start("causality", self._watch_causality())
                     tasks.start("rounds", self._rounds())
                     self._life.ready()
                     await self._life.stopped()
@@ -172,6 +178,12 @@ class Sidecar:
             self._tick()
             await asyncio.sleep(_TICK_S)
 
+    async def _watch_causality(self) -> None:
+        while True:
+            if self._edges.contradicted():
+                self._contradict("causality")
+            await asyncio.sleep(_CAUSALITY_S)
+
     def _leave(self) -> None:
         """What the page says when nobody looks after it any more: holdover, for as long as a page holds."""
         page = self._fleet_clock.hold(self._clock.cross_timestamp())
@@ -183,7 +195,10 @@ class Sidecar:
         before = self._fleet_clock.page.disruptions, self._fleet_clock.breaks
         now = self._clock.cross_timestamp()
         page = self._fleet_clock.tick(now)
-        if page.disruptions != before[0]:
+        if source := self._pauses.poll():
+            self._contradict(source)
+            page = self._fleet_clock.page
+        elif page.disruptions != before[0]:
             log.warning("the system clock was stepped; fleet time goes on", disruptions=page.disruptions)
         if self._fleet_clock.breaks != before[1]:
             self._stepped_s = time.monotonic()
@@ -192,6 +207,20 @@ class Sidecar:
             self._edges.clear()
         self._page_file.write(self._fleet_clock.published(now))
         self._outputs.publish(page, self._clock.cross_timestamp(), self._config.clock.holdover_drift_ppb)
+
+    def _contradict(self, source: str) -> None:
+        """The machine was paused, or something else contradicts fleet time as this host has it."""
+        self.contradictions[source] += 1
+        known = self._fleet_clock.known
+        self._fleet_clock.suspect(self._clock.cross_timestamp())
+        # What was measured before is of another clock, as after a step of the host's.
+        self._stepped_s = time.monotonic()
+        self._edges.clear()
+        if known:
+            log.warning(
+                "fleet time of this host contradicts the fleet's: was the machine paused or migrated? It is set anew",
+                source=source,
+            )
 
     async def _close_sessions(self) -> None:
         for session in (self._session, self._next_session):
@@ -241,6 +270,10 @@ class Sidecar:
         everything = not self._settled() or self._coordinator.unplaced_s() > self._alone_s()
         self._edges.fit(self._clock.now_ns(), self._window_ns(), everything=everything)
         self._fit_s = time.thread_time() - began
+        if majority_stepped(len(self._edges.step_peers), len(self._edges.fitted_peers)):
+            self._tick()  # a step of the host's clock explains it
+            if not self._stepped_lately():
+                self._contradict("edges")
         # A coordinator that is cut off may take its time not to answer; neither rounds nor neighbours wait for it.
         try:
             await self._coordinator.report(
@@ -267,6 +300,11 @@ class Sidecar:
                 log.info("synchronized", after_s=round(time.monotonic() - self._started_s, 2))
         elif not self._fleet_clock.no_quorum:
             self._synced_since_s = None
+
+    def _stepped_lately(self) -> bool:
+        """Whether a window may hold samples of before the last clock step, or pause."""
+        window_s = self._config.estimator.window_s
+        return self._stepped_s is not None and time.monotonic() - self._stepped_s < window_s
 
     def _alone_s(self) -> float:
         """Seconds without a coordinator after which there is none."""
@@ -297,7 +335,7 @@ class Sidecar:
     def _own_line(self) -> Line | None:
         """The line that the last correction asked for, with what it is good for now."""
         clock = self._fleet_clock
-        if not clock.known:
+        if not clock.known or clock.suspected_raw_ns is not None:
             return None
         now = self._clock.cross_timestamp()
         asked = clock.requested(now)
@@ -334,7 +372,7 @@ class Sidecar:
             refused = error.strerror or str(error)
         self._tick()  # sees a step that came before the answer
         window_s = self._config.estimator.window_s
-        settling = self._stepped_s is not None and time.monotonic() - self._stepped_s < window_s
+        settling = self._stepped_lately()
         synchronized = anchor is not None
         if settling:
             anchor = None
@@ -435,6 +473,7 @@ class Sidecar:
             self._suspect,
             self._fit_s,
             self._anchor_bound_ns,
+            self.contradictions,
         )
 
     async def _status(self, _: web.Request) -> web.Response:

@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +65,8 @@ class SidecarHistory:
 class SidecarView:
     """What there is to see `now`. root, suspect : as the coordinator last said.
 
-    anchor_bound_ns : how far from UTC the host's own clock may be, None while it is no anchor.
+    anchor_bound_ns : how far from UTC the host's own clock may be, None while it is no anchor. contradictions : by
+    source.
     """
 
     host: str
@@ -77,6 +79,7 @@ class SidecarView:
     suspect: str
     fit_s: float
     anchor_bound_ns: int | None
+    contradictions: Mapping[str, int]
 
     def status(self) -> dict[str, Any]:
         """The document of `/api/v1/clocksync/status`."""
@@ -103,6 +106,8 @@ class SidecarView:
         """Why fleet time is not synchronised, "" when it is: the first thing to look at."""
         if self.clock.page.status == ClockStatus.SYNCHRONIZED:
             return ""
+        if self.clock.suspected_raw_ns is not None:
+            return "fleet time of this host contradicts the fleet's (was the machine paused?): soon it is set anew"
         if self.edges.refused:
             return f"no probe samples: {self.edges.refused}"
         if not self.edges.engine_seen:
@@ -140,6 +145,8 @@ class SidecarView:
         for status in ClockStatus:
             out.add(metrics.STATUS, (status.name.lower(),), int(page.status == status))
         out.add(metrics.DISRUPTIONS, (), page.disruptions)
+        for source, count in self.contradictions.items():
+            out.add(metrics.CONTRADICTIONS, (source,), count)
         self._add_edges(out)
         out.add(metrics.EDGE_STEPS, (), self.edges.steps)
         out.add(metrics.ROUTE_CHANGES, (), self.edges.route_changes)

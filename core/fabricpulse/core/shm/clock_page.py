@@ -179,8 +179,15 @@ class ClockPageReader:
 
     def now(self) -> FleetTime:
         """Fleet time now. Look at its status first: UNKNOWN means that there is none. Raises TimeoutError as `read`."""
-        page = self.read()
-        raw_ns = raw_now_ns()
+        # The clock is read while the copy is the newest page. Whoever has no core between the two would follow a line
+        # that has been replaced, and then see time run backward.
+        while True:
+            sequence = self._sequence()
+            page = self.read()
+            raw_ns = raw_now_ns()
+            fence()
+            if self._sequence() == sequence:
+                break
         shown = page.at(raw_ns)
         # Timestamp in the future: the page is from a previous boot.
         strange = raw_ns < page.bound_ref_raw_ns or not self._same_namespace(page)
@@ -201,6 +208,9 @@ class ClockPageReader:
         shown = page.checked(before, host, after).convert(host_ns)
         strange = after < page.bound_ref_raw_ns or not self._same_namespace(page)
         return replace(shown, status=ClockStatus.UNKNOWN) if strange else shown
+
+    def _sequence(self) -> bytes:
+        return bytes(self._file.map[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4])
 
     def read(self) -> ClockPage:
         """One consistent copy. Raises TimeoutError if the writer died while writing."""

@@ -8,10 +8,10 @@ from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.mapping import MappedFile
 
 MAGIC = 0x31474E5242505046
-VERSION = 1
+VERSION = 2
 TRAIN = 3
 
-HEADER = struct.Struct("<QIIIIIIQQ96sIIQQ")
+HEADER = struct.Struct("<QIIIIIIQQ96sIIQQQ")
 EDGE = struct.Struct("<II32s32s96s32s32s")
 SAMPLE = struct.Struct("<QIIIHBBBB6x3q3qqq32x")
 
@@ -19,8 +19,8 @@ INBOUND, OUTBOUND = 0, 1
 TX_HARDWARE, RX_HARDWARE, MAIN_PATH, FLEET_VALID = 1, 2, 4, 8
 EDGE_FREE, EDGE_ACTIVE, EDGE_RETIRED = 0, 1, 2
 
-_EDGES_SEQUENCE_OFFSET = HEADER.size - 16
-_NEXT_OFFSET = HEADER.size - 8
+EDGES_SEQUENCE_OFFSET = HEADER.size - 24
+NEXT_OFFSET = HEADER.size - 16
 _READ_TRIES = 1000
 
 
@@ -82,19 +82,19 @@ class ProbeRingReader:
         return int.from_bytes(self._file.map[offset : offset + 8], "little")
 
     def _next(self) -> int:
-        return self._u64(_NEXT_OFFSET)
+        return self._u64(NEXT_OFFSET)
 
     def edges(self) -> dict[int, ProbeEdge]:
         """The active edges by index. Raises TimeoutError if the engine died while changing the table."""
         page = self._file.map
         for _ in range(_READ_TRIES):
-            before = self._u64(_EDGES_SEQUENCE_OFFSET)
+            before = self._u64(EDGES_SEQUENCE_OFFSET)
             if before & 1:
                 continue
             fence()
             table = page[self._edges_offset : self._edges_offset + self._edge_capacity * EDGE.size]
             fence()
-            if self._u64(_EDGES_SEQUENCE_OFFSET) == before:
+            if self._u64(EDGES_SEQUENCE_OFFSET) == before:
                 return {
                     index: ProbeEdge(index, state, generation, *map(_text, names))
                     for index, (state, generation, *names) in enumerate(EDGE.iter_unpack(table))

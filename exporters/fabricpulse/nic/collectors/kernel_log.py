@@ -7,7 +7,7 @@ from typing import Self
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.hostinfo.inventory import Inventory
-from fabricpulse.hostinfo.kernel_log import KernelMessage, classify, parse_record
+from fabricpulse.hostinfo.kernel_log import KINDS, KernelMessage, classify, parse_record
 from fabricpulse.hostinfo.kmsg import KmsgReader
 from fabricpulse.nic.collectors.base import HOST, Collector, Context, Environment, register
 from fabricpulse.nic.flap_service import FlapService
@@ -89,5 +89,11 @@ class KernelLogCollector(Collector):
         return [HOST]
 
     def collect(self, target: str, context: Context) -> None:
-        for (device, kind), count in sorted(self._counts.copy().items()):
+        # From 0 on for what is known: the first line about a NIC is an increase, too.
+        known = {netdev.name for netdev in context.inventory.netdevs}
+        known |= {device.labels[0] for device in context.inventory.rdma}
+        counts = (
+            dict.fromkeys(((device, kind) for device in known for kind in KINDS), 0) | self._counts.copy()
+        )
+        for (device, kind), count in sorted(counts.items()):
             context.sink.add(KERNEL_MESSAGES, (device, kind), count)

@@ -42,6 +42,9 @@ ASYNC_EVENTS = counter(
 
 log = get_logger(__name__)
 
+# What rules ask for: exported before it happens.
+DEVICE_EVENTS = ("device_fatal", "qp_fatal", "cq_err")
+PORT_EVENTS_COUNTED = ("port_active", "port_err", "gid_change")
 # A device that could not be opened is tried again after this many seconds.
 RETRY_S = 60.0
 # Ports are queried this often, and after each event of the device: it is a firmware command.
@@ -103,14 +106,21 @@ class VerbsCollector(Collector):
         if target in self._open:
             context.sink.add(VERBS_MAX_QP, self._devices[target].labels, self._max_qp[target])
             self._query_ports(target, context)
-        for (device, port, event), count in sorted(self._counts.copy().items()):
-            if device == target:
-                labels = (
-                    self._devices[target].netdev(int(port or 0)) or self._devices[target].labels[0],
-                    device,
-                    port,
-                )
-                context.sink.add(ASYNC_EVENTS, (*labels, event), count)
+        device = self._devices[target]
+        # From 0 on: the first such event is an increase, too.
+        counts = {("", event): 0 for event in DEVICE_EVENTS if target in self._open}
+        counts |= {
+            (str(port), event): 0
+            for port in device.ports
+            for event in PORT_EVENTS_COUNTED
+            if target in self._open
+        }
+        counts |= {
+            (port, event): n for (name, port, event), n in self._counts.copy().items() if name == target
+        }
+        for (port, event), count in sorted(counts.items()):
+            netdev = device.netdev(int(port or 0)) or device.labels[0]
+            context.sink.add(ASYNC_EVENTS, (netdev, target, port, event), count)
 
     def _query_ports(self, target: str, context: Context) -> None:
         if context.now >= self._ports_next_at.get(target, 0.0):

@@ -9,9 +9,11 @@ from aiohttp import web
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.remediation.protocol import MAX_REPORT_BYTES, DesiredNic, DesiredState, Report
+from fabricpulse.remediation.receiver.auth import Principal, certificate_names
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.http_json import json_answer, number, read_body
 from fabricpulse.remediation.receiver.model import AgentState, Held
+from fabricpulse.remediation.receiver.observed_state import is_name
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.transaction import Transaction, Transition
 
@@ -49,10 +51,13 @@ class AgentApi:
         inventory = self._reconciler.inventory
         if inventory and host not in inventory:
             raise web.HTTPNotFound(text="membership does not have this host\n")
-        if self._reconciler.config.agent_certificates:
-            certificate = request.get_extra_info("peercert") or {}
-            if ("DNS", host) not in certificate.get("subjectAltName", ()):
-                raise web.HTTPForbidden(text="the client certificate is not this host's\n")
+        if self._reconciler.config.agent_certificates and host not in certificate_names(request):
+            raise web.HTTPForbidden(text="the client certificate is not this host's\n")
+        principal: Principal = request["principal"]
+        if principal.host and principal.host != host:
+            raise web.HTTPForbidden(text="the token is another host's\n")
+        if not is_name(host):
+            raise web.HTTPBadRequest(text="not the name of a host\n")
         return host
 
     async def _desired(self, request: web.Request) -> web.Response:

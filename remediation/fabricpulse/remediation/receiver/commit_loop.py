@@ -28,6 +28,8 @@ RETENTION_S = 7 * 86_400
 _PRUNE_EVERY_S = 3_600
 # Changes without a line in the journal, the progress of a hold say, are saved this often.
 _SAVE_EVERY_S = 30.0
+# The journal is written at least this often.
+_PROBE_EVERY_S = 10.0
 # A sender gets its answer within this time: an Alertmanager of a pair sends again from the other after 15 s.
 ANSWER_S = 8.0
 # Lines of one commit that are logged as well: a storm fills the journal, not the log.
@@ -53,6 +55,8 @@ class CommitLoop:
         self._listeners: list[Callable[[list[Transition]], None]] = []
         self.state = State()
         self._unsaved = Unsaved()
+        self._committed_at = time.monotonic()
+        self.failure = ""
         self.heartbeat = time.monotonic()
         self.counts: Counter[tuple[str, ...]] = Counter()
         self.commit_seconds = [0.0, 0.0]  # of the last commit, of the slowest
@@ -137,14 +141,20 @@ class CommitLoop:
                 took = time.monotonic() - begun
                 self.commit_seconds = [took, max(took, self.commit_seconds[1])]
                 self._unsaved = Unsaved()
+                self._committed_at = time.monotonic()
+                if self.failure:
+                    log.info("journal takes commits again")
+                self.failure = ""
             else:
                 self._unsaved.add(transaction, time.monotonic())
         except Exception as error:
-            if isinstance(error, StoreError):
-                log.error("journal refused a commit, nothing was changed", error=str(error))
-            else:
+            failure = str(error) or type(error).__name__
+            if not isinstance(error, StoreError):
                 # Deciding failed: a bug. Senders get 503, readiness fails, nothing is decided.
                 log.exception("could not decide, nothing was changed")
+            elif failure != self.failure:
+                log.error("journal refused a commit, nothing was changed", error=failure)
+            self.failure = failure
             for event in kept:
                 _fail(event.done, StoreError(str(error)))
             await asyncio.sleep(TICK_S)
@@ -160,6 +170,12 @@ class CommitLoop:
         return True
 
     def _is_save_due(self) -> bool:
+        """Whether to commit though nothing happened: to save what changed, and to know that the disk takes it.
+
+        A full disk shows at the next commit only; without events there would be none, and readiness would not be true.
+        """
+        if self.failure or time.monotonic() - self._committed_at > _PROBE_EVERY_S:
+            return True
         return bool(self._unsaved) and time.monotonic() - self._unsaved.since > _SAVE_EVERY_S
 
     def _count(self, transitions: list[Transition]) -> None:

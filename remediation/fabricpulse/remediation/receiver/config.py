@@ -12,6 +12,7 @@ from fabricpulse.remediation.credentials import check_credentials
 
 Seconds = Annotated[float, Meta(ge=0)]
 Mode = Literal["observe", "dry_run", "auto"]
+Role = Literal["alert", "agent", "viewer", "operator"]
 MODES = ("observe", "dry_run", "auto")
 
 
@@ -113,6 +114,29 @@ class GuardConfig(Section, frozen=True):
     result_timeout_s: Annotated[float, Meta(gt=0)] = 60
 
 
+class AccessConfig(Section, frozen=True):
+    """Somebody who may use the API.
+
+    name : in the journal. role : `alert` sends webhooks, `agent` speaks for its host, `viewer` reads, `operator` reads,
+    pauses, releases. One of: token_file : bearer token; user : of basic_auth_users in --web.config.file; certificate :
+    DNS name of a client certificate; key_file : role agent only, a key from which each host has a token of its own
+    (`fabricpulse remediation token`), so that no agent can speak for another host.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    role: Role
+    token_file: str = ""
+    user: str = ""
+    certificate: str = ""
+    key_file: str = ""
+
+    def validate(self) -> None:
+        if sum(map(bool, (self.token_file, self.user, self.certificate, self.key_file))) != 1:
+            raise ValueError("exactly one of token_file, user, certificate and key_file is needed")
+        if self.key_file and self.role != "agent":
+            raise ValueError("key_file is for the role agent")
+
+
 class ReceiverConfig(Section, frozen=True):
     """`fabricpulse remediation receiver --config FILE`.
 
@@ -121,8 +145,8 @@ class ReceiverConfig(Section, frozen=True):
     a firing alert that no Alertmanager has held for so long has expired. watchdog : an alert that always fires; once it
     has been seen, its absence means that alerting is dead, and nothing goes back into service. Empty: not looked at.
     http_client : TLS, password or token that the Alertmanagers ask for. token_file : a bearer token that Alertmanager,
-    agents and operators must show; read again when it changes. membership :
-    file of the fleet's hosts and NICs; with it, an alert or an agent that names any other is turned away.
+    agents and operators must show, for every role; read again when it changes. access : instead, who may do what.
+    membership : file of the fleet's hosts and NICs; with it, an alert or an agent that names any other is turned away.
     agent_certificates : an agent must show a client certificate whose SAN is its host's name. rules : by alert. hold :
     the quiet time before a NIC returns. guards : limits.
     """
@@ -134,6 +158,7 @@ class ReceiverConfig(Section, frozen=True):
     watchdog: str = "FabricWatchdog"
     http_client: HttpClientConfig = HttpClientConfig(timeout_s=5)
     token_file: str = ""
+    access: tuple[AccessConfig, ...] = ()
     membership: str = ""
     agent_certificates: bool = False
     rules: tuple[RuleConfig, ...] = (RuleConfig(alert="FabricNicFlapping"),)
@@ -141,6 +166,10 @@ class ReceiverConfig(Section, frozen=True):
     guards: GuardConfig = GuardConfig()
 
     def validate(self) -> None:
+        if self.token_file and self.access:
+            raise ValueError(
+                "token_file and access exclude each other: a token for everybody would undo the roles"
+            )
         names = [rule.alert for rule in self.rules]
         if len(set(names)) != len(names):
             raise ValueError("rules: an alert is listed twice")

@@ -13,11 +13,15 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
 
 
-def problems(config: ReceiverConfig, state: State, now: float, not_ready: str) -> list[Problem]:
+def problems(
+    config: ReceiverConfig, state: State, now: float, not_ready: str, edited: str = ""
+) -> list[Problem]:
     """Everything that keeps remediation from acting, or that waits for an operator; [] if nothing does."""
     found = []
     if not_ready:
         found.append(Problem("not_ready", not_ready))
+    if edited:
+        found.append(Problem("journal_edited", f"the journal was edited: {edited}"))
     if state.pause is not None:
         found.append(Problem("paused", f"paused by {state.pause.owner}: {state.pause.reason}"))
     found += [

@@ -36,7 +36,7 @@ class ObservedState:
         device = alert.labels.get(rule.device_label, "")
         if not host or not device:
             return f"label {rule.host_label if not host else rule.device_label} is missing"
-        if not _is_name(host) or not _is_name(device):
+        if not is_name(host) or not is_name(device):
             return "a label is not the name of a host or NIC"
         if self._nics and device not in self._nics.get(host, frozenset()):
             return "membership does not have this host and NIC"
@@ -214,7 +214,8 @@ def is_suspect(transaction: Transaction, alert: Alert) -> bool:
     )
 
 
-def _is_name(text: str) -> bool:
+def is_name(text: str) -> bool:
+    """Whether a label or path is the name of a host or NIC."""
     return (
         len(text) <= 253
         and text.isprintable()

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from fabricpulse.remediation.receiver.auth import owner_of
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.health import problems
 from fabricpulse.remediation.receiver.http_json import json_answer, json_object, number
@@ -47,20 +48,22 @@ class OperatorApi:
 
     async def _status(self, _: web.Request) -> web.Response:
         state = self._loop.state
-        length, digest = self._store.head()
+        seal = self._store.seal()
         return json_answer(
             {
                 "version": version("fabricpulse"),
                 "now": self._loop.clock(),
                 "epoch": state.epoch,
-                "problems": problems(self._reconciler.config, state, self._loop.clock(), self._not_ready()),
+                "problems": problems(
+                    self._reconciler.config, state, self._loop.clock(), self._not_ready(), self._store.edited
+                ),
                 "pause": state.pause,
                 "breakers": list(state.breakers.values()),
                 "watchdog": state.watchdog,
                 "polled_at": state.polled_at,
                 "agents": sorted(state.agents.values(), key=lambda a: a.host),
                 "rules": self._reconciler.config.rules,
-                "journal": {"length": length, "head": digest},
+                "journal": {"length": seal.length, "head": seal.head, "seal": seal.digest},
                 "heartbeat_age_s": time.monotonic() - self._loop.heartbeat,
             }
         )
@@ -79,7 +82,7 @@ class OperatorApi:
     async def _events(self, request: web.Request) -> web.Response:
         limit = min(10_000, int(number(request.query.get("limit", "1000"), "limit")))
         if "last" in request.query:
-            after = max(0, self._store.head()[0] - limit)
+            after = max(0, self._store.seal().length - limit)
         else:
             after = int(number(request.query.get("after", "0"), "after"))
         return json_answer(await asyncio.to_thread(self._store.transitions, after, limit))
@@ -122,11 +125,18 @@ class OperatorApi:
             length = await asyncio.to_thread(self._store.verify)
         except StoreError as error:
             return json_answer({"intact": False, "reason": str(error)})
-        return json_answer({"intact": True, "length": length, "head": self._store.head()[1]})
+        return json_answer(
+            {
+                "intact": True,
+                "length": length,
+                "head": self._store.seal().head,
+                "seal": self._store.seal().digest,
+            }
+        )
 
     async def _pause(self, request: web.Request) -> web.Response:
         asked = await json_object(request)
-        reason, owner = _text(asked, "reason"), _text(asked, "owner") or "unknown"
+        reason, owner = _text(asked, "reason"), owner_of(request, _text(asked, "owner"))
         if not reason:
             raise web.HTTPBadRequest(text="say why: reason is empty\n")
         duration = number(str(asked.get("duration_s") or 0), "duration_s")
@@ -135,7 +145,7 @@ class OperatorApi:
         return web.Response(text="paused\n")
 
     async def _resume(self, request: web.Request) -> web.Response:
-        owner = _text(await json_object(request), "owner") or "unknown"
+        owner = owner_of(request, _text(await json_object(request), "owner"))
         await self._loop.submit(lambda t, at: self._reconciler.operator.resume(t, owner, at))
         return web.Response(text="resumed\n")
 
@@ -145,14 +155,14 @@ class OperatorApi:
         current = self._loop.state.targets.get(target.key)
         if current is None or current.desired == "in_service":
             raise web.HTTPNotFound(text=f"{target.key} is not out of service\n")
-        owner = _text(asked, "owner") or "unknown"
+        owner = owner_of(request, _text(asked, "owner"))
         operator = self._reconciler.operator
         await self._loop.submit(lambda t, at: operator.release(t, target, owner, at))
         return web.Response(text="released\n")
 
     async def _forget(self, request: web.Request) -> web.Response:
         asked = await json_object(request)
-        host, owner = _text(asked, "host"), _text(asked, "owner") or "unknown"
+        host, owner = _text(asked, "host"), owner_of(request, _text(asked, "owner"))
         state, now = self._loop.state, self._loop.clock()
         agent = state.agents.get(host)
         if agent is not None and now - agent.seen_at <= self._reconciler.config.guards.agent_timeout_s:

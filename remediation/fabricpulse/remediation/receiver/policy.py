@@ -9,7 +9,7 @@ import msgspec
 from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.fleet.membership import load_membership
-from fabricpulse.core.web.token_file import TokenFile
+from fabricpulse.remediation.receiver.auth import Access
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.reconciler import Inventory
 
@@ -23,7 +23,7 @@ class Policy:
 
     config: ReceiverConfig
     inventory: Inventory
-    token: TokenFile
+    access: Access
     digest: str
 
 
@@ -45,7 +45,7 @@ def policy_of(config: ReceiverConfig) -> Policy:
     inventory = load_inventory(config.membership)
     listed = sorted((host, sorted(devices)) for host, devices in inventory.items())
     digest = hashlib.sha256(msgspec.json.encode([config, listed])).hexdigest()
-    return Policy(config, inventory, TokenFile(config.token_file), digest[:16])
+    return Policy(config, inventory, Access(config), digest[:16])
 
 
 def reload_policy(path: Path | None, old: Policy) -> Policy:

@@ -15,10 +15,12 @@ from fabricpulse.core.supervision import supervised
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.server import WebServer
+from fabricpulse.core.web.toolkit import WebConfig
 from fabricpulse.remediation.receiver.agent_api import AgentApi
 from fabricpulse.remediation.receiver.alertmanager_poll import poll_alertmanagers
-from fabricpulse.remediation.receiver.auth import BearerAuth
+from fabricpulse.remediation.receiver.auth import AccessControl
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.exposition import expose
 from fabricpulse.remediation.receiver.operator_api import OperatorApi
 from fabricpulse.remediation.receiver.payload import Alert
@@ -44,7 +46,7 @@ class Receiver:
         """Raises UserError when the journal cannot be used."""
         self._policy = policy
         self._life = life
-        self._auth = BearerAuth(policy.token)
+        self._auth: AccessControl
         self._reconciler = Reconciler(policy.config, policy.inventory)
         self._store = SqlStore(SqliteDatabase(Path(policy.config.journal)))
         self._clock = MonotonicWallClock(self._store.last_commit_at())
@@ -60,6 +62,12 @@ class Receiver:
     def _reconcile(self, transaction: Transaction, now: float) -> None:
         self._reconciler.decisions.reconcile(transaction, now)
 
+    def _on_start(self, transaction: Transaction, now: float) -> None:
+        self._reconciler.observed.on_start(transaction, now)
+        if self._store.edited:
+            log.error("journal was edited while the receiver was stopped", reason=self._store.edited)
+            transaction.log("fleet", "journal_edited", reason=self._store.edited)
+
     async def run(self, options: DaemonOptions) -> None:
         """Serves until told to stop."""
         try:
@@ -68,6 +76,8 @@ class Receiver:
             self._store.close()
 
     async def _serve(self, options: DaemonOptions) -> None:
+        has_passwords = _check_web(options, self._policy.config)
+        self._auth = AccessControl(self._policy.access, has_passwords)
         server = WebServer(
             "fabricpulse remediation receiver",
             self._life,
@@ -91,7 +101,7 @@ class Receiver:
         self._poller = HttpClient(self._policy.config.http_client)
         try:
             try:
-                await self._loop.start(self._reconciler.observed.on_start)
+                await self._loop.start(self._on_start)
             except StoreError as error:
                 raise UserError(str(error)) from error
             await server.start()
@@ -110,14 +120,18 @@ class Receiver:
 
     def _warn_if_open(self, options: DaemonOptions) -> None:
         config = self._policy.config
-        if not (config.token_file or options.web.config) and any(
-            rule.mode == "auto" for rule in config.rules
+        if (
+            self._policy.access.is_open
+            and not options.web.config
+            and any(rule.mode == "auto" for rule in config.rules)
         ):
             log.warning(
-                "rules act, and anybody who reaches the port can trigger them; set token_file or --web.config.file"
+                "rules act, and anybody who reaches the port can trigger them; set access or --web.config.file"
             )
 
     def _not_ready(self) -> str:
+        if self._loop.failure:
+            return self._loop.failure
         age = time.monotonic() - self._loop.heartbeat
         return f"nothing was decided or written for {age:.0f} s" if age > STALE_HEARTBEAT_S else ""
 
@@ -127,6 +141,7 @@ class Receiver:
         """Applies the whole file or nothing of it, between two commits; the journal says what changed."""
         try:
             new = await asyncio.to_thread(reload_policy, options.config, self._policy)
+            _check_web(options, new.config)
             poller = HttpClient(new.config.http_client)
         except UserError:
             self._reload = ReloadStatus(False, self._reload.at)
@@ -142,7 +157,7 @@ class Receiver:
         await poller.close()
         self._policy = new
         self._reconciler.set_policy(new.config, new.inventory)
-        self._auth.token = new.token
+        self._auth.access = new.access
         self._reload = ReloadStatus(True, time.time())
         self._warn_if_open(options)
         self._poll.set()
@@ -183,3 +198,12 @@ class Receiver:
             self._auth.refused,
             text_format,
         )
+
+
+def _check_web(options: DaemonOptions, config: ReceiverConfig) -> bool:
+    """Whether the web configuration asks for passwords. Raises UserError where an entry of access needs them."""
+    users = WebConfig.load(options.web.config).content.basic_auth_users if options.web.config else {}
+    unknown = [entry.user for entry in config.access if entry.user and entry.user not in users]
+    if unknown:
+        raise UserError(f"access: user {unknown[0]} is not in basic_auth_users of --web.config.file")
+    return bool(users)

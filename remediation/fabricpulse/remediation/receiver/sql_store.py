@@ -1,10 +1,12 @@
 """The journal in a SQL database.
 
 `transition` is append-only and hash-chained: the hash of each line covers the line before, so an edit of the past
-shows. The state is kept beside it, changed rows only, in the same transaction as the lines that explain the change.
+shows. The state is kept beside it, changed rows only, in the same transaction as the lines that explain the change, and
+the seal covers both, so that what was removed or changed in the state shows as well.
 """
 
 import hashlib
+import threading
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +17,7 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.receiver.database import Connection, Database
 from fabricpulse.remediation.receiver.model import Action, Breaker, Bucket, Episode, Pause, State, TargetState
+from fabricpulse.remediation.receiver.seal import Seal, row_hash, sum_rows, with_row
 from fabricpulse.remediation.receiver.store import Batch, Delivery, StoreError
 
 SCHEMA_VERSION = 2
@@ -60,7 +63,11 @@ class SqlStore:
     def __init__(self, database: Database) -> None:
         """Creates the tables. Raises UserError when the database cannot be used or has another schema."""
         self._database = database
-        self._head = (0, _GENESIS)
+        self._seal = Seal(0, _GENESIS, 0)
+        self._rows: dict[tuple[str, str], int] = {}
+        self._committing = threading.Lock()
+        self.seal_at_start = self._seal
+        self.edited = ""
         try:
             self._prepare()
         except StoreError as error:
@@ -97,11 +104,18 @@ class SqlStore:
         values: dict[str, Any] = {}
         try:
             with self._database.read() as connection:
-                for field, (table, kind) in _COLLECTIONS.items():
-                    rows = connection.execute(f"SELECT key, document FROM {table}")  # noqa: S608 - our name
-                    values[field] = {key: msgspec.json.decode(document, type=kind) for key, document in rows}
+                rows = list(_state_rows(connection))
                 meta = dict(connection.execute("SELECT key, value FROM meta"))
                 last = list(connection.execute("SELECT id, hash FROM transition ORDER BY id DESC LIMIT 1"))
+            documents: dict[str, dict[str, str]] = {table: {} for table, _ in _COLLECTIONS.values()}
+            for table, key, document in rows:
+                if table != "meta":
+                    documents[table][key] = document
+            for field, (table, kind) in _COLLECTIONS.items():
+                values[field] = {
+                    key: msgspec.json.decode(document, type=kind)
+                    for key, document in documents[table].items()
+                }
             for field, kind in _FIELDS.items():
                 if field in meta:
                     values[field] = msgspec.json.decode(meta[field], type=kind)
@@ -110,29 +124,47 @@ class SqlStore:
             raise StoreError(
                 f"the journal {self._database.name} has a row that cannot be read: {error}; restore a backup"
             ) from error
-        self._head = (int(last[0][0]), str(last[0][1])) if last else (0, _GENESIS)
+        self._rows = {(table, key): row_hash(table, key, document) for table, key, document in rows}
+        length, head = (int(last[0][0]), str(last[0][1])) if last else (0, _GENESIS)
+        self._seal = self.seal_at_start = Seal(length, head, sum_rows(rows))
+        if meta.get("seal", self._seal.digest) != self._seal.digest:
+            self.edited = "lines or state are not those of the last commit"
         return State(**values)
 
     def commit(self, batch: Batch) -> None:
         """See Store.commit."""
-        number, digest = self._head
+        number, digest, total = self._seal.length, self._seal.head, self._seal.state
         lines = []
         for entry in batch.transaction.transitions:
             detail = msgspec.json.encode(entry.detail, order="sorted").decode()
             digest = _chain(digest, batch.at, entry.subject, entry.event, detail)
             number += 1
             lines.append((number, batch.at, entry.subject, entry.event, detail, digest))
+        rows = list(_changed_rows(batch))
+        hashes = {(table, key): row_hash(table, key, d) if d is not None else 0 for table, key, d in rows}
+        for row, added in hashes.items():
+            total = with_row(total, self._rows.get(row, 0), added)
+        seal = Seal(number, digest, total)
         failpoints.reach("receiver.before_commit")
-        with self._database.write() as connection:
-            self._insert(connection, batch)
-            connection.executemany(
-                "INSERT INTO transition (id, at, subject, event, detail, hash) VALUES (?, ?, ?, ?, ?, ?)",
-                lines,
-            )
-            self._save(connection, batch)
-            failpoints.reach("receiver.in_commit")
+        with self._committing:
+            with self._database.write() as connection:
+                self._insert(connection, batch)
+                connection.executemany(
+                    "INSERT INTO transition (id, at, subject, event, detail, hash) VALUES (?, ?, ?, ?, ?, ?)",
+                    lines,
+                )
+                _save(
+                    connection,
+                    [*rows, ("meta", "seal", seal.digest), ("meta", "committed_at", repr(batch.at))],
+                )
+                failpoints.reach("receiver.in_commit")
+            self._seal = seal
         failpoints.reach("receiver.after_commit")
-        self._head = (number, digest)
+        for row, added in hashes.items():
+            if added:
+                self._rows[row] = added
+            else:
+                self._rows.pop(row, None)
 
     @staticmethod
     def _insert(connection: Connection, batch: Batch) -> None:
@@ -143,32 +175,6 @@ class SqlStore:
         connection.executemany(
             "INSERT INTO dead_letter (received_at, reason, body) VALUES (?, ?, ?)",
             [(batch.at, d.reason, d.body) for d in batch.dead_letters],
-        )
-
-    @staticmethod
-    def _save(connection: Connection, batch: Batch) -> None:
-        # Table names are constants of this file, never input.
-        for field, (table, _) in _COLLECTIONS.items():
-            put, removed = batch.transaction.changed(field)
-            entries = getattr(batch.transaction, field)
-            for key in batch.unsaved.entries.get(field, ()):
-                if key in entries:
-                    put[key] = entries[key]
-                elif key not in removed:
-                    removed.append(key)
-            connection.executemany(f"DELETE FROM {table} WHERE key = ?", [(key,) for key in removed])  # noqa: S608
-            connection.executemany(
-                f"INSERT INTO {table} (key, document) VALUES (?, ?)"  # noqa: S608
-                " ON CONFLICT (key) DO UPDATE SET document = excluded.document",
-                [(key, msgspec.json.encode(value).decode()) for key, value in put.items()],
-            )
-        connection.executemany(
-            "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-            [
-                (field, msgspec.json.encode(getattr(batch.transaction, field)).decode())
-                for field in _FIELDS
-                if field in batch.transaction.fields or field in batch.unsaved.fields
-            ],
         )
 
     def last_commit_at(self) -> float:
@@ -211,22 +217,35 @@ class SqlStore:
                 for number, received_at, reason, body in connection.execute(query, (limit,))
             ]
 
-    def head(self) -> tuple[int, str]:
-        """See Store.head."""
-        return self._head
+    def seal(self) -> Seal:
+        """See Store.seal."""
+        return self._seal
 
     def verify(self) -> int:
         """See Store.verify."""
+        name = self._database.name
         head, count = _GENESIS, 0
         query = "SELECT id, at, subject, event, detail, hash FROM transition ORDER BY id"
         with self._database.read() as connection:
+            with self._committing:
+                # The first statement fixes what this connection sees.
+                written = dict(connection.execute("SELECT key, value FROM meta WHERE key = 'seal'"))
+                seal = self._seal
             for number, at, subject, event, detail, digest in connection.execute(query):
                 head = _chain(head, at, subject, event, detail)
                 count += 1
                 if head != digest or number != count:
                     raise StoreError(
-                        f"journal {self._database.name}: line {number} does not follow from the lines before it"
+                        f"journal {name}: line {number} does not follow from the lines before it"
                     )
+            if (count, head) != (seal.length, seal.head):
+                raise StoreError(f"journal {name}: {count} lines, {seal.length} were written")
+            if sum_rows(_state_rows(connection)) != seal.state:
+                raise StoreError(f"journal {name}: the state was changed by somebody else")
+        if written.get("seal", seal.digest) != seal.digest:
+            raise StoreError(f"journal {name}: the seal was changed by somebody else")
+        if self.edited:
+            raise StoreError(f"journal {name}: found at the start: {self.edited}")
         return count
 
     def prune(self, before: float) -> None:
@@ -238,3 +257,42 @@ class SqlStore:
     def close(self) -> None:
         """See Store.close."""
         self._database.close()
+
+
+def _state_rows(connection: Connection) -> Iterator[tuple[str, str, str]]:
+    """All rows that are the state: (table, key, document)."""
+    # Table names are constants of this file, never input.
+    for table, _ in _COLLECTIONS.values():
+        for key, document in connection.execute(f"SELECT key, document FROM {table}"):  # noqa: S608
+            yield table, key, document
+    for key, value in connection.execute("SELECT key, value FROM meta"):
+        if key in _FIELDS:
+            yield "meta", key, value
+
+
+def _changed_rows(batch: Batch) -> Iterator[tuple[str, str, str | None]]:
+    """Rows that a commit changes; None for one that goes."""
+    transaction = batch.transaction
+    for field, (table, _) in _COLLECTIONS.items():
+        put, removed = transaction.changed(field)
+        entries = getattr(transaction, field)
+        for key in {*put, *removed, *batch.unsaved.entries.get(field, ())}:
+            value = entries.get(key)
+            yield table, key, msgspec.json.encode(value).decode() if value is not None else None
+    for field in _FIELDS:
+        if field in transaction.fields or field in batch.unsaved.fields:
+            yield "meta", field, msgspec.json.encode(getattr(transaction, field)).decode()
+
+
+def _save(connection: Connection, rows: list[tuple[str, str, str | None]]) -> None:
+    for table in {table for table, _, _ in rows}:
+        column = "value" if table == "meta" else "document"
+        connection.executemany(
+            f"DELETE FROM {table} WHERE key = ?",  # noqa: S608
+            [(key,) for name, key, document in rows if name == table and document is None],
+        )
+        connection.executemany(
+            f"INSERT INTO {table} (key, {column}) VALUES (?, ?)"  # noqa: S608
+            f" ON CONFLICT (key) DO UPDATE SET {column} = excluded.{column}",
+            [(key, document) for name, key, document in rows if name == table and document is not None],
+        )

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from fabricpulse.remediation.receiver.model import State
 from fabricpulse.remediation.receiver.payload import DeadLetter
+from fabricpulse.remediation.receiver.seal import Seal
 from fabricpulse.remediation.receiver.transaction import COLLECTIONS, Transaction
 
 
@@ -77,11 +78,19 @@ class Store(Protocol):
     def dead_letters(self, limit: int) -> list[dict[str, Any]]:
         """The newest dead letters."""
 
-    def head(self) -> tuple[int, str]:
-        """Length and last hash of the journal; a copy kept elsewhere shows whether the journal was rewritten."""
+    # What was found at `load`: the seal, and how the journal differs from what was committed last, "" if it does not.
+    seal_at_start: Seal
+    edited: str
+
+    def seal(self) -> Seal:
+        """Of the last commit; a copy kept elsewhere shows whether the journal was rewritten."""
 
     def verify(self) -> int:
-        """Checks the hash chain of the journal; returns its length. Raises StoreError at the first broken link."""
+        """Checks chain and seal; returns the number of lines.
+
+        Raises StoreError for a line that does not follow from those before it, lines that are missing, a state that is
+        not the committed one.
+        """
 
     def prune(self, before: float) -> None:
         """Drops raw deliveries and dead letters that were received before; transitions stay."""
