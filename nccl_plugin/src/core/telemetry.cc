@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -90,16 +91,34 @@ void remove_leftovers(const std::string& directory) {
   DIR* dir = opendir(directory.c_str());
   if (dir == nullptr) return;
   while (dirent* entry = readdir(dir)) {
+    const bool hidden = entry->d_name[0] == '.';  // was being made: .<name>.<random>
+    const char* text = entry->d_name + (hidden ? 1 : 0);
     char* end = nullptr;
-    unsigned long pid = strtoul(entry->d_name, &end, 10);
-    if (end == entry->d_name || pid == 0) continue;
+    unsigned long pid = strtoul(text, &end, 10);
+    if (end == text || pid == 0) continue;
     bool foreign = *end == '-' && strtoull(end + 1, &end, 16) != pid_namespace();
-    if (strcmp(end, ".telemetry") != 0 && strcmp(end, ".sock") != 0) continue;
-    std::string name(entry->d_name, static_cast<size_t>(end - entry->d_name));
+    if (!hidden && strcmp(end, ".telemetry") != 0 && strcmp(end, ".sock") != 0) continue;
+    std::string name(text, static_cast<size_t>(end - text));
     if (is_gone(directory, name, static_cast<uint32_t>(pid), foreign))
       unlink((directory + "/" + entry->d_name).c_str());
   }
   closedir(dir);
+}
+
+// A new file of this process's own: in a directory that all users may write to, one that is there already may
+// be somebody else's, who would end this process by truncating it. -1: errno.
+int create_exclusive(const std::string& prefix, std::string* path) {
+  for (int tries = 0; tries < 16; ++tries) {
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
+      random = static_cast<uint64_t>(tries) + static_cast<uint64_t>(getpid()) * 65537;
+    char suffix[24];
+    snprintf(suffix, sizeof(suffix), ".%016llx", static_cast<unsigned long long>(random));
+    *path = prefix + suffix;
+    int fd = ::open(path->c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd >= 0 || errno != EEXIST) return fd;
+  }
+  return -1;
 }
 
 // Births and deaths: a pass of a reader over lanes and pairs that saw one is taken again.
@@ -178,15 +197,16 @@ void Telemetry::open(const Config& config, const std::string& version, std::stri
   std::string directory = config.run_dir + "/plugin";
   std::string name = process_file_name();
   std::string final_path = directory + "/" + name + ".telemetry";
-  std::string temporary = directory + "/." + name + ".telemetry";
+  std::string temporary;
   int fd = -1;
   void* map = MAP_FAILED;
   if (config.telemetry) {
     if (make_directories(directory)) {
       remove_leftovers(directory);
-      fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+      fd = create_exclusive(directory + "/." + name, &temporary);
     }
     if (fd >= 0) {
+      fchmod(fd, 0644);  // whatever the umask: the exporter has another user
       // Allocated now: a full file system must not become a SIGBUS in the job later.
       errno = posix_fallocate(fd, 0, static_cast<off_t>(file_size()));  // which does not set it
       if (errno == 0) map = mmap(nullptr, file_size(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -218,6 +238,7 @@ void Telemetry::open(const Config& config, const std::string& version, std::stri
     if (rename(temporary.c_str(), final_path.c_str()) == 0) {
       path_ = final_path;
     } else {
+      *complaint += "no telemetry: " + final_path + " cannot be put in place: " + strerror(errno) + ". ";
       unlink(temporary.c_str());
     }
   }

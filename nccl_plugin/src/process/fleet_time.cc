@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/runtime.h"
+#include "core/trusted_file.h"
 
 namespace fabricpulse {
 namespace {
@@ -14,7 +15,7 @@ bool holds(uint32_t status) { return status == FP_CLOCK_SYNCHRONIZED || status =
 
 }  // namespace
 
-FleetTime::FleetTime(const std::string& run_dir) : path_(run_dir + "/clock") {
+FleetTime::FleetTime(const std::string& run_dir) : folder_(run_dir), path_(run_dir + "/clock") {
   for (auto& word : words_) word.store(0, std::memory_order_relaxed);
 }
 
@@ -24,6 +25,7 @@ FleetTime::~FleetTime() { fp_fleet_clock_close(&clock_); }
 void FleetTime::reopen() {
   if (clock_.page != nullptr && fp_fleet_clock_stale(&clock_, path_.c_str()) == 0) return;
   fp_fleet_clock_close(&clock_);
+  if (!trusted_file(folder_, path_)) return;
   fp_fleet_clock_open(&clock_, path_.c_str());  // without a page there is no fleet time
 }
 

@@ -25,7 +25,7 @@ class FleetTime {
  private:
   void reopen();
 
-  const std::string path_;
+  const std::string folder_, path_;
   // The page as last seen by refresh(), in words so that any thread may read it while it changes.
   static constexpr size_t kWords = sizeof(fp_clock_page) / 8;
   std::atomic<uint32_t> sequence_{0};
