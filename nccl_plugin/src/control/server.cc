@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/owned_fds.h"
 #include "process/plugin_engine.h"
 #include "process/threads.h"
 
@@ -38,9 +39,9 @@ ControlServer::~ControlServer() {
     (void)!write(stop_, &one, sizeof(one));
     thread_.join();
   }
-  for (auto& entry : clients_) ::close(entry.second.fd);
+  for (auto& entry : clients_) close_owned(entry.second.fd);
   for (int fd : {fd_, epoll_, stop_})
-    if (fd >= 0) ::close(fd);
+    if (fd >= 0) close_owned(fd);
   if (!path_.empty()) unlink(path_.c_str());
 }
 
@@ -65,19 +66,19 @@ void ControlServer::open(std::string* complaint) {
                    " is no group of this host; only the job's user and root may connect";
     }
   }
-  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int fd = own_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   unlink(path.c_str());
   // The mode is set before anybody can connect: between bind and listen.
   if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
       chmod(path.c_str(), mode) != 0 ||
       (mode == 0660 && chown(path.c_str(), static_cast<uid_t>(-1), group_) != 0) || listen(fd, 64) != 0) {
     *complaint += "no control socket: " + path + ": " + strerror(errno);
-    if (fd >= 0) ::close(fd);
+    if (fd >= 0) close_owned(fd);
     return;
   }
   fd_ = fd;
   path_ = path;
-  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  epoll_ = own_fd(epoll_create1(EPOLL_CLOEXEC));
   stop_ = eventfd(0, EFD_CLOEXEC);
   if (epoll_ < 0 || stop_ < 0) {
     *complaint += std::string("no control socket: cannot make its descriptors: ") + strerror(errno);
@@ -119,7 +120,7 @@ void ControlServer::run() {
 }
 
 void ControlServer::accept_client(uint64_t now) {
-  int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  int fd = own_fd(accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (fd < 0) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) tokens_.empty();  // later
     return;
@@ -160,7 +161,7 @@ void ControlServer::make_room() {
 void ControlServer::drop(uint64_t id) {
   auto found = clients_.find(id);
   if (found == clients_.end()) return;
-  ::close(found->second.fd);  // leaves the epoll set by itself
+  close_owned(found->second.fd);  // leaves the epoll set by itself
   clients_.erase(found);
 }
 

@@ -150,8 +150,10 @@ class Connection : public LaneSink {
   // RecvConnection: how many of our NICs the sender has been told of.
   uint32_t announced_nics = 0;
 
-  // Farewell and end of all lanes.
+  // BYE, and the end of all lanes.
   void close(uint64_t now);
+  // Receiver: what it holds, for a sender that did not hear its BYE. False: this end has nothing to say.
+  bool held_at_close(HeldState* state) const { return final_state(state); }
   bool closed() const { return closed_; }
 
   uint32_t record_index() const { return record_index_; }

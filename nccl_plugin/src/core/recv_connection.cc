@@ -8,6 +8,7 @@ namespace {
 
 constexpr uint32_t kReportChunks = 8;  // at the latest; earlier when there is nothing else to read
 constexpr uint64_t kHotNs = 2'000'000;
+constexpr uint64_t kFencedAgainNs = 20'000'000, kFencedForNs = 300'000'000;
 uint8_t nowhere[1];  // target of empty payloads
 
 }  // namespace
@@ -213,6 +214,17 @@ void RecvConnection::send_fenced(uint32_t index, uint32_t epoch, fp_lane_reason 
   for (Lane& carrier : lanes_) flush_lane(&carrier, now);
 }
 
+// Said again for a while: the lanes that carried it first may have been about to fail, and a sender that does
+// not know of the fault does not ask.
+void RecvConnection::repeat_fenced(uint64_t now) {
+  if (lost_ || closed_ || elapsed(now, fenced_said_ns_) < kFencedAgainNs) return;
+  for (Lane& lane : lanes_) {
+    if (lane.up || lane.down_since_ns == 0 || elapsed(now, lane.down_since_ns) > kFencedForNs) continue;
+    send_fenced(lane.index, fencing_.epoch(lane.index), lane.reason, now);
+    fenced_said_ns_ = now;
+  }
+}
+
 void RecvConnection::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
   fencing_.close(lane->index, fencing_.epoch(lane->index));
   ++unreported_chunks_;  // what was told on that lane may be lost
@@ -244,6 +256,7 @@ void RecvConnection::on_tick(uint64_t now) {
     if (!lane.up && wanted(lane) && lane.state == FP_LANE_DISABLED)
       set_state(&lane, FP_LANE_DOWN, lane.reason, now);
   }
+  repeat_fenced(now);
   if (unreported_chunks_ > 0 || reported_posted_ != posted_ || reported_disabled_ != disabled_mask())
     report(now);
   for (Lane& lane : lanes_) flush_lane(&lane, now);

@@ -80,6 +80,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   void finish(ReceiveMessage* message);
   void state(HeldState* out) const;
   void report(uint64_t now);
+  void repeat_fenced(uint64_t now);
   void send_fenced(uint32_t lane, uint32_t epoch, fp_lane_reason reason, uint64_t now);
 
   ReceiverFencing fencing_;
@@ -95,6 +96,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   uint64_t reported_posted_ = 0;      // value of posted_ when it was told
   bool large_ = false;                // messages too large to come early: the sender waits for our word
   uint64_t reported_disabled_ = 0;
+  uint64_t fenced_said_ns_ = 0;
 };
 
 }  // namespace fabricpulse

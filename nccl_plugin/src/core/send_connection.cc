@@ -6,10 +6,10 @@
 namespace fabricpulse {
 namespace {
 
-constexpr uint32_t kMinChunk = 64 * 1024;
+constexpr uint32_t kMinChunk = 32 * 1024;
 constexpr double kChunkSeconds = 0.004;   // a chunk takes about this long on its lane
-constexpr double kWindowSeconds = 0.050;  // bytes in flight on a lane, as time
-constexpr uint64_t kMinWindow = 256 * 1024;
+constexpr double kWindowSeconds = 0.010;  // bytes in flight on a lane, as time
+constexpr uint64_t kMinWindow = 64 * 1024;
 constexpr uint64_t kMaxWindow = 8 * 1024 * 1024;
 constexpr uint32_t kRateSampleBytes = 32 * 1024;  // smaller chunks measure latency, not rate
 constexpr double kSpreadSeconds = 0.002;          // a backlog shorter than this stays on the primary lane
@@ -330,6 +330,13 @@ bool SendConnection::on_state_frame(uint32_t index, const FrameHeader& header, c
     default:
       return false;
   }
+}
+
+void SendConnection::peer_closed(const HeldState& state, uint64_t now) {
+  now_ns_ = now;
+  auto on_held = [&](uint64_t chunk, uint8_t lane) { held(chunk, lane, now); };
+  if (fencing_.apply(state, on_held)) bye_received_ = true;
+  fail_early(now);
 }
 
 void SendConnection::after_poll(uint64_t now, bool) { pump(now); }

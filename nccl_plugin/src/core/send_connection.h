@@ -26,6 +26,8 @@ struct DialPlan {
   uint32_t epoch = 0;
   uint16_t source_port = 0;  // 0: the kernel's choice
   uint8_t flags = 0;         // HelloFlags
+  bool patient = false;      // a long wait for the path: it may be slow, not dead
+  bool optional = false;     // other lanes carry, or may be tried
 };
 
 struct SendMessage {
@@ -71,6 +73,8 @@ class SendConnection final : public Connection {
   // The outcome: a transport, or the reason why there is none.
   void dialled(uint32_t lane, uint32_t epoch, std::unique_ptr<LaneTransport> transport,
                const HelloReply* reply, uint64_t now);
+  // The receiver has closed the connection in good order, holding this; its BYE was lost.
+  void peer_closed(const HeldState& state, uint64_t now);
   // Something has changed that makes a new attempt worthwhile (link up).
   void dial_soon(uint32_t nic, uint64_t now);
   // Gives the lane another path: another source port, the kernel's choice if 0. The new incarnation is made
@@ -112,6 +116,7 @@ class SendConnection final : public Connection {
     uint64_t weighed = 0;     // bytes since fixed weights were set: for the share
     // Dialling.
     bool dialling = false;
+    uint32_t dials = 0;  // without success
     uint64_t next_dial_ns = 0;
     uint64_t backoff_ns = 0;
     uint64_t fence_sent_ns = 0;

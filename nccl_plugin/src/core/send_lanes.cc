@@ -10,7 +10,10 @@ namespace {
 constexpr double kFirstRate = 64e6;  // until measured; little is at stake on a path that may be slow
 constexpr uint64_t kSlowStartWindow = 128 * 1024;
 constexpr uint64_t kFirstBackoffNs = 50'000'000;
-constexpr uint64_t kMaxBackoffNs = 1'000'000'000;
+constexpr uint64_t kMaxBackoffNs = 150'000'000;
+constexpr uint32_t kPatientDial = 4;  // each such one waits long
+constexpr uint64_t kFirstLaneNs =
+    1'000'000'000;  // a connection without lanes tries its first one for so long alone
 constexpr uint64_t kLastResortNs =
     20'000'000;  // without any lane for so long: lanes out of service are used too
 constexpr uint64_t kDrainNs =
@@ -48,7 +51,7 @@ bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
       flow.dialling = lane.replacing = true;
       flow.repath = false;  // a wish that comes from now on is for the incarnation after the next
       flow.moved_by_command = flow.by_command;
-      *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, kHelloRepath};
+      *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, kHelloRepath, true, true};
       flow.source_port = 0;
       if (!wanted(lane)) plan->flags |= kHelloLastResort;
       return true;
@@ -70,7 +73,9 @@ bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
     }
     flow.dialling = true;
     uint8_t flags = resort || none ? kHelloLastResort : 0;
-    *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, flags};
+    bool patient = ++flow.dials % kPatientDial == 0;
+    bool optional = lanes_up() > 0 || (lane.index != 0 && elapsed(now, no_lane_since_ns_) < kFirstLaneNs);
+    *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, flags, patient, optional};
     flow.source_port = 0;  // if that port cannot be had, another one is better than none
     return true;
   }

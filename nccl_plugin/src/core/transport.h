@@ -46,6 +46,8 @@ class PendingLane {
   // Answers the hello, once. With kOk the lane, unless the answer could not be sent; else nullptr, and the
   // connection that brought the hello ends.
   virtual std::unique_ptr<LaneTransport> reply(const HelloReply& reply) = 0;
+  // Descriptors (or what else a lane of this type takes) are scarce: only for a connection that has none.
+  virtual bool scarce() const = 0;
 
  protected:
   ~PendingLane() = default;
@@ -60,6 +62,8 @@ class TransportEvents {
   // kLane.
   virtual void dial_ended(uint64_t id, int error, const HelloReply* reply,
                           std::unique_ptr<LaneTransport> lane, uint64_t now) = 0;
+  // This process has no descriptor left.
+  virtual void descriptors_exhausted(uint64_t now) = 0;
 
  protected:
   ~TransportEvents() = default;
@@ -67,11 +71,13 @@ class TransportEvents {
 
 struct DialRequest {
   uint64_t id = 0;
-  uint32_t nic = 0;          // local
-  NicAddress address{};      // remote
-  uint16_t port = 0;         // remote
-  uint16_t source_port = 0;  // the path; 0: any
-  uint64_t deadline_ns = 0;  // then it ends with ETIMEDOUT
+  uint32_t nic = 0;                  // local
+  NicAddress address{};              // remote
+  uint16_t port = 0;                 // remote
+  uint16_t source_port = 0;          // the path; 0: any
+  uint64_t connect_deadline_ns = 0;  // without any answer by then it ends with ETIMEDOUT
+  uint64_t deadline_ns = 0;          // without the reply
+  bool optional = false;             // EMFILE if descriptors are scarce
   Hello hello;
 };
 

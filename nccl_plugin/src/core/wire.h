@@ -99,6 +99,8 @@ enum class HelloStatus : uint8_t {
   kStale = 2,     // a newer epoch of this lane is known
   kDisabled = 3,  // the lane is out of service at the peer by command
   kVersion = 4,
+  kBusy = 5,    // descriptors are scarce here, and the connection has another lane: later
+  kClosed = 6,  // the receiver has closed the connection in good order; `held` is its last state
 };
 
 enum HelloFlags : uint8_t {

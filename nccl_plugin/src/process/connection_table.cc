@@ -4,6 +4,12 @@
 #include <cstring>
 
 namespace fabricpulse {
+namespace {
+
+constexpr size_t kMostClosed = 1024;
+constexpr uint64_t kClosedNs = 60'000'000'000;
+
+}  // namespace
 
 std::vector<std::shared_ptr<Connection>> ConnectionTable::all() const {
   std::lock_guard<std::mutex> lock(lock_);
@@ -35,6 +41,33 @@ void ConnectionTable::clear() {
   std::lock_guard<std::mutex> lock(lock_);
   connections_.clear();
   routes_.clear();
+}
+
+void ConnectionTable::remember_closed(const Connection& connection, const HeldState& held, uint64_t now) {
+  std::lock_guard<std::mutex> lock(lock_);
+  auto route = routes_.find(key(connection));
+  if (route == routes_.end()) return;
+  while (!closed_.empty() &&
+         (closed_.size() >= kMostClosed || elapsed(now, closed_.front().at_ns) > kClosedNs))
+    closed_.pop_front();
+  Closed entry;
+  entry.connection = connection.id();
+  memcpy(entry.token, route->second.token, sizeof(entry.token));
+  entry.held = held;
+  entry.at_ns = now;
+  closed_.push_back(entry);
+}
+
+bool ConnectionTable::find_closed(const Hello& hello, HeldState* held, uint64_t now) const {
+  std::lock_guard<std::mutex> lock(lock_);
+  for (const Closed& entry : closed_) {
+    if (entry.connection != hello.connection || memcmp(entry.token, hello.token, sizeof(entry.token)) != 0 ||
+        elapsed(now, entry.at_ns) > kClosedNs)
+      continue;
+    *held = entry.held;
+    return true;
+  }
+  return false;
 }
 
 bool ConnectionTable::find_route(const Connection& connection, PeerRoute* route) const {

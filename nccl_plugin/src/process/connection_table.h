@@ -40,6 +40,11 @@ class ConnectionTable {
   void remove(const Connection& connection);
   void clear();
 
+  // Remembers for a while what a receiver held when it closed in good order. Its BYE may be lost with the
+  // lanes; the sender dials again and is told.
+  void remember_closed(const Connection& connection, const HeldState& held, uint64_t now);
+  bool find_closed(const Hello& hello, HeldState* held, uint64_t now) const;
+
   bool find_route(const Connection& connection, PeerRoute* route) const;
   // The peer's NICs as it has just said. Their numbers are the peer's own: a longer list replaces a shorter
   // one that it continues.
@@ -64,6 +69,13 @@ class ConnectionTable {
   std::map<Key, std::shared_ptr<Connection>> connections_;
   std::map<Key, PeerRoute> routes_;
   std::vector<std::weak_ptr<Listener>> listeners_;
+  struct Closed {
+    uint64_t connection = 0;
+    uint64_t token[2] = {};
+    HeldState held;
+    uint64_t at_ns = 0;
+  };
+  std::deque<Closed> closed_;  // oldest first
 };
 
 }  // namespace fabricpulse

@@ -10,6 +10,10 @@ namespace {
 
 constexpr uint64_t kHandshakeNs =
     1'000'000'000;  // a lane that is not made by then is given up, and tried again
+// The kernel sends a lost SYN again after a second: a new dial is sooner there. Now and then one that waits,
+// for paths on which an answer takes longer.
+constexpr uint64_t kConnectNs = 150'000'000;
+constexpr uint64_t kExhaustedEveryNs = 60'000'000'000;
 constexpr uint64_t kProbeAfterNs = 300'000'000, kProbeEveryNs = 200'000'000;
 constexpr uint64_t kAnnounceEveryNs = 1'000'000'000;
 
@@ -68,9 +72,10 @@ void Handshakes::hello_received(const Hello& hello, uint32_t nic, PendingLane* p
     }
   } else {
     receiver = receiver_for(hello);
+    if (!receiver && connections_->find_closed(hello, &reply.held, now)) reply.status = HelloStatus::kClosed;
   }
   // Who does not know a token of ours learns nothing of this host, least of all the token of this process.
-  if (receiver || reply.status == HelloStatus::kOk) {
+  if (receiver || reply.status == HelloStatus::kOk || reply.status == HelloStatus::kClosed) {
     reply.process = identity_;
     reply.device = nic;
     nics_->fill(reply.nics, &reply.nic_count);
@@ -82,6 +87,11 @@ void Handshakes::hello_received(const Hello& hello, uint32_t nic, PendingLane* p
   ConnectionLock locked(receiver.get());
   if (hello.nic_count > receiver->peer_nics().size())
     receiver->set_peer(hello.process, hello.nics, hello.nic_count);
+  if (receiver->lanes_up() > 0 && pending->scarce()) {
+    reply.status = HelloStatus::kBusy;
+    (void)pending->reply(reply);
+    return;
+  }
   reply.status = receiver->hello(hello, nic, &reply.held, now);
   std::unique_ptr<LaneTransport> lane = pending->reply(reply);
   if (!lane) return;
@@ -124,6 +134,8 @@ void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint
     request.port = route.port;
     request.source_port = plan.source_port;
     request.deadline_ns = now + kHandshakeNs;
+    request.connect_deadline_ns = now + (plan.patient ? kHandshakeNs : kConnectNs);
+    request.optional = plan.optional;
     Hello& hello = request.hello;
     hello.flags = plan.flags;
     hello.listen_port = *port_;
@@ -159,7 +171,7 @@ void Handshakes::start_probe(const std::shared_ptr<RecvConnection>& receiver, ui
   }
   request.address = address_of(route.nics[remote]);
   request.port = route.port;
-  request.deadline_ns = now + kHandshakeNs;
+  request.deadline_ns = request.connect_deadline_ns = now + kHandshakeNs;
   request.hello = make_hello(*receiver);
   request.hello.kind = HelloKind::kProbe;
   {
@@ -205,8 +217,18 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
     connections_->refresh_route(*sender, reply->nics, reply->nic_count);
     if (reply->status == HelloStatus::kVersion)
       sender->peer_lost("the peer runs another version of the plugin", now);
+    if (reply->status == HelloStatus::kClosed) sender->peer_closed(reply->held, now);
+    if (reply->status == HelloStatus::kBusy) reply = nullptr;  // it says nothing about chunks
   }
   sender->dialled(dial.lane, dial.epoch, std::move(lane), reply, now);
+}
+
+void Handshakes::descriptors_exhausted(uint64_t now) {
+  if (exhausted_said_ns_ != 0 && elapsed(now, exhausted_said_ns_) < kExhaustedEveryNs) return;
+  exhausted_said_ns_ = now;
+  runtime_->warn(
+      "this process has no file descriptor left, so that lanes cannot be made; raise its limit (ulimit -n, "
+      "LimitNOFILE=)");
 }
 
 // The sender plans the lanes: tell it of a NIC that has come here.

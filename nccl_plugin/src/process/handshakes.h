@@ -43,6 +43,7 @@ class Handshakes final : public TransportEvents {
   void hello_received(const Hello& hello, uint32_t nic, PendingLane* pending, uint64_t now) override;
   void dial_ended(uint64_t id, int error, const HelloReply* reply, std::unique_ptr<LaneTransport> lane,
                   uint64_t now) override;
+  void descriptors_exhausted(uint64_t now) override;
 
  private:
   struct Dial {
@@ -68,6 +69,7 @@ class Handshakes final : public TransportEvents {
   const std::atomic<uint16_t>* port_ = nullptr;
   std::map<uint64_t, Dial> dials_;
   uint64_t next_id_ = 1;
+  uint64_t exhausted_said_ns_ = 0;
 };
 
 }  // namespace fabricpulse

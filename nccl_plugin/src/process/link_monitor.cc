@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/owned_fds.h"
 #include "process/link_events.h"
 
 namespace fabricpulse {
@@ -17,7 +18,7 @@ constexpr uint64_t kScanEveryNs = 200'000'000;      // for NICs that have come
 }  // namespace
 
 LinkMonitor::~LinkMonitor() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) close_owned(fd_);
 }
 
 int LinkMonitor::open() { return fd_ = open_link_events(); }

@@ -268,10 +268,14 @@ std::shared_ptr<SendConnection> PluginEngine::start_connection(uint32_t device, 
 }
 
 void PluginEngine::close(const std::shared_ptr<Connection>& connection) {
+  HeldState held;
+  bool in_order = false;
   {
     ConnectionLock locked(connection.get());
     connection->close(now());
+    in_order = !connection->lost() && connection->held_at_close(&held);
   }
+  if (in_order) connections_.remember_closed(*connection, held, now());
   connections_.remove(*connection);
 }
 

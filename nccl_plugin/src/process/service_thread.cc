@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "core/owned_fds.h"
 #include "process/threads.h"
 
 namespace fabricpulse {
@@ -18,11 +19,11 @@ constexpr int kSourceShift = 56;  // of the descriptor's source, within its epol
 ServiceThread::~ServiceThread() {
   stop();
   for (int fd : {epoll_, wake_})
-    if (fd >= 0) ::close(fd);
+    if (fd >= 0) close_owned(fd);
 }
 
 bool ServiceThread::open(std::string* error) {
-  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  epoll_ = own_fd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (epoll_ < 0 || wake_ < 0) {
     *error = std::string("cannot make the service thread's descriptors: ") + strerror(errno);

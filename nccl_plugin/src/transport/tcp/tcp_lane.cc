@@ -13,6 +13,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "core/owned_fds.h"
+
 namespace fabricpulse {
 namespace {
 
@@ -28,9 +30,11 @@ constexpr size_t kLargeChunk = 32 * 1024;
 // Unacknowledged bytes in the socket: twice what the path holds, but at least so many. The kernel would take
 // several MiB, which leave the processor's cache before the NIC (or, between two processes of one host, the
 // peer) reads them: halves the throughput of 1 MiB messages; and all of it is sent again when the lane fails.
-constexpr size_t kLeastInSocket = 512 * 1024;
+// By time: what waits in the socket when a lane fails is what a fence and the next chunk wait behind.
+constexpr size_t kLeastInSocket = 48 * 1024, kEnoughInSocket = 512 * 1024;
+constexpr double kSocketSeconds = 0.002;
 constexpr size_t kMostInSocket = 64 * 1024 * 1024;
-constexpr size_t kMeasureBytes = 8 * 1024 * 1024;  // the path is measured anew each time so much was sent
+constexpr size_t kMeasureBytes = 1024 * 1024;  // the path is measured anew each time so much was sent
 constexpr size_t kFrameMax = sizeof(FrameHeader) + sizeof(HeldState);
 
 // One thread reads one lane at a time and leaves nothing in it (a torn header moves to the lane).
@@ -49,7 +53,7 @@ void received_after() {}
 
 class TcpLane final : public LaneTransport {
  public:
-  explicit TcpLane(int fd) : fd_(fd) {
+  explicit TcpLane(int fd) : fd_(own_fd(fd)) {
     sockaddr_storage local{}, remote{};
     socklen_t size = sizeof(local);
     uint16_t local_port = 0, remote_port = 0;
@@ -191,7 +195,7 @@ class TcpLane final : public LaneTransport {
     // A reset instead of an orderly end: what still waits in the socket must not trickle out after a fence.
     linger hard{1, 0};
     if (!orderly) setsockopt(fd_, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
-    ::close(fd_);
+    close_owned(fd_);
     fd_ = -1;
     target_ = nullptr;
   }
@@ -217,9 +221,10 @@ class TcpLane final : public LaneTransport {
       tcp_info info{};
       socklen_t size = sizeof(info);
       if (getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_min_rtt != UINT32_MAX) {
-        double holds = static_cast<double>(info.tcpi_delivery_rate) * info.tcpi_min_rtt * 1e-6;
-        limit_ =
-            static_cast<size_t>(std::min(std::max(2 * holds, double{kLeastInSocket}), double{kMostInSocket}));
+        double rate = static_cast<double>(info.tcpi_delivery_rate);
+        double holds = rate * info.tcpi_min_rtt * 1e-6;
+        double least = std::clamp(rate * kSocketSeconds, double{kLeastInSocket}, double{kEnoughInSocket});
+        limit_ = static_cast<size_t>(std::min(std::max(2 * holds, least), double{kMostInSocket}));
       }
     }
     if (in_socket_ > limit_ / 2) {  // at most; what has left meanwhile is asked about seldom
@@ -336,7 +341,7 @@ class TcpLane final : public LaneTransport {
 
   Outgoing queue_[kQueue];
   uint32_t head_ = 0, tail_ = 0;
-  size_t limit_ = kLeastInSocket, in_socket_ = 0, sent_since_measure_ = 0;
+  size_t limit_ = 2 * kLeastInSocket, in_socket_ = 0, sent_since_measure_ = 0;
   size_t front_sent_ = 0;  // bytes of the first queued chunk (header included) that are out
   uint8_t state_[kStateBuffer];
   size_t state_size_ = 0, state_sent_ = 0;

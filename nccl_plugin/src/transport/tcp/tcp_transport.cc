@@ -4,11 +4,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstring>
 
+#include "core/owned_fds.h"
 #include "transport/tcp/nics.h"
 #include "transport/tcp/tcp_lane.h"
 
@@ -17,6 +19,7 @@ namespace {
 
 constexpr uint64_t kHelloNs = 1'000'000'000;  // who connects has said hello by then
 constexpr size_t kMaxIncoming = 1024;
+constexpr uint64_t kPauseNs = 100'000'000;  // of a listener for which there is no descriptor
 // What a watched descriptor is, within its id.
 constexpr int kKindShift = 48;
 constexpr uint64_t kListener = 1, kIncoming = 2, kDial = 3;
@@ -36,16 +39,40 @@ void no_delay(int fd) {
 void reset(int fd) {
   linger hard{1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
-  ::close(fd);
+  close_owned(fd);
 }
+
+// Whether descriptors are scarce: the kernel gives the lowest that is free, so a high one says that most are
+// in use. The soft limit is raised as far as it goes before that is true.
+bool scarce(int fd) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  auto high = [&] { return static_cast<rlim_t>(fd) >= limit.rlim_cur / 4 * 3; };
+  if (!high()) return false;
+  if (limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return high();
+  }
+  return true;
+}
+
+bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
 // A socket on its way to the peer; -1: errno says why not.
 int dial_socket(const NicInfo& from, const DialRequest& request) {
   sockaddr_storage to, source;
   socklen_t to_size = to_sockaddr(request.address.data(), request.port, &to);
   socklen_t source_size = to_sockaddr(from.address.data(), request.source_port, &source);
-  int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return -1;
+  int fd = own_fd(socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (fd < 0) {
+    (void)scarce(INT32_MAX);  // more of them for the next time
+    return -1;
+  }
+  if (request.optional && scarce(fd)) {
+    close_owned(fd);
+    errno = EMFILE;
+    return -1;
+  }
   bind_to_device(fd, from.name);
   no_delay(fd);
   // Without a wish the port is chosen at connect(), so that a busy host does not run out of them.
@@ -55,7 +82,7 @@ int dial_socket(const NicInfo& from, const DialRequest& request) {
       (connect(fd, reinterpret_cast<sockaddr*>(&to), to_size) == 0 || errno == EINPROGRESS))
     return fd;
   int error = errno;
-  ::close(fd);
+  close_owned(fd);
   errno = error;
   return -1;
 }
@@ -66,8 +93,9 @@ class TcpTransport::Answer final : public PendingLane {
  public:
   explicit Answer(int fd) : fd_(fd) {}
   ~Answer() {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ >= 0) close_owned(fd_);
   }
+  bool scarce() const override { return fabricpulse::scarce(fd_); }
   std::unique_ptr<LaneTransport> reply(const HelloReply& reply) override {
     bool sent = send(fd_, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(reply);
     if (!sent || reply.status != HelloStatus::kOk) return nullptr;
@@ -81,8 +109,8 @@ class TcpTransport::Answer final : public PendingLane {
 };
 
 TcpTransport::~TcpTransport() {
-  for (auto& entry : dials_) ::close(entry.second->fd);
-  for (auto& entry : incoming_) ::close(entry.second->fd);
+  for (auto& entry : dials_) reset(entry.second->fd);
+  for (auto& entry : incoming_) close_owned(entry.second->fd);
   for (uint32_t nic = 0; nic < kMaxNics; ++nic) stop_listening(nic);
 }
 
@@ -97,7 +125,7 @@ uint16_t TcpTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port) 
   stop_listening(nic);
   sockaddr_storage address;
   socklen_t size = to_sockaddr(info.address.data(), port, &address);
-  int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int fd = own_fd(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return 0;
   int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -105,7 +133,7 @@ uint16_t TcpTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port) 
   if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(fd, 512) != 0 ||
       getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     int error = errno;
-    ::close(fd);
+    close_owned(fd);
     errno = error;
     return 0;
   }
@@ -118,7 +146,7 @@ uint16_t TcpTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port) 
 
 void TcpTransport::stop_listening(uint32_t nic) {
   int fd = listeners_[nic].exchange(-1);
-  if (fd >= 0) ::close(fd);  // leaves the epoll set by itself
+  if (fd >= 0) close_owned(fd);  // leaves the epoll set by itself
 }
 
 void TcpTransport::serve(uint64_t id, uint64_t now) {
@@ -138,10 +166,18 @@ void TcpTransport::serve(uint64_t id, uint64_t now) {
 
 void TcpTransport::accept_peers(uint32_t nic, uint64_t now) {
   for (int n = 0; n < 64; ++n) {
-    int fd = accept4(listeners_[nic], nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = own_fd(accept4(listeners_[nic], nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd < 0 && out_of_descriptors(errno)) {
+      // The listener stays readable: it is not looked at for a while, or this thread would spin.
+      (void)scarce(INT32_MAX);
+      poller_->watch(listeners_[nic], (kListener << kKindShift) | nic, 0);
+      paused_ |= UINT32_C(1) << nic;
+      paused_until_ns_ = now + kPauseNs;
+      events_->descriptors_exhausted(now);
+    }
     if (fd < 0) return;
     if (incoming_.size() >= kMaxIncoming) {
-      ::close(fd);
+      close_owned(fd);
       continue;
     }
     bind_to_device(fd, names_[nic]);
@@ -179,12 +215,15 @@ void TcpTransport::serve_incoming(uint64_t id, uint64_t now) {
 void TcpTransport::dial(const NicInfo& from, const DialRequest& request, uint64_t now) {
   int fd = dial_socket(from, request);
   if (fd < 0) {
-    events_->dial_ended(request.id, errno, nullptr, nullptr, now);
+    int error = errno;
+    if (out_of_descriptors(error)) events_->descriptors_exhausted(now);
+    events_->dial_ended(request.id, error, nullptr, nullptr, now);
     return;
   }
   auto dial = std::make_unique<Dial>();
   dial->fd = fd;
-  dial->deadline_ns = request.deadline_ns;
+  dial->deadline_ns = request.connect_deadline_ns;
+  dial->reply_deadline_ns = request.deadline_ns;
   dial->hello = request.hello;
   dials_[request.id] = std::move(dial);
   poller_->watch(fd, (kDial << kKindShift) | request.id, EPOLLOUT);
@@ -206,6 +245,7 @@ void TcpTransport::serve_dial(uint64_t id, uint64_t now) {
       return;
     }
     dial->connected = true;
+    dial->deadline_ns = dial->reply_deadline_ns;
     poller_->watch(dial->fd, (kDial << kKindShift) | id, EPOLLIN);
     return;
   }
@@ -236,6 +276,12 @@ void TcpTransport::end_dial(uint64_t id, int error, uint64_t now) {
 }
 
 void TcpTransport::tick(uint64_t now) {
+  if (paused_ != 0 && now >= paused_until_ns_) {
+    for (uint32_t nic = 0; nic < kMaxNics; ++nic)
+      if (((paused_ >> nic) & 1) != 0 && listeners_[nic] >= 0)
+        poller_->watch(listeners_[nic], (kListener << kKindShift) | nic, EPOLLIN);
+    paused_ = 0;
+  }
   std::vector<uint64_t> late;
   for (auto& entry : dials_)
     if (now >= entry.second->deadline_ns) late.push_back(entry.first);
@@ -243,7 +289,7 @@ void TcpTransport::tick(uint64_t now) {
   for (auto it = incoming_.begin(); it != incoming_.end();) {
     if (now >= it->second->deadline_ns) {
       poller_->unwatch(it->second->fd);
-      ::close(it->second->fd);
+      close_owned(it->second->fd);
       it = incoming_.erase(it);
     } else {
       ++it;

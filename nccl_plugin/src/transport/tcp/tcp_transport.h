@@ -39,7 +39,7 @@ class TcpTransport final : public Transport {
  private:
   struct Dial {
     int fd = -1;
-    uint64_t deadline_ns = 0;
+    uint64_t deadline_ns = 0, reply_deadline_ns = 0;
     bool connected = false;
     Hello hello;
     HelloReply reply;
@@ -67,6 +67,8 @@ class TcpTransport final : public Transport {
   std::map<uint64_t, std::unique_ptr<Dial>> dials_;
   std::map<uint64_t, std::unique_ptr<Incoming>> incoming_;
   uint64_t next_incoming_ = 1;
+  uint32_t paused_ = 0;  // listeners, by NIC
+  uint64_t paused_until_ns_ = 0;
 };
 
 }  // namespace fabricpulse

@@ -1,0 +1,93 @@
+"""How connections end, and what a job's children and its limits leave of them (tests/native/plugin_close_host.cc)."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.fixtures.native import native
+from tests.fixtures.waiting import wait_for
+from tests.integration.plugin.ring import Ring
+
+from fabricpulse.lab import Lab
+from fabricpulse.lab.process import LabProcess
+from fabricpulse.plugin.locate import library
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with Lab(hosts=2, rails=2) as started:
+        yield started
+
+
+def play(lab: Lab, host: int, part: str, folder: Path) -> LabProcess:
+    """Starts one process of the pair."""
+    program = [str(native("plugin_close_host")), str(library()), part, str(folder)]
+    return lab.host(host).popen(program, env={"FABRICPULSE_NICS": "rail*"})
+
+
+def test_a_receiver_that_closes_in_order_is_no_error_when_its_words_are_lost(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """The message is there and the receiver has closed; what it said about that is lost with all lanes. The sender
+    dials again, is told, and its send is done."""
+    receiver, sender = play(lab, 0, "receive", tmp_path), play(lab, 1, "send", tmp_path)
+    for name in ("accepted", "connected"):
+        wait_for((tmp_path / name).exists, 20, name)
+    with ExitStack() as silence:
+        for nic in lab.host(1).nics:
+            silence.enter_context(nic.black_hole("rx"))
+        (tmp_path / "go").touch()
+        wait_for((tmp_path / "closed").exists, 20, "the receiver has closed")
+        time.sleep(0.5)  # how long the fault lasts on: the lanes are given up meanwhile
+    wait_for((tmp_path / "result").exists, 20, "the sender has its answer")
+    assert (tmp_path / "result").read_text() == "0"
+    (tmp_path / "end").touch()
+    assert (sender.wait(20), receiver.wait(20)) == (0, 0)
+
+
+def test_a_child_keeps_no_socket(lab: Lab, tmp_path: Path) -> None:
+    """fork() without exec, as PyTorch's DataLoader does: with its parent's lanes a child would hide that a rank is
+    dead. The parent's lanes work on."""
+    process = play(lab, 0, "fork", tmp_path)
+    assert process.wait(30) == 0
+    before, child = map(int, (tmp_path / "child").read_text().split())
+    assert before > 4
+    assert child == 0
+    assert (tmp_path / "result").read_text() == "0"
+
+
+def test_at_the_limit_of_descriptors_every_connection_has_a_lane(lab: Lab, tmp_path: Path) -> None:
+    """12 channels over 4 lanes each want more descriptors than there are: each gets one lane, and the job runs."""
+    wrapper = tmp_path / "limited"
+    wrapper.write_text('#!/bin/sh\nulimit -n 96\nexec fabricpulse-ring "$@"\n')
+    wrapper.chmod(0o755)
+    ring = Ring(lab, 2, ["--bytes", "64K", "--channels", "12"], program=wrapper)
+    try:
+        ring.wait_running(30.0)
+        lanes = ring.lanes("h0")
+        assert sum(lane["state"] == "up" for lane in lanes) < 72
+        ring.stop()
+    finally:
+        for rank in ring.ranks:
+            rank.process.kill()
+            rank.process.wait(10)
+
+
+def test_the_soft_limit_is_raised_before_lanes_are_given_up(lab: Lab, tmp_path: Path) -> None:
+    """The hard limit is what the host allows: below it no lane is missing."""
+    wrapper = tmp_path / "limited"
+    wrapper.write_text('#!/bin/sh\nulimit -Sn 96\nexec fabricpulse-ring "$@"\n')
+    wrapper.chmod(0o755)
+    ring = Ring(lab, 2, ["--bytes", "64K", "--channels", "12"], program=wrapper)
+    try:
+        ring.wait_running(30.0)
+        ring.until(lambda: all(lane["state"] in ("up", "slow_start") for lane in ring.lanes("h0")), 20.0)
+        ring.stop()
+    finally:
+        for rank in ring.ranks:
+            rank.process.kill()
+            rank.process.wait(10)

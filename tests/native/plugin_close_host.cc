@@ -1,0 +1,167 @@
+// Two processes with one connection, told by files in a folder what to do:
+//
+//   plugin_close_host LIBRARY receive FOLDER   writes `handle`, accepts, writes `accepted`, receives one
+//                                              message, closes, writes `closed`, and lives until `end` is
+//                                              there
+//   plugin_close_host LIBRARY send FOLDER      connects, writes `connected`, waits for `go`, sends, and
+//                                              writes `result`: 0, or what test() has returned
+//   plugin_close_host LIBRARY fork FOLDER      connects to itself and forks; writes into `child` how many
+//                                              sockets the child has; sends a message to itself, writes
+//                                              `result`
+//
+// tests/integration/plugin/test_close.py plays them.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "abi/net.h"
+
+using namespace fabricpulse::abi;
+
+namespace {
+
+constexpr size_t kBytes = 8192;
+std::string folder;
+
+void log_line(int level, unsigned long, const char*, int, const char* format, ...) {
+  if (level <= 2) fprintf(stderr, "%s\n", format);
+}
+
+void write_file(const std::string& name, const std::string& text) {
+  std::string path = folder + "/" + name;
+  std::ofstream(path + ".new", std::ios::binary) << text;
+  rename((path + ".new").c_str(), path.c_str());
+}
+
+std::string wait_for(const std::string& name) {
+  for (;; usleep(1000)) {
+    std::ifstream file(folder + "/" + name, std::ios::binary);
+    if (file) return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+}
+
+bool there(const char* name) { return access((folder + "/" + name).c_str(), F_OK) == 0; }
+
+// The other end polls its lanes as long as this is asked.
+Result finish(const NetV12* net, void* request, int* size) {
+  for (int done = 0;; usleep(200)) {
+    Result result = net->test(request, &done, size);
+    if (result != kSuccess || done) return result;
+  }
+}
+
+void* begin_receive(const NetV12* net, void* comm, std::vector<char>* into) {
+  void *memory = nullptr, *request = nullptr, *data = into->data();
+  size_t room = into->size();
+  int tag = 0;
+  net->reg_mr(comm, into->data(), into->size(), kPointerHost, &memory);
+  while (request == nullptr)
+    if (net->irecv(comm, 1, &data, &room, &tag, &memory, nullptr, &request) != kSuccess) exit(3);
+  return request;
+}
+
+void* begin_send(const NetV12* net, void* comm, std::vector<char>* from) {
+  void *memory = nullptr, *request = nullptr;
+  net->reg_mr(comm, from->data(), from->size(), kPointerHost, &memory);
+  while (request == nullptr)
+    if (net->isend(comm, from->data(), from->size(), 0, memory, nullptr, &request) != kSuccess) exit(3);
+  return request;
+}
+
+int receive(const NetV12* net, void* context) {
+  char handle[kHandleBytes] = {};
+  void *listener = nullptr, *comm = nullptr, *unused = nullptr;
+  if (net->listen(context, 0, handle, &listener) != kSuccess) return 3;
+  write_file("handle", std::string(handle, sizeof(handle)));
+  for (; comm == nullptr; usleep(200))
+    if (net->accept(listener, &comm, &unused) != kSuccess) return 3;
+  write_file("accepted", "");
+  std::vector<char> data(kBytes);
+  int size = 0;
+  if (finish(net, begin_receive(net, comm, &data), &size) != kSuccess || size != kBytes) return 4;
+  if (net->close_recv(comm) != kSuccess) return 5;
+  write_file("closed", "");
+  while (!there("end")) usleep(1000);
+  return 0;
+}
+
+int send(const NetV12* net, void* context) {
+  char handle[kHandleBytes] = {};
+  void *comm = nullptr, *unused = nullptr;
+  std::string text = wait_for("handle");
+  memcpy(handle, text.data(), sizeof(handle));
+  for (; comm == nullptr; usleep(200))
+    if (net->connect(context, 0, handle, &comm, &unused) != kSuccess) return 3;
+  write_file("connected", "");
+  wait_for("go");
+  std::vector<char> data(kBytes, 'x');
+  int size = 0;
+  Result result = finish(net, begin_send(net, comm, &data), &size);
+  write_file("result", std::to_string(static_cast<int>(result)));
+  net->close_send(comm);
+  return 0;
+}
+
+int sockets() {
+  int count = 0;
+  DIR* dir = opendir("/proc/self/fd");
+  while (dirent* entry = readdir(dir)) {
+    char target[64] = {};
+    std::string path = std::string("/proc/self/fd/") + entry->d_name;
+    if (readlink(path.c_str(), target, sizeof(target) - 1) > 0) count += strncmp(target, "socket:", 7) == 0;
+  }
+  closedir(dir);
+  return count;
+}
+
+int forks(const NetV12* net, void* context) {
+  char handle[kHandleBytes] = {};
+  void *listener = nullptr, *in = nullptr, *out = nullptr, *unused = nullptr;
+  if (net->listen(context, 0, handle, &listener) != kSuccess) return 3;
+  for (; in == nullptr || out == nullptr; usleep(200)) {
+    if (out == nullptr && net->connect(context, 0, handle, &out, &unused) != kSuccess) return 3;
+    if (in == nullptr && net->accept(listener, &in, &unused) != kSuccess) return 3;
+  }
+  const int before = sockets();
+  pid_t child = fork();
+  if (child == 0) {
+    write_file("child", std::to_string(before) + " " + std::to_string(sockets()));
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  std::vector<char> received(kBytes), data(kBytes, 'x');
+  void *receiving = begin_receive(net, in, &received), *sending = begin_send(net, out, &data);
+  int size = 0;
+  Result result = finish(net, receiving, &size);
+  if (result == kSuccess) result = finish(net, sending, &size);
+  write_file("result", std::to_string(static_cast<int>(result)));
+  return received == data ? 0 : 6;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) return 2;
+  folder = argv[3];
+  void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    fprintf(stderr, "%s\n", dlerror());
+    return 2;
+  }
+  auto* net = static_cast<const NetV12*>(dlsym(library, "ncclNetPlugin_v12"));
+  void* context = nullptr;
+  Config config{-1};
+  if (net == nullptr || net->init(&context, 1, &config, log_line, nullptr) != kSuccess) return 2;
+  if (strcmp(argv[2], "receive") == 0) return receive(net, context);
+  if (strcmp(argv[2], "send") == 0) return send(net, context);
+  return forks(net, context);
+}
