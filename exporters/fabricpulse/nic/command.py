@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fabricpulse.core.run_dir import ensure_run_dir
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.virtual_clock import ENV as VIRTUAL_CLOCK_ENV
 from fabricpulse.core.shm.virtual_clock import VirtualClock
+from fabricpulse.core.supervision import supervised
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.hostinfo.sources import host_sources
 from fabricpulse.nic.config import NicConfig
@@ -184,22 +185,27 @@ async def serve(
         async with in_turn:
             return await exporter.scrape(text_format)
 
-    async def reload() -> None:
-        nonlocal exporter
-        config = load()
-        async with in_turn:
-            # Flaps in between are not lost: the state goes through the file, and the kernel counts on.
-            exporter.stop()
-            exporter = make(config)
-            await exporter.start()
-
     server = WebServer("fabricpulse nic", life, scrape, options.web)
-    life.on_reload(reload)
-    await exporter.start()
     try:
-        await server.start()
-        life.ready()
-        await life.stopped()
+        async with supervised(life) as tasks:
+
+            def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+                return tasks.start("rescan", work, may_end=True)
+
+            async def reload() -> None:
+                nonlocal exporter
+                config = load()
+                async with in_turn:
+                    # Flaps in between are not lost: the state goes through the file, and the kernel counts on.
+                    exporter.stop()
+                    exporter = make(config)
+                    await exporter.start(spawn)
+
+            life.on_reload(reload)
+            await exporter.start(spawn)
+            await server.start()
+            life.ready()
+            await life.stopped()
     finally:
         await server.stop()
         exporter.stop()

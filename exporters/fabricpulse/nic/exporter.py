@@ -2,8 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fabricpulse.core.event_log import EventLog
 from fabricpulse.core.log import get_logger
@@ -24,6 +26,9 @@ from fabricpulse.nic.registry import registered
 from fabricpulse.nic.runner import Outcome, Plan, Runner, Task
 
 log = get_logger(__name__)
+
+
+Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class _InventoryCollector:
@@ -61,6 +66,7 @@ class NicExporter:
         self._runner = Runner(config.stall_s)
         self._one_at_a_time = asyncio.Lock()
         self._rescan: asyncio.Task[None] | None = None
+        self._spawn: Spawn = asyncio.create_task
         self._gid_changes = GidChanges()
         enabled = enabled_collectors(config)
         self._counts_flaps = "flaps" in enabled
@@ -95,8 +101,9 @@ class NicExporter:
         """The NICs as last found."""
         return self._inventory.found
 
-    async def start(self) -> None:
-        """Finds the NICs and follows link events from now on."""
+    async def start(self, spawn: Spawn = asyncio.create_task) -> None:
+        """Finds the NICs and follows link events from now on. spawn : starts a task; the daemon supervises them."""
+        self._spawn = spawn
         await self._scan()
         if self._counts_flaps:
             await self.flaps.start(self.inventory, follow=self._sources.link_events)
@@ -167,7 +174,9 @@ class NicExporter:
     def _unknown_link(self) -> None:
         """A link has appeared: its labels are found without waiting for the next scrape."""
         if self._rescan is None:
-            self._rescan = asyncio.get_running_loop().create_task(self._scan_again())
+            # While the daemon stops no task is started any more.
+            with suppress(RuntimeError):
+                self._rescan = self._spawn(self._scan_again())
 
     async def _scan_again(self) -> None:
         # udev renames a new link at once; RDMA devices come a little after their netdevs.

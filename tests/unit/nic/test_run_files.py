@@ -1,5 +1,6 @@
 """Files of the run directory: flap state, event log, and the lock that keeps a second exporter out."""
 
+import asyncio
 import json
 import os
 
@@ -137,3 +138,30 @@ def test_a_second_exporter_is_refused_until_the_first_is_gone(tmp_path):
 def test_a_run_directory_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"cannot write .*nic.lock: No such file or directory"):
         RunLock(tmp_path / "none", "nic")
+
+
+async def test_a_look_at_new_links_is_a_task_of_the_daemon(tree):
+    """One at a time, and where the daemon supervises it: what it raises is not lost."""
+    tree.mlx5_roce(0)
+    exporter = NicExporter(NicConfig(), HostSources(tree.root, link_events=False))
+    started: list[asyncio.Task[None]] = []
+
+    def spawn(work):
+        started.append(asyncio.create_task(work))
+        return started[-1]
+
+    await exporter.start(spawn)
+    tree.mlx5_roce(1)
+    exporter._unknown_link()
+    exporter._unknown_link()
+    (task,) = started
+    await task
+    assert exporter.inventory.netdev("eth1np0") is not None
+
+    def stopping(work):
+        work.close()
+        raise RuntimeError("the daemon is stopping")
+
+    exporter._spawn = stopping
+    exporter._unknown_link()
+    exporter.stop()
