@@ -282,7 +282,7 @@ def test_a_port_in_use_is_one_sentence(exporter: Exporter, tmp_path: Path) -> No
         check=False,
         timeout=60,
     )
-    assert done.returncode == 2
+    assert done.returncode == 1  # it may be free when systemd tries again
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
     assert "already in use" in line
     assert "Traceback" not in done.stderr
