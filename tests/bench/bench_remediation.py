@@ -62,6 +62,23 @@ def throughput(stack: Stack, seconds: float, connections: int) -> None:
         rows.report(case, "accepted_not_counted", abs(counted - len(took)), "1", "== 0")
 
 
+def firing(stack: Stack, seconds: float, connections: int) -> None:
+    """Deliveries of ten alerts while ever more NICs fire: their number must not slow deliveries down."""
+    body = json.dumps(webhook(*alerts(10))).encode()
+    for count in (160, 4_000, 50_000):
+        status, text = stack.post(json.dumps(webhook(*alerts(count))).encode())
+        assert status == 200, text
+        begun = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(connections) as pool:
+            futures = [
+                pool.submit(sender, stack.receiver_port, body, begun + seconds) for _ in range(connections)
+            ]
+            took = sorted(t for future in futures for t in future.result())
+        case = f"10 alerts, {count} NICs firing"
+        rows.report(case, "deliveries", len(took) / (time.monotonic() - begun), "1/s", ">= 1000")
+        rows.report(case, "p99", quantile(took, 0.99), "s", "<= 0.25")
+
+
 def storm(stack: Stack) -> None:
     """One body of 10,000 alerts, and of 50,000."""
     for count, limit in ((10_000, 2.0), (50_000, 10.0)):
@@ -151,14 +168,17 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=10, help="of the latency case")
     parser.add_argument("--kills", type=int, default=10, help="of the crash case")
+    parser.add_argument("--cases", default="", help="comma-separated; all by default")
     options = parser.parse_args()
     cases = {
         "throughput": lambda stack: throughput(stack, options.seconds, options.connections),
+        "firing": lambda stack: firing(stack, options.seconds, options.connections),
         "storm": storm,
         "latency": lambda stack: latency(stack, options.rounds),
         "crash": lambda stack: crash_loop(stack, options.kills),
     }
-    for name, case in cases.items():
+    chosen = options.cases.split(",") if options.cases else list(cases)
+    for name, case in ((name, cases[name]) for name in chosen):
         with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as folder:
             stack = Stack(Path(folder))
             try:
