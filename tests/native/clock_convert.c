@@ -1,5 +1,5 @@
 // `clock_convert PAGE`: prints fleet time now by the raw clock, then the host clock's reading of now converted
-// (fleet time, bound, status), and the status by the raw clock. The host clock is the lab's virtual one where
+// (fleet time, bound, status), the status by the raw clock, and how long all that took, ns. The host clock is the lab's virtual one where
 // FABRICPULSE_VIRTUAL_CLOCK names one.
 #include <errno.h>
 #include <stdio.h>
@@ -17,12 +17,13 @@ int main(int argc, char** argv) {
     return 3;
   }
   struct fp_fleet_time now;
+  const int64_t begin_ns = fp_raw_clock_now();
   const int64_t host_ns = fp_host_clock_now(virtual_clock);
   struct fp_clock_page copy;
   if (fp_fleet_clock_now(&clock, &now) != 0 || fp_fleet_clock_read(&clock, virtual_clock, &copy) != 0)
     return 4;
   const struct fp_fleet_time then = fp_clock_convert(&copy, host_ns);
-  printf("%lld %lld %lld %u %u\n", (long long)now.fleet_ns, (long long)then.fleet_ns,
+  printf("%lld %lld %lld %u %u %lld\n", (long long)now.fleet_ns, (long long)then.fleet_ns,
          (long long)then.bound_ns, then.status, now.status);
   fp_fleet_clock_close(&clock);
   return 0;
