@@ -1,9 +1,10 @@
 // SipHash-2-4 for Python: names as 64 bits, tags of datagrams.
+#include "fabricpulse/siphash.h"
+
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
 
-#include "fabricpulse/siphash.h"
 #include "python_module.h"
 
 namespace nb = nanobind;

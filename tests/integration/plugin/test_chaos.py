@@ -111,12 +111,12 @@ def survive(lab: Lab, seed: int, count: int, program: Path | str, env: dict[str,
             rank.process.wait(60)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_faults(ring_lab: Lab, seed: int) -> None:
     survive(ring_lab, seed, 40, "fabricpulse-ring", {})
 
 
-@pytest.mark.build
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_random_faults_under_a_sanitizer(ring_lab: Lab, sanitizer: str) -> None:
