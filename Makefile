@@ -26,12 +26,15 @@ build: $(STAMP) ## Install system packages (as root), the virtual environment an
 demo: $(STAMP) ## Play a NIC fault on a fleet of network namespaces; options in ARGS="--headless --json FILE"
 	$(BIN)/fabricpulse demo $(ARGS)
 
+# What tests/rdma need; they are skipped without.
+RDMA = scripts/system_packages.sh rdma && $(BIN)/fabricpulse lab rdma-kernel >/dev/null || true
 # On twice as many processes as cores: half of what tests do is wait (tests/README.md). What shares a fixture of its
 # module stays together; the modules go in the order of testpaths, the long ones first.
 PYTEST := $(BIN)/python -Im pytest -n auto --dist loadscope --no-loadscope-reorder
 
 test: $(STAMP) ## Run the tests but the slow ones, minutes; ARGS="-k flap" goes to pytest
 	@scripts/system_packages.sh test
+	@$(RDMA)
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: $(STAMP) ## Run the slow tests: chaos, soak, many seeds
@@ -40,6 +43,7 @@ test-slow: $(STAMP) ## Run the slow tests: chaos, soak, many seeds
 
 test-all: $(STAMP) ## Run all tests at once, as .ci/run does
 	@scripts/system_packages.sh test
+	@$(RDMA)
 	$(PYTEST) $(ARGS)
 
 quickcheck: $(STAMP) ## Check style, run the unit tests and one lab: the inner loop

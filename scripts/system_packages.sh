@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that the build and the lab need, with the argument "lint" those of the checks, with "test"
-# those of the tests alone, with "bench" peers that the benchmarks run beside ours (those with services of their own are
+# those of the tests alone, with "rdma" those of the RDMA lab, with "bench" peers that the benchmarks run beside ours (those with services of their own are
 # unpacked to .tools/ instead, tests/fixtures/debian_tool.py); without root it says what is missing.
 set -euo pipefail
 
@@ -9,6 +9,8 @@ if [[ ${1:-} == lint ]]; then
   package_of=([clang-format]=clang-format [clang-tidy]=clang-tidy [shellcheck]=shellcheck [jsonnetfmt]=jsonnet)
 elif [[ ${1:-} == test ]]; then
   package_of=()
+elif [[ ${1:-} == rdma ]]; then
+  package_of=([qemu-system-x86_64]=qemu-system-x86 [busybox]=busybox-static [modprobe]=kmod [zstd]=zstd [rdma]=iproute2)
 elif [[ ${1:-} == bench ]]; then
   package_of=([iperf3]=iperf3 [ucx_perftest]=ucx-utils)
 else
@@ -21,6 +23,10 @@ missing=()
 for tool in "${!package_of[@]}"; do
   PATH="$PATH:/usr/sbin:/sbin" command -v "$tool" >/dev/null || missing+=("${package_of[$tool]}")
 done
+if [[ ${1:-} == rdma ]]; then
+  [[ -d /usr/lib/python3/dist-packages/pyverbs ]] || missing+=(python3-pyverbs)
+  compgen -G '/usr/lib/*/libibverbs/librxe-*.so' >/dev/null || missing+=(ibverbs-providers)
+fi
 # libFuzzer and the sanitizers are in a package of their own: whether a clang has them shows when it links with them.
 links_libfuzzer() {
   local compiler scratch

@@ -18,6 +18,9 @@ import click
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab.lab import Lab
 from fabricpulse.lab.machine import DIRECTORY_PREFIX
+from fabricpulse.lab.rdma.fleet import HOSTS
+from fabricpulse.lab.rdma.guest import Guest
+from fabricpulse.lab.rdma.kernel import fetch_kernel, find_kernel
 
 _CHANGE_DIRECTORY = (
     'cd -- "$1" 2>/dev/null || '
@@ -74,14 +77,38 @@ def up(forwards: tuple[str, ...], **size: Any) -> None:
 
 @command.command(context_settings={"ignore_unknown_options": True})
 @_size_options
-@click.option("--on", "node", default="mgmt", show_default=True, help="The node to run it on.")
+@click.option("--on", "node", help="The node to run it on.  [default: mgmt, with --rdma h0]")
+@click.option(
+    "--rdma", is_flag=True, help="In a QEMU guest with Soft-RoCE: two hosts, real verbs, --rails NICs each."
+)
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(node: str, argv: tuple[str, ...], **size: Any) -> None:
+def run(node: str | None, argv: tuple[str, ...], *, rdma: bool, **size: Any) -> None:
     """Start a lab, run a program on a node, end the lab; exits as the program does."""
+    if rdma:
+        sys.exit(_run_in_guest(node or "h0", argv, size["rails"]))
+    node = node or "mgmt"
     with _started(size) as lab:
         process = lab.popen(node, argv, stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
         code = process.wait()
     sys.exit(code if code >= 0 else 128 - code)
+
+
+def _run_in_guest(host: str, argv: tuple[str, ...], rails: int) -> int:
+    if host not in HOSTS:
+        raise UserError(f"the RDMA lab has no host {host!r}; it has {' and '.join(HOSTS)}")
+    inside = [sys.executable, "-P", "-m", "fabricpulse.lab.rdma.inside", str(rails), host, *argv]
+    return Guest(find_kernel()).run(inside)
+
+
+@command.command(name="rdma-kernel")
+@click.option("--newest", is_flag=True, help="Ask Debian for a newer one also when one is here.")
+def rdma_kernel(*, newest: bool) -> None:
+    """Print where the kernel of the RDMA lab is; fetch it from Debian if there is none."""
+    if not newest:
+        with suppress(UserError):
+            click.echo(find_kernel())
+            return
+    click.echo(fetch_kernel())
 
 
 @command.command(name="list")
