@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     return 4;
   const struct fp_fleet_time then = fp_clock_convert(&copy, host_ns);
   printf("%lld %lld %lld %u %u %lld\n", (long long)now.fleet_ns, (long long)then.fleet_ns,
-         (long long)then.bound_ns, then.status, now.status);
+         (long long)then.bound_ns, then.status, now.status, (long long)(fp_raw_clock_now() - begin_ns));
   fp_fleet_clock_close(&clock);
   return 0;
 }

@@ -269,7 +269,9 @@ def test_stamps_of_a_host_clock_that_moved_unseen_are_not_false(
     if status == ClockStatus.UNKNOWN:
         assert abs(step_ns) > 10 * S
         return
-    assert truth - fleet <= bound + late_ns
-    assert fleet - truth <= bound
+    # The deviation is of the raw clock, than which fleet time runs 20 ppm faster here.
+    scaled_ns = abs(step_ns) // 50_000
+    assert truth - fleet <= bound + scaled_ns + late_ns
+    assert fleet - truth <= bound + scaled_ns
     if abs(step_ns) <= 5_000 and status == ClockStatus.SYNCHRONIZED:
         assert bound <= 2_000 + abs(step_ns) + late_ns
