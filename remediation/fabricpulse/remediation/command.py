@@ -121,6 +121,31 @@ def status(client: Any, output: str) -> None:
 @command.command()
 @_client_options
 @_OUTPUT
+@click.argument("host")
+@click.argument("device")
+def explain(client: Any, output: str, host: str, device: str) -> None:
+    """Show why a NIC is where it is, and what it waits for."""
+    from urllib.parse import quote
+
+    from fabricpulse.remediation.tables import actions_table
+    from fabricpulse.remediation.text import printable
+
+    found = client.get(f"/api/v1/explain?host={quote(host)}&device={quote(device)}")
+    if output == "json":
+        _print_json(found)
+        return
+    target = found["target"]
+    click.echo(printable(f"{host}/{device}: {target['phase']}, health {found['health']}"))
+    click.echo(f"next: {printable(found['next'])}")
+    for episode in found["episodes"]:
+        click.echo(printable(f"alert {episode['alert']}: {episode['status']} {' '.join(episode['causes'])}"))
+    if found["actions"]:
+        actions_table(found["actions"])
+
+
+@command.command()
+@_client_options
+@_OUTPUT
 def actions(client: Any, output: str) -> None:
     """Show what was decided and what became of it."""
     from fabricpulse.remediation.tables import actions_table

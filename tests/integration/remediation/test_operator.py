@@ -34,6 +34,7 @@ def test_status_says_whether_remediation_can_act(stack):
     stack.start_agent()
     stack.wait_agent()
     assert run(stack, "status").returncode == 0
+    assert "next: nothing: no alert fires" in run(stack, "explain", "h0", "rail0").stdout
     assert run(stack, "pause", "--reason", "[/x] \x1b[2J upgrade").returncode == 0
     found = run(stack, "status")
     assert found.returncode == 3

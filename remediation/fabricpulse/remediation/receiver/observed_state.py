@@ -217,7 +217,7 @@ def is_suspect(transaction: Transaction, alert: Alert) -> bool:
 def is_name(text: str) -> bool:
     """Whether a label or path is the name of a host or NIC."""
     return (
-        len(text) <= 253
+        0 < len(text) <= 253
         and text.isprintable()
         and not set(text) & {"/", " ", "\\"}
         and text not in (".", "..")

@@ -11,9 +11,11 @@ from aiohttp import web
 
 from fabricpulse.remediation.receiver.auth import owner_of
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.explain import explain
 from fabricpulse.remediation.receiver.health import problems
 from fabricpulse.remediation.receiver.http_json import json_answer, json_object, number
 from fabricpulse.remediation.receiver.model import Target
+from fabricpulse.remediation.receiver.observed_state import is_name
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.store import Delivery, Store, StoreError
 
@@ -41,6 +43,7 @@ class OperatorApi:
         router.add_get("/api/v1/dead_letters", self._dead_letters)
         router.add_get("/api/v1/export", self._export)
         router.add_get("/api/v1/verify", self._verify)
+        router.add_get("/api/v1/explain", self._explain)
         router.add_post("/api/v1/pause", self._pause)
         router.add_post("/api/v1/resume", self._resume)
         router.add_post("/api/v1/release", self._release)
@@ -67,6 +70,13 @@ class OperatorApi:
                 "heartbeat_age_s": time.monotonic() - self._loop.heartbeat,
             }
         )
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        target = Target(request.query.get("host", ""), request.query.get("device", ""))
+        if not is_name(target.host) or not is_name(target.device):
+            raise web.HTTPBadRequest(text="host and device must be names\n")
+        config, inventory = self._reconciler.config, self._reconciler.inventory
+        return json_answer(explain(config, inventory, self._loop.state, target, self._loop.clock()))
 
     async def _episodes(self, _: web.Request) -> web.Response:
         return json_answer(sorted(self._loop.state.episodes.values(), key=lambda e: e.first_seen))

@@ -1,0 +1,67 @@
+"""Why a NIC is where it is, and what would be decided about it now. Reads; changes nothing."""
+
+from typing import Any
+
+from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.guards import SETTLING, Guards
+from fabricpulse.remediation.receiver.hold import is_over
+from fabricpulse.remediation.receiver.model import Episode, State, Target, TargetState
+from fabricpulse.remediation.receiver.reconciler import Inventory
+from fabricpulse.remediation.receiver.transaction import Transaction
+
+
+def explain(
+    config: ReceiverConfig, inventory: Inventory, state: State, target: Target, now: float
+) -> dict[str, Any]:
+    """The target, its episodes and actions, and `next`: what is decided next, or what it waits for."""
+    transaction = Transaction(state)
+    guards = Guards(config, inventory, transaction, now)
+    current = state.targets.get(target.key) or TargetState(target=target)
+    episodes = sorted(
+        (e for e in state.episodes.values() if e.target == target), key=lambda e: e.first_seen, reverse=True
+    )
+    actions = sorted(
+        (a for a in state.actions.values() if a.target == target), key=lambda a: a.generation, reverse=True
+    )
+    agent = state.agents.get(target.host)
+    return {
+        "target": current,
+        "health": agent.health.get(target.device, "not_observed") if agent is not None else "not_observed",
+        "episodes": episodes,
+        "actions": actions[:10],
+        "next": _next(config, guards, current, episodes, now),
+    }
+
+
+def _next(
+    config: ReceiverConfig, guards: Guards, current: TargetState, episodes: list[Episode], now: float
+) -> str:
+    firing = [episode for episode in episodes if episode.status == "firing"]
+    if current.phase in ("avoiding", "restoring"):
+        return f"the agent is carrying out {current.op_id}"
+    if current.phase == "manual":
+        return "an operator must release it: it failed over too often"
+    if current.phase == "avoided":
+        if firing:
+            return f"it stays out while {firing[0].alert} fires"
+        if not is_over(current):
+            stopped = f", stopped: {current.blocked}" if current.blocked else ""
+            return f"hold: {current.healthy_s:.0f} s of {current.hold_s:.0f} s observed healthy{stopped}"
+        reason = guards.failback(current)
+        return f"it is kept out by the guard {reason}" if reason else "it goes back into service"
+    if not firing:
+        return "nothing: no alert fires"
+    modes = {rule.alert: rule.mode for rule in config.rules}
+    for episode in firing:
+        mode = modes.get(episode.alert, "observe")
+        if mode == "observe":
+            continue
+        reason = guards.failover(current, episode)
+        if reason == SETTLING:
+            return f"{episode.alert} is acted on once it is {config.guards.settle_s:g} s old"
+        if reason:
+            return f"{episode.alert} is not acted on: guard {reason}"
+        return (
+            f"{episode.alert}: it is taken out of service" if mode == "auto" else f"{episode.alert}: dry run"
+        )
+    return f"nothing: the rule of {firing[0].alert} only observes"
