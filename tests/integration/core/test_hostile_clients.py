@@ -122,7 +122,10 @@ async def test_late_clients_are_let_go() -> None:
         loop = asyncio.get_running_loop()
         answers = await asyncio.gather(*(asyncio.wait_for(loop.sock_recv(c, 100), 60) for c in clients))
         assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
-        assert server.connections.closed == {"head_timeout": 20, "body_timeout": 20}
+        # On a busy machine a body may come so late that its head was late already.
+        closed = server.connections.closed
+        assert closed["head_timeout"] >= 20
+        assert closed["head_timeout"] + closed["body_timeout"] == closed.total() == 40
         async with aiohttp.ClientSession() as session:
             host, port = server.addresses[0]
             async with session.get(f"http://{host}:{port}/metrics"):
@@ -338,7 +341,9 @@ async def test_daemons_under_a_hard_limit_of_open_files(
             for _ in range(5):
                 for method, path, body in requests:
                     async with (
-                        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session,
+                        aiohttp.ClientSession(
+                            headers={"Content-Type": "application/json"}, timeout=aiohttp.ClientTimeout(60)
+                        ) as session,
                         session.request(
                             method, f"http://127.0.0.1:{port}{path}", data=body or None
                         ) as response,
