@@ -166,7 +166,7 @@ def test_sigterm_ends_it_cleanly(make_lab):
     ],
 )
 def test_bad_configuration_is_one_sentence(tmp_path, document, words):
-    """Exit code 2, one line, no traceback."""
+    """Exit code 2, one sentence, no traceback."""
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text("hosts: [{name: h0}]\n")
     config = tmp_path / "mesh.yaml"
@@ -189,7 +189,7 @@ def test_bad_configuration_is_one_sentence(tmp_path, document, words):
         env={"FABRICPULSE_RUN_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )
     assert result.returncode == 2
-    message = result.stderr.splitlines()[-1]
-    assert message.startswith("fabricpulse: error: ")
+    # Where the file is at fault, its line with a caret stands below the sentence.
+    (message,) = [line for line in result.stderr.splitlines() if line.startswith("fabricpulse: error: ")]
     assert words in message
     assert "Traceback" not in result.stderr
