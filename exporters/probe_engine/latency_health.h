@@ -64,7 +64,8 @@ class LatencyHealth {
     std::int64_t sorted[kLearn];
     std::copy(learning_, learning_ + kLearn, sorted);
     std::sort(sorted, sorted + kLearn);
-    baseline_ = lowest_ = static_cast<double>(sorted[kLearn / 2]);
+    const std::int64_t median = sorted[kLearn / 2];
+    baseline_ = lowest_ = static_cast<double>(median);
     double differences[kLearn - 1];
     for (int i = 1; i < kLearn; ++i) {
       differences[i - 1] = std::fabs(static_cast<double>(learning_[i] - learning_[i - 1]));
