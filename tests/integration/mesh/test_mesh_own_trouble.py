@@ -77,6 +77,7 @@ def test_a_second_exporter_leaves_the_first_alone(fleet):
         ["fabricpulse", "mesh", "--config", host.directory / "mesh.yaml", "--web.listen-address", ":9699"],
         name="second",
     )
-    assert second.wait(60) == 2
+    # What may pass by itself: systemd shall try again.
+    assert second.wait(60) == 1
     assert f"in use by another fabricpulse mesh (process {fleet.daemons['h1'].pid})" in second.output()
     assert ring.stat().st_ino == inode

@@ -49,6 +49,7 @@ def test_communicators_come_and_go_in_threads(lab: Lab) -> None:
     run_host(lab, native("plugin_reload_host"), Path(library()), 6, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.build
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])

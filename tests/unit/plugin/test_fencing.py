@@ -12,7 +12,12 @@ from tests.fixtures.native import native
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("lanes", "chunks", "faults", "least"),
-    [(1, 2, 2, 1_000), (2, 2, 1, 10_000), (2, 1, 2, 50_000), (2, 3, 2, 6_500_000)],
+    [
+        (1, 2, 2, 1_000),
+        (2, 2, 1, 10_000),
+        (2, 1, 2, 50_000),
+        pytest.param(2, 3, 2, 6_500_000, marks=pytest.mark.slow),
+    ],
 )
 def test_every_chunk_once_in_every_interleaving(lanes: int, chunks: int, faults: int, least: int) -> None:
     """No state in which a chunk is written twice or lost, or nothing can happen before all is delivered."""

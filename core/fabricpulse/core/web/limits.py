@@ -49,8 +49,14 @@ def raise_file_limit() -> int:
     return _MOST_FILES if soft == resource.RLIM_INFINITY else soft
 
 
-def connections_for(files: int) -> int:
-    """How many connections a process with a limit of `files` may have: a share stays for everything else."""
-    in_use = len(list(Path("/proc/self/fd").iterdir()))
+def files_in_use() -> int:
+    """How many descriptors this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def connections_for(files: int, in_use: int) -> int:
+    """How many connections a process may have with a limit of `files` of which `in_use` are open; a share stays for
+    everything else.
+    """
     free = files - in_use - min(_RESERVED_FILES, files // 4)
     return max(16, min(free, _MOST_CONNECTIONS))

@@ -22,7 +22,7 @@ from fabricpulse.core.metrics.formats import TextFormat, accepts_gzip, negotiate
 from fabricpulse.core.metrics.process import process_metrics
 from fabricpulse.core.web.authentication import OwnAuthentication, authentication_middleware
 from fabricpulse.core.web.connections import Connections
-from fabricpulse.core.web.limits import Limits, connections_for, raise_file_limit
+from fabricpulse.core.web.limits import Limits, connections_for, files_in_use, raise_file_limit
 from fabricpulse.core.web.listeners import bind, own_address, reached_at, systemd_sockets
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.request_guard import RequestGuard
@@ -121,7 +121,7 @@ class WebServer:
         self.tls = context is not None
         files = raise_file_limit()
         if not self._own_limits:
-            most = connections_for(files)
+            most = connections_for(files, files_in_use())
             self._limits = replace(self._limits, connections=most, per_client=most // 2)
         # Last, so that what authenticates, the daemon's own too, comes before a body is read.
         self.app.middlewares.append(self._guard.read_body)

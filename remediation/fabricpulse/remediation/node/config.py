@@ -24,10 +24,11 @@ class NodeConfig(Section, frozen=True):
     file exists, no NIC of this host is taken out; empty: not looked at. job_users : users (names or numbers) whose
     processes are jobs, root's always are; empty: every user's. Where others log in, it keeps their sockets from
     refusing actions. devices : NICs that may be taken out; empty: any. min_fraction_in_service : of this host's NICs;
-    one of two or more may always leave. max_failovers : within `failovers_window_s`, whatever the receiver says.
-    scan_interval_s : how often the agent looks for new processes. report_interval_s : between two reports to the
-    receiver. call_timeout_s : for one answer of a process. verify_timeout_s : until the processes must show the
-    desired state. traffic_timeout_s : how long the jobs' other lanes are watched after a NIC was taken out.
+    one of two or more may always leave. max_failovers : within the window, whatever the receiver says.
+    failovers_window_s : that window. scan_interval_s : how often the agent looks for new processes.
+    report_interval_s : between two reports to the receiver. call_timeout_s : for one answer of a process.
+    verify_timeout_s : until the processes must show the desired state. traffic_timeout_s : how long the jobs' other
+    lanes are watched after a NIC was taken out.
     """
 
     receiver: str = "http://localhost:9615"
