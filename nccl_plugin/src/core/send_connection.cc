@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t kMinChunk = 32 * 1024;
 constexpr double kChunkSeconds = 0.004;   // a chunk takes about this long on its lane
-constexpr double kWindowSeconds = 0.010;  // bytes in flight on a lane, as time
+constexpr double kWindowSeconds = 0.025;  // bytes in flight on a lane, as time
 constexpr uint64_t kMinWindow = 64 * 1024;
 constexpr uint64_t kMaxWindow = 8 * 1024 * 1024;
 constexpr uint32_t kRateSampleBytes = 32 * 1024;  // smaller chunks measure latency, not rate

@@ -32,7 +32,7 @@ constexpr size_t kLargeChunk = 32 * 1024;
 // peer) reads them: halves the throughput of 1 MiB messages; and all of it is sent again when the lane fails.
 // By time: what waits in the socket when a lane fails is what a fence and the next chunk wait behind.
 constexpr size_t kLeastInSocket = 48 * 1024, kEnoughInSocket = 512 * 1024;
-constexpr double kSocketSeconds = 0.002;
+constexpr double kSocketSeconds = 0.006;
 constexpr size_t kMostInSocket = 64 * 1024 * 1024;
 constexpr size_t kMeasureBytes = 1024 * 1024;  // the path is measured anew each time so much was sent
 constexpr size_t kFrameMax = sizeof(FrameHeader) + sizeof(HeldState);
