@@ -46,6 +46,9 @@ test-all: $(STAMP) ## Run all tests at once, as .ci/run does
 	@$(RDMA)
 	$(PYTEST) $(ARGS)
 
+test-again: $(STAMP) ## Run the tests that failed last, one at a time
+	$(BIN)/python -Im pytest --last-failed --last-failed-no-failures none $(ARGS)
+
 quickcheck: $(STAMP) ## Check style, run the unit tests and one lab: the inner loop
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

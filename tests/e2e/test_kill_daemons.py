@@ -48,6 +48,8 @@ class Fleet:
         goal, since = workload.rounds + rounds, time.monotonic()
         await self.wait_for(f"{rounds} more rounds of the ring", lambda: workload.rounds >= goal)
         assert (workload.errors, workload.corrupt_bytes, workload.exited) == (0, 0, [])
+        # Gaps are reported apart from rounds, and may come a little later.
+        await self.wait_for("a report of gaps", lambda: workload.stall(since, time.monotonic()) is not None)
         stall = workload.stall(since, time.monotonic())
         assert stall is not None
         stall_ms, start, end = stall

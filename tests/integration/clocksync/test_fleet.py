@@ -46,7 +46,7 @@ def test_fleet_agrees_and_survives_kills(fleet: SyntheticFleet, daemons: Daemons
     daemons.kill("coordinator")
     # Alone they ask their neighbours, and stay together; the one that has just started is not as good at once.
     watch.run(6, 10_000)
-    assert all_have(fleet, HOSTS, SYNCHRONIZED)
+    watch.until(lambda: all_have(fleet, HOSTS, SYNCHRONIZED), 20, "all are synchronized by their neighbours")
     daemons.coordinator()
     watch.until(lambda: reporting(daemons), 20, "all report to the new coordinator")
     assert all_have(fleet, HOSTS, SYNCHRONIZED)

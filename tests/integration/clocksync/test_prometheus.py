@@ -150,9 +150,9 @@ def test_a_faulty_host_and_a_host_without_edges_are_alerts_by_name(
         return check
 
     named = 'fabricpulse_clocksync_suspect{peer="h2"} 1'
-    wait_for(lie_and(lambda: named in daemons.get(f"{daemons.url()}/metrics")), 15, "h2 is named")
+    wait_for(lie_and(lambda: named in daemons.get(f"{daemons.url()}/metrics")), 60, "h2 is named")
     alert = ("FabricClockSuspect", "h2")
-    wait_for(lie_and(lambda: alert in prometheus.firing()), 15, "the alert names h2")
+    wait_for(lie_and(lambda: alert in prometheus.firing()), 60, "the alert names h2")
     assert {host for name, host in prometheus.firing() if name == "FabricClockSuspect"} == {"h2"}
 
     for link in fleet.links:

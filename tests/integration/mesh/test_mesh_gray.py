@@ -81,8 +81,13 @@ def test_a_dead_spine_takes_no_edge_down(fleet):
 
 def test_the_round_trip_needs_no_fleet_time(fleet):
     """The hosts' clocks are seconds apart: the round trip is the sum of both one-way delays all the same."""
-    there = fleet.edges("h0")["rail0", "h1", "rail0"]
-    back = fleet.edges("h1")["rail0", "h0", "rail0"]
+
+    def measured():
+        there = fleet.edges("h0")["rail0", "h1", "rail0"]
+        back = fleet.edges("h1")["rail0", "h0", "rail0"]
+        return (there, back) if all(edge["owd_ns"] and edge["rtt_ns"] for edge in (there, back)) else None
+
+    there, back = wait_for(measured, 30, "delays of both directions")
     total = there["owd_ns"]["p50"] + back["owd_ns"]["p50"]
     for edge in (there, back):
         assert 0.3 * total < edge["rtt_ns"] < 10 * total + 1_000_000
