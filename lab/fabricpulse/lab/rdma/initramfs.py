@@ -101,7 +101,7 @@ def initramfs(busybox: Path, modules: Iterable[Path], init: str, command: str) -
         names.append(re.sub(r"\.(xz|zst)$", "", path.name))
         entries.append(Entry(f"mods/{names[-1]}", _FILE, _module(path)))
     entries += [
-        Entry("mods/order", _FILE, "\n".join(names).encode()),
+        Entry("mods/order", _FILE, "".join(f"{name}\n" for name in names).encode()),
         Entry("init", _PROGRAM, init.encode()),
         Entry("cmd.sh", _FILE, command.encode()),
     ]
