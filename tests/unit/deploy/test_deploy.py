@@ -249,6 +249,7 @@ def test_alertmanager_configuration() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.prometheus
 @pytest.mark.parametrize(
     ("alert", "receivers"),
     [

@@ -10,6 +10,7 @@ from fabricpulse.rules.files import rendered_files, write
 from fabricpulse.rules.mixin import compile_mixin
 
 ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.prometheus
 TESTS = sorted((ROOT / "rules" / "tests").glob("*.yaml"))
 
 
