@@ -6,12 +6,12 @@ from tests.bench.clock_timeline import NS, UTC_NS, Anchor
 
 # As chronyd leaves a kernel clock: some hundred ns off, and not quite at the right rate.
 HONEST = {1: Anchor(2_000, 300, 8.0), 4: Anchor(3_000, -700, -12.0), 9: Anchor(5_000, 1_100, 5.0)}
-LIAR = 6
+FAULTY = 6
 
 
 def fleet_with(faulty_host: Anchor | None) -> SimFleet:
     """Twelve hosts; three carry UTC, and perhaps a fourth."""
-    anchors = HONEST if faulty_host is None else {**HONEST, LIAR: faulty_host}
+    anchors = HONEST if faulty_host is None else {**HONEST, FAULTY: faulty_host}
     return SimFleet(12, 8, loads=((0.0, 0.0), (0.4, 0.1)), seconds=60, anchors=anchors)
 
 
@@ -30,9 +30,9 @@ def check(fleet: SimFleet, steps: int, *, first: int = 2) -> None:
         assert (np.abs(errors) <= bounds).all()
         # What the three honest ones know, not what the bounds would just allow. The host of the faulty host needs some
         # corrections until it knows its clock's new rate.
-        assert np.abs(np.delete(errors, LIAR)).max() < 2_000
-        assert abs(errors[LIAR]) < 6_000
-        assert np.abs(fleet.errors([i for i in range(12) if i != LIAR])).max() < 200
+        assert np.abs(np.delete(errors, FAULTY)).max() < 2_000
+        assert abs(errors[FAULTY]) < 6_000
+        assert np.abs(fleet.errors([i for i in range(12) if i != FAULTY])).max() < 200
         assert fleet.violations() == 0
     assert fleet.backward_jumps == 0
 
@@ -50,25 +50,25 @@ def test_an_anchor_that_is_wrong_from_the_begin_is_outvoted() -> None:
     """1 ms off, and as sure of itself as the best: fleet time is that of the three others, on its own host too."""
     fleet = fleet_with(Anchor(2_000, 1_000_000))
     check(fleet, 12)
-    own = fleet.hosts[LIAR].cross_timestamp(fleet.t).host_ns - UTC_NS - round(fleet.t * NS)
+    own = fleet.hosts[FAULTY].cross_timestamp(fleet.t).host_ns - UTC_NS - round(fleet.t * NS)
     assert own > 990_000
-    assert abs(fleet.utc_errors()[LIAR]) < 2_000
+    assert abs(fleet.utc_errors()[FAULTY]) < 2_000
 
 
 def test_an_anchor_that_runs_away_is_outvoted() -> None:
     """Its clock turns by 2 ppm while it goes on to claim 2 us: nobody follows, and no bound is broken meanwhile."""
     fleet = fleet_with(Anchor(2_000, -200, 3.0))
     check(fleet, 6)
-    fleet.hosts[LIAR].clock.turn(fleet.t, 2_000)
+    fleet.hosts[FAULTY].clock.turn(fleet.t, 2_000)
     check(fleet, 10, first=0)
-    own = fleet.hosts[LIAR].cross_timestamp(fleet.t).host_ns - UTC_NS - round(fleet.t * NS)
+    own = fleet.hosts[FAULTY].cross_timestamp(fleet.t).host_ns - UTC_NS - round(fleet.t * NS)
     assert own > 19_000
-    assert abs(fleet.utc_errors()[LIAR]) < 2_000
+    assert abs(fleet.utc_errors()[FAULTY]) < 2_000
 
 
 def test_an_anchor_alone_is_followed_wherever_it_goes() -> None:
     """The counter-example: where nobody else carries UTC nothing tells its error, so fleet time has it too."""
-    fleet = SimFleet(12, 8, seconds=30, anchors={LIAR: Anchor(2_000, 1_000_000)})
+    fleet = SimFleet(12, 8, seconds=30, anchors={FAULTY: Anchor(2_000, 1_000_000)})
     fleet.run(8)
     assert fleet.utc_errors().min() > 990_000
     assert np.abs(fleet.errors()).max() < 200

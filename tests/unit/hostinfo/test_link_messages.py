@@ -67,7 +67,7 @@ def test_addresses_and_errors():
 
 
 def test_a_message_that_is_cut_off():
-    """At any byte: nothing is told of a link whose message is not whole."""
+    """Cut at any byte: an incomplete message reports no link."""
     for cut in range(len(link())):
         assert list(wire.parse(link()[:cut])) == [], cut
 

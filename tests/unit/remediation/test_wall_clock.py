@@ -28,7 +28,7 @@ def test_a_journal_from_far_ahead_is_not_followed():
 
 
 def test_times_from_the_future_are_rebased():
-    """Hold, cooldown, rate and pause of then do not last for 400 days."""
+    """Hold, cooldown, rate limit and pause set while the clock was ahead do not last for 400 days."""
     world = World(config(RULES_AUTO))
     right = world.now
     world.now += 400 * DAY

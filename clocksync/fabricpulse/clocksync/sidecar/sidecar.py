@@ -302,7 +302,7 @@ class Sidecar:
             self._synced_since_s = None
 
     def _stepped_lately(self) -> bool:
-        """Whether a window may hold samples of before the last clock step, or pause."""
+        """Whether a window may hold samples from before the last clock step or pause."""
         window_s = self._config.estimator.window_s
         return self._stepped_s is not None and time.monotonic() - self._stepped_s < window_s
 

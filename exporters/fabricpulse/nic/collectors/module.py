@@ -155,7 +155,7 @@ def lines_of(module: Module, labels: tuple[str]) -> list[tuple[str, str]]:
     ):
         # No states at all where the module does not have the flag.
         for lane, (state, is_used) in enumerate(zip(states, used, strict=False), 1):
-            # A lane that is dead in all measurements is told of by its flags alone.
+            # Of a lane without any measurement only its flags are exposed.
             if is_used or state:
                 add(spec, (str(lane),), int(state))
     return lines
