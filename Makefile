@@ -52,7 +52,7 @@ test-again: $(STAMP) ## Run the tests that failed last, one at a time
 quickcheck: $(STAMP) ## Check style, run the unit tests and one lab: the inner loop
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PYTEST) -m "not slow and not build and not prometheus" tests/integration/lab/test_network.py tests/unit $(ARGS)
+	$(PYTEST) -m "not slow and not build and not prometheus and not simulation" tests/integration/lab/test_network.py tests/unit $(ARGS)
 
 wheel: $(STAMP) ## Build the wheels of fabricpulse and fabricpulse-lab into dist/
 	VENV=$(VENV) scripts/wheel.sh

@@ -6,6 +6,8 @@ from tests.unit.clocksync.divided_fleet import DividedFleet
 
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 
+pytestmark = pytest.mark.simulation
+
 # A part's clocks turn by this together when it is cut off: less than what an edge's bound allows for while its last
 # fit counts. Later by as much more as holdover allows.
 _TURN_PPB, _MORE_PPB = 200, 600

@@ -1,8 +1,11 @@
 """A simulated fleet with hosts that carry UTC: fleet time is UTC within its bounds, whatever one of them believes."""
 
 import numpy as np
+import pytest
 from tests.bench.clock_fleet import SimFleet
 from tests.bench.clock_timeline import NS, UTC_NS, Anchor
+
+pytestmark = pytest.mark.simulation
 
 # As chronyd leaves a kernel clock: some hundred ns off, and not quite at the right rate.
 HONEST = {1: Anchor(2_000, 300, 8.0), 4: Anchor(3_000, -700, -12.0), 9: Anchor(5_000, 1_100, 5.0)}

@@ -9,6 +9,8 @@ from tests.bench.clock_fleet import SimFleet
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.core.shm.clock_page import ClockStatus
 
+pytestmark = pytest.mark.simulation
+
 
 @pytest.fixture
 def fleet() -> SimFleet:

@@ -6,6 +6,8 @@ from tests.bench.clock_clos import ClosFleet
 from tests.bench.clock_fabric import NO_LINK, Clos, Crystals, probe, traces_of
 from tests.bench.clock_simulator import Queue
 
+pytestmark = pytest.mark.simulation
+
 
 @pytest.fixture(scope="module")
 def clos() -> Clos:
