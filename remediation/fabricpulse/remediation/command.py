@@ -236,6 +236,20 @@ def token_command(host: str, key_file: Path) -> None:
 
 
 @command.command()
+@click.argument("private", type=click.Path(path_type=Path))
+@click.argument("public", type=click.Path(path_type=Path))
+def keygen(private: Path, public: Path) -> None:
+    """Make a key that signs what agents are told: PRIVATE for the receiver, PUBLIC (appended to) for the hosts.
+
+    To rotate: keygen with the same PUBLIC, bring that to the hosts (receiver_keys), then put the new PRIVATE in the
+    place of the receiver's signing_key_file; nobody has to restart. Take the old block out of PUBLIC at last.
+    """
+    from fabricpulse.remediation.signing import make_key_pair
+
+    click.echo(f"key {make_key_pair(private, public)}: {private} for the receiver, {public} for the hosts")
+
+
+@command.command()
 @_client_options
 @click.argument("host")
 def forget(client: Any, host: str) -> None:

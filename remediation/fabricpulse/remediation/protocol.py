@@ -2,7 +2,9 @@
 
 The agent fetches (`GET /api/v1/agents/<host>/desired?version=…&wait=…`, a long poll) and reports
 (`POST /api/v1/agents/<host>/report`); a GPU host has no control port. The answer is the whole desired state of the
-host, not a list of commands: after a partition the newest state counts, not the queue that has gathered.
+host, not a list of commands: after a partition the newest state counts, not the queue that has gathered. It comes in an
+`Envelope`, signed where the receiver has a key, names the host that it is for, and is void after `not_after`: neither
+another host's answer nor one that was recorded can be played to an agent.
 
 Every number and every text has a bound, which decoding checks: one forged report must harm nobody, neither now nor when
 it is read from a journal again.
@@ -23,9 +25,19 @@ MAX_HELD_GENERATION = 2**52
 MAX_EPOCH = 2**53 - 1
 MAX_NICS = 256
 MAX_REPORT_BYTES = 1 << 20
+MAX_DESIRED_BYTES = 1 << 20
 
 Device = Annotated[str, Meta(min_length=1, max_length=64)]
 OpId = Annotated[str, Meta(min_length=1, max_length=400)]
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """A payload as a string, so that both ends sign and verify the same bytes. key_id, signature : Ed25519 (base64), ""
+    from a receiver that does not sign."""
+
+    payload: Annotated[str, Meta(max_length=MAX_DESIRED_BYTES)]
+    key_id: Annotated[str, Meta(max_length=64)] = ""
+    signature: Annotated[str, Meta(max_length=128)] = ""
 
 
 class DesiredNic(msgspec.Struct, frozen=True):
@@ -39,12 +51,15 @@ class DesiredNic(msgspec.Struct, frozen=True):
 
 
 class DesiredState(msgspec.Struct, frozen=True):
-    """All NICs about which anything was ever decided. epoch : grows with each start of the receiver; agents refuse an
-    older one than they have seen. version : changes when anything else does."""
+    """All NICs of `host` about which anything was ever decided. epoch : grows with each start of the receiver; agents
+    refuse an older one than they have seen. version : changes when nics or epoch do. not_after : seconds since 1970;
+    what has not been accepted by then must not be."""
 
+    host: str
     epoch: Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
     version: str
-    nics: list[DesiredNic]
+    nics: Annotated[list[DesiredNic], Meta(max_length=MAX_NICS)]
+    not_after: float
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -252,9 +252,9 @@ def test_nonsense_from_a_process_is_no_nic(answer):
 def test_journal_keeps_the_newest_and_never_goes_back(tmp_path):
     """The high-water mark of generations and epochs survives."""
     journal = NodeJournal(tmp_path / "n.db")
-    journal.accept(5, [AVOID, DesiredNic("rail1", "avoid", 7, "op-7")])
-    journal.accept(6, [RESTORE])
-    journal.accept(6, [DesiredNic("rail0", "avoid", 9, "op-9")])
+    journal.accept(5, [AVOID, DesiredNic("rail1", "avoid", 7, "op-7")], 0.0)
+    journal.accept(6, [RESTORE], 0.0)
+    journal.accept(6, [DesiredNic("rail0", "avoid", 9, "op-9")], 0.0)
     journal.close()
     again = NodeJournal(tmp_path / "n.db")
     assert again.epoch() == 6

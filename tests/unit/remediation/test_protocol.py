@@ -53,10 +53,10 @@ def test_the_greatest_generation_of_a_report_harms_nobody(tmp_path):
     assert action.action == "nic.restore"
     assert MAX_HELD_GENERATION < action.generation < MAX_GENERATION
     nic = DesiredNic("rail0", action.desired, action.generation, action.op_id)
-    desired = DesiredState(1, "v", [nic])
+    desired = DesiredState("h0", 1, "v", [nic], 60.0)
     assert msgspec.json.decode(msgspec.json.encode(desired), type=DesiredState) == desired
     journal = NodeJournal(tmp_path / "n.db")
-    journal.accept(1, [nic])
+    journal.accept(1, [nic], 0.0)
     assert journal.desired() == {"rail0": nic}
     journal.close()
 

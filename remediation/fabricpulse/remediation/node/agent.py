@@ -60,6 +60,7 @@ class NodeAgent:
             plugin_dir(), config.call_timeout_s, config.verify_timeout_s, users_of(config.job_users)
         )
         self._desired = self._journal.desired()
+        self._waiting = self._journal.waiting()
         self._fence = EpochFence(self._journal.epoch(), time.time)
         self._epoch = self._fence.epoch
         self._version = ""
@@ -141,7 +142,7 @@ class NodeAgent:
         ]
         failpoints.reach("agent.before_journal")
         if new or newer:
-            self._journal.accept(self._fence.epoch, new)
+            self._journal.accept(self._fence.epoch, new, desired.not_after)
         failpoints.reach("agent.after_journal")
         if newer:
             # A receiver that has restarted may have missed the last results.
@@ -151,8 +152,10 @@ class NodeAgent:
         for nic in new:
             log.info("desired state", **msgspec.structs.asdict(nic))
             self._desired[nic.device] = nic
+            self._waiting[nic.op_id] = desired.not_after
         self._dry_runs = {nic.op_id: nic for nic in desired.nics if nic.dry_run}
         current = {nic.op_id for nic in self._desired.values()} | self._dry_runs.keys()
+        self._waiting = {op_id: end for op_id, end in self._waiting.items() if op_id in current}
         self._results = {op_id: result for op_id, result in self._results.items() if op_id in current}
         return True
 
@@ -235,6 +238,8 @@ class NodeAgent:
             return ""
         if self._config.pause_file and Path(self._config.pause_file).exists():
             return f"paused on this host by {self._config.pause_file}"
+        if time.time() > self._waiting.get(nic.op_id, float("inf")):
+            return "it has expired before it was carried out"
         refusal = self._limits.refusal(nic, self._desired, self._survey.devices(), time.monotonic())
         if refusal:
             return refusal
@@ -255,6 +260,8 @@ class NodeAgent:
         if nic.desired == "avoid":
             self._limits.took(time.monotonic())
         result = await asyncio.to_thread(self._plugins.apply, nic)
+        if self._waiting.pop(nic.op_id, None) is not None:
+            self._journal.carried_out(nic.op_id)
         if result.outcome == "applied" and nic.desired == "avoid" and result.processes:
             if (watching := self._watching.pop(nic.device, None)) is not None:
                 watching.cancel()

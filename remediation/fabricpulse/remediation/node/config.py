@@ -19,6 +19,8 @@ class NodeConfig(Section, frozen=True):
 
     receiver : base URL of the receiver. host : this host's name, as alerts carry it; the system's host name if empty.
     journal : SQLite file of the desired state. http_client : TLS, password or token that the receiver asks for.
+    receiver_keys : file of Ed25519 public keys (PEM), one of which must have signed what the receiver says; empty:
+    signatures are not looked at.
     mesh_url : /metrics of this host's mesh exporter; with it the receiver learns whether probes get through before a
     NIC goes back into service. mesh_client : TLS or password that the mesh exporter asks for. pause_file : while this
     file exists, no NIC of this host is taken out; empty: not looked at. job_users : users (names or numbers) whose
@@ -35,6 +37,7 @@ class NodeConfig(Section, frozen=True):
     host: str = ""
     journal: str = "/var/lib/fabricpulse/remediation-node.db"
     http_client: HttpClientConfig = HttpClientConfig()
+    receiver_keys: str = ""
     mesh_url: str = ""
     mesh_client: HttpClientConfig = HttpClientConfig(timeout_s=2)
     pause_file: str = ""

@@ -26,6 +26,10 @@ class NodeJournal:
                 " generation INTEGER NOT NULL, op_id TEXT NOT NULL)"
             )
             self._db.execute("CREATE TABLE IF NOT EXISTS fence (epoch INTEGER NOT NULL)")
+            # What was accepted and not carried out yet, and until when it may be.
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS waiting (op_id TEXT PRIMARY KEY, not_after REAL NOT NULL)"
+            )
         except (OSError, sqlite3.Error) as error:
             raise UserError(
                 f"cannot open the journal {path}: {error}; set journal to a writable path"
@@ -41,8 +45,16 @@ class NodeJournal:
         rows = self._db.execute("SELECT device, desired, generation, op_id FROM desired")
         return {row[0]: DesiredNic(*row) for row in rows}
 
-    def accept(self, epoch: int, nics: list[DesiredNic]) -> None:
-        """Writes down what was asked, before anything is done about it."""
+    def waiting(self) -> dict[str, float]:
+        """Operations that were accepted and not carried out: op_id -> the end of their validity."""
+        return dict(self._db.execute("SELECT op_id, not_after FROM waiting"))
+
+    def carried_out(self, op_id: str) -> None:
+        """The operation is done: from now on it only has to be kept up."""
+        self._db.execute("DELETE FROM waiting WHERE op_id = ?", (op_id,))
+
+    def accept(self, epoch: int, nics: list[DesiredNic], not_after: float) -> None:
+        """Writes down what was asked, before anything is done about it. not_after : see DesiredState."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._db.execute("DELETE FROM fence")
@@ -52,6 +64,10 @@ class NodeJournal:
                 " generation = excluded.generation, op_id = excluded.op_id WHERE excluded.generation > generation",
                 [(nic.device, nic.desired, nic.generation, nic.op_id) for nic in nics],
             )
+            self._db.executemany(
+                "INSERT OR IGNORE INTO waiting VALUES (?, ?)", [(nic.op_id, not_after) for nic in nics]
+            )
+            self._db.execute("DELETE FROM waiting WHERE op_id NOT IN (SELECT op_id FROM desired)")
         except BaseException:
             self._db.execute("ROLLBACK")
             raise

@@ -1,5 +1,8 @@
 """The agent's requests to the receiver, and whether they get through."""
 
+import time
+from collections.abc import Callable
+
 import aiohttp
 import msgspec
 
@@ -7,11 +10,13 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.client import HttpClient, describe
 from fabricpulse.core.web.urls import redact
 from fabricpulse.remediation.node.config import NodeConfig
-from fabricpulse.remediation.protocol import DesiredState, Report
+from fabricpulse.remediation.protocol import DesiredState, Envelope, Report
 
 log = get_logger(__name__)
 
 POLL_WAIT_S = 20
+# An hour is the longest that a receiver may be set to (intent_valid_s); the rest is for clocks that differ.
+MAX_VALID_S = 3600.0 + 300.0
 _CONNECT_TIMEOUT_S = 3.0
 
 
@@ -26,8 +31,12 @@ class ReceiverClient:
     like one that works.
     """
 
-    def __init__(self, config: NodeConfig) -> None:
-        """Made in a running event loop. Raises ConfigError when a file of http_client cannot be used."""
+    def __init__(self, config: NodeConfig, clock: Callable[[], float] = time.time) -> None:
+        """Made in a running event loop. clock : seconds since 1970. Raises ConfigError when a file of http_client, or
+        receiver_keys, cannot be used."""
+        self._clock = clock
+        self._host = config.host_name
+        self._open = _opener(config.receiver_keys)
         self._http = HttpClient(config.http_client)
         self._base = f"{config.receiver.rstrip('/')}/api/v1/agents/{config.host_name}"
         self._url = redact(config.receiver)
@@ -47,10 +56,24 @@ class ReceiverClient:
         try:
             async with self._http.get(f"{self._base}/desired", params=params, timeout=timeout) as response:
                 await _check(response)
-                desired = msgspec.json.decode(await response.read(), type=DesiredState)
+                desired = self._decode(await response.read())
         except (aiohttp.ClientError, OSError, msgspec.DecodeError, ReceiverError, ValueError) as error:
             raise self._failed("desired", error) from error
         self._succeeded("desired")
+        return desired
+
+    def _decode(self, body: bytes) -> DesiredState:
+        payload = self._open(msgspec.json.decode(body, type=Envelope))
+        desired = msgspec.json.decode(payload, type=DesiredState)
+        if desired.host != self._host:
+            raise ReceiverError("the desired state is another host's")
+        left_s = desired.not_after - self._clock()
+        if left_s <= 0:
+            raise ReceiverError(
+                f"the desired state expired {-left_s:.0f} s ago: it is an old one, or a clock is wrong, here or there"
+            )
+        if left_s > MAX_VALID_S:
+            raise ReceiverError("the desired state is valid for too long: a clock is wrong, here or there")
         return desired
 
     async def report(self, report: Report) -> None:
@@ -84,6 +107,23 @@ class ReceiverClient:
         if not self.problem and self._logged != "reached":
             self._logged = "reached"
             log.info("receiver reached", url=self._url)
+
+
+def _opener(keys_file: str) -> Callable[[Envelope], bytes]:
+    """What takes payloads out of envelopes, and raises ReceiverError when no known key has signed them."""
+    if not keys_file:
+        return lambda envelope: envelope.payload.encode()
+    from fabricpulse.remediation.signing import SignatureError, Verifier
+
+    verifier = Verifier(keys_file)
+
+    def verified(envelope: Envelope) -> bytes:
+        try:
+            return verifier.open(envelope)
+        except SignatureError as error:
+            raise ReceiverError(str(error)) from error
+
+    return verified
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:

@@ -2,13 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import msgspec
 from aiohttp import web
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.waiting import wait_with_timeout
-from fabricpulse.remediation.protocol import MAX_REPORT_BYTES, DesiredNic, DesiredState, Report
+from fabricpulse.remediation.protocol import MAX_REPORT_BYTES, DesiredNic, DesiredState, Envelope, Report
 from fabricpulse.remediation.receiver.auth import Principal, certificate_names
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.http_json import json_answer, number, read_body
@@ -23,7 +24,11 @@ MAX_WAIT_S = 30.0
 class AgentApi:
     """`GET …/desired` and `POST …/report`, for hosts of the inventory, or for any host without one."""
 
-    def __init__(self, loop: CommitLoop, reconciler: Reconciler, life: Lifetime) -> None:
+    def __init__(
+        self, loop: CommitLoop, reconciler: Reconciler, life: Lifetime, seal: Callable[[bytes], Envelope]
+    ) -> None:
+        """seal : puts a payload into an envelope, signed if there is a key."""
+        self.seal = seal
         self._loop = loop
         self._reconciler = reconciler
         self._life = life
@@ -90,7 +95,12 @@ class AgentApi:
             await self._loop.submit(
                 lambda transaction, now: self._reconciler.results.on_sent(transaction, new, now)
             )
-        return json_answer(desired)
+        return json_answer(self.seal(msgspec.json.encode(self._stamped(desired))))
+
+    def _stamped(self, desired: DesiredState) -> DesiredState:
+        """With the end of its validity. By the wall clock: the agents compare it with theirs."""
+        valid_s = self._reconciler.config.intent_valid_s
+        return msgspec.structs.replace(desired, not_after=time.time() + valid_s)
 
     def _desired_of(self, host: str) -> DesiredState:
         state = self._loop.state
@@ -112,7 +122,7 @@ class AgentApi:
             )
         nics.sort(key=lambda nic: nic.device)
         stamp = ",".join(nic.op_id for nic in nics)
-        return DesiredState(epoch=state.epoch, version=f"{state.epoch};{stamp}", nics=nics)
+        return DesiredState(host, state.epoch, f"{state.epoch};{stamp}", nics, 0.0)
 
     async def _report(self, request: web.Request) -> web.Response:
         host = self._host(request)

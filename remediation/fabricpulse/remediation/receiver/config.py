@@ -147,8 +147,10 @@ class ReceiverConfig(Section, frozen=True):
     http_client : TLS, password or token that the Alertmanagers ask for. token_file : a bearer token that Alertmanager,
     agents and operators must show, for every role; read again when it changes. access : instead, who may do what.
     membership : file of the fleet's hosts and NICs; with it, an alert or an agent that names any other is turned away.
-    agent_certificates : an agent must show a client certificate whose SAN is its host's name. rules : by alert. hold :
-    the quiet time before a NIC returns. guards : limits.
+    agent_certificates : an agent must show a client certificate whose SAN is its host's name. signing_key_file :
+    Ed25519 private key (`fabricpulse remediation keygen`) that signs what agents are told. intent_valid_s : what they
+    are told is void so long after it was sent. rules : by alert. hold : the quiet time before a NIC returns. guards :
+    limits.
     """
 
     journal: str = "/var/lib/fabricpulse/remediation.db"
@@ -161,6 +163,8 @@ class ReceiverConfig(Section, frozen=True):
     access: tuple[AccessConfig, ...] = ()
     membership: str = ""
     agent_certificates: bool = False
+    signing_key_file: str = ""
+    intent_valid_s: Annotated[float, Meta(ge=5, le=3600)] = 60
     rules: tuple[RuleConfig, ...] = (RuleConfig(alert="FabricNicFlapping"),)
     hold: HoldConfig = HoldConfig()
     guards: GuardConfig = GuardConfig()

@@ -1,6 +1,7 @@
 """Reloading the policy: SIGHUP and POST /-/reload apply the configuration file, or say what was refused."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.fleet.membership import load_membership
+from fabricpulse.remediation.protocol import Envelope
 from fabricpulse.remediation.receiver.auth import Access
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.reconciler import Inventory
@@ -25,6 +27,7 @@ class Policy:
     inventory: Inventory
     access: Access
     digest: str
+    seal: Callable[[bytes], Envelope]
 
 
 @dataclass
@@ -45,7 +48,17 @@ def policy_of(config: ReceiverConfig) -> Policy:
     inventory = load_inventory(config.membership)
     listed = sorted((host, sorted(devices)) for host, devices in inventory.items())
     digest = hashlib.sha256(msgspec.json.encode([config, listed])).hexdigest()
-    return Policy(config, inventory, Access(config), digest[:16])
+    return Policy(config, inventory, Access(config), digest[:16], _sealer(config.signing_key_file))
+
+
+def _sealer(key_file: str) -> Callable[[bytes], Envelope]:
+    """What puts payloads into envelopes. Raises ConfigError when the key cannot be used."""
+    # The library costs 10 MB and 60 ms: only where something is signed.
+    if not key_file:
+        return lambda payload: Envelope(payload.decode())
+    from fabricpulse.remediation.signing import Signer
+
+    return Signer(key_file).sign
 
 
 def reload_policy(path: Path | None, old: Policy) -> Policy:

@@ -54,7 +54,7 @@ class Receiver:
         self._poll = asyncio.Event()
         self._poller: HttpClient
         self._webhook = Webhook(self._loop, self._reconciler, self._poll)
-        self._agents = AgentApi(self._loop, self._reconciler, life)
+        self._agents = AgentApi(self._loop, self._reconciler, life, policy.seal)
         self._operator = OperatorApi(self._loop, self._reconciler, self._store, self._not_ready)
         self._loop.on_commit(self._agents.wake)
         self._reload = ReloadStatus(True, time.time())
@@ -158,6 +158,7 @@ class Receiver:
         self._policy = new
         self._reconciler.set_policy(new.config, new.inventory)
         self._auth.access = new.access
+        self._agents.seal = new.seal
         self._reload = ReloadStatus(True, time.time())
         self._warn_if_open(options)
         self._poll.set()
