@@ -14,9 +14,8 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.web.client import password_header, tls_context
+from fabricpulse.core.web.client import Credentials
 from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.core.web.urls import check_base_url
 
 STATUS_PATH = "/api/v1/clocksync/status"
@@ -30,11 +29,12 @@ def fetch(url: str, path: str, client: HttpClientConfig | None = None) -> Any:
     except ValueError as error:
         raise UserError(str(error)) from error
     client = client or HttpClientConfig()
-    headers = {**password_header(client), **TokenFile(client.token_file).header}
+    credentials = Credentials(client)
+    headers = credentials.headers
     request = urllib.request.Request(url.rstrip("/") + path, headers=headers)  # noqa: S310 - checked above
     try:
         with urllib.request.urlopen(  # noqa: S310 - checked above
-            request, timeout=client.timeout_s, context=tls_context(client)
+            request, timeout=client.timeout_s, context=credentials.tls
         ) as response:
             return json.loads(response.read())
     except urllib.error.HTTPError as error:

@@ -3,6 +3,7 @@ watchdog silent, and no rule file shows it.
 """
 
 import asyncio
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import aiohttp
 import promql_parser
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.web.client import open_session
+from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.rules.mixin import Mixin
 
@@ -70,22 +71,22 @@ def ask(url: str, mixin: Mixin, client: HttpClientConfig) -> Found:
 
 async def _ask(url: str, selectors: list[str], client: HttpClientConfig) -> Found:
     places = asyncio.Semaphore(_AT_ONCE)
-    async with open_session(client) as session:
+    async with HttpClient(client) as http:
 
         async def count(selector: str) -> int:
             async with places:
-                return await _count(session, url, selector)
+                return await _count(http, url, selector)
 
         counts = await asyncio.gather(*map(count, selectors))
     return Found(dict(zip(selectors, counts, strict=True)))
 
 
-async def _count(session: aiohttp.ClientSession, url: str, selector: str) -> int:
+async def _count(http: HttpClient, url: str, selector: str) -> int:
     try:
-        async with session.get(f"{url}/api/v1/query", params={"query": f"count({selector})"}) as answer:
-            body = await answer.json(content_type=None)
+        async with http.get(f"{url}/api/v1/query", params={"query": f"count({selector})"}) as answer:
+            body = json.loads(await read_body(answer))
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise UserError(f"cannot ask {url}: {error or type(error).__name__}; is it a Prometheus?") from error
+        raise UserError(f"cannot ask {url}: {describe(error)}; is it a Prometheus?") from error
     if not isinstance(body, dict) or body.get("status") != "success":
         reason = body.get("error") if isinstance(body, dict) else None
         raise UserError(f"{url} does not answer as a Prometheus does: {reason or f'HTTP {answer.status}'}")

@@ -31,6 +31,7 @@ from fabricpulse.clocksync.wire.messages import (
     report_encoder,
 )
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
@@ -97,7 +98,7 @@ class CoordinatorClient:
 
     async def report(
         self,
-        session: aiohttp.ClientSession,
+        client: HttpClient,
         urls: Sequence[str],
         report: Callable[[bool], RoundReport],
         take: Callable[[RoundReply, bool], None],
@@ -115,7 +116,7 @@ class CoordinatorClient:
         self._follow_s = follow_s
         for peer in self._peers:
             if peer.task is None or peer.task.done():
-                peer.task = asyncio.create_task(self._report_safely(session, peer, report, take))
+                peer.task = asyncio.create_task(self._report_safely(client, peer, report, take))
         tasks = [peer.task for peer in self._peers if peer.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=wait_s)
@@ -142,21 +143,21 @@ class CoordinatorClient:
 
     async def _report_safely(
         self,
-        session: aiohttp.ClientSession,
+        client: HttpClient,
         peer: _Peer,
         report: Callable[[bool], RoundReport],
         take: Callable[[RoundReply, bool], None],
     ) -> None:
         """A fault in what is said to one coordinator is logged, and keeps nobody from the others or the neighbours."""
         try:
-            await self._report(session, peer, report, take)
+            await self._report(client, peer, report, take)
         except Exception:
             peer.up = False
             log.exception("report failed", url=peer.url)
 
     async def _report(
         self,
-        session: aiohttp.ClientSession,
+        client: HttpClient,
         peer: _Peer,
         report: Callable[[bool], RoundReport],
         take: Callable[[RoundReply, bool], None],
@@ -172,7 +173,7 @@ class CoordinatorClient:
             sent = msgspec.structs.replace(sent, datagrams=wanted)
             # What changes while this report is under way is for the next one.
             peer.resend_info = False
-            reply = await self._post(session, peer, report_encoder.encode(sent))
+            reply = await self._post(client, peer, report_encoder.encode(sent))
             if reply is not None:
                 await peer.datagrams.open(reply)
         if reply is None:
@@ -202,21 +203,21 @@ class CoordinatorClient:
             return None
         return await peer.datagrams.report(sent, self._timeout_s)
 
-    async def _post(self, session: aiohttp.ClientSession, peer: _Peer, body: bytes) -> RoundReply | None:
+    async def _post(self, client: HttpClient, peer: _Peer, body: bytes) -> RoundReply | None:
         reason = ""
         try:
-            async with session.post(
+            async with client.post(
                 peer.url.rstrip("/") + ROUND_PATH, data=body, headers=self._token.header
             ) as response:
                 if response.status == 200:
-                    reply = reply_decoder.decode(await response.read())
+                    reply = reply_decoder.decode(await read_body(response))
                     peer.refused = ""
                     return reply
-                kind, reason = "status", f"{response.status} {(await response.text()).strip()[:200]}"
+                kind, reason = "status", f"{response.status} {await _first_line(response)}"
         except TimeoutError:
             kind, reason = "timeout", "no answer in time"
         except (aiohttp.ClientError, OSError) as error:
-            kind, reason = "connection", str(error)
+            kind, reason = "connection", describe(error)
         except msgspec.MsgspecError as error:
             kind, reason = "reply", f"cannot be read: {error}"
         self.errors[kind] += 1
@@ -225,3 +226,8 @@ class CoordinatorClient:
             peer.refused = reason
             log.warning("report not taken", url=peer.url, kind=kind, reason=reason)
         return None
+
+
+async def _first_line(response: aiohttp.ClientResponse) -> str:
+    """What a refusal says, as far as a log line has room."""
+    return (await response.content.read(200)).decode(errors="replace").strip()

@@ -18,10 +18,12 @@ from fabricpulse.clocksync.wire.messages import LINE_PATH, EdgeName, Line, LineR
 from fabricpulse.core.files import atomic_write
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.web.client import HttpClient, read_body
 
 log = get_logger(__name__)
 
 _TIMEOUT = aiohttp.ClientTimeout(total=0.5)
+_MOST_LINE = 1 << 20
 
 
 class NeighbourBook:
@@ -71,18 +73,18 @@ def own_url(addresses: Iterable[tuple[str, int]], *, tls: bool) -> str:
     return ""
 
 
-async def ask_lines(session: aiohttp.ClientSession, urls: Mapping[str, str]) -> dict[str, LineReply]:
+async def ask_lines(client: HttpClient, urls: Mapping[str, str]) -> dict[str, LineReply]:
     """The answers of the neighbours that answer; asked all at once."""
-    replies = await asyncio.gather(*(_ask_line(session, url) for url in urls.values()))
+    replies = await asyncio.gather(*(_ask_line(client, url) for url in urls.values()))
     return {peer: reply for peer, reply in zip(urls, replies, strict=True) if reply is not None}
 
 
-async def _ask_line(session: aiohttp.ClientSession, url: str) -> LineReply | None:
+async def _ask_line(client: HttpClient, url: str) -> LineReply | None:
     try:
-        async with session.get(url.rstrip("/") + LINE_PATH, timeout=_TIMEOUT) as response:
+        async with client.get(url.rstrip("/") + LINE_PATH, timeout=_TIMEOUT) as response:
             if response.status != 200:
                 return None
-            return line_decoder.decode(await response.read())
+            return line_decoder.decode(await read_body(response, _MOST_LINE))
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError, msgspec.MsgspecError):
         return None
 

@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import aiohttp
 import msgspec
 from aiohttp import web
 
@@ -48,7 +47,7 @@ from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.clock_page import ClockStatus
 from fabricpulse.core.supervision import supervised
-from fabricpulse.core.web.client import open_session
+from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.listeners import parse_address
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
@@ -101,8 +100,6 @@ class Sidecar:
             timeout_s=self._config.http_client.timeout_s,
         )
         self._http_client = self._config.http_client
-        self._session: aiohttp.ClientSession | None = None
-        self._next_session: aiohttp.ClientSession | None = None
         self._neighbours = NeighbourBook(run_dir / "clocksync-neighbours.json")
         self._root = ""
         self._suspect = ""
@@ -134,10 +131,6 @@ class Sidecar:
         for name in ("host", "outputs", "http_client", "datagrams"):
             if getattr(config, name) != getattr(self._config, name):
                 log.warning("this setting changes with a restart only", setting=name)
-        # Of the same files, whose content may be new: certificates and the password. Taken up between two rounds.
-        before, self._next_session = self._next_session, open_session(self._http_client)
-        if before is not None:
-            await before.close()
         self._config, self._membership = config, membership
         self._fleet_clock.parameters = config.clock_parameters()
         self._edges.set_parameters(config.estimator.parameters())
@@ -159,13 +152,15 @@ class Sidecar:
                 "neither coordinators nor a membership file are configured: fleet time cannot be known"
             )
         async with contextlib.AsyncExitStack() as closing:
-            closing.push_async_callback(self._close_sessions)
-            await self._latest_session()
+            # The token is for coordinators alone, which CoordinatorClient shows it to; neighbours are asked too.
+            client = await closing.enter_async_context(
+                HttpClient(msgspec.structs.replace(self._http_client, token_file=""))
+            )
             try:
                 async with supervised(self._life) as tasks:
                     tasks.start("tick", self._tick_forever())
                     tasks.start("causality", self._watch_causality())
-                    tasks.start("rounds", self._rounds())
+                    tasks.start("rounds", self._rounds(client))
                     self._life.ready()
                     await self._life.stopped()
             finally:
@@ -222,26 +217,11 @@ class Sidecar:
                 source=source,
             )
 
-    async def _close_sessions(self) -> None:
-        for session in (self._session, self._next_session):
-            if session is not None:
-                await session.close()
-
-    async def _latest_session(self) -> aiohttp.ClientSession:
-        """For requests to others; after a reload with the certificates and the password of then."""
-        if self._next_session is not None:
-            before, self._session, self._next_session = self._session, self._next_session, None
-            if before is not None:
-                await before.close()
-        if self._session is None:
-            self._session = open_session(self._http_client)
-        return self._session
-
-    async def _rounds(self) -> None:
+    async def _rounds(self, client: HttpClient) -> None:
         while True:
             await asyncio.sleep(self._until_next_round())
             try:
-                await self._round(await self._latest_session())
+                await self._round(client)
             except (OSError, ValueError) as error:
                 log.exception("round failed", reason=str(error))
 
@@ -259,7 +239,7 @@ class Sidecar:
 
     # One round
 
-    async def _round(self, session: aiohttp.ClientSession) -> None:
+    async def _round(self, client: HttpClient) -> None:
         self._edges.read()
         if self._edges.generation != self._edges_told:
             self._edges_told = self._edges.generation
@@ -277,7 +257,7 @@ class Sidecar:
         # A coordinator that is cut off may take its time not to answer; neither rounds nor neighbours wait for it.
         try:
             await self._coordinator.report(
-                session,
+                client,
                 self._config.coordinators,
                 self._report,
                 self._take_reply,
@@ -289,7 +269,7 @@ class Sidecar:
             log.exception("reports to the coordinators failed")
         # One that answers but knows no edge of ours that it could use is as good as none.
         if self._coordinator.unplaced_s() > self._alone_s():
-            await self._ask_neighbours(session)
+            await self._ask_neighbours(client)
         if self._fleet_clock.page.status == ClockStatus.HOLDOVER:
             self._history.add(self._fleet_clock, self._clock.cross_timestamp(), 0)
         if self._fleet_clock.page.status == ClockStatus.SYNCHRONIZED:
@@ -434,14 +414,14 @@ class Sidecar:
         correction_ns = shown - self._fleet_clock.target.at(now.raw_ns) if known else 0
         self._history.add(self._fleet_clock, now, correction_ns)
 
-    async def _ask_neighbours(self, session: aiohttp.ClientSession) -> None:
+    async def _ask_neighbours(self, client: HttpClient) -> None:
         urls = self._neighbours.urls_of(
             self._edges.names(),
             self._membership,
             self._config.neighbour_port,
             tls=self._config.http_client.tls_config is not None,
         )
-        lines = await ask_lines(session, urls)
+        lines = await ask_lines(client, urls)
         fits = [(edge.name.peer, edge.fit) for edge in self._edges if edge.fit is not None]
         drift = self._config.estimator.drift_ppb
         # While a coordinator answers, no host begins a timeline of its own.

@@ -151,28 +151,6 @@ def describe(error: BaseException) -> str:
     return redact(str(error)) or type(error).__name__
 
 
-def open_session(config: HttpClientConfig) -> aiohttp.ClientSession:
-    """A session with the credentials as they are now; bearer tokens are the caller's. Prefer HttpClient.
-
-    Raises ConfigError when a certificate or the password file cannot be used.
-    """
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=tls_context(config) or True, limit=64),
-        timeout=aiohttp.ClientTimeout(total=config.timeout_s),
-        headers=password_header(config),
-    )
-
-
-def tls_context(config: HttpClientConfig) -> ssl.SSLContext | None:
-    """What to trust and to show, None for the system's defaults. Raises ConfigError naming what cannot be loaded."""
-    return _new_context(config.tls_config) if config.tls_config else None
-
-
-def password_header(config: HttpClientConfig) -> dict[str, str]:
-    """The header that shows user and password, {} without. Raises ConfigError when the file cannot be read."""
-    return Credentials(config).headers if config.basic_auth else {}
-
-
 class _ClientContext(ssl.SSLContext):
     """A context that asks for, and expects, one server name whatever the URL says; "" for that of the URL."""
 
