@@ -47,7 +47,7 @@ make_base() {
     [[ -z $security ]] || echo "deb $security $suite-security main"
   } >"$work/root/etc/apt/sources.list"
   # How this machine reaches the network.
-  apt-config dump | grep -E '^Acquire::(https?::)?(Proxy|http::Timeout|Retries)' >"$work/root/etc/apt/apt.conf.d/50machine" || true
+  apt-config dump | grep -E '^Acquire::((https?::)?(Proxy|http::Timeout|Retries)|Check-Valid-Until)' >"$work/root/etc/apt/apt.conf.d/50machine" || true
   cp -r /usr/local/share/ca-certificates/. "$work/root/usr/local/share/ca-certificates/" 2>/dev/null || true
   cp /etc/pip.conf "$work/root/etc/" 2>/dev/null || true
   chroot "$work/root" update-ca-certificates >/dev/null
