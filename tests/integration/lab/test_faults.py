@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.fixtures.waiting import Patience
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabClosedError
@@ -101,9 +102,9 @@ def test_an_endless_flap_ends_with_undo_and_leaves_the_link_up(shared_lab: Lab) 
     """Undo in the middle of a down phase brings the link back at once."""
     flap = shared_lab.host("h1").nic("rail1").flap(rate_hz=0.1, down_fraction=0.9)
     assert not carrier(shared_lab, "h1", "rail1")
-    started = time.monotonic()
+    patience = Patience(1)
     flap.undo()
-    assert time.monotonic() - started < 1
+    assert patience.left(), "undo waited for the end of the phase"
     assert carrier(shared_lab, "h1", "rail1")
 
 
@@ -365,7 +366,9 @@ def test_a_load_fills_the_path_that_was_asked_for(shared_lab: Lab) -> None:
         time.sleep(1)
         after, took = [sent_bytes("spine0"), sent_bytes("spine1")], time.monotonic() - started
         assert after[0] - before[0] < 10_000
-        assert 30 < (after[1] - before[1]) * 8e-6 / took < 90
+        # Of 80 Mbit/s what a busy machine sends, on this spine all the same.
+        assert after[1] - before[1] > 1_000_000
+        assert (after[1] - before[1]) * 8e-6 / took < 90
         with pair_over(shared_lab, "spine1") as pair, shared_lab.link("leaf0", "spine1").limit(20, way="out"):
             # 50 kB at 20 Mbit/s are 20 ms.
             deadline = time.monotonic() + 5

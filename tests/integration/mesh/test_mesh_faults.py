@@ -1,7 +1,6 @@
 """What `fabricpulse mesh` says when real links, NICs, hosts and networks fail: each fault as what it is."""
 
 import json
-import time
 
 import pytest
 from tests.fixtures.waiting import wait_for
@@ -14,9 +13,7 @@ def test_link_down_is_one_disconnect(fleet):
     """A cable is pulled: 0 within the interval and some, counted once, logged with its cause; back after the repair."""
     before = fleet.scrape("h2").value(DISCONNECTS, device="rail1")
     fault = fleet.lab.host("h2").nic("rail1").down()
-    started = time.monotonic()
-    wait_for(lambda: fleet.connected("h2", "rail1") == 0, 5, "disconnected")
-    assert time.monotonic() - started < 0.5 + 0.3
+    wait_for(lambda: fleet.connected("h2", "rail1") == 0, 0.5 + 0.3, "disconnected")
     scrape = fleet.scrape("h2")
     assert scrape.value(DISCONNECTS, device="rail1") == before + 1
     assert scrape.value("fabricpulse_nic_connected", device="rail0") == 1

@@ -32,9 +32,7 @@ def test_ipv6_and_short_interval(make_lab):
     fleet.membership.write_text(yaml.safe_dump(document))
     fleet.start().wait_green()
     with lab.host("h0").nic("rail0").down():
-        start = time.monotonic()
-        wait_for(lambda: fleet.connected("h0", "rail0") == 0, 5, "disconnected")
-        assert time.monotonic() - start < 0.35
+        wait_for(lambda: fleet.connected("h0", "rail0") == 0, 0.35, "disconnected")
 
 
 def test_two_hosts_when_one_dies(make_lab):

@@ -51,10 +51,8 @@ def test_fire_repeat_resolve(stack, make_alertmanager):
     am = make_alertmanager()
     start_loop(stack, am)
     start = time.time() - 5
-    begun = time.monotonic()
     am.fire(starts_s=start)
-    wait_for(stack.effects, 10, "NIC avoided")
-    assert time.monotonic() - begun < 5
+    wait_for(stack.effects, 5, "NIC avoided")
     for _ in range(5):
         am.fire(starts_s=start)
     stack.wait_phase("avoided")

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 
 import pytest
 from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
@@ -23,10 +22,8 @@ def loop(stack: Stack) -> Stack:
 
 def test_one_loop(loop):
     """Firing takes the NIC out of every process at once; resolved and quiet brings it back."""
-    begun = time.monotonic()
     assert loop.post(webhook(alert())) == (200, "journaled\n")
-    wait_for(lambda: len(loop.effects()) == 2, 5, "both processes avoid the NIC")
-    assert time.monotonic() - begun < 3.0  # the bench has the true bound, on a quiet machine
+    wait_for(lambda: len(loop.effects()) == 2, 3, "both processes avoid the NIC")
     loop.wait_phase("avoided")
     (action,) = loop.actions()
     assert action["outcome"] == "succeeded"
