@@ -1,0 +1,49 @@
+"""Disk space."""
+
+from collections.abc import Iterator
+
+from fabricpulse.audit.check import Check
+from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.model import Outcome, failed, passed, unknown
+
+GIB = 1 << 30
+
+CHECK = Check(
+    id="disk-space",
+    category="node",
+    severity="error",
+    title="Disk space",
+    proves=(
+        "The file systems that a job and the system write to have room: 5 % and 1 GiB, and /dev/shm at "
+        "least 1 GiB in all."
+    ),
+    how="statvfs of /, /var, /tmp and /dev/shm.",
+    mend=(
+        "Remove what fills it (old logs, core files, files of jobs that ended in /dev/shm); mount a "
+        "larger /dev/shm."
+    ),
+)
+
+
+def run(host: HostReader) -> Iterator[Outcome]:
+    """Outcomes of the subjects."""
+    seen = set()
+    for path in ("/", "/var", "/tmp", "/dev/shm"):  # noqa: S108 - looked at, not written to
+        space = host.disk(host.place(path))
+        if space is None:
+            continue
+        if (space.size, space.free) in seen:
+            continue
+        seen.add((space.size, space.free))
+        share = space.free / space.size if space.size else 0.0
+        evidence = {"free_bytes": space.free, "size_bytes": space.size}
+        if path == "/dev/shm" and space.size < GIB:  # noqa: S108
+            yield failed(f"{space.size >> 20} MiB in all", path, **evidence)
+        elif path == "/dev/shm" and share >= 0.05:  # noqa: S108
+            yield passed(f"{space.free >> 20} MiB free", path)
+        elif share < 0.05 or space.free < GIB:
+            yield failed(f"{share:.1%} free ({space.free >> 20} MiB)", path, **evidence)
+        else:
+            yield passed(f"{share:.0%} free", path)
+    if not seen:
+        yield unknown("no file system can be looked at")

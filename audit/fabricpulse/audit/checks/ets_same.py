@@ -1,0 +1,35 @@
+"""Traffic classes on all NICs."""
+
+from collections.abc import Iterator
+
+from fabricpulse.audit.check import Check
+from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.model import Outcome, unknown
+from fabricpulse.audit.same import same_on_all
+
+CHECK = Check(
+    id="ets-same",
+    category="back-end",
+    severity="error",
+    title="Traffic classes on all NICs",
+    proves="All RoCE NICs put priorities into the same traffic classes with the same shares.",
+    how="The ETS part of the DCB configuration by rtnetlink (`dcb ets show`).",
+    mend="`dcb ets set dev DEVICE …` (or `mlnx_qos --prio_tc --tcbw`) as on the other NICs.",
+)
+
+
+def run(host: HostReader) -> Iterator[Outcome]:
+    """Outcomes of the subjects."""
+    roce = [port for port in host.ports if port.link_layer == "Ethernet" and port.netdev]
+    states = {port.subject: host.dcb(port.netdev) for port in roce}
+    values = {
+        name: " ".join(f"{p}:{c}" for p, c in enumerate(state.priority_to_class))
+        + " / "
+        + " ".join(map(str, state.bandwidth_percent))
+        for name, state in states.items()
+        if state is not None
+    }
+    if roce and not values:
+        yield unknown("neither the drivers nor the kernel tell")
+        return
+    yield from same_on_all(values, "traffic classes", "no RoCE port")

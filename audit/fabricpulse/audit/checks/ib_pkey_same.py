@@ -1,0 +1,38 @@
+"""InfiniBand partitions."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fabricpulse.audit.check import Check
+from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.model import Outcome, failed, not_applicable
+from fabricpulse.audit.same import same_on_all
+
+CHECK = Check(
+    id="ib-pkey-same",
+    category="back-end",
+    severity="error",
+    title="InfiniBand partitions",
+    proves="All InfiniBand ports of the host are full members of the same partitions.",
+    how="pkeys of the port; a key with the highest bit is full membership.",
+    mend="Mend the partition of the port's GUID in the subnet manager.",
+)
+
+
+def run(host: HostReader) -> Iterator[Outcome]:
+    """Outcomes of the subjects."""
+    values: dict[str, str | None] = {}
+    for port in host.ports:
+        if port.link_layer == "InfiniBand":
+            base = f"{port.device.path}/ports/{port.number}/pkeys"
+            keys = {host.text(Path(f"{base}/{index}")) or "" for index in host.names(Path(base))}
+            full = sorted(key for key in keys if re.fullmatch(r"0x[89a-f][0-9a-f]{3}", key))
+            if not full:
+                yield failed("full member of no partition", port.subject, keys=" ".join(sorted(keys)))
+            else:
+                values[port.subject] = " ".join(full)
+    if values:
+        yield from same_on_all(values, "partitions", "")
+    elif not any(port.link_layer == "InfiniBand" for port in host.ports):
+        yield not_applicable("no InfiniBand port")

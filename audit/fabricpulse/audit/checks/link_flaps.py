@@ -1,0 +1,45 @@
+"""Links that flap."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fabricpulse.audit.check import Check
+from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.model import Outcome, failed, not_applicable, passed
+
+MOST = 10
+
+CHECK = Check(
+    id="link-flaps",
+    category="back-end",
+    severity="warning",
+    title="Links that flap",
+    proves="No link of the back end has gone down more than ten times since the host started.",
+    how="carrier_down_count of /sys/class/net, link_downed of InfiniBand ports.",
+    mend="Clean or change the cable or module; see the runbook of FabricLinkFlapping.",
+)
+
+
+def run(host: HostReader) -> Iterator[Outcome]:
+    """Outcomes of the subjects."""
+    judged = False
+    for netdev in host.backend:
+        count = host.number(f"/sys/class/net/{netdev.name}/carrier_down_count")
+        if count is not None:
+            judged = True
+            yield judge(netdev.name, count)
+    for port in host.ports:
+        if port.link_layer == "InfiniBand" and not port.netdev:
+            count = host.number(Path(f"{port.device.path}/ports/{port.number}/counters/link_downed"))
+            if count is not None:
+                judged = True
+                yield judge(port.subject, count)
+    if not judged:
+        yield not_applicable("no back-end NIC that counts them")
+
+
+def judge(subject: str, count: int) -> Outcome:
+    """Fails above MOST."""
+    if count > MOST:
+        return failed(f"down {count} times", subject, count=count)
+    return passed(f"down {count} times", subject)

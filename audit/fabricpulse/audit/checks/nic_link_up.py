@@ -1,0 +1,39 @@
+"""Links of the back end."""
+
+from collections.abc import Iterator
+
+from fabricpulse.audit.check import Check
+from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.model import Outcome, failed, not_applicable, passed, unknown
+
+CHECK = Check(
+    id="nic-link-up",
+    category="back-end",
+    severity="error",
+    title="Links of the back end",
+    proves="Every NIC of the back end is up.",
+    how=(
+        "operstate of /sys/class/net; of the rails that the fleet's membership lists, also that the NIC "
+        "is there."
+    ),
+    mend=(
+        "Check the cable, the module and the switch port; `ip link set DEVICE up` where it is switched off."
+    ),
+)
+
+
+def run(host: HostReader) -> Iterator[Outcome]:
+    """Outcomes of the subjects."""
+    there = {netdev.name for netdev in host.backend}
+    for name in sorted(set(host.rails) - there):
+        yield failed("the host has no such NIC", name, network=host.rails[name])
+    if not there and not host.rails:
+        yield not_applicable("no back-end NIC")
+    for netdev in host.backend:
+        state = host.netdev_text(netdev, "operstate")
+        if state is None:
+            yield unknown("its state cannot be read", netdev.name)
+        elif state == "up" or (state == "unknown" and not netdev.pci_path):
+            yield passed("up", netdev.name)
+        else:
+            yield failed(state, netdev.name, operstate=state, carrier=host.netdev_text(netdev, "carrier"))

@@ -1,0 +1,38 @@
+"""NUMA place of RDMA NICs."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fabricpulse.audit.check import Check
+from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.model import Outcome, failed, not_applicable, passed
+
+CHECK = Check(
+    id="nic-numa",
+    category="node",
+    severity="warning",
+    title="NUMA place of RDMA NICs",
+    proves="The NUMA node of each RDMA NIC is known and has a GPU: NCCL pairs NICs and GPUs by it.",
+    how="numa_node of NICs and GPUs in /sys/bus/pci/devices, on hosts with several NUMA nodes.",
+    mend="Switch NUMA on in the firmware; compare the slots with those of a host without this finding.",
+)
+
+
+def run(host: HostReader) -> Iterator[Outcome]:
+    """Outcomes of the subjects."""
+    nodes = [name for name in host.names("/sys/devices/system/node") if re.fullmatch(r"node[0-9]+", name)]
+    if len(nodes) < 2 or not host.gpus:
+        yield not_applicable("one NUMA node, or no GPU")
+        return
+    with_gpu = {gpu.numa for gpu in host.gpus}
+    for port in host.ports:
+        if not port.device.pci_path:
+            continue
+        numa = host.number(Path(f"{port.device.pci_path}/numa_node"))
+        if numa is None or numa < 0:
+            yield failed("the firmware does not tell its NUMA node", port.subject, numa_node=numa)
+        elif numa not in with_gpu:
+            yield failed(f"NUMA node {numa} has no GPU", port.subject, numa_node=numa)
+        else:
+            yield passed(f"node {numa}", port.subject)

@@ -1,0 +1,36 @@
+"""PFC on all NICs."""
+
+from collections.abc import Iterator
+
+from fabricpulse.audit.check import Check
+from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.model import Outcome, unknown
+from fabricpulse.audit.same import same_on_all
+
+CHECK = Check(
+    id="pfc-same",
+    category="back-end",
+    severity="error",
+    title="PFC on all NICs",
+    proves=(
+        "Priority flow control is on for the same priorities on all RoCE NICs: one NIC without loses "
+        "packets where the others pause."
+    ),
+    how="DCB configuration by rtnetlink (`dcb pfc show`).",
+    mend="`dcb pfc set dev DEVICE prio-pfc 3:on` (or `mlnx_qos --pfc`), and the same on the switch port.",
+)
+
+
+def run(host: HostReader) -> Iterator[Outcome]:
+    """Outcomes of the subjects."""
+    roce = [port for port in host.ports if port.link_layer == "Ethernet" and port.netdev]
+    states = {port.subject: host.dcb(port.netdev) for port in roce}
+    values = {
+        name: " ".join(str(p) for p, on in enumerate(state.pfc_enabled or ()) if on) or "none"
+        for name, state in states.items()
+        if state is not None
+    }
+    if roce and not values:
+        yield unknown("neither the drivers nor the kernel tell")
+        return
+    yield from same_on_all(values, "PFC", "no RoCE port")

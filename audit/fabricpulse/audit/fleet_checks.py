@@ -1,0 +1,54 @@
+"""The checks that compare hosts, and all checks by identifier."""
+
+from collections.abc import Mapping
+from functools import cache
+
+from fabricpulse.audit.check import Check
+from fabricpulse.audit.registry import host_checks
+
+FLEET_CHECKS: tuple[Check, ...] = (
+    Check(
+        "odd-one-out",
+        "fleet",
+        "error",
+        "Odd one out",
+        "No host and no NIC has a value that differs from what more than half of its like have.",
+        "Attributes of hosts and NICs, compared by role and network; groups below three are not compared.",
+        "Bring the host named to the usual value, or pin both values in a profile where the difference is meant. The "
+        "severity is the attribute's.",
+    ),
+    Check(
+        "fleet-divided",
+        "fleet",
+        "warning",
+        "Fleet divided",
+        "In each role one value of each attribute has a majority.",
+        "As `odd-one-out`; without a majority nobody can tell which value is right, so no host is blamed.",
+        "Decide which value is right, and pin it in a profile.",
+    ),
+    Check(
+        "profile",
+        "fleet",
+        "error",
+        "Profile",
+        "Every host and NIC has the values that the profile pins.",
+        "The profile of `--profile`, written by `audit learn` from a run over a good fleet.",
+        "Bring the host named to the value of the profile, or change the profile. The severity is the attribute's.",
+    ),
+    Check(
+        "host-silent",
+        "fleet",
+        "error",
+        "Silent hosts",
+        "Every host that was to be audited has answered.",
+        "Requests to the audit agent of each host, with a limit on the time of each.",
+        "See that the host is up, that its name resolves, and that its agent runs with the same token.",
+    ),
+)
+
+
+@cache
+def all_checks() -> Mapping[str, Check]:
+    """Identifier -> check, in the order in which they are shown."""
+    found = {entry.check.id: entry.check for entry in host_checks()}
+    return found | {check.id: check for check in FLEET_CHECKS}

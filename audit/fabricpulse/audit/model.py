@@ -1,0 +1,142 @@
+"""What an audit finds: outcomes of checks, values that the fleet compares, the report of a host, a run.
+
+All of it is plain data that goes through JSON unchanged; `decode_*` refuses what no audit of ours has written.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+SCHEMA = 1
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+Category = Literal["node", "front-end", "back-end", "fleet"]
+CATEGORIES: tuple[Category, ...] = ("node", "front-end", "back-end", "fleet")
+
+# Bounds of what another host may send: names, lines of text, and how many of each.
+Name = Annotated[str, Meta(max_length=128)]
+Text = Annotated[str, Meta(max_length=2048)]
+
+
+class Status(StrEnum):
+    """Of one check on one subject.
+
+    PASSED and FAILED were seen. UNKNOWN: what the check needs could not be read. NOT_APPLICABLE: the host does not have
+    what the check is about.
+    """
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    NOT_APPLICABLE = "not_applicable"
+
+
+class Outcome(Struct, frozen=True):
+    """What a check says of one subject.
+
+    subject : a device of the host, "" for the host itself. summary : one line for a person. evidence : what was read,
+    by the name of the file or the interface.
+    """
+
+    status: Status
+    summary: Text
+    subject: Name = ""
+    evidence: Annotated[dict[Name, Text], Meta(max_length=64)] = {}
+
+
+class Result(Struct, frozen=True):
+    """An outcome with the check that it is of."""
+
+    check: Name
+    category: Category
+    severity: Severity
+    outcome: Outcome
+
+
+class Value(Struct, frozen=True, order=True):
+    """One value of a host that the fleet compares.
+
+    attribute : of `attributes.ATTRIBUTES`. role : what is compared with what: the same NIC of like hosts, hosts with as
+    many GPUs. subject : "" for the host.
+    """
+
+    attribute: Name
+    role: Name
+    subject: Name
+    value: Text
+
+
+class HostReport(Struct, frozen=True):
+    """All that one host has said. collected_at : host time, Unix seconds. duration_s : that it took."""
+
+    host: Name
+    collected_at: float
+    duration_s: float
+    results: Annotated[tuple[Result, ...], Meta(max_length=20_000)]
+    values: Annotated[tuple[Value, ...], Meta(max_length=20_000)]
+    version: Name = ""
+    schema: Literal[1] = 1
+
+
+class Finding(Struct, frozen=True):
+    """Something that is wrong, or odd. host : "" for the whole fleet."""
+
+    check: Name
+    category: Category
+    severity: Severity
+    host: Name
+    subject: Name
+    summary: Text
+    evidence: dict[Name, Text] = {}
+
+
+class Run(Struct, frozen=True):
+    """One audit of a fleet.
+
+    id : of its beginning, in UTC. asked : the hosts that were to be audited. hosts : reports of those that answered.
+    findings : worst first. cancelled : not all hosts were waited for.
+    """
+
+    id: Name
+    started_at: float
+    duration_s: float
+    asked: tuple[Name, ...]
+    hosts: tuple[HostReport, ...]
+    findings: tuple[Finding, ...]
+    cancelled: bool = False
+    profile: Text = ""
+    notes: tuple[Text, ...] = field(default=())
+    schema: Literal[1] = 1
+
+
+def passed(summary: str, subject: str = "", **evidence: object) -> Outcome:
+    """The check has seen that it is right."""
+    return _outcome(Status.PASSED, summary, subject, evidence)
+
+
+def failed(summary: str, subject: str = "", **evidence: object) -> Outcome:
+    """The check has seen that it is wrong."""
+    return _outcome(Status.FAILED, summary, subject, evidence)
+
+
+def unknown(summary: str, subject: str = "", **evidence: object) -> Outcome:
+    """What the check needs could not be read; nothing is concluded."""
+    return _outcome(Status.UNKNOWN, summary, subject, evidence)
+
+
+def not_applicable(summary: str, subject: str = "") -> Outcome:
+    """The host has nothing that the check is about."""
+    return _outcome(Status.NOT_APPLICABLE, summary, subject, {})
+
+
+def _outcome(status: Status, summary: str, subject: str, evidence: dict[str, object]) -> Outcome:
+    texts = {key: clip(str(value)) for key, value in list(evidence.items())[:64] if value is not None}
+    return Outcome(status, clip(summary), subject[:128], texts)
+
+
+def clip(text: str, most: int = 400) -> str:
+    """`text` as one printable line of at most `most` characters."""
+    line = "".join(c if c.isprintable() else " " for c in text.strip())
+    return line if len(line) <= most else f"{line[: most - 1]}…"

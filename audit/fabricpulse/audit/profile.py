@@ -1,0 +1,50 @@
+"""Profile files: values that hosts must have, whatever the rest of the fleet has.
+
+    roles:
+      nvidia GPU host:
+        kernel: 6.8.0-45-generic
+      "nvidia GPU host: rail0":
+        mtu: ["9000", "9216"]
+
+`fabricpulse audit learn` writes one from a run over a good fleet. The role "*" is for all roles without an entry of
+their own.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from fabricpulse.audit.attributes import BY_NAME
+from fabricpulse.audit.model import Run
+from fabricpulse.audit.odd_one_out import usual_values
+from fabricpulse.core.config import Section, load_config
+
+
+class Profile(Section, frozen=True):
+    """The whole file.
+
+    roles : role -> attribute -> the value that hosts or NICs of the role must have, or a list of those that they may
+    have; values are text. Roles and attributes are those that `audit learn` writes; "*" is any role.
+    """
+
+    roles: dict[str, dict[str, str | list[str]]]
+
+    def validate(self) -> None:
+        for role, wanted in self.roles.items():
+            for attribute in wanted:
+                if attribute not in BY_NAME:
+                    raise ValueError(f"{role!r} has an attribute {attribute!r} that is not compared")
+
+
+def load_profile(path: Path) -> Profile:
+    """Raises ConfigError."""
+    return load_config(path, Profile)
+
+
+def learn(run: Run) -> str:
+    """The profile file of a run: what most have of each attribute in each role."""
+    roles: Mapping[str, Mapping[str, str]] = usual_values(
+        {report.host: report.values for report in run.hosts}
+    )
+    return str(yaml.safe_dump({"roles": dict(roles)}, sort_keys=True, allow_unicode=True, width=110))
