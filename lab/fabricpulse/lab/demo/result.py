@@ -61,14 +61,14 @@ class Result:
             if promise.value is None:
                 lines.append(f"not measured: {promise.text}")
             elif promise.judgement is Judgement.BROKEN:
-                late = f"; host late {promise.late:.3g} {promise.unit}" if promise.late else ""
+                late = f"; host late {_late(promise)}" if promise.late else ""
                 lines.append(f"broken: {_beyond(promise)}{late}")
         return lines
 
     def not_judged(self) -> list[str]:
         """One line for each promise that this machine was too late to judge."""
         return [
-            f"not judged: {_beyond(promise)}, and host late {promise.late:.3g} {promise.unit}"
+            f"not judged: {_beyond(promise)}, and host late {_late(promise)}"
             for promise in self.promises
             if promise.judgement is Judgement.NOT_JUDGED
         ]
@@ -87,7 +87,7 @@ class Result:
             promise = limits.get(name)
             must = f"≤ {promise.limit:g} {promise.unit}".strip() if promise else ""
             style = "" if promise is None else _STYLES[promise.judgement]
-            late = f"{promise.late:.2g} {promise.unit}" if promise and promise.unit else ""
+            late = _late(promise) if promise and promise.unit else ""
             table.add_row(text, Text(shown, style=style), must, late)
         lines: list[RenderableType] = [table]
         lines += [Text(line, style="bold red") for line in self.failures()]
@@ -125,6 +125,12 @@ class Result:
 
 def _beyond(promise: Promise) -> str:
     return f"{promise.text} is {promise.value:.4g} {promise.unit}, more than {promise.limit:g} {promise.unit}"
+
+
+def _late(promise: Promise) -> str:
+    """Two digits, never an exponent."""
+    digits = 0 if promise.late >= 10 else 1 if promise.late >= 1 else 2
+    return f"{promise.late:.{digits}f} {promise.unit}"
 
 
 def _unit(value: float | None, factor: float, unit: str, digits: int) -> str:
