@@ -17,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/frame_check.h"
 #include "core/recv_connection.h"
 #include "core/send_connection.h"
 #include "fuzz_standalone.h"
@@ -101,7 +102,7 @@ class Peer {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) != 0) abort();
     if (fds_[lane] >= 0) close(fds_[lane]);
     fds_[lane] = pair[1];
-    return make_tcp_lane(pair[0]);
+    return make_tcp_lane(pair[0], true);
   }
   void write(uint32_t lane, const void* data, size_t size) {
     (void)!send(fds_[lane], data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -112,7 +113,8 @@ class Peer {
       while (recv(fd, sink, sizeof(sink), MSG_DONTWAIT) > 0) {
       }
   }
-  void frame(uint32_t lane, const FrameHeader& header, const HeldState* body) {
+  void frame(uint32_t lane, FrameHeader header, const HeldState* body) {
+    seal_frame(&header, body);
     write(lane, &header, sizeof(header));
     if (body != nullptr) write(lane, body, sizeof(*body));
   }

@@ -31,6 +31,7 @@ from fabricpulse.qp.metrics import DELAY_BUCKETS_S
 WAITS = ("nothing", "peer_receive", "delivery", "peer_send", "arrival", "lane")
 COUNTERS = (
     "sent_bytes", "received_bytes", "ecn_marked", "retransmits", "resent_chunks", "failovers", "stalls", "repaths",
+    "corrupt_frames",
 )  # fmt: skip
 COLLECTIVE_COUNTERS = ("operations", "bytes", "busy_ns")
 

@@ -18,6 +18,7 @@ _DEVICE_COUNTERS = (
     (metrics.LANE_FAILOVERS, "failovers"),
     (metrics.LANE_STALLS, "stalls"),
     (metrics.LANE_REPATHS, "repaths"),
+    (metrics.LANE_CORRUPT_FRAMES, "corrupt_frames"),
 )
 _COLLECTIVE_COUNTERS = (
     (metrics.COLLECTIVE_OPERATIONS, "operations", 1.0),

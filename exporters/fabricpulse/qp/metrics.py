@@ -83,6 +83,12 @@ LANE_REPATHS = MetricSpec(
     "Times that a lane over this NIC was put on another path (new source port or flow label).",
     ("workload", "device"),
 )
+LANE_CORRUPT_FRAMES = MetricSpec(
+    "fabricpulse_lane_corrupt_frames_total",
+    "counter",
+    "Frames that arrived over this NIC with a wrong checksum; they were thrown away and sent again.",
+    ("workload", "device"),
+)
 NIC_AVOIDED = MetricSpec(
     "fabricpulse_lane_nic_avoided",
     "gauge",
@@ -158,6 +164,7 @@ METRICS = (
     LANE_FAILOVERS,
     LANE_STALLS,
     LANE_REPATHS,
+    LANE_CORRUPT_FRAMES,
     NIC_AVOIDED,
     PROCESSES,
     TELEMETRY_ERRORS,

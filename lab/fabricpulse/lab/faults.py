@@ -26,6 +26,11 @@ NicWay = Literal["rx", "tx", "both"]
 _BUCKET_S = 0.001
 
 
+# Bytes from the start of a TCP header that has time stamps: of a frame's header, if one begins a packet, and of what
+# follows.
+_CORRUPT_AT = (34, 40, 60, 200, 1000)
+
+
 class Fault:
     """Something broken on purpose. `undo()` mends it; twice does no harm."""
 
@@ -206,6 +211,21 @@ class Port:
     def black_hole(self, way: Way = "both", match: str = "") -> Fault:
         """Drops everything this way while both ends keep their carrier: a grey failure."""
         return self.loss(100, way, match)
+
+    def corrupt(self, percent: float, way: Way = "both", match: str = "") -> Fault:
+        """Overwrites one byte behind the TCP header of packets with this probability, at one of a few places.
+
+        No checksum notices: the hosts of a lab leave theirs to hardware that is not there, as a switch does that
+        damages a frame and computes its checksum anew.
+        """
+        if not 0 < percent <= 100:
+            raise UserError(f"damage to {percent} % is not possible: choose more than 0, at most 100")
+        chance = f"numgen random mod 1000000 < {round(percent * 10_000 / len(_CORRUPT_AT))}"
+        rules = [
+            f"{match} meta l4proto tcp {chance} @th,{at * 8},8 set {0x5A + at % 7:#x} counter"
+            for at in _CORRUPT_AT
+        ]
+        return self._filter(f"corrupt {percent:g}% {way} {self}", way, rules)
 
     def ecn_mark(self, percent: float = 100, way: Way = "out", match: str = "") -> Fault:
         """Marks ECN-capable packets CE with this probability, as a congested switch does."""

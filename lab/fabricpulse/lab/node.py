@@ -101,6 +101,10 @@ class Nic:
         """Loses everything this way, both ends keep their carrier."""
         return self.switch_port.black_hole(_AT_SWITCH[way], match)
 
+    def corrupt(self, percent: float, way: NicWay = "both", match: str = "") -> Fault:
+        """Damages TCP packets on the cable so that no checksum notices; see Port.corrupt."""
+        return self.switch_port.corrupt(percent, _AT_SWITCH[way], match)
+
     def ecn_mark(self, percent: float = 100, way: NicWay = "rx", match: str = "") -> Fault:
         """Marks ECN-capable packets CE."""
         return self.switch_port.ecn_mark(percent, _AT_SWITCH[way], match)

@@ -98,14 +98,15 @@ LANE = _layout(
     ("sent_chunks", "u8"), ("received_chunks", "u8"), ("acknowledged_bytes", "u8"), ("in_flight_bytes", "u8"),
     ("resent_chunks", "u8"), ("failovers", "u8"), ("stalls", "u8"), ("repaths", "u8"), ("retransmits", "u8"),
     ("ecn_marked", "u8"), ("delivery_rate", "u8"), ("rtt_ns", "u8"), ("last_progress_mono_ns", "u8"),
-    ("state_since_mono_ns", "u8"), ("stall_ns_max", "u8"), ("delay", DELAY_HISTOGRAM), ("reserved", "u8", (4,)),
+    ("state_since_mono_ns", "u8"), ("stall_ns_max", "u8"), ("delay", DELAY_HISTOGRAM),
+    ("corrupt_frames", "u8"), ("reserved", "u8", (3,)),
 )  # fmt: skip
 PAIR = _layout(
     ("sequence", "u4"), ("state", "u4"), ("device", "u4"), ("transport", "u4"), ("peer", "S96"),
     ("peer_device", "S32"), ("sent_bytes", "u8"), ("received_bytes", "u8"), ("sent_chunks", "u8"),
     ("received_chunks", "u8"), ("resent_chunks", "u8"), ("failovers", "u8"), ("stalls", "u8"), ("repaths", "u8"),
     ("retransmits", "u8"), ("ecn_marked", "u8"), ("delay", DELAY_HISTOGRAM), ("delay_source", "u4"),
-    ("reserved0", "u4"),
+    ("reserved0", "u4"), ("corrupt_frames", "u8"),
 )  # fmt: skip
 COLLECTIVE = _layout(
     ("sequence", "u4"), ("state", "u4"), ("communicator", "u8"), ("rank", "u4"), ("ranks", "u4"),

@@ -80,6 +80,7 @@ enum fp_lane_reason {  // why a lane left service last
   FP_REASON_COMMAND = 5,       // control socket
   FP_REASON_PROTOCOL = 6,      // bytes that are no frame
   FP_REASON_REPATH = 7,        // replaced by the same pair on another path
+  FP_REASON_CORRUPT = 8,       // a checksum was wrong
 };
 
 enum fp_delay_source {
@@ -215,7 +216,8 @@ struct fp_plugin_lane {
   uint64_t state_since_mono_ns;
   uint64_t stall_ns_max;            // longest time without acknowledgement while bytes were under way
   struct fp_delay_histogram delay;  // one per chunk; source in delay_source
-  uint64_t reserved[4];
+  uint64_t corrupt_frames;          // arrived with a wrong checksum, and were sent again
+  uint64_t reserved[3];
 };
 
 struct fp_plugin_pair {  // totals of closed lanes
@@ -238,6 +240,7 @@ struct fp_plugin_pair {  // totals of closed lanes
   struct fp_delay_histogram delay;
   uint32_t delay_source;  // of the last lane that closed
   uint32_t reserved0;
+  uint64_t corrupt_frames;
 };
 
 struct fp_plugin_collective {
@@ -304,7 +307,7 @@ static_assert(sizeof(fp_plugin_connection) == 256,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 static_assert(sizeof(fp_plugin_lane) == 568,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
-static_assert(sizeof(fp_plugin_pair) == 440,
+static_assert(sizeof(fp_plugin_pair) == 448,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 static_assert(sizeof(fp_plugin_collective) == 168,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");

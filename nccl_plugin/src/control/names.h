@@ -17,9 +17,9 @@ inline const char* state_name(uint32_t state) {
   return state < 8 ? kNames[state] : "free";
 }
 inline const char* reason_name(uint32_t reason) {
-  static constexpr const char* kNames[] = {"none", "stall",   "link_down", "socket_error",
-                                           "peer", "command", "protocol",  "repath"};
-  return reason < 8 ? kNames[reason] : "none";
+  static constexpr const char* kNames[] = {"none",    "stall",    "link_down", "socket_error", "peer",
+                                           "command", "protocol", "repath",    "corrupt"};
+  return reason < 9 ? kNames[reason] : "none";
 }
 inline const char* wait_name(uint32_t wait) {
   static constexpr const char* kNames[] = {"nothing",   "peer_receive", "delivery",

@@ -48,6 +48,7 @@ void render_lane(const PluginEngine& engine, const Connection& connection, uint3
   out->field("received_bytes", r.received_bytes).field("delivery_rate", r.delivery_rate);
   out->field("rtt_us", r.rtt_ns / 1000).field("failovers", r.failovers).field("stalls", r.stalls);
   out->field("repaths", r.repaths)
+      .field("corrupt_frames", r.corrupt_frames)
       .field("wanted", wanted_name(engine, connection, index, r.device))
       .close('}');
 }

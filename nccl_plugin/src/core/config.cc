@@ -69,6 +69,9 @@ Config Config::from_environment(std::string* complaint) {
   value = 1;
   number("FABRICPULSE_REPATH", 0, 1, 1, &value, complaint);
   config.repath = value != 0;
+  value = UINT64_MAX;
+  number("FABRICPULSE_PAYLOAD_CRC", 0, 1, 1, &value, complaint);
+  if (value != UINT64_MAX) config.payload_crc = static_cast<int>(value);
   value = config.paths;
   number("FABRICPULSE_PATHS", 1, 16, 1, &value, complaint);
   config.paths = static_cast<uint32_t>(value);

@@ -18,6 +18,7 @@ struct Config {
   uint32_t max_lanes = 8;            // FABRICPULSE_MAX_LANES: of one connection
   bool balance = true;               // FABRICPULSE_BALANCE: spread a backlog over all lanes
   bool repath = true;                // FABRICPULSE_REPATH: new paths for lanes that stay bad
+  int payload_crc = -1;              // FABRICPULSE_PAYLOAD_CRC: 0, 1; -1: where it costs little
   uint32_t paths = 2;     // FABRICPULSE_PATHS: least lanes over a NIC, by other source ports if need be
   uint32_t detail = 0;    // FABRICPULSE_DETAIL: 0 to 2, see `detail` of the control protocol
   bool telemetry = true;  // FABRICPULSE_TELEMETRY

@@ -22,6 +22,11 @@ void copy_text(char (&to)[N], const char* from) {
   memset(to + size, 0, N - size);
 }
 
+fp_lane_reason reason_of(LaneStatus status) {
+  if (status == LaneStatus::kProtocol) return FP_REASON_PROTOCOL;
+  return status == LaneStatus::kCorrupt ? FP_REASON_CORRUPT : FP_REASON_SOCKET_ERROR;
+}
+
 }  // namespace
 
 Connection::Connection(Runtime* runtime, Direction direction, uint64_t id, uint32_t device,
@@ -307,8 +312,11 @@ void Connection::drive(uint64_t now) {
       progress = true;
     } else if (lane.up) {
       if (status == LaneStatus::kEnded && !bye_received_) liveness.lane_ended();
-      fail_lane(lane.index, status == LaneStatus::kProtocol ? FP_REASON_PROTOCOL : FP_REASON_SOCKET_ERROR,
-                now);
+      if (status == LaneStatus::kCorrupt) {
+        RecordChange<fp_plugin_lane> change(lane.record);
+        ++lane.record->corrupt_frames;
+      }
+      fail_lane(lane.index, reason_of(status), now);
     }
     if (lane.up && lane.pong_due) {
       FrameHeader pong;

@@ -33,6 +33,7 @@ enum class LaneStatus : uint8_t {
   kFailed,    // error; no further call but close(false)
   kEnded,     // the peer's end was closed in order; no further call but close(false)
   kProtocol,  // the peer sent what is no frame
+  kCorrupt,   // a checksum was wrong: what arrived is not what was sent
 };
 
 // What the transport itself knows about its path.

@@ -335,6 +335,7 @@ void Telemetry::drop_lane(fp_plugin_lane* record, uint32_t index) {
     pair->repaths += record->repaths;
     pair->retransmits += record->retransmits;
     pair->ecn_marked += record->ecn_marked;
+    pair->corrupt_frames += record->corrupt_frames;
     pair->delay.count += record->delay.count;
     pair->delay.sum_ns += record->delay.sum_ns;
     for (uint32_t b = 0; b < FP_PLUGIN_DELAY_BUCKETS; ++b) pair->delay.buckets[b] += record->delay.buckets[b];

@@ -14,7 +14,8 @@ namespace fabricpulse {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are written as they lie in memory");
 
 constexpr uint16_t kFrameMagic = 0xfa85;
-constexpr uint32_t kWireVersion = 1;
+// Bytes 0 to 11 of Hello and HelloReply (magic, version) stay as they are in every version.
+constexpr uint32_t kWireVersion = 2;
 // Smaller in the exhaustive exploration of the fencing, so that a state is small.
 #ifndef FABRICPULSE_CHUNK_WINDOW
 #define FABRICPULSE_CHUNK_WINDOW 256
@@ -42,6 +43,7 @@ enum class FrameType : uint8_t {
 
 enum FrameFlags : uint8_t {
   kFlagFleetStamp = 1,  // stamp is fleet time; otherwise it means something only to its sender
+  kFlagPayloadCrc = 2,  // kChunk: payload_crc holds
 };
 
 struct FrameHeader {
@@ -55,8 +57,10 @@ struct FrameHeader {
   uint32_t offset = 0;         // kChunk: place in the message; kFence(d): lane
   uint32_t tag = 0;            // kChunk: tag given to isend
   int64_t stamp = 0;           // when the frame was given to the transport, ns
+  uint32_t payload_crc = 0;    // CRC-32C of the payload
+  uint32_t crc = 0;            // CRC-32C of the header up to here and, but for kChunk, of what follows it
 };
-static_assert(sizeof(FrameHeader) == 40, "wire format");
+static_assert(sizeof(FrameHeader) == 48, "wire format");
 
 // What a receiver holds and allows. Everything in it only grows (but `disabled`, which is a wish).
 struct HeldState {
@@ -108,6 +112,7 @@ enum HelloFlags : uint8_t {
   kHelloRepath = 2,  // the older incarnation of the lane works; this one is to take its place on another path
 };
 
+constexpr uint32_t kMaxPadding = 128 * 1024;
 constexpr uint64_t kHelloMagic = UINT64_C(0x314f4c4c48505046);  // "FPPHLLO1"
 
 struct WireNic {
@@ -138,6 +143,8 @@ struct Hello {
   uint32_t device = 0;  // index in nics: local NIC of this lane
   uint32_t nic_count = 0;
   WireNic nics[kMaxNics];
+  uint32_t padding = 0;  // bytes that follow: full packets, so that a path that loses those is not taken
+  uint32_t crc = 0;      // CRC-32C of all before
 };
 
 struct HelloReply {
@@ -150,7 +157,7 @@ struct HelloReply {
   HeldState held;
   ProcessIdentity process;
   uint32_t nic_count = 0;
-  uint32_t reserved1 = 0;
+  uint32_t crc = 0;  // CRC-32C of all but itself
   WireNic nics[kMaxNics];
 };
 
@@ -166,6 +173,7 @@ inline bool hello_plausible(Hello* hello) {
   if (hello->lane >= kMaxLanes || hello->lanes > kMaxLanes ||
       hello->lane >= (hello->lanes ? hello->lanes : 1))
     return false;
+  if (hello->padding > kMaxPadding) return false;
   if (hello->nic_count == 0 || hello->device >= hello->nic_count || hello->primary_device >= hello->nic_count)
     return false;
   terminate(hello->process.host);

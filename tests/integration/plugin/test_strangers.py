@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from tests.fixtures.crc32c import crc32c
 from tests.integration.plugin.ring import Ring
 
 from fabricpulse.lab import Lab
@@ -16,9 +17,10 @@ pytestmark = pytest.mark.root
 
 # struct Hello and HelloReply of nccl_plugin/src/core/wire.h.
 PROCESS, NICS = "16sII96s", "768s"
-HELLO = struct.Struct("<QIBBH16sQIIII" + PROCESS + "II" + NICS)
+HELLO = struct.Struct("<QIBBH16sQIIII" + PROCESS + "II" + NICS + "II")
 REPLY = struct.Struct("<QIB3xII56s" + PROCESS + "II" + NICS)
-MAGIC, VERSION = 0x314F4C4C48505046, 1
+MAGIC, VERSION = 0x314F4C4C48505046, 2
+FIRST_HELLO_BYTES = 976  # of version 1, which had no checksum
 LANE, PROBE = 1, 2
 UNKNOWN, OTHER_VERSION = 1, 4
 
@@ -54,8 +56,11 @@ def say(ring: Ring, kind: int, version: int = VERSION) -> Answer:
     """A hello with a token that nobody has given us."""
     hello = HELLO.pack(
         *(MAGIC, version, kind, 0, 1, secrets.token_bytes(16), 1, 0, 1, 1, 0),
-        *(secrets.token_bytes(16), 1, 1, b"stranger", 0, 1, b"nic"),
+        *(secrets.token_bytes(16), 1, 1, b"stranger", 0, 1, b"nic", 0, 0),
     )
+    hello = hello[:-4] + struct.pack("<I", crc32c(hello[:-4]))
+    if version == 1:
+        hello = hello[:FIRST_HELLO_BYTES]
     with knock(ring) as stranger:
         stranger.sendall(hello)
         received = b""
@@ -71,9 +76,10 @@ def test_a_stranger_learns_nothing(ring: Ring, kind: int) -> None:
     assert say(ring, kind) == Answer(UNKNOWN, bytes(16), b"", b"")
 
 
-def test_another_version_is_told_so(ring: Ring) -> None:
-    """With the host's name, for the error at the other end; not with the token."""
-    assert say(ring, LANE, VERSION + 1) == Answer(OTHER_VERSION, bytes(16), b"h0", b"")
+@pytest.mark.parametrize("version", [1, VERSION + 1])
+def test_another_version_is_told_so(ring: Ring, version: int) -> None:
+    """However long its hello is, with the host's name, for the error at the other end; not with the token."""
+    assert say(ring, LANE, version) == Answer(OTHER_VERSION, bytes(16), b"h0", b"")
 
 
 def test_garbage_disturbs_nobody(ring: Ring) -> None:

@@ -13,6 +13,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "core/crc32c.h"
+#include "core/frame_check.h"
 #include "core/owned_fds.h"
 
 namespace fabricpulse {
@@ -53,7 +55,7 @@ void received_after() {}
 
 class TcpLane final : public LaneTransport {
  public:
-  explicit TcpLane(int fd) : fd_(own_fd(fd)) {
+  TcpLane(int fd, bool payload_crc) : fd_(own_fd(fd)), payload_crc_(payload_crc) {
     sockaddr_storage local{}, remote{};
     socklen_t size = sizeof(local);
     uint16_t local_port = 0, remote_port = 0;
@@ -69,6 +71,7 @@ class TcpLane final : public LaneTransport {
     Outgoing& out = queue_[tail_ % kQueue];
     out.header = header;
     out.payload = static_cast<const uint8_t*>(payload);
+    out.sealed = false;
     ++tail_;
     return true;
   }
@@ -83,7 +86,9 @@ class TcpLane final : public LaneTransport {
       state_sent_ = 0;
       if (state_size_ + size > kStateBuffer) return false;
     }
-    memcpy(state_ + state_size_, &header, sizeof(header));
+    FrameHeader sealed = header;
+    seal_frame(&sealed, body);
+    memcpy(state_ + state_size_, &sealed, sizeof(sealed));
     if (body) memcpy(state_ + state_size_ + sizeof(header), body, sizeof(*body));
     state_size_ += size;
     return true;
@@ -161,11 +166,13 @@ class TcpLane final : public LaneTransport {
       total += size;
       size_t in_place = std::min(size, direct);
       if (in_place > 0) {
-        target_ += in_place;
-        body_left_ -= in_place;
-        if (body_left_ == 0) end_body(lane, sink);
+        taken_in(target_, in_place);
+        if (body_left_ == 0 && !end_body(lane, sink)) return LaneStatus::kCorrupt;
       }
-      if (size > in_place && !parse(lane, sink, staging, size - in_place)) return LaneStatus::kProtocol;
+      if (size > in_place) {
+        LaneStatus parsed = parse(lane, sink, staging, size - in_place);
+        if (parsed != LaneStatus::kProgress) return parsed;
+      }
       if (size < direct + stage) return status;  // the socket is empty: do not ask again
     }
     return status;
@@ -204,6 +211,7 @@ class TcpLane final : public LaneTransport {
   struct Outgoing {
     FrameHeader header;
     const uint8_t* payload = nullptr;
+    bool sealed = false;
   };
 
   static uint16_t port_of(const sockaddr_storage& address) {
@@ -236,9 +244,21 @@ class TcpLane final : public LaneTransport {
     return front_sent_ == 0 ? state_size_ - state_sent_ : 0;
   }
 
+  // The checksum is computed just before the socket copies the payload: it is read from memory once.
+  void seal(Outgoing* out) const {
+    if (out->sealed) return;
+    out->sealed = true;
+    if (payload_crc_) {
+      out->header.flags |= kFlagPayloadCrc;
+      out->header.payload_crc = crc32c(0, out->payload, out->header.length);
+    }
+    seal_frame(&out->header, nullptr);
+  }
+
   template <typename Add>
-  static void add_chunk(const Outgoing& out, size_t skip, Add&& add) {
+  void add_chunk(Outgoing& out, size_t skip, Add&& add) const {
     constexpr size_t kHeader = sizeof(FrameHeader);
+    seal(&out);
     if (skip < kHeader) {
       add(reinterpret_cast<const uint8_t*>(&out.header) + skip, kHeader - skip);
       add(out.payload, out.header.length);
@@ -270,27 +290,39 @@ class TcpLane final : public LaneTransport {
     return sent - taken;
   }
 
-  void end_body(uint32_t lane, LaneSink* sink) {
+  // `size` bytes of the payload lie at `at`, in their place.
+  void taken_in(const uint8_t* at, size_t size) {
+    if (header_.flags & kFlagPayloadCrc) body_crc_ = crc32c(body_crc_, at, size);
+    target_ += size;
+    body_left_ -= static_cast<uint32_t>(size);
+  }
+
+  // False: the payload is not what was sent.
+  bool end_body(uint32_t lane, LaneSink* sink) {
     bool taken = target_ != nullptr;
     target_ = nullptr;
     in_body_ = false;
-    if (taken) sink->chunk_ends(lane, header_);
+    if (!taken) return true;
+    if ((header_.flags & kFlagPayloadCrc) && body_crc_ != header_.payload_crc) return false;
+    sink->chunk_ends(lane, header_);
+    return true;
   }
 
-  // Takes `size` bytes; keeps a torn frame head for the next time. False: not our protocol.
-  bool parse(uint32_t lane, LaneSink* sink, const uint8_t* data, size_t size) {
+  // Takes `size` bytes; keeps a torn frame head for the next time. kProgress, or why the lane has to fail.
+  LaneStatus parse(uint32_t lane, LaneSink* sink, const uint8_t* data, size_t size) {
     while (size > 0) {
       if (in_body_) {
         size_t taken = std::min<size_t>(size, body_left_);
         if (target_ != nullptr) {
           memcpy(target_, data, taken);
-          target_ += taken;
+          taken_in(target_, taken);
+        } else {
+          body_left_ -= static_cast<uint32_t>(taken);
         }
-        body_left_ -= static_cast<uint32_t>(taken);
         data += taken;
         size -= taken;
-        if (body_left_ == 0) end_body(lane, sink);
-        if (closed()) return true;
+        if (body_left_ == 0 && !end_body(lane, sink)) return LaneStatus::kCorrupt;
+        if (closed()) return LaneStatus::kProgress;
         continue;
       }
       // Header, and for state frames the body too, are gathered before anything is looked at.
@@ -304,11 +336,12 @@ class TcpLane final : public LaneTransport {
       if (torn_ < need) continue;
       if (torn_ == sizeof(FrameHeader)) {
         memcpy(&header_, frame_, sizeof(header_));
-        if (!frame_plausible(header_)) return false;
+        if (!frame_plausible(header_))
+          return frame_intact(header_, nullptr) ? LaneStatus::kProtocol : LaneStatus::kCorrupt;
         if (header_.type == FrameType::kChunk) {
           torn_ = 0;
-          if (!begin_body(lane, sink)) return false;
-          if (closed()) return true;
+          LaneStatus begun = begin_body(lane, sink);
+          if (begun != LaneStatus::kProgress || closed()) return begun;
           continue;
         }
         if (header_.length > 0) continue;
@@ -317,26 +350,30 @@ class TcpLane final : public LaneTransport {
       if (header_.length > 0) memcpy(&body, frame_ + sizeof(FrameHeader), sizeof(body));
       torn_ = 0;
       large_ = false;
-      if (!sink->state_frame(lane, header_, body)) return false;
-      if (closed()) return true;
+      if (!frame_intact(header_, header_.length > 0 ? &body : nullptr)) return LaneStatus::kCorrupt;
+      if (!sink->state_frame(lane, header_, body)) return LaneStatus::kProtocol;
+      if (closed()) return LaneStatus::kProgress;
     }
-    return true;
+    return LaneStatus::kProgress;
   }
 
-  bool begin_body(uint32_t lane, LaneSink* sink) {
+  LaneStatus begin_body(uint32_t lane, LaneSink* sink) {
     bool fatal = false;
+    if (!frame_intact(header_, nullptr)) return LaneStatus::kCorrupt;
     large_ = header_.length >= kLargeChunk;
     uint8_t* target = sink->chunk_begins(lane, header_, &fatal);
-    if (fatal) return false;
-    if (closed()) return true;
+    if (fatal) return LaneStatus::kProtocol;
+    if (closed()) return LaneStatus::kProgress;
     in_body_ = true;
     body_left_ = header_.length;
+    body_crc_ = 0;
     target_ = target;
-    if (body_left_ == 0) end_body(lane, sink);
-    return true;
+    if (body_left_ == 0 && !end_body(lane, sink)) return LaneStatus::kCorrupt;
+    return LaneStatus::kProgress;
   }
 
   int fd_;
+  const bool payload_crc_;
   uint64_t ports_ = 0;
 
   Outgoing queue_[kQueue];
@@ -351,11 +388,13 @@ class TcpLane final : public LaneTransport {
   size_t torn_ = 0;  // bytes of frame_ that are there
   bool in_body_ = false, large_ = false;
   uint8_t* target_ = nullptr;  // nullptr within a body: throw away
-  uint32_t body_left_ = 0;
+  uint32_t body_left_ = 0, body_crc_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<LaneTransport> make_tcp_lane(int fd) { return std::make_unique<TcpLane>(fd); }
+std::unique_ptr<LaneTransport> make_tcp_lane(int fd, bool payload_crc) {
+  return std::make_unique<TcpLane>(fd, payload_crc);
+}
 
 }  // namespace fabricpulse

@@ -12,10 +12,7 @@ namespace fabricpulse {
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(const Config& config, Poller* poller, TransportEvents* events)
-      : config_(config), poller_(poller), events_(events) {
-    for (auto& listener : listeners_) listener = -1;
-  }
+  TcpTransport(const Config& config, Poller* poller, TransportEvents* events);
   ~TcpTransport() override;
   TcpTransport(const TcpTransport&) = delete;
   TcpTransport& operator=(const TcpTransport&) = delete;
@@ -40,8 +37,10 @@ class TcpTransport final : public Transport {
   struct Dial {
     int fd = -1;
     uint64_t deadline_ns = 0, reply_deadline_ns = 0;
-    bool connected = false;
+    bool connected = false, said = false;
+    bool payload_crc = false;
     Hello hello;
+    size_t sent = 0;  // of the hello and its padding
     HelloReply reply;
     size_t received = 0;
   };
@@ -50,13 +49,15 @@ class TcpTransport final : public Transport {
     uint32_t nic = 0;
     uint64_t deadline_ns = 0;
     Hello hello;
-    size_t received = 0;
+    size_t received = 0;  // with the padding
   };
   class Answer;
 
   void accept_peers(uint32_t nic, uint64_t now);
   void serve_incoming(uint64_t id, uint64_t now);
   void serve_dial(uint64_t id, uint64_t now);
+  bool say_hello(Dial* dial) const;
+  bool payload_crc(const NicInfo& nic) const;
   void end_dial(uint64_t id, int error, uint64_t now);
 
   const Config& config_;
@@ -67,6 +68,7 @@ class TcpTransport final : public Transport {
   std::map<uint64_t, std::unique_ptr<Dial>> dials_;
   std::map<uint64_t, std::unique_ptr<Incoming>> incoming_;
   uint64_t next_incoming_ = 1;
+  double crc_bytes_per_second_ = 0;
   uint32_t paused_ = 0;  // listeners, by NIC
   uint64_t paused_until_ns_ = 0;
 };
