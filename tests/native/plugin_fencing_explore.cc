@@ -64,9 +64,10 @@ using Words = std::vector<uint64_t>;
 
 void put(Words* out, uint64_t value) { out->push_back(value); }
 
-void put_held(Words* out, const HeldState& held) {
+void put_held(Words* out, const HeldState& held, const std::array<uint32_t, 2>& order) {
   put(out, held.base);
   put(out, held.bitmap[0]);
+  for (uint32_t i = 0; i < std::min<uint32_t>(lanes, 2); ++i) put(out, held.closed[order[i]]);
 }
 
 // The state as words, with the lanes in the given order.
@@ -90,7 +91,7 @@ void digest_in_order(const Model& m, const std::array<uint32_t, 2>& order, Words
                  uint64_t{m.receiver.closed_epoch(l)} << 24);
     const Dial& d = m.dials[l];
     put(out, uint64_t{d.hello_under_way} | uint64_t{d.reply_under_way} << 1 | uint64_t{d.epoch} << 8);
-    if (d.reply_under_way) put_held(out, d.held);
+    if (d.reply_under_way) put_held(out, d.held, order);
     for (const Incarnation& incarnation : m.incarnations[l]) {
       put(out, incarnation.epoch | uint64_t{incarnation.sender_open} << 32 |
                    uint64_t{incarnation.receiver_open} << 33 | uint64_t{incarnation.cut_forward} << 34 |
@@ -100,7 +101,7 @@ void digest_in_order(const Model& m, const std::array<uint32_t, 2>& order, Words
         for (const Word& w : *queue) {
           uint64_t about = w.kind == Word::kFence || w.kind == Word::kFenced ? place(w.lane) : 0;
           put(out, uint64_t{w.kind} | about << 8 | uint64_t{w.epoch} << 16 | w.chunk << 40);
-          if (w.kind == Word::kState || w.kind == Word::kFenced) put_held(out, w.held);
+          if (w.kind == Word::kState || w.kind == Word::kFenced) put_held(out, w.held, order);
         }
     }
     put(out, UINT64_MAX);  // no incarnation begins so
@@ -154,7 +155,7 @@ auto on_move() {
 
 HeldState held_now(const Model& m) {
   HeldState held;
-  m.receiver.held().write(&held);
+  m.receiver.write(&held);
   return held;
 }
 
@@ -314,14 +315,12 @@ void successors(const Model& from, std::vector<Step>* out) {
         step(label("word arrives", word.kind, l), [&](Model* m) {
           Incarnation* now = current(m, l, epoch);
           now->back.erase(now->back.begin());
-          if (word.kind == Word::kState) {
-            if (!m->sender.apply(word.held, on_held(m)))
-              m->violation = "the sender refuses the receiver's word";
-          } else {
-            const auto& view = m->sender.lane(word.lane);
-            if (view.phase == SenderFencing::Phase::kUp && word.epoch >= view.epoch)
-              sender_fail(m, word.lane);
-            m->sender.fenced(word.lane, word.epoch, word.held, on_held(m), on_move());
+          if (!m->sender.apply(word.held, on_held(m)))
+            m->violation = "the sender refuses the receiver's word";
+          for (uint32_t other = 0; other < lanes; ++other) {
+            if (!m->sender.closed_there(other, word.held)) continue;
+            sender_fail(m, other);
+            m->sender.fenced(other, word.held.closed[other], word.held, on_held(m), on_move());
           }
         });
       }

@@ -81,6 +81,7 @@ enum fp_lane_reason {  // why a lane left service last
   FP_REASON_PROTOCOL = 6,      // bytes that are no frame
   FP_REASON_REPATH = 7,        // replaced by the same pair on another path
   FP_REASON_CORRUPT = 8,       // a checksum was wrong
+  FP_REASON_DEADLINE = 9,      // a chunk was not delivered in time while other lanes were well
 };
 
 enum fp_delay_source {
@@ -206,7 +207,7 @@ struct fp_plugin_lane {
   uint64_t in_flight_bytes;     // sender: sent and not acknowledged
   uint64_t resent_chunks;       // sender: moved to this lane from a failed one
   uint64_t failovers;           // times this lane failed
-  uint64_t stalls;              // of those by the stall timer
+  uint64_t stalls;              // of those by the stall timer or the deadline of a chunk
   uint64_t repaths;             // new source ports or flow labels
   uint64_t retransmits;         // transport: segments sent again (TCP_INFO), over all incarnations
   uint64_t ecn_marked;     // transport: delivered with CE mark (TCP_INFO delivered_ce), over all incarnations

@@ -18,8 +18,8 @@ inline const char* state_name(uint32_t state) {
 }
 inline const char* reason_name(uint32_t reason) {
   static constexpr const char* kNames[] = {"none",    "stall",    "link_down", "socket_error", "peer",
-                                           "command", "protocol", "repath",    "corrupt"};
-  return reason < 9 ? kNames[reason] : "none";
+                                           "command", "protocol", "repath",    "corrupt",      "deadline"};
+  return reason < 10 ? kNames[reason] : "none";
 }
 inline const char* wait_name(uint32_t wait) {
   static constexpr const char* kNames[] = {"nothing",   "peer_receive", "delivery",

@@ -22,7 +22,7 @@ struct Config {
   uint32_t paths = 2;     // FABRICPULSE_PATHS: least lanes over a NIC, by other source ports if need be
   uint32_t detail = 0;    // FABRICPULSE_DETAIL: 0 to 2, see `detail` of the control protocol
   bool telemetry = true;  // FABRICPULSE_TELEMETRY
-  uint64_t stall_ns = 80'000'000;  // FABRICPULSE_STALL_MS: least stall timer
+  uint64_t stall_ns = 25'000'000;  // FABRICPULSE_STALL_MS: least stall timer, see core/stall_timer.h
   uint64_t peer_timeout_ns =
       300'000'000'000;  // FABRICPULSE_PEER_TIMEOUT_S: no lane at all for so long = peer lost
 

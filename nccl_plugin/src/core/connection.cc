@@ -11,9 +11,7 @@ constexpr uint64_t kColdPollNs = 200'000;       // lanes that carry nothing are 
 constexpr uint64_t kPingNs = 1'000'000'000;     // per lane
 constexpr uint64_t kPublishNs = 100'000'000;    // telemetry that costs a system call
 constexpr uint64_t kDriveIfIdleNs = 8'000'000;  // NCCL has not called for so long: the service thread drives
-constexpr uint64_t kMaxStallCredit = 25'000'000;  // of one tick: our own lateness is not the lane's fault
-constexpr uint64_t kMaxStallNs = 1'000'000'000;   // the round trip lengthens the stall timer to this at most
-constexpr uint32_t kProbesDead = 3;               // unanswered probes of a closed window
+constexpr uint64_t kAskNs = 8'000'000;          // while a lane is silent its siblings are asked this often
 
 template <size_t N>
 void copy_text(char (&to)[N], const char* from) {
@@ -151,8 +149,9 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   if (lane->remote_nic < peer_nics_.size()) lane->peer_device = peer_nics_[lane->remote_nic].device;
   lane->transport = std::move(transport);
   lane->up = true;
-  lane->unacknowledged_ns = 0;
+  lane->timer.reset();
   lane->last_acknowledged = 0;
+  lane->acknowledged_at_ns = 0;
   lane->last_ping_ns = lane->last_heard_ns = now;
   lane->pong_due = false;
   lane->last_data_ns = 0;
@@ -214,7 +213,7 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
   if (lane->record != nullptr) {
     RecordChange<fp_plugin_lane> change(lane->record);
     if (!command) ++lane->record->failovers;
-    if (reason == FP_REASON_STALL) ++lane->record->stalls;
+    if (reason == FP_REASON_STALL || reason == FP_REASON_DEADLINE) ++lane->record->stalls;
     lane->record->retransmits = lane->retransmits_base;
     lane->record->ecn_marked = lane->ecn_base;
     lane->record->in_flight_bytes = 0;
@@ -265,6 +264,26 @@ void Connection::desired_changed(uint64_t now) {
 void Connection::flush_lane(Lane* lane, uint64_t now) {
   if (!lane->up || !lane->transport->backlog()) return;
   if (lane->transport->flush() == LaneStatus::kFailed) fail_lane(lane->index, FP_REASON_SOCKET_ERROR, now);
+}
+
+void Connection::ping(Lane* lane, uint64_t now) {
+  FrameHeader ping;
+  ping.type = FrameType::kPing;
+  ping.chunk = disabled_mask();
+  ping.stamp = static_cast<int64_t>(now);
+  if (lane->transport->post_state(ping, nullptr)) lane->last_ping_ns = now;
+  flush_lane(lane, now);
+}
+
+void Connection::heard_beside(const Lane& lane, StallTimer::Surroundings* around, uint64_t now) const {
+  uint64_t acknowledged = 0, word = 0;
+  for (const Lane& other : lanes_) {
+    if (!other.up || other.index == lane.index) continue;
+    acknowledged = std::max(acknowledged, other.acknowledged_at_ns);
+    word = std::max(word, other.last_heard_ns);
+  }
+  around->word_ago_ns = elapsed(now, word);
+  around->heard_ago_ns = elapsed(now, std::max(acknowledged, word));
 }
 
 void Connection::progress_made(uint64_t now) { last_progress_ns_ = now; }
@@ -333,7 +352,10 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
   now_ns_ = now;
   uint64_t driven = last_driven();
   if (now > driven && elapsed(now, driven) > kDriveIfIdleNs) drive(now);
-  uint64_t credit = std::min(since_last, kMaxStallCredit);
+  uint64_t chunks[kMaxLanes], chunk_ns[kMaxLanes] = {};
+  std::fill(std::begin(chunks), std::end(chunks), UINT64_MAX);
+  oldest_chunks(chunks, chunk_ns);
+  suspects_ = false;
   bool publish_now = elapsed(now, last_publish_ns_) >= kPublishNs;
   for (Lane& lane : lanes_) {
     if (!lane.up) continue;
@@ -342,36 +364,42 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
       continue;
     }
     if (elapsed(now, lane.last_ping_ns) >= kPingNs) {
-      FrameHeader ping;
-      ping.type = FrameType::kPing;
-      ping.chunk = disabled_mask();
-      ping.stamp = static_cast<int64_t>(now);
-      if (lane.transport->post_state(ping, nullptr)) lane.last_ping_ns = now;
-      flush_lane(&lane, now);
+      ping(&lane, now);
       if (!lane.up) continue;
     }
     PathSample sample = lane.transport->sample();
     if (!sample.valid) continue;
     if (sample.rtt_ns > 0) lane.rtt_ns = sample.rtt_ns;
     lane.troubles = sample.retransmits + sample.ecn_marked;
-    if (sample.unacknowledged == 0 || sample.acknowledged != lane.last_acknowledged) {
-      lane.unacknowledged_ns = 0;
-    } else {
-      lane.unacknowledged_ns += credit;
-    }
+    if (sample.acknowledged != lane.last_acknowledged) lane.acknowledged_at_ns = now;
     lane.last_acknowledged = sample.acknowledged;
-    uint64_t limit = std::max(runtime_->config().stall_ns, std::min(4 * lane.rtt_ns, kMaxStallNs));
-    if (publish_now || lane.unacknowledged_ns > lane.record->stall_ns_max) {
+    const uint8_t* address = remote_address(lane);
+    StallTimer::Surroundings around;
+    around.least_ns = runtime_->config().stall_ns;
+    heard_beside(lane, &around, now);
+    around.path_failed = address != nullptr && runtime_->path_failed_recently(lane.nic, address, now);
+    around.chunk = chunks[lane.index];
+    around.chunk_ns = chunk_ns[lane.index];
+    StallTimer::Finding finding = lane.timer.look(sample, around, since_last);
+    suspects_ |= lane.timer.suspect();
+    const uint64_t silent_ns = lane.timer.silent_ns();
+    if (publish_now || silent_ns > lane.record->stall_ns_max) {
       RecordChange<fp_plugin_lane> change(lane.record);
       lane.record->rtt_ns = lane.rtt_ns;
       lane.record->retransmits = lane.retransmits_base + sample.retransmits;
       lane.record->ecn_marked = lane.ecn_base + sample.ecn_marked;
       lane.record->in_flight_bytes = lane_in_flight(lane.index);
-      if (lane.unacknowledged_ns > lane.record->stall_ns_max)
-        lane.record->stall_ns_max = lane.unacknowledged_ns;
+      if (silent_ns > lane.record->stall_ns_max) lane.record->stall_ns_max = silent_ns;
     }
-    if (lane.unacknowledged_ns >= limit || (sample.probes >= kProbesDead && lane.unacknowledged_ns > 0))
-      fail_lane(lane.index, FP_REASON_STALL, now);
+    if (finding == StallTimer::Finding::kWell) continue;
+    bool late = finding == StallTimer::Finding::kLate;
+    if (!late && address != nullptr) runtime_->path_failed(lane.nic, address, now);
+    fail_lane(lane.index, late ? FP_REASON_DEADLINE : FP_REASON_STALL, now);
+  }
+  // What its siblings say decides whether a silent lane is dead, or the peer slow.
+  for (Lane& lane : lanes_) {
+    if (!suspects_ || !lane.up || lane.timer.suspect() || elapsed(now, lane.last_ping_ns) < kAskNs) continue;
+    ping(&lane, now);
   }
   on_tick(now);
   if (publish_now) publish(now);

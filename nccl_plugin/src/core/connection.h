@@ -16,6 +16,7 @@
 #include "core/lane.h"
 #include "core/peer_liveness.h"
 #include "core/runtime.h"
+#include "core/stall_timer.h"
 #include "core/wire.h"
 
 namespace fabricpulse {
@@ -45,9 +46,8 @@ struct Lane {
   bool ever_up = false;
   bool replacing = false;  // sender: a incarnation on another path is being dialled while this one works
 
-  // Stall timer: counts time without acknowledgement only as fast as the service thread really looks.
-  uint64_t unacknowledged_ns = 0;
-  uint64_t last_acknowledged = 0;
+  StallTimer timer;
+  uint64_t last_acknowledged = 0, acknowledged_at_ns = 0;
   uint64_t retransmits_base = 0, ecn_base = 0;  // of earlier incarnations
   uint64_t rtt_ns = 0;
   uint64_t troubles = 0;  // segments sent again and marked ones of this incarnation, as last sampled
@@ -123,6 +123,8 @@ class Connection : public LaneSink {
   void drive(uint64_t now);
   // The service thread's share: timers, pings, fences that wait, telemetry. Called every few milliseconds.
   void tick(uint64_t now, uint64_t since_last);
+  // A lane may be about to fail: the next tick should be soon.
+  bool suspects() const { return suspects_; }
   uint64_t last_driven() const { return last_driven_ns_.load(std::memory_order_relaxed); }
   // Takes a lane out of service for good or until it is joined again; what is under way on it goes elsewhere.
   void fail_lane(uint32_t lane, fp_lane_reason reason, uint64_t now);
@@ -177,6 +179,8 @@ class Connection : public LaneSink {
   virtual bool hot(const Lane& lane, uint64_t now) const = 0;
   virtual bool on_state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) = 0;
   virtual uint64_t oldest_request_ns() const = 0;
+  // The oldest chunk of each lane that is not held (UINT64_MAX: none), and how long it should take; tick().
+  virtual void oldest_chunks(uint64_t*, uint64_t*) const {}
   // Goes with the farewell. False: this end has none.
   virtual bool final_state(HeldState*) const { return false; }
 
@@ -188,6 +192,12 @@ class Connection : public LaneSink {
   void event(fp_event_kind kind, const Lane* lane, fp_lane_reason reason, uint64_t value, uint64_t now);
   void progress_made(uint64_t now);
   void flush_lane(Lane* lane, uint64_t now);
+  void ping(Lane* lane, uint64_t now);
+  // Since when the peer has been heard last on another lane than this one.
+  void heard_beside(const Lane& lane, StallTimer::Surroundings* around, uint64_t now) const;
+  const uint8_t* remote_address(const Lane& lane) const {
+    return lane.remote_nic < peer_nics_.size() ? peer_nics_[lane.remote_nic].address : nullptr;
+  }
   uint64_t disabled_mask() const;
   double penalty(Lane* lane, uint64_t now) const;
   void publish(uint64_t now);
@@ -209,6 +219,7 @@ class Connection : public LaneSink {
   bool peer_known_ = false;
   std::vector<WireNic> peer_nics_;
 
+  bool suspects_ = false;
   bool closed_ = false, lost_ = false, bye_received_ = false;
   std::string lost_reason_;
   uint64_t no_lane_since_ns_ = 0;

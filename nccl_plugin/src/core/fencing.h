@@ -147,6 +147,13 @@ class SenderFencing {
     return true;
   }
 
+  // The receiver's word says that the lane's present incarnation is closed there, and this end has not taken
+  // notice yet: due is fail() if it is up, then fenced(l, state.closed[l], ...).
+  bool closed_there(uint32_t l, const HeldState& state) const {
+    const LaneView& lane = lanes_[l];
+    return lane.phase != Phase::kDown && state.closed[l] >= lane.epoch && state.closed[l] < lane.next_epoch;
+  }
+
   // An epoch number for a hello; never given twice.
   uint32_t take_epoch(uint32_t l) { return lanes_[l].next_epoch++; }
 
@@ -192,6 +199,11 @@ class ReceiverFencing {
   static constexpr uint64_t kNone = UINT64_MAX;
 
   const HeldChunks& held() const { return held_; }
+  // The receiver's word of now: every lane's closing that it names is done.
+  void write(HeldState* state) const {
+    held_.write(state);
+    for (uint32_t l = 0; l < kMaxLanes; ++l) state->closed[l] = lanes_[l].closed;
+  }
   bool open(uint32_t l) const { return lanes_[l].open; }
   uint32_t epoch(uint32_t l) const { return lanes_[l].epoch; }
   uint32_t closed_epoch(uint32_t l) const { return lanes_[l].closed; }

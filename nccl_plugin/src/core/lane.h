@@ -41,8 +41,10 @@ struct PathSample {
   bool valid = false;
   uint32_t unacknowledged = 0;  // units under way that the peer's transport has not acknowledged
   uint64_t acknowledged = 0;    // bytes acknowledged, cumulative: any change is a sign of progress
+  uint64_t unsent = 0;          // bytes that the transport has never sent
+  bool window_open = true;      // the peer's transport would take more
   uint32_t probes = 0;          // unanswered probes of a closed window
-  uint64_t rtt_ns = 0;
+  uint64_t rtt_ns = 0, rtt_deviation_ns = 0;
   uint64_t retransmits = 0;
   uint64_t ecn_marked = 0;
 };

@@ -162,7 +162,7 @@ void RecvConnection::chunk_ends(uint32_t index, const FrameHeader& header) {
 }
 
 void RecvConnection::state(HeldState* out) const {
-  fencing_.held().write(out);
+  fencing_.write(out);
   out->posted = posted_;
   out->disabled = disabled_mask();
 }

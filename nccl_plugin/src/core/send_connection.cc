@@ -298,37 +298,48 @@ bool SendConnection::on_state_frame(uint32_t index, const FrameHeader& header, c
   switch (header.type) {
     case FrameType::kState:
     case FrameType::kBye:
-      lanes_[index].last_data_ns = now;
-      if (!fencing_.apply(body, on_held)) return false;
-      fail_early(now);
-      note_peer_state(body);
-      return true;
     case FrameType::kFenced: {
-      uint32_t l = header.offset;
-      if (l >= lanes_.size()) return false;
+      if (header.type != FrameType::kFenced) lanes_[index].last_data_ns = now;
+      if (!fencing_.apply(body, on_held)) return false;
       note_peer_state(body);
-      // The peer may have been first to see the fault.
-      fp_lane_reason reason = header.message_bytes == FP_REASON_COMMAND ? FP_REASON_COMMAND : FP_REASON_PEER;
-      if (lanes_[l].up && header.message >= fencing_.lane(l).epoch) fail_lane(l, reason, now);
-      uint32_t moved = 0;
-      auto on_move = [&](uint64_t chunk) { await_lane(chunk), ++moved; };
-      if (fencing_.fenced(l, header.message, body, on_held, on_move)) {
-        Lane& lane = lanes_[l];
-        event(FP_EVENT_LANE_FENCED, &lane, lane.reason, elapsed(now, flow_[l].failed_ns), now);
-        set_state(&lane, wanted(lane) ? FP_LANE_DOWN : FP_LANE_DISABLED, lane.reason, now);
-        flow_[l].in_flight = 0;
-        if (moved > 0) {
-          event(FP_EVENT_CHUNKS_MOVED, &lane, lane.reason, moved, now);
-          RecordChange<fp_plugin_connection> change(record_);
-          ++record_->failovers;
-          record_->resent_chunks += moved;
-        }
-      }
+      bool command = header.type == FrameType::kFenced && header.message_bytes == FP_REASON_COMMAND;
+      note_closed(body, command ? FP_REASON_COMMAND : FP_REASON_PEER, now);
       fail_early(now);
       return true;
     }
     default:
       return false;
+  }
+}
+
+// The peer may have been first to see a fault.
+void SendConnection::note_closed(const HeldState& state, fp_lane_reason reason, uint64_t now) {
+  auto on_held = [&](uint64_t chunk, uint8_t lane) { held(chunk, lane, now); };
+  for (Lane& lane : lanes_) {
+    const uint32_t l = lane.index;
+    if (!fencing_.closed_there(l, state)) continue;
+    fail_lane(l, reason, now);
+    uint32_t moved = 0;
+    auto on_move = [&](uint64_t chunk) { await_lane(chunk), ++moved; };
+    if (!fencing_.fenced(l, state.closed[l], state, on_held, on_move)) continue;
+    event(FP_EVENT_LANE_FENCED, &lane, lane.reason, elapsed(now, flow_[l].failed_ns), now);
+    set_state(&lane, wanted(lane) ? FP_LANE_DOWN : FP_LANE_DISABLED, lane.reason, now);
+    flow_[l].in_flight = 0;
+    if (moved == 0) continue;
+    event(FP_EVENT_CHUNKS_MOVED, &lane, lane.reason, moved, now);
+    RecordChange<fp_plugin_connection> change(record_);
+    ++record_->failovers;
+    record_->resent_chunks += moved;
+  }
+}
+
+void SendConnection::oldest_chunks(uint64_t* chunks, uint64_t* chunk_ns) const {
+  for (uint64_t c = fencing_.base(); c < fencing_.next(); ++c) {
+    uint8_t l = fencing_.lane_of(c);
+    if (l == SenderFencing::kNoLane || chunks[l] != UINT64_MAX) continue;
+    chunks[l] = c;
+    double seconds = chunks_[c % kChunkWindow].length / std::max(flow_[l].rate, 1e6);
+    chunk_ns[l] = static_cast<uint64_t>(seconds * 1e9) + lanes_[l].rtt_ns;
   }
 }
 

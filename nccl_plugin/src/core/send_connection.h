@@ -138,7 +138,10 @@ class SendConnection final : public Connection {
   bool hot(const Lane& lane, uint64_t now) const override;
   bool on_state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) override;
   uint64_t oldest_request_ns() const override;
+  void oldest_chunks(uint64_t* chunks, uint64_t* chunk_ns) const override;
 
+  // What a receiver's word says about lanes that it has closed.
+  void note_closed(const HeldState& state, fp_lane_reason reason, uint64_t now);
   void pump(uint64_t now);
   void select_paths(uint64_t now);
   bool draining(const Lane& lane, uint64_t now) const;

@@ -15,7 +15,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are written as 
 
 constexpr uint16_t kFrameMagic = 0xfa85;
 // Bytes 0 to 11 of Hello and HelloReply (magic, version) stay as they are in every version.
-constexpr uint32_t kWireVersion = 2;
+constexpr uint32_t kWireVersion = 3;
 // Smaller in the exhaustive exploration of the fencing, so that a state is small.
 #ifndef FABRICPULSE_CHUNK_WINDOW
 #define FABRICPULSE_CHUNK_WINDOW 256
@@ -68,8 +68,10 @@ struct HeldState {
   uint64_t bitmap[kChunkWindow / 64] = {};  // bit i: chunk base + i is held
   uint64_t posted = 0;                      // receives posted so far: messages below may be sent
   uint64_t disabled = 0;                    // lanes that the receiver wants out of service
+  // By lane: its incarnations up to this epoch are closed, and were so when `base` and `bitmap` were taken.
+  uint32_t closed[kMaxLanes] = {};
 };
-static_assert(kChunkWindow != 256 || sizeof(HeldState) == 56, "wire format");
+static_assert(kChunkWindow != 256 || sizeof(HeldState) == 120, "wire format");
 
 constexpr uint32_t kMaxChunkBytes = 1024 * 1024;
 

@@ -16,7 +16,7 @@
 namespace fabricpulse {
 namespace {
 
-constexpr int kBusyTickMs = 10, kIdleTickMs = 50, kEmptyTickMs = 250;
+constexpr int kSuspectTickMs = 4, kBusyTickMs = 10, kIdleTickMs = 50, kEmptyTickMs = 250;
 constexpr uint64_t kPublishNs = 100'000'000;
 constexpr uint64_t kPrimaryGraceNs = 300'000'000;  // connect() waits so long for the lane that NCCL chose
 
@@ -287,7 +287,7 @@ void PluginEngine::set_avoided(uint32_t nic, bool avoided) {
 int PluginEngine::tick(uint64_t now, uint64_t since_last) {
   links_->tick(now);
   telemetry_.header()->clock_status = fleet_time_.refresh(now);
-  bool any = false, busy = false;
+  bool any = false, busy = false, suspect = false;
   for (auto& connection : connections()) {
     any = true;
     {
@@ -299,10 +299,12 @@ int PluginEngine::tick(uint64_t now, uint64_t since_last) {
     handshakes_.announce_nics(connection, now);
     handshakes_.check_peer(connection, now);
     ConnectionLock locked(connection.get());
+    suspect |= connection->suspects();
     busy |= connection->requests() > 0 || connection->lanes_up() == 0;
   }
   transport_->tick(now);
   publish(now);
+  if (suspect) return kSuspectTickMs;
   return busy || transport_->dialling() ? kBusyTickMs : any ? kIdleTickMs : kEmptyTickMs;
 }
 

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.root
 # struct Hello and HelloReply of nccl_plugin/src/core/wire.h.
 PROCESS, NICS = "16sII96s", "768s"
 HELLO = struct.Struct("<QIBBH16sQIIII" + PROCESS + "II" + NICS + "II")
-REPLY = struct.Struct("<QIB3xII56s" + PROCESS + "II" + NICS)
-MAGIC, VERSION = 0x314F4C4C48505046, 2
+REPLY = struct.Struct("<QIB3xII120s" + PROCESS + "II" + NICS)
+MAGIC, VERSION = 0x314F4C4C48505046, 3
 FIRST_HELLO_BYTES = 976  # of version 1, which had no checksum
 LANE, PROBE = 1, 2
 UNKNOWN, OTHER_VERSION = 1, 4

@@ -187,6 +187,10 @@ class TcpLane final : public LaneTransport {
     sample.unacknowledged = info.tcpi_unacked;
     sample.acknowledged = info.tcpi_bytes_acked;
     sample.probes = info.tcpi_probes;
+    sample.unsent = info.tcpi_notsent_bytes;
+    sample.window_open = size < offsetof(tcp_info, tcpi_snd_wnd) + sizeof(info.tcpi_snd_wnd) ||
+                         info.tcpi_snd_wnd >= info.tcpi_snd_mss;
+    sample.rtt_deviation_ns = uint64_t{info.tcpi_rttvar} * 1000;
     sample.rtt_ns = static_cast<uint64_t>(info.tcpi_rtt) * 1000;
     sample.retransmits = info.tcpi_total_retrans;
     sample.ecn_marked = info.tcpi_delivered_ce;

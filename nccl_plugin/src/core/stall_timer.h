@@ -1,0 +1,108 @@
+// When a lane on which nothing moves is taken for dead. Pure: no clock, no I/O.
+//
+// Three rules, all of time that counts only as fast as the service thread really looks:
+//  - alone: bytes are under way, or wait in a kernel that cannot send them, and nothing is acknowledged. Long,
+//    since a slow path may look like that.
+//  - beside siblings: the same, while another lane of the connection heard from the peer meanwhile. The peer
+//    and this process are well then, and it is this path that is not: short.
+//  - deadline: one chunk has been the oldest on the lane for longer than it should take several times over,
+//    while the peer has been heard on another lane. Catches paths that lose so much that acknowledgements
+//    trickle.
+#ifndef FABRICPULSE_CORE_STALL_TIMER_H_
+#define FABRICPULSE_CORE_STALL_TIMER_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/lane.h"
+
+namespace fabricpulse {
+
+class StallTimer {
+ public:
+  enum class Finding : uint8_t { kWell, kSilent, kBehind, kLate };
+
+  // What the connection knows beside the transport's own sample.
+  struct Surroundings {
+    uint64_t least_ns = 25'000'000;  // FABRICPULSE_STALL_MS
+    // Since the peer was last heard on another lane of the connection: its transport, and its process, which
+    // may be stopped while its transport acknowledges.
+    uint64_t heard_ago_ns = UINT64_MAX, word_ago_ns = UINT64_MAX;
+    bool path_failed = false;     // another connection of this process has just given up this path
+    uint64_t chunk = UINT64_MAX;  // oldest one on the lane that is not held; UINT64_MAX: none
+    uint64_t chunk_ns = 0;        // how long it should take at the lane's rate
+  };
+
+  // A new incarnation.
+  void reset() { *this = StallTimer{}; }
+
+  // One look. `passed`: time since the last one, of which no more than kMostCredit counts: what this process
+  // slept through is not the lane's fault.
+  Finding look(const PathSample& sample, const Surroundings& around, uint64_t passed) {
+    const uint64_t credit = std::min(passed, kMostCredit);
+    const bool waits = sample.unacknowledged > 0 || stuck(sample) || sample.probes >= kProbesDead;
+    if (!waits || !waited_ || sample.acknowledged != acknowledged_) {
+      silent_ns_ = 0;
+    } else {
+      silent_ns_ += credit;
+    }
+    waited_ = waits;
+    acknowledged_ = sample.acknowledged;
+    if (around.chunk == UINT64_MAX || around.chunk != chunk_) {
+      late_ns_ = 0;
+    } else {
+      late_ns_ += credit;
+    }
+    chunk_ = around.chunk;
+    if (silent_ns_ >= alone(sample, around)) return Finding::kSilent;
+    if (sample.probes >= kProbesDead && silent_ns_ > 0) return Finding::kSilent;
+    if (around.path_failed && silent_ns_ >= kSecondOpinion) return Finding::kBehind;
+    if (silent_ns_ >= beside(sample, around) && around.heard_ago_ns < silent_ns_ / 2) return Finding::kBehind;
+    if (late_ns_ >= deadline(around) && around.word_ago_ns < late_ns_ / 2) return Finding::kLate;
+    return Finding::kWell;
+  }
+
+  // How long bytes have waited for an acknowledgement.
+  uint64_t silent_ns() const { return silent_ns_; }
+  // Worth a closer look, and a word from the peer on another lane.
+  bool suspect() const { return silent_ns_ >= kSuspectNs || late_ns_ >= 2 * kSuspectNs; }
+
+  static constexpr uint64_t kSuspectNs = 8'000'000;
+  static constexpr uint64_t kAloneNs = 80'000'000;
+
+ private:
+  static constexpr uint64_t kMostCredit = 10'000'000;
+  static constexpr uint64_t kMaxStallNs =
+      1'000'000'000;                                   // the round trip lengthens the timer to this at most
+  static constexpr uint64_t kDelayedAck = 50'000'000;  // Linux delays one for 40 ms at most
+  static constexpr uint32_t kFewPackets = 2;           // an acknowledgement of so few may be delayed
+  static constexpr uint64_t kSecondOpinion = 10'000'000;
+  static constexpr uint64_t kMaxDeadlineNs = 200'000'000;  // with siblings there is no reason to wait longer
+  static constexpr uint32_t kProbesDead = 3;               // unanswered probes of a closed window
+
+  // Bytes that the kernel has, may send and does not: its address or its route is gone.
+  static bool stuck(const PathSample& sample) {
+    return sample.unsent > 0 && sample.unacknowledged == 0 && sample.window_open;
+  }
+  static uint64_t alone(const PathSample& sample, const Surroundings& around) {
+    return std::max({kAloneNs, around.least_ns, std::min(4 * sample.rtt_ns, kMaxStallNs)});
+  }
+  static uint64_t beside(const PathSample& sample, const Surroundings& around) {
+    uint64_t usual = sample.rtt_ns + 4 * sample.rtt_deviation_ns;
+    uint64_t least = std::max(around.least_ns, std::min(usual, kMaxStallNs));
+    return sample.unacknowledged <= kFewPackets && !stuck(sample) ? std::max(least, kDelayedAck) : least;
+  }
+  static uint64_t deadline(const Surroundings& around) {
+    return std::max(4 * around.least_ns, std::min(4 * around.chunk_ns, kMaxDeadlineNs));
+  }
+
+  bool waited_ = false;
+  uint64_t acknowledged_ = 0;
+  uint64_t silent_ns_ = 0;
+  uint64_t chunk_ = UINT64_MAX;
+  uint64_t late_ns_ = 0;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CORE_STALL_TIMER_H_

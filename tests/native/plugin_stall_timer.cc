@@ -1,0 +1,48 @@
+// The stall timer of a lane, asked by lines on standard input: "field=value ..." sets what stays until it is set
+// again, then one look is taken and its finding printed. See tests/unit/plugin/test_stall_timer.py.
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "core/stall_timer.h"
+
+using namespace fabricpulse;
+
+int main() {
+  StallTimer timer;
+  std::map<std::string, uint64_t> fields{{"least_ms", 25},  {"heard_ms", 1'000'000}, {"word_ms", 1'000'000},
+                                         {"passed_ms", 10}, {"window", 1},           {"chunk", UINT64_MAX}};
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+      size_t equals = word.find('=');
+      fields[word.substr(0, equals)] = std::stoull(word.substr(equals + 1));
+    }
+    PathSample sample;
+    sample.valid = true;
+    sample.unacknowledged = static_cast<uint32_t>(fields["unacknowledged"]);
+    sample.unsent = fields["unsent"];
+    sample.window_open = fields["window"] != 0;
+    sample.acknowledged = fields["acknowledged"];
+    sample.probes = static_cast<uint32_t>(fields["probes"]);
+    sample.rtt_ns = fields["rtt_ms"] * 1'000'000;
+    sample.rtt_deviation_ns = fields["deviation_ms"] * 1'000'000;
+    StallTimer::Surroundings around;
+    around.least_ns = fields["least_ms"] * 1'000'000;
+    around.heard_ago_ns = fields["heard_ms"] * 1'000'000;
+    around.word_ago_ns = fields["word_ms"] * 1'000'000;
+    around.path_failed = fields["path_failed"] != 0;
+    around.chunk = fields["chunk"];
+    around.chunk_ns = fields["chunk_ms"] * 1'000'000;
+    static constexpr const char* kNames[] = {"well", "silent", "behind", "late"};
+    auto finding = timer.look(sample, around, fields["passed_ms"] * 1'000'000);
+    printf("%s %" PRIu64 " %d\n", kNames[static_cast<int>(finding)], timer.silent_ns() / 1'000'000,
+           timer.suspect());
+  }
+  return 0;
+}

@@ -1,0 +1,117 @@
+"""When a lane on which nothing moves is taken for dead (nccl_plugin/src/core/stall_timer.h)."""
+
+import subprocess
+from collections.abc import Iterable
+
+import pytest
+from tests.fixtures.native import native
+
+pytestmark = pytest.mark.build
+
+SILENT = "unacknowledged=40 acknowledged=7"
+
+
+def looks(lines: Iterable[str]) -> list[str]:
+    """What the timer finds at each look; 10 ms pass between two."""
+    done = subprocess.run(
+        [native("plugin_stall_timer")],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [line.split()[0] for line in done.stdout.splitlines()]
+
+
+def looks_until(lines: list[str], finding: str, most: int = 300) -> int:
+    """How many looks after the first one find nothing, then this; the last line holds on."""
+    found = looks([*lines, *[""] * most])[len(lines) - 1 :]
+    assert finding in found, found[:20]
+    first = found.index(finding)
+    assert set(found[:first]) <= {"well"}
+    return first
+
+
+def test_a_silent_lane_beside_lanes_that_are_answered_fails_soon() -> None:
+    """25 ms, in looks of 10 ms."""
+    assert looks_until([f"{SILENT} heard_ms=3"], "behind") == 3
+
+
+def test_a_silent_lane_alone_gets_more_time() -> None:
+    """80 ms: the peer may be what does not answer."""
+    assert looks_until([SILENT], "silent") == 8
+
+
+def test_the_least_is_what_was_asked_for() -> None:
+    """FABRICPULSE_STALL_MS is a lower bound of both timers."""
+    assert looks_until([f"{SILENT} heard_ms=3 least_ms=70"], "behind") == 7
+    assert looks_until([f"{SILENT} least_ms=500"], "silent") == 50
+
+
+def test_what_was_heard_before_the_silence_says_nothing() -> None:
+    """A sibling that fell silent with the lane is no evidence against it."""
+    assert "behind" not in looks([f"{SILENT} heard_ms={10 * n}" for n in range(1, 8)])
+
+
+def test_acknowledgements_start_it_anew() -> None:
+    assert set(looks(f"unacknowledged=40 heard_ms=3 acknowledged={n // 3}" for n in range(60))) == {"well"}
+
+
+def test_nothing_under_way_is_no_silence() -> None:
+    assert set(looks(["acknowledged=7 heard_ms=3"] * 60)) == {"well"}
+
+
+def test_an_acknowledgement_that_may_be_delayed_is_waited_for() -> None:
+    """Linux delays that of a single packet by 40 ms."""
+    assert looks_until(["unacknowledged=1 acknowledged=7 heard_ms=3"], "behind") == 5
+
+
+def test_a_slow_round_trip_lengthens_both() -> None:
+    assert looks_until([f"{SILENT} heard_ms=3 rtt_ms=40 deviation_ms=10"], "behind") == 8
+    assert looks_until([f"{SILENT} rtt_ms=50"], "silent") == 20
+
+
+def test_what_this_process_slept_through_does_not_count() -> None:
+    """A second between two looks is 10 ms."""
+    assert looks_until([f"{SILENT} heard_ms=3 passed_ms=1000"], "behind") == 3
+
+
+def test_bytes_that_the_kernel_cannot_send_count() -> None:
+    """The address of the NIC is gone: nothing is under way, nothing leaves, the peer would take more."""
+    assert looks_until(["unsent=90000 heard_ms=3"], "behind") == 3
+    assert looks_until(["unsent=90000"], "silent") == 8
+
+
+def test_a_peer_that_takes_nothing_is_no_fault() -> None:
+    """Its window is closed and its kernel answers the probes: it is stopped, or computes."""
+    assert set(looks(["unsent=90000 window=0 heard_ms=3 probes=1"] * 100)) == {"well"}
+
+
+def test_a_closed_window_without_answers_is_a_dead_path() -> None:
+    assert looks_until(["unsent=90000 window=0 probes=3"], "silent") == 1
+
+
+def test_another_connection_has_found_out() -> None:
+    """The path was given up a moment ago: 10 ms of silence are enough."""
+    assert looks_until([f"{SILENT} path_failed=1"], "behind") == 1
+
+
+def test_a_chunk_that_does_not_arrive_while_acknowledgements_trickle() -> None:
+    """Four times the least stall timer, or four times what it should take, 200 ms at most."""
+    trickle = [f"unacknowledged=40 acknowledged={n} word_ms=3 chunk=5" for n in range(60)]
+    assert looks(trickle).index("late") == 10
+    slow = [f"unacknowledged=40 acknowledged={n} word_ms=3 chunk=5 chunk_ms=40" for n in range(60)]
+    assert looks(slow).index("late") == 16
+    slower = [f"unacknowledged=40 acknowledged={n} word_ms=3 chunk=5 chunk_ms=900" for n in range(60)]
+    assert looks(slower).index("late") == 20
+
+
+def test_a_stopped_peer_delivers_nothing_and_is_no_fault() -> None:
+    """Its kernel acknowledges on all lanes; it says nothing on any."""
+    assert "late" not in looks([f"unacknowledged=40 acknowledged={n} heard_ms=3 chunk=5" for n in range(100)])
+
+
+def test_a_lane_that_delivers_is_never_late() -> None:
+    assert set(looks(f"unacknowledged=40 acknowledged={n} word_ms=3 chunk={n // 9}" for n in range(90))) == {
+        "well"
+    }
