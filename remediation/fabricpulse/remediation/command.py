@@ -3,6 +3,7 @@
 import getpass
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +122,29 @@ def status(client: Any, output: str) -> None:
 @command.command()
 @_client_options
 @_OUTPUT
-@click.argument("host")
-@click.argument("device")
+@click.argument("host", metavar="HOST|ALERT.json")
+@click.argument("device", default="")
 def explain(client: Any, output: str, host: str, device: str) -> None:
-    """Show why a NIC is where it is, and what it waits for."""
+    """Show why a NIC is where it is, and what it waits for; or what an alert would come to.
+
+    ALERT.json holds an alert, a list of them, or a webhook body, as Alertmanager gives them; - is standard input.
+    """
     from urllib.parse import quote
 
     from fabricpulse.remediation.tables import actions_table
     from fabricpulse.remediation.text import printable
 
+    if not device:
+        with click.open_file(host, "rb") as file:
+            answers = json.loads(client.post("/api/v1/explain", _json_document(file.read(), host)))
+        if output == "json":
+            _print_json(answers)
+            return
+        for answer in answers:
+            target = answer["target"]
+            name = f"{target['host']}/{target['device']}" if target else "-"
+            click.echo(printable(f"{answer['alert']} {name}: {answer['next']}"))
+        return
     found = client.get(f"/api/v1/explain?host={quote(host)}&device={quote(device)}")
     if output == "json":
         _print_json(found)
@@ -164,26 +179,127 @@ def actions(client: Any, output: str) -> None:
 @click.option(
     "--after", type=click.IntRange(0), help="Only lines with a higher number. [default: the newest]"
 )
-@click.option("--verify", is_flag=True, help="Check the hash chain instead; exit code 1 if it is broken.")
-def journal(client: Any, output: str, limit: int, after: int | None, verify: bool) -> None:
+def journal(client: Any, output: str, limit: int, after: int | None) -> None:
     """Show the journal: every decision and what became of it, with its reason."""
     from fabricpulse.remediation.tables import journal_table
-    from fabricpulse.remediation.text import printable
 
-    if verify:
-        found = client.get("/api/v1/verify")
-        if output == "json":
-            _print_json(found)
-        if not found["intact"]:
-            raise UserError(f"the journal is broken: {printable(found['reason'])}")
-        if output != "json":
-            click.echo(f"the journal is intact: {found['length']} lines, head {found['head']}")
-        return
     lines = client.get(f"/api/v1/events?limit={limit}&{'last=1' if after is None else f'after={after}'}")
     if output == "json":
         _print_json(lines)
     else:
         journal_table(lines)
+
+
+@command.command()
+@_client_options
+@_OUTPUT
+def verify(client: Any, output: str) -> None:
+    """Check the journal's hash chain and seal; exit code 1 if a line or the state was changed by somebody else."""
+    from fabricpulse.remediation.text import printable
+
+    found = client.get("/api/v1/verify")
+    if output == "json":
+        _print_json(found)
+    if not found["intact"]:
+        raise UserError(f"the journal is broken: {printable(found['reason'])}")
+    if output != "json":
+        click.echo(f"the journal is intact: {found['length']} lines, head {found['head']}")
+
+
+@command.command()
+@_client_options
+@_OUTPUT
+@click.argument("name", metavar="OPERATION|HOST/DEVICE")
+def show(client: Any, output: str, name: str) -> None:
+    """Show all that the journal has about an operation, or about a NIC."""
+    from urllib.parse import quote
+
+    from fabricpulse.remediation.tables import actions_table, journal_table
+
+    found = client.get(f"/api/v1/show?id={quote(name, safe='')}")
+    if output == "json":
+        _print_json(found)
+        return
+    if found["action"] is not None:
+        actions_table([found["action"]])
+    journal_table(found["lines"])
+
+
+@command.command()
+@_client_options
+@_OUTPUT
+def plans(client: Any, output: str) -> None:
+    """Show what waits for an operator's approval (rules with mode: approve)."""
+    from fabricpulse.remediation.tables import plans_table
+
+    found = client.get("/api/v1/plans")
+    if output == "json":
+        _print_json(found)
+    else:
+        plans_table(found)
+
+
+@command.command()
+@_client_options
+@click.argument("plan")
+def approve(client: Any, plan: str) -> None:
+    """Approve a plan by its hash. It is carried out when the guards allow, within 15 minutes or not at all."""
+    click.echo(client.post("/api/v1/approve", {"plan": plan, "owner": getpass.getuser()}))
+
+
+@command.command()
+@click.argument("config", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def check(config: Path) -> None:
+    """Check a receiver's configuration and every file that it names; exit code 2 when it cannot be used."""
+    from fabricpulse.remediation.receiver.policy import advice, load_policy
+    from fabricpulse.remediation.text import printable
+
+    policy = load_policy(config)
+    for rule in policy.config.rules:
+        click.echo(printable(f"{rule.alert}: {rule.action}, {rule.mode}"))
+    for line in advice(policy):
+        click.echo(printable(f"note: {line}"))
+    click.echo(f"{config} can be used; policy {policy.digest}")
+
+
+@command.command()
+@_OUTPUT
+@click.option(
+    "--config",
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The receiver configuration to try.",
+)
+@click.argument("export_file", metavar="EXPORT", type=click.File("r", encoding="utf-8"))
+def replay(output: str, config: Path, export_file: Any) -> None:
+    """Show what another configuration would have decided about the deliveries of the past.
+
+    EXPORT is what `export --deliveries` writes; - is standard input. Hosts are assumed to be well and to obey.
+    """
+    from fabricpulse.remediation.receiver.policy import load_policy
+    from fabricpulse.remediation.receiver.replay import Replay, past_of
+    from fabricpulse.remediation.tables import replay_tables
+
+    policy = load_policy(config)
+    try:
+        decided, deliveries = past_of(export_file)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot replay {export_file.name}: {error}") from error
+    run = Replay(policy.config, policy.inventory)
+    for at, alerts in deliveries:
+        run.deliver(at, alerts)
+    if deliveries:
+        end = max([line.at for line in decided], default=0.0)
+        run.advance(max(end, deliveries[-1][0] + policy.config.guards.settle_s + 1))
+    document = {
+        "deliveries": len(deliveries),
+        "was": [asdict(line) for line in decided],
+        "would_be": [asdict(line) for line in run.lines],
+    }
+    if output == "json":
+        _print_json(document)
+    else:
+        replay_tables(document)
 
 
 @command.command()
@@ -255,6 +371,13 @@ def keygen(private: Path, public: Path) -> None:
 def forget(client: Any, host: str) -> None:
     """Drop everything that is known of a host that was retired."""
     click.echo(client.post("/api/v1/forget", {"host": host, "owner": getpass.getuser()}))
+
+
+def _json_document(body: bytes, name: str) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{name} is not JSON: {error}") from error
 
 
 def _print_json(document: Any) -> None:

@@ -46,6 +46,9 @@ TARGETS_OUT = MetricSpec(
 MANUAL = MetricSpec(
     "fabricpulse_remediation_targets_manual", "gauge", "NICs that only an operator puts back into service."
 )
+PLANS_WAITING = MetricSpec(
+    "fabricpulse_remediation_plans_waiting", "gauge", "Plans that wait for an operator's approval."
+)
 PENDING = MetricSpec(
     "fabricpulse_remediation_pending_actions", "gauge", "Actions without a result from the agent."
 )
@@ -150,6 +153,7 @@ RECEIVER_METRICS = (
     EPISODES,
     TARGETS_OUT,
     MANUAL,
+    PLANS_WAITING,
     PENDING,
     OLDEST_PENDING,
     AGENTS,

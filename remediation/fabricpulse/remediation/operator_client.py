@@ -61,7 +61,7 @@ class OperatorClient:
         """The JSON document at `path`."""
         return self._decode(asyncio.run(self._request("GET", path)))
 
-    def post(self, path: str, message: dict[str, Any]) -> str:
+    def post(self, path: str, message: Any) -> str:
         """The receiver's answer to an order."""
         return printable(asyncio.run(self._request("POST", path, message)).decode("utf-8", "replace").strip())
 
@@ -69,7 +69,7 @@ class OperatorClient:
         """Writes the document at `path` to standard output as it comes."""
         asyncio.run(self._copy(path))
 
-    async def _request(self, method: str, path: str, message: dict[str, Any] | None = None) -> bytes:
+    async def _request(self, method: str, path: str, message: Any = None) -> bytes:
         try:
             async with (
                 HttpClient(self._config) as client,

@@ -1,5 +1,6 @@
 """Tables of the command line. Every cell is text: no markup, no escape sequences."""
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -66,6 +67,51 @@ def journal_table(lines: list[dict[str, Any]]) -> None:
             for line in lines
         ),
     )  # fmt: skip
+
+
+def plans_table(plans: list[dict[str, Any]]) -> None:
+    """Prints one row a plan."""
+    _print(
+        _console(),
+        ("plan", "host", "device", "action", "reason", "made", "approved by", "blocked by"),
+        (
+            (
+                p["plan"]["hash"], p["target"]["host"], p["target"]["device"], p["plan"]["action"], p["plan"]["reason"],
+                clock(p["plan"]["created_at"]), p["plan"]["approved_by"], p["blocked"],
+            )
+            for p in plans
+        ),
+    )  # fmt: skip
+
+
+def replay_tables(document: dict[str, Any]) -> None:
+    """Prints how often each decision was made then and would be made now, and the lines of now."""
+    console = _console()
+    counts = [
+        Counter((line["event"], str(line["detail"].get("reason", "")) if line["event"] == "blocked" else "")
+                for line in document[side])
+        for side in ("was", "would_be")
+    ]  # fmt: skip
+    _print(
+        console,
+        ("decision", "guard", "was", "would be"),
+        ((*key, counts[0][key], counts[1][key]) for key in sorted(counts[0].keys() | counts[1].keys())),
+        f"{document['deliveries']} deliveries",
+    )
+    _print(
+        console,
+        ("when", "subject", "event", "detail"),
+        (
+            (
+                clock(line["at"]),
+                line["subject"],
+                line["event"],
+                " ".join(f"{k}={v}" for k, v in line["detail"].items()),
+            )
+            for line in document["would_be"]
+        ),
+        "What would be decided",
+    )
 
 
 def clock(seconds: float) -> str:

@@ -9,7 +9,7 @@ import bcrypt
 import pytest
 import trustme
 import yaml
-from tests.fixtures.remediation_stack import Stack, kill, request, webhook
+from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
 from tests.fixtures.waiting import wait_for
 
 
@@ -47,7 +47,7 @@ def test_status_says_whether_remediation_can_act(stack):
     assert json.loads(run(stack, "actions", "--output", "json").stdout) == []
     lines = json.loads(run(stack, "journal", "--output", "json", "--limit", "5").stdout)
     assert lines[-1]["event"] == "resumed"
-    assert json.loads(run(stack, "journal", "--verify", "--output", "json").stdout)["intact"] is True
+    assert json.loads(run(stack, "verify", "--output", "json").stdout)["intact"] is True
     nobody = run(stack, "status", url="http://user:secret@127.0.0.1:1")
     assert nobody.returncode == 1
     assert "secret" not in nobody.stderr
@@ -67,6 +67,51 @@ def test_an_agent_without_receiver_says_so_at_once(stack):
     stack.start_agent("h1")
     wait_for(lambda: request(f"{stack.agent_url('h1')}/-/ready")[0] == 200, 20, "ready")
     assert "fabricpulse_remediation_agent_connected 1" in request(f"{stack.agent_url('h1')}/metrics")[1]
+
+
+def test_approve_explain_show_and_replay(stack):
+    """A plan waits until it is approved by its hash; the commands show it, and replay tries another configuration."""
+    rules = [{"alert": "FabricNicFlapping", "mode": "approve"}]
+    stack.start_receiver({"rules": rules})
+    stack.start_plugin()
+    stack.start_agent()
+    stack.wait_receiver()
+    stack.wait_agent()
+    asked = stack.folder / "alert.json"
+    asked.write_text(json.dumps(alert()))
+    assert "h0/rail0: FabricNicFlapping: a plan is made" in run(stack, "explain", str(asked)).stdout
+    assert stack.post(webhook(alert()))[0] == 200
+    (waiting,) = wait_for(lambda: stack.get("/api/v1/plans"), 20, "a plan")
+    plan = waiting["plan"]["hash"]
+    assert plan in run(stack, "plans").stdout
+    found = run(stack, "status", "--output", "json")
+    assert (found.returncode, json.loads(found.stdout)["problems"][0]["code"]) == (3, "awaiting_approval")
+    wrong = run(stack, "approve", "0" * 16)
+    assert (wrong.returncode, "no such plan waits" in wrong.stderr) == (1, True)
+    assert stack.effects() == []
+    assert run(stack, "approve", plan).returncode == 0
+    stack.wait_phase("avoided")
+    (action,) = stack.actions()
+    assert "approved by" in action["reason"]
+    shown = run(stack, "show", action["op_id"], "--output", "json")
+    assert [line["event"] for line in json.loads(shown.stdout)["lines"]][:2] == ["nic.avoid", "sent"]
+    assert "awaiting_approval" in run(stack, "show", "h0/rail0").stdout
+    exported = stack.folder / "past.ndjson"
+    exported.write_text(run(stack, "export", "--deliveries").stdout)
+    config = stack.write("new.yml", {"rules": [{"alert": "FabricNicFlapping", "mode": "auto"}]})
+    command = [sys.executable, "-m", "fabricpulse.core.cli", "remediation"]
+    replayed = subprocess.run(
+        [*command, "replay", "--config", str(config), str(exported), "--output", "json"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    document = json.loads(replayed.stdout)
+    assert [line["event"] for line in document["was"]] == ["awaiting_approval", "nic.avoid"]
+    assert [line["event"] for line in document["would_be"]] == ["nic.avoid"]
+    checked = subprocess.run(
+        [*command, "check", str(config)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "FabricNicFlapping: nic.avoid, auto" in checked.stdout
+    assert "set signing_key_file" in checked.stdout
 
 
 @pytest.fixture

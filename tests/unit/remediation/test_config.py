@@ -15,8 +15,18 @@ from fabricpulse.remediation.receiver.damping import hold_seconds, is_sticky
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("rules: [{alert: A, mode: approve}]", "mode 'approve' is not offered; use dry_run"),
-        ("rules: [{alert: A, mode: automatic}]", "mode 'automatic' is none of observe, dry_run, auto"),
+        (
+            "rules: [{alert: A, mode: sometimes}]",
+            "mode 'sometimes' is none of observe, dry_run, approve, auto",
+        ),
+        ("maintenance: [{reason: upgrade}]", "give begin and end, or days, at and for_s"),
+        ("maintenance: [{begin: '2026-11-22', end: '2026-11-21'}]", "end must be after begin"),
+        ("maintenance: [{begin: 'soon', end: '2026-11-21'}]", "begin and end must be like"),
+        ("maintenance: [{days: [mon], at: '25:00', for_s: 60}]", "at '25:00' is not HH:MM"),
+        (
+            "maintenance: [{days: [mon], at: '02:00', for_s: 60, begin: '2026-11-22'}]",
+            "give begin and end, or",
+        ),
         ("rules: [{alert: A}, {alert: A}]", "an alert is listed twice"),
         ("rules: [{alert: A, action: nic.reboot}]", "test:1"),
         ("gaurds: {}", "did you mean 'guards'?"),

@@ -9,11 +9,12 @@ from fabricpulse.core.config import Section
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url
 from fabricpulse.remediation.credentials import check_credentials
+from fabricpulse.remediation.receiver.times import moment, time_of_day_s
 
 Seconds = Annotated[float, Meta(ge=0)]
-Mode = Literal["observe", "dry_run", "auto"]
 Role = Literal["alert", "agent", "viewer", "operator"]
-MODES = ("observe", "dry_run", "auto")
+MODES = ("observe", "dry_run", "approve", "auto")
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 class HoldConfig(Section, frozen=True):
@@ -42,7 +43,8 @@ class RuleConfig(Section, frozen=True):
     """What to do about one alert.
 
     alert : its name. action : what is done to the NIC. mode : `observe` writes the episode down and stops there;
-    `dry_run` decides and journals, the agent checks and changes nothing; `auto` acts. host_label, device_label : the
+    `dry_run` decides and journals, the agent checks and changes nothing; `approve` plans, and acts when an operator has
+    approved the plan (`fabricpulse remediation approve`); `auto` acts. host_label, device_label : the
     labels that name the target; they must be ones that Prometheus sets (scrape configuration, exporter of that very
     host), never ones that a job can choose. cause_labels : labels whose value several hosts share, a rail or a switch:
     see guards.shared_cause_count. hold : instead of the hold of the whole file.
@@ -57,12 +59,47 @@ class RuleConfig(Section, frozen=True):
     hold: HoldConfig | None = None
 
     def validate(self) -> None:
-        if self.mode == "approve":
-            raise ValueError(
-                "mode 'approve' is not offered; use dry_run, read `fabricpulse remediation actions`, then use auto"
-            )
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
+
+
+class MaintenanceConfig(Section, frozen=True):
+    """A time in which nothing is decided about some NICs. Open once, from `begin` to `end`, or each week.
+
+    hosts, devices : patterns of names (`gpu-0*`), one of each must fit. begin, end : RFC 3339, UTC without an offset.
+    days : `mon` to `sun`. at : `HH:MM` in UTC at which it opens on those days. for_s : for how long, at most a week.
+    reason : for people.
+    """
+
+    hosts: tuple[str, ...] = ("*",)
+    devices: tuple[str, ...] = ("*",)
+    begin: str = ""
+    end: str = ""
+    days: tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...] = ()
+    at: str = ""
+    for_s: Annotated[float, Meta(ge=0, le=604_800)] = 0
+    reason: str = ""
+
+    def validate(self) -> None:
+        once, weekly = bool(self.begin and self.end), bool(self.days and self.at and self.for_s)
+        if (
+            once == weekly
+            or (once and (self.days or self.at or self.for_s))
+            or (weekly and (self.begin or self.end))
+        ):
+            raise ValueError("give begin and end, or days, at and for_s")
+        if weekly:
+            try:
+                time_of_day_s(self.at)
+            except ValueError as error:
+                raise ValueError(f"at {self.at!r} is not HH:MM") from error
+            return
+        try:
+            begin, end = moment(self.begin), moment(self.end)
+        except ValueError as error:
+            raise ValueError(f"begin and end must be like 2026-11-22T02:00:00Z: {error}") from error
+        if begin >= end:
+            raise ValueError("end must be after begin")
 
 
 class GuardConfig(Section, frozen=True):
@@ -150,7 +187,7 @@ class ReceiverConfig(Section, frozen=True):
     agent_certificates : an agent must show a client certificate whose SAN is its host's name. signing_key_file :
     Ed25519 private key (`fabricpulse remediation keygen`) that signs what agents are told. intent_valid_s : what they
     are told is void so long after it was sent. rules : by alert. hold : the quiet time before a NIC returns. guards :
-    limits.
+    limits. maintenance : windows in which nothing is decided.
     """
 
     journal: str = "/var/lib/fabricpulse/remediation.db"
@@ -168,6 +205,7 @@ class ReceiverConfig(Section, frozen=True):
     rules: tuple[RuleConfig, ...] = (RuleConfig(alert="FabricNicFlapping"),)
     hold: HoldConfig = HoldConfig()
     guards: GuardConfig = GuardConfig()
+    maintenance: tuple[MaintenanceConfig, ...] = ()
 
     def validate(self) -> None:
         if self.token_file and self.access:

@@ -20,12 +20,13 @@ from fabricpulse.remediation.receiver.model import (
     TargetState,
 )
 from fabricpulse.remediation.receiver.phases import DESIRED, next_phase
+from fabricpulse.remediation.receiver.plans import is_approved, plan_of
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
 # Ended episodes and actions that stay in memory; the journal keeps all.
 _KEEP_ENDED = 500
 _FORGET_AGENT_S = 86_400.0
-_MODE_RANK = {"observe": 0, "dry_run": 1, "auto": 2}
+_MODE_RANK = {"observe": 0, "dry_run": 1, "approve": 2, "auto": 3}
 
 
 class Decisions:
@@ -100,6 +101,11 @@ class Decisions:
             )
             transaction.log(current.target.key, "would_avoid", op_id=action.op_id, alert=episode.alert)
             return
+        if rule.mode == "approve":
+            approval = self._approval(transaction, current, "nic.avoid", episode, why, now)
+            if not approval:
+                return
+            why = f"{why}, {approval}"
         if reason := guards.breaker("failover", current.target.host):
             self._trip(transaction, "failover", reason, now)
             self._block(transaction, current, "breaker")
@@ -120,6 +126,12 @@ class Decisions:
 
     def _quiet(self, transaction: Transaction, guards: Guards, current: TargetState, now: float) -> None:
         if current.desired != "avoid":
+            if current.plan is not None:
+                transaction.log(
+                    current.target.key, "plan_dropped", plan=current.plan.hash, reason="no alert fires"
+                )
+                current = with_changes(current, plan=None)
+                transaction.put_target(current)
             if not current.generation:
                 transaction.drop("targets", [current.target.key])  # it was never more than blocked
             elif current.blocked:
@@ -138,7 +150,7 @@ class Decisions:
 
     def _end_hold(self, transaction: Transaction, guards: Guards, current: TargetState, now: float) -> None:
         rule = self._rules.get(current.alert)
-        if current.alert and (rule is None or rule.mode != "auto"):
+        if current.alert and (rule is None or rule.mode not in ("auto", "approve")):
             # The rule that took it out was told to change nothing: an operator releases it.
             self._block(transaction, current, "not_acting")
             return
@@ -160,12 +172,18 @@ class Decisions:
         if reason := guards.failback(current):
             self._block(transaction, current, reason)
             return
+        why = f"healthy for {current.healthy_s:.0f} s"
+        if rule is not None and rule.mode == "approve":
+            approval = self._approval(transaction, current, "nic.restore", None, why, now)
+            if not approval:
+                return
+            why = f"{why}, {approval}"
         if reason := guards.breaker("failback", current.target.host):
             self._trip(transaction, "failback", reason, now)
             self._block(transaction, current, "breaker")
             return
         self._take(transaction, guards, "failback", current, now)
-        self.decide(transaction, current, "nic.restore", f"healthy for {current.healthy_s:.0f} s", now)
+        self.decide(transaction, current, "nic.restore", why, now)
 
     def decide(
         self,
@@ -200,11 +218,34 @@ class Decisions:
                 changed_at=now,
                 needs_probe=False,
                 blocked="",
+                plan=None,
             )
         )
         transaction.log(
             current.target.key, action, op_id=made.op_id, generation=made.generation, reason=reason
         )
+
+    @staticmethod
+    def _approval(
+        transaction: Transaction,
+        current: TargetState,
+        action: ActionName,
+        episode: Episode | None,
+        why: str,
+        now: float,
+    ) -> str:
+        """By whom the action was approved; "" while it was not, and then its plan is there to be approved."""
+        key, known = current.target.key, current.plan
+        plan = plan_of(current, action, episode, why, now)
+        if known is not None and known.hash == plan.hash:
+            if not known.approved_at:
+                return ""
+            if is_approved(known, now):
+                return f"approved by {known.approved_by}"
+            transaction.log(key, "approval_expired", plan=known.hash, owner=known.approved_by)
+        transaction.put_target(with_changes(current, plan=plan, blocked=""))
+        transaction.log(key, "awaiting_approval", plan=plan.hash, action=action, reason=why)
+        return ""
 
     def retry_after_s(self, current: TargetState, now: float) -> float:
         """How long to wait after a failover that came to nothing, by how many there were."""

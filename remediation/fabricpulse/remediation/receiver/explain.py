@@ -1,11 +1,14 @@
 """Why a NIC is where it is, and what would be decided about it now. Reads; changes nothing."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards import SETTLING, Guards
 from fabricpulse.remediation.receiver.hold import is_over
-from fabricpulse.remediation.receiver.model import Episode, State, Target, TargetState
+from fabricpulse.remediation.receiver.model import Episode, Plan, State, Target, TargetState
+from fabricpulse.remediation.receiver.observed_state import ObservedState
+from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Inventory
 from fabricpulse.remediation.receiver.transaction import Transaction
 
@@ -33,6 +36,32 @@ def explain(
     }
 
 
+def explain_alerts(
+    config: ReceiverConfig, inventory: Inventory, state: State, alerts: Iterable[Alert], now: float
+) -> list[dict[str, Any]]:
+    """What each alert would come to if it were delivered now, alone: its target and `next`, or why it has none."""
+    observed = ObservedState(config, inventory)
+    found: list[dict[str, Any]] = []
+    for alert in alerts:
+        target = observed.target_of(alert)
+        about = {"alert": alert.name, "labels": alert.labels}
+        if not isinstance(target, Target):
+            why = f"no target: {target}" if target else "nothing: no rule names this alert"
+            found.append(about | {"target": None, "next": why})
+            continue
+        transaction = Transaction(state)
+        observed.on_alerts(transaction, [alert], now)
+        after = explain(config, inventory, transaction.state, target, now)
+        found.append(about | {"target": target, "next": after["next"]})
+    return found
+
+
+def _waiting(plan: Plan) -> str:
+    if plan.approved_at:
+        return f"{plan.action} is approved by {plan.approved_by} and waits for its guards"
+    return f"{plan.action} waits for approval: fabricpulse remediation approve {plan.hash}"
+
+
 def _next(
     config: ReceiverConfig, guards: Guards, current: TargetState, episodes: list[Episode], now: float
 ) -> str:
@@ -48,6 +77,8 @@ def _next(
             stopped = f", stopped: {current.blocked}" if current.blocked else ""
             return f"hold: {current.healthy_s:.0f} s of {current.hold_s:.0f} s observed healthy{stopped}"
         reason = guards.failback(current)
+        if not reason and current.plan is not None:
+            return _waiting(current.plan)
         return f"it is kept out by the guard {reason}" if reason else "it goes back into service"
     if not firing:
         return "nothing: no alert fires"
@@ -61,6 +92,8 @@ def _next(
             return f"{episode.alert} is acted on once it is {config.guards.settle_s:g} s old"
         if reason:
             return f"{episode.alert} is not acted on: guard {reason}"
+        if mode == "approve":
+            return _waiting(current.plan) if current.plan is not None else f"{episode.alert}: a plan is made"
         return (
             f"{episode.alert}: it is taken out of service" if mode == "auto" else f"{episode.alert}: dry run"
         )

@@ -48,6 +48,8 @@ def expose(
         out.add(metrics.EPISODES, (status,), sum(e.status == status for e in state.episodes.values()))
     out.add(metrics.TARGETS_OUT, (), sum(t.desired == "avoid" for t in state.targets.values()))
     out.add(metrics.MANUAL, (), sum(t.phase == "manual" for t in state.targets.values()))
+    waiting = sum(t.plan is not None and not t.plan.approved_at for t in state.targets.values())
+    out.add(metrics.PLANS_WAITING, (), waiting)
     pending = [a for a in state.actions.values() if a.outcome == "pending"]
     out.add(metrics.PENDING, (), len(pending))
     out.add(metrics.OLDEST_PENDING, (), max((now - a.created_at for a in pending), default=0.0))

@@ -7,6 +7,7 @@ What they need of the whole fleet is gathered once per cycle, not per target.
 from collections import defaultdict
 
 from fabricpulse.remediation.receiver.config import GuardConfig, ReceiverConfig
+from fabricpulse.remediation.receiver.maintenance import in_maintenance
 from fabricpulse.remediation.receiver.model import (
     AgentState,
     Bucket,
@@ -20,6 +21,7 @@ from fabricpulse.remediation.receiver.transaction import Transaction
 
 REASONS = (
     "paused",
+    "maintenance",
     "breaker",
     "frozen",
     "alertmanager_lost",
@@ -93,7 +95,7 @@ class Guards:
 
     def failover(self, current: TargetState, episode: Episode) -> str:
         """The reason that forbids taking the target out of service, or "" if nothing does."""
-        if reason := self._standing("failover", current.target.host):
+        if reason := self._standing("failover", current.target):
             return reason
         if self._config.alertmanagers and self._now - self._state.contact_at > self._config.poll_timeout_s:
             return "alertmanager_lost"
@@ -119,7 +121,7 @@ class Guards:
         """The reason that forbids putting the target back into service, or ""."""
         if current.phase == "manual":
             return "manual"
-        if reason := self._standing("failback", current.target.host):
+        if reason := self._standing("failback", current.target):
             return reason
         if self._config.alertmanagers and self._now - self._state.polled_at > self._config.poll_timeout_s:
             return "alertmanager_lost"
@@ -154,15 +156,17 @@ class Guards:
         self._tokens[direction] -= 1
         return Bucket(self._tokens[direction], self._now)
 
-    def _standing(self, direction: Direction, host: str) -> str:
+    def _standing(self, direction: Direction, target: Target) -> str:
         pause = self._state.pause
         if pause is not None and (pause.until == 0 or self._now < pause.until):
             return "paused"
+        if in_maintenance(self._config.maintenance, target, self._now):
+            return "maintenance"
         if direction in self._state.breakers:
             return "breaker"
         if self._frozen:
             return "frozen"
-        agent = self._state.agents.get(host)
+        agent = self._state.agents.get(target.host)
         if agent is None or self._now - agent.seen_at > self._limits.agent_timeout_s:
             return "agent_lost"
         return ""

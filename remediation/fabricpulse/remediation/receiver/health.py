@@ -42,6 +42,9 @@ def problems(
     manual = [t.target.key for t in state.targets.values() if t.phase == "manual"]
     if manual:
         found.append(Problem("manual", f"an operator must release {_some(manual)}"))
+    waiting = [t.target.key for t in state.targets.values() if t.plan is not None and not t.plan.approved_at]
+    if waiting:
+        found.append(Problem("awaiting_approval", f"plans wait for approval: {_some(waiting)}"))
     return found
 
 

@@ -25,8 +25,10 @@ def start_hold(target: TargetState, now: float) -> TargetState:
 
 
 def stop_hold(target: TargetState) -> TargetState:
-    """It fires again: there is no hold any more."""
-    return msgspec.structs.replace(target, quiet_since=0.0, healthy_s=0.0, healthy_at=0.0, blocked="")
+    """It fires again: there is no hold any more, and no plan to end it."""
+    return msgspec.structs.replace(
+        target, quiet_since=0.0, healthy_s=0.0, healthy_at=0.0, blocked="", plan=None
+    )
 
 
 def observe(target: TargetState, observation: Observation, now: float, max_gap_s: float) -> TargetState:

@@ -95,6 +95,18 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     traffic: str = ""
 
 
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule with `mode: approve` would do to a target. approved_at : 0 until an operator has approved it."""
+
+    hash: str
+    action: ActionName
+    alert: str
+    reason: str
+    created_at: float
+    approved_at: float = 0.0
+    approved_by: str = ""
+
+
 class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     """Phase and history of a target.
 
@@ -102,6 +114,7 @@ class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     of the hold in which the NIC was observed healthy; healthy_at : the last such observation. alert : what it was
     taken out for. attempts : failovers that were decided, whatever became of them; retry_at : none before. needs_probe
     : its alert vanished without `resolved`; only a probe can show that it is healthy.
+    plan : waits for an operator.
     """
 
     target: Target
@@ -121,6 +134,7 @@ class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     retry_at: float = 0.0
     needs_probe: bool = False
     blocked: str = ""
+    plan: Plan | None = None
 
 
 class Held(msgspec.Struct, frozen=True):

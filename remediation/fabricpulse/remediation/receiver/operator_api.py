@@ -1,4 +1,4 @@
-"""The operator API: state, journal, pause, resume, release; used by the command line and by dashboards."""
+"""The operator API: state, journal, pause, resume, approve, release; used by the command line and by dashboards."""
 
 import asyncio
 import time
@@ -9,21 +9,25 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from fabricpulse.remediation.protocol import MAX_REPORT_BYTES
 from fabricpulse.remediation.receiver.auth import owner_of
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
-from fabricpulse.remediation.receiver.explain import explain
+from fabricpulse.remediation.receiver.explain import explain, explain_alerts
 from fabricpulse.remediation.receiver.health import problems
-from fabricpulse.remediation.receiver.http_json import json_answer, json_object, number
+from fabricpulse.remediation.receiver.http_json import json_answer, json_object, number, read_body
 from fabricpulse.remediation.receiver.model import Target
 from fabricpulse.remediation.receiver.observed_state import is_name
+from fabricpulse.remediation.receiver.payload import PayloadError, parse_alerts
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.store import Delivery, Store, StoreError
 
 _EXPORT_PAGE = 1000
+_MAX_EXPLAINED = 100
+_MAX_SHOWN = 10_000
 
 
 class OperatorApi:
-    """State and journal to read; pause, resume and release."""
+    """State and journal to read; pause, resume, approve and release."""
 
     def __init__(
         self, loop: CommitLoop, reconciler: Reconciler, store: Store, not_ready: Callable[[], str]
@@ -44,6 +48,10 @@ class OperatorApi:
         router.add_get("/api/v1/export", self._export)
         router.add_get("/api/v1/verify", self._verify)
         router.add_get("/api/v1/explain", self._explain)
+        router.add_post("/api/v1/explain", self._explain_alerts)
+        router.add_get("/api/v1/plans", self._plans)
+        router.add_get("/api/v1/show", self._show)
+        router.add_post("/api/v1/approve", self._approve)
         router.add_post("/api/v1/pause", self._pause)
         router.add_post("/api/v1/resume", self._resume)
         router.add_post("/api/v1/release", self._release)
@@ -77,6 +85,43 @@ class OperatorApi:
             raise web.HTTPBadRequest(text="host and device must be names\n")
         config, inventory = self._reconciler.config, self._reconciler.inventory
         return json_answer(explain(config, inventory, self._loop.state, target, self._loop.clock()))
+
+    async def _explain_alerts(self, request: web.Request) -> web.Response:
+        try:
+            alerts = parse_alerts(await read_body(request, MAX_REPORT_BYTES))
+        except PayloadError as error:
+            raise web.HTTPBadRequest(text=f"{error}\n"[:500]) from error
+        if len(alerts) > _MAX_EXPLAINED:
+            raise web.HTTPBadRequest(text=f"at most {_MAX_EXPLAINED} alerts at once\n")
+        config, inventory = self._reconciler.config, self._reconciler.inventory
+        return json_answer(explain_alerts(config, inventory, self._loop.state, alerts, self._loop.clock()))
+
+    async def _plans(self, _: web.Request) -> web.Response:
+        waiting = [t for t in self._loop.state.targets.values() if t.plan is not None]
+        return json_answer([{"target": t.target, "plan": t.plan, "blocked": t.blocked} for t in waiting])
+
+    async def _show(self, request: web.Request) -> web.Response:
+        """An operation, or a target, with its lines of the journal."""
+        name = request.query.get("id", "")
+        subject = name.rpartition("#")[0] or name
+        lines = await asyncio.to_thread(self._store.lines_of, subject, _MAX_SHOWN)
+        if subject != name:
+            lines = [line for line in lines if line["detail"].get("op_id") == name]
+        action = self._loop.state.actions.get(name)
+        if not lines and action is None:
+            raise web.HTTPNotFound(text="the journal has nothing about it\n")
+        return json_answer({"action": action, "lines": lines})
+
+    async def _approve(self, request: web.Request) -> web.Response:
+        asked = await json_object(request)
+        plan, owner = _text(asked, "plan"), owner_of(request, _text(asked, "owner"))
+        found: list[bool] = []
+        operator = self._reconciler.operator
+        await self._loop.submit(lambda t, at: found.append(operator.approve(t, plan, owner, at)))
+        if not any(found):
+            text = "no such plan waits: it was approved, dropped, or is another one by now; see the plans\n"
+            raise web.HTTPNotFound(text=text)
+        return web.Response(text="approved\n")
 
     async def _episodes(self, _: web.Request) -> web.Response:
         return json_answer(sorted(self._loop.state.episodes.values(), key=lambda e: e.first_seen))

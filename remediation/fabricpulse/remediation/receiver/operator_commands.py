@@ -1,4 +1,4 @@
-"""What operators order: pause (the kill switch), resume, release, forget."""
+"""What operators order: pause (the kill switch), resume, approve, release, forget."""
 
 from fabricpulse.remediation.receiver.decisions import Decisions
 from fabricpulse.remediation.receiver.model import Pause, Target
@@ -23,6 +23,18 @@ class OperatorCommands:
         """Ends a pause and resets tripped breakers. Only what fires now is decided on."""
         transaction.set(pause=None, breakers={}, recent=(), resumed_at=now)
         transaction.log("fleet", "resumed", owner=owner)
+
+    def approve(self, transaction: Transaction, plan: str, owner: str, now: float) -> bool:
+        """Approves the plan with this hash; the guards still apply. False when no such plan waits."""
+        for current in transaction.targets.values():
+            if current.plan is not None and current.plan.hash == plan and not current.plan.approved_at:
+                approved = with_changes(current.plan, approved_at=now, approved_by=owner)
+                transaction.put_target(with_changes(current, plan=approved))
+                transaction.log(
+                    current.target.key, "approved", plan=plan, action=approved.action, owner=owner
+                )
+                return True
+        return False
 
     def release(self, transaction: Transaction, target: Target, owner: str, now: float) -> None:
         """Puts a target back into service without waiting for its hold. Ignored for one that is in service."""

@@ -108,6 +108,30 @@ def parse_polled(body: bytes) -> tuple[Alert, ...]:
     return tuple(alerts)
 
 
+def parse_alerts(body: bytes) -> tuple[Alert, ...]:
+    """The alerts of a webhook body, of a list of alerts, or of one alert. Raises PayloadError.
+
+    For people who ask what would be done about an alert: what they leave out gets a value that fits.
+    """
+    try:
+        document = msgspec.json.decode(body)
+        if isinstance(document, dict):
+            document = document.get("alerts", [document])
+        return tuple(
+            Alert(
+                firing=alert.get("status") != "resolved",
+                fingerprint=str(alert.get("fingerprint") or "asked"),
+                starts_at=_seconds(msgspec.convert(alert["startsAt"], datetime))
+                if alert.get("startsAt")
+                else 0.0,
+                labels=msgspec.convert(alert["labels"], dict[str, str]),
+            )
+            for alert in document
+        )
+    except (*_UNREADABLE, msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
+        raise PayloadError(f"not an alert, a list of alerts or a webhook body: {error!r}") from error
+
+
 class _PolledStatus(msgspec.Struct):
     state: str
 

@@ -72,6 +72,25 @@ def reload_policy(path: Path | None, old: Policy) -> Policy:
     return new
 
 
+def advice(policy: Policy) -> list[str]:
+    """What is allowed and hardly meant."""
+    config, found = policy.config, []
+    acting = [rule.alert for rule in config.rules if rule.mode in ("approve", "auto")]
+    if acting and policy.access.is_open:
+        found.append("rules act, and access is not set: whoever reaches the port may trigger them")
+    if acting and not config.signing_key_file:
+        found.append("rules act, and agents cannot tell this receiver from another: set signing_key_file")
+    if acting and not config.alertmanagers:
+        found.append(
+            "rules act, and no Alertmanager is asked whether an alert still fires: set alertmanagers"
+        )
+    if acting and not policy.inventory:
+        found.append("rules act on any host that an alert names: set membership")
+    if not acting:
+        found.append("no rule acts: every mode is observe or dry_run")
+    return found
+
+
 def changes(old: ReceiverConfig, new: ReceiverConfig) -> dict[str, str]:
     """Settings that differ, as `old -> new`, one level below the top."""
     before, after = (_flat(msgspec.to_builtins(config)) for config in (old, new))

@@ -185,10 +185,17 @@ class SqlStore:
 
     def transitions(self, after: int, limit: int) -> list[dict[str, Any]]:
         """See Store.transitions."""
+        return self._lines("WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
+
+    def lines_of(self, subject: str, limit: int) -> list[dict[str, Any]]:
+        """See Store.lines_of."""
+        return self._lines("WHERE subject = ? ORDER BY id DESC LIMIT ?", (subject, limit))[::-1]
+
+    def _lines(self, which: str, parameters: tuple[Any, ...]) -> list[dict[str, Any]]:
         columns = ("id", "at", "subject", "event", "detail", "hash")
-        query = f"SELECT {', '.join(columns)} FROM transition WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
+        query = f"SELECT {', '.join(columns)} FROM transition {which}"  # noqa: S608 - constants of this file
         with self._database.read() as connection:
-            rows = [dict(zip(columns, row, strict=True)) for row in connection.execute(query, (after, limit))]
+            rows = [dict(zip(columns, row, strict=True)) for row in connection.execute(query, parameters)]
         return [{**row, "detail": msgspec.json.decode(row["detail"])} for row in rows]
 
     def deliveries(self, after: int, limit: int) -> Iterator[tuple[int, Delivery]]:

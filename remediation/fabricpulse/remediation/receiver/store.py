@@ -72,6 +72,9 @@ class Store(Protocol):
     def transitions(self, after: int, limit: int) -> list[dict[str, Any]]:
         """Lines of the journal with an id above `after`, oldest first."""
 
+    def lines_of(self, subject: str, limit: int) -> list[dict[str, Any]]:
+        """The newest lines of the journal about a subject, oldest first."""
+
     def deliveries(self, after: int, limit: int) -> Iterator[tuple[int, Delivery]]:
         """Raw deliveries with an id above `after`, oldest first, bodies inflated."""
 
