@@ -73,9 +73,10 @@ format: $(STAMP) ## Format Python, C++ and jsonnet
 rules: $(STAMP) ## Render rules/ from mixins/
 	$(BIN)/fabricpulse rules render --output rules
 
-docs: $(STAMP) ## Render docs/metrics.md, docs/configuration.md, docs/checks
+docs: $(STAMP) ## Render docs/metrics.md, docs/configuration.md, docs/checks, docs/causes
 	$(BIN)/python -m fabricpulse.core.reference docs
 	$(BIN)/python -m fabricpulse.audit.reference docs/checks
+	$(BIN)/python -m fabricpulse.why.pages docs/causes
 
 bench: $(STAMP) ## Run a benchmark, NAME=mesh; one JSON object a line
 	@test -n "$(NAME)" || { echo "make bench: say which, NAME=one of:" $$(cd tests/bench && ls bench_*.py | sed 's/bench_//; s/\.py//'); exit 2; }

@@ -27,6 +27,7 @@ from fabricpulse.plugin_ipc.telemetry import (
 )
 from fabricpulse.qp.flows import Flow, flows
 from fabricpulse.qp.metrics import DELAY_BUCKETS_S
+from fabricpulse.qp.progress import Heartbeat, RankProgress, heartbeats, rank_progress
 
 WAITS = ("nothing", "peer_receive", "delivery", "peer_send", "arrival", "lane")
 COUNTERS = (
@@ -108,6 +109,8 @@ class Gauges:
     flows: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     worst: list[WorstPair] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
+    ranks: list[RankProgress] = field(default_factory=list)
+    heartbeats: list[Heartbeat] = field(default_factory=list)
 
 
 class Aggregator:
@@ -167,6 +170,7 @@ class Aggregator:
                 if delta["busy_ns"]
             }
         gauges.worst = _largest(gauges.worst, lambda w: (w.pair, w.qp), lambda w: w.owd_s, self._worst_count)
+        gauges.ranks, gauges.heartbeats = rank_progress(living), heartbeats(living, now_s)
         gauges.waiting = _largest(gauges.waiting, _waiting_key, lambda w: w.age_s, self._worst_count)
         self._forget(now_s)
 

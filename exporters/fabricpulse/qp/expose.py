@@ -55,6 +55,13 @@ def expose(
     for key, counters in sorted(aggregator.collectives().items()):
         for spec, name, factor in _COLLECTIVE_COUNTERS:
             exposition.add(spec, key, counters[name] * factor)
+    for rank in gauges.ranks:
+        rank_key = (rank.workload, rank.communicator, str(rank.rank))
+        exposition.add(metrics.RANK_OPERATIONS, rank_key, rank.operations)
+        exposition.add(metrics.RANK_BUSY, rank_key, rank.busy_ns * 1e-9)
+        exposition.add(metrics.RANK_IN_PROGRESS, rank_key, rank.in_progress)
+    for beat in gauges.heartbeats:
+        exposition.add(metrics.HEARTBEAT_AGE, (beat.workload, beat.rank, str(beat.pid)), beat.age_s)
     for flow_key, count in sorted(gauges.flows.items()):
         exposition.add(metrics.FLOW_CONNECTIONS, flow_key, count)
     for waiting in gauges.waiting:

@@ -119,6 +119,32 @@ COLLECTIVE_BUSY = MetricSpec(
     "Durations of the collectives that ended, summed.",
     ("workload", "collective"),
 )
+_RANK = ("workload", "communicator", "rank")
+RANK_OPERATIONS = MetricSpec(
+    "fabricpulse_rank_operations_total",
+    "counter",
+    "Collectives (no sends and receives) of one rank of a communicator that ended: how far the rank has come.",
+    _RANK,
+)
+RANK_BUSY = MetricSpec(
+    "fabricpulse_rank_busy_seconds_total",
+    "counter",
+    "Durations of those collectives, summed. All ranks end together: who enters late is in them for less time.",
+    _RANK,
+)
+RANK_IN_PROGRESS = MetricSpec(
+    "fabricpulse_rank_operations_in_progress",
+    "gauge",
+    "Collectives of one rank of a communicator that have been started and have not ended.",
+    _RANK,
+)
+HEARTBEAT_AGE = MetricSpec(
+    "fabricpulse_plugin_heartbeat_age_seconds",
+    "gauge",
+    "Time since the plugin in a process of the job last gave a sign of life: 1 or less, unless the process is stopped "
+    "or stuck. rank : the launcher's.",
+    ("workload", "rank", "pid"),
+)
 REQUEST_WAITING = MetricSpec(
     "fabricpulse_request_waiting_seconds",
     "gauge",
@@ -173,6 +199,10 @@ METRICS = (
     COLLECTIVE_OPERATIONS,
     COLLECTIVE_BYTES,
     COLLECTIVE_BUSY,
+    RANK_OPERATIONS,
+    RANK_BUSY,
+    RANK_IN_PROGRESS,
+    HEARTBEAT_AGE,
     FLOW_CONNECTIONS,
     REQUEST_WAITING,
     SENT_BYTES,

@@ -19,6 +19,7 @@ COMPONENTS = {
     "remediation": "remediation",
     "rules": "rules",
     "deploy": "deploy",
+    "why": "why",
 }
 TOPS = {"lab": "lab"}
 PACKAGES = FLOORS | COMPONENTS | TOPS

@@ -1,0 +1,226 @@
+"""Each cause is found where the facts show it, ranked first, and not where they do not."""
+
+from dataclasses import replace
+
+import pytest
+from tests.fixtures.why_facts import EXPORTERS, HOSTS, healthy, slow, with_flows, with_nic
+
+from fabricpulse.why.catalogue import CAUSES
+from fabricpulse.why.facts import Facts, Flow, Gpu, Host, NicId, Process, Rank, Wait
+from fabricpulse.why.infer import infer
+
+QUEUED = {"delay_s": 400e-6, "marked": 500.0, "retransmits": 20.0}
+
+
+def one_flow(f: Flow) -> bool:
+    return f.source == ("h1", "rail0")
+
+
+def into_h3(count: int) -> tuple[Flow, ...]:
+    """Flows of other hosts into one NIC."""
+    return tuple(
+        Flow(NicId(f"h{i}", f"rail{k}"), NicId("h3", "rail1"), 1e10, 1e10, 400e-6, 20e-6, 30e-6, None, 900, 5)
+        for i in range(3)
+        for k in range(2)
+    )[:count]
+
+
+def late_rank(facts: Facts) -> Facts:
+    return replace(
+        facts, ranks=tuple(replace(r, duration_s=0.02 if r.rank == 2 else 0.06) for r in facts.ranks)
+    )
+
+
+def hanging(facts: Facts, waits: tuple[Wait, ...]) -> Facts:
+    return replace(facts, ranks=tuple(replace(r, rate=0.0) for r in facts.ranks), waits=waits)
+
+
+def uneven(facts: Facts, hosts: tuple[str, ...]) -> Facts:
+    return with_flows(facts, lambda f: f.source.host in hosts and f.source.device == "rail1", sent=2e9)
+
+
+PLAYED = {
+    "nic_flap": (with_nic(healthy(), "h1", "rail0", disconnects=3, link_downs=3, failovers=2), "rail0 of h1"),
+    "nic_loss": (slow(with_nic(healthy(), "h2", "rail1", loss_in=0.02, lossy_edges=3)), "rail1 of h2"),
+    "slow_link": (slow(with_nic(healthy(), "h0", "rail1", speed=1.25e10)), "rail1 of h0"),
+    "contention_jobs": (
+        replace(
+            slow(with_flows(healthy(), one_flow, **QUEUED)),
+            other_slow_flows={"other": (Flow(NicId("h9", "rail0"), NicId("h8", "rail0")),)},
+        ),
+        "1 flows, with job other",
+    ),
+    "contention_self": (slow(with_flows(healthy(), one_flow, **QUEUED)), "1 flows"),
+    "incast": (slow(replace(f := healthy(), flows=(*f.flows, *into_h3(4)))), "rail1 of h3"),
+    "receiver_congestion": (
+        slow(
+            replace(
+                f := with_nic(healthy(), "h3", "rail1", pause_sent=0.3, drops=500),
+                flows=(*f.flows, *into_h3(4)),
+            )
+        ),
+        "rail1 of h3",
+    ),
+    "misrouted_path": (
+        slow(with_flows(healthy(), one_flow, delay_s=300e-6, floor_s=280e-6)),
+        "rail0 of h1 to rail0 of h2",
+    ),
+    "lane_imbalance": (uneven(healthy(), ("h2",)), "rail1 of h2"),
+    "uneven_rails": (uneven(healthy(), HOSTS), "rail1 of 4 hosts"),
+    "straggler_rank": (slow(late_rank(healthy())), "rank 2 on h2"),
+    "straggler_gpu": (
+        slow(
+            replace(
+                late_rank(healthy()),
+                gpus=tuple(Gpu(h, "0", 0.6 if h == "h2" else 1.0, h == "h2") for h in HOSTS),
+            )
+        ),
+        "rank 2 on h2",
+    ),
+    "clock_error": (
+        replace(f := healthy(), clocks=tuple(replace(c, disruptions=1) if c.host == "h3" else c for c in f.clocks)),
+        "h3",
+    ),
+    "rank_dead": (
+        with_nic(
+            with_nic(
+                replace(f := healthy(), hosts=(Host("h0", 0, 2, EXPORTERS), *f.hosts[1:])),
+                "h0",
+                "rail0",
+                transmitted=0.0,
+            ),
+            "h0",
+            "rail1",
+            transmitted=0.0,
+        ),
+        "h0",
+    ),
+    "hang": (
+        hanging(healthy(), tuple(Wait(f"h{i + 1}", i + 1, f"h{i}", i, "peer_send", 30 - i) for i in range(3))),
+        "rank 0 on h0",
+    ),
+    "plugin_off": (
+        replace(f := healthy(), flows=tuple(g for g in f.flows if g.source.host != "h1")),
+        "h1",
+    ),
+    "compute": (
+        replace(f := healthy(), collectives=(replace(f.collectives[0], rate=5.0),)),
+        "all ranks",
+    ),
+}  # fmt: skip
+
+
+def test_every_cause_is_played() -> None:
+    """No cause is without a case below."""
+    assert PLAYED.keys() == CAUSES.keys()
+
+
+@pytest.mark.parametrize("cause", PLAYED)
+def test_found_first(cause: str) -> None:
+    """The cause is the first of the verdict, at its place, and said with confidence."""
+    facts, where = PLAYED[cause]
+    verdict = infer(facts)
+    assert [(r.finding.cause, r.finding.where) for r in verdict.causes[:1]] == [(cause, where)]
+    assert verdict.causes[0].finding.confidence >= 0.9
+    assert CAUSES[cause].title in verdict.headline
+
+
+def test_nothing_wrong() -> None:
+    """A healthy job has no cause at all."""
+    verdict = infer(healthy())
+    assert (verdict.state, verdict.causes, verdict.unknown) == ("healthy", (), ())
+    assert "Nothing is wrong" in verdict.headline
+
+
+@pytest.mark.parametrize("cause", ["straggler_rank", "straggler_gpu", "compute", "receiver_congestion"])
+def test_the_network_is_not_the_reason(cause: str) -> None:
+    """A slow job whose reason is elsewhere is told so in the first sentence."""
+    assert "network is not the reason" in infer(PLAYED[cause][0]).headline
+
+
+def test_an_effect_is_below_its_reason() -> None:
+    """Congestion of the receiver explains the slow flows into it: no incast is ranked beside it."""
+    verdict = infer(PLAYED["receiver_congestion"][0])
+    assert [r.finding.cause for r in verdict.causes] == ["receiver_congestion"]
+
+
+def test_two_at_once() -> None:
+    """Two causes at different places are both ranked."""
+    facts = with_nic(slow(late_rank(healthy())), "h0", "rail1", speed=1.25e10)
+    assert {r.finding.cause for r in infer(facts).causes} == {"slow_link", "straggler_rank"}
+
+
+def test_a_marked_flow_of_usual_delay_is_no_contention() -> None:
+    """Some marks are how congestion control works."""
+    assert infer(with_flows(healthy(), one_flow, marked=500.0)).causes == ()
+
+
+def test_lossy_peers_of_a_lossy_nic_are_effects() -> None:
+    """One bad NIC makes one lossy edge at each peer; only the NIC is named."""
+    facts = with_nic(healthy(), "h1", "rail0", loss_in=0.05, lossy_edges=3)
+    for host in ("h0", "h2", "h3"):
+        facts = with_nic(facts, host, "rail0", loss_out=0.017, lossy_edges=1)
+    assert [r.finding.where for r in infer(facts).causes] == ["rail0 of h1"]
+
+
+def test_an_ended_job() -> None:
+    """All processes gone everywhere is an end, not a death."""
+    gone = tuple(Host(h, 0, 2, EXPORTERS) for h in HOSTS)
+    facts = replace(healthy(), flows=(), ranks=(), collectives=(), hosts=gone)
+    verdict = infer(facts)
+    assert (verdict.state, verdict.causes) == ("ended", ())
+
+
+def test_a_stopped_process_is_the_head() -> None:
+    """What is sent to a stopped process is not acknowledged: it is named, and not the network."""
+    waits = (
+        Wait("h0", 0, "h1", 1, "delivery", 20.0),
+        Wait("h2", 2, "h1", 1, "peer_send", 20.0),
+        Wait("h1", 1, "h0", 0, "peer_send", 20.0),
+    )
+    facts = replace(hanging(healthy(), waits), processes=(Process("h1", 1, 20.0), Process("h0", 0, 0.5)))
+    first = infer(facts).causes[0].finding
+    assert (first.cause, first.where) == ("hang", "rank 1 on h1")
+
+
+def test_a_hang_without_requests() -> None:
+    """With NCCL's own transports no request is seen: the rank that has not started the collective is named."""
+    facts = hanging(healthy(), ())
+    ranks = tuple(replace(r, in_progress=0) if r.rank == 3 else r for r in facts.ranks)
+    assert infer(replace(facts, ranks=ranks)).causes[0].finding.where == "rank 3 on h3"
+
+
+def test_a_dead_link_hangs_a_ring() -> None:
+    """All ranks wait in a circle; data under way says where it begins."""
+    waits = (
+        *(Wait(f"h{(i + 1) % 4}", (i + 1) % 4, f"h{i}", i, "peer_send", 30.0) for i in range(4)),
+        Wait("h1", 1, "h2", 2, "delivery", 31.0),
+    )
+    first = infer(hanging(healthy(), waits)).causes[0].finding
+    assert (first.cause, first.where) == ("hang", "between rank 1 on h1 and rank 2 on h2")
+
+
+@pytest.mark.parametrize("component", ["mesh", "nic", "qp", "clocksync"])
+def test_a_missing_exporter_is_named(component: str) -> None:
+    """Which exporter is missing, and on which host."""
+    hosts = tuple(Host(h, 2, 2, EXPORTERS - {component} if h == "h2" else EXPORTERS) for h in HOSTS)
+    verdict = infer(replace(healthy(), hosts=hosts))
+    assert verdict.missing == {component: ("h2",)}
+    assert any(
+        line.startswith(f"{component} did not answer on 1 of 4 hosts (h2)") for line in verdict.unknown
+    )
+
+
+def test_missing_data_lowers_confidence() -> None:
+    """The same observations say less when an exporter that would contradict does not answer everywhere."""
+    facts, _ = PLAYED["contention_self"]
+    hosts = tuple(Host(h, 2, 2, EXPORTERS - {"qp"} if h == "h2" else EXPORTERS) for h in HOSTS)
+    sure, less = (infer(f).causes[0].finding.confidence for f in (facts, replace(facts, hosts=hosts)))
+    assert less < sure
+
+
+def test_ranks_are_compared_within_a_communicator() -> None:
+    """Short collectives of another communicator make nobody late."""
+    facts = healthy()
+    other = tuple(Rank("c2", i, h, 4, 500, 10, 10, 0.001, 0.001, 0) for i, h in enumerate(HOSTS))
+    assert infer(replace(facts, ranks=facts.ranks + other)).causes == ()

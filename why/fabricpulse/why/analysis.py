@@ -1,0 +1,203 @@
+"""What several causes need of the facts, computed once. Pure.
+
+Thresholds are those of the alerts (mixins/config.libsonnet), so that `why` and an alert do not contradict each other.
+"""
+
+from collections import defaultdict
+from functools import cached_property
+from statistics import median
+
+import numpy as np
+
+from fabricpulse.why.facts import Collective, Facts, Flow, Host, Nic, NicId
+
+# contentionScore, contentionDelaySeconds, inBandRatio of the mixin.
+SLOW_SCORE = 3.0
+SLOW_DELAY_S = 50e-6
+IN_BAND_RATIO = 3.0
+# Above the spread of a healthy job between two windows of two minutes.
+SLOWER = 1.15
+STALLED_S = 5.0
+
+
+class Analysis:
+    """Facts with what follows from them directly."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.nics: dict[NicId, Nic] = {nic.id: nic for nic in facts.nics}
+        self.hosts: dict[str, Host] = {host.name: host for host in facts.hosts}
+
+    # How the job does.
+
+    @cached_property
+    def main(self) -> Collective | None:
+        """The collective that the job spends most of its time in, of those that are known now and before."""
+        known = [c for c in self.facts.collectives if c.bandwidth is not None or c.rate is not None]
+        return max(known, key=lambda c: (c.busy_share or 0.0, c.name), default=None)
+
+    @cached_property
+    def pace(self) -> float | None:
+        """Operations a second now by those before, over collectives whose size has not changed; None: not known."""
+        ratios = [
+            (c.rate / c.rate_before, c.busy_share or 0.01)
+            for c in self.facts.collectives
+            if c.rate is not None and c.rate_before and self._same_size(c)
+        ]
+        return _weighted(ratios)
+
+    @cached_property
+    def duration(self) -> float | None:
+        """How many times as long the same collectives take as before; None: not known."""
+        ratios = [
+            (c.bandwidth_before / c.bandwidth, c.busy_share or 0.01)
+            for c in self.facts.collectives
+            if c.bandwidth and c.bandwidth_before and self._same_size(c)
+        ]
+        return _weighted(ratios)
+
+    @cached_property
+    def siblings(self) -> float | None:
+        """Bandwidth of the main collective by that of other jobs with such sizes; None: not known."""
+        main = self.main
+        return main.bandwidth / main.siblings if main and main.bandwidth and main.siblings else None
+
+    @cached_property
+    def slow(self) -> bool | None:
+        """Slower than itself before, or far slower than other jobs; None when neither can be told."""
+        if self.stalled:
+            return True
+        told = [
+            known
+            for known in (
+                None if self.pace is None else self.pace < 1 / SLOWER,
+                None if self.duration is None else self.duration > SLOWER,
+                None if self.siblings is None else self.siblings < 0.6,
+            )
+            if known is not None
+        ]
+        return any(told) if told else None
+
+    @cached_property
+    def stalled(self) -> bool | None:
+        """Collectives have been started and none has ended in the window, or nothing moves; None: not known.
+
+        Exporters show only the few oldest requests of a host, and only while nothing moves on their connection.
+        """
+        ranks = [r for r in self.facts.ranks if r.rate is not None]
+        if ranks and all(r.rate == 0 for r in ranks):
+            return any((r.in_progress or 0) > 0 for r in ranks)
+        # Before a window has passed: requests that are old on, or towards, at least half of the hosts.
+        old = [w for w in self.facts.waits if w.age_s >= STALLED_S]
+        if old and len({h for w in old for h in (w.host, w.peer)} & self.hosts.keys()) * 2 >= len(self.hosts):
+            return True
+        if ranks:
+            return False
+        sent = [f.sent for f in self.facts.flows if f.sent is not None]
+        if not sent:
+            return None
+        return bool(old) and all(s == 0 for s in sent)
+
+    def _same_size(self, c: Collective) -> bool:
+        return not (c.size and c.size_before) or 0.8 < c.size / c.size_before < 1.25
+
+    # Flows.
+
+    @cached_property
+    def quick_s(self) -> float | None:
+        """Delay of the quick quarter of the job's flows; None when no delay is known."""
+        delays = [f.delay_s for f in self.facts.flows if f.delay_s is not None]
+        return float(np.quantile(delays, 0.25)) if delays else None
+
+    @cached_property
+    def slow_flows(self) -> tuple[Flow, ...]:
+        """Flows with far more delay than the job's quick ones, or than they had; as FabricPathContended has it."""
+        quick = self.quick_s
+        if quick is None:
+            return ()
+        return tuple(f for f in self.facts.flows if self._slow(f, quick))
+
+    def _slow(self, f: Flow, quick_s: float) -> bool:
+        if f.delay_s is None or f.delay_s <= SLOW_DELAY_S:
+            return False
+        grown = f.delay_before_s is not None and f.delay_s > SLOW_SCORE * f.delay_before_s
+        return f.delay_s > SLOW_SCORE * quick_s or grown
+
+    def score(self, f: Flow) -> float:
+        """How many times as slow as the job's quick flows, or as itself before, whichever is more; 0: not known."""
+        quick = self.quick_s
+        if f.delay_s is None or not quick:
+            return 0.0
+        before = f.delay_s / f.delay_before_s if f.delay_before_s else 0.0
+        return max(f.delay_s / quick, before)
+
+    @cached_property
+    def _median_sent(self) -> float | None:
+        sent = [f.sent for f in self.facts.flows if f.sent is not None]
+        return median(sent) if sent else None
+
+    def congested(self, f: Flow) -> bool:
+        """Whether the flow shows signs of a queue: marks or packets sent again. Less bandwidth alone is none, as a
+        ring's slowest flow slows all."""
+        return (f.marked or 0.0) > 1.0 or (f.retransmits or 0.0) > 1.0
+
+    @cached_property
+    def out_of_band(self) -> frozenset[Flow]:
+        """Slow flows whose quickest chunks are slow too while probes between the same NICs are quick and nothing says
+        congestion: another route or encapsulation."""
+        floors = [f.floor_s for f in self.facts.flows if f.floor_s is not None]
+        if not floors:
+            return frozenset()
+        quick = float(np.quantile(floors, 0.25))
+        return frozenset(
+            f
+            for f in self.facts.flows
+            if f.floor_s is not None
+            and f.probe_s is not None
+            and f.floor_s > SLOW_DELAY_S
+            and f.floor_s > SLOW_SCORE * quick
+            and f.floor_s > IN_BAND_RATIO * f.probe_s
+            and not self.congested(f)
+        )
+
+    @cached_property
+    def queued_flows(self) -> tuple[Flow, ...]:
+        """Slow flows with signs of a queue that are not out of band."""
+        return tuple(f for f in self.slow_flows if self.congested(f) and f not in self.out_of_band)
+
+    @cached_property
+    def into(self) -> dict[NicId, list[Flow]]:
+        """Queued flows by the NIC that they go to."""
+        groups: defaultdict[NicId, list[Flow]] = defaultdict(list)
+        for f in self.queued_flows:
+            groups[f.target].append(f)
+        return dict(groups)
+
+    def flows_of(self, nic: NicId) -> list[Flow]:
+        """Flows from or to a NIC."""
+        return [f for f in self.facts.flows if nic in (f.source, f.target)]
+
+    # Data.
+
+    def seen(self, component: str) -> bool:
+        """Whether this exporter answered on every host of the job."""
+        return bool(self.facts.hosts) and all(component in h.exporters for h in self.facts.hosts)
+
+    def missing(self) -> dict[str, tuple[str, ...]]:
+        """Exporter -> hosts of the job on which it did not answer; only those that miss somewhere."""
+        found = {}
+        for component in ("mesh", "nic", "qp", "clocksync"):
+            hosts = tuple(sorted(h.name for h in self.facts.hosts if component not in h.exporters))
+            if hosts:
+                found[component] = hosts
+        return found
+
+
+def nic_subject(nic: NicId) -> tuple[str, ...]:
+    """The subject of a NIC."""
+    return ("nic", nic.host, nic.device)
+
+
+def _weighted(ratios: list[tuple[float, float]]) -> float | None:
+    total = sum(weight for _, weight in ratios)
+    return sum(ratio * weight for ratio, weight in ratios) / total if total > 0 else None

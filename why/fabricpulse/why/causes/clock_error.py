@@ -1,0 +1,49 @@
+"""A host's clock is stepped, wrong or not synchronized: its one-way delays, and the order of its events, mislead.
+
+Told by clocksync: steps and contradictions in the window, the coordinator's suspicion, no synchronization, a wide error
+bound. It does not slow a job. It makes paths of the host look slow or quick when they are not, so what rests on delays
+of this host is to be doubted first.
+"""
+
+from collections.abc import Iterator
+
+from fabricpulse.why.analysis import Analysis
+from fabricpulse.why.finding import Evidence, Finding, finding
+
+TITLE = "slow or stepped clock"
+DO = (
+    "See `fabricpulse clocksync status` on this host; find who sets its clock beside chrony (a second time daemon, a "
+    "hypervisor, a person).",
+    "Do not believe one-way delays of this host until it is synchronized again.",
+)
+BOUND_S = 1e-3
+
+
+def find(a: Analysis) -> Iterator[Finding]:
+    """One finding a host."""
+    for clock in a.facts.clocks:
+        evidence = []
+        if clock.disruptions is not None and clock.disruptions > 0.5:
+            evidence.append(
+                Evidence(
+                    f"the clock of {clock.host} was stepped or found wrong {clock.disruptions:.0f} times",
+                    0.95,
+                    "clock_disruptions",
+                )
+            )
+        if clock.suspect:
+            evidence.append(
+                Evidence(f"the stamps of {clock.host} contradict the fleet", 0.92, "clock_suspect")
+            )
+        if clock.synchronized is False:
+            evidence.append(Evidence(f"{clock.host} is not synchronized", 0.9, "clock_synchronized"))
+        if clock.bound_s is not None and clock.bound_s > BOUND_S:
+            evidence.append(
+                Evidence(
+                    f"fleet time of {clock.host} is known to {clock.bound_s * 1e3:.1f} ms only",
+                    0.8,
+                    "clock_bound",
+                )
+            )
+        if evidence:
+            yield finding("clock_error", clock.host, evidence, [("clock", clock.host)], "clocksync")

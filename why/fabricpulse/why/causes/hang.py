@@ -1,0 +1,69 @@
+"""Collectives have been started and do not end. Names the head of the chain of those who wait, and whether it is the
+network.
+
+Told by ranks whose operations stand still with some in progress, and by the requests that wait (hang localisation,
+`fabricpulse.why.hang`): a rank that others wait for and that itself waits for nobody has not offered data, which is no
+matter of the network; data that was sent and is not acknowledged, or a connection without a lane, is.
+"""
+
+from collections.abc import Iterator
+
+from fabricpulse.why.analysis import STALLED_S, Analysis
+from fabricpulse.why.finding import Evidence, Finding, Subject, finding
+from fabricpulse.why.hang import Head, find_heads
+
+TITLE = "hang"
+DO = (
+    "Not the network: attach to the named rank (`py-spy dump`, cuda-gdb); it has not entered the collective.",
+    "The network: look at the named NICs and the path between them; `fabricpulse plugin status` shows their lanes.",
+)
+
+
+def find(a: Analysis) -> Iterator[Finding]:
+    """One finding, or one a head of a chain."""
+    if not a.stalled:
+        return
+    standing = [r for r in a.facts.ranks if (r.in_progress or 0) > 0]
+    still = Evidence(
+        f"no collective has ended for {a.facts.window_s:.0f} s; {len(standing)} ranks are in one"
+        if standing
+        else "no collective ends and nothing moves",
+        0.85,
+        "rank_operations",
+    )
+    silent = {(p.host, p.rank) for p in a.facts.processes if p.heartbeat_age_s >= STALLED_S}
+    heads = find_heads((w for w in a.facts.waits if w.age_s >= STALLED_S), silent) or _behind(a)
+    if not heads:
+        yield finding("hang", "head of the chain unknown", [still], [("job",)], "qp")
+        return
+    for head in heads:
+        evidence = [still, Evidence(head.reason, 0.8 if head.network is not None else 0.5, "waiting")]
+        subjects: list[Subject] = [("job",)]
+        if head.rank is not None:
+            subjects.append(("host", head.host))
+        yield finding("hang", head.where, evidence, subjects, "qp")
+
+
+def _behind(a: Analysis) -> list[Head]:
+    """Without waiting requests: ranks that have ended fewer collectives than the others of their communicator, or have
+    not started the one that the others are in."""
+    heads = []
+    for communicator in {r.communicator for r in a.facts.ranks}:
+        ranks = [r for r in a.facts.ranks if r.communicator == communicator and r.operations is not None]
+        started = {r: (r.operations or 0) + (r.in_progress or 0) for r in ranks}
+        if len(ranks) < 2 or min(started.values()) == max(started.values()):
+            continue
+        least = min(started.values())
+        late = [r for r in ranks if started[r] == least]
+        if len(late) > len(ranks) // 2:
+            continue
+        heads += [
+            Head(
+                rank=r.rank,
+                host=r.host,
+                network=False,
+                reason=f"rank {r.rank} has started {least:.0f} collectives, the others {max(started.values()):.0f}",
+            )
+            for r in late
+        ]
+    return heads

@@ -1,0 +1,41 @@
+"""Many senders of the job meet at one NIC, whose switch port cannot pass all of it at once.
+
+Told by three or more slow flows with signs of a queue into one NIC, while flows elsewhere are quick and the receiving
+host itself takes everything (no drops, no pause frames): otherwise the receiver is the cause.
+"""
+
+from collections.abc import Iterator
+
+from fabricpulse.why.analysis import Analysis, nic_subject
+from fabricpulse.why.causes.contention_self import INCAST_SENDERS
+from fabricpulse.why.finding import Evidence, Finding, finding, grows
+
+TITLE = "incast"
+DO = (
+    "For all-to-all: stagger it, or cap the senders at a time (NCCL_MAX_NCHANNELS, smaller expert groups).",
+    "For storage or parameter servers: spread the receiver over more NICs.",
+)
+
+
+def find(a: Analysis) -> Iterator[Finding]:
+    """One finding a receiving NIC."""
+    for target, flows in sorted(a.into.items()):
+        senders = {f.source for f in flows}
+        if len(senders) < INCAST_SENDERS:
+            continue
+        worst = max(flows, key=a.score)
+        evidence = [
+            Evidence(
+                f"{len(senders)} senders into {target} are slow together, up to {a.score(worst):.0f} times the delay "
+                "of quick flows",
+                grows(len(senders), INCAST_SENDERS, 8, 0.8, 0.93),
+                "delay",
+            )
+        ]
+        nic = a.nics.get(target)
+        if nic is not None and nic.drops is not None:
+            evidence.append(Evidence(f"{target} itself drops {nic.drops:.0f} packets a second", 0.4, "drops"))
+        elsewhere = [f for f in a.queued_flows if f.target != target]
+        if not elsewhere:
+            evidence.append(Evidence("flows to other NICs are quick", 0.5, "delay"))
+        yield finding("incast", str(target), evidence, [nic_subject(target)], "qp")

@@ -1,0 +1,60 @@
+"""On one host the job's lanes carry unequal shares, while on its other hosts they are equal.
+
+Told by the bytes sent over each NIC of a host against the mean of its NICs. A NIC that flapped, is slow, or is kept out
+of service by remediation explains an imbalance: then that is the cause.
+"""
+
+from collections.abc import Iterator
+from statistics import median
+
+from fabricpulse.why.analysis import Analysis, nic_subject
+from fabricpulse.why.facts import NicId
+from fabricpulse.why.finding import Evidence, Finding, finding, grows
+
+TITLE = "lane imbalance"
+DO = (
+    "See which lanes are down or damped: `fabricpulse plugin status` on this host; `lane.enable` puts one back.",
+    "If all are up, look at NCCL_CROSS_NIC and at the channels that NCCL has chosen.",
+)
+EVEN = 0.8
+UNEVEN = 0.6
+
+
+def shares(a: Analysis) -> dict[str, dict[str, float]]:
+    """Host -> device -> bytes sent by the job over it, by the mean of that host's NICs; hosts with two or more."""
+    sent: dict[str, dict[str, float]] = {nic.host: {} for nic in a.nics}
+    for nic in a.nics:
+        sent[nic.host].setdefault(nic.device, 0.0)
+    for f in a.facts.flows:
+        if f.sent is not None and f.source in a.nics:
+            sent[f.source.host][f.source.device] += f.sent
+    found = {}
+    for host, devices in sent.items():
+        mean = sum(devices.values()) / len(devices) if devices else 0.0
+        if len(devices) >= 2 and mean > 0:
+            found[host] = {device: value / mean for device, value in devices.items()}
+    return found
+
+
+def find(a: Analysis) -> Iterator[Finding]:
+    """One finding a host."""
+    by_host = shares(a)
+    if len(by_host) < 3 or median(min(s.values()) for s in by_host.values()) < EVEN:
+        return
+    for host, devices in sorted(by_host.items()):
+        device, share = min(devices.items(), key=lambda item: item[1])
+        nic = NicId(host, device)
+        if share > UNEVEN:
+            continue
+        evidence = [
+            Evidence(
+                f"{nic} carries {share:.0%} of what the NICs of its host carry on average",
+                grows(1 - share, 1 - UNEVEN, 0.9, 0.85, 0.95),
+                "sent",
+            ),
+            Evidence("on the other hosts the NICs carry equal shares", 0.5, "sent"),
+        ]
+        avoided = a.nics[nic].avoided
+        if avoided:
+            evidence.append(Evidence("remediation keeps the job off it", 0.9, "avoided"))
+        yield finding("lane_imbalance", str(nic), evidence, [nic_subject(nic)], "qp")

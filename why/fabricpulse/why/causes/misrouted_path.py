@@ -1,0 +1,40 @@
+"""The job's own packets take a worse way than probes between the same NICs: routed, or encapsulated, otherwise.
+
+Told by a flow whose quickest chunks are slow as well (a queue would let some pass), whose siblings are quick, with no
+sign of congestion, and with probes between the same two NICs as quick as ever. Typical: RoCE v1 beside v2, the wrong
+GID index, a traffic class that takes another route.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fabricpulse.why.analysis import Analysis, nic_subject
+from fabricpulse.why.finding import Evidence, Finding, finding, grows
+
+TITLE = "misrouted or mis-encapsulated path"
+DO = (
+    "Compare GID index and type of both ends (`fabricpulse nic`: RoCE v1 against v2) and NCCL_IB_GID_INDEX.",
+    "Trace the route of the job's traffic class, not of ping: ECMP and policy routes may differ.",
+)
+
+
+def find(a: Analysis) -> Iterator[Finding]:
+    """One finding a NIC that all such flows share, else one a flow."""
+    flows = a.out_of_band
+    if not flows:
+        return
+    ends = Counter(nic for f in flows for nic in (f.source, f.target))
+    shared = [nic for nic, count in ends.items() if count == len(flows)] if len(flows) > 1 else []
+    worst = max(flows, key=lambda f: f.floor_s or 0.0)
+    floor_s, probe_s = worst.floor_s or 0.0, worst.probe_s or 0.0
+    evidence = [
+        Evidence(
+            f"{worst}: even quick chunks take {floor_s * 1e6:.0f} us, probes {probe_s * 1e6:.0f} us",
+            grows(floor_s / probe_s if probe_s > 0 else 10.0, 3, 10, 0.8, 0.9),
+            "floor",
+        ),
+        Evidence("no packet of it is marked or sent again: it waits in no queue", 0.5, "marked"),
+    ]
+    where = str(shared[0]) if shared else str(worst)
+    subjects = [nic_subject(nic) for nic in (shared or [worst.source, worst.target])]
+    yield finding("misrouted_path", where, evidence, subjects, "qp", "mesh")

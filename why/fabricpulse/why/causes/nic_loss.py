@@ -1,0 +1,55 @@
+"""A NIC loses packets while it stays connected: a bad cable or port, or a switch that drops.
+
+Told by probes (share lost in one direction, on how many of the NIC's edges) and by what the job had to send again over
+this NIC. Loss that several edges share belongs to the NIC, loss of one edge to a path between.
+"""
+
+from collections.abc import Iterator
+
+from fabricpulse.why.analysis import Analysis, nic_subject
+from fabricpulse.why.facts import Nic
+from fabricpulse.why.finding import Evidence, Finding, finding, grows
+
+TITLE = "NIC loses packets"
+DO = (
+    "Compare error counters of this NIC and of its switch port (CRC, symbol errors, discards); reseat or replace the "
+    "cable.",
+    "If only one peer is affected, look at the path between: `fabricpulse mesh` names the source ports that lose.",
+)
+LOSS = 0.005
+
+
+def find(a: Analysis) -> Iterator[Finding]:
+    """One finding a NIC. A NIC whose peers all lose towards it is named, not its peers."""
+    lossy = {nic.id: nic for nic in a.facts.nics if _loss(nic) > LOSS and not _flapped(nic)}
+    # One lossy NIC makes one lossy edge at each of its peers: those are effects.
+    worst = max((nic.lossy_edges or 0 for nic in lossy.values()), default=0)
+    for nic in lossy.values():
+        shared = nic.lossy_edges or 0
+        if worst >= 2 and shared < worst / 2:
+            continue
+        loss = _loss(nic)
+        way = "receives" if (nic.loss_in or 0) >= (nic.loss_out or 0) else "sends"
+        evidence = [
+            Evidence(
+                f"{loss:.1%} of the probes that {nic.id} {way} are lost",
+                grows(loss, LOSS, 0.03, 0.7, 0.93),
+                "loss_in",
+            )
+        ]
+        if shared >= 2 and nic.edges:
+            evidence.append(Evidence(f"{shared:.0f} of its {nic.edges:.0f} edges lose", 0.6, "lossy_edges"))
+        resent = sum(f.retransmits or 0 for f in a.flows_of(nic.id))
+        if resent > 1:
+            evidence.append(
+                Evidence(f"the job sends {resent:.0f} packets a second again over it", 0.5, "retransmits")
+            )
+        yield finding("nic_loss", str(nic.id), evidence, [nic_subject(nic.id)], "mesh")
+
+
+def _loss(nic: Nic) -> float:
+    return max(nic.loss_in or 0.0, nic.loss_out or 0.0)
+
+
+def _flapped(nic: Nic) -> bool:
+    return nic.connected is False or (nic.disconnects or 0) > 0.5 or (nic.link_downs or 0) > 0.5

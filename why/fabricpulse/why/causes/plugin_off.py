@@ -1,0 +1,47 @@
+"""The job runs without the plugin on a host: NCCL uses its own transport there, and nothing of it is seen or survived.
+
+Told by a host whose processes are gone, or have no connections, while its NICs send as before. NCCL does not complain
+when it cannot load a plugin: it takes another transport.
+"""
+
+from collections.abc import Iterator
+
+from fabricpulse.why.analysis import Analysis
+from fabricpulse.why.finding import Evidence, Finding, finding
+
+TITLE = "plugin off"
+DO = (
+    "Set what `fabricpulse plugin env` prints in the job's environment on this host, NCCL_NET_PLUGIN and NCCL_NET.",
+    "NCCL_DEBUG=INFO says which plugin it has loaded and why not ours.",
+)
+
+
+def find(a: Analysis) -> Iterator[Finding]:
+    """One finding a host."""
+    carrying = {f.source.host for f in a.facts.flows if (f.sent or 0) > 0}
+    if not carrying:
+        return
+    for host in a.facts.hosts:
+        if host.name in carrying or "qp" not in host.exporters:
+            continue
+        nics = [n for n in a.facts.nics if n.id.host == host.name]
+        sent = sum(n.transmitted or 0 for n in nics)
+        usual = sum(f.sent or 0 for f in a.facts.flows) / len(carrying)
+        if sent < 0.5 * usual:
+            continue
+        evidence = [
+            Evidence(
+                f"the NICs of {host.name} send {sent * 1e-9:.1f} GB/s and the plugin none of it",
+                0.88,
+                "transmitted",
+            )
+        ]
+        if host.processes_before and not host.processes:
+            evidence.append(
+                Evidence("its processes had the plugin before and have it no more", 0.7, "processes")
+            )
+        elif host.processes:
+            evidence.append(
+                Evidence("its processes have the plugin loaded and no connections", 0.6, "processes")
+            )
+        yield finding("plugin_off", host.name, evidence, [("host", host.name)], "qp", "nic")

@@ -1,0 +1,56 @@
+"""A host takes data more slowly than it arrives: PCIe, memory, or a NUMA node too far.
+
+Told by that host's own NIC: packets dropped for want of buffers or by the port, pause frames that it sends, PCIe that
+stalls writes or has trained below what card and slot can do. Slow flows into this NIC are then an effect, no incast.
+"""
+
+from collections.abc import Iterator
+
+from fabricpulse.why.analysis import Analysis, nic_subject
+from fabricpulse.why.finding import Evidence, Finding, finding, grows
+
+TITLE = "receiver-side congestion"
+DO = (
+    "Look at PCIe of this NIC (`lspci -vv`: LnkSta against LnkCap), at NUMA placement and at the IOMMU of this host.",
+    "The network is not the reason: do not look at switches.",
+)
+
+
+def find(a: Analysis) -> Iterator[Finding]:
+    """One finding a NIC."""
+    for nic in a.facts.nics:
+        evidence = []
+        if nic.drops is not None and nic.drops > 10:
+            evidence.append(
+                Evidence(
+                    f"{nic.id} drops {nic.drops:.0f} packets a second",
+                    grows(nic.drops, 10, 1000, 0.75, 0.93),
+                    "drops",
+                )
+            )
+        if nic.pause_sent is not None and nic.pause_sent > 0.05:
+            evidence.append(
+                Evidence(
+                    f"{nic.id} pauses its switch port {nic.pause_sent:.0%} of the time",
+                    grows(nic.pause_sent, 0.05, 0.3, 0.8, 0.95),
+                    "pause_sent",
+                )
+            )
+        if nic.pcie_stalled is not None and nic.pcie_stalled > 0.3:
+            evidence.append(
+                Evidence(f"PCIe stalls {nic.pcie_stalled:.0%} of its memory writes", 0.9, "pcie_stalled")
+            )
+        if nic.pcie_share is not None and nic.pcie_share < 0.99:
+            evidence.append(
+                Evidence(
+                    f"PCIe of {nic.id} gives {nic.pcie_share:.0%} of what card and slot can do",
+                    0.85,
+                    "pcie_share",
+                )
+            )
+        if not evidence:
+            continue
+        slow = [f for f in a.slow_flows if f.target == nic.id]
+        if slow:
+            evidence.append(Evidence(f"{len(slow)} flows into it are slow", 0.6, "delay"))
+        yield finding("receiver_congestion", str(nic.id), evidence, [nic_subject(nic.id)], "nic")

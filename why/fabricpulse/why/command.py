@@ -1,0 +1,185 @@
+"""`fabricpulse why WORKLOAD`."""
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import msgspec
+
+from fabricpulse.core.config import load_config
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.output import print_json
+from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
+from fabricpulse.why.gather import Times, gather
+from fabricpulse.why.html import html
+from fabricpulse.why.infer import infer
+from fabricpulse.why.journal import read_journal
+from fabricpulse.why.moment import parse_moment
+from fabricpulse.why.prometheus import PromQl
+from fabricpulse.why.queries import Scope
+from fabricpulse.why.report import Report
+from fabricpulse.why.text import text
+
+_EVENTS_S = 900
+
+
+@click.command("why")
+@click.argument("workload")
+@click.option("--now", is_flag=True, help="Ask about now; the default.")
+@click.option("--at", "at", metavar="TIME", help="Ask about a moment: RFC 3339, seconds since 1970, or -15m.")
+@click.option("--between", nargs=2, metavar="FROM TO", help="Ask about all of the time between two moments.")
+@click.option(
+    "--window",
+    "window_s",
+    default=120,
+    show_default=True,
+    type=click.IntRange(30, 86_400),
+    help="Seconds over which rates are, four scrape intervals or more.",
+)
+@click.option(
+    "--baseline",
+    "baseline_s",
+    default=3600,
+    show_default=True,
+    type=click.IntRange(60, 30 * 86_400),
+    help="Compare with so many seconds earlier.",
+)
+@click.option(
+    "--prometheus",
+    "url",
+    default="http://127.0.0.1:9090",
+    show_default=True,
+    envvar="FABRICPULSE_PROMETHEUS",
+    help="URL of Prometheus, Thanos, Mimir or VictoriaMetrics.",
+)
+@click.option(
+    "--selector", default="", help="Matchers that each series must have, such as 'cluster=\"gpu-a\"'."
+)
+@click.option(
+    "--receiver",
+    default="",
+    envvar="FABRICPULSE_RECEIVER",
+    help="URL of the remediation receiver, for what was done already.",
+)
+@click.option("--grafana", default="", envvar="FABRICPULSE_GRAFANA", help="URL of Grafana, for links.")
+@click.option("--tenant", default="", help="X-Scope-OrgID to send, for Mimir.")
+@click.option(
+    "--http.config.file",
+    "http_config",
+    type=click.Path(path_type=Path),
+    help="TLS and credentials (YAML, the keys of http_client).",
+)
+@click.option("--ca-file", default="", help="Certificates to trust.")
+@click.option("--cert-file", default="", help="Client certificate to show.")
+@click.option("--key-file", default="", help="Key of the client certificate.")
+@click.option("--token-file", default="", help="File with a bearer token.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 600),
+    help="Seconds for one question.",
+)
+@click.option(
+    "--output",
+    "form",
+    type=click.Choice(["text", "json", "html"]),
+    default="text",
+    show_default=True,
+    help="Form.",
+)
+def command(
+    workload: str,
+    now: bool,
+    at: str | None,
+    between: tuple[str, str] | None,
+    window_s: int,
+    baseline_s: int,
+    url: str,
+    selector: str,
+    receiver: str,
+    grafana: str,
+    tenant: str,
+    http_config: Path | None,
+    ca_file: str,
+    cert_file: str,
+    key_file: str,
+    token_file: str,
+    timeout_s: float,
+    form: str,
+) -> None:
+    """Say why a job is slow, or where it hangs, from what Prometheus has: causes by confidence, with evidence.
+
+    Exits with 0 whatever the verdict is; with 1 when Prometheus cannot be asked.
+    """
+    if now + (at is not None) + (between is not None) > 1:
+        raise UserError("--now, --at and --between exclude each other")
+    clock_s = time.time()
+    at_s = parse_moment(at, clock_s) if at else clock_s
+    events_s = max(_EVENTS_S, window_s)
+    if between:
+        start_s, at_s = (parse_moment(moment, clock_s) for moment in between)
+        if at_s - start_s < 30:
+            raise UserError("--between: FROM must be at least 30 s before TO")
+        window_s = events_s = round(at_s - start_s)
+        baseline_s = max(baseline_s, window_s + 60)
+    config = _http(http_config, ca_file, cert_file, key_file, token_file, timeout_s)
+    scope = Scope(workload, (), selector.strip().strip("{}"), window_s, events_s)
+    times = Times(at_s, at_s - baseline_s, max(3600.0, 2.0 * window_s))
+    report = asyncio.run(_report(url, config, tenant, scope, times, receiver, grafana))
+    if form == "json":
+        print_json(report.document())
+    else:
+        click.echo(html(report) if form == "html" else text(report), nl=False)
+
+
+async def _report(
+    url: str, config: HttpClientConfig, tenant: str, scope: Scope, times: Times, receiver: str, grafana: str
+) -> Report:
+    async with PromQl(url, config, tenant) as prom:
+        try:
+            facts, queries = await gather(prom, scope, times)
+        except* UserError as errors:
+            raise _first(errors) from None
+    journal, trouble = None, ""
+    if receiver:
+        journal, trouble = await read_journal(receiver, config, facts, times.at_s - times.history_s)
+    verdict = infer(facts)
+    if trouble:
+        verdict = replace(verdict, unknown=(*verdict.unknown, trouble))
+    return Report(verdict, queries, facts.bandwidth_history, url, grafana, journal)
+
+
+def _first(errors: BaseExceptionGroup[UserError]) -> UserError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, UserError)  # noqa: S101 - except* has selected them
+    return error
+
+
+def _http(
+    file: Path | None, ca_file: str, cert_file: str, key_file: str, token_file: str, timeout_s: float
+) -> HttpClientConfig:
+    """Options replace single keys of the file. Raises UserError."""
+    try:
+        config = msgspec.structs.replace(load_config(file, HttpClientConfig), timeout_s=timeout_s)
+        if token_file:
+            config = msgspec.structs.replace(config, token_file=token_file, basic_auth=None)
+        if ca_file or cert_file or key_file:
+            tls = config.tls_config or TlsClientConfig()
+            tls = msgspec.structs.replace(
+                tls,
+                ca_file=ca_file or tls.ca_file,
+                cert_file=cert_file or tls.cert_file,
+                key_file=key_file or tls.key_file,
+            )
+            tls.validate()
+            config = msgspec.structs.replace(config, tls_config=tls)
+        config.validate()
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return config

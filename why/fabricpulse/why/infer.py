@@ -1,0 +1,218 @@
+"""From facts to a verdict: is the job slow, since when, which causes, how sure. Pure.
+
+Each cause says where the facts show it and how strong each observation is; independent observations are put together as
+a noisy OR. A cause that another one brings about is shown below that one. Confidence falls for a cause whose exporters
+did not answer everywhere, and nothing is said without data: *unknown* is an answer.
+"""
+
+from dataclasses import dataclass, replace
+from statistics import median
+
+from fabricpulse.why.analysis import SLOWER, Analysis
+from fabricpulse.why.catalogue import CAUSES, EVERYWHERE, EXPLAINS
+from fabricpulse.why.facts import Facts, Flow
+from fabricpulse.why.finding import Finding
+from fabricpulse.why.hang import graph_lines
+
+STATES = ("healthy", "slow", "stalled", "ended", "unknown")
+# Below it a cause is a hint: shown, and not what the verdict says.
+LIKELY = 0.5
+# Factor on the confidence for each component whose data is missing on some host.
+_MISSING = 0.85
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A finding with what it explains."""
+
+    finding: Finding
+    explains: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """state : one of STATES. headline : one sentence. comparisons : the job with itself, its siblings, its links.
+    since_s : when it became slow, if the history shows it. missing : exporter -> hosts on which it did not answer.
+    flows : worst first. waits : lines of the wait-for graph. unknown : what could not be told, and why."""
+
+    workload: str
+    at_s: float
+    window_s: float
+    state: str
+    headline: str
+    comparisons: tuple[str, ...]
+    since_s: float | None
+    causes: tuple[Ranked, ...]
+    missing: dict[str, tuple[str, ...]]
+    unknown: tuple[str, ...]
+    flows: tuple[Flow, ...]
+    waits: tuple[str, ...]
+
+
+def infer(facts: Facts) -> Verdict:
+    """The verdict on these facts. Depends on nothing else, and never raises."""
+    a = Analysis(facts)
+    findings = [f for cause in CAUSES.values() for f in cause.find(a)]
+    missing = a.missing()
+    findings = [
+        replace(f, confidence=f.confidence * _MISSING ** len(f.needs & missing.keys())) for f in findings
+    ]
+    ranked = _rank(findings)
+    state = _state(a)
+    return Verdict(
+        workload=facts.workload,
+        at_s=facts.at_s,
+        window_s=facts.window_s,
+        state=state,
+        headline=_headline(a, state, ranked),
+        comparisons=_comparisons(a),
+        since_s=change_point(facts.bandwidth_history) if state in ("slow", "stalled") else None,
+        causes=tuple(ranked),
+        missing=missing,
+        unknown=_unknown(a, missing),
+        flows=tuple(sorted(facts.flows, key=lambda f: -(f.delay_s or 0.0))),
+        waits=tuple(graph_lines(facts.waits)),
+    )
+
+
+def change_point(history: tuple[tuple[float, float], ...]) -> float | None:
+    """When a series of (time, bandwidth) fell for good: the first sample of the last run that is below the usual by
+    more than SLOWER. The usual is the median of the best half. None when its end is not low, or all of it is."""
+    if len(history) < 4:
+        return None
+    values = sorted((v for _, v in history), reverse=True)
+    usual = median(values[: (len(values) + 1) // 2])
+    since = None
+    for at_s, value in reversed(history):
+        if value >= usual / SLOWER:
+            return since
+        since = at_s
+    return None
+
+
+def _rank(findings: list[Finding]) -> list[Ranked]:
+    """Most likely first; what another finding explains is put below it."""
+    order = list(CAUSES)
+    left = sorted(findings, key=lambda f: (order.index(f.cause), -f.confidence, f.where))
+    explained: dict[int, int] = {}  # effect -> cause, as indexes
+    for number, effect in enumerate(left):
+        for other, cause in enumerate(left):
+            if (
+                other != number
+                and other not in explained
+                and effect.cause in EXPLAINS.get(cause.cause, ())
+                and cause.confidence >= LIKELY
+                and (cause.cause in EVERYWHERE or _touches(cause, effect))
+            ):
+                explained[number] = other
+                break
+    ranked = [
+        Ranked(f, tuple(left[e] for e, cause in sorted(explained.items()) if cause == number))
+        for number, f in enumerate(left)
+        if number not in explained
+    ]
+    return sorted(
+        ranked, key=lambda r: (-round(r.finding.confidence, 2), order.index(r.finding.cause), r.finding.where)
+    )
+
+
+def _touches(cause: Finding, effect: Finding) -> bool:
+    if ("job",) in effect.subjects or cause.subjects & effect.subjects:
+        return True
+    hosts = {s[1] for s in cause.subjects if len(s) > 1}
+    return any(len(s) > 1 and s[1] in hosts for s in effect.subjects)
+
+
+def _state(a: Analysis) -> str:
+    facts = a.facts
+    had = any(h.processes_before for h in facts.hosts)
+    if facts.hosts and not any(h.processes for h in facts.hosts) and had and not _carries(a):
+        return "ended"
+    if a.stalled:
+        return "stalled"
+    if a.slow is None:
+        return "unknown"
+    return "slow" if a.slow else "healthy"
+
+
+def _carries(a: Analysis) -> bool:
+    return any((f.sent or 0) > 0 for f in a.facts.flows)
+
+
+def _headline(a: Analysis, state: str, ranked: list[Ranked]) -> str:
+    likely = [r.finding for r in ranked if r.finding.confidence >= LIKELY]
+    named = (
+        f"{CAUSES[likely[0].cause].title}: {likely[0].where} ({likely[0].confidence:.0%})" if likely else ""
+    )
+    job = a.facts.workload
+    if state == "ended":
+        return f"{job} has no process any more: it has ended."
+    if state == "unknown":
+        why = (
+            "nothing is known of it"
+            if not a.facts.hosts
+            else "neither its past nor other jobs tell what is usual"
+        )
+        return f"Not enough data to say whether {job} is slow: {why}." + (f" Seen: {named}." if named else "")
+    if state == "healthy":
+        return f"{job} is as quick as it was. " + (
+            f"Seen all the same: {named}." if named else "Nothing is wrong."
+        )
+    said = "stands still" if state == "stalled" else "is slow"
+    if not named:
+        return f"{job} {said}, and what is measured does not say why."
+    if not CAUSES[likely[0].cause].network and likely[0].cause != "hang":
+        return f"{job} {said}, and the network is not the reason. {named}."
+    return f"{job} {said}. {named}."
+
+
+def _comparisons(a: Analysis) -> tuple[str, ...]:
+    lines = []
+    if a.pace is not None:
+        lines.append(f"with itself before: {a.pace:.0%} of the collectives a second")
+    if a.duration is not None:
+        lines.append(f"with itself before: each collective takes {a.duration:.2f} times as long")
+    if a.siblings is not None:
+        lines.append(f"with other jobs: {a.siblings:.0%} of their median bandwidth")
+    used = [n.transmitted / n.speed for n in a.facts.nics if n.transmitted is not None and n.speed]
+    if used:
+        lines.append(
+            f"with its links: the busiest sends at {max(used):.0%} of its speed, the median {median(used):.0%}"
+        )
+    return tuple(lines)
+
+
+def _unknown(a: Analysis, missing: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """What could not be told, in sentences that name the exporter to start."""
+    facts = a.facts
+    lines = [
+        f"{component} did not answer on {len(hosts)} of {len(facts.hosts)} hosts ({', '.join(hosts[:3])}"
+        f"{', …' if len(hosts) > 3 else ''}): {_TELLS[component]} unknown there"
+        for component, hosts in missing.items()
+    ]
+    if not facts.hosts:
+        lines.append(
+            "no host runs this workload with the plugin: is the name right, and does qp (port 9612) answer?"
+        )
+    elif not facts.ranks:
+        lines.append("ranks tell nothing of collectives (NCCL's profiler is off): a late rank is not found")
+    if facts.hosts and a.pace is None and a.duration is None:
+        lines.append("there is no baseline: the job did not run then, or Prometheus does not reach back")
+    if facts.flows and a.quick_s is None:
+        lines.append(
+            "no one-way delay of the job's own packets: no fleet time (clocksync), or the plugin does not carry them"
+        )
+    if facts.flows and facts.other_slow_flows is None:
+        lines.append(
+            "other jobs' flows are not recorded (rules of fabricpulse): contention is found, with whom is not"
+        )
+    lines += [f"not answered by Prometheus: {query}" for query in facts.unanswered]
+    return tuple(lines)
+
+
+_TELLS = {
+    "mesh": "flaps and loss are",
+    "nic": "link speed, drops and pause are",
+    "qp": "what the job does is",
+    "clocksync": "whether clocks are right is",
+}

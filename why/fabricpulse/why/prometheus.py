@@ -1,0 +1,158 @@
+"""PromQL over HTTP: any server with Prometheus' API (Prometheus, Thanos, Mimir, VictoriaMetrics).
+
+Bounded: so many bytes an answer, so many seconds a question and for all together, so many questions at a time. One that
+cannot be answered (a metric that the backend limits, a timeout) is counted as unanswered and costs no other its answer.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.output import printable
+from fabricpulse.core.web.client import BodyTooLargeError, HttpClient, describe, read_body
+from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.urls import check_base_url, redact
+
+AT_ONCE = 8
+MOST_BODY = 64 << 20
+MOST_SERIES = 200_000
+_SHOWN = 300
+
+
+class _Series(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str] | None = None
+    values: list[tuple[float, str]] = []
+
+
+class _Data(msgspec.Struct):
+    resultType: str  # noqa: N815 - as in the API
+    result: list[_Series]
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    data: _Data | None = None
+    error: str = ""
+
+
+_DECODER = msgspec.json.Decoder(_Answer)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """labels : without the name. value : never NaN; +-Inf as they are."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class RefusedError(Exception):
+    """The server has not answered this question; another one it may."""
+
+
+@dataclass
+class PromQl:
+    """Questions to one server. Used as `async with`. asked : how many were put.
+
+    Raises UserError at construction for a URL or credentials that cannot be used.
+    """
+
+    url: str
+    config: HttpClientConfig
+    tenant: str = ""
+    asked: int = 0
+    _client: HttpClient | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            check_base_url("--prometheus", self.url)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def __aenter__(self) -> "PromQl":
+        self._client = HttpClient(self.config, connections=AT_ONCE)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def instant(self, query: str, at_s: float) -> list[Sample]:
+        """The instant vector at a time; samples that are NaN are left out.
+
+        Raises RefusedError when it is not answered, UserError when nothing there answers as Prometheus does.
+        """
+        data = await self._ask("query", {"query": query, "time": f"{at_s:.3f}"})
+        return [
+            Sample({k: v for k, v in series.metric.items() if k != "__name__"}, value)
+            for series in data.result
+            if series.value is not None and not math.isnan(value := _number(series.value[1]))
+        ]
+
+    async def history(
+        self, query: str, start_s: float, end_s: float, step_s: float
+    ) -> list[tuple[float, float]]:
+        """(time, value) of the first series of a range; raises as `instant` does."""
+        parameters = {"query": query, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:g}"}
+        data = await self._ask("query_range", parameters)
+        pairs = data.result[0].values if data.result else []
+        return [(at_s, value) for at_s, text in pairs if math.isfinite(value := _number(text))]
+
+    async def _ask(self, path: str, parameters: dict[str, str]) -> _Data:
+        if self._client is None:
+            raise RuntimeError("used outside of `async with`")
+        headers = {"X-Scope-OrgID": self.tenant} if self.tenant else {}
+        # POST: with many hosts a query is longer than proxies take as URL.
+        parameters = {**parameters, "timeout": f"{self.config.timeout_s:g}s"}
+        async with self._places:
+            self.asked += 1
+            try:
+                async with self._client.post(
+                    f"{self.url.rstrip('/')}/api/v1/{path}", data=parameters, headers=headers
+                ) as response:
+                    status, body = response.status, await read_body(response, MOST_BODY)
+            except BodyTooLargeError as error:
+                raise RefusedError(str(error)) from error
+            except TimeoutError as error:
+                raise RefusedError(f"no answer within {self.config.timeout_s:g} s") from error
+            except (aiohttp.ClientError, OSError) as error:
+                raise UserError(
+                    f"cannot ask {redact(self.url)}: {printable(describe(error))}; give the URL of a Prometheus with "
+                    "--prometheus"
+                ) from error
+        return self._decode(status, body)
+
+    def _decode(self, status: int, body: bytes) -> _Data:
+        if status in (401, 403):
+            raise UserError(
+                f"{redact(self.url)} refuses us ({status}): give --token-file, --cert-file or --http.config.file"
+            )
+        try:
+            answer = _DECODER.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if status in (429, 502, 503, 504):
+                raise RefusedError(f"HTTP {status}") from error
+            shown = printable(body[:_SHOWN].decode("utf-8", "replace"))
+            raise UserError(
+                f"{redact(self.url)} does not answer as a Prometheus does (HTTP {status}): {shown!r}"
+            ) from error
+        if answer.status != "success" or answer.data is None:
+            raise RefusedError(printable(answer.error[:_SHOWN]) or f"HTTP {status}")
+        if len(answer.data.result) > MOST_SERIES:
+            raise RefusedError(f"more than {MOST_SERIES} series")
+        return answer.data
+
+
+def _number(text: Any) -> float:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return math.nan

@@ -1,0 +1,173 @@
+"""The questions that are put to Prometheus: PromQL by name. A verdict's evidence names the query that shows it.
+
+Placeholders: `{job}` matchers of the workload's own series, `{hosts}` of its hosts' series, `{others}` of other jobs',
+`{w}` the window of rates, `{e}` the longer one over which events are counted.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_NIC = "instance, device"
+_FLOW = "instance, device, peer, peer_device"
+
+
+@dataclass(frozen=True)
+class Query:
+    """before : is put for the baseline as well."""
+
+    name: str
+    text: str
+    before: bool = False
+
+
+def _increase(metric: str, matchers: str = "{hosts}", by: str = _NIC) -> str:
+    return f"sum by ({by}) (increase({metric}{{{matchers}}}[{{e}}]))"
+
+
+def _rate(metric: str, matchers: str, by: str) -> str:
+    return f"sum by ({by}) (rate({metric}{{{matchers}}}[{{w}}]))"
+
+
+def _last(metric: str, by: str, matchers: str = "{hosts}", how: str = "max") -> str:
+    return f"{how} by ({by}) (last_over_time({metric}{{{matchers}}}[{{w}}]))"
+
+
+def _delay(q: float) -> str:
+    return f"histogram_quantile({q:g}, {_rate('fabricpulse_qp_owd_seconds_bucket', '{job}', _FLOW + ', le')})"
+
+
+_DROPS = (
+    "fabricpulse_nic_out_of_buffer_drops_total",
+    "fabricpulse_nic_rnr_nak_packets_sent_total",
+    "fabricpulse_nic_phy_discards_total",
+    "fabricpulse_nic_priority_discards_total",
+    "fabricpulse_nic_pcie_outbound_buffer_overflows_total",
+)
+_PCIE = "fabricpulse_nic_pcie_link_"
+
+# Which hosts run the job, now and before: all other questions are about these.
+PROCESSES = Query("processes", _last("fabricpulse_qp_processes", "instance", "{job}", "sum"), before=True)
+
+QUERIES = (
+    Query("exporters", "group by (instance, component) (last_over_time(fabricpulse_build_info{{hosts}}[{w}]))"),
+    Query("connected", _last("fabricpulse_nic_connected", _NIC + ", network", how="min")),
+    Query("disconnects", _increase("fabricpulse_nic_disconnects_total")),
+    Query(
+        "link_downs",
+        f"{_increase('fabricpulse_nic_port_down_transitions_total')} or {_increase('fabricpulse_nic_carrier_down_changes_total')}",
+    ),
+    Query("failovers", _increase("fabricpulse_lane_failovers_total", "{job}")),
+    Query("avoided", _last("fabricpulse_lane_nic_avoided", _NIC, "{job}")),
+    Query(
+        "speed",
+        f"{_last('fabricpulse_nic_port_rate_bytes_per_second', _NIC)} or {_last('fabricpulse_nic_link_speed_bytes_per_second', _NIC)}",
+        before=True,
+    ),
+    Query(
+        "transmitted",
+        f"{_rate('fabricpulse_nic_transmitted_bytes_total', '{hosts}', _NIC)} > 0 or "
+        f"{_rate('fabricpulse_nic_link_transmitted_bytes_total', '{hosts}', _NIC)}",
+        before=True,
+    ),
+    Query("probes", _rate("fabricpulse_nic_probes_total", "{hosts}", _NIC + ", what")),
+    Query("edges", _last("fabricpulse_nic_edges", _NIC, '{hosts}, state!="degraded"', "sum")),
+    *(Query(f"drops_{number}", _rate(metric, "{hosts}", _NIC)) for number, metric in enumerate(_DROPS)),
+    Query("pause_sent", f"max by ({_NIC}) (rate(fabricpulse_nic_pfc_pause_transmitted_seconds_total{{{{hosts}}}}[{{w}}]))"),
+    Query("pause_received", f"max by ({_NIC}) (rate(fabricpulse_nic_pfc_pause_received_seconds_total{{{{hosts}}}}[{{w}}]))"),
+    Query("pcie_stalled", _last("fabricpulse_nic_pcie_outbound_stalled_writes_ratio", _NIC)),
+    Query(
+        "pcie_share",
+        f"{_last(_PCIE + 'width_lanes', _NIC)} * {_last(_PCIE + 'transfers_per_second', _NIC)} / "
+        f"({_last(_PCIE + 'width_lanes_attainable', _NIC)} * {_last(_PCIE + 'transfers_per_second_attainable', _NIC)})",
+    ),
+    Query("sent", _rate("fabricpulse_qp_sent_bytes_total", "{job}", _FLOW), before=True),
+    Query("delay", _delay(0.5), before=True),
+    Query("floor", _delay(0.1)),
+    Query("marked", _rate("fabricpulse_qp_ecn_marked_total", "{job}", _FLOW)),
+    Query("retransmits", _rate("fabricpulse_qp_retransmits_total", "{job}", _FLOW)),
+    *(
+        Query(name, f"avg by (collective) (rate(fabricpulse_collective_{metric}_total{{{{job}}}}[{{w}}]))", before=True)
+        for name, metric in (("rate", "operations"), ("bytes", "bytes"), ("busy", "busy_seconds"))
+    ),
+    *(
+        Query(f"others_{name}", _rate(f"fabricpulse_collective_{metric}_total", "{others}", "workload, collective"))
+        for name, metric in (("rate", "operations"), ("bytes", "bytes"), ("busy", "busy_seconds"))
+    ),
+    Query("rank_operations", _last("fabricpulse_rank_operations_total", "instance, communicator, rank", "{job}")),
+    Query("rank_in_progress", _last("fabricpulse_rank_operations_in_progress", "instance, communicator, rank", "{job}")),
+    Query("rank_rate", _rate("fabricpulse_rank_operations_total", "{job}", "instance, communicator, rank"), before=True),
+    Query("rank_busy", _rate("fabricpulse_rank_busy_seconds_total", "{job}", "instance, communicator, rank"), before=True),
+    Query("clock_synchronized", _last("fabricpulse_clock_synchronized", "instance", how="min")),
+    Query("clock_bound", _last("fabricpulse_clock_error_bound_seconds", "instance")),
+    Query(
+        "clock_disruptions",
+        f"{_increase('fabricpulse_clock_disruptions_total', by='instance')} + "
+        f"{_increase('fabricpulse_clock_contradictions_total', by='instance')} or "
+        f"{_increase('fabricpulse_clock_disruptions_total', by='instance')}",
+    ),
+    Query("clock_suspect", _last("fabricpulse_clock_suspect", "instance")),
+    Query("waiting", "fabricpulse_request_waiting_seconds{{job}}"),
+    Query("heartbeat", "fabricpulse_plugin_heartbeat_age_seconds{{job}}"),
+    Query("gpu_clock", 'max by (Hostname, gpu) (last_over_time(DCGM_FI_DEV_SM_CLOCK{{gpu_hosts}}[{w}]))'),
+    # Bits 3 (hardware slowdown), 5, 6 (heat), 7 (power brake) of nvmlClocksEventReasons.
+    Query("gpu_throttled", "max by (Hostname, gpu) (last_over_time(DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{{gpu_hosts}}[{w}]))"),
+    Query("recorded", "count(flow:fabricpulse_qp_owd_seconds:contention_score)"),
+    Query(
+        "other_slow_flows",
+        "flow:fabricpulse_qp_owd_seconds:contention_score{{others}} > 3 and flow:fabricpulse_qp_owd_seconds:p50_1m{{others}} > 0.00005",
+    ),
+)  # fmt: skip
+
+# Second round, about few hosts or only when needed.
+LOSSY_EDGES = Query(
+    "lossy_edges",
+    f"count by ({_NIC}) ((sum by ({_FLOW}) (increase(fabricpulse_edge_probes_lost_total{{{{hosts}}}}[{{w}}])) / "
+    f"(sum by ({_FLOW}) (increase(fabricpulse_edge_probes_lost_total{{{{hosts}}}}[{{w}}])) + "
+    f"sum by ({_FLOW}) (increase(fabricpulse_edge_probes_received_total{{{{hosts}}}}[{{w}}])))) > 0.005)",
+)
+PROBE_DELAY = Query("probe_delay", _last("fabricpulse_edge_owd_seconds", _FLOW, '{hosts}, quantile="0.5"'))
+HISTORY = "sum(rate(fabricpulse_collective_bytes_total{{job}}[{w}])) / sum(rate(fabricpulse_collective_busy_seconds_total{{job}}[{w}]))"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What stands behind the placeholders. extra : matchers that each series must have, such as `cluster="a"`."""
+
+    workload: str
+    hosts: tuple[str, ...] = ()
+    extra: str = ""
+    window_s: int = 120
+    events_s: int = 900
+
+    def fill(self, text: str) -> str:
+        """A query as Prometheus takes it."""
+        label = quote(self.workload)
+        matchers = {
+            "job": f"workload={label}",
+            "others": f"workload!={label}",
+            "hosts": f"instance=~{quote(alternatives(self.hosts))}",
+        }
+        if self.extra:
+            matchers = {name: f"{own}, {self.extra}" for name, own in matchers.items()}
+        matchers["gpu_hosts"] = f"Hostname=~{quote(alternatives(self.hosts))}"
+        plain = {"w": f"{self.window_s}s", "e": f"{self.events_s}s"} | matchers
+        # In one pass: names are what strangers have chosen, and may look like placeholders.
+        # `{{job}}` brings its own braces, `{job}` stands among others.
+        return re.sub(
+            r"\{\{(\w+)\}\}|\{(\w+)\}",
+            lambda m: f"{{{plain[m[1]]}}}" if m[1] else plain[m[2]],
+            text,
+        )
+
+
+def quote(value: str) -> str:
+    """A PromQL string with this value, whatever is in it."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def alternatives(values: Iterable[str]) -> str:
+    """A regular expression that matches exactly these; none of them matches nothing."""
+    special = set(r".+*?()|[]{}^$\\")
+    return "|".join("".join(f"\\{c}" if c in special else c for c in value) for value in values) or "a^"

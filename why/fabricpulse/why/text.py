@@ -1,0 +1,65 @@
+"""A report as text for a terminal. Foreign names are shown printable."""
+
+from datetime import UTC, datetime
+
+from fabricpulse.core.output import printable
+from fabricpulse.why.catalogue import CAUSES
+from fabricpulse.why.infer import LIKELY, Ranked
+from fabricpulse.why.report import Report
+
+_MOST_CAUSES = 5
+_MOST_WAITS = 12
+_MOST_FLOWS = 5
+
+
+def text(report: Report) -> str:
+    """All of it, most important first."""
+    v = report.verdict
+    lines = [v.headline]
+    if v.since_s is not None:
+        lines.append(f"Since {when(v.since_s)}.")
+    lines += [f"  {line}" for line in v.comparisons]
+    for number, ranked in enumerate(v.causes[:_MOST_CAUSES], 1):
+        lines += ["", *_cause(report, number, ranked)]
+    if len(v.causes) > _MOST_CAUSES:
+        lines.append(f"… and {len(v.causes) - _MOST_CAUSES} more: --output json")
+    if v.waits:
+        lines += ["", "Who waits for whom:"]
+        lines += [f"  {line}" for line in v.waits[:_MOST_WAITS]]
+    if slow := [f for f in v.flows if f.delay_s is not None][:_MOST_FLOWS]:
+        lines += ["", "Slowest flows (bandwidth, one-way delay):"]
+        lines += [f"  {f}: {(f.sent or 0) * 8e-9:.1f} Gb/s, {(f.delay_s or 0) * 1e6:.0f} us" for f in slow]
+    if report.journal is not None:
+        lines += [
+            "",
+            "Done about it:" if report.journal else "Remediation has done nothing about these NICs.",
+        ]
+        lines += [f"  {when(done.at_s)} {done.subject}: {done.text}" for done in report.journal]
+    if v.unknown:
+        lines += ["", "Not known:"]
+        lines += [f"  {line}" for line in v.unknown]
+    if links := report.dashboards():
+        lines += ["", *(f"{title}: {link}" for title, link in links.items())]
+    return "\n".join(printable(line) for line in lines) + "\n"
+
+
+def _cause(report: Report, number: int, ranked: Ranked) -> list[str]:
+    f = ranked.finding
+    word = "" if f.confidence >= LIKELY else ", a hint only"
+    lines = [f"{number}. {CAUSES[f.cause].title}: {f.where} ({f.confidence:.0%}{word})"]
+    for evidence in f.evidence:
+        lines.append(f"   - {evidence.text}")
+        if query := report.queries.get(evidence.query):
+            lines.append(f"     {query if len(query) < 200 else query[:197] + '...'}")
+    if ranked.explains:
+        effects = ", ".join(sorted({f"{CAUSES[e.cause].title} ({e.where})" for e in ranked.explains})[:4])
+        lines.append(f"   It explains: {effects}")
+    return [*lines, *(f"   Do: {line}" for line in CAUSES[f.cause].do)]
+
+
+def when(at_s: float) -> str:
+    """A time for people, in UTC."""
+    try:
+        return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):
+        return f"{at_s:g}"
