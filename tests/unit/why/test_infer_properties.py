@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +16,9 @@ NAMES = st.sampled_from(["h0", "h1", "h2", "", "<b>", "h3"])
 NUMBERS = st.one_of(st.none(), st.sampled_from([0.0, 1e-9, 1.0, 1e12]), st.floats(0, 1e6))
 
 
-def values(hint: object) -> st.SearchStrategy:
+def values(hint: Any) -> Any:
     """Anything of a field's type."""
-    special = {
+    special: dict[Any, Any] = {
         str: NAMES,
         int: st.integers(0, 9),
         float: st.floats(0, 1e9),
@@ -30,7 +31,7 @@ def values(hint: object) -> st.SearchStrategy:
     return special[hint]
 
 
-IDS = {
+IDS: dict[Any, Any] = {
     model.Nic: lambda nic: nic.id,
     model.Host: lambda host: host.name,
     model.Flow: lambda flow: (flow.source, flow.target),
@@ -38,7 +39,7 @@ IDS = {
 }
 
 
-def things(kind: type, most: int = 8) -> st.SearchStrategy:
+def things(kind: Any, most: int = 8) -> Any:
     hints = typing.get_type_hints(kind)
     return st.lists(
         st.builds(kind, **{f.name: values(hints[f.name]) for f in dataclasses.fields(kind)}),
@@ -81,9 +82,10 @@ def test_always_a_verdict(facts: Facts) -> None:
 @given(ANY)
 def test_the_order_of_facts_does_not_matter(facts: Facts) -> None:
     """The same facts in another order give the same causes at the same places."""
-    turned = dataclasses.replace(
-        facts, **{name: tuple(reversed(getattr(facts, name))) for name in ("hosts", "nics", "flows", "waits")}
-    )
+    other: dict[str, Any] = {
+        name: tuple(reversed(getattr(facts, name))) for name in ("hosts", "nics", "flows", "waits")
+    }
+    turned = dataclasses.replace(facts, **other)
     assert {(r.finding.cause, r.finding.where) for r in infer(facts).causes if r.finding.cause != "hang"} == {
         (r.finding.cause, r.finding.where) for r in infer(turned).causes if r.finding.cause != "hang"
     }
@@ -99,7 +101,8 @@ def test_no_verdict_without_data() -> None:
 @given(st.sampled_from(["nics", "flows", "ranks", "collectives", "clocks", "waits"]))
 def test_less_data_blames_nobody(field: str) -> None:
     """A healthy job of which a part is unknown is not blamed for the gap."""
-    verdict = infer(dataclasses.replace(healthy(), **{field: ()}))
+    gap: dict[str, Any] = {field: ()}
+    verdict = infer(dataclasses.replace(healthy(), **gap))
     assert [r for r in verdict.causes if r.finding.cause != "plugin_off"] == []
     if field == "collectives":
         assert verdict.state == "unknown"
