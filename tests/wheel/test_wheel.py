@@ -123,7 +123,7 @@ def test_files_are_put_in_place(tmp_path: Path) -> None:
         result = fabricpulse("files", "write", role, "--root", str(tmp_path), "--apply")
         assert result.returncode == 0, result.stderr
     units = sorted((tmp_path / "etc/systemd/system").glob("*.service"))
-    assert len(units) == 7
+    assert len(units) == 8
     assert all(f"\nExecStart={COMMAND} " in unit.read_text() for unit in units)
     runbooks = Path(fabricpulse("files", "path", "runbooks").stdout.strip())
     assert (runbooks / "FabricNicFlapping.md").is_file()

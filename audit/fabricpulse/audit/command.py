@@ -2,24 +2,35 @@
 
 import re
 import socket
-from datetime import UTC, datetime
+import time
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
-from fabricpulse.audit.findings import fleet_findings
 from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.model import Finding, HostReport, Run
-from fabricpulse.audit.profile import Profile, learn, load_profile
-from fabricpulse.audit.storage import encode, read
+from fabricpulse.audit.profile import learn, load_profile
+from fabricpulse.audit.runs import run_of
+from fabricpulse.audit.storage import encode, keep, read, stamp_name
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.files import atomic_write
+from fabricpulse.core.options import DaemonOptions, daemon_options
+from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
 from fabricpulse.core.run_dir import clock_page_path
+from fabricpulse.hostinfo.gid_rules import NcclRules
 from fabricpulse.hostinfo.sources import host_sources
 
 # Exit codes: of a health check, so that a script can tell a bad host from an audit that could not be made.
 GOOD, FOUND = 0, 10
+# Nothing is known: no audit, or one that is too old.
+NOT_KNOWN = 11
+STATE = Path("/var/lib/fabricpulse/audit")
+DEFAULT_LISTEN = ":9617"
+# Reports that `local --keep` leaves.
+KEPT = 30
 
 
 @click.group("audit")
@@ -39,22 +50,24 @@ def resolve(name: str) -> list[str]:
     return sorted({str(entry[4][0]) for entry in found})
 
 
-def own_reader(root: Path = Path("/"), rails: dict[str, str] | None = None) -> HostReader:
+def own_reader(
+    root: Path = Path("/"), rails: dict[str, str] | None = None, nccl: NcclRules | None = None
+) -> HostReader:
     """Of this host, or of a copied tree: of that, nothing is asked of the running kernel."""
     if root == Path("/"):
         return HostReader(
-            host_sources(), root, rails=rails or {}, clock_page=clock_page_path(), resolve=resolve
+            host_sources(),
+            root,
+            nccl=nccl or NcclRules(),
+            rails=rails or {},
+            clock_page=clock_page_path(),
+            resolve=resolve,
         )
     if not (root / "sys").is_dir() and not (root / "proc").is_dir():
         raise UserError(
             f"{root} is no tree of a host: it has neither sys nor proc; set --root to a folder that has"
         )
     return HostReader(host_sources(root / "sys"), root, rails=rails or {}, disk=lambda _: None)
-
-
-def run_id(now: float) -> str:
-    """20261122T193005Z."""
-    return datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 @command.command("local")
@@ -68,20 +81,71 @@ def run_id(now: float) -> str:
     "--output", type=click.Choice(["text", "json", "junit"]), default="text", show_default=True, help="Form."
 )
 @click.option("--all", "every", is_flag=True, help="Show what passed, too.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write the page here, too.")
+@click.option("--keep", "keep_report", is_flag=True, help="Keep the report for `gate`, in --state.")
+@click.option(
+    "--state", type=click.Path(path_type=Path), default=STATE, show_default=True, help="Folder of reports."
+)
+@click.option(
+    "--textfile", type=click.Path(path_type=Path), help="Write metrics for node_exporter here (*.prom)."
+)
 @click.option(
     "--fail-on", type=click.Choice(["error", "warning"]), default="error", show_default=True, help="Exit 10."
 )
 @click.pass_context
 def local(
-    ctx: click.Context, root: Path, profile: Path | None, output: str, every: bool, fail_on: str
+    ctx: click.Context,
+    root: Path,
+    profile: Path | None,
+    output: str,
+    every: bool,
+    html: Path | None,
+    keep_report: bool,
+    state: Path,
+    textfile: Path | None,
+    fail_on: str,
 ) -> None:
     """Audit this host alone, without any daemon."""
     pinned = load_profile(profile) if profile else None
     name = socket.gethostname() if root == Path("/") else (own_name(root) or root.name)
     report = audit_host(name, own_reader(root))
     run = run_of([report], {}, pinned, str(profile or ""), (name,), report.collected_at, report.duration_s)
+    if keep_report:
+        keep(state, stamp_name(report.collected_at), encode(report), KEPT)
+    if textfile is not None:
+        write_textfile(report, textfile)
+    write_page(run, html)
     write(run, output, every=every)
     ctx.exit(exit_code(run.findings, fail_on))
+
+
+def write_page(run: Run, path: Path | None) -> None:
+    """The HTML page, if there is a path. Raises UserError."""
+    if path is None:
+        return
+    from fabricpulse.audit.page import page
+
+    write_file(path, page(run).encode("utf-8", "replace"))
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Raises UserError."""
+    try:
+        atomic_write(path, data, durable=False)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; choose a folder that exists and is writable"
+        ) from error
+
+
+def write_textfile(report: HostReport, path: Path) -> None:
+    """The metrics of a report. Raises UserError."""
+    from fabricpulse.audit.expose import expose
+    from fabricpulse.core.metrics.exposition import Exposition
+
+    exposition = Exposition()
+    expose(report, exposition)
+    write_file(path, exposition.render(count_samples=False))
 
 
 def own_name(root: Path) -> str:
@@ -91,30 +155,6 @@ def own_name(root: Path) -> str:
     except (OSError, UnicodeDecodeError):
         return ""
     return name if re.fullmatch(r"[\w.-]{1,95}", name, re.ASCII) else ""
-
-
-def run_of(
-    reports: list[HostReport],
-    silent: dict[str, str],
-    profile: Profile | None,
-    profile_name: str,
-    asked: tuple[str, ...],
-    started_at: float,
-    duration_s: float,
-    cancelled: bool = False,
-) -> Run:
-    """The run of these reports, compared."""
-    findings = fleet_findings(reports, silent, profile)
-    return Run(
-        run_id(started_at),
-        started_at,
-        duration_s,
-        asked,
-        tuple(sorted(reports, key=lambda r: r.host)),
-        findings,
-        cancelled,
-        profile_name,
-    )
 
 
 def write(run: Run, output: str, *, every: bool = False) -> None:
@@ -146,13 +186,18 @@ def learn_command(run: Path) -> None:
 
 @command.command("show")
 @click.argument("run", type=click.Path(path_type=Path))
+@click.option("--html", type=click.Path(path_type=Path), help="Write the page here instead.")
 @click.option(
     "--output", type=click.Choice(["text", "json", "junit"]), default="text", show_default=True, help="Form."
 )
 @click.option("--all", "every", is_flag=True, help="Show what passed, too.")
-def show_command(run: Path, output: str, every: bool) -> None:
-    """Print a run that was kept."""
-    write(read(run, Run), output, every=every)
+def show_command(run: Path, html: Path | None, output: str, every: bool) -> None:
+    """Print a run that was kept, or make its page."""
+    found = read(run, Run)
+    if html is not None:
+        write_page(found, html)
+    else:
+        write(found, output, every=every)
 
 
 @command.command("diff")
@@ -162,7 +207,6 @@ def show_command(run: Path, output: str, every: bool) -> None:
 def diff_command(ctx: click.Context, before: Path, after: Path) -> None:
     """Print what two runs differ in. Exit code 10: there are new findings."""
     from fabricpulse.audit.diff import diff_runs
-    from fabricpulse.core.output import printable
 
     found = diff_runs(read(before, Run), read(after, Run))
     for sign, findings in (("+", found.new), ("-", found.gone)):
@@ -183,3 +227,130 @@ def checks_command() -> None:
 
     for check in all_checks().values():
         click.echo(f"{check.id:24} {check.category:10} {check.severity:8} {check.title}")
+
+
+@command.command("gate")
+@click.option(
+    "--state", type=click.Path(path_type=Path), default=STATE, show_default=True, help="Folder of reports."
+)
+@click.option(
+    "--max-age", "max_age_h", type=float, default=24.0, show_default=True, help="Of the last audit, hours."
+)
+@click.option(
+    "--fail-on", type=click.Choice(["error", "warning"]), default="error", show_default=True, help="Close on."
+)
+@click.option("--ignore", multiple=True, metavar="CHECK", help="A check that does not count; repeatable.")
+@output_option
+@click.pass_context
+def gate_command(
+    ctx: click.Context,
+    state: Path,
+    max_age_h: float,
+    fail_on: str,
+    ignore: tuple[str, ...],
+    output: OutputFormat,
+) -> None:
+    """Tell from the last audit whether this host may take a job.
+
+    Exit code 0: yes; 10: no, an error was found; 11: not known, there is no audit or it is too old.
+    """
+    from fabricpulse.audit.gate import gate
+
+    last = state / "last.json"
+    report = read(last, HostReport) if last.exists() else None
+    answer = gate(report, time.time(), max_age_h * 3600, fail_on=fail_on, ignore=ignore)
+    if output == "json":
+        print_json({"open": answer.open, "reasons": answer.reasons})
+    else:
+        click.echo({True: "open", False: "closed", None: "not known"}[answer.open])
+        for reason in answer.reasons:
+            click.echo(printable(f"  {reason}"))
+    ctx.exit({True: GOOD, False: FOUND, None: NOT_KNOWN}[answer.open])
+
+
+@command.command("node")
+@daemon_options(DEFAULT_LISTEN)
+def node_command(options: DaemonOptions) -> None:
+    """Serve audits of this host to `run`. Who asks must show the token."""
+    # Late: a health check needs neither a server nor its memory.
+    from fabricpulse.audit.node.agent import Agent
+    from fabricpulse.audit.node.config import NodeConfig
+    from fabricpulse.core.config import load_config
+    from fabricpulse.core.daemon import Lifetime, run_daemon
+
+    config = load_config(options.config, NodeConfig)
+    nccl = NcclRules(gid_index=config.nccl_gid_index)
+
+    async def serve(life: Lifetime) -> None:
+        await Agent(config, options, life, lambda rails: own_reader(rails=rails, nccl=nccl)).run()
+
+    run_daemon(serve)
+
+
+@command.command("run")
+@click.option(
+    "--coordinator",
+    metavar="URL",
+    help="Take the hosts from this clocksync coordinator: http://monitor:9614.",
+)
+@click.option(
+    "--membership", type=click.Path(path_type=Path), help="Take the hosts from this membership file."
+)
+@click.option(
+    "--hosts", default="", metavar="LIST", help="Only these, as Slurm writes lists: gpu-[001-016],gpu-020."
+)
+@click.option("--agent-url", default="http://{host}:9617", show_default=True, help="Of the agent of a host.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="Bearer token of the agents.")
+@click.option(
+    "--paths", is_flag=True, help="Test pairs of NICs too: connectivity and MTU, by some echoes each."
+)
+@click.option("--all-pairs", is_flag=True, help="With --paths: all pairs, not 2 log2 n rounds of them.")
+@click.option(
+    "--leaves", type=click.Path(path_type=Path), help="With --paths: which hosts hang on which leaf (YAML)."
+)
+@click.option(
+    "--ca-file", type=click.Path(path_type=Path), help="Authorities that sign the agents' certificates."
+)
+@click.option(
+    "--host-timeout", "host_timeout_s", type=click.FloatRange(1, 600), default=30.0, show_default=True
+)
+@click.option(
+    "--profile", "--sla", "profile", type=click.Path(path_type=Path), help="Values that hosts must have."
+)
+@click.option(
+    "--output", type=click.Choice(["text", "json", "junit"]), default="text", show_default=True, help="Form."
+)
+@click.option("--save", type=click.Path(path_type=Path), help="Write the run here, too, as JSON.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write the page here, too.")
+@click.option("--all", "every", is_flag=True, help="Show what passed, too.")
+@click.option(
+    "--fail-on", type=click.Choice(["error", "warning"]), default="error", show_default=True, help="Exit 10."
+)
+@click.pass_context
+def run_command(ctx: click.Context, /, **flags: Any) -> None:
+    """Audit a fleet through the agents of its hosts, and compare the hosts with one another."""
+    from fabricpulse.audit.run_command import run_fleet
+
+    run = run_fleet(**{name: flags[name] for name in RUN_FLAGS})
+    if flags["save"] is not None:
+        write_file(flags["save"], encode(run))
+    write_page(run, flags["html"])
+    write(run, flags["output"], every=flags["every"])
+    if run.cancelled:
+        ctx.exit(1)
+    ctx.exit(exit_code(run.findings, flags["fail_on"]))
+
+
+RUN_FLAGS = (
+    "coordinator",
+    "membership",
+    "hosts",
+    "agent_url",
+    "token_file",
+    "ca_file",
+    "host_timeout_s",
+    "profile",
+    "paths",
+    "all_pairs",
+    "leaves",
+)

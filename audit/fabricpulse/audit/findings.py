@@ -28,16 +28,19 @@ def failures(report: HostReport) -> list[Finding]:
 
 
 def fleet_findings(
-    reports: Sequence[HostReport], silent: Mapping[str, str], profile: Profile | None = None
+    reports: Sequence[HostReport],
+    silent: Mapping[str, str],
+    profile: Profile | None = None,
+    more: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
     """All findings of a run, worst first, then by host.
 
     silent : hosts that did not answer, with why. profile : pins values; without one the fleet is compared with itself
-    alone.
+    alone. more : findings of tests between hosts.
     """
     values = {report.host: report.values for report in reports}
     found = [finding for report in reports for finding in failures(report)]
-    found += _odd(compare(values))
+    found += [*more, *_odd(compare(values))]
     if profile is not None:
         for host, value, wanted in against(values, profile.roles):
             text = clip(f"{value.attribute} is {value.value}, the profile wants {wanted}")

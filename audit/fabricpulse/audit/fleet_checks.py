@@ -36,6 +36,26 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "Bring the host named to the value of the profile, or change the profile. The severity is the attribute's.",
     ),
     Check(
+        "path-connectivity",
+        "back-end",
+        "error",
+        "Connectivity of pairs",
+        "Packets pass between the NICs of each network, both ways, on all pairs that were tested.",
+        "Echo requests from the audit agents (`audit run --paths`), in at most 2 log2 n rounds of disjoint pairs; the "
+        "run says which share of the pairs of leaves that is. Failed tests are put down to a host, a NIC or a path.",
+        "Look at the link, the address and the routes of the NIC named; a path that fails between two good NICs is the "
+        "fabric's: follow it hop by hop.",
+    ),
+    Check(
+        "path-mtu",
+        "back-end",
+        "error",
+        "MTU end to end",
+        "Packets as large as the sender's MTU pass whole, both ways, on all pairs that were tested.",
+        "Echo requests of the size of the NIC's MTU that may not be fragmented, where small ones pass.",
+        "Set the MTU of the switch ports on the way (9216 or what they can do), or lower that of the NICs.",
+    ),
+    Check(
         "host-silent",
         "fleet",
         "error",

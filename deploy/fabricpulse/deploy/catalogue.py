@@ -15,6 +15,7 @@ _DAEMONS = {
     "qp": HOST,
     "clocksync-sidecar": HOST,
     "remediation-node": HOST,
+    "audit-node": HOST,
     "clocksync-coordinator": MONITOR,
     "remediation-receiver": MONITOR,
 }

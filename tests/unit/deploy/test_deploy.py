@@ -36,8 +36,8 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_daemon_has_a_unit() -> None:
-    """Seven daemons, seven units."""
-    assert len(UNITS) == 7
+    """Eight daemons, eight units."""
+    assert len(UNITS) == 8
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
@@ -76,10 +76,12 @@ def test_each_state_directory_belongs_to_one_unit() -> None:
     assert directories == {
         "remediation-receiver": "fabricpulse/receiver",
         "remediation-node": "fabricpulse/node",
+        "audit-node": "fabricpulse/audit",
     }
     for daemon, directory in directories.items():
-        journal = yaml.safe_load((DEPLOY / "config" / f"{daemon}.yaml").read_text())["journal"]
-        assert journal.startswith(f"/var/lib/{directory}/")
+        settings = yaml.safe_load((DEPLOY / "config" / f"{daemon}.yaml").read_text())
+        state = settings.get("journal") or settings["state"]
+        assert f"{state}/".startswith(f"/var/lib/{directory}/")
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)

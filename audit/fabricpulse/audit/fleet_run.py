@@ -1,0 +1,133 @@
+"""An audit of a fleet: asks the agents of all hosts at once, within bounds.
+
+A host that does not answer in time is a finding, never a wait. The agents keep nothing for a run that is cancelled:
+each request is whole, and ends with its connection.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from fabricpulse.audit.model import HostReport
+from fabricpulse.audit.node.wire import (
+    AUDIT_PATH,
+    PROBES_PATH,
+    AuditRequest,
+    Probe,
+    ProbeResult,
+    ProbesAnswer,
+    ProbesRequest,
+)
+from fabricpulse.core.web.client import HttpClient, describe, read_body
+from fabricpulse.core.web.client_config import HttpClientConfig
+
+# Of a report: 20,000 outcomes are more than any host has.
+MOST_ANSWER = 16 << 20
+AT_A_TIME = 256
+
+
+@dataclass(frozen=True)
+class Target:
+    """A host to be audited. url : of its agent. rails : netdev -> network."""
+
+    host: str
+    url: str
+    rails: Mapping[str, str]
+
+
+class AgentError(Exception):
+    """An agent has not given what was asked for; the text says why."""
+
+
+async def collect(
+    targets: Sequence[Target],
+    config: HttpClientConfig,
+    *,
+    host_timeout_s: float = 30.0,
+    progress: Callable[[str, bool], None] = lambda _host, _ok: None,
+    cancelled: asyncio.Event | None = None,
+) -> tuple[list[HostReport], dict[str, str]]:
+    """The reports of the hosts that answered, and why the others did not, by host.
+
+    progress : is told each host and whether it has answered. cancelled : once set, requests under way end and what
+    there is is returned; hosts that were not asked are not in the result. Raises ConfigError for credentials that
+    cannot be used.
+    """
+    reports: list[HostReport] = []
+    silent: dict[str, str] = {}
+    slots = asyncio.Semaphore(AT_A_TIME)
+
+    async with HttpClient(
+        msgspec.structs.replace(config, timeout_s=host_timeout_s), connections=AT_A_TIME
+    ) as client:
+
+        async def one(target: Target) -> None:
+            async with slots:
+                try:
+                    report = await _audit(client, target)
+                except AgentError as error:
+                    silent[target.host] = str(error)
+                    progress(target.host, False)
+                else:
+                    reports.append(report)
+                    progress(target.host, True)
+
+        await until(cancelled or asyncio.Event(), (one(target) for target in targets))
+    return sorted(reports, key=lambda report: report.host), dict(sorted(silent.items()))
+
+
+async def until(cancelled: asyncio.Event, work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Does all of `work` at once, until it is done or `cancelled` is set; nothing of it runs on afterwards."""
+    everything = asyncio.gather(*work)
+    waiter = asyncio.create_task(cancelled.wait())
+    waited: set[asyncio.Future[Any]] = {everything, waiter}
+    try:
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in waited:
+            future.cancel()
+        outcomes = await asyncio.gather(*waited, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+async def _audit(client: HttpClient, target: Target) -> HostReport:
+    body = await _post(client, target.url + AUDIT_PATH, AuditRequest(dict(target.rails)))
+    try:
+        report = msgspec.json.decode(body, type=HostReport)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise AgentError(f"its answer is no report: {error}") from error
+    # The name that it was asked by: two hosts with one name must not become one.
+    return msgspec.structs.replace(report, host=target.host)
+
+
+async def probe(client: HttpClient, target: Target, probes: Sequence[Probe]) -> tuple[ProbeResult, ...]:
+    """Has an agent make probes; as many results. Raises AgentError."""
+    body = await _post(client, target.url + PROBES_PATH, ProbesRequest(tuple(probes)))
+    try:
+        answer = msgspec.json.decode(body, type=ProbesAnswer)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise AgentError(f"its answer is none: {error}") from error
+    if len(answer.results) != len(probes):
+        raise AgentError(f"{len(answer.results)} results for {len(probes)} probes")
+    return answer.results
+
+
+async def _post(client: HttpClient, url: str, document: msgspec.Struct) -> bytes:
+    headers = {"Content-Type": "application/json"}
+    try:
+        async with client.post(url, data=msgspec.json.encode(document), headers=headers) as response:
+            body = await read_body(response, MOST_ANSWER)
+            if response.status != 200:
+                text = body[:200].decode("utf-8", "replace").strip()
+                raise AgentError(f"HTTP {response.status}: {text}")
+            return body
+    except TimeoutError as error:
+        raise AgentError("no answer in time") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise AgentError(describe(error)) from error

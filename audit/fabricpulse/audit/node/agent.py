@@ -1,0 +1,158 @@
+"""The audit agent: `fabricpulse audit node`. Off unless it is started: opening a port is the operator's decision.
+
+It answers nobody without the token. It sends packets for two requests alone: none for an audit, and for probes echoes
+of the sizes asked for, a few at a time, from NICs that the host has.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from fabricpulse.audit.expose import expose
+from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.local import audit_host
+from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS
+from fabricpulse.audit.model import HostReport
+from fabricpulse.audit.node.config import NodeConfig
+from fabricpulse.audit.node.echo import PROBES_AT_A_TIME, echo
+from fabricpulse.audit.node.wire import (
+    AUDIT_PATH,
+    PROBES_PATH,
+    AuditRequest,
+    Probe,
+    ProbeResult,
+    ProbesAnswer,
+    ProbesRequest,
+)
+from fabricpulse.audit.storage import encode, keep, read, stamp_name
+from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
+from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.web.server import WebServer
+from fabricpulse.core.web.token_file import TokenFile
+
+log = get_logger(__name__)
+T = TypeVar("T", AuditRequest, ProbesRequest)
+
+# Whoever asks again sooner gets the report that there is.
+FRESH_S = 1.0
+
+
+class Agent:
+    """The daemon. make_reader : of this host with these rails."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        options: DaemonOptions,
+        life: Lifetime,
+        make_reader: Callable[[dict[str, str]], HostReader],
+    ) -> None:
+        self._config = config
+        self._life = life
+        self._make_reader = make_reader
+        self._token = TokenFile(config.token_file)
+        self._state = Path(config.state)
+        self._audit = asyncio.Lock()
+        self._probing = asyncio.Lock()
+        self._report = self._last()
+        self._reported_at = float("-inf")
+        self._rails: dict[str, str] | None = None
+        self._runs = 0
+        self._refused: Counter[str] = Counter()
+        self.server = WebServer(
+            "fabricpulse audit node",
+            life,
+            self._metrics,
+            options.web,
+            own_authentication=lambda request: request.path.startswith(AUDIT_PATH),
+        )
+        self.server.router.add_post(AUDIT_PATH, self._serve_audit)
+        self.server.router.add_post(PROBES_PATH, self._serve_probes)
+
+    def _last(self) -> HostReport | None:
+        try:
+            return read(self._state / "last.json", HostReport)
+        except UserError:
+            return None
+
+    async def run(self) -> None:
+        """Serves until stopped. Raises UserError when the address cannot be bound."""
+        await self.server.start()
+        try:
+            self._life.ready()
+            await self._life.stopped()
+        finally:
+            await self.server.stop()
+
+    async def _serve_audit(self, request: web.Request) -> web.Response:
+        wanted = await self._decoded(request, AuditRequest)
+        async with self._audit:
+            # One audit at a time; who has waited for another takes its report.
+            if time.monotonic() - self._reported_at > FRESH_S or self._rails != wanted.rails:
+                # A thread of its own each time: one that hangs in a dead NIC is left behind by the runner.
+                reader = self._make_reader(dict(wanted.rails))
+                self._report = await asyncio.to_thread(audit_host, self._config.host_name, reader)
+                self._reported_at, self._rails = time.monotonic(), dict(wanted.rails)
+                self._runs += 1
+                await asyncio.to_thread(self._keep, self._report)
+            assert self._report is not None  # noqa: S101 - set above
+            return web.Response(body=encode(self._report), content_type="application/json")
+
+    def _keep(self, report: HostReport) -> None:
+        try:
+            keep(self._state, stamp_name(report.collected_at), encode(report), self._config.keep_runs)
+        except UserError as error:
+            # The answer does not depend on it.
+            log.error("the report cannot be kept", error=str(error))
+
+    async def _serve_probes(self, request: web.Request) -> web.Response:
+        wanted = await self._decoded(request, ProbesRequest)
+        if self._probing.locked():
+            self._refuse("busy")
+            raise web.HTTPConflict(text="probes of another request are under way; try again later\n")
+        async with self._probing:
+            slots = asyncio.Semaphore(PROBES_AT_A_TIME)
+
+            async def one(probe: Probe) -> ProbeResult:
+                async with slots:
+                    # Whoever cancels a run leaves nothing behind: with the connection the rest is not sent.
+                    if request.transport is None or request.transport.is_closing():
+                        return ProbeResult(0, 0, "ECANCELED")
+                    return await echo(probe)
+
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(probe)) for probe in wanted.probes]
+        answer = ProbesAnswer(tuple(task.result() for task in tasks))
+        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+    async def _decoded(self, request: web.Request, kind: type[T]) -> T:
+        if not self._token.accepts(request.headers.get("Authorization", "")):
+            self._refuse("token")
+            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"}, text="show the token\n")
+        try:
+            return msgspec.json.decode(await request.read(), type=kind)
+        except (msgspec.DecodeError, RecursionError) as error:
+            self._refuse("invalid")
+            raise web.HTTPBadRequest(text=f"{error}\n") from error
+
+    def _refuse(self, reason: str) -> None:
+        self._refused[reason] += 1
+
+    async def _metrics(self, text_format: TextFormat) -> bytes:
+        exposition = Exposition()
+        exposition.declare(METRICS)
+        expose(self._report, exposition)
+        exposition.add(RUNS, (), self._runs)
+        for reason in ("token", "busy", "invalid"):
+            exposition.add(REFUSED, (reason,), self._refused[reason])
+        return exposition.render(text_format)

@@ -1,0 +1,33 @@
+"""Configuration of the audit agent."""
+
+import socket
+from typing import Annotated
+
+from msgspec import Meta
+
+from fabricpulse.core.config import Section
+
+
+class NodeConfig(Section, frozen=True):
+    """`fabricpulse audit node --config FILE`.
+
+    token_file : the bearer token that whoever asks for an audit must show, the same on all hosts; read again when it
+    changes. The agent does not start without. host : this host's name in the fleet; the system's host name if empty.
+    state : folder of the reports. keep_runs : how many of them. nccl_gid_index : what jobs set NCCL_IB_GID_INDEX to,
+    -1 if they do not.
+    """
+
+    token_file: str = "/etc/fabricpulse/audit.token"  # noqa: S105 - a path
+    host: str = ""
+    state: str = "/var/lib/fabricpulse/audit"
+    keep_runs: Annotated[int, Meta(ge=1, le=10_000)] = 30
+    nccl_gid_index: Annotated[int, Meta(ge=-1, le=65_535)] = -1
+
+    def validate(self) -> None:
+        if not self.token_file:
+            raise ValueError("token_file is needed: an audit shows how the host is set up")
+
+    @property
+    def host_name(self) -> str:
+        """The host's name in the fleet."""
+        return self.host or socket.gethostname()

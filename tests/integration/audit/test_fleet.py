@@ -1,0 +1,269 @@
+"""Audits of fleets: real agents on the loopback, asked by the real command."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from tests.fixtures.host_tree import GpuHost
+from tests.fixtures.waiting import wait_for
+
+from fabricpulse.audit.command import FOUND, GOOD, NOT_KNOWN, command
+from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.model import Run
+from fabricpulse.audit.node.agent import Agent
+from fabricpulse.audit.node.config import NodeConfig
+from fabricpulse.audit.node.wire import AUDIT_PATH, PROBES_PATH
+from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.web.client import fetch
+from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.options import WebOptions
+
+TOKEN = "0123456789abcdef"  # noqa: S105
+
+
+@dataclass
+class Fleet:
+    """Agents of hosts that are trees, in one thread with a loop of its own."""
+
+    folder: Path
+    hosts: dict[str, GpuHost] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def token_file(self) -> Path:
+        return self.folder / "token"
+
+    def run(self, *arguments: str, names: str = "") -> tuple[int, Run | None, str]:
+        """`audit run` over the agents; exit code, run, standard error or output."""
+        result = CliRunner().invoke(
+            command,
+            [
+                "run",
+                *("--hosts", names or ",".join(self.ports)),
+                *("--agent-url", "http://127.0.0.1:{host}"),
+                *("--token-file", str(self.token_file)),
+                *("--output", "json"),
+                *arguments,
+            ],
+        )
+        run = msgspec.json.decode(result.stdout, type=Run) if result.stdout.startswith("{") else None
+        return result.exit_code, run, result.output or str(result.exception)
+
+
+@contextmanager
+def fleet_of(folder: Path, count: int) -> Iterator[Fleet]:
+    """`count` hosts on which all is right. A host's name is its agent's port."""
+    fleet = Fleet(folder)
+    fleet.token_file.write_text(TOKEN)
+    lives: list[Lifetime] = []
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+
+    async def serve() -> None:
+        agents = []
+        for number in range(count):
+            host = GpuHost(folder / f"host{number}", nics=3)
+            life = Lifetime()
+
+            def reader(rails: dict[str, str], host: GpuHost = host) -> HostReader:
+                host.rails = rails or host.rails
+                return host.reader()
+
+            config = NodeConfig(
+                token_file=str(fleet.token_file), state=str(folder / f"state{number}"), keep_runs=2
+            )
+            options = DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt")
+            agent = Agent(config, options, life, reader)
+            lives.append(life)
+            task = asyncio.create_task(agent.run())
+            while not life.has_started:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0)
+            agents.append(task)
+            port = agent.server.addresses[0][1]
+            fleet.hosts[str(port)] = host
+            fleet.ports[str(port)] = port
+        ready.set()
+        await asyncio.gather(*agents)
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield fleet
+    finally:
+        for life in lives:
+            loop.call_soon_threadsafe(life.stop)
+        thread.join(60)
+        loop.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with fleet_of(tmp_path, 4) as made:
+        yield made
+
+
+def test_a_good_fleet_passes_and_one_odd_host_is_named(fleet: Fleet) -> None:
+    """Nothing is found on four like hosts; then one has another kernel, and one NIC another MTU."""
+    code, run, output = fleet.run()
+    assert code == GOOD, output
+    assert run is not None
+    assert run.findings == ()
+    assert {report.host for report in run.hosts} == set(fleet.ports)
+
+    odd = sorted(fleet.hosts)[1]
+    fleet.hosts[odd].write("proc/sys/kernel/osrelease", "5.15.0")
+    fleet.hosts[odd].net("eth1np0", "mtu", 1500)
+
+    # The agent gives a report that is a second old to whoever asks again: another question has its own.
+    def changed() -> bool:
+        _, again, _ = fleet.run()
+        return again is not None and again.findings != ()
+
+    wait_for(changed, 30, "the change to be found", poll_s=0.5)
+    code, run, _ = fleet.run()
+    assert code == FOUND
+    assert run is not None
+    assert {(f.host, f.check, f.subject) for f in run.findings} == {
+        (odd, "odd-one-out", ""),
+        (odd, "odd-one-out", "eth1np0"),
+        (odd, "nic-mtu-same", "eth1np0"),
+    }
+
+
+def test_a_host_that_does_not_answer_is_a_finding(fleet: Fleet) -> None:
+    """Nobody listens there: the others are audited all the same."""
+    code, run, _ = fleet.run(names=",".join([*fleet.ports, "1"]))
+    assert code == FOUND
+    assert run is not None
+    assert [(f.check, f.host) for f in run.findings] == [("host-silent", "1")]
+    assert len(run.hosts) == 4
+
+
+def test_a_wrong_token_is_refused_and_told(fleet: Fleet) -> None:
+    """Every host is silent, with the reason; the agents count it."""
+    fleet.token_file.with_name("other").write_text("wrong")
+    code, run, _ = fleet.run("--token-file", str(fleet.token_file.with_name("other")))
+    assert code == FOUND
+    assert run is not None
+    assert {f.check for f in run.findings} == {"host-silent"}
+    assert all("401" in f.summary for f in run.findings)
+    port = next(iter(fleet.ports))
+    _, body = fetch(f"http://127.0.0.1:{port}/metrics")
+    assert b'fabricpulse_audit_refused_requests_total{reason="token"} 1' in body
+    assert b"fabricpulse_audit_last_run_timestamp_seconds 0" in body
+
+
+@pytest.mark.parametrize("path", [AUDIT_PATH, PROBES_PATH])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'{"rails": 7}', b'{"probes": [{"device": "lo"}]}', b"[" * 100_000]
+)
+def test_bad_requests_are_refused(fleet: Fleet, path: str, body: bytes) -> None:
+    """What is no request of ours, with the token, is 400 and sends nothing; without the token 401, whatever it is."""
+    port = next(iter(fleet.ports))
+    config = HttpClientConfig(token_file=str(fleet.token_file))
+    url = f"http://127.0.0.1:{port}{path}"
+    assert fetch(url, config, method="POST", data=body)[0] == 400
+    assert fetch(url, method="POST", data=body)[0] == 401
+
+
+def test_probes_of_the_loopback(fleet: Fleet) -> None:
+    """Echoes are answered by the kernel up to the MTU of the loopback; no such device and no such size are told."""
+    port = next(iter(fleet.ports))
+    probes = [
+        {"device": "lo", "address": "127.0.0.1", "size": 128},
+        {"device": "lo", "address": "127.0.0.1", "size": 60_000},
+        {"device": "nosuch0", "address": "127.0.0.1", "size": 128},
+        {"device": "lo", "address": "::1", "size": 1280},
+    ]
+    status, body = fetch(
+        f"http://127.0.0.1:{port}{PROBES_PATH}",
+        HttpClientConfig(token_file=str(fleet.token_file), timeout_s=60),
+        method="POST",
+        data=json.dumps({"probes": probes}).encode(),
+    )
+    assert status == 200
+    results = json.loads(body)["results"]
+    if results[0]["error"] in ("EPERM", "EACCES"):
+        pytest.skip("hardware: this user may not send echoes")
+    assert [bool(result["answered"]) for result in results[:3]] == [True, True, False]
+    assert results[2]["error"] == "ENODEV"
+
+
+def test_reports_are_kept_bounded_and_the_gate_reads_them(fleet: Fleet, tmp_path: Path) -> None:
+    """The newest two stay; the gate is closed by an error, open without, and knows nothing before the first audit."""
+    runner = CliRunner()
+    assert runner.invoke(command, ["gate", "--state", str(tmp_path / "none")]).exit_code == NOT_KNOWN
+    fleet.run()
+    names = [path.name for path in (tmp_path / "state0").iterdir()]
+    assert "last.json" in names
+    assert len(names) <= 3
+    opened = runner.invoke(command, ["gate", "--state", str(tmp_path / "state0")])
+    assert (opened.exit_code, opened.output) == (GOOD, "open\n")
+    stale = runner.invoke(command, ["gate", "--state", str(tmp_path / "state0"), "--max-age", "0"])
+    assert stale.exit_code == NOT_KNOWN
+
+
+def test_ctrl_c_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
+    """An agent that never answers: SIGINT ends the requests at once, with what has come."""
+    heard = threading.Event()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+    port: list[int] = []
+    closed = threading.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        heard.set()
+        while await reader.read(1 << 16):
+            pass
+        closed.set()
+        writer.close()
+
+    async def serve() -> None:
+        server = await asyncio.start_server(hang, "127.0.0.1", 0)
+        port.append(server.sockets[0].getsockname()[1])
+        async with server:
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        wait_for(lambda: bool(port), 30, "a port")
+        arguments = ["audit", "run", "--hosts", "a", "--agent-url", f"http://127.0.0.1:{port[0]}/{{host}}"]
+        code = "from fabricpulse.core.cli import main; main()"
+        process = subprocess.Popen(
+            [sys.executable, "-Ic", code, *arguments, "--host-timeout", "600", "--output", "json"],
+            stdout=subprocess.PIPE,
+            env=dict(os.environ),
+        )
+        assert heard.wait(60)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert json.loads(output)["cancelled"] is True
+        assert closed.wait(60)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(60)
+        loop.close()
+
+
+def test_client_error_is_the_reason(tmp_path: Path) -> None:
+    """No traceback for a host whose name does not resolve."""
+    result = CliRunner().invoke(command, ["run", "--hosts", "no-such-host.invalid", "--output", "json"])
+    assert result.exit_code == FOUND
+    [finding] = json.loads(result.stdout)["findings"]
+    assert finding["check"] == "host-silent"

@@ -1,0 +1,137 @@
+"""The HTML page, and what reads a report afterwards: gate and metrics."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from tests.fixtures.audit_runs import large_run
+
+from fabricpulse.audit.expose import expose
+from fabricpulse.audit.gate import gate
+from fabricpulse.audit.model import Finding, HostReport, Outcome, Result, Run, Status
+from fabricpulse.audit.page import page
+from fabricpulse.core.metrics.exposition import Exposition
+
+NASTY = '</script><script>alert(1)</script><!--data--><img src=x onerror=alert(1)>"&'
+
+
+class Elements(HTMLParser):
+    """Counts elements, and keeps the text of the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "action")]
+
+
+def elements(text: str) -> Elements:
+    found = Elements()
+    found.feed(text)
+    return found
+
+
+def nasty_run() -> Run:
+    outcome = Outcome(Status.FAILED, NASTY, NASTY[:128], {NASTY[:100]: NASTY})
+    report = HostReport(NASTY, 0, 1, (Result("memlock", "node", "error", outcome),), ())
+    finding = Finding("memlock", "node", "error", NASTY, NASTY, NASTY, {"line": NASTY})
+    return Run("x", 0, 1, (NASTY,), (report,), (finding,), notes=(NASTY,))
+
+
+def test_what_hosts_say_is_never_markup() -> None:
+    """Two scripts, the page's own, whatever a host writes; no image; the data is what went in."""
+    text = page(nasty_run())
+    found = elements(text)
+    assert found.counts["script"] == 2
+    assert "img" not in found.counts
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    assert data["hosts"] == [NASTY]
+    assert data["findings"][0][4] == NASTY
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    """It opens from disk: no link, no source, and a policy that forbids requests."""
+    text = page(large_run(3, 5))
+    assert elements(text).links == []
+    assert "default-src 'none'" in text
+
+
+def test_size_of_a_large_run() -> None:
+    """1,000 hosts with 60 checks, a finding in fifty: 5 MB at most."""
+    assert len(page(large_run(1000, 60)).encode()) <= 5_000_000
+
+
+def test_grid_has_the_worst_of_each_check() -> None:
+    """One failed subject of three makes the cell red, and a finding of the fleet too."""
+    run = large_run(4, 3)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page(run), re.S)[1])  # type: ignore[index]
+    names = [check[0] for check in data["checks"]]
+    for finding in run.findings:
+        row = data["grid"][data["hosts"].index(finding.host)]
+        assert row[names.index(finding.check)] == "f"
+    assert sum(row.count("f") for row in data["grid"]) == len({(f.host, f.check) for f in run.findings})
+
+
+def report(*results: tuple[str, str, Status], at: float = 1000.0) -> HostReport:
+    made = tuple(Result(check, "node", severity, Outcome(status, "s")) for check, severity, status in results)  # type: ignore[arg-type]
+    return HostReport("h", at, 0.5, made, ())
+
+
+@pytest.mark.parametrize(
+    ("results", "now", "options", "is_open"),
+    [
+        ([("a", "error", Status.PASSED)], 1000, {}, True),
+        ([("a", "error", Status.FAILED)], 1000, {}, False),
+        ([("a", "error", Status.UNKNOWN)], 1000, {}, True),
+        ([("a", "warning", Status.FAILED)], 1000, {}, True),
+        ([("a", "warning", Status.FAILED)], 1000, {"fail_on": "warning"}, False),
+        ([("a", "error", Status.FAILED)], 1000, {"ignore": ("a",)}, True),
+        ([], 1000 + 3600, {}, True),
+        ([], 1000 + 3601, {}, None),
+        ([("a", "error", Status.FAILED)], 900, {}, None),
+    ],
+)
+def test_gate(
+    results: list[tuple[str, str, Status]], now: float, options: dict[str, object], is_open: bool | None
+) -> None:
+    """Closed by errors alone, unless asked otherwise; an old audit, or one from the future, proves nothing."""
+    answer = gate(report(*results), now, 3600, **options)  # type: ignore[arg-type]
+    assert answer.open is is_open
+    assert bool(answer.reasons) == (is_open is not True)
+
+
+def test_no_audit_is_not_known() -> None:
+    """Neither open nor closed."""
+    assert gate(None, 0, 1).open is None
+
+
+def test_metrics() -> None:
+    """Counts by severity and status, 0 where there are none; a check that passed is 0."""
+    exposition = Exposition()
+    expose(
+        report(("a", "error", Status.FAILED), ("a", "error", Status.FAILED), ("b", "error", Status.PASSED)),
+        exposition,
+    )
+    text = exposition.render().decode()
+    for line in (
+        'fabricpulse_audit_findings{severity="error"} 2',
+        'fabricpulse_audit_findings{severity="warning"} 0',
+        'fabricpulse_audit_check_failed{check="a"} 2',
+        'fabricpulse_audit_check_failed{check="b"} 0',
+        'fabricpulse_audit_outcomes{category="node",status="passed"} 1',
+        "fabricpulse_audit_last_run_timestamp_seconds 1000",
+    ):
+        assert f"{line}\n" in text
+
+
+def test_metrics_before_the_first_audit() -> None:
+    """A time of 0, and nothing that could be taken for a good host."""
+    exposition = Exposition()
+    expose(None, exposition)
+    text = exposition.render().decode()
+    assert "fabricpulse_audit_last_run_timestamp_seconds 0\n" in text
+    assert "fabricpulse_audit_findings" not in text
