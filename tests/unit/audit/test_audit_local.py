@@ -189,3 +189,20 @@ def test_same_on_all() -> None:
     assert [o.status for o in halves] == [Status.FAILED, Status.FAILED]
     mixed = {o.subject: o.status for o in same_on_all({"a": 1, "b": 1, "c": None}, "MTU", "")}
     assert mixed == {"a": Status.PASSED, "b": Status.PASSED, "c": Status.UNKNOWN}
+
+
+def test_a_bond_whose_members_tell_nothing_is_unknown(tmp_path: Path) -> None:
+    """A member without a state is not down; the bonding driver's own monitor counts where the link does not tell."""
+    host = GpuHost(tmp_path, nics=2)
+    (host.sys.net("eno2") / "operstate").unlink()
+
+    def status() -> Status:
+        report = audit_host("h", host.reader(), patience_s=60)
+        return next(r.outcome.status for r in report.results if r.check == "bond-members")
+
+    assert status() is Status.UNKNOWN
+    monitor = host.sys.net("bond0") / "slave_eno2/bonding_slave/mii_status"
+    host.sys.write(monitor, "up")
+    assert status() is Status.PASSED
+    host.sys.write(monitor, "down")
+    assert status() is Status.FAILED

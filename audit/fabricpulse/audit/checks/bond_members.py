@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fabricpulse.audit.check import Check
 from fabricpulse.audit.host_reader import HostReader
-from fabricpulse.audit.model import Outcome, failed, not_applicable, passed
+from fabricpulse.audit.model import Outcome, failed, not_applicable, passed, unknown
 from fabricpulse.audit.routes import bond_members
 
 CHECK = Check(
@@ -25,10 +25,24 @@ def run(host: HostReader) -> Iterator[Outcome]:
         yield not_applicable("no bond")
     for bond in bonds:
         members = bond_members(host, bond.name)
-        down = [name for name in members if host.netdev_text(name, "operstate") != "up"]
+        states = {name: member_state(host, bond.name, name) for name in members}
+        down = [name for name, state in states.items() if state not in (None, "up")]
         if down:
             yield failed(f"{', '.join(down)} down", bond.name, members=" ".join(members))
+        elif None in states.values():
+            yield unknown("the state of a member cannot be read", bond.name, members=" ".join(members))
         elif len(members) < 2:
-            yield failed(f"{len(members)} member", bond.name, members=" ".join(members))
+            count = "one member" if members else "no member"
+            yield failed(count, bond.name, members=" ".join(members))
         else:
             yield passed(" ".join(members), bond.name)
+
+
+def member_state(host: HostReader, bond: str, member: str) -> str | None:
+    """As the kernel has it, or else as the bonding driver's own monitor has; None if neither tells."""
+    state = host.netdev_text(member, "operstate")
+    if state is not None:
+        return state
+    return host.value(f"/sys/class/net/{bond}/slave_{member}/bonding_slave/mii_status") or host.value(
+        f"/sys/class/net/{bond}/slave_{member}/operstate"
+    )

@@ -1,0 +1,207 @@
+"""`make bench NAME=audit`: played misconfigurations, blame, planning, the page, the gate.
+
+Prints one JSON object a line.
+
+Recall and precision: each kind of misconfiguration and fault of tests/fixtures/audit_faults.py, played on one host of a
+fleet with other hosts that are right, `--seeds` times with another host and NIC. A kind is found when all findings that
+it must have are there; every finding beyond them is false. Blame: made-up tests of a plan with a host, a NIC, a NIC in
+one direction or a path broken. Options: `--seeds N`, `--only recall,blame,planning,page,gate`.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.bench.rows import Rows, quantile
+from tests.fixtures.audit_faults import FAULTS, Expected, expected
+from tests.fixtures.audit_runs import large_run
+from tests.fixtures.host_tree import GpuHost
+
+from fabricpulse.audit.blame import Nic, PathTest, blame, retests
+from fabricpulse.audit.findings import fleet_findings
+from fabricpulse.audit.local import audit_host
+from fabricpulse.audit.model import Finding, HostReport
+from fabricpulse.audit.page import page
+from fabricpulse.audit.pairing import directions, most_rounds, plan_rounds
+from fabricpulse.audit.storage import encode, keep, stamp_name
+from fabricpulse.core.log import configure_logging
+
+rows = Rows("audit")
+
+
+def report_of(host: GpuHost, name: str) -> HostReport:
+    return audit_host(name, host.reader(), check_patience_s=60, patience_s=300)
+
+
+def key(finding: Finding) -> Expected:
+    if finding.check == "odd-one-out":
+        return finding.check, finding.subject, finding.evidence["attribute"]
+    return finding.check, finding.subject
+
+
+def bench_recall(seeds: int, hosts: int = 16) -> None:
+    """Every kind on every seed; the other hosts of the fleet are reports of one good tree."""
+    found = wanted = true = told = 0
+    with tempfile.TemporaryDirectory() as folder:
+        good = {
+            infiniband: report_of(GpuHost(Path(folder) / f"good{infiniband}", infiniband=infiniband), "good")
+            for infiniband in (False, True)
+        }
+        for seed in range(seeds):
+            rng = random.Random(seed)
+            for fault in FAULTS:
+                name = f"gpu-{rng.randrange(hosts):03}"
+                host = GpuHost(Path(folder) / f"{seed}-{fault.name}", infiniband=fault.infiniband)
+                hit = rng.randrange(host.nics)
+                fault.play(host, hit)
+                base = good[fault.infiniband]
+                others = [
+                    HostReport(f"gpu-{number:03}", 0, 0, base.results, base.values)
+                    for number in range(hosts)
+                    if f"gpu-{number:03}" != name
+                ]
+                findings = fleet_findings([report_of(host, name), *others], {})
+                must = {(name, *finding) for finding in expected(fault, host, hit)}
+                said = {(finding.host, *key(finding)) for finding in findings}
+                wanted += 1
+                found += must <= said
+                told += len(said)
+                true += len(said & must)
+                if said != must:
+                    print(json.dumps({"kind": fault.name, "seed": seed, "missing": sorted(must - said),
+                                      "false": sorted(said - must)}), file=sys.stderr)  # fmt: skip
+    more = {"kinds": len(FAULTS), "seeds": seeds, "hosts": hosts}
+    rows.report("played on fixtures", "recall", found / wanted, "ratio", "== 1", **more)
+    rows.report("played on fixtures", "precision", true / told, "ratio", "== 1", findings=told, **more)
+
+
+def bench_blame(seeds: int) -> None:
+    """A fleet of 16 hosts and 2 rails, tested by its plan; what was not decided is tested again, as a run would."""
+    kinds = ("host", "nic", "nic sends", "nic receives", "path")
+    right = dict.fromkeys(kinds, 0)
+    for seed in range(seeds * 20):
+        rng = random.Random(seed)
+        nics: dict[int, list[Nic]] = {
+            rail: [(f"h{host}", f"eth{rail}") for host in range(16)] for rail in (0, 1)
+        }
+        plan = plan_rounds([""] * 16)
+        ways = [
+            (nics[rail][a], nics[rail][b])
+            for rail in (0, 1)
+            for a, b in directions(pair for pairs in plan.rounds for pair in pairs)
+        ]
+        for kind in kinds:
+            bad = rng.choice(nics[rng.randrange(2)])
+            path = rng.choice(ways)
+
+            def fails(
+                way: tuple[Nic, Nic], kind: str = kind, bad: Nic = bad, path: tuple[Nic, Nic] = path
+            ) -> bool:
+                if kind == "host":
+                    return bad[0] in (way[0][0], way[1][0])
+                if kind == "path":
+                    return way == path
+                ends = {"nic": (0, 1), "nic sends": (0,), "nic receives": (1,)}[kind]
+                return any(way[end] == bad for end in ends)
+
+            tests = [PathTest(*way, not fails(way)) for way in ways]
+            tests += [PathTest(*way, not fails(way)) for way in retests(tests)]
+            [first, *more] = blame(tests)
+            named = {
+                "host": ("host", (bad[0], ""), "both"),
+                "nic": ("nic", bad, "both"),
+                "nic sends": ("nic", bad, "sends"),
+                "nic receives": ("nic", bad, "receives"),
+                "path": ("path", path[0], "sends"),
+            }[kind]
+            right[kind] += (first.kind, first.nic, first.side) == named and not more
+    for kind in kinds:
+        rows.report(
+            f"slow or dead {kind}", "blame", right[kind] / (seeds * 20), "ratio", "== 1", cases=seeds * 20
+        )
+
+
+def bench_planning() -> None:
+    """50,048 hosts below 782 leaves of 64, one rail."""
+    leaves = [f"leaf{index // 64}" for index in range(50_048)]
+    random.Random(1).shuffle(leaves)
+    begun = time.process_time()
+    plan = plan_rounds(leaves)
+    seconds = time.process_time() - begun
+    most = most_rounds(len(leaves))
+    rows.report("50,048 hosts, leaves of 64", "rounds", len(plan.rounds), "rounds", f"<= {most}")
+    rows.report("50,048 hosts, leaves of 64", "leaf_pairs_covered", plan.coverage, "ratio", "== 1")
+    rows.report("50,048 hosts, leaves of 64", "planning_cpu_s", seconds, "s", "<= 5")
+    unknown = plan_rounds([""] * 50_048)
+    rows.report("50,048 hosts, leaves not known", "rounds", len(unknown.rounds), "rounds", f"<= {most}")
+    rows.report("50,048 hosts, leaves not known", "host_pairs_covered", unknown.coverage, "ratio")
+
+
+def bench_page() -> None:
+    """1,000 hosts with 60 checks, one outcome in 50 failed. First paint needs a browser: tests/integration/audit."""
+    run = large_run(1000, 60)
+    begun = time.process_time()
+    text = page(run).encode()
+    seconds = time.process_time() - begun
+    rows.report(
+        "1,000 hosts x 60 checks", "html_mb", len(text) / 1e6, "MB", "<= 5", findings=len(run.findings)
+    )
+    rows.report("1,000 hosts x 60 checks", "html_cpu_s", seconds, "s")
+
+
+def bench_gate() -> None:
+    """`audit gate` as a health check runs it, a new process each, with the report of a host of 8 NICs."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, state = Path(folder) / "host", Path(folder) / "state"
+        report = report_of(GpuHost(root, nics=8), "gpu-001")
+        keep(state, stamp_name(report.collected_at), encode(report), 3)
+        code = "from fabricpulse.core.cli import main; main()"
+        walls, spent = [], []
+        for _ in range(10):
+            before = os.times()
+            begun = time.monotonic()
+            done = subprocess.run(
+                [sys.executable, "-Ic", code, "audit", "gate", "--state", str(state)],
+                check=False,
+                capture_output=True,
+            )
+            walls.append(time.monotonic() - begun)
+            after = os.times()
+            spent.append(
+                after.children_user + after.children_system - before.children_user - before.children_system
+            )
+            if done.returncode != 0:
+                rows.missed.append(f"gate: exit code {done.returncode}")
+        rows.report("8 NICs", "gate_s", quantile(walls, 0.5), "s", "<= 1", cpu_s=round(quantile(spent, 0.5), 3),
+                    worst_s=round(max(walls), 3))  # fmt: skip
+        begun = time.process_time()
+        report_of(GpuHost(Path(folder) / "again", nics=8), "gpu-001")
+        rows.report("8 NICs, tree included", "local_cpu_s", time.process_time() - begun, "s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="comma separated: recall, blame, planning, page, gate")
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    configure_logging("error")
+    parts = {
+        "recall": lambda: bench_recall(options.seeds),
+        "blame": lambda: bench_blame(options.seeds),
+        "planning": bench_planning,
+        "page": bench_page,
+        "gate": bench_gate,
+    }
+    for name in options.only.split(",") if options.only else parts:
+        parts[name]()
+    sys.exit(rows.verdict())
+
+
+if __name__ == "__main__":
+    main()
