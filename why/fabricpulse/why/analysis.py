@@ -4,12 +4,13 @@ Thresholds are those of the alerts (mixins/config.libsonnet), so that `why` and 
 """
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import cached_property
 from statistics import median
 
 import numpy as np
 
-from fabricpulse.why.facts import Collective, Facts, Flow, Host, Nic, NicId
+from fabricpulse.why.facts import Clock, Collective, Facts, Flow, Host, Nic, NicId
 
 # contentionScore, contentionDelaySeconds, inBandRatio of the mixin.
 SLOW_SCORE = 3.0
@@ -18,12 +19,18 @@ IN_BAND_RATIO = 3.0
 # Above the spread of a healthy job between two windows of two minutes.
 SLOWER = 1.15
 STALLED_S = 5.0
+# Fleet time of a host that is known no better than this tells nothing of delays in a fabric.
+BOUND_S = 1e-3
 
 
 class Analysis:
     """Facts with what follows from them directly."""
 
     def __init__(self, facts: Facts) -> None:
+        wrong = {clock.host for clock in facts.clocks if is_wrong(clock)}
+        if wrong:
+            # One-way delays from and to a wrong clock are no delays.
+            facts = replace(facts, flows=tuple(_without_delay(f, wrong) for f in facts.flows))
         self.facts = facts
         self.nics: dict[NicId, Nic] = {nic.id: nic for nic in facts.nics}
         self.hosts: dict[str, Host] = {host.name: host for host in facts.hosts}
@@ -191,6 +198,22 @@ class Analysis:
             if hosts:
                 found[component] = hosts
         return found
+
+
+def is_wrong(clock: Clock) -> bool:
+    """Whether one-way delays of this host are not to be believed."""
+    return bool(
+        clock.synchronized is False
+        or clock.suspect
+        or (clock.disruptions or 0) > 0.5
+        or (clock.bound_s is not None and clock.bound_s > BOUND_S)
+    )
+
+
+def _without_delay(f: Flow, hosts: set[str]) -> Flow:
+    if f.source.host not in hosts and f.target.host not in hosts:
+        return f
+    return replace(f, delay_s=None, delay_before_s=None, floor_s=None, probe_s=None)
 
 
 def nic_subject(nic: NicId) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ QUERIES = (
     Query("gpu_clock", 'max by (Hostname, gpu) (last_over_time(DCGM_FI_DEV_SM_CLOCK{{gpu_hosts}}[{w}]))'),
     # Bits 3 (hardware slowdown), 5, 6 (heat), 7 (power brake) of nvmlClocksEventReasons.
     Query("gpu_throttled", "max by (Hostname, gpu) (last_over_time(DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{{gpu_hosts}}[{w}]))"),
-    Query("recorded", "count(flow:fabricpulse_qp_owd_seconds:contention_score)"),
+    Query("recorded", "count(flow:fabricpulse_qp_owd_seconds:contention_score{{any}})"),
     Query(
         "other_slow_flows",
         "flow:fabricpulse_qp_owd_seconds:contention_score{{others}} > 3 and flow:fabricpulse_qp_owd_seconds:p50_1m{{others}} > 0.00005",
@@ -146,6 +146,7 @@ class Scope:
         matchers = {
             "job": f"workload={label}",
             "others": f"workload!={label}",
+            "any": 'workload!=""',
             "hosts": f"instance=~{quote(alternatives(self.hosts))}",
         }
         if self.extra:

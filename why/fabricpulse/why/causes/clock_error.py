@@ -1,13 +1,13 @@
 """A host's clock is stepped, wrong or not synchronized: its one-way delays, and the order of its events, mislead.
 
 Told by clocksync: steps and contradictions in the window, the coordinator's suspicion, no synchronization, a wide error
-bound. It does not slow a job. It makes paths of the host look slow or quick when they are not, so what rests on delays
-of this host is to be doubted first.
+bound. It does not slow a job. It makes paths of the host look slow or quick when they are not: one-way delays
+from and to it are left out of everything else.
 """
 
 from collections.abc import Iterator
 
-from fabricpulse.why.analysis import Analysis
+from fabricpulse.why.analysis import BOUND_S, Analysis
 from fabricpulse.why.finding import Evidence, Finding, finding
 
 TITLE = "slow or stepped clock"
@@ -16,7 +16,6 @@ DO = (
     "hypervisor, a person).",
     "Do not believe one-way delays of this host until it is synchronized again.",
 )
-BOUND_S = 1e-3
 
 
 def find(a: Analysis) -> Iterator[Finding]:

@@ -1,0 +1,192 @@
+"""Is the right cause named, how often, how sure; how long an answer takes over a large fleet; hangs over random graphs.
+
+Causes are played as the series that exporters would show (tests/fixtures/why_series.py), put into a real Prometheus and
+asked about through its API, as the command does. What is simulated is the fabric and its sizes of effects, which are
+ours: a share of right verdicts says how `why` tells causes apart, not how often it would be right in a data centre.
+
+    make bench NAME=why ARGS="--seeds 5 --healthy 40 --hosts 0"     # a quick run
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.bench.rows import Rows, quantile
+from tests.fixtures.why_series import (
+    CAUSES,
+    PAIRS,
+    TOPOLOGIES,
+    World,
+    create_blocks,
+    healthy,
+    new_world,
+    write_openmetrics,
+)
+from tests.fixtures.why_server import prometheus_over
+from tests.unit.why.test_hang import hang, mesh, ring, tree, wait
+
+from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.lab.tools import find_tools
+from fabricpulse.why.gather import Times, gather
+from fabricpulse.why.hang import find_heads
+from fabricpulse.why.infer import Verdict, infer
+from fabricpulse.why.prometheus import PromQl
+from fabricpulse.why.queries import Scope
+
+rows = Rows("why")
+BATCH = 100
+
+
+def play(seeds: int, quiet: int) -> list[World]:
+    """Each cause and each pair of causes `seeds` times, and `quiet` healthy jobs; topologies in turn."""
+    worlds = []
+    for name, cause in CAUSES.items():
+        for seed in range(seeds):
+            world = new_world(f"{name}{seed}".replace("_", "-"), seed, TOPOLOGIES[seed % 3])
+            cause(world)
+            worlds.append(world)
+    for seed in range(seeds):
+        world = new_world(f"two{seed}", seed, TOPOLOGIES[seed % 3])
+        for cause in PAIRS[seed % len(PAIRS)]:
+            cause(world)
+        worlds.append(world)
+    for seed in range(quiet):
+        worlds.append(new_world(f"healthy{seed}", seed, TOPOLOGIES[seed % 3]))
+        healthy(worlds[-1])
+    return worlds
+
+
+async def ask(url: str, workload: str, cluster: str, at_s: float) -> Verdict:
+    async with PromQl(url, HttpClientConfig(timeout_s=60)) as prom:
+        facts, _ = await gather(prom, Scope(workload, (), f'cluster="{cluster}"'), Times(at_s, at_s - 3600))
+    return infer(facts)
+
+
+def verdicts(worlds: list[World], at_s: int) -> list[tuple[World, Verdict]]:
+    """Through a real Prometheus, some worlds at a time."""
+    tools, found = find_tools(), []
+    for first in range(0, len(worlds), BATCH):
+        batch = worlds[first : first + BATCH]
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder)
+            write_openmetrics(batch, at_s, place / "in.om")
+            create_blocks(tools.promtool, place / "in.om", place / "data")
+            (place / "in.om").unlink()
+            with prometheus_over(tools.prometheus, place / "data") as url:
+                found += [(w, asyncio.run(ask(url, w.name, w.name, at_s))) for w in batch]
+    return found
+
+
+def right(world: World, verdict: Verdict, number: int) -> bool:
+    """Whether the cause of this rank is one that was played, at its place."""
+    if number >= len(verdict.causes):
+        return False
+    f = verdict.causes[number].finding
+    return any(f.cause == cause and place in f.where for cause, place in world.truth)
+
+
+def judge(found: list[tuple[World, Verdict]]) -> None:
+    """Prints top1, top2, false alarms and calibration."""
+    played = [(w, v) for w, v in found if w.truth]
+    one = [right(w, v, 0) for w, v in played]
+    # Of two causes at once both must be among the first two; of one, it must.
+    two = [sum(right(w, v, n) for n in range(2)) >= len(w.truth) for w, v in played]
+    rows.report(
+        "played", "cause_top1", sum(one) / len(one), "ratio", ">= 0.97", runs=len(one), simulated=True
+    )
+    rows.report(
+        "played", "cause_top2", sum(two) / len(two), "ratio", ">= 0.99", runs=len(two), simulated=True
+    )
+    for kind in sorted({w.name.rstrip("0123456789") for w, _ in played}):
+        own = [ok for (w, _), ok in zip(played, one, strict=True) if w.name.rstrip("0123456789") == kind]
+        rows.report(kind, "cause_top1", sum(own) / len(own), "ratio", runs=len(own), simulated=True)
+    quiet = [v for w, v in found if not w.truth]
+    blamed = [v for v in quiet if v.causes or v.state != "healthy"]
+    rows.report("healthy", "false_alarm", len(blamed), "runs", "== 0", runs=len(quiet), simulated=True)
+    said = [(v.causes[0].finding.confidence, ok) for (_, v), ok in zip(played, one, strict=True) if v.causes]
+    sure = [ok for confidence, ok in said if confidence >= 0.9]
+    rows.report(
+        "played", "calibration_right", sum(sure) / max(len(sure), 1), "ratio", ">= 0.9", simulated=True
+    )
+    rows.report(
+        "played", "calibration_share", len(sure) / max(len(played), 1), "ratio", ">= 0.7", simulated=True
+    )
+    for low, high in ((0.0, 0.5), (0.5, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 1.0)):
+        within = [ok for confidence, ok in said if low <= confidence < high]
+        if within:
+            case = f"confidence {low:.2f} to {high:.2f}"
+            rows.report(case, "right", sum(within) / len(within), "ratio", runs=len(within), simulated=True)
+    for (world, verdict), ok in zip(played, one, strict=True):
+        if not ok:
+            got = [(r.finding.cause, r.finding.where) for r in verdict.causes[:3]]
+            print(f"wrong: {world.name} {world.topology} {world.truth}: {got}", file=sys.stderr)
+    for verdict in blamed:
+        print(f"blamed: {verdict.headline}", file=sys.stderr)
+
+
+def hangs(count: int) -> None:
+    """Random graphs of those who wait: is the head right?"""
+    named = 0
+    for seed in range(count):
+        rng = random.Random(seed)
+        size = rng.randint(3, 64)
+        links = rng.choice([ring, tree, mesh])(size, rng)
+        if seed % 2:
+            late = rng.randrange(size)
+            heads = find_heads(rng.sample(w := hang(links, {late}), len(w)))
+            named += [(h.rank, h.network) for h in heads] == [(late, False)]
+        else:
+            sender, receiver = rng.choice(links)
+            waits = [*(wait(b, a, "peer_send", 9.0) for a, b in links), wait(sender, receiver, "delivery")]
+            named += [(h.rank, h.peer) for h in find_heads(rng.sample(waits, len(waits)))] == [
+                (sender, receiver)
+            ]
+    rows.report("random graphs", "hang_named", named / count, "ratio", "== 1", runs=count, simulated=True)
+
+
+def answers(hosts: int, at_s: int) -> None:
+    """How long an answer takes over a fleet of eight jobs, asked about one that is slow."""
+    tools = find_tools()
+    worlds = [new_world(f"job{i}", i, "ring", hosts // 8) for i in range(8)]
+    CAUSES["slow_link"](worlds[0])
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        series = write_openmetrics(worlds, at_s, place / "in.om", "fleet")
+        create_blocks(tools.promtool, place / "in.om", place / "data")
+        (place / "in.om").unlink()
+        with prometheus_over(tools.prometheus, place / "data") as url:
+            took = []
+            for _ in range(5):
+                begun = time.monotonic()
+                verdict = asyncio.run(ask(url, "job0", "fleet", at_s))
+                took.append(time.monotonic() - begun)
+            named = float(right(worlds[0], verdict, 0))
+    case = f"{hosts} hosts, {series} series, a job of {hosts // 8}"
+    rows.report(
+        case, "answer_s", quantile(took, 0.5), "s", "<= 3", worst=round(max(took), 3), first=round(took[0], 3)
+    )
+    rows.report(case, "cause_top1", named, "ratio", "== 1")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--healthy", type=int, default=200)
+    parser.add_argument("--hosts", type=int, default=1000, help="of the large fleet; 0: without")
+    parser.add_argument("--hangs", type=int, default=200)
+    options = parser.parse_args()
+    at_s = int(time.time()) // 7200 * 7200 - 60
+    hangs(options.hangs)
+    if options.seeds:
+        judge(verdicts(play(options.seeds, options.healthy), at_s))
+    if options.hosts:
+        answers(options.hosts, at_s)
+    return rows.verdict()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

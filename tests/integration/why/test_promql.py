@@ -1,0 +1,147 @@
+"""The PromQL client against servers that are not well."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.why import prometheus
+from fabricpulse.why.gather import Times, gather
+from fabricpulse.why.infer import infer
+from fabricpulse.why.prometheus import PromQl, RefusedError
+from fabricpulse.why.queries import Scope
+
+
+@asynccontextmanager
+async def server(handle) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_post("/{path:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def vector(*samples: tuple[dict[str, str], str]) -> web.Response:
+    result = [{"metric": {"__name__": "x", **labels}, "value": [1.0, value]} for labels, value in samples]
+    return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+
+async def ask(url: str, **config) -> list[prometheus.Sample]:
+    async with PromQl(url, HttpClientConfig(**config), tenant="team-1") as prom:
+        return await prom.instant("x", 5.0)
+
+
+async def test_what_is_sent(tmp_path: Path) -> None:
+    """A form with query, time and a bound; the token, and the tenant for Mimir. NaN is no value."""
+    seen = {}
+    (tmp_path / "token").write_text("secret")
+
+    async def handle(request: web.Request) -> web.Response:
+        seen.update(path=request.path, headers=dict(request.headers), form=dict(await request.post()))
+        return vector(({"a": "1"}, "2.5"), ({"a": "2"}, "NaN"), ({"a": "3"}, "+Inf"))
+
+    async with server(handle) as url:
+        samples = await ask(f"{url}/prefix", token_file=str(tmp_path / "token"), timeout_s=4)
+    assert [(s.labels, s.value) for s in samples] == [({"a": "1"}, 2.5), ({"a": "3"}, float("inf"))]
+    assert seen["path"] == "/prefix/api/v1/query"
+    assert seen["form"] == {"query": "x", "time": "5.000", "timeout": "4s"}
+    assert (seen["headers"]["Authorization"], seen["headers"]["X-Scope-OrgID"]) == ("Bearer secret", "team-1")
+
+
+ERROR = json.dumps({"status": "error", "errorType": "execution", "error": "too many samples"})
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "said"),
+    [
+        (401, "no", UserError, "refuses us"),
+        (200, "<html>", UserError, "does not answer as a Prometheus"),
+        (200, "[]", UserError, "does not answer as a Prometheus"),
+        (200, '{"status": "success"}', RefusedError, "HTTP 200"),
+        (422, ERROR, RefusedError, "too many samples"),
+        (503, "busy", RefusedError, "HTTP 503"),
+    ],
+)
+async def test_answers_that_are_none(status: int, body: str, error: type[Exception], said: str) -> None:
+    """Somebody else's answer is a sentence for a person; a refusal costs this question only."""
+
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=body)
+
+    async with server(handle) as url:
+        with pytest.raises(error, match=said):
+            await ask(url)
+
+
+async def test_an_endless_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer without end is cut at the bound."""
+    monkeypatch.setattr(prometheus, "MOST_BODY", 1000)
+
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(body=b"x" * 100_000)
+
+    async with server(handle) as url:
+        with pytest.raises(RefusedError, match="larger than 1000 bytes"):
+            await ask(url)
+
+
+async def test_a_silent_server() -> None:
+    """One that accepts and says nothing is given up after the time that was given."""
+
+    async def handle(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        return vector()
+
+    async with server(handle) as url:
+        with pytest.raises(RefusedError, match=r"within 0\.1 s"):
+            await ask(url, timeout_s=0.1)
+
+
+async def test_nobody_there() -> None:
+    """No server: which URL, and which option mends it; no password of the URL."""
+    with pytest.raises(UserError, match="--prometheus") as caught:
+        await ask("http://user:secret@127.0.0.1:1")
+    assert "secret" not in str(caught.value)
+
+
+async def test_one_refusal_costs_one_question() -> None:
+    """A backend that cannot answer one question still gets a verdict out of the others, and the gap is named."""
+
+    async def handle(request: web.Request) -> web.Response:
+        query = (await request.post())["query"]
+        if "owd_seconds_bucket" in query:
+            return web.Response(status=422, text=ERROR)
+        if "qp_processes" in query:
+            return vector(({"instance": "h0"}, "1"))
+        return vector()
+
+    async with server(handle) as url, PromQl(url, HttpClientConfig()) as prom:
+        facts, _ = await gather(prom, Scope("train-7"), Times(1e9, 1e9 - 3600))
+    verdict = infer(facts)
+    assert [h.name for h in facts.hosts] == ["h0"]
+    assert any("delay (too many samples)" in line for line in verdict.unknown)
+
+
+async def test_absurd_labels() -> None:
+    """Series without labels, or with values that mean nothing, cost themselves."""
+
+    async def handle(request: web.Request) -> web.Response:
+        if "qp_processes" in (await request.post())["query"]:
+            return vector(({"instance": "h0"}, "1"), ({}, "1e308"))
+        return vector(({}, "-1"), ({"instance": "h0", "device": "", "rank": "x", "le": "y"}, "+Inf"))
+
+    async with server(handle) as url, PromQl(url, HttpClientConfig()) as prom:
+        facts, _ = await gather(prom, Scope("train-7"), Times(1e9, 1e9 - 3600))
+    assert infer(facts).state

@@ -1,0 +1,97 @@
+"""`fabricpulse why` against a real Prometheus that holds jobs with played causes."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+from tests.fixtures.why_series import CAUSES, World, create_blocks, new_world, write_openmetrics
+from tests.fixtures.why_server import prometheus_over
+
+from fabricpulse.lab.tools import Tools
+from fabricpulse.why.command import command
+
+pytestmark = pytest.mark.prometheus
+AT_S = int(time.time()) // 7200 * 7200 - 60
+PLAYED = ("nic_flap", "straggler_rank", "incast", "hang_network", "contention_jobs", "rank_dead")
+
+
+@pytest.fixture(scope="module")
+def worlds() -> list[World]:
+    found = []
+    for cause in PLAYED:
+        found.append(new_world(cause.replace("_", "-"), 1, "ring", 4))
+        CAUSES[cause](found[-1])
+    return [*found, new_world("healthy", 1, "ring", 4)]
+
+
+@pytest.fixture(scope="module")
+def url(worlds: list[World], tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("why")
+    write_openmetrics(worlds, AT_S, folder / "in.om")
+    create_blocks(tools.promtool, folder / "in.om", folder / "data")
+    with prometheus_over(tools.prometheus, folder / "data") as address:
+        yield address
+
+
+def why(url: str, workload: str, *options: str) -> str:
+    result = CliRunner().invoke(
+        command,
+        [workload, "--prometheus", url, "--at", str(AT_S), "--selector", f'cluster="{workload}"', *options],
+        catch_exceptions=False,
+    )
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("number", range(len(PLAYED)))
+def test_the_cause_is_named(url: str, worlds: list[World], number: int) -> None:
+    """The played cause is the first, at its place, with queries that the Prometheus answers."""
+    world = worlds[number]
+    document = json.loads(why(url, world.name, "--output", "json"))
+    ((cause, place),) = world.truth
+    first = document["causes"][0]
+    assert (first["cause"], place in first["where"]) == (cause, True), document["causes"]
+    assert first["confidence"] >= 0.8
+    assert any(e["query"] for e in first["evidence"])
+
+
+def test_healthy(url: str) -> None:
+    """A healthy job of the same fleet is blamed for nothing, and every question was answered."""
+    document = json.loads(why(url, "healthy", "--output", "json"))
+    assert (document["state"], document["causes"], document["unknown"]) == ("healthy", [], [])
+
+
+def test_text_and_html(url: str) -> None:
+    """The other forms say the same; the page draws the bandwidth."""
+    shown = why(url, "straggler-rank")
+    assert "the network is not the reason" in shown
+    assert "Since " in shown
+    page = why(url, "straggler-rank", "--output", "html")
+    assert "<svg" in page
+    assert "the network is not the reason" in page
+
+
+def test_between(url: str) -> None:
+    """A stretch of time that lies in the past, whole."""
+    document = json.loads(
+        CliRunner()
+        .invoke(
+            command,
+            [
+                *("nic-flap", "--prometheus", url, "--selector", 'cluster="nic-flap"', "--output", "json"),
+                *("--between", str(AT_S - 900), str(AT_S)),
+            ],
+        )
+        .stdout
+    )
+    assert document["window_s"] == 900
+    assert document["causes"][0]["cause"] == "nic_flap"
+
+
+def test_nobody_of_that_name(url: str) -> None:
+    """A name that nobody has: unknown, and what to check."""
+    document = json.loads(why(url, "no such job", "--output", "json"))
+    assert (document["state"], document["causes"]) == ("unknown", [])
+    assert "is the name right" in document["unknown"][0]
