@@ -134,6 +134,20 @@ def values_of(host: HostReader) -> tuple[Value, ...]:
             for name, read in _NIC_VALUES.items()
             if (value := read(host, port)) not in (None, "")
         ]
+    with_rdma = {port.netdev for port in host.ports}
+    for netdev in host.backend:
+        if netdev.name not in with_rdma:
+            nic_role = clip(f"{role}: {host.rails.get(netdev.name) or netdev.name}", 128)
+            speed = host.netdev_text(netdev, "speed")
+            plain = {
+                "mtu": host.netdev_text(netdev, "mtu"),
+                "queue_length": host.netdev_text(netdev, "tx_queue_len"),
+                "speed": f"{speed} Mb/s" if speed and speed.isdigit() else None,
+                "pci_address": netdev.pci_address,
+            }
+            found += [
+                Value(key, nic_role, netdev.name[:128], clip(value)) for key, value in plain.items() if value
+            ]
     return tuple(sorted(found))
 
 

@@ -105,10 +105,8 @@ def _finding(check: str, entry: Blame, peers: Mapping[Nic, set[Nic]]) -> Finding
         own = sorted({" ".join(peer) for nic in peers for peer in peers[nic] if nic == entry.nic})
         if own:
             evidence["peers"] = clip(", ".join(own[:12]))
-        side = {"sends": "that it sends", "receives": "that it is sent", "both": "from it and to it"}[
-            entry.side
-        ]
-        text = f"{what} {side} do not pass, with any of its peers"
+        side = {"sends": "that it sends", "receives": "that it is sent", "both": "between it and its peers"}
+        text = f"{what} {side[entry.side]} do not pass"
     return Finding(check, "back-end", "error", host, device, text, evidence)
 
 

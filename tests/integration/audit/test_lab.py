@@ -1,0 +1,93 @@
+"""`audit run --paths` on a lab: what was done to a cable is what the run says, of that host and NIC."""
+
+import sys
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from tests.fixtures.waiting import wait_for
+
+from fabricpulse.audit.model import Finding, Run
+from fabricpulse.lab import Lab
+
+pytestmark = pytest.mark.root
+
+CLI = (sys.executable, "-Im", "fabricpulse.core.cli", "audit")
+PATHS = ("path-connectivity", "path-mtu")
+
+
+@pytest.fixture(scope="module")
+def run(shared_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Runs an audit from the management node; each host has an agent."""
+    folder = tmp_path_factory.mktemp("audit")
+    (folder / "token").write_text("0123456789abcdef")
+    daemons = []
+    for host in shared_lab.hosts:
+        settings = folder / f"{host.name}.yaml"
+        settings.write_text(f"token_file: {folder}/token\nstate: {folder}/{host.name}\n")
+        # As systemd sets it.
+        host.run(["sysctl", "-qw", "net.ipv4.ping_group_range=0 2147483647"])
+        daemons.append(host.popen([*CLI, "node", "--config", str(settings)], name="audit"))
+    for daemon in daemons:
+        daemon.wait_for_output("listening")
+    membership = shared_lab.write_membership()
+    saved = folder / "run.json"
+
+    def once(host_timeout_s: int = 30) -> Run:
+        saved.unlink(missing_ok=True)
+        arguments = [
+            "--membership",
+            str(membership),
+            "--token-file",
+            str(folder / "token"),
+            "--paths",
+            "--all-pairs",
+            "--host-timeout",
+            str(host_timeout_s),
+        ]
+        process = shared_lab.mgmt.popen([*CLI, "run", *arguments, "--save", str(saved)], name="run")
+        process.wait(120)
+        assert saved.exists(), process.describe()
+        return msgspec.json.decode(saved.read_bytes(), type=Run)
+
+    return once
+
+
+def of_paths(run: Run) -> set[tuple[str, str, str, str]]:
+    return {(f.check, f.evidence["blame"], f.host, f.subject) for f in run.findings if f.check in PATHS}
+
+
+def test_a_good_lab(run: Callable[..., Run]) -> None:
+    """All hosts answer, all pairs of each rail pass; nothing is odd."""
+    found = run()
+    assert {report.host for report in found.hosts} == {"h0", "h1", "h2", "h3"}
+    assert of_paths(found) == set()
+    odd: list[Finding] = [f for f in found.findings if f.category == "fleet"]
+    assert odd == []
+    [note] = found.notes
+    assert note.count("6 of 6 pairs of leaves") == 2
+
+
+def test_a_nic_that_is_cut_off_is_named(shared_lab: Lab, run: Callable[..., Run]) -> None:
+    """Its link stays up: only packets tell."""
+    with shared_lab.host("h1").nic("rail1").black_hole():
+        assert of_paths(run()) == {("path-connectivity", "nic", "h1", "rail1")}
+    assert of_paths(run()) == set()
+
+
+def test_a_small_mtu_on_the_way_is_named(shared_lab: Lab, run: Callable[..., Run]) -> None:
+    """The switch port of one NIC: small packets pass, whole ones do not."""
+    with shared_lab.host("h2").nic("rail0").mtu(1280):
+        assert of_paths(run()) == {("path-mtu", "nic", "h2", "rail0")}
+
+
+def test_a_host_that_is_frozen_is_silent(shared_lab: Lab, run: Callable[..., Run]) -> None:
+    """It is a finding, and its NICs still answer: the kernel is alive."""
+    agent = next(process for process in shared_lab.host("h3").processes() if process.name == "audit")
+    agent.suspend()
+    try:
+        found = run(10)
+    finally:
+        agent.resume()
+    assert [(f.check, f.host) for f in found.findings if f.check == "host-silent"] == [("host-silent", "h3")]
+    wait_for(lambda: len(run().hosts) == 4, 60, "the agent to answer again")
