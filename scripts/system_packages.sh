@@ -48,6 +48,7 @@ import os, sys, sysconfig
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))
 PY
 if [[ ${1:-} == test ]] && ! links_libfuzzer; then missing+=(clang libclang-rt-dev); fi
+if [[ ${1:-} == test ]] && ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then missing+=(postgresql); fi
 if ((${#missing[@]} == 0)); then exit 0; fi
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 
@@ -64,7 +65,12 @@ export DEBIAN_FRONTEND=noninteractive
 # shellcheck source=scripts/lib/apt.sh
 source "$(dirname "$0")/lib/apt.sh"
 apt_get update
-apt_get install -y --no-install-recommends "${missing[@]}" || {
+if [[ " ${missing[*]} " == *" postgresql "* && ! -e /etc/postgresql-common/createcluster.conf ]]; then
+  # The tests start a server of their own; nobody asked for one that stays.
+  mkdir -p /etc/postgresql-common
+  echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
+fi
+apt_get install -y --no-install-recommends -o Dpkg::Options::=--force-confold "${missing[@]}" || {
   # Older distributions name clang's runtime otherwise.
   [[ ${1:-} == test ]] || exit 1
   echo "system packages: cannot install ${missing[*]}; the fuzz targets are built with g++ and a mutator of our own" >&2

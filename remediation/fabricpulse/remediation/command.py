@@ -82,10 +82,10 @@ def command() -> None:
 def receiver(options: DaemonOptions) -> None:
     """Take Alertmanager's webhooks, decide, and keep the journal. One per fleet."""
     from fabricpulse.remediation.receiver.policy import load_policy
-    from fabricpulse.remediation.receiver.receiver import Receiver
+    from fabricpulse.remediation.receiver.receiver import run_receiver
 
     policy = load_policy(options.config)
-    run_daemon(lambda life: Receiver(policy, life).run(options))
+    run_daemon(lambda life: run_receiver(policy, life, options))
 
 
 @command.command()

@@ -83,6 +83,9 @@ POLL_AGE = MetricSpec(
     "gauge",
     "Seconds since the Alertmanagers were last polled with success; -1 if never.",
 )
+LEADER = MetricSpec(
+    "fabricpulse_remediation_leader", "gauge", "1 for the receiver that leads, 0 for one that stands by."
+)
 JOURNAL_LINES = MetricSpec(
     "fabricpulse_remediation_transitions_total", "counter", "Lines written to the journal."
 )
@@ -164,6 +167,7 @@ RECEIVER_METRICS = (
     POLL_AGE,
     CLOCK_STEP,
     COMMIT_SECONDS,
+    LEADER,
     JOURNAL_LINES,
     JOURNAL_LENGTH,
     JOURNAL_SEAL,

@@ -17,7 +17,8 @@ from fabricpulse.remediation.credentials import check_credentials
 class NodeConfig(Section, frozen=True):
     """`fabricpulse remediation node --config FILE`.
 
-    receiver : base URL of the receiver. host : this host's name, as alerts carry it; the system's host name if empty.
+    receiver : base URL of the receiver; of each of them, separated by commas, where several share a database: the one
+    that leads answers. host : this host's name, as alerts carry it; the system's host name if empty.
     journal : SQLite file of the desired state. http_client : TLS, password or token that the receiver asks for.
     receiver_keys : file of Ed25519 public keys (PEM), one of which must have signed what the receiver says; empty:
     signatures are not looked at.
@@ -53,11 +54,17 @@ class NodeConfig(Section, frozen=True):
     traffic_timeout_s: Annotated[float, Meta(ge=0.5, le=300)] = 5
 
     def validate(self) -> None:
-        check_base_url("receiver", self.receiver)
-        check_credentials("receiver", self.receiver, self.http_client)
+        for url in self.receivers:
+            check_base_url("receiver", url)
+            check_credentials("receiver", url, self.http_client)
         if self.mesh_url:
             check_url("mesh_url", self.mesh_url)
             check_credentials("mesh_url", self.mesh_url, self.mesh_client)
+
+    @property
+    def receivers(self) -> tuple[str, ...]:
+        """Base URLs of the receivers, without the last slash."""
+        return tuple(url.strip().rstrip("/") for url in self.receiver.split(","))
 
     @property
     def host_name(self) -> str:

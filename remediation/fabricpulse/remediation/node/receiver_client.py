@@ -38,10 +38,22 @@ class ReceiverClient:
         self._host = config.host_name
         self._open = _opener(config.receiver_keys)
         self._http = HttpClient(config.http_client)
-        self._base = f"{config.receiver.rstrip('/')}/api/v1/agents/{config.host_name}"
-        self._url = redact(config.receiver)
+        self._receivers = config.receivers
+        # The one that answered last; after a failure the next.
+        self._asked = 0
         self._failures: dict[str, str] = {"desired": "no answer yet", "report": "no answer yet"}
-        self._logged = ""
+        self._logged: set[tuple[str, str]] = set()
+        self._reached = ""
+        # A leader that hangs must not hold its agents for longer than its lease.
+        self._wait_s = POLL_WAIT_S if len(self._receivers) == 1 else 5
+
+    @property
+    def _url(self) -> str:
+        return redact(self._receivers[self._asked])
+
+    @property
+    def _base(self) -> str:
+        return f"{self._receivers[self._asked]}/api/v1/agents/{self._host}"
 
     @property
     def problem(self) -> str:
@@ -51,8 +63,10 @@ class ReceiverClient:
 
     async def fetch_desired(self, version: str) -> DesiredState:
         """The desired state, as soon as it is another than `version`. Raises ReceiverError."""
-        params = {"version": version, "wait": str(POLL_WAIT_S)}
-        timeout = aiohttp.ClientTimeout(total=POLL_WAIT_S + 10, connect=_CONNECT_TIMEOUT_S)
+        params = {"version": version, "wait": str(self._wait_s)}
+        timeout = aiohttp.ClientTimeout(
+            total=self._wait_s + min(10, self._wait_s), connect=_CONNECT_TIMEOUT_S
+        )
         try:
             async with self._http.get(f"{self._base}/desired", params=params, timeout=timeout) as response:
                 await _check(response)
@@ -95,17 +109,19 @@ class ReceiverClient:
     def _failed(self, request: str, error: Exception) -> ReceiverError:
         reason = describe(error)
         self._failures[request] = reason
-        if self._logged != reason:
-            self._logged = reason
+        if (self._url, reason) not in self._logged:
+            self._logged.add((self._url, reason))
             log.warning(
                 "receiver not reached, NICs stay as they are", url=self._url, request=request, error=reason
             )
+        if request == "desired":
+            self._asked = (self._asked + 1) % len(self._receivers)
         return ReceiverError(reason)
 
     def _succeeded(self, request: str) -> None:
         self._failures[request] = ""
-        if not self.problem and self._logged != "reached":
-            self._logged = "reached"
+        if not self.problem and (self._logged or self._reached != self._url):
+            self._logged, self._reached = set(), self._url
             log.info("receiver reached", url=self._url)
 
 

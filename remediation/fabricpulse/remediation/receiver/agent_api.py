@@ -25,10 +25,16 @@ class AgentApi:
     """`GET …/desired` and `POST …/report`, for hosts of the inventory, or for any host without one."""
 
     def __init__(
-        self, loop: CommitLoop, reconciler: Reconciler, life: Lifetime, seal: Callable[[bytes], Envelope]
+        self,
+        loop: CommitLoop,
+        reconciler: Reconciler,
+        life: Lifetime,
+        seal: Callable[[bytes], Envelope],
+        lease_left_s: Callable[[], float],
     ) -> None:
-        """seal : puts a payload into an envelope, signed if there is a key."""
+        """seal : puts a payload into an envelope, signed if there is a key. lease_left_s : see Database."""
         self.seal = seal
+        self._lease_left_s = lease_left_s
         self._loop = loop
         self._reconciler = reconciler
         self._life = life
@@ -98,8 +104,15 @@ class AgentApi:
         return json_answer(self.seal(msgspec.json.encode(self._stamped(desired))))
 
     def _stamped(self, desired: DesiredState) -> DesiredState:
-        """With the end of its validity. By the wall clock: the agents compare it with theirs."""
-        valid_s = self._reconciler.config.intent_valid_s
+        """With the end of its validity. By the wall clock: the agents compare it with theirs.
+
+        Not beyond the lease: what a receiver says that was stopped on its way out, and led no more when it came back,
+        is void. Raises HTTPServiceUnavailable for one that has no lease.
+        """
+        left_s = self._lease_left_s()
+        if left_s <= 0:
+            raise web.HTTPServiceUnavailable(text="this receiver does not lead\n")
+        valid_s = min(self._reconciler.config.intent_valid_s, left_s)
         return msgspec.structs.replace(desired, not_after=time.time() + valid_s)
 
     def _desired_of(self, host: str) -> DesiredState:

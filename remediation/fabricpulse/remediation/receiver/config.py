@@ -177,7 +177,10 @@ class AccessConfig(Section, frozen=True):
 class ReceiverConfig(Section, frozen=True):
     """`fabricpulse remediation receiver --config FILE`.
 
-    journal : SQLite file, on a local disk. alertmanagers : base URLs, polled for active alerts at start, every
+    journal : SQLite file, on a local disk; or the URL of a PostgreSQL database (`postgresql://…`, as libpq reads it,
+    with `passfile=` for the password), which several receivers share: one leads, the others stand by. lease_s : with
+    PostgreSQL, how long after the last word of the leader another receiver takes over. alertmanagers : base URLs,
+    polled for active alerts at start, every
     `reconcile_interval_s` and when a notification was truncated or suspect. reconcile_interval_s : seconds. expire_s :
     a firing alert that no Alertmanager has held for so long has expired. watchdog : an alert that always fires; once it
     has been seen, its absence means that alerting is dead, and nothing goes back into service. Empty: not looked at.
@@ -191,6 +194,7 @@ class ReceiverConfig(Section, frozen=True):
     """
 
     journal: str = "/var/lib/fabricpulse/remediation.db"
+    lease_s: Annotated[float, Meta(ge=1, le=60)] = 10
     alertmanagers: tuple[str, ...] = ()
     reconcile_interval_s: Annotated[float, Meta(gt=0)] = 60
     expire_s: Seconds = 300
@@ -218,7 +222,7 @@ class ReceiverConfig(Section, frozen=True):
         for url in self.alertmanagers:
             check_base_url("alertmanager", url)
             check_credentials("alertmanager", url, self.http_client)
-        if not Path(self.journal).name:
+        if not is_postgres(self.journal) and not Path(self.journal).name:
             raise ValueError("journal is not the name of a file")
 
     @property
@@ -230,3 +234,8 @@ class ReceiverConfig(Section, frozen=True):
         """The hold that counts for a NIC taken out because of `alert`."""
         rule = next((rule for rule in self.rules if rule.alert == alert), None)
         return rule.hold if rule is not None and rule.hold is not None else self.hold
+
+
+def is_postgres(journal: str) -> bool:
+    """Whether a journal is the URL of a PostgreSQL database."""
+    return journal.startswith(("postgresql://", "postgres://"))

@@ -31,5 +31,14 @@ class Database(Protocol):
     def read(self) -> AbstractContextManager[Connection]:
         """A consistent view, concurrent with the writer. Raises StoreError."""
 
+    def now(self) -> float:
+        """The clock of the journal's times, seconds since 1970: of the database where several receivers share one."""
+
+    def lease_left_s(self) -> float:
+        """How long this receiver may speak for the fleet; infinite where there is no other one."""
+
+    def renew_lease(self) -> None:
+        """Lengthens that. Raises StoreError when it could not."""
+
     def close(self) -> None:
         """Releases it."""

@@ -21,10 +21,13 @@ from fabricpulse.remediation.receiver.model import (
 )
 from fabricpulse.remediation.receiver.phases import DESIRED, next_phase
 from fabricpulse.remediation.receiver.plans import is_approved, plan_of
+from fabricpulse.remediation.receiver.shared_cause import SharedCauses
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
 # Ended episodes and actions that stay in memory; the journal keeps all.
 _KEEP_ENDED = 500
+# Firing targets that one cycle decides on.
+_AT_ONCE = 2000
 _FORGET_AGENT_S = 86_400.0
 _MODE_RANK = {"observe": 0, "dry_run": 1, "approve": 2, "auto": 3}
 
@@ -36,6 +39,11 @@ class Decisions:
         self._config = config
         self._nics = nics
         self._rules = {rule.alert: rule for rule in config.rules}
+        self._shared = SharedCauses()
+        # Target key -> the episode that counts for it, first come first, and the version of the episodes it is of.
+        self._firing_order: dict[str, str] = {}
+        self._firing_version = -1
+        self._next = 0
 
     def reconcile(self, transaction: Transaction, now: float) -> None:
         """Decides on the state at `now`: new faults, ended holds, ended pauses, intents grown too old."""
@@ -45,19 +53,14 @@ class Decisions:
             transaction.log("fleet", "resumed", owner="timer")
         self._expire(transaction, now)
         self._forget(transaction, now)
-        firing: dict[str, Episode] = {}
-        for episode in transaction.episodes.values():
-            if episode.status == "firing":
-                key = episode.target.key
-                firing[key] = max(firing.get(key, episode), episode, key=self._weight)
+        firing = self._firing_targets(transaction)
         if not firing and not transaction.targets:
             return
-        guards = Guards(self._config, self._nics, transaction, now)
-        for key, current in list(transaction.targets.items()):
-            if key not in firing:
-                self._quiet(transaction, guards, current, now)
-        # First come, first served.
-        for key, episode in sorted(firing.items(), key=lambda item: item[1].first_seen):
+        guards = Guards(self._config, self._nics, transaction, now, self._shared)
+        for key in [key for key in transaction.targets if key not in firing]:
+            self._quiet(transaction, guards, transaction.targets[key], now)
+        for key in self._turn(list(firing)):
+            episode = transaction.episodes[firing[key]]
             self._firing(
                 transaction,
                 guards,
@@ -65,6 +68,30 @@ class Decisions:
                 episode,
                 now,
             )
+
+    def _firing_targets(self, transaction: Transaction) -> dict[str, str]:
+        """Target key -> fingerprint of the firing episode that counts for it, first come first."""
+        if transaction.episodes_version != self._firing_version or not self._firing_version:
+            firing: dict[str, Episode] = {}
+            for episode in transaction.episodes.values():
+                if episode.status == "firing":
+                    key = episode.target.key
+                    firing[key] = max(firing.get(key, episode), episode, key=self._weight)
+            ordered = sorted(firing.items(), key=lambda item: item[1].first_seen)
+            self._firing_order = {key: episode.fingerprint for key, episode in ordered}
+            self._firing_version = transaction.episodes_version
+        return self._firing_order
+
+    def _turn(self, keys: list[str]) -> list[str]:
+        """The targets to decide on in this cycle: all, or in a storm the next ones, first come first served.
+
+        A cycle holds up deliveries; and the limits let through a few actions a minute anyway.
+        """
+        if len(keys) <= _AT_ONCE:
+            return keys
+        begin = self._next if self._next < len(keys) else 0
+        self._next = begin + _AT_ONCE
+        return keys[begin : begin + _AT_ONCE]
 
     def _weight(self, episode: Episode) -> tuple[int, float]:
         rule = self._rules.get(episode.alert)

@@ -64,6 +64,7 @@ def expose(
     out.add(metrics.HEARTBEAT, (), time.monotonic() - loop.heartbeat)
     out.add(metrics.POLL_AGE, (), now - state.polled_at if state.polled_at else -1)
     out.add(metrics.CLOCK_STEP, (), clock.behind_wall())
+    out.add(metrics.LEADER, (), 1)
     out.add(metrics.COMMIT_SECONDS, (), loop.commit_seconds[0])
     out.add(metrics.JOURNAL_LINES, (), counts["transitions",])
     seal = store.seal()

@@ -16,7 +16,7 @@ from fabricpulse.remediation.receiver.model import (
     Target,
     TargetState,
 )
-from fabricpulse.remediation.receiver.shared_cause import shared_episodes
+from fabricpulse.remediation.receiver.shared_cause import SharedCauses
 from fabricpulse.remediation.receiver.transaction import Transaction
 
 REASONS = (
@@ -54,9 +54,14 @@ class Guards:
     """The guards, for one state at one moment; `took` keeps them true while actions are decided one after another."""
 
     def __init__(
-        self, config: ReceiverConfig, nics: dict[str, frozenset[str]], state: Transaction, now: float
+        self,
+        config: ReceiverConfig,
+        nics: dict[str, frozenset[str]],
+        state: Transaction,
+        now: float,
+        shared: SharedCauses | None = None,
     ) -> None:
-        """nics : the devices of each host, where a membership file names them."""
+        """nics : the devices of each host, where a membership file names them. shared : remembers between cycles."""
         self._config = config
         self._limits = config.guards
         self._nics = nics
@@ -79,7 +84,8 @@ class Guards:
         # long ago are not that.
         self._frozen = counted > 2 and (counted - alive) / counted > self._limits.lost_agents_fraction
         self._observed = [agent for agent in state.agents.values() if self._is_observed(agent)]
-        self._shared = shared_episodes(state.episodes.values(), self._observed_hosts, self._limits, now)
+        shared = shared or SharedCauses()
+        self._shared = shared.episodes(state, len(self._observed), self._observed_hosts, self._limits, now)
         self._harmful: dict[str, bool] = {}
         self._hosts: dict[str, set[str]] = {
             direction: {

@@ -192,7 +192,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     epoch : grows with each start of the receiver (fencing: agents refuse an older one). polled_at : when the
     Alertmanagers were last asked with success what is active. contact_at : when any of them was last heard of.
     watchdog : whether the alert that always fires was ever seen, and whether it is there. recent : (when, direction,
-    target key) of the last actions. resumed_at : when an operator last resumed.
+    target key) of the last actions. resumed_at : when an operator last resumed. episodes_version : another
+    number, never used before in this process, whenever an episode begins, ends or goes.
     """
 
     epoch: int = 0
@@ -208,3 +209,4 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     contact_at: float = 0.0
     resumed_at: float = 0.0
     watchdog: Literal["unknown", "seen", "lost"] = "unknown"
+    episodes_version: int = 0

@@ -20,7 +20,8 @@ from fabricpulse.remediation.receiver.agent_api import AgentApi
 from fabricpulse.remediation.receiver.alertmanager_poll import poll_alertmanagers
 from fabricpulse.remediation.receiver.auth import AccessControl
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
-from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.config import ReceiverConfig, is_postgres
+from fabricpulse.remediation.receiver.database import Database
 from fabricpulse.remediation.receiver.exposition import expose
 from fabricpulse.remediation.receiver.operator_api import OperatorApi
 from fabricpulse.remediation.receiver.payload import Alert
@@ -42,19 +43,20 @@ _RETRY_POLL_S = 5.0
 class Receiver:
     """One receiver; `run` serves until the daemon stops."""
 
-    def __init__(self, policy: Policy, life: Lifetime) -> None:
-        """Raises UserError when the journal cannot be used."""
+    def __init__(self, policy: Policy, life: Lifetime, database: Database) -> None:
+        """database : closed at the end of `run`. Raises UserError when the journal cannot be used."""
+        self._database = database
         self._policy = policy
         self._life = life
         self._auth: AccessControl
         self._reconciler = Reconciler(policy.config, policy.inventory)
-        self._store = SqlStore(SqliteDatabase(Path(policy.config.journal)))
-        self._clock = MonotonicWallClock(self._store.last_commit_at())
+        self._store = SqlStore(database)
+        self._clock = MonotonicWallClock(self._store.last_commit_at(), database.now())
         self._loop = CommitLoop(self._store, self._reconcile, self._clock)
         self._poll = asyncio.Event()
         self._poller: HttpClient
         self._webhook = Webhook(self._loop, self._reconciler, self._poll)
-        self._agents = AgentApi(self._loop, self._reconciler, life, policy.seal)
+        self._agents = AgentApi(self._loop, self._reconciler, life, policy.seal, database.lease_left_s)
         self._operator = OperatorApi(self._loop, self._reconciler, self._store, self._not_ready)
         self._loop.on_commit(self._agents.wake)
         self._reload = ReloadStatus(True, time.time())
@@ -110,6 +112,8 @@ class Receiver:
                 async with supervised(self._life) as tasks:
                     tasks.start("commit loop", self._loop.run())
                     tasks.start("Alertmanager poll", self._poll_forever())
+                    if self._database.lease_left_s() < float("inf"):
+                        tasks.start("lease", self._hold_lease())
                     self._life.ready()
                     await self._life.stopped()
                     self._agents.wake_all()
@@ -134,6 +138,18 @@ class Receiver:
             return self._loop.failure
         age = time.monotonic() - self._loop.heartbeat
         return f"nothing was decided or written for {age:.0f} s" if age > STALE_HEARTBEAT_S else ""
+
+    async def _hold_lease(self) -> None:
+        """Renews the lease. Raises UserError when it is lost: the daemon ends, and starts again as a standby."""
+        every_s = self._policy.config.lease_s / 4
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await asyncio.to_thread(self._database.renew_lease)
+            except StoreError as error:
+                if self._database.lease_left_s() <= 0:
+                    raise UserError(f"this receiver leads no more: {error}") from error
+                log.warning("lease not renewed, trying again", error=str(error))
 
     # --- reload --------------------------------------------------------------------------------------------------
 
@@ -199,6 +215,26 @@ class Receiver:
             self._auth.refused,
             text_format,
         )
+
+
+async def run_receiver(policy: Policy, life: Lifetime, options: DaemonOptions) -> None:
+    """Runs a receiver on the journal of its policy: at once with SQLite, once it leads with PostgreSQL."""
+    if not is_postgres(policy.config.journal):
+        await Receiver(policy, life, SqliteDatabase(Path(policy.config.journal))).run(options)
+        return
+    try:
+        from fabricpulse.remediation.receiver.postgres_database import PostgresDatabase
+        from fabricpulse.remediation.receiver.standby import Standby
+    except ImportError as error:
+        raise UserError(
+            f"journal is a PostgreSQL URL, and its driver is missing ({error}): pip install 'fabricpulse[postgres]'"
+        ) from error
+    database = PostgresDatabase(policy.config.journal, policy.config.lease_s)
+    try:
+        if await Standby(database, life).lead(options):
+            await Receiver(policy, life, database).run(options)
+    finally:
+        database.close()
 
 
 def _check_web(options: DaemonOptions, config: ReceiverConfig) -> bool:

@@ -10,9 +10,36 @@ from math import ceil
 
 from fabricpulse.remediation.receiver.config import GuardConfig
 from fabricpulse.remediation.receiver.model import Episode
+from fabricpulse.remediation.receiver.transaction import Transaction
 
 # No group of fewer hosts is one, however small the fleet.
 _FEWEST_HOSTS = 3
+# Episodes that have ended are forgotten a little late.
+_REMEMBERED_S = 5.0
+
+
+class SharedCauses:
+    """`shared_episodes`, remembered while no episode begins or ends: fifty thousand that fire are grouped once."""
+
+    def __init__(self) -> None:
+        self._key: tuple[int, int] | None = None
+        self._until = 0.0
+        self._found: frozenset[str] = frozenset()
+
+    def episodes(
+        self,
+        state: Transaction,
+        observed: int,
+        observed_hosts: Callable[[frozenset[str]], int],
+        limits: GuardConfig,
+        now: float,
+    ) -> frozenset[str]:
+        """observed : how many hosts were observed in all; when that changes, a limit may."""
+        key = (state.episodes_version, observed)
+        if not state.episodes_version or key != self._key or not now < self._until:
+            self._found = shared_episodes(state.episodes.values(), observed_hosts, limits, now)
+            self._key, self._until = key, now + _REMEMBERED_S
+        return self._found
 
 
 def shared_episodes(

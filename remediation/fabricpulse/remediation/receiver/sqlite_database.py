@@ -8,6 +8,7 @@ import fcntl
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,6 +108,17 @@ class SqliteDatabase:
         finally:
             if connection is not None:
                 connection.close()
+
+    def now(self) -> float:
+        """See Database.now."""
+        return time.time()
+
+    def lease_left_s(self) -> float:
+        """Infinite: the file is locked."""
+        return float("inf")
+
+    def renew_lease(self) -> None:
+        """Nothing to do."""
 
     def close(self) -> None:
         """See Database.close."""

@@ -4,7 +4,8 @@ Changes lie beside the state until `apply`: an event that touches one of ten tho
 see committed state only, and one event's changes can be undone (`mark`, `rollback`) without the others'.
 """
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,6 +16,9 @@ from fabricpulse.remediation.receiver.model import Action, AgentState, Episode, 
 V = TypeVar("V")
 
 COLLECTIONS = ("episodes", "targets", "actions", "agents")
+# What of an episode does not change while it is only reported again.
+_IDENTITY = ("status", "first_seen", "ended_at", "target", "alert", "causes")
+_versions = itertools.count(1)
 _REMOVED: Any = object()
 _UNCHANGED: Any = object()
 
@@ -55,14 +59,25 @@ class _View(Mapping[str, V]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        if not self._changes:
-            return iter(self._base)
-        kept = [key for key in self._base if self._changes.get(key) is not _REMOVED]
-        added = [k for k, v in self._changes.items() if v is not _REMOVED and k not in self._base]
-        return iter(kept + added)
+        return iter(self._merged())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self) if self._changes else len(self._base)
+        return len(self._merged())
+
+    def items(self) -> ItemsView[str, V]:
+        """The entries as they are now; what is changed later does not show."""
+        return self._merged().items()
+
+    def values(self) -> ValuesView[V]:
+        """The values as they are now; what is changed later does not show."""
+        return self._merged().values()
+
+    def _merged(self) -> dict[str, V]:
+        # Copied by the interpreter at once: fifty thousand entries one by one cost a hundred times as much.
+        merged: dict[str, V] = self._base | self._changes
+        for key in [key for key, value in self._changes.items() if value is _REMOVED]:
+            del merged[key]
+        return merged
 
 
 class Transaction:
@@ -108,6 +123,9 @@ class Transaction:
 
     def put_episode(self, episode: Episode) -> None:
         """Replaces or adds an episode."""
+        before = self.episodes.get(episode.fingerprint)
+        if before is None or any(getattr(before, name) != getattr(episode, name) for name in _IDENTITY):
+            self.set(episodes_version=next(_versions))
         self._put(self._changes["episodes"], episode.fingerprint, episode)
 
     def put_agent(self, agent: AgentState) -> None:
@@ -116,6 +134,8 @@ class Transaction:
 
     def drop(self, collection: str, keys: list[str]) -> None:
         """Removes entries of a collection."""
+        if collection == "episodes" and keys:
+            self.set(episodes_version=next(_versions))
         for key in keys:
             self._put(self._changes[collection], key, _REMOVED)
 
