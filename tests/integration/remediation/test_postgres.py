@@ -5,6 +5,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -113,14 +114,16 @@ def test_a_transaction_that_hangs_does_not_keep_the_lease(url):
 
     def taken() -> bool:
         try:
-            return second.take_lease() == ""
+            return bool(second.take_lease() == "")
         except StoreError:
             return False  # it waits for the row
 
     with pytest.raises(StoreError), first.write() as connection:
         connection.execute("UPDATE meta SET value = 'stale' WHERE key = 'pause'")
         wait_for(taken, 30, "the session is ended")
-    assert SqlStore(second).verify() == 1
+    other = SqlStore(second)
+    other.load()
+    assert other.verify() == 1
     first.close()
     second.close()
 
@@ -154,7 +157,7 @@ class Pair:
         self._config = {"journal": url, "lease_s": lease_s}
         for index in (0, 1):
             self.processes.append(self._start(index))
-            wait_for(lambda port=self.ports[index]: self._answers(port), 60, "receiver answers")
+            wait_for(partial(self._answers, self.ports[index]), 60, "receiver answers")
         stack.start_plugin()
         stack.start_agent(config={"receiver": ",".join(f"http://127.0.0.1:{port}" for port in self.ports)})
 
