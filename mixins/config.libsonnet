@@ -62,7 +62,11 @@
 
     // The reconciler of the remediation receiver comes round each second; silence beyond this is a hang.
     remediationStalledSeconds: 60,
-    // How long a failed remediation is shown.
+    // A journal that cannot be written: longer than a moment of a busy disk.
+    remediationJournalFailingFor: '1m',
+    // A journal that was changed while nobody ran is seen once; it is shown this long.
+    remediationJournalChangedFor: '1h',
+    // How long a failed remediation, and a request without credentials, is shown.
     remediationFailedWindow: '15m',
 
     // A flow is slow when its delay is this many times that of its job's quick flows, and more than this: below, queues
@@ -109,6 +113,8 @@
     sloLossRatio: 0.001,
     sloTarget: 0.99,
     sloWindow: '1h',
+    // A network that was first seen more recently is not judged yet.
+    sloLeastObserved: '15m',
 
     // A flapper that is too slow for flapThreshold: one flap in three minutes, for hours.
     slowFlapThreshold: 6,

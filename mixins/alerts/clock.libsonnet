@@ -64,7 +64,7 @@ local signals = import '../signals.libsonnet';
           'FabricClockContradicted',
           'warning',
           'clocksync',
-          'sum without (source) (increase(%s[%s])) > 0' % [s.series('fabricpulse_clock_contradictions_total'), config.clockContradictedWindow],
+          'max without (source) (increase(%s[%s])) > 0' % [s.series('fabricpulse_clock_contradictions_total'), config.clockContradictedWindow],
           'Fleet time of a host was wrong, and has been set anew.',
           'Fleet time of {{ $labels.instance }} contradicted that of its peers: the machine was paused, migrated or suspended, or its oscillator jumped. Stamps of the seconds around it are in doubt; its log says when.'
         ),

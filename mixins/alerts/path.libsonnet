@@ -13,7 +13,23 @@ local signals = import '../signals.libsonnet';
     local increase(name) = 'sum by (%s) (increase(%s[%s]))' % [edge, s.series(name), config.pathLossWindow],
     local lost = increase('fabricpulse_edge_probes_lost_total'),
     local received = increase('fabricpulse_edge_probes_received_total'),
-    local lossy = '(%s / (%s + %s) > %g and on (%s) %s >= %d)' % [lost, lost, received, config.pathLossRatio, edge, lost, config.pathLossLeast],
+    // A NIC or a host that is silent altogether loses all of it: that is not a lossy path, and has alerts of its own.
+    local silent = 'max by (%s) (max_over_time(%s[%s])) > 0' % [
+      edge,
+      s.series('fabricpulse_edge_evidence', 'evidence=~"own_nic_disconnected|peer_silent|peer_host_silent|peer_nic_silent"'),
+      config.pathLossWindow,
+    ],
+    local lossy = '(%s / (%s + %s) > %g and on (%s) %s >= %d unless on (%s) %s)' % [
+      lost,
+      lost,
+      received,
+      config.pathLossRatio,
+      edge,
+      lost,
+      config.pathLossLeast,
+      edge,
+      silent,
+    ],
     local elevated = '(max by (%s) (%s) == 1)' % [edge, s.last('fabricpulse_edge_latency_elevated')],
     // NICs that at least sharedEdges of the edges have in common, receiving or sending; the latter under the names of
     // the former. `worst` keeps what is said of the edges.
@@ -86,6 +102,16 @@ local signals = import '../signals.libsonnet';
         ),
         lib.alert(
           config,
+          'FabricPathMemberLossy',
+          'warning',
+          'mesh',
+          'count by (%s) (%s > %g)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio],
+          'Some of the paths through the switches lose packets.',
+          'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports are lost more often than others: a link or a spine on their way.',
+          { 'for': config.pathSlowFor }
+        ),
+        lib.alert(
+          config,
           'FabricInBandSlower',
           'warning',
           'plugin',
@@ -99,11 +125,16 @@ local signals = import '../signals.libsonnet';
           'FabricSloMissed',
           'warning',
           'mesh',
-          'label_replace(avg_over_time(network:fabricpulse_edge_owd_seconds:slo_ratio%(braces)s[%(window)s]) < %(target)g, "objective", "delay", "", "") or label_replace(avg_over_time(network:fabricpulse_edge_probes_lost:slo_ratio%(braces)s[%(window)s]) < %(target)g, "objective", "loss", "", "")' % {
-            braces: s.braces,
-            window: config.sloWindow,
-            target: config.sloTarget,
-          },
+          // Over a minute's data the mean says nothing of the window: the network must have been there for a while.
+          local missed(record, objective) =
+            'label_replace(avg_over_time(%(record)s[%(window)s]) < %(target)g and present_over_time(%(record)s[5m] offset %(least)s), "objective", "%(objective)s", "", "")' % {
+              record: record + s.braces,
+              window: config.sloWindow,
+              target: config.sloTarget,
+              least: config.sloLeastObserved,
+              objective: objective,
+            };
+          missed('network:fabricpulse_edge_owd_seconds:slo_ratio', 'delay') + ' or ' + missed('network:fabricpulse_edge_probes_lost:slo_ratio', 'loss'),
           'A network does not keep what was promised of it.',
           'Network {{ $labels.network }} kept its {{ $labels.objective }} objective on {{ $value | humanizePercentage }} of paths and time within ' + config.sloWindow + '.'
         ),

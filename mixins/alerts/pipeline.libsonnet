@@ -175,6 +175,47 @@ local signals = import '../signals.libsonnet';
           'The receiver {{ $labels.instance }} answered {{ $value | printf "%.0f" }} webhooks with an error: token, size or content; its log says which.',
           { 'for': config.pushFailingFor }
         ),
+        lib.alert(
+          config,
+          'FabricRemediationUnauthorized',
+          'warning',
+          'remediation',
+          'sum by (%s, instance, route) (increase(%s[%s])) > 0' % [
+            config.clusterLabel,
+            s.series('fabricpulse_remediation_unauthorized_total'),
+            config.remediationFailedWindow,
+          ],
+          'Somebody asks the remediation receiver without the right to.',
+          'The receiver {{ $labels.instance }} turned away {{ $value | printf "%.0f" }} requests of {{ $labels.route }} for want of valid credentials: a wrong token somewhere, or a stranger.'
+        ),
+        lib.alert(
+          config,
+          'FabricRemediationJournalFailing',
+          'critical',
+          'remediation',
+          s.last('fabricpulse_remediation_journal_writable') + ' == 0',
+          'The remediation receiver cannot write its journal.',
+          'The last commit of {{ $labels.instance }} failed ({{ $value }}): a full disk or a broken one. Nothing is done that is not in the journal first, so nothing is done.',
+          { 'for': config.remediationJournalFailingFor }
+        ),
+        // Within a minute of a start, what the journal was when it was opened against what it last was. The window of
+        // `offset` ends before the start, so it holds only what was there before.
+        lib.alert(
+          config,
+          'FabricRemediationJournalChanged',
+          'warning',
+          'remediation',
+          local name = 'fabricpulse_remediation_journal_seal';
+          local key = '%s, instance' % config.clusterLabel;
+          'max by (%(key)s) (%(start)s) != on (%(key)s) max by (%(key)s) (last_over_time(%(seal)s[1h] offset 1m)) unless on (%(key)s) max by (%(key)s) (%(start)s) == on (%(key)s) max by (%(key)s) (last_over_time(%(start)s[1h] offset 1m))' % {
+            key: key,
+            start: s.series(name + '_at_start'),
+            seal: s.series(name),
+          },
+          'The journal of remediation is not what it was before the receiver started.',
+          'The journal that the receiver {{ $labels.instance }} opened (seal {{ $value | printf "%.0f" }}) is not the one that Prometheus last saw: it was edited, replaced, or written in the last seconds before the stop.',
+          { keep_firing_for: config.remediationJournalChangedFor }
+        ),
         // Always fires. Point a dead man's switch at it: when it stops, alerting is broken.
         lib.alert(
           config,

@@ -8,7 +8,8 @@ import click
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
-from fabricpulse.rules.files import differences, rendered_files, rules_yaml, write
+from fabricpulse.rules.files import differences, write
+from fabricpulse.rules.formats import FORMATS, Placement, files_of, text_of
 from fabricpulse.rules.live import ask
 from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 
@@ -39,20 +40,47 @@ _settings = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for alerts/, recording/ and dashboards/. Without it all rules go to standard output as one file.",
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="prometheus",
+    show_default=True,
+    help="prometheus: rule files and dashboards; prometheusrule: an object for the Prometheus operator; "
+    "configmap: one object a dashboard for Grafana's sidecar; grafana: dashboards and their provider.",
+)
+@click.option("--namespace", default="monitoring", show_default=True, help="Of Kubernetes objects.")
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Label of Kubernetes objects, such as the one that the operator's ruleSelector asks for; repeatable.",
+)
 @_overrides
 @_settings
 @click.option(
     "--check", is_flag=True, help="Write nothing; fail if the files in --output are not up to date."
 )
-def render(output: Path | None, overrides: Path | None, settings: tuple[str, ...], *, check: bool) -> None:
+def render(
+    output: Path | None,
+    form: str,
+    namespace: str,
+    labels: tuple[str, ...],
+    overrides: Path | None,
+    settings: tuple[str, ...],
+    *,
+    check: bool,
+) -> None:
     """Render alerts, recording rules and dashboards from the mixin."""
+    place = Placement(namespace, dict(_split("--label", "KEY", label) for label in labels))
+    if output is None and check:
+        raise UserError("--check needs --output: the folder to compare with")
     mixin = compile_mixin(settings=dict(map(parse_setting, settings)), overrides=overrides)
     if output is None:
-        if check:
-            raise UserError("--check needs --output: the folder to compare with")
-        click.echo(rules_yaml(mixin.alerts + mixin.rules), nl=False)
+        click.echo(text_of(mixin, form, place), nl=False)
         return
-    content = rendered_files(mixin)
+    content = files_of(mixin, form, place, output)
     if not check:
         write(output, content)
         click.echo(f"{len(content)} files in {output}")
@@ -114,10 +142,15 @@ def list_knobs() -> None:
 
 def parse_setting(text: str) -> tuple[str, Any]:
     """`flapThreshold=5` as ("flapThreshold", 5). Raises UserError without "="."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"--set {text}: expected KNOB=VALUE")
+    name, value = _split("--set", "KNOB", text)
     try:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def _split(option: str, what: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"{option} {text}: expected {what}=VALUE")
+    return name, value

@@ -11,7 +11,6 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.rules.mixin import Mixin
 
 HEADER = "# generated from mixins/ by `fabricpulse rules render`: do not edit\n"
-FOLDERS = ("alerts", "recording", "dashboards")
 
 # The order in which people read a rule.
 _RULE_KEYS = ("alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations")
@@ -71,8 +70,15 @@ def write(folder: Path, content: Mapping[str, str]) -> None:
 
 
 def _left_over(folder: Path, expected: Mapping[str, str]) -> list[Path]:
-    """Files that an earlier rendering wrote: rules by their first line, dashboards by their name."""
+    """Files that an earlier rendering of the same form wrote: rules by their first line, dashboards by their name.
+    Only in folders that this one writes to: other forms may live beside it.
+    """
     keep = {folder / path for path in expected}
-    rules = [file for kind in FOLDERS[:2] for file in (folder / kind).glob("*.yaml")]
-    old = [file for file in rules if file not in keep and file.read_text(encoding="utf-8").startswith(HEADER)]
-    return old + [file for file in (folder / FOLDERS[2]).glob("fabricpulse-*.json") if file not in keep]
+    folders = sorted({file.parent for file in keep} - {folder})
+    files = [file for place in folders for file in (*place.glob("*.yaml"), *place.glob("fabricpulse-*.json"))]
+    return [
+        file
+        for file in files
+        if file not in keep
+        and (file.suffix == ".json" or file.read_text(encoding="utf-8").startswith(HEADER))
+    ]

@@ -1,5 +1,6 @@
 """`fabricpulse rules`: what it writes, checks and refuses."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,10 @@ def test_settings_and_overrides(tmp_path: Path) -> None:
     [
         (["--set", "flapTreshold=3"], "the mixin has no knob 'flapTreshold'; did you mean 'flapThreshold'?"),
         (["--set", "flapThreshold"], "--set flapThreshold: expected KNOB=VALUE"),
+        (["--label", "release"], "--label release: expected KEY=VALUE"),
+        (["--label", "re lease=a"], "--label re lease=a: no label that Kubernetes takes"),
+        (["--namespace", "Net"], "--namespace Net: no name of a namespace: a-z, 0-9 and -, at most 63"),
+        (["--format", "grafana"], "--format grafana needs --output: dashboards are a file each"),
         (["--check"], "--check needs --output: the folder to compare with"),
     ],
 )
@@ -97,6 +102,42 @@ def test_unwritable_output(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="cannot write the rules to"):
         invoke("render", "--output", tmp_path / "file" / "below")
+
+
+def test_prometheus_rule() -> None:
+    """--format prometheusrule is one object with the same groups, and the namespace and labels asked for."""
+    options = ("--format", "prometheusrule", "--namespace", "net", "--label", "release=kps")
+    rule = yaml.safe_load(invoke("render", *options))
+
+    assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert rule["metadata"]["namespace"] == "net"
+    assert rule["metadata"]["labels"] == {"app.kubernetes.io/name": "fabricpulse", "release": "kps"}
+    assert rule["spec"] == yaml.safe_load(invoke("render"))
+
+
+def test_config_maps(tmp_path: Path) -> None:
+    """--format configmap is one object a dashboard, below the size that the API server takes; on standard output all
+    of them, in a folder a file each, beside which rules of another form stay as they are.
+    """
+    invoke("render", "--output", tmp_path)
+    invoke("render", "--format", "configmap", "--output", tmp_path)
+    objects = list(yaml.safe_load_all(invoke("render", "--format", "configmap")))
+    dashboards = {path.name: json.loads(path.read_text()) for path in (tmp_path / "dashboards").iterdir()}
+
+    found = {name: json.loads(text) for item in objects for name, text in item["data"].items()}
+    assert found == dashboards
+    assert all(item["metadata"]["labels"]["grafana_dashboard"] == "1" for item in objects)
+    assert all(len(text) < 2**20 for item in objects for text in item["data"].values())
+    assert len(list((tmp_path / "configmaps").iterdir())) == len(objects)
+    assert invoke("render", "--output", tmp_path, "--check") == ""
+
+
+def test_grafana_files(tmp_path: Path) -> None:
+    """--format grafana is the dashboards and a provider that points at them."""
+    invoke("render", "--format", "grafana", "--output", tmp_path)
+
+    provider = yaml.safe_load((tmp_path / "provisioning" / "fabricpulse.yaml").read_text())["providers"][0]
+    assert len(list(Path(provider["options"]["path"]).glob("fabricpulse-*.json"))) >= 6
 
 
 def test_knobs() -> None:
