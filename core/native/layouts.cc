@@ -25,6 +25,7 @@ static std::map<std::string, Layout> layouts() {
       {"virtual_clock",
        {{"sizeof", sizeof(fp_virtual_clock)},
         FIELD(fp_virtual_clock, count),
+        FIELD(fp_virtual_clock, raw_count),
         FIELD(fp_virtual_clock, segments)}},
       {"virtual_clock_segment", {{"sizeof", sizeof(fp_virtual_clock_segment)}}},
       {"clock_page",
@@ -44,7 +45,8 @@ static std::map<std::string, Layout> layouts() {
         FIELD(fp_probe_ring_header, host),
         FIELD(fp_probe_ring_header, edges_sequence),
         FIELD(fp_probe_ring_header, next),
-        FIELD(fp_probe_ring_header, contradictions)}},
+        FIELD(fp_probe_ring_header, contradictions),
+        FIELD(fp_probe_ring_header, stamp_epoch_ns)}},
       {"probe_edge",
        {{"sizeof", sizeof(fp_probe_edge)},
         FIELD(fp_probe_edge, device),
@@ -61,6 +63,10 @@ static std::map<std::string, Layout> layouts() {
 
 static std::int64_t virtual_clock_apply(const nb::bytes& page, std::int64_t kernel_ns) {
   return fp_virtual_clock_apply(reinterpret_cast<const fp_virtual_clock*>(page.c_str()), kernel_ns);
+}
+
+static std::int64_t virtual_raw_clock_apply(const nb::bytes& page, std::int64_t kernel_ns) {
+  return fp_virtual_raw_clock_apply(reinterpret_cast<const fp_virtual_clock*>(page.c_str()), kernel_ns);
 }
 
 static fp_clock_page clock_page_of(const nb::bytes& page) {
@@ -88,6 +94,8 @@ NB_MODULE(_layouts, m) {
   m.def("layouts", &layouts, "Layout name -> field -> byte offset, and sizeof.");
   m.def("virtual_clock_apply", &virtual_clock_apply, nb::arg("page"), nb::arg("kernel_ns"),
         "Host clock by a virtual clock page.");
+  m.def("virtual_raw_clock_apply", &virtual_raw_clock_apply, nb::arg("page"), nb::arg("kernel_ns"),
+        "CLOCK_MONOTONIC_RAW of the host by a virtual clock page.");
   m.def("clock_convert", &clock_convert, nb::arg("page"), nb::arg("host_ns"),
         "(fleet_ns, bound_ns, status) of a stamp of the host clock, by a clock page.");
   m.def("clock_at", &clock_at, nb::arg("page"), nb::arg("raw_ns"),

@@ -10,8 +10,8 @@ constexpr std::int64_t kStampAge = 1'000'000'000;  // ns from the send to its TX
 constexpr std::uint32_t kLongGap = 200;            // trains; a longer gap says nothing about single paths
 constexpr std::uint8_t kWhole = (1 << kTrain) - 1;
 
-// Keeps the stamps of a train on one clock. The host's is preferred, because only it is mapped to fleet time:
-// a stamp of the NIC's clock stands alone until one of the host's comes. False when the stamp was not taken.
+// Keeps the stamps of a train on one clock. The stamp clock is preferred, because only it is mapped to fleet
+// time: a stamp of the NIC's clock stands alone until one of the stamp clock comes. False when the stamp was not taken.
 bool add_stamp(TrainStamps* train, int position, std::int64_t ns, bool hardware) {
   if (train->valid != 0 && train->hardware != hardware) {
     if (hardware) return false;
@@ -36,7 +36,7 @@ std::uint32_t EdgeTrains::begin(std::uint8_t paths, std::uint8_t sweep, std::int
   return last_sent_;
 }
 
-bool EdgeTrains::stamp_sent(std::uint32_t number, int position, std::int64_t kernel_ns, std::int64_t host_ns,
+bool EdgeTrains::stamp_sent(std::uint32_t number, int position, std::int64_t kernel_ns, std::int64_t stamp_ns,
                             bool hardware) {
   SentTrain& train = sent_trains_[number % kSentTrains];
   if (number == 0 || train.train != number) return false;
@@ -44,7 +44,7 @@ bool EdgeTrains::stamp_sent(std::uint32_t number, int position, std::int64_t ker
   if (!hardware && (kernel_ns < train.before_kernel_ns || kernel_ns - train.before_kernel_ns > kStampAge)) {
     return false;
   }
-  return add_stamp(&train, position, host_ns, hardware);
+  return add_stamp(&train, position, stamp_ns, hardware);
 }
 
 void EdgeTrains::restart() {
@@ -55,7 +55,7 @@ void EdgeTrains::restart() {
   for (HeardTrain& train : heard_trains_) train = HeardTrain{};
 }
 
-void EdgeTrains::hear(const Packet& packet, std::int64_t host_ns, bool hardware, std::int64_t now) {
+void EdgeTrains::hear(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now) {
   peer_paths_ = packet.paths;
   peer_sweep_ = packet.sweep;
   if (packet.train > heard_) {
@@ -76,7 +76,7 @@ void EdgeTrains::hear(const Packet& packet, std::int64_t host_ns, bool hardware,
     train.taken_ns = now;
   }
   train.got = static_cast<std::uint8_t>(train.got | 1 << packet.position);
-  if (host_ns != 0) add_stamp(&train, packet.position, host_ns, hardware);
+  if (stamp_ns != 0) add_stamp(&train, packet.position, stamp_ns, hardware);
 }
 
 // Closes the books on the trains that leave the table when train `newest` comes in.

@@ -58,17 +58,17 @@ class EdgeTrains {
   // The peer reports the newest train of ours that it knows of, by its stamps if that very train was heard, and
   // `received` packets in all.
   void confirm(const TrainStamps& heard, std::uint32_t received);
-  // A TX stamp has come back. kernel_ns : as the kernel gave it; host_ns : the same on the host clock. False
+  // A TX stamp has come back. kernel_ns : as the kernel gave it; stamp_ns : the same on the stamp clock. False
   // when it was not taken: the train is gone, or a software stamp is not from the second after the send.
-  bool stamp_sent(std::uint32_t train, int position, std::int64_t kernel_ns, std::int64_t host_ns,
+  bool stamp_sent(std::uint32_t train, int position, std::int64_t kernel_ns, std::int64_t stamp_ns,
                   bool hardware);
 
   // -- the peer's
 
   // The peer's numbering begins anew.
   void restart();
-  // Takes in an admitted packet. host_ns : its RX stamp, 0 = none. now : monotonic ns.
-  void hear(const Packet& packet, std::int64_t host_ns, bool hardware, std::int64_t now);
+  // Takes in an admitted packet. stamp_ns : its RX stamp on the stamp clock, 0 = none. now : monotonic ns.
+  void hear(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now);
   // Nothing has been heard for `silent_ns` of unstalled time: what the peer has sent meanwhile is presumed lost.
   void silence(std::int64_t silent_ns);
   // A bucket of the loss windows is over.
@@ -89,7 +89,7 @@ class EdgeTrains {
   // RX stamps of a train of the peer; valid == 0 still proves that we hear. now : monotonic ns.
   TrainStamps heard_report(int position, std::int64_t now) const;
 
-  // The host clock was stepped: stamps of before say nothing together with stamps of after.
+  // The host clock was steered: how stamps were converted meanwhile is in doubt.
   void forget_stamps();
 
   std::uint64_t lost() const { return lost_.total(); }               // packets of the peer

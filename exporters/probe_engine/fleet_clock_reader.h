@@ -1,5 +1,5 @@
 // Fleet time for the engine's thread: follows <run>/clock, through removal and replacement of the file, and
-// converts stamps of the host clock.
+// converts stamps of the stamp clock.
 #ifndef FABRICPULSE_EXPORTERS_FLEET_CLOCK_READER_H_
 #define FABRICPULSE_EXPORTERS_FLEET_CLOCK_READER_H_
 
@@ -12,14 +12,15 @@ namespace fabricpulse {
 
 class FleetClockReader {
  public:
-  explicit FleetClockReader(std::string path) : path_(std::move(path)) {}  // empty: there is no fleet time
+  // path : empty = there is no fleet time. stamp_epoch_ns : stamp clock minus CLOCK_MONOTONIC_RAW.
+  FleetClockReader(std::string path, std::int64_t stamp_epoch_ns)
+      : path_(std::move(path)), stamp_epoch_ns_(stamp_epoch_ns) {}
   ~FleetClockReader();
   FleetClockReader(const FleetClockReader&) = delete;
   FleetClockReader& operator=(const FleetClockReader&) = delete;
 
-  // Reads the page, and compares it with the clocks: conversions hold for stamps that were taken before this
-  // call. now_ns : monotonic; the file itself is looked at each 250 ms. virtual_clock : of a lab host.
-  void refresh(std::int64_t now_ns, const fp_virtual_clock* virtual_clock);
+  // Reads the page. now_ns : monotonic; the file itself is looked at each 250 ms.
+  void refresh(std::int64_t now_ns);
 
   // The page is wrong: no conversions until the sidecar has taken notice.
   void distrust();
@@ -28,12 +29,15 @@ class FleetClockReader {
   bool ok() const { return ok_; }
   std::uint32_t status() const { return status_; }     // enum fp_clock_status
   std::int64_t bound_ns() const { return bound_ns_; }  // of now
-  fp_fleet_time convert(std::int64_t host_ns) const { return fp_clock_convert(&page_, host_ns); }
+  fp_fleet_time convert(std::int64_t stamp_ns) const {
+    return fp_clock_at(&page_, stamp_ns - stamp_epoch_ns_);
+  }
 
  private:
   void follow_file();
 
   std::string path_;
+  std::int64_t stamp_epoch_ns_;
   fp_fleet_clock clock_{};
   fp_clock_page page_{};  // copy of the last good read
   std::int64_t next_check_ = 0;

@@ -328,6 +328,17 @@ NB_MODULE(_probe_engine, m) {
             return edge.add(static_cast<Direction>(direction & 1), main_path, owd_ns, bound_ns);
           })
       .def_prop_ro("violated", &EdgeCausality::violated);
+  nb::class_<StampClock>(m, "StampClock", "The stamp clock (stamp_clock.h).")
+      .def(nb::init<std::int64_t>(), nb::arg("epoch_ns"))
+      .def(
+          "observe",
+          [](StampClock& clock, std::int64_t host_ns, std::int64_t raw_ns, std::int64_t width_ns) {
+            return clock.observe({host_ns, raw_ns, width_ns});
+          },
+          nb::arg("host_ns"), nb::arg("raw_ns"), nb::arg("width_ns"),
+          "False when it shows that the host clock was steered since the last reading.")
+      .def("from_host", &StampClock::from_host, nb::arg("host_ns"),
+           "A stamp of the host clock on the stamp clock; 0 where that cannot be told.");
   nb::class_<HostCausality>(m, "HostCausality")
       .def(nb::init<>())
       .def("heard", &HostCausality::heard)

@@ -30,10 +30,11 @@ std::int64_t ticks_of_period(const Settings& settings) {
 // Counts up with wall time in steps of 16 ms: a restart has another epoch, and a later one.
 std::uint32_t start_identity() { return static_cast<std::uint32_t>(clock_ns(CLOCK_REALTIME) / 16'000'000); }
 
-std::unique_ptr<RingWriter> make_ring(const Settings& settings, std::uint32_t epoch) {
+std::unique_ptr<RingWriter> make_ring(const Settings& settings, std::uint32_t epoch,
+                                      std::int64_t stamp_epoch_ns) {
   if (settings.ring_path.empty()) return nullptr;
   return std::make_unique<RingWriter>(settings.ring_path, settings.host, epoch, settings.edge_capacity,
-                                      settings.ring_capacity);
+                                      settings.ring_capacity, stamp_epoch_ns);
 }
 
 fp_probe_edge ring_entry(const Edge& edge, const std::string& network) {
@@ -55,9 +56,10 @@ fp_probe_edge ring_entry(const Edge& edge, const std::string& network) {
 ProbeEngine::ProbeEngine(const Settings& settings)
     : settings_(fitted(settings)),
       epoch_(start_identity()),
-      ring_(make_ring(settings_, epoch_)),
-      clock_(settings_.tick_ns * 5 / 4),
-      fleet_clock_(settings_.clock_path),
+      clock_(settings_.tick_ns * 5 / 4,
+             settings_.ring_path.empty() ? 0 : old_stamp_epoch(settings_.ring_path)),
+      ring_(make_ring(settings_, epoch_, clock_.stamp_epoch_ns())),
+      fleet_clock_(settings_.clock_path, clock_.stamp_epoch_ns()),
       table_(settings_),
       send_(settings_, table_, fleet_clock_, clock_, ticks_of_period(settings_), epoch_),
       receive_(settings_, table_, fleet_clock_, clock_, ring_.get(), epoch_),
@@ -139,15 +141,15 @@ void ProbeEngine::tick(std::int64_t planned) {
   ++header_.ticks;
   if (now.clock_step != 0) {
     ++header_.clock_steps;
-    send_.forget_stamps();
     emit(EventKind::kClockStep, now.clock_step);
   }
+  if (now.steered) send_.forget_stamps();
   header_.stalled_ns += now.stall;
   if (now.stall > settings_.interval_ns / 2) {
     ++header_.stalls;
     emit(EventKind::kStall, now.stall);
   }
-  fleet_clock_.refresh(now.mono, clock_.host().page());
+  fleet_clock_.refresh(now.mono);
   for (Nic& nic : table_.nics()) {
     health_.check_link(nic, now.mono, false);
     if (!nic.sockets.is_open()) continue;

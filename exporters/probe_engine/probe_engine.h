@@ -88,8 +88,8 @@ class ProbeEngine {
   std::atomic<bool> stop_{false};
 
   std::vector<FleetKey> keys_;
-  std::unique_ptr<RingWriter> ring_;
   TickClock clock_;
+  std::unique_ptr<RingWriter> ring_;
   FleetClockReader fleet_clock_;
   EventQueue events_;
   EdgeTable table_;

@@ -59,9 +59,9 @@ void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vec
   ++edge->received;
   ++edge->session_received;
   take_presence(nic, *edge, received, packet);
-  std::int64_t host_ns = received.kernel_ns;
-  if (host_ns != 0 && !received.hardware) host_ns = clock_.host().from_kernel(host_ns);
-  edge->trains.hear(packet, host_ns, received.hardware, clock_.time().mono);
+  std::int64_t stamp_ns = received.kernel_ns;
+  if (stamp_ns != 0 && !received.hardware) stamp_ns = clock_.stamp_ns(stamp_ns);
+  edge->trains.hear(packet, stamp_ns, received.hardware, clock_.time().mono);
   take_sent_report(nic, slot, *edge, packet);
   if (packet.heard_epoch != epoch_) return;
   edge->trains.confirm(packet.heard, packet.received);

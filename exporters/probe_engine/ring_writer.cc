@@ -25,8 +25,18 @@ namespace {
 
 }  // namespace
 
+std::int64_t old_stamp_epoch(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return 0;
+  fp_probe_ring_header header{};
+  const bool whole = pread(fd, &header, sizeof(header), 0) == static_cast<ssize_t>(sizeof(header));
+  close(fd);
+  const bool known = header.magic == FP_PROBE_RING_MAGIC && header.version == FP_PROBE_RING_VERSION;
+  return whole && known ? header.stamp_epoch_ns : 0;
+}
+
 RingWriter::RingWriter(const std::string& path, const std::string& host, std::uint32_t epoch,
-                       std::uint32_t edge_capacity, std::uint32_t capacity) {
+                       std::uint32_t edge_capacity, std::uint32_t capacity, std::int64_t stamp_epoch_ns) {
   const std::size_t edges_offset = (sizeof(fp_probe_ring_header) + 63) / 64 * 64;
   const std::size_t samples_offset =
       (edges_offset + edge_capacity * sizeof(fp_probe_edge) + 4095) / 4096 * 4096;
@@ -66,6 +76,7 @@ RingWriter::RingWriter(const std::string& path, const std::string& host, std::ui
   std::snprintf(header_->host, sizeof(header_->host), "%s", host.c_str());
   header_->writer_pid = static_cast<std::uint32_t>(getpid());
   header_->epoch = epoch;
+  header_->stamp_epoch_ns = stamp_epoch_ns;
   if (rename(temporary.c_str(), path.c_str()) != 0) {
     const int error = errno;
     munmap(map_, size_);

@@ -9,11 +9,14 @@
 
 namespace fabricpulse {
 
+// Epoch of the stamp clock in the ring that another engine left at `path`; 0 where there is none.
+std::int64_t old_stamp_epoch(const std::string& path);
+
 class RingWriter {
  public:
   // A new file in place of the old one, whose readers keep the old content. Throws std::system_error.
   RingWriter(const std::string& path, const std::string& host, std::uint32_t epoch,
-             std::uint32_t edge_capacity, std::uint32_t capacity);
+             std::uint32_t edge_capacity, std::uint32_t capacity, std::int64_t stamp_epoch_ns);
   ~RingWriter();
   RingWriter(const RingWriter&) = delete;
   RingWriter& operator=(const RingWriter&) = delete;

@@ -163,9 +163,9 @@ void SendPath::drain_stamps(Nic& nic) {
   nic.sockets.drain_stamps([this](const NicSockets::StampOwner& owner, const TxStamp& stamp) {
     Edge* edge = table_.find(owner.edge);
     if (edge == nullptr) return;
-    const std::int64_t host_ns =
-        stamp.hardware ? stamp.kernel_ns : clock_.host().from_kernel(stamp.kernel_ns);
-    edge->trains.stamp_sent(owner.train, owner.position, stamp.kernel_ns, host_ns, stamp.hardware);
+    const std::int64_t stamp_ns = stamp.hardware ? stamp.kernel_ns : clock_.stamp_ns(stamp.kernel_ns);
+    if (stamp_ns == 0) return;
+    edge->trains.stamp_sent(owner.train, owner.position, stamp.kernel_ns, stamp_ns, stamp.hardware);
   });
 }
 

@@ -1,10 +1,11 @@
-// The clocks of one tick: monotonic and real time, unstalled time, steps of the host clock.
+// The clocks of one tick: monotonic and real time, unstalled time, the stamp clock, steps of the host clock.
 #ifndef FABRICPULSE_EXPORTERS_TICK_CLOCK_H_
 #define FABRICPULSE_EXPORTERS_TICK_CLOCK_H_
 
 #include <cstdint>
 
 #include "fabricpulse/clock_page.h"
+#include "stamp_clock.h"
 #include "unstalled_clock.h"
 
 namespace fabricpulse {
@@ -29,20 +30,28 @@ struct TickTime {
   std::int64_t unstalled_before = 0;  // at the tick before this
   std::int64_t stall = 0;             // how long the engine was late beyond what is normal, 0 = on time
   std::int64_t clock_step = 0;        // how far CLOCK_REALTIME was stepped since the last tick, signed
+  bool steered = false;  // the host clock was steered since the last tick: stamps taken since are in doubt
 };
 
 class TickClock {
  public:
-  // longest_tick_ns : the largest regular distance of two ticks; twice that is a stall.
-  explicit TickClock(std::int64_t longest_tick_ns) : unstalled_(2 * longest_tick_ns) {}
+  // longest_tick_ns : the largest regular distance of two ticks; twice that is a stall. old_epoch_ns : of the stamp
+  // clock of the engine before this one, 0 = not known.
+  TickClock(std::int64_t longest_tick_ns, std::int64_t old_epoch_ns);
 
   // Reads the clocks; once at the begin of each tick.
   const TickTime& advance();
   const TickTime& time() const { return time_; }
   const HostClock& host() const { return host_; }
+  // A stamp of the kernel on the stamp clock; 0 where that cannot be told (StampClock).
+  std::int64_t stamp_ns(std::int64_t kernel_ns) const {
+    return stamps_.from_host(host_.from_kernel(kernel_ns));
+  }
+  std::int64_t stamp_epoch_ns() const { return stamps_.epoch_ns(); }
 
  private:
   HostClock host_;
+  StampClock stamps_;
   UnstalledClock unstalled_;
   std::int64_t real_offset_ = 0;  // CLOCK_REALTIME - CLOCK_MONOTONIC
   TickTime time_;

@@ -8,10 +8,10 @@
 //   8  u32 key id           12 u32 epoch (start identity of the sender)
 //  16  u64 sender NIC       24 u64 receiver NIC
 //  32  u32 train            36 u8 sweep    37 u8 tx flags   38 u8 rx flags   39 u8 zero
-//  -- TX stamps of an earlier train of the sender on this edge, by its host clock
+//  -- TX stamps of an earlier train of the sender on this edge, by its stamp clock
 //  40  u32 train (0 = none) 44 u8 path       45 u8 valid bits    46 u16 zero
 //  48  i64 stamp of packet 0   56 i32 packet 1 - packet 0   60 i32 packet 2 - packet 0
-//  64  i64 fleet time - host clock   72 u32 bound of it, ns; 0xffffffff = not synchronised
+//  64  i64 fleet time - stamp clock   72 u32 bound of it, ns; 0xffffffff = not synchronised
 //  -- what the sender has received from the receiver of this packet
 //  76  u32 train (0 = none) 80 u32 epoch     84 u8 path   85 u8 valid bits   86 u16 zero
 //  88  i64 stamp of packet 0   96 i32 packet 1 - packet 0  100 i32 packet 2 - packet 0
@@ -39,7 +39,7 @@ constexpr int kTrain = 3;
 constexpr int kMaxPaths = 16;
 constexpr std::uint32_t kNever = 0xffffffff;
 
-// Stamps of one train, absolute, ns of one host clock. Bit i of `valid` says that ns[i] holds.
+// Stamps of one train, absolute, ns of one stamp clock. Bit i of `valid` says that ns[i] holds.
 struct TrainStamps {
   std::uint32_t train = 0;  // 0 = none
   std::uint8_t path = 0;

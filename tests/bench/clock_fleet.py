@@ -45,9 +45,8 @@ class CrystalHost(SimHost):
 
     def cross_timestamp(self, t_s: float) -> CrossTimestamp:
         """Both its clocks at true time t."""
-        host = int(self.clock.at(np.array([t_s]))[0])
-        stepped = sum(by for at, by in self.clock.steps if t_s >= at)
-        return CrossTimestamp(host, host - self.clock.offset_ns - stepped)
+        stamp = int(self.clock.at(np.array([t_s]))[0])
+        return CrossTimestamp(stamp + self.clock.stepped_ns(t_s), stamp - self.clock.offset_ns)
 
 
 @dataclass

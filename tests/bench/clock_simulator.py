@@ -64,9 +64,11 @@ class Clock:
     def error_ns(self, t_s: Floats) -> Floats:
         """Clock minus true time, without the constant offset, ns."""
         error: Floats = np.interp(t_s, self._grid, self._gained)
-        for at, by in self.steps:
-            error = error + by * (t_s >= at)
         return error
+
+    def stepped_ns(self, t_s: float) -> int:
+        """How far CLOCK_REALTIME has been stepped; the stamp clock is not."""
+        return sum(by for at, by in self.steps if t_s >= at)
 
     def rate_ppb(self, t_s: float) -> float:
         """Clock rate minus true rate."""

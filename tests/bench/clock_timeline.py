@@ -98,7 +98,7 @@ class Timeline:
     # Passing of time
 
     def tick_until(self, end_s: float) -> list[int]:
-        """Lets all fleet clocks tick up to true time `end_s`; hosts that saw a step of their own clock."""
+        """Lets all fleet clocks tick up to true time `end_s`; hosts whose fleet time was contradicted."""
         disrupted: list[int] = []
         for t in (*np.arange(self.t + _TICK_S, end_s - 0.01, _TICK_S).tolist(), end_s):
             for i, (host, now) in enumerate(zip(self.hosts, self.instants(t), strict=True)):
@@ -147,18 +147,19 @@ class Timeline:
         if clock is None or self.coordinator is None:
             raise ValueError(f"{host.name} has no clock yet, or nobody to report to")
         line = None
+        stamp_ns = now.raw_ns + clock.epoch_ns
         if clock.known:
             asked = clock.requested(now)
             bound_ns = clock.kept_bound_ns(now)
-            line = Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, bound_ns)
+            line = Line(stamp_ns, asked.to_ns - stamp_ns, asked.rate_ppt, bound_ns)
         info = None
         member = self.coordinator.members.get(host.name)
         if member is None or self.coordinator.needs_info(member):
             names = tuple(EdgeName("rail0", self.hosts[j].name, "rail0") for j in self.peers(i))
             info = HostInfo(1, "", (), names, "none" if host.anchor is None else "system")
-        anchor = None if host.anchor is None else (0, host.anchor.bound_ns)
+        anchor = None if host.anchor is None else (now.host_ns - stamp_ns, host.anchor.bound_ns)
         return RoundReport(
-            PROTOCOL, host.name, 1, 1, now.host_ns, edges, line, anchor, host.root, clock.page.disruptions, info,
+            PROTOCOL, host.name, 1, 1, stamp_ns, edges, line, anchor, host.root, clock.page.disruptions, info,
             no_quorum=clock.no_quorum,
         )  # fmt: skip
 

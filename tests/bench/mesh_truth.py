@@ -14,23 +14,15 @@ from tests.fixtures.fuzzing import CrashError, run_target
 from tests.fixtures.probe_fuzz import LONGEST, seeds
 
 from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, ProbeRingReader
-from fabricpulse.lab.clocks import HostClock
 from fabricpulse.mesh import _probe_engine as native
-
-
-def to_kernel(clock: HostClock, host_ns: int) -> int:
-    """The inverse of HostClock.from_kernel."""
-    # From a guess on the right segment: the offset as it is now.
-    kernel = host_ns - clock.truth(time.time_ns())
-    for _ in range(4):
-        kernel -= clock.from_kernel(kernel) - host_ns
-    return kernel
 
 
 def bench_owd(seconds: float) -> None:
     """One-way delays of the engine against RX minus TX kernel stamp, hosts' clocks seconds and ppm apart."""
     with fleet_of_four(0.5) as fleet:
         errors, delays = [], []
+        rings = {host.name: ProbeRingReader(host.run_dir / "probes") for host in fleet.lab.hosts}
+        epochs = {name: ring.stamp_epoch_ns for name, ring in rings.items()}
         for host in fleet.lab.hosts:
             reader = ProbeRingReader(host.run_dir / "probes")
             edges = reader.edges()
@@ -44,7 +36,8 @@ def bench_owd(seconds: float) -> None:
                     peer = fleet.lab.host(edges[sample.edge].peer)
                     both = sample.tx_valid & sample.rx_valid
                     truth = min(
-                        to_kernel(host.clock, sample.rx_ns[i]) - to_kernel(peer.clock, sample.tx_ns[i])
+                        host.clock.kernel_raw(sample.rx_ns[i] - epochs[host.name])
+                        - peer.clock.kernel_raw(sample.tx_ns[i] - epochs[peer.name])
                         for i in ((1, 2) if both & 6 else (0,))
                         if both >> i & 1
                     )

@@ -24,16 +24,17 @@ STATUS = MetricSpec(
     "1 for the current status of fleet time: unknown, synchronized, holdover, disrupted; 0 for the others.",
     ("status",),
 )
-DISRUPTIONS = MetricSpec(
-    "fabricpulse_clock_disruptions_total",
+HOST_CLOCK_STEPS = MetricSpec(
+    "fabricpulse_clock_host_steps_total",
     "counter",
-    "Clock steps of this host's system clock.",
+    "Clock steps of this host's CLOCK_REALTIME, and slews of more than 20 us between two samples; fleet time does not "
+    "notice.",
 )
 CONTRADICTIONS = MetricSpec(
     "fabricpulse_clock_contradictions_total",
     "counter",
     "Times that fleet time of this host was found wrong and set anew, by what told: causality (delays below zero), "
-    "edges (clocks of most peers jumped at once), suspend, vmclock.",
+    "edges (clocks of most peers jumped at once), epoch (the mesh began another stamp clock), suspend, vmclock.",
     ("source",),
 )
 SLEW = MetricSpec(
@@ -132,7 +133,7 @@ DATAGRAMS = MetricSpec(
 )
 
 METRICS = (
-    *(BOUND, OFFSET, FREQUENCY, SYNCHRONIZED, STATUS, DISRUPTIONS, CONTRADICTIONS, SLEW),
+    *(BOUND, OFFSET, FREQUENCY, SYNCHRONIZED, STATUS, HOST_CLOCK_STEPS, CONTRADICTIONS, SLEW),
     *(EDGES, EDGE_RESIDUAL, EDGE_STEPS, ROUTE_CHANGES, SAMPLES, SAMPLES_LOST, COORDINATOR_UP, REPORT_ERRORS),
     *(SUSPECT, FIT_SECONDS, OUTPUT_SAMPLES, OUTPUT_FAILURES),
     *(

@@ -9,13 +9,13 @@
 //   fleet_ns = to_ns + (raw_ns - from_ns) * (1 + rate_ppt / 10^12)
 //   error bound = bound_ns + |raw_ns - bound_ref_raw_ns| * drift_ppb / 10^9    (earliest <= truth <= latest)
 //
-// Stamps of packets and in logs are of the host's CLOCK_REALTIME, which chronyd, ntpd and people steer. Two
-// more lines say when on the raw clock such a stamp was: `host` for stamps from `host_since_ns` on,
-// `host_previous` for older ones. What the host clock was seen to do lately is in `host_bound_ns`, which a
-// converted stamp has on top of its bound. What it did since the sidecar last sampled it (4 times a second,
-// or not at all if the sidecar is stopped) no page can know: a reader has to compare the clocks itself before
-// it converts. fp_fleet_clock_read() does: it leaves the deviation in `host_bound_ns` of the copy, and says
-// FP_CLOCK_DISRUPTED after a step.
+// Stamps in logs are of the host's CLOCK_REALTIME, which chronyd, ntpd and people steer. Two more lines say when
+// on the raw clock such a stamp was: `host` for stamps from `host_since_ns` on, `host_previous` for older ones.
+// What the host clock was seen to do in the last second, steps too, is in `host_bound_ns`, which a converted
+// stamp has on top of its bound. What it did since the sidecar last sampled it (4 times a second, or not at all
+// if the sidecar is stopped) no page can know: a reader has to compare the clocks itself before it converts.
+// fp_fleet_clock_read() does: it leaves the deviation in `host_bound_ns` of the copy, and says
+// FP_CLOCK_DISRUPTED after a step. Fleet time itself rests on the raw clock alone.
 //
 // CLOCK_MONOTONIC_RAW differs between time namespaces. A reader in another one than the sidecar's has no
 // fleet time: fp_fleet_clock_open() refuses it.
@@ -47,7 +47,8 @@ enum fp_clock_status {
   FP_CLOCK_UNKNOWN = 0,       // never synchronised: no fleet time
   FP_CLOCK_SYNCHRONIZED = 1,  // fed by fresh measurements
   FP_CLOCK_HOLDOVER = 2,      // no fresh measurement; the bound grows
-  FP_CLOCK_DISRUPTED = 3,  // the host clock was stepped: stamps of it are in doubt until the next correction
+  // Something contradicts it: the machine was paused; of a stamp's conversion: the host clock was stepped.
+  FP_CLOCK_DISRUPTED = 3,
 };
 
 struct fp_clock_line {
@@ -72,7 +73,7 @@ struct fp_clock_page {
   struct fp_clock_line host_previous;  // the same before
   int64_t host_since_ns;
   int64_t host_bound_ns;    // how far `host` may be wrong, by what the host clock did lately
-  uint64_t disruptions;     // clock steps seen since the writer started
+  uint64_t disruptions;     // times that something contradicted fleet time, since the writer started
   uint64_t time_namespace;  // of the writer (fp_time_namespace), 0 = not known
 };
 
@@ -129,10 +130,12 @@ static inline struct fp_fleet_time fp_clock_convert(const struct fp_clock_page* 
   return t;
 }
 
+// CLOCK_MONOTONIC_RAW of this host (the kernel's, or in the lab the virtual one of the host).
 static inline int64_t fp_raw_clock_now(void) {
   struct timespec ts;
   clock_gettime(CLOCK_MONOTONIC_RAW, &ts);
-  return (int64_t)ts.tv_sec * 1000000000LL + ts.tv_nsec;
+  return fp_virtual_raw_clock_apply(fp_virtual_clock_of_process(),
+                                    (int64_t)ts.tv_sec * 1000000000LL + ts.tv_nsec);
 }
 
 // What the host clock shows now (the kernel's, or the lab's virtual clock of this host).
@@ -284,18 +287,25 @@ static inline int fp_fleet_clock_now(const struct fp_fleet_clock* clock, struct 
   return 0;
 }
 
+// A copy of the page by which readings of CLOCK_MONOTONIC_RAW are converted (fp_clock_at). Returns 0, or -1 when
+// the writer was stopped in the middle of an update.
+static inline int fp_fleet_clock_copy(const struct fp_fleet_clock* clock, struct fp_clock_page* copy) {
+  if (fp_clock_page_read(clock->page, copy, 10000) != 0) return -1;
+  if (fp_raw_clock_now() < copy->bound_ref_raw_ns || !fp_fleet_clock_same_namespace(clock, copy)) {
+    copy->status = (uint32_t)FP_CLOCK_UNKNOWN;
+  }
+  return 0;
+}
+
 // A copy of the page by which stamps of the host clock that were taken before this call can be converted
 // (fp_clock_convert). virtual_clock : NULL outside of the lab. Returns 0, or -1 when the writer was stopped in
 // the middle of an update.
 static inline int fp_fleet_clock_read(const struct fp_fleet_clock* clock,
                                       const struct fp_virtual_clock* virtual_clock,
                                       struct fp_clock_page* copy) {
-  if (fp_clock_page_read(clock->page, copy, 10000) != 0) return -1;
+  if (fp_fleet_clock_copy(clock, copy) != 0) return -1;
   const struct fp_cross_timestamp now = fp_cross_timestamp_now(virtual_clock);
   fp_clock_page_check(copy, &now);
-  if (now.raw_after_ns < copy->bound_ref_raw_ns || !fp_fleet_clock_same_namespace(clock, copy)) {
-    copy->status = (uint32_t)FP_CLOCK_UNKNOWN;
-  }
   return 0;
 }
 

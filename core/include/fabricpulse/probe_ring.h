@@ -7,8 +7,11 @@
 // An edge is (local NIC, remote NIC). Both ends send trains of three packets to each other on their own
 // account; every packet carries the kernel TX stamps of the sender's previous train and the RX stamps of the
 // last train that the sender received from us. So each end holds all four stamps of both directions:
-//   inbound:  peer -> us, tx by the peer's host clock, rx by ours
-//   outbound: us -> peer, tx by our host clock, rx by the peer's
+//   inbound:  peer -> us, tx by the peer's stamp clock, rx by ours
+//   outbound: us -> peer, tx by our stamp clock, rx by the peer's
+//
+// The stamp clock of a host is CLOCK_MONOTONIC_RAW plus a constant that stays the same until the next boot, about
+// ns since 1970. Nobody steps or slews it. The kernel stamps packets with CLOCK_REALTIME; the engine converts.
 //
 // Protocol of a slot: the writer stores 2*index+1 to `commit`, fills the sample, stores 2*index+2 with
 // release order. A reader of sample `index` reads slot index % capacity and accepts it when `commit` was
@@ -19,13 +22,13 @@
 #include <stdint.h>
 
 #define FP_PROBE_RING_MAGIC UINT64_C(0x31474e5242505046)  // "FPPBRNG1", little endian
-#define FP_PROBE_RING_VERSION 2u
+#define FP_PROBE_RING_VERSION 3u
 #define FP_PROBE_TRAIN 3  // packets of a train: warm-up, first and second of the coded pair
 
 enum fp_probe_direction { FP_PROBE_INBOUND = 0, FP_PROBE_OUTBOUND = 1 };
 
 enum fp_probe_flags {
-  FP_PROBE_TX_HARDWARE = 1 << 0,  // tx stamps come from the NIC's clock, not the host's
+  FP_PROBE_TX_HARDWARE = 1 << 0,  // tx stamps are of the NIC's clock, not of the stamp clock
   FP_PROBE_RX_HARDWARE = 1 << 1,
   FP_PROBE_MAIN_PATH = 1 << 2,    // source port of the main flow; others belong to the path sweep
   FP_PROBE_FLEET_VALID = 1 << 3,  // owd_ns and owd_bound_ns hold
@@ -42,8 +45,8 @@ struct fp_probe_sample {
   uint8_t tx_valid;   // bit i: tx_ns[i] holds
   uint8_t rx_valid;   // bit i: rx_ns[i] holds
   uint8_t reserved[6];
-  int64_t tx_ns[FP_PROBE_TRAIN];  // sender's host clock, ns since 1970
-  int64_t rx_ns[FP_PROBE_TRAIN];  // receiver's host clock
+  int64_t tx_ns[FP_PROBE_TRAIN];  // sender's stamp clock
+  int64_t rx_ns[FP_PROBE_TRAIN];  // receiver's stamp clock
   int64_t owd_ns;                 // inbound only: one-way delay of the best packet of the train on fleet time
   int64_t owd_bound_ns;           // sum of both clocks' error bounds then
   uint64_t pad[4];
@@ -77,12 +80,14 @@ struct fp_probe_ring_header {
   uint64_t edges_sequence;  // seqlock of the edge table: odd while it changes
   uint64_t next;            // index of the next sample to be written
   uint64_t contradictions;  // times that delays have contradicted this host's clock page (causality)
+  int64_t stamp_epoch_ns;   // stamp clock minus CLOCK_MONOTONIC_RAW
+  uint64_t pad;
 };
 
 #ifdef __cplusplus
 static_assert(sizeof(fp_probe_sample) == 128, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
 static_assert(sizeof(fp_probe_edge) == 232, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
-static_assert(sizeof(fp_probe_ring_header) == 176, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
+static_assert(sizeof(fp_probe_ring_header) == 192, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
 #endif
 
 #endif  // FABRICPULSE_PROBE_RING_H_

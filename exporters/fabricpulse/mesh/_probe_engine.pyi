@@ -202,6 +202,16 @@ class EdgeCausality:
     @property
     def violated(self) -> bool: ...
 
+class StampClock:
+    """The stamp clock (stamp_clock.h)."""
+
+    def __init__(self, epoch_ns: int) -> None: ...
+    def observe(self, host_ns: int, raw_ns: int, width_ns: int) -> bool:
+        """False when it shows that the host clock was steered since the last reading."""
+
+    def from_host(self, host_ns: int) -> int:
+        """A stamp of the host clock on the stamp clock; 0 where that cannot be told."""
+
 class HostCausality:
     def __init__(self) -> None: ...
     def heard(self, peer: int, violated: bool, now_ns: int) -> None: ...

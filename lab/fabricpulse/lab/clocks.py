@@ -1,8 +1,10 @@
 """The clocks of lab hosts: wrong on purpose, and known exactly.
 
 Each host has a page of segments (core/include/fabricpulse/virtual_clock.h) that its daemons apply to every kernel
-stamp. Only this module writes it. A change is published LEAD_NS before it holds, so that no reader can have read a
-stamp of after the change without it; `late` counts the changes where the machine stalled for longer than that.
+stamp and every reading of a clock. The error of its oscillator is on CLOCK_REALTIME and CLOCK_MONOTONIC_RAW alike; what
+steps and steers a clock is on CLOCK_REALTIME only. Only this module writes it. A change is published LEAD_NS before it
+holds, so that no reader can have read a stamp of after the change without it; `late` counts the changes where the
+machine stalled for longer than that.
 """
 
 import heapq
@@ -25,12 +27,14 @@ class HostClock:
         self._driver = driver
         self._writer = VirtualClockWriter(path, capacity)
         self._lock = threading.RLock()
-        self._rate_ppt = 0
+        self._rate_ppt = self._steered_ppt = 0
         self._in_use = False
         self._wander: random.Random | None = None
         self._wander_ppb = 0.0
         self._start_ns = time.time_ns()
+        self._raw_start_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         self._writer.append(self._start_ns, 0, 0)
+        self._writer.append_raw(self._raw_start_ns, 0, 0)
         self._reader = VirtualClock(path)
         self.late = 0
 
@@ -47,9 +51,20 @@ class HostClock:
         """What this host's clock showed at `kernel_ns`."""
         return self._reader.from_kernel(kernel_ns)
 
+    def raw_from_kernel(self, kernel_ns: int) -> int:
+        """CLOCK_MONOTONIC_RAW of this host when the kernel's was `kernel_ns`."""
+        return self._reader.raw_from_kernel(kernel_ns)
+
+    def kernel_raw(self, raw_ns: int) -> int:
+        """CLOCK_MONOTONIC_RAW of the kernel when this host's was `raw_ns`: the inverse of `raw_from_kernel`."""
+        kernel_ns = raw_ns
+        for _ in range(4):
+            kernel_ns -= self.raw_from_kernel(kernel_ns) - raw_ns
+        return kernel_ns
+
     @property
     def drift_ppm(self) -> float:
-        """The rate of the newest segment."""
+        """The rate of the newest segment, without what steers the clock."""
         return self._rate_ppt / 1e6
 
     def set(
@@ -60,8 +75,9 @@ class HostClock:
         seed: int = 1,
         interval_s: float = 1.0,
     ) -> int:
-        """Gives the clock a new offset, rate and wander; what is None stays. Returns the kernel ns from which it holds.
+        """Gives the clock a new offset, its oscillator a new rate and wander; what is None stays.
 
+        Returns the kernel ns from which it holds.
         wander_ppb : the rate's random walk, standard deviation after one second, ppb; 0 ends it. Seeded; a new rate
         is drawn every `interval_s` seconds.
         """
@@ -79,13 +95,31 @@ class HostClock:
         with self._lock:
             return self._change(None, None, delta_ns)
 
-    def _change(self, offset_ns: int | None, rate_ppt: int | None, delta_ns: int = 0) -> int:
-        now = time.time_ns()
+    def steer(self, ppm: float) -> int:
+        """The clock is made to run `ppm` faster than its oscillator, as daemons do. Returns as `set`."""
+        with self._lock:
+            self._steered_ppt = round(ppm * 1e6)
+            return self._change(None, None)
+
+    def pause(self, lost_ns: int) -> int:
+        """The machine is paused: both clocks lose `lost_ns`. Returns as `set`."""
+        with self._lock:
+            return self._change(None, None, -lost_ns, -lost_ns)
+
+    def _change(
+        self, offset_ns: int | None, rate_ppt: int | None, delta_ns: int = 0, raw_delta_ns: int = 0
+    ) -> int:
+        now, raw_now = time.time_ns(), time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         # Before the host's first process nobody can have read the page: the change may hold at once.
         start = max(now + LEAD_NS if self._in_use else now, self._start_ns)
         offset = self.truth(start) + delta_ns if offset_ns is None else offset_ns
         rate = self._rate_ppt if rate_ppt is None else rate_ppt
-        self._writer.append(start, offset, rate)
+        self._writer.append(start, offset, rate + self._steered_ppt)
+        if rate != self._rate_ppt or raw_delta_ns:
+            raw_start = max(raw_now + start - now, self._raw_start_ns)
+            raw_offset = self.raw_from_kernel(raw_start) - raw_start + raw_delta_ns
+            self._writer.append_raw(raw_start, raw_offset, rate)
+            self._raw_start_ns = raw_start
         self._rate_ppt = rate
         self._start_ns = start
         if self._in_use and time.time_ns() > start:

@@ -256,14 +256,14 @@ def daemons(tmp_path: Path, fleet: SyntheticFleet, failed: Callable[[], bool]) -
 
 
 def read(fleet: SyntheticFleet, host: str, raw_ns: int | None = None) -> FleetTime | None:
-    """Fleet time of `host` now, or when CLOCK_MONOTONIC_RAW showed `raw_ns`, as any process would read it."""
+    """Fleet time of `host` now, or when CLOCK_MONOTONIC_RAW of the kernel showed `raw_ns`, as it would read it."""
     try:
         reader = ClockPageReader(fleet.directory / host / "clock")
     except OSError:
         return None
     page = reader.read()
     reader.close()
-    return page.at(raw_ns or raw_now_ns())
+    return page.at(fleet.clocks[host].raw_from_kernel(raw_ns or raw_now_ns()))
 
 
 def disagreement(

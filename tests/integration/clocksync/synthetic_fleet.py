@@ -28,13 +28,23 @@ from fabricpulse.core.shm.probe_ring import (
 from fabricpulse.core.shm.virtual_clock import VirtualClock, VirtualClockWriter
 
 
+def raw_kernel_ns() -> int:
+    """CLOCK_MONOTONIC_RAW of the kernel, which is the truth."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+
+
 class RingWriter:
     """Writes a probe ring as the engine does (protocol in probe_ring.h)."""
 
     def __init__(
-        self, path: Path, host: str, edges: list[tuple[str, str, str]], capacity: int = 1 << 14
+        self,
+        path: Path,
+        host: str,
+        edges: list[tuple[str, str, str]],
+        capacity: int = 1 << 14,
+        stamp_epoch_ns: int = 0,
     ) -> None:
-        """edges : (device, peer, peer device)."""
+        """edges : (device, peer, peer device). stamp_epoch_ns : stamp clock minus raw clock."""
         self.capacity = capacity
         edge_capacity = max(1, len(edges))
         self.samples_offset = -(-(HEADER.size + edge_capacity * EDGE.size) // 64) * 64
@@ -45,7 +55,7 @@ class RingWriter:
             EDGE.pack_into(self.map, HEADER.size + index * EDGE.size, 1, 1, *names)
         HEADER.pack_into(
             self.map, 0, MAGIC, VERSION, HEADER.size, EDGE.size, edge_capacity, SAMPLE.size, capacity, HEADER.size,
-            self.samples_offset, host.encode(), os.getpid(), 1, 2, 0, 0,
+            self.samples_offset, host.encode(), os.getpid(), 1, 2, 0, 0, stamp_epoch_ns, 0,
         )  # fmt: skip
 
     def write(
@@ -114,15 +124,19 @@ class SyntheticFleet:
         self.clock_writers: dict[str, VirtualClockWriter] = {}
         self.clocks: dict[str, VirtualClock] = {}
         self.rings: dict[str, RingWriter] = {}
-        now = time.time_ns()
+        self.epochs: dict[str, int] = {}
+        now, raw_now = time.time_ns(), raw_kernel_ns()
         for host in self.hosts:
             path = self.directory / host
             path.mkdir(parents=True, exist_ok=True)
             writer = VirtualClockWriter(path / "virtual_clock", capacity=4096)
-            writer.append(now, self.random.randint(-self.apart_ns, self.apart_ns), self._ppm())
+            ppm = self._ppm()
+            writer.append(now, self.random.randint(-self.apart_ns, self.apart_ns), ppm)
+            writer.append_raw(raw_now, 0, ppm)
             self.clock_writers[host] = writer
             self.clocks[host] = VirtualClock(path / "virtual_clock")
-            self.rings[host] = RingWriter(path / "probes", host, edges[host])
+            epoch = self.epochs[host] = self.clocks[host].from_kernel(now) - raw_now & -(1 << 20)
+            self.rings[host] = RingWriter(path / "probes", host, edges[host], stamp_epoch_ns=epoch)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -140,12 +154,20 @@ class SyntheticFleet:
         """From now on the clock of `host` shows the kernel's time and `offset_ns`, and gains `rate_ppb`."""
         self.clock_writers[host].append(time.time_ns(), offset_ns, rate_ppb * 1000)
 
-    def turn_clock(self, host: str, by_ppb: int) -> None:
-        """The clock of `host` runs faster by `by_ppb` from now on, without a step."""
+    def steer_clock(self, host: str, by_ppb: int) -> None:
+        """CLOCK_REALTIME of `host` is made to run faster than its oscillator by `by_ppb` from now on."""
         now = time.time_ns() + 50_000_000
         shown = self.clocks[host].from_kernel(now)
         rate_ppb = self.clocks[host].from_kernel(now + 10**9) - shown - 10**9
         self.clock_writers[host].append(now, shown - now, (rate_ppb + by_ppb) * 1000)
+
+    def turn_oscillator(self, host: str, by_ppb: int) -> None:
+        """Both clocks of `host` run faster by `by_ppb` from now on."""
+        raw_now = raw_kernel_ns() + 50_000_000
+        shown = self.clocks[host].raw_from_kernel(raw_now)
+        rate_ppb = self.clocks[host].raw_from_kernel(raw_now + 10**9) - shown - 10**9
+        self.clock_writers[host].append_raw(raw_now, shown - raw_now, (rate_ppb + by_ppb) * 1000)
+        self.steer_clock(host, by_ppb)
 
     def step_clock(self, host: str, by_ns: int) -> None:
         """Steps the clock of `host` now; its rate stays."""
@@ -166,16 +188,19 @@ class SyntheticFleet:
             self._thread.join()
 
     def _run(self) -> None:
-        done = time.time_ns()
+        done = raw_kernel_ns()
         due = {id(link): done + self.random.randint(0, int(1e9 / self.rate)) for link in self.links}
         while not self._stop.wait(0.02):
-            now = time.time_ns()
+            now = raw_kernel_ns()
             for link in self.links:
                 while due[id(link)] < now:
                     at = due[id(link)]
                     due[id(link)] += round(1e9 / self.rate * self.random.uniform(0.8, 1.2))
                     if link.up:
                         self._train(link, at)
+
+    def _stamp(self, host: str, raw_ns: int) -> int:
+        return self.clocks[host].raw_from_kernel(raw_ns) + self.epochs[host] + self.lies_ns.get(host, 0)
 
     def _train(self, link: Link, at: int) -> None:
         link.train += 1
@@ -190,10 +215,8 @@ class SyntheticFleet:
                 delay = base + abs(self.random.gauss(0, 15))
                 delay += 8_000 * self.random.random() if packet == 0 else 0.0
                 delay += self.random.expovariate(1 / 50_000) if queued else 0.0
-                tx.append(self.clocks[sender].from_kernel(sent) + self.lies_ns.get(sender, 0))
-                rx.append(
-                    self.clocks[receiver].from_kernel(sent + round(delay)) + self.lies_ns.get(receiver, 0)
-                )
+                tx.append(self._stamp(sender, sent))
+                rx.append(self._stamp(receiver, sent + round(delay)))
             self.rings[link.a].write(link.edge_a, link.train, direction_a, tx, rx)
             self.rings[link.b].write(
                 link.edge_b, link.train, INBOUND if direction_a == OUTBOUND else OUTBOUND, tx, rx

@@ -69,46 +69,25 @@ def synchronized(fleet: SyntheticFleet, daemons: Daemons) -> Daemons:
     return daemons
 
 
-def disruptions(daemons: Daemons, host: str) -> float:
-    return daemons.metrics(host)["fabricpulse_clock_disruptions_total"]
-
-
-# More of them in virtual time: tests/unit/clocksync/test_steered_host_clock.py.
-@pytest.mark.parametrize(
-    "slews", [((60, 0), (450, 1)), pytest.param(((10, 0), (-200, 1)), marks=pytest.mark.slow)]
-)
-def test_slews_of_a_host_clock(
-    fleet: SyntheticFleet, synchronized: Daemons, reader: Path, slews: tuple[tuple[int, int], ...]
+@pytest.mark.parametrize("ppm", [450, pytest.param(-200, marks=pytest.mark.slow)])
+def test_slews_and_steps_of_a_host_clock_do_not_touch_fleet_time(
+    fleet: SyntheticFleet, synchronized: Daemons, reader: Path, ppm: int
 ) -> None:
-    """By so many ppm, for good: no read runs backward or leaves the bounds; all is well soon after, disrupted at most
-    so often."""
+    """Slewed for good, half a second back, and forth: no read runs backward, leaves the bounds or says anything but
+    synchronized."""
     watch = Watch(fleet)
-    for ppm, disrupted in slews:
-        before = disruptions(synchronized, "h2")
-        tight = TightReader(reader, fleet, "h2", "h0", 14)
-        fleet.turn_clock("h2", ppm * 1_000)
-        began = time.monotonic()
-        while time.monotonic() - began < 12:
-            watch.once()
-            time.sleep(0.02)
-        statuses = tight.check()
-        assert statuses[ClockStatus.UNKNOWN] == 0
-        assert disruptions(synchronized, "h2") - before <= disrupted
-        wait_for(lambda: all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED), 5, f"synchronized after {ppm} ppm")
-
-
-def test_steps_of_a_host_clock(fleet: SyntheticFleet, synchronized: Daemons, reader: Path) -> None:
-    """Half a second back, and forth: readers see nothing of it but the status."""
+    tight = TightReader(reader, fleet, "h2", "h0", 9)
+    # Of reading a clock that nobody touches, so that all of it lies within the reader's time.
+    time.sleep(1)
+    fleet.steer_clock("h2", ppm * 1_000)
+    watch.run(3, 1_000_000)
     for by_ns in (-500_000_000, 500_000_000):
-        tight = TightReader(reader, fleet, "h1", "h0", 10)
-        # Of reading a clock that nobody touches, so that the step lies within the reader's time.
-        time.sleep(1)
-        fleet.step_clock("h1", by_ns)
-        Watch(fleet).run(7, 1_000_000)
-        statuses = tight.check()
-        assert statuses[ClockStatus.UNKNOWN] == 0
-        assert statuses[ClockStatus.DISRUPTED] > 0
-        wait_for(lambda: all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED), 3, "synchronized again")
+        fleet.step_clock("h2", by_ns)
+        watch.run(2, 1_000_000)
+    statuses = tight.check()
+    assert {status for status, reads in statuses.items() if reads} == {ClockStatus.SYNCHRONIZED}
+    # A slew of more than 20 us between two samples counts as one.
+    assert synchronized.metrics("h2")["fabricpulse_clock_host_steps_total"] == 3
 
 
 def test_a_reader_outlives_the_sidecar_and_the_file(fleet: SyntheticFleet, synchronized: Daemons) -> None:

@@ -80,7 +80,7 @@ def test_the_part_that_is_not_the_fleet_is_in_holdover(
     watch.run(2, 2_000)
     divided.cut()
     for host in small:
-        fleet.turn_clock(host, _TURN_PPB[0])
+        fleet.turn_oscillator(host, _TURN_PPB[0])
 
     def no_quorum(hosts: list[str]) -> bool:
         return all_have(fleet, hosts, ClockStatus.HOLDOVER)
@@ -90,7 +90,7 @@ def test_the_part_that_is_not_the_fleet_is_in_holdover(
     if len(small) == 1:
         assert alone == small
     for host in alone:
-        fleet.turn_clock(host, _TURN_PPB[1])
+        fleet.turn_oscillator(host, _TURN_PPB[1])
     watch.run(10, 60_000)
     assert no_quorum(alone)
     assert all_have(fleet, goes_on, ClockStatus.SYNCHRONIZED)

@@ -101,13 +101,13 @@ class MeshFleet:
             if host.name not in self._pages:
                 self._pages[host.name] = ClockPageWriter(host.run_dir / "clock")
             writer = self._pages[host.name]
-            now, raw = cross_timestamp(40)
-            host_ns = host.clock.from_kernel(now)
-            # fleet = kernel: the inverse of host = kernel * (1 + rate)
+            now, kernel_raw = cross_timestamp(40)
+            host_ns, raw = host.clock.from_kernel(now), host.clock.raw_from_kernel(kernel_raw)
+            stamps = ClockLine(host_ns, raw, 0)
+            # fleet = kernel: the inverse of raw = kernel * (1 + rate). Nothing steers this machine's clock: it runs as
+            # fast as its raw one.
             rate = host.clock.drift_ppm * 1e-6
-            stamps = ClockLine(host_ns, raw, round(-rate / (1 + rate) * 1e12))
-            # Nothing steers this machine's clock: it runs as fast as the raw one.
-            line = ClockLine(raw, now - (behind_ns or {}).get(host.name, 0), 0)
+            line = ClockLine(raw, now - (behind_ns or {}).get(host.name, 0), round(-rate / (1 + rate) * 1e12))
             page = ClockPage(
                 *(ClockStatus.SYNCHRONIZED, line, line, raw, bound_ns, 0, raw + 3600 * 10**9),
                 *(stamps, stamps, host_ns, 0, 0),

@@ -1,7 +1,5 @@
 """What the engine measures: both directions, one-way delay on fleet time."""
 
-import time
-
 import pytest
 from tests.fixtures.waiting import wait_for
 
@@ -16,6 +14,7 @@ def test_owd_is_the_truth(fleet):
     fleet.true_clock()
     reader = ProbeRingReader(lab.host("h1").run_dir / "probes")
     edges = reader.edges()
+    epochs = {host.name: ProbeRingReader(host.run_dir / "probes").stamp_epoch_ns for host in lab.hosts}
     samples = []
 
     def enough():
@@ -31,22 +30,14 @@ def test_owd_is_the_truth(fleet):
         own = lab.host("h1")
         both = sample.tx_valid & sample.rx_valid
         truth = min(
-            to_kernel(own.clock, sample.rx_ns[i]) - to_kernel(peer.clock, sample.tx_ns[i])
+            own.clock.kernel_raw(sample.rx_ns[i] - epochs["h1"])
+            - peer.clock.kernel_raw(sample.tx_ns[i] - epochs[peer.name])
             for i in range(1, 3)
             if both >> i & 1
         )
         errors.append(abs(sample.owd_ns - truth))
     assert len(errors) > 50
     assert sorted(errors)[len(errors) * 99 // 100] <= 500
-
-
-def to_kernel(clock, host_ns):
-    """The inverse of HostClock.from_kernel, to the nanosecond."""
-    # From a guess on the right segment: the offset as it is now.
-    kernel = host_ns - clock.truth(time.time_ns())
-    for _ in range(4):
-        kernel -= clock.from_kernel(kernel) - host_ns
-    return kernel
 
 
 def test_both_directions_are_in_the_ring(fleet):

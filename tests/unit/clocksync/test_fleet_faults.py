@@ -84,15 +84,12 @@ def test_a_partition_and_its_healing(fleet: SimFleet) -> None:
 
 
 def test_a_step_of_one_clock_is_its_own_affair(fleet: SimFleet) -> None:
-    """1 ms: the others move by less than 100 ns, the host is back within 6 s, and nobody is called a faulty host."""
+    """1 ms: neither the others nor its own fleet time move, and nobody is called a faulty host."""
     fleet.hosts[3].clock.steps.append((fleet.t + 0.4, 1_000_000))
-    others = [i for i in range(12) if i != 3]
-    for second in range(8):
+    for _ in range(8):
         fleet.step()
-        assert abs(fleet.errors(others)).max() < 100
+        assert abs(fleet.errors()).max() < 100
         assert fleet.violations() == 0
-        if second >= 5:
-            assert abs(fleet.errors()[3]) < 1_000
     assert set(fleet.statuses()) == {ClockStatus.SYNCHRONIZED}
     assert suspects(fleet) == []
 

@@ -10,16 +10,16 @@ import pytest
 CHILD = """
 import ctypes, struct
 from fabricpulse.clocksync.sidecar.config import AnchorConfig
-from fabricpulse.clocksync.sidecar.system_anchor import system_anchor
+from fabricpulse.clocksync.sidecar.system_anchor import anchor_bound
 rules = [(0x20, 0, 0, 0), (0x15, 2, 0, 159), (0x15, 1, 0, 305), (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)]
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
 program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(rules), ctypes.addressof(code)))
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
 assert libc.prctl(22, 2, ctypes.c_void_p(ctypes.addressof(program)), 0, 0) == 0, ctypes.get_errno()
-assert system_anchor(AnchorConfig(kind="reference", uncertainty_ns=7)) == (0, 7)
+assert anchor_bound(AnchorConfig(kind="reference", uncertainty_ns=7)) == 7
 try:
-    print(system_anchor(AnchorConfig(kind="system")))
+    print(anchor_bound(AnchorConfig(kind="system")))
 except PermissionError as error:
     print(error.strerror)
 """

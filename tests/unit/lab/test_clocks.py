@@ -123,12 +123,14 @@ def test_the_driver_walks_until_the_wander_ends(tmp_path: Path, driver: WanderDr
     changed = threading.Event()
     change, count = clock._change, 0
 
-    def counting(offset_ns: int | None, rate_ppt: int | None, delta_ns: int = 0) -> int:
+    def counting(
+        offset_ns: int | None, rate_ppt: int | None, delta_ns: int = 0, raw_delta_ns: int = 0
+    ) -> int:
         nonlocal count
         count += 1
         if count >= 4:
             changed.set()
-        return change(offset_ns, rate_ppt, delta_ns)
+        return change(offset_ns, rate_ppt, delta_ns, raw_delta_ns)
 
     clock._change = counting  # type: ignore[method-assign]
     clock.set(wander_ppb=1000, interval_s=0.005)
@@ -147,3 +149,23 @@ def test_a_full_page_does_not_kill_the_driver(tmp_path: Path, driver: WanderDriv
     assert clock._walk(1)
     assert not clock._walk(1)
     assert clock.truth(time.time_ns() + SECOND) is not None
+
+
+def test_the_oscillator_is_on_both_clocks_and_steering_on_one(clock: HostClock) -> None:
+    """An error of 30 ppm is on the raw clock as well, a step and what daemons do are not; a pause is on both."""
+    raw_now, now = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW), time.time_ns()
+    begin = clock.set(drift_ppm=30)
+
+    def raw_error(after_s: float) -> int:
+        raw_ns = raw_now + begin - now + round(after_s * SECOND)
+        return clock.raw_from_kernel(raw_ns) - raw_ns
+
+    assert abs(raw_error(10) - raw_error(0) - 300_000) < 100
+    steered = clock.steer(500)
+    clock.step(5_000_000)
+    assert abs(raw_error(10) - raw_error(0) - 300_000) < 100
+    assert clock.truth(steered + 10 * SECOND) - clock.truth(steered) > 5_000_000
+    clock.pause(2_000_000)
+    assert abs(raw_error(10) - raw_error(0) - 300_000 + 2_000_000) < 100
+    raw_ns = raw_now + 20 * SECOND
+    assert abs(clock.kernel_raw(clock.raw_from_kernel(raw_ns)) - raw_ns) <= 1

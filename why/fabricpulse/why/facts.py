@@ -115,7 +115,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Clock:
-    """Fleet time of one host. disruptions : clock steps and contradictions in the window."""
+    """Fleet time of one host. disruptions : times in the window that something contradicted it."""
 
     host: str
     synchronized: bool | None = None

@@ -100,12 +100,7 @@ QUERIES = (
     Query("rank_busy", _rate("fabricpulse_rank_busy_seconds_total", "{job}", "instance, communicator, rank"), before=True),
     Query("clock_synchronized", _last("fabricpulse_clock_synchronized", "instance", how="min")),
     Query("clock_bound", _last("fabricpulse_clock_error_bound_seconds", "instance")),
-    Query(
-        "clock_disruptions",
-        f"{_increase('fabricpulse_clock_disruptions_total', by='instance')} + "
-        f"{_increase('fabricpulse_clock_contradictions_total', by='instance')} or "
-        f"{_increase('fabricpulse_clock_disruptions_total', by='instance')}",
-    ),
+    Query("clock_disruptions", _increase("fabricpulse_clock_contradictions_total", by="instance")),
     Query("clock_suspect", _last("fabricpulse_clock_suspect", "instance")),
     Query("waiting", "fabricpulse_request_waiting_seconds{{job}}"),
     Query("heartbeat", "fabricpulse_plugin_heartbeat_age_seconds{{job}}"),

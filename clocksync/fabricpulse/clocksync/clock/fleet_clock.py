@@ -4,12 +4,8 @@ Guarantees, in this order: fleet time never runs backward and never jumps once i
 differs from the rate that the corrections ask for by at most `max_slew_ppm`; and the true fleet time lies
 within the bound, which grows while no correction comes.
 
-Fleet time is laid over CLOCK_MONOTONIC_RAW: whoever steps or slews the host clock does not move it. Corrections are of
-the host clock, whose stamps they come from; `host_clock_model.py` models it. After it was turned, what was measured
-across the turn is worth less by what it may have bent, and is left aside where going on by the raw clock is worth more.
-After a step the status is DISRUPTED until the next correction, or holdover: stamps of the host clock are in doubt.
-After a step, a correction outside the raw-clock bound was computed from pre-step samples, of some edges at least, and
-is rejected.
+Fleet time is laid over CLOCK_MONOTONIC_RAW, which nobody steps or slews; corrections are of the stamp clock, which is
+that clock plus a constant. What is done to the host clock matters only to stamps of it in logs (host_clock_model.py).
 
 Pure: readings of the clocks are passed in, the page to publish comes out.
 """
@@ -17,20 +13,20 @@ Pure: readings of the clocks are passed in, the page to publish comes out.
 from dataclasses import dataclass, replace
 
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
-from fabricpulse.clocksync.clock.host_clock_model import Bend, HostChange, HostClockModel
-from fabricpulse.core.shm.clock_page import STEP_NS, ClockLine, ClockPage, ClockStatus
+from fabricpulse.clocksync.clock.host_clock_model import HostClockModel
+from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockStatus
 
 _NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Correction:
-    """fleet = host + correction_ns at host time ref_host_ns, with the rate rate_ppb; true within bound_ns
+    """fleet = stamp clock + correction_ns at stamp time ref_ns, with the rate rate_ppb; true within bound_ns
     there. free : of hosts that follow only each other, or an anchor, so that all may turn away from the fleet, or from
     UTC, together. no_quorum : and they know that they are not the fleet.
     """
 
-    ref_host_ns: int
+    ref_ns: int
     correction_ns: int
     rate_ppb: float
     bound_ns: int
@@ -60,8 +56,7 @@ class FleetClockParameters:
 class FleetClock:
     """The state. `page` is what to publish; `target` the line over the raw clock that the last correction asked for.
 
-    corrected_raw_ns : when the last one came. no_quorum : it was. breaks : steps and large turns of the host clock,
-    after which nothing that was measured before is of use. stepped_raw_ns : when the last step was seen, None without.
+    epoch_ns : stamp clock minus raw clock. corrected_raw_ns : when the last correction came. no_quorum : it was.
     suspected_raw_ns : since when something contradicts fleet time as this host has it, None while nothing does.
     """
 
@@ -69,10 +64,9 @@ class FleetClock:
     page: ClockPage
     target: ClockLine
     host: HostClockModel
+    epoch_ns: int
     corrected_raw_ns: int = 0
     no_quorum: bool = False
-    breaks: int = 0
-    stepped_raw_ns: int | None = None
     suspected_raw_ns: int | None = None
 
     @classmethod
@@ -81,23 +75,19 @@ class FleetClock:
     ) -> "FleetClock":
         """A clock that knows nothing, or that goes on with the page of a sidecar that was here before.
 
-        `old` is taken over only if it is still valid and the host clock has not been stepped since.
+        `old` is taken over only if it is still valid. The epoch of the stamp clock is what both clocks show now.
         """
-        host = HostClockModel.start(now, parameters.lookback_ns)
+        host = HostClockModel.start(now)
+        epoch_ns = now.host_ns - now.raw_ns
         zero = ClockLine(now.raw_ns, now.host_ns, 0)
         page = ClockPage(
             *(ClockStatus.UNKNOWN, zero, zero, now.raw_ns, 0, 0, 0),
             *(host.line, host.previous, host.since_ns, 0, 0),
         )
-        # A disrupted one may have been suspected of more than a step of the host clock.
+        # Of another boot, whose raw clock was ahead of this one's; or something had contradicted it.
         doubtful = (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED)
-        if old is None or old.at(now.raw_ns).status in doubtful:
-            return cls(parameters, page, zero, host)
-        raw_age = now.raw_ns - old.bound_ref_raw_ns
-        # A raw clock that is behind, or a host clock that went faster than 500 ppm, is another boot or a step.
-        astray = abs(old.raw_ns(now.host_ns) - now.raw_ns)
-        if raw_age < 0 or astray > raw_age // 2_000 + STEP_NS:
-            return cls(parameters, page, zero, host)
+        if old is None or now.raw_ns < old.bound_ref_raw_ns or old.at(now.raw_ns).status in doubtful:
+            return cls(parameters, page, zero, host, epoch_ns)
         shown = old.at(now.raw_ns)
         line = ClockLine(now.raw_ns, shown.fleet_ns, old.current.rate_ppt)
         page = replace(
@@ -109,10 +99,9 @@ class FleetClock:
             bound_ns=shown.bound_ns,
             drift_ppb=parameters.holdover_drift_ppb,
             valid_until_raw_ns=now.raw_ns + parameters.validity_ns,
-            host_bound_ns=old.host_bound_ns + astray,
             disruptions=old.disruptions,
         )
-        return cls(parameters, page, line, host)
+        return cls(parameters, page, line, host, epoch_ns)
 
     @property
     def known(self) -> bool:
@@ -125,34 +114,21 @@ class FleetClock:
         return _chained(self.host.line.rate_ppt, self.page.current.rate_ppt)
 
     def requested(self, now: CrossTimestamp) -> ClockLine:
-        """What the last correction asked for, as a line over the host clock that begins at `now`."""
-        rate_ppt = _chained(self.host.line.rate_ppt, self.target.rate_ppt)
-        return ClockLine(now.host_ns, self.target.at(now.raw_ns), rate_ppt)
+        """What the last correction asked for, as a line over the stamp clock that begins at `now`."""
+        return ClockLine(now.raw_ns + self.epoch_ns, self.target.at(now.raw_ns), self.target.rate_ppt)
 
     def correct(self, now: CrossTimestamp, correction: Correction) -> ClockPage:
-        """Takes a correction. The first one sets the clock, later ones slew it.
-
-        One that rests on a host clock that was turned meanwhile is left aside if it says less than is known without it,
-        and one that rests on a host clock that was stepped if it contradicts what is known without it.
-        """
+        """Takes a correction. The first one sets the clock, later ones slew it."""
         self.tick(now)
-        if self.suspected_raw_ns is not None or (self.known and not self.host.settled):
+        if self.suspected_raw_ns is not None:
             return self.page
-        ref_raw_ns = self.host.raw_ns(correction.ref_host_ns)
-        rate_ppt = _chained(_inverse(self.host.line.rate_ppt), round(correction.rate_ppb * 1000))
-        target = ClockLine(ref_raw_ns, correction.ref_host_ns + correction.correction_ns, rate_ppt)
-        bend = self._bend()
-        drift_ppb = self.parameters.drift_ppb + bend.rate_ppb
+        ref_raw_ns = correction.ref_ns - self.epoch_ns
+        rate_ppt = round(correction.rate_ppb * 1000)
+        target = ClockLine(ref_raw_ns, correction.ref_ns + correction.correction_ns, rate_ppt)
+        drift_ppb = self.parameters.drift_ppb
         if correction.free or correction.no_quorum:
             drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
-        age_ns = abs(now.raw_ns - ref_raw_ns)
-        bound = correction.bound_ns + bend.ns + age_ns * drift_ppb // _NS
-        if self.known and bend.ns:
-            kept = self.page.at(now.raw_ns).bound_ns + self.page.drift_ppb
-            if bound + drift_ppb > kept:
-                return self.page
-        if self.known and self._predates_step(now, target):
-            return self.page
+        bound = correction.bound_ns + abs(now.raw_ns - ref_raw_ns) * drift_ppb // _NS
         self.no_quorum = correction.no_quorum
         if not (self.no_quorum and self.known):
             self.corrected_raw_ns = now.raw_ns
@@ -177,7 +153,7 @@ class FleetClock:
         return self.page
 
     def tick(self, now: CrossTimestamp) -> ClockPage:
-        """Advances the state: clock steps, end of a slew, holdover."""
+        """Advances the state: end of a slew, holdover."""
         self._watch_host_clock(now)
         if not self.known:
             return self.page
@@ -247,15 +223,6 @@ class FleetClock:
         """What this clock alone is good for, whatever others know: as of the last correction, aged as in holdover."""
         return self.page.at(now.raw_ns).bound_ns + self._uncorrected_ns(now)
 
-    def _predates_step(self, now: CrossTimestamp, target: ClockLine) -> bool:
-        """True while what a correction rests on may reach back to before a step, and this one shows that it does."""
-        # Not by the status: what has not been corrected for long enough is no longer disrupted but in holdover.
-        if self.stepped_raw_ns is None or self.corrected_raw_ns >= self.stepped_raw_ns:
-            return False
-        shown = self.page.at(now.raw_ns)
-        recent = now.raw_ns - self.stepped_raw_ns <= self.parameters.lookback_ns
-        return recent and abs(target.at(now.raw_ns) - shown.fleet_ns) > shown.bound_ns
-
     def _uncorrected_ns(self, now: CrossTimestamp) -> int:
         """What the bound still lacks when it turns out that nothing has been measured since the last correction."""
         more_ppb = max(0, self.parameters.holdover_drift_ppb - self.page.drift_ppb)
@@ -298,14 +265,9 @@ class FleetClock:
         if line.rate_ppt != old.rate_ppt:
             self.page = replace(self.page, current=line, previous=old)
 
-    def _bend(self) -> Bend:
-        """What the host clock did that corrections do not know of; nothing while it is as little as they allow for."""
-        bend = self.host.bend()
-        return bend if bend.rate_ppb > self.parameters.drift_ppb else Bend(0, 0)
-
     def _watch_host_clock(self, now: CrossTimestamp) -> None:
-        change = self.host.observe(now)
         host = self.host
+        host.observe(now)
         self.page = replace(
             self.page,
             host=host.line,
@@ -313,19 +275,6 @@ class FleetClock:
             host_since_ns=host.since_ns,
             host_bound_ns=host.bound_ns,
         )
-        if change in (HostChange.STEP, HostChange.BIG_TURN):
-            self.breaks += 1
-        if change != HostChange.STEP:
-            return
-        self.stepped_raw_ns = now.raw_ns
-        self.page = replace(self.page, disruptions=self.page.disruptions + 1)
-        if self.known:
-            self.page = self._rebound(now, ClockStatus.DISRUPTED, self.parameters.holdover_drift_ppb)
-
-
-def _inverse(rate_ppt: int) -> int:
-    """The rate of the first clock over the second, from that of the second over the first."""
-    return -rate_ppt + round(rate_ppt * rate_ppt / (10**12 + rate_ppt))
 
 
 def _chained(first_ppt: int, second_ppt: int) -> int:

@@ -54,6 +54,8 @@ class SampleReader:
         self._edges_offset, samples_offset = header[7], header[8]
         self.host: str = header[9].split(b"\0", 1)[0].decode("utf-8", "replace")
         self.epoch: int = header[11]
+        # Stamp clock minus CLOCK_MONOTONIC_RAW.
+        self.stamp_epoch_ns: int = header[15]
         self.lost = 0
         self._words = np.frombuffer(self._file.map, np.uint64, 3, EDGES_SEQUENCE_OFFSET)
         self._slots = np.frombuffer(self._file.map, SAMPLE_DTYPE, self._capacity, samples_offset)

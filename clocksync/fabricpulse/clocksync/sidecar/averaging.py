@@ -14,8 +14,8 @@ from fabricpulse.clocksync.clock.fleet_clock import Correction
 
 @dataclass(frozen=True)
 class NeighbourView:
-    """What one edge and the neighbour at its other end say about our correction at our host time
-    `ref_host_ns`.
+    """What one edge and the neighbour at its other end say about our correction at our stamp time
+    `ref_ns`.
     """
 
     correction_ns: int
@@ -25,7 +25,7 @@ class NeighbourView:
 
 
 def average(
-    ref_host_ns: int,
+    ref_ns: int,
     own_correction_ns: int | None,
     own_rate_ppb: float,
     own_bound_ns: float,
@@ -59,4 +59,4 @@ def average(
     bound = min(view.bound_ns + abs(view.correction_ns - correction) for view in good)
     if own_correction_ns is not None:
         bound = min(bound, own_bound_ns + abs(correction - own_correction_ns))
-    return Correction(ref_host_ns, correction, rate, int(bound) + 1)
+    return Correction(ref_ns, correction, rate, int(bound) + 1)

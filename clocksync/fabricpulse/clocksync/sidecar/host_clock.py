@@ -1,4 +1,4 @@
-"""Reads the host's clocks: CLOCK_REALTIME (through the lab's virtual clock) and CLOCK_MONOTONIC_RAW, as one
+"""Reads the host's clocks: CLOCK_REALTIME and CLOCK_MONOTONIC_RAW (both through the lab's virtual clock), as one
 instant.
 """
 
@@ -15,9 +15,10 @@ class HostClock:
     def __init__(self) -> None:
         self._virtual: VirtualClock | None = open_virtual_clock()
 
-    def now_ns(self) -> int:
-        """The host clock, ns since 1970."""
-        return self.from_kernel(time.time_ns())
+    def raw_now_ns(self) -> int:
+        """CLOCK_MONOTONIC_RAW, ns."""
+        raw_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+        return raw_ns if self._virtual is None else self._virtual.raw_from_kernel(raw_ns)
 
     def cross_timestamp(self, tries: int = 40) -> CrossTimestamp:
         """Both clocks at one moment: the mean of those of `tries` readings that were hardly slower than the fastest,
@@ -27,6 +28,8 @@ class HostClock:
         positive, RuntimeError when the raw clock ran backward in all of them.
         """
         real_ns, raw_ns = cross_timestamp(tries)
+        if self._virtual is not None:
+            raw_ns = self._virtual.raw_from_kernel(raw_ns)
         return CrossTimestamp(self.from_kernel(real_ns), raw_ns)
 
     def from_kernel(self, kernel_ns: int) -> int:

@@ -53,6 +53,7 @@ class HostEdges:
         self._retired_steps = self._retired_route_changes = 0
         self.samples = self.lost = 0
         self._contradictions = 0
+        self.stamp_epoch_ns: int | None = None
         self.step_peers: set[str] = set()
         self.fitted_peers: set[str] = set()
         self.generation = 0
@@ -109,6 +110,7 @@ class HostEdges:
                 return
             self._ring_host = self._ring.host
             self._contradictions = self._ring.contradictions
+            self.stamp_epoch_ns = self._ring.stamp_epoch_ns
             self._edges_sequence = -1
             self._replace({})
             log.info("reading probe samples", host=self._ring.host, epoch=self._ring.epoch)
@@ -163,7 +165,7 @@ class HostEdges:
         self.generation += 1
 
     def fit(self, now_ns: int, window_ns: int, *, everything: bool) -> None:
-        """Fits the edges that are ours, or all, over the last `window_ns` before host time `now_ns`."""
+        """Fits the edges that are ours, or all, over the last `window_ns` before stamp time `now_ns`."""
         self.step_peers, self.fitted_peers = set(), set()
         for edge in self._by_index.values():
             edge.window.window_ns = window_ns
@@ -186,7 +188,7 @@ class HostEdges:
         return self._contradictions > before
 
     def clear(self) -> None:
-        """Forgets all samples, also those that wait in the ring: this host's clock has been stepped."""
+        """Forgets all samples, also those that wait in the ring: this host's clocks were disrupted."""
         if self._ring is not None:
             self._ring.read()
         for edge in self._by_index.values():

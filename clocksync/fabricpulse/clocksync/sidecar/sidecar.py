@@ -1,6 +1,6 @@
 """`fabricpulse clocksync sidecar`: samples in, fleet time out.
 
-Four tasks: `_tick` (4 a second) watches the host clock and keeps the page alive; `_watch_causality` asks the engine
+Four tasks: `_tick` (4 a second) samples the host clock and keeps the page alive; `_watch_causality` asks the engine
 whether delays contradict the page; `_rounds` fits the edges, reports and applies what comes back; the web server
 answers scrapes, people and neighbours. All thinking is in pure modules.
 """
@@ -23,7 +23,7 @@ from fabricpulse.clocksync.sidecar.host_edges import HostEdges
 from fabricpulse.clocksync.sidecar.neighbours import NeighbourBook, ask_lines, consensus, own_url
 from fabricpulse.clocksync.sidecar.page_file import PageFile, previous_page
 from fabricpulse.clocksync.sidecar.pause import majority_stepped, pause_watch
-from fabricpulse.clocksync.sidecar.system_anchor import system_anchor
+from fabricpulse.clocksync.sidecar.system_anchor import anchor_bound
 from fabricpulse.clocksync.sidecar.view import SidecarHistory, SidecarView
 from fabricpulse.clocksync.wire.messages import (
     LINE_PATH,
@@ -45,7 +45,7 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
 from fabricpulse.core.run_lock import RunLock
-from fabricpulse.core.shm.clock_page import ClockStatus
+from fabricpulse.core.shm.clock_page import STEP_NS, ClockStatus
 from fabricpulse.core.supervision import supervised
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.listeners import parse_address
@@ -62,6 +62,9 @@ _CAUSALITY_S = 0.02
 _LATE_TRAINS_S = 0.4
 # Seconds without an answer from any coordinator after which neighbours are asked; with long rounds, rounds.
 _ALONE_S, _ALONE_ROUNDS = 2.0, 1.5
+
+# Epochs of stamp clocks are multiples of it (exporters/probe_engine/tick_clock.cc).
+_EPOCH_NS = 1 << 20
 
 _line_encoder = msgspec.msgpack.Encoder()
 
@@ -81,6 +84,9 @@ class Sidecar:
         now = self._clock.cross_timestamp()
         parameters = self._config.clock_parameters()
         self._fleet_clock = FleetClock.start(parameters, now, previous_page(clock_page_path()))
+        # Until the engine says: the same as it would choose.
+        self._fleet_clock.epoch_ns &= -_EPOCH_NS
+        self._epoch_reported = False
         self._page_file = PageFile(clock_page_path())
         self._page_file.write(self._fleet_clock.page)
         self._outputs = Outputs(self._config.outputs)
@@ -90,9 +96,9 @@ class Sidecar:
         self._generation = 0
         self._anchors: bool | None = None
         self._anchor_bound_ns: int | None = None
-        self._stepped_s: float | None = None
+        self._contradicted_s: float | None = None
         self._pauses = pause_watch()
-        self.contradictions = dict.fromkeys(("causality", "edges", "suspend", "vmclock"), 0)
+        self.contradictions = dict.fromkeys(("causality", "edges", "epoch", "suspend", "vmclock"), 0)
         self._info = HostInfo(0, "", (), (), "none")
         self._coordinator = CoordinatorClient(
             TokenFile(self._config.http_client.token_file),
@@ -187,18 +193,18 @@ class Sidecar:
         self._lock.release()
 
     def _tick(self) -> None:
-        before = self._fleet_clock.page.disruptions, self._fleet_clock.breaks
+        steps = self._fleet_clock.host.steps
         now = self._clock.cross_timestamp()
         page = self._fleet_clock.tick(now)
         if source := self._pauses.poll():
             self._contradict(source)
             page = self._fleet_clock.page
-        elif page.disruptions != before[0]:
-            log.warning("the system clock was stepped; fleet time goes on", disruptions=page.disruptions)
-        if self._fleet_clock.breaks != before[1]:
-            self._stepped_s = time.monotonic()
+        elif self._fleet_clock.host.steps != steps:
+            log.warning(
+                "the system clock was stepped; fleet time goes on", steps=self._fleet_clock.host.steps
+            )
         # Trains that were on their way come in a little later, with stamps of both clocks.
-        if self._stepped_s is not None and time.monotonic() - self._stepped_s < _LATE_TRAINS_S:
+        if self._contradicted_s is not None and time.monotonic() - self._contradicted_s < _LATE_TRAINS_S:
             self._edges.clear()
         self._page_file.write(self._fleet_clock.published(now))
         self._outputs.publish(page, self._clock.cross_timestamp(), self._config.clock.holdover_drift_ppb)
@@ -208,8 +214,8 @@ class Sidecar:
         self.contradictions[source] += 1
         known = self._fleet_clock.known
         self._fleet_clock.suspect(self._clock.cross_timestamp())
-        # What was measured before is of another clock, as after a step of the host's.
-        self._stepped_s = time.monotonic()
+        # What was measured before is of another clock.
+        self._contradicted_s = time.monotonic()
         self._edges.clear()
         if known:
             log.warning(
@@ -241,6 +247,7 @@ class Sidecar:
 
     async def _round(self, client: HttpClient) -> None:
         self._edges.read()
+        self._follow_epoch()
         if self._edges.generation != self._edges_told:
             self._edges_told = self._edges.generation
             self._change_info()
@@ -248,12 +255,12 @@ class Sidecar:
         # Half of the edges are fitted by their other ends. At the start, after a clock step, and with nobody
         # to report to, everything that can be known at once is worth its cost.
         everything = not self._settled() or self._coordinator.unplaced_s() > self._alone_s()
-        self._edges.fit(self._clock.now_ns(), self._window_ns(), everything=everything)
+        self._edges.fit(self._stamp_now_ns(), self._window_ns(), everything=everything)
         self._fit_s = time.thread_time() - began
-        if majority_stepped(len(self._edges.step_peers), len(self._edges.fitted_peers)):
-            self._tick()  # a step of the host's clock explains it
-            if not self._stepped_lately():
-                self._contradict("edges")
+        stepped = majority_stepped(len(self._edges.step_peers), len(self._edges.fitted_peers))
+        # Samples from before a contradiction that is known explain it.
+        if stepped and not self._contradicted_lately():
+            self._contradict("edges")
         # A coordinator that is cut off may take its time not to answer; neither rounds nor neighbours wait for it.
         try:
             await self._coordinator.report(
@@ -281,10 +288,23 @@ class Sidecar:
         elif not self._fleet_clock.no_quorum:
             self._synced_since_s = None
 
-    def _stepped_lately(self) -> bool:
-        """Whether a window may hold samples from before the last clock step or pause."""
+    def _stamp_now_ns(self) -> int:
+        return self._clock.raw_now_ns() + self._fleet_clock.epoch_ns
+
+    def _follow_epoch(self) -> None:
+        """Takes up the epoch of the ring. Another one than before belongs to an engine that has forgotten the old one:
+        corrections that are on their way are of another stamp clock."""
+        epoch_ns = self._edges.stamp_epoch_ns
+        if epoch_ns is None or epoch_ns == self._fleet_clock.epoch_ns:
+            return
+        self._fleet_clock.epoch_ns = epoch_ns
+        if self._fleet_clock.known and self._epoch_reported:
+            self._contradict("epoch")
+
+    def _contradicted_lately(self) -> bool:
+        """Whether a window may hold samples from before the last contradiction."""
         window_s = self._config.estimator.window_s
-        return self._stepped_s is not None and time.monotonic() - self._stepped_s < window_s
+        return self._contradicted_s is not None and time.monotonic() - self._contradicted_s < window_s
 
     def _alone_s(self) -> float:
         """Seconds without a coordinator after which there is none."""
@@ -319,15 +339,16 @@ class Sidecar:
             return None
         now = self._clock.cross_timestamp()
         asked = clock.requested(now)
-        return Line(now.host_ns, asked.to_ns - now.host_ns, asked.rate_ppt, clock.kept_bound_ns(now))
+        return Line(asked.from_ns, asked.to_ns - asked.from_ns, asked.rate_ppt, clock.kept_bound_ns(now))
 
     def _report(self, with_info: bool) -> RoundReport:
+        self._epoch_reported = True
         return RoundReport(
             protocol=PROTOCOL,
             host=self.host,
             epoch=self._epoch,
             generation=self._generation,
-            host_ns=self._clock.now_ns(),
+            host_ns=self._stamp_now_ns(),
             edges=pack_edges(self._edges.reports()),
             line=self._own_line(),
             anchor=self._anchor(),
@@ -339,23 +360,19 @@ class Sidecar:
         )
 
     def _anchor(self) -> tuple[int, int] | None:
-        """What this host's clock is worth as UTC now; a change is logged.
-
-        Returns None until every estimation window post-dates the last clock step: an anchor that chronyd has just
-        stepped by seconds would drag along hosts whose measurements still pre-date the step.
-        """
-        anchor: tuple[int, int] | None = None
+        """UTC minus stamp clock by this host's clock, and how far that may be wrong; a change is logged."""
+        bound_ns: int | None = None
         refused = ""
+        before = self._clock.cross_timestamp()
         try:
-            anchor = system_anchor(self._config.anchor)
+            bound_ns = anchor_bound(self._config.anchor)
         except OSError as error:
             refused = error.strerror or str(error)
-        self._tick()  # sees a step that came before the answer
-        window_s = self._config.estimator.window_s
-        settling = self._stepped_lately()
-        synchronized = anchor is not None
-        if settling:
-            anchor = None
+        now = self._clock.cross_timestamp()
+        utc_ns = now.host_ns - now.raw_ns - self._fleet_clock.epoch_ns
+        anchor = None if bound_ns is None else (utc_ns, bound_ns)
+        if abs(now.host_ns - before.host_ns - (now.raw_ns - before.raw_ns)) > STEP_NS:
+            anchor = None  # stepped between the two; the next round knows better
         anchors = anchor is not None
         if self._config.anchor.kind == "system" and anchors != self._anchors:
             if anchor is not None:
@@ -366,8 +383,8 @@ class Sidecar:
                     "unit's SystemCallFilter allow adjtimex and clock_adjtime, without ProtectClock?",
                     reason=refused,
                 )
-            elif synchronized:
-                log.info("no anchor for now: the host's clock was stepped", for_s=window_s)
+            elif bound_ns is not None:
+                log.info("no anchor for now: the host's clock was stepped")
             else:
                 log.warning(
                     "no anchor: the kernel says that the host's clock is not synchronized; does chronyd run, with a "
@@ -403,10 +420,7 @@ class Sidecar:
 
     def _apply(self, correction: Correction) -> None:
         now = self._clock.cross_timestamp()
-        # A correction that was computed before a step of the host clock belongs to another clock.
         self._tick()
-        if self._fleet_clock.page.status == ClockStatus.DISRUPTED and not self._edges.fits():
-            return
         known = self._fleet_clock.known
         shown = self._fleet_clock.page.at(now.raw_ns).fleet_ns
         self._fleet_clock.correct(now, correction)
@@ -428,7 +442,7 @@ class Sidecar:
         begin = self._coordinator.silent_s() > self._alone_s()
         if not begin and self._own_line() is None and not any(reply.line for reply in lines.values()):
             return
-        correction = consensus(self.host, self._own_line(), fits, lines, self._clock.now_ns(), drift)
+        correction = consensus(self.host, self._own_line(), fits, lines, self._stamp_now_ns(), drift)
         if correction is not None:
             self._apply(replace(correction, free=True))
 
@@ -437,7 +451,7 @@ class Sidecar:
     async def _serve_line(self, _: web.Request) -> web.Response:
         page = self._fleet_clock.page
         reply = LineReply(
-            self.host, self._clock.now_ns(), self._own_line(), page.status == ClockStatus.SYNCHRONIZED
+            self.host, self._stamp_now_ns(), self._own_line(), page.status == ClockStatus.SYNCHRONIZED
         )
         return web.Response(body=_line_encoder.encode(reply), content_type="application/msgpack")
 

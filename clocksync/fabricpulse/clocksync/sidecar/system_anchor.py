@@ -22,15 +22,15 @@ class _Timex(ctypes.Structure):
     )
 
 
-def system_anchor(config: AnchorConfig) -> tuple[int, int] | None:
-    """(UTC minus host clock = 0, its error bound in ns), or None when this host is no anchor now.
+def anchor_bound(config: AnchorConfig) -> int | None:
+    """How far this host's clock may be from UTC, ns, or None when it is no anchor now.
 
     Raises OSError where this process may not ask the kernel.
     """
     if config.kind == "none":
         return None
     if config.kind == "reference":
-        return 0, config.uncertainty_ns
+        return config.uncertainty_ns
     timex = _Timex()
     libc = ctypes.CDLL(None, use_errno=True)
     state = libc.adjtimex(ctypes.byref(timex))
@@ -38,4 +38,4 @@ def system_anchor(config: AnchorConfig) -> tuple[int, int] | None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     if state == _TIME_ERROR:
         return None  # the kernel says "not synchronised"
-    return 0, max(config.uncertainty_ns, timex.maxerror * 1000)
+    return max(config.uncertainty_ns, int(timex.maxerror) * 1000)

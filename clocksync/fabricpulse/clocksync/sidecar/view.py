@@ -99,6 +99,7 @@ class SidecarView:
             "anchor_bound_ns": self.anchor_bound_ns,
             "suspect": self.suspect,
             "disruptions": page.disruptions,
+            "host_clock_steps": self.clock.host.steps,
             "edges": [_edge_document(edge) for edge in self.edges],
         }
 
@@ -144,7 +145,7 @@ class SidecarView:
         out.add(metrics.SYNCHRONIZED, (), int(page.status == ClockStatus.SYNCHRONIZED))
         for status in ClockStatus:
             out.add(metrics.STATUS, (status.name.lower(),), int(page.status == status))
-        out.add(metrics.DISRUPTIONS, (), page.disruptions)
+        out.add(metrics.HOST_CLOCK_STEPS, (), self.clock.host.steps)
         for source, count in self.contradictions.items():
             out.add(metrics.CONTRADICTIONS, (source,), count)
         self._add_edges(out)

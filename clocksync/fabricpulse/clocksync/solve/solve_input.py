@@ -12,6 +12,9 @@ from fabricpulse.clocksync.wire.report_table import Records
 # which may have waited as long as their senders do for an answer, behind thousands of others after a restart.
 _OLDEST_S, _NEWEST_S = 120.0, 5.0
 
+# How fast UTC and a stamp clock part whose rate is not known yet: the worst oscillator.
+_FREE_PPB = 100_000.0
+
 Ints = NDArray[np.int64]
 
 
@@ -19,9 +22,11 @@ Ints = NDArray[np.int64]
 class RoundInput:
     """What the reports of one round say of their hosts, as arrays.
 
-    arrived_ns : what the host's clock shows about now, by when its report came in. known : it has a line.
+    A host's clock is its stamp clock. host_ns : what it showed when the report left, arrived_ns : about now, by when
+    the report came in. known : it has a line. anchor_ns : UTC minus clock when the report left.
     """
 
+    host_ns: Ints
     arrived_ns: Ints
     known: NDArray[np.bool_]
     ref_ns: Ints
@@ -38,6 +43,7 @@ class RoundInput:
         """From `rows` at `now_s`. unnoticed_ns : what clocks may have done together while nobody saw it."""
         known, anchored = rows["known"].copy(), rows["anchored"]
         return cls(
+            rows["host_ns"].copy(),
             rows["host_ns"] + np.rint((now_s - rows["received_s"]) * 1e9).astype(np.int64),
             known,
             rows["ref_ns"].copy(),
@@ -86,13 +92,17 @@ class RoundInput:
     def hosts(self, host_now: Ints, drift_ppb: float) -> Hosts:
         """What the hosts know of themselves when their clocks show `host_now`. drift_ppb : by which that ages."""
         elapsed_s = np.abs((host_now - self.ref_ns).astype(np.float64)) * 1e-9
+        # An anchor reports UTC as of its report; since then its stamp clock has gone away from it at about its rate.
+        since_s = (host_now - self.host_ns).astype(np.float64) * 1e-9
+        turned_ns = np.where(self.known, self.rate_ppt * 1e-3 * since_s, 0.0)
+        since_s = np.abs(since_s)
         return Hosts(
             np.where(self.known, self._correction_at(host_now), 0),
             np.where(self.known, self.rate_ppt * 1e-3, 0.0),
             self.known,
             np.where(self.known, self.bound_ns + drift_ppb * elapsed_s, np.inf),
-            self.anchor_ns,
-            self.anchor_bound_ns,
+            self.anchor_ns + turned_ns,
+            self.anchor_bound_ns + np.where(self.known, 0.0, _FREE_PPB * since_s),
             self.unnoticed_ns,
         )
 

@@ -50,7 +50,7 @@ class HostInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EdgeReport(NamedTuple):
-    """One edge fit. edge : index into HostInfo.edges; the rest as EdgeFit, times as host clock, rate in
+    """One edge fit. edge : index into HostInfo.edges; the rest as EdgeFit, times as stamp clock, rate in
     10^-12. last_after_us : from t_ns to the last train.
     """
 
@@ -66,7 +66,7 @@ class EdgeReport(NamedTuple):
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True):
-    """A host's timeline: fleet = host + correction_ns at host time ref_host_ns, true within bound_ns."""
+    """A host's timeline: fleet = its stamp clock + correction_ns when that shows ref_host_ns, true within bound_ns."""
 
     ref_host_ns: Ns
     correction_ns: Ns
@@ -88,12 +88,12 @@ class Quorum(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class RoundReport(msgspec.Struct, frozen=True, array_like=True):
-    """What a sidecar sends each step. edges : records of EDGE. host_ns : its host clock when it sent.
+    """What a sidecar sends each step. edges : records of EDGE. host_ns : its stamp clock when it sent.
 
-    line : None while it has none. anchor : correction and bound by a time source of its own. root : of the last solve
-    it has seen. clock_steps : clock steps that the host itself has noticed. rank : of the coordinator in the host's
-    list; 0 is the one that it asks first. quorum, no_quorum : as it was last told. datagrams : it wants a channel for
-    the reports that follow.
+    line : None while it has none. anchor : UTC minus stamp clock by a time source of its own, and its bound. root : of
+    the last solve it has seen. clock_steps : how often its stamp clock has jumped, as it has noticed itself: pauses.
+    rank : of the coordinator in the host's list; 0 is the one that it asks first. quorum, no_quorum : as it was last
+    told. datagrams : it wants a channel for the reports that follow.
     """
 
     protocol: int
@@ -150,7 +150,7 @@ class RoundReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LineReply(msgspec.Struct, frozen=True, array_like=True):
-    """A sidecar's answer to its neighbour: its timeline, its host clock when it answered, and its status."""
+    """A sidecar's answer to its neighbour: its timeline, its stamp clock when it answered, and its status."""
 
     host: str
     host_ns: int

@@ -1,6 +1,7 @@
 """Fleet time in Python: reader and writer of core/include/fabricpulse/clock_page.h."""
 
 import enum
+import functools
 import struct
 import time
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from fabricpulse.core.shm.mapping import (
     file_identity,
     reopen_mapping,
 )
-from fabricpulse.core.shm.virtual_clock import VirtualClock, host_now_ns
+from fabricpulse.core.shm.virtual_clock import VirtualClock, host_now_ns, open_virtual_clock
 
 MAGIC = 0x314B434F4C435046
 VERSION = 3
@@ -129,9 +130,14 @@ class ClockPage:
         return replace(self, status=status, host_bound_ns=min(self.host_bound_ns + max(apart), WIDEST_NS))
 
 
-def raw_now_ns() -> int:
-    """CLOCK_MONOTONIC_RAW, ns."""
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+_virtual_clock_of_process = functools.cache(open_virtual_clock)
+
+
+def raw_now_ns(virtual_clock: VirtualClock | None = None) -> int:
+    """CLOCK_MONOTONIC_RAW of this host, ns; in the lab that of the host of `virtual_clock`, or of this process."""
+    kernel_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+    virtual_clock = virtual_clock or _virtual_clock_of_process()
+    return kernel_ns if virtual_clock is None else virtual_clock.raw_from_kernel(kernel_ns)
 
 
 def time_namespace() -> int:
@@ -149,10 +155,13 @@ class TimeNamespaceError(LayoutError):
 class ClockPageReader:
     """Reads the clock page that a sidecar writes: `ClockPageReader(clock_page_path()).now()` is fleet time."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises FileNotFoundError before the first sidecar has started, LayoutError for another layout,
+    def __init__(self, path: Path, virtual_clock: VirtualClock | None = None) -> None:
+        """virtual_clock : of a lab host, where this process is outside of it.
+
+        Raises FileNotFoundError before the first sidecar has started, LayoutError for another layout,
         TimeNamespaceError where the sidecar is in another time namespace.
         """
+        self._virtual_clock = virtual_clock or _virtual_clock_of_process()
         self._file = MappedFile(path, MAGIC, VERSION, PAGE.size)
         self._time_namespace = time_namespace()
         try:
@@ -184,7 +193,7 @@ class ClockPageReader:
         while True:
             sequence = self._sequence()
             page = self.read()
-            raw_ns = raw_now_ns()
+            raw_ns = raw_now_ns(self._virtual_clock)
             fence()
             if self._sequence() == sequence:
                 break
@@ -193,16 +202,17 @@ class ClockPageReader:
         strange = raw_ns < page.bound_ref_raw_ns or not self._same_namespace(page)
         return replace(shown, status=ClockStatus.UNKNOWN) if strange else shown
 
-    def convert(self, host_ns: int, virtual_clock: VirtualClock | None = None) -> FleetTime:
+    def convert(self, host_ns: int) -> FleetTime:
         """A stamp of the host clock that was taken before this call, on fleet time. Raises TimeoutError as `read`.
 
         The host clock is compared with the page first: after a step that the sidecar has not seen the status is
-        DISRUPTED. virtual_clock : of a lab host.
+        DISRUPTED.
         """
+        virtual_clock = self._virtual_clock
         page = self.read()
         before = after = host = 0
         for number in range(_TRIES):
-            reading = raw_now_ns(), host_now_ns(virtual_clock), raw_now_ns()
+            reading = raw_now_ns(virtual_clock), host_now_ns(virtual_clock), raw_now_ns(virtual_clock)
             if not number or reading[2] - reading[0] < after - before:
                 before, host, after = reading
         shown = page.checked(before, host, after).convert(host_ns)

@@ -8,10 +8,10 @@ from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.mapping import MappedFile
 
 MAGIC = 0x31474E5242505046
-VERSION = 2
+VERSION = 3
 TRAIN = 3
 
-HEADER = struct.Struct("<QIIIIIIQQ96sIIQQQ")
+HEADER = struct.Struct("<QIIIIIIQQ96sIIQQQqQ")
 EDGE = struct.Struct("<II32s32s96s32s32s")
 SAMPLE = struct.Struct("<QIIIHBBBB6x3q3qqq32x")
 
@@ -19,8 +19,8 @@ INBOUND, OUTBOUND = 0, 1
 TX_HARDWARE, RX_HARDWARE, MAIN_PATH, FLEET_VALID = 1, 2, 4, 8
 EDGE_FREE, EDGE_ACTIVE, EDGE_RETIRED = 0, 1, 2
 
-EDGES_SEQUENCE_OFFSET = HEADER.size - 24
-NEXT_OFFSET = HEADER.size - 16
+EDGES_SEQUENCE_OFFSET = HEADER.size - 40
+NEXT_OFFSET = HEADER.size - 32
 _READ_TRIES = 1000
 
 
@@ -40,7 +40,7 @@ class ProbeEdge:
 
 @dataclass(frozen=True)
 class ProbeSample:
-    """One train of one direction; stamps in ns of the host clock that took them, fields as in fp_probe_sample."""
+    """One train of one direction; stamps in ns of the stamp clocks that took them, fields as in fp_probe_sample."""
 
     edge: int
     train: int
@@ -67,6 +67,7 @@ class ProbeRingReader:
         self._edges_offset, self._samples_offset = header[7], header[8]
         self.host = _text(header[9])
         self.epoch = header[11]
+        self.stamp_epoch_ns = header[15]
         self.lost = 0
         self._position = self._next()
 

@@ -166,8 +166,8 @@ class FleetTruth:
 
     def error_s(self, host: str) -> float | None:
         """Fleet time of `host` less the median of all hosts, at one instant; None without a page that holds."""
-        kernel_ns = time.time_ns()
-        times = {name: self._fleet_ns(name, kernel_ns) for name in self._paths}
+        kernel_raw_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+        times = {name: self._fleet_ns(name, kernel_raw_ns) for name in self._paths}
         mine = times[host]
         known = sorted(t for t in times.values() if t is not None)
         if mine is None or len(known) < 2:
@@ -176,7 +176,7 @@ class FleetTruth:
         middle = (known[(len(known) - 1) // 2] + known[len(known) // 2]) // 2
         return (mine - middle) * 1e-9
 
-    def _fleet_ns(self, host: str, kernel_ns: int) -> int | None:
+    def _fleet_ns(self, host: str, kernel_raw_ns: int) -> int | None:
         try:
             reader = self._readers.get(host)
             if reader is None or reader.stale():
@@ -184,7 +184,7 @@ class FleetTruth:
                     reader.close()
                     del self._readers[host]
                 reader = self._readers[host] = ClockPageReader(self._paths[host][0])
-            fleet = reader.read().convert(self._clocks[host].from_kernel(kernel_ns))
+            fleet = reader.read().at(self._clocks[host].raw_from_kernel(kernel_raw_ns))
         except (OSError, LayoutError, TimeoutError):
             return None
         return fleet.fleet_ns if fleet.status.name in ("SYNCHRONIZED", "HOLDOVER") else None

@@ -25,7 +25,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         if clock.disruptions is not None and clock.disruptions > 0.5:
             evidence.append(
                 Evidence(
-                    f"the clock of {clock.host} was stepped or found wrong {clock.disruptions:.0f} times",
+                    f"fleet time of {clock.host} was found wrong {clock.disruptions:.0f} times",
                     0.95,
                     "clock_disruptions",
                 )
