@@ -5,7 +5,8 @@ root. The peer is taken from the released NCCL (`nvidia-nccl-cu13`, 344 MB, pip 
 through its v12 interface by the same program in the order of calls of NCCL's proxy (tests/native/plugin_net_bench.cc),
 rounds interleaved. iperf3 and UCX (scripts/system_packages.sh bench) take their turns in the same rounds if they are
 installed. Options: `--only PART,...`, `--rounds N` (three times as many of telemetry and profiler), `--seconds N` of
-one measurement, `--faults N` (five times as many in the chaos), `--no-peer`. Standard error says how long each part
+one measurement, `--faults N` (of each kind; five times as many in the chaos and of
+damaged frames, three times as many seconds beside busy loops), `--no-peer`. Standard error says how long each part
 took.
 """
 
@@ -27,11 +28,14 @@ from tests.bench.plugin_faults import (
 from tests.bench.plugin_nets import build_program, nccl_sockets, our_net
 from tests.bench.plugin_rows import rows
 from tests.bench.plugin_speed import bench_latency, bench_telemetry, bench_throughput
+from tests.bench.plugin_stalls import bench_integrity, bench_spurious, bench_stalls
 
 from fabricpulse.lab import Lab
 
 SPEED = ("throughput", "latency", "telemetry")
-FAULTS = ("rails", "contention", "failover", "peer_failover", "status", "chaos")
+FAULTS = (
+    "rails", "contention", "failover", "stalls", "spurious", "integrity", "peer_failover", "status", "chaos",
+)  # fmt: skip
 
 
 def run(known: dict[str, Callable[[], None]], wanted: list[str]) -> None:
@@ -65,6 +69,9 @@ def main() -> int:
             "rails": lambda: bench_rails(program, rounds, seconds),
             "contention": lambda: bench_contention(rounds),
             "failover": lambda: bench_failover(arguments.faults),
+            "stalls": lambda: bench_stalls(arguments.faults),
+            "spurious": lambda: bench_spurious(arguments.faults * 3.0),
+            "integrity": lambda: bench_integrity(arguments.faults * 5),
             "peer_failover": lambda: bench_peer_failover(program, nets, 5),
             "status": lambda: bench_status(rounds),
             "chaos": lambda: bench_chaos(arguments.faults * 5),

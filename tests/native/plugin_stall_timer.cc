@@ -14,8 +14,8 @@ using namespace fabricpulse;
 
 int main() {
   StallTimer timer;
-  std::map<std::string, uint64_t> fields{{"least_ms", 25},  {"heard_ms", 1'000'000}, {"word_ms", 1'000'000},
-                                         {"passed_ms", 10}, {"window", 1},           {"chunk", UINT64_MAX}};
+  std::map<std::string, uint64_t> fields{{"least_ms", 25},  {"word_ms", 1'000'000}, {"path_ms", 1'000'000},
+                                         {"passed_ms", 10}, {"window", 1},          {"chunk", UINT64_MAX}};
   std::string line;
   while (std::getline(std::cin, line)) {
     std::istringstream words(line);
@@ -34,8 +34,8 @@ int main() {
     sample.rtt_deviation_ns = fields["deviation_ms"] * 1'000'000;
     StallTimer::Surroundings around;
     around.least_ns = fields["least_ms"] * 1'000'000;
-    around.heard_ago_ns = fields["heard_ms"] * 1'000'000;
     around.word_ago_ns = fields["word_ms"] * 1'000'000;
+    around.path_heard_ago_ns = fields["path_ms"] * 1'000'000;
     around.path_failed = fields["path_failed"] != 0;
     around.chunk = fields["chunk"];
     around.chunk_ns = fields["chunk_ms"] * 1'000'000;

@@ -11,7 +11,8 @@ constexpr uint64_t kColdPollNs = 200'000;       // lanes that carry nothing are 
 constexpr uint64_t kPingNs = 1'000'000'000;     // per lane
 constexpr uint64_t kPublishNs = 100'000'000;    // telemetry that costs a system call
 constexpr uint64_t kDriveIfIdleNs = 8'000'000;  // NCCL has not called for so long: the service thread drives
-constexpr uint64_t kAskNs = 8'000'000;          // while a lane is silent its siblings are asked this often
+constexpr uint64_t kAskNs = 8'000'000;  // while a lane is silent the others on its path are asked this often
+constexpr uint64_t kRecentNs = 100'000'000;  // what is said of a path holds so long
 
 template <size_t N>
 void copy_text(char (&to)[N], const char* from) {
@@ -275,15 +276,11 @@ void Connection::ping(Lane* lane, uint64_t now) {
   flush_lane(lane, now);
 }
 
-void Connection::heard_beside(const Lane& lane, StallTimer::Surroundings* around, uint64_t now) const {
-  uint64_t acknowledged = 0, word = 0;
-  for (const Lane& other : lanes_) {
-    if (!other.up || other.index == lane.index) continue;
-    acknowledged = std::max(acknowledged, other.acknowledged_at_ns);
-    word = std::max(word, other.last_heard_ns);
-  }
-  around->word_ago_ns = elapsed(now, word);
-  around->heard_ago_ns = elapsed(now, std::max(acknowledged, word));
+uint64_t Connection::last_word_beside(const Lane& lane) const {
+  uint64_t at = 0;
+  for (const Lane& other : lanes_)
+    if (other.up && other.index != lane.index) at = std::max(at, other.last_heard_ns);
+  return at;
 }
 
 void Connection::progress_made(uint64_t now) { last_progress_ns_ = now; }
@@ -374,14 +371,26 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     if (sample.acknowledged != lane.last_acknowledged) lane.acknowledged_at_ns = now;
     lane.last_acknowledged = sample.acknowledged;
     const uint8_t* address = remote_address(lane);
+    PathTable::Path* path = address != nullptr ? runtime_->path(lane.nic, address, now) : nullptr;
     StallTimer::Surroundings around;
     around.least_ns = runtime_->config().stall_ns;
-    heard_beside(lane, &around, now);
-    around.path_failed = address != nullptr && runtime_->path_failed_recently(lane.nic, address, now);
+    around.word_ago_ns = elapsed(now, last_word_beside(lane));
+    if (path != nullptr) {
+      path->heard_ns = std::max({path->heard_ns, lane.acknowledged_at_ns, lane.last_heard_ns});
+      around.path_heard_ago_ns = elapsed(now, path->heard_ns);
+      around.path_failed = path->failed_ns != 0 && elapsed(now, path->failed_ns) < kRecentNs;
+    }
     around.chunk = chunks[lane.index];
     around.chunk_ns = chunk_ns[lane.index];
     StallTimer::Finding finding = lane.timer.look(sample, around, since_last);
-    suspects_ |= lane.timer.suspect();
+    if (lane.timer.suspect()) {
+      suspects_ = true;
+      if (path != nullptr) path->suspected_ns = now;
+    } else if (path != nullptr && elapsed(now, path->suspected_ns) < kRecentNs &&
+               elapsed(now, lane.last_ping_ns) >= kAskNs) {
+      ping(&lane, now);
+      if (!lane.up) continue;
+    }
     const uint64_t silent_ns = lane.timer.silent_ns();
     if (publish_now || silent_ns > lane.record->stall_ns_max) {
       RecordChange<fp_plugin_lane> change(lane.record);
@@ -393,7 +402,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     }
     if (finding == StallTimer::Finding::kWell) continue;
     bool late = finding == StallTimer::Finding::kLate;
-    if (!late && address != nullptr) runtime_->path_failed(lane.nic, address, now);
+    if (finding == StallTimer::Finding::kBehind && path != nullptr) path->failed_ns = now;
     fail_lane(lane.index, late ? FP_REASON_DEADLINE : FP_REASON_STALL, now);
   }
   // What its siblings say decides whether a silent lane is dead, or the peer slow.

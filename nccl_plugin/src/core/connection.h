@@ -193,8 +193,8 @@ class Connection : public LaneSink {
   void progress_made(uint64_t now);
   void flush_lane(Lane* lane, uint64_t now);
   void ping(Lane* lane, uint64_t now);
-  // Since when the peer has been heard last on another lane than this one.
-  void heard_beside(const Lane& lane, StallTimer::Surroundings* around, uint64_t now) const;
+  // When the peer's process was last heard on another lane than this one.
+  uint64_t last_word_beside(const Lane& lane) const;
   const uint8_t* remote_address(const Lane& lane) const {
     return lane.remote_nic < peer_nics_.size() ? peer_nics_[lane.remote_nic].address : nullptr;
   }

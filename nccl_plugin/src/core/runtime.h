@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/config.h"
+#include "core/path_table.h"
 #include "core/telemetry.h"
 
 namespace fabricpulse {
@@ -31,10 +32,9 @@ class Runtime {
   virtual bool nic_avoided(uint32_t nic) const = 0;
   virtual const char* nic_name(uint32_t nic) const = 0;
   virtual uint64_t nic_bytes_per_second(uint32_t nic) const = 0;
-  // Service thread: a lane over this path was silent while others were not, and whether one just was.
-  virtual void path_failed(uint32_t /*nic*/, const uint8_t* /*address*/, uint64_t /*now*/) {}
-  virtual bool path_failed_recently(uint32_t /*nic*/, const uint8_t* /*address*/, uint64_t /*now*/) const {
-    return false;
+  // Service thread: what all connections together know of a path. nullptr: nobody keeps that.
+  virtual PathTable::Path* path(uint32_t /*nic*/, const uint8_t* /*address*/, uint64_t /*now*/) {
+    return nullptr;
   }
   // Asks for a tick() soon, from any thread.
   virtual void wake() = 0;

@@ -3,8 +3,9 @@
 // Three rules, all of time that counts only as fast as the service thread really looks:
 //  - alone: bytes are under way, or wait in a kernel that cannot send them, and nothing is acknowledged. Long,
 //    since a slow path may look like that.
-//  - beside siblings: the same, while another lane of the connection heard from the peer meanwhile. The peer
-//    and this process are well then, and it is this path that is not: short.
+//  - beside siblings: the same, while the peer was heard on another lane of the connection, and on no lane of
+//    any connection over the same path. The peer and this process are well then, and packets were not just
+//    lost: it is this path that is dead. Short.
 //  - deadline: one chunk has been the oldest on the lane for longer than it should take several times over,
 //    while the peer has been heard on another lane. Catches paths that lose so much that acknowledgements
 //    trickle.
@@ -25,9 +26,11 @@ class StallTimer {
   // What the connection knows beside the transport's own sample.
   struct Surroundings {
     uint64_t least_ns = 25'000'000;  // FABRICPULSE_STALL_MS
-    // Since the peer was last heard on another lane of the connection: its transport, and its process, which
-    // may be stopped while its transport acknowledges.
-    uint64_t heard_ago_ns = UINT64_MAX, word_ago_ns = UINT64_MAX;
+    // Since the last word of the peer's process on another lane of the connection. Its kernel's acknowledgements
+    // say less: while the process is stopped, Linux delays them on some lanes and not on others.
+    uint64_t word_ago_ns = UINT64_MAX;
+    // Since the peer was last heard, in either way, on any lane of this process over the same path.
+    uint64_t path_heard_ago_ns = UINT64_MAX;
     bool path_failed = false;     // another connection of this process has just given up this path
     uint64_t chunk = UINT64_MAX;  // oldest one on the lane that is not held; UINT64_MAX: none
     uint64_t chunk_ns = 0;        // how long it should take at the lane's rate
@@ -49,23 +52,27 @@ class StallTimer {
     waited_ = waits;
     acknowledged_ = sample.acknowledged;
     if (around.chunk == UINT64_MAX || around.chunk != chunk_) {
-      late_ns_ = 0;
+      oldest_ns_ = late_ns_ = 0;
     } else {
-      late_ns_ += credit;
+      oldest_ns_ += credit;
+      // A peer that was stopped has had no chance to deliver.
+      late_ns_ = around.word_ago_ns < kWordNs ? late_ns_ + credit : 0;
     }
     chunk_ = around.chunk;
     if (silent_ns_ >= alone(sample, around)) return Finding::kSilent;
     if (sample.probes >= kProbesDead && silent_ns_ > 0) return Finding::kSilent;
-    if (around.path_failed && silent_ns_ >= kSecondOpinion) return Finding::kBehind;
-    if (silent_ns_ >= beside(sample, around) && around.heard_ago_ns < silent_ns_ / 2) return Finding::kBehind;
-    if (late_ns_ >= deadline(around) && around.word_ago_ns < late_ns_ / 2) return Finding::kLate;
+    const bool path_silent = around.path_heard_ago_ns >= silent_ns_ / 2;
+    if (around.path_failed && path_silent && silent_ns_ >= kSecondOpinion) return Finding::kBehind;
+    if (silent_ns_ >= beside(sample, around) && path_silent && around.word_ago_ns < silent_ns_ / 2)
+      return Finding::kBehind;
+    if (late_ns_ >= deadline(around)) return Finding::kLate;
     return Finding::kWell;
   }
 
   // How long bytes have waited for an acknowledgement.
   uint64_t silent_ns() const { return silent_ns_; }
   // Worth a closer look, and a word from the peer on another lane.
-  bool suspect() const { return silent_ns_ >= kSuspectNs || late_ns_ >= 2 * kSuspectNs; }
+  bool suspect() const { return silent_ns_ >= kSuspectNs || oldest_ns_ >= 4 * kSuspectNs; }
 
   static constexpr uint64_t kSuspectNs = 8'000'000;
   static constexpr uint64_t kAloneNs = 80'000'000;
@@ -76,6 +83,7 @@ class StallTimer {
       1'000'000'000;                                   // the round trip lengthens the timer to this at most
   static constexpr uint64_t kDelayedAck = 50'000'000;  // Linux delays one for 40 ms at most
   static constexpr uint32_t kFewPackets = 2;           // an acknowledgement of so few may be delayed
+  static constexpr uint64_t kWordNs = 40'000'000;      // a peer that speaks is heard this often
   static constexpr uint64_t kSecondOpinion = 10'000'000;
   static constexpr uint64_t kMaxDeadlineNs = 200'000'000;  // with siblings there is no reason to wait longer
   static constexpr uint32_t kProbesDead = 3;               // unanswered probes of a closed window
@@ -88,7 +96,7 @@ class StallTimer {
     return std::max({kAloneNs, around.least_ns, std::min(4 * sample.rtt_ns, kMaxStallNs)});
   }
   static uint64_t beside(const PathSample& sample, const Surroundings& around) {
-    uint64_t usual = sample.rtt_ns + 4 * sample.rtt_deviation_ns;
+    uint64_t usual = std::max(4 * sample.rtt_ns, sample.rtt_ns + 4 * sample.rtt_deviation_ns);
     uint64_t least = std::max(around.least_ns, std::min(usual, kMaxStallNs));
     return sample.unacknowledged <= kFewPackets && !stuck(sample) ? std::max(least, kDelayedAck) : least;
   }
@@ -100,7 +108,7 @@ class StallTimer {
   uint64_t acknowledged_ = 0;
   uint64_t silent_ns_ = 0;
   uint64_t chunk_ = UINT64_MAX;
-  uint64_t late_ns_ = 0;
+  uint64_t oldest_ns_ = 0, late_ns_ = 0;  // of chunk_; of that, while the peer was heard
 };
 
 }  // namespace fabricpulse

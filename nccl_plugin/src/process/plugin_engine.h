@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "core/log.h"
-#include "core/path_failures.h"
 #include "core/runtime.h"
 #include "core/telemetry.h"
 #include "core/transport.h"
@@ -105,12 +104,8 @@ class PluginEngine final : public Runtime, private ServiceWork {
   uint64_t nic_bytes_per_second(uint32_t nic) const override {
     return uint64_t{nics_.at(nic).speed_mbps} * 125'000;
   }
-  void path_failed(uint32_t nic, const uint8_t* address, uint64_t now) override {
-    path_failures_.add(nic, address, now);
-    wake();
-  }
-  bool path_failed_recently(uint32_t nic, const uint8_t* address, uint64_t now) const override {
-    return path_failures_.recent(nic, address, now);
+  PathTable::Path* path(uint32_t nic, const uint8_t* address, uint64_t now) override {
+    return paths_.at(nic, address, now);
   }
   void wake() override { service_.wake(); }
   void warn(const std::string& text) override;
@@ -152,7 +147,7 @@ class PluginEngine final : public Runtime, private ServiceWork {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<LinkMonitor> links_;
   std::unique_ptr<ControlServer> control_;
-  PathFailures path_failures_;
+  PathTable paths_;
   uint64_t published_ns_ = 0;
   std::atomic<uint32_t> detail_{0};
   std::mutex profilers_lock_;

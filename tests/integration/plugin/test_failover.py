@@ -65,7 +65,7 @@ def test_a_lane_is_not_taken_for_dead_before_the_stall_timer_says_so(ring_lab: L
     since_ns = time.monotonic_ns()
 
     def stalls() -> list[int]:
-        events = started.control("h0", op="events")["events"]
+        events = [e for host in ("h0", "h1") for e in started.control(host, op="events")["events"]]
         return [e["mono_ns"] for e in events if (e["kind"], e["reason"]) == ("lane_down", "stall")]
 
     with ring_lab.host(1).nic(0).black_hole():
