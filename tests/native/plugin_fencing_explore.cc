@@ -8,8 +8,14 @@
 //  - the sender takes a chunk for delivered only if the receiver holds it, and once;
 //  - where nothing more can happen, everything is delivered (no hang).
 //
-// Usage: plugin_fencing_explore LANES CHUNKS FAULTS; prints the number of states. Exit 1 with the trace of a
-// violation.
+// With `one-sided` lanes are queue pairs: chunks are writes that land without the receiver's doing, and it learns
+// of them later, in order. A lane that it closes drains first: until then writes may still land by it, and nothing
+// is said of it. Holds in addition:
+//  - no write lands in the place of a chunk that is held: the application may have its memory back.
+// `hasty` is a receiver that says kFenced before its queue pair has drained: it must be found out.
+//
+// Usage: plugin_fencing_explore LANES CHUNKS FAULTS [one-sided|hasty]; prints the number of states. Exit 1 with the
+// trace of a violation.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -25,6 +31,7 @@ using namespace fabricpulse;
 namespace {
 
 uint32_t lanes = 2, chunks = 3, faults = 2;
+bool one_sided = false, hasty = false;
 
 struct Word {
   enum Kind : uint8_t { kChunk, kFence, kState, kFenced } kind;
@@ -39,7 +46,9 @@ struct Incarnation {
   uint32_t epoch = 0;
   bool sender_open = false, receiver_open = false;
   bool cut_forward = false, cut_back = false;
-  bool writing = false;  // a chunk has begun to arrive
+  bool writing = false;   // a chunk has begun to arrive
+  bool draining = false;  // one-sided: closed by the receiver, but writes may still land
+  uint8_t landed = 0;  // one-sided: words of `forward` that have landed; the receiver has not seen them yet
   std::vector<Word> forward, back;
 };
 
@@ -96,6 +105,7 @@ void digest_in_order(const Model& m, const std::array<uint32_t, 2>& order, Words
       put(out, incarnation.epoch | uint64_t{incarnation.sender_open} << 32 |
                    uint64_t{incarnation.receiver_open} << 33 | uint64_t{incarnation.cut_forward} << 34 |
                    uint64_t{incarnation.cut_back} << 35 | uint64_t{incarnation.writing} << 36 |
+                   uint64_t{incarnation.draining} << 37 | uint64_t{incarnation.landed} << 56 |
                    uint64_t{incarnation.forward.size()} << 40 | uint64_t{incarnation.back.size()} << 48);
       for (const auto* queue : {&incarnation.forward, &incarnation.back})
         for (const Word& w : *queue) {
@@ -179,9 +189,26 @@ void receiver_close(Model* m, uint32_t l, uint32_t epoch) {
     Incarnation* incarnation = current(m, l, open_epoch);
     if (incarnation != nullptr) {
       incarnation->receiver_open = false;
-      incarnation->forward.clear();
+      incarnation->draining = one_sided;
+      if (!one_sided) incarnation->forward.clear();
       incarnation->writing = false;
     }
+  }
+}
+
+bool drains(const Model& m, uint32_t l) {
+  for (const Incarnation& incarnation : m.incarnations[l])
+    if (incarnation.draining) return true;
+  return false;
+}
+
+// The queue pair is in ERROR and drained: nothing lands by it any more.
+void drain(Model* m, uint32_t l) {
+  for (Incarnation& incarnation : m->incarnations[l]) {
+    if (!incarnation.draining) continue;
+    incarnation.draining = false;
+    incarnation.landed = 0;
+    incarnation.forward.clear();
   }
 }
 
@@ -210,7 +237,7 @@ void forget_dead_lives(Model* m) {
   for (uint32_t l = 0; l < lanes; ++l) {
     auto& all = m->incarnations[l];
     for (size_t i = 0; i < all.size();) {
-      bool dead = !all[i].sender_open && !all[i].receiver_open;
+      bool dead = !all[i].sender_open && !all[i].receiver_open && !all[i].draining;
       if (dead) {
         all.erase(all.begin() + static_cast<long>(i));
       } else {
@@ -276,7 +303,22 @@ void successors(const Model& from, std::vector<Step>* out) {
   for (uint32_t l = 0; l < lanes; ++l) {
     for (const Incarnation& incarnation : from.incarnations[l]) {
       uint32_t epoch = incarnation.epoch;
-      if (incarnation.receiver_open && !incarnation.forward.empty()) {
+      if (one_sided && (incarnation.receiver_open || incarnation.draining) &&
+          incarnation.landed < incarnation.forward.size()) {
+        const Word word = incarnation.forward[incarnation.landed];
+        step(label("write lands", word.chunk, l), [&](Model* m) {
+          ++current(m, l, epoch)->landed;
+          if (word.kind == Word::kChunk && m->receiver.held().contains(word.chunk))
+            m->violation = "a write landed in memory that the application may have back";
+        });
+      }
+      if (incarnation.draining)
+        step(label("drained", l, epoch), [&](Model* m) {
+          drain(m, l);
+          say_fenced(m, l, epoch);
+        });
+      const bool seen = !one_sided || incarnation.landed > 0;
+      if (incarnation.receiver_open && !incarnation.forward.empty() && seen) {
         const Word word = incarnation.forward.front();
         if (word.kind == Word::kChunk && !incarnation.writing) {
           step(label("chunk begins", word.chunk, l), [&](Model* m) {
@@ -284,6 +326,13 @@ void successors(const Model& from, std::vector<Step>* out) {
             switch (m->receiver.begin(l, word.chunk)) {
               case ReceiverFencing::Arrival::kTake:
                 now->writing = true;
+                if (one_sided) {  // it is there as a whole
+                  now->writing = false;
+                  now->forward.erase(now->forward.begin());
+                  --now->landed;
+                  m->receiver.complete(l);
+                  m->told = false;
+                }
                 break;
               case ReceiverFencing::Arrival::kDiscard:
                 m->violation = "a chunk arrived that is held";
@@ -305,8 +354,9 @@ void successors(const Model& from, std::vector<Step>* out) {
           step(label("fence arrives", word.lane, l), [&](Model* m) {
             Incarnation* now = current(m, l, epoch);
             now->forward.erase(now->forward.begin());
+            if (one_sided) --now->landed;
             receiver_close(m, word.lane, word.epoch);
-            say_fenced(m, word.lane, word.epoch);
+            if (!drains(*m, word.lane) || hasty) say_fenced(m, word.lane, word.epoch);
           });
         }
       }
@@ -340,7 +390,7 @@ void successors(const Model& from, std::vector<Step>* out) {
           if (!broken) --m->faults_left;
           receiver_close(m, l, epoch);
           if (Incarnation* now = current(m, l, epoch)) now->receiver_open = false;
-          say_fenced(m, l, epoch);
+          if (!drains(*m, l) || hasty) say_fenced(m, l, epoch);
         });
       if (from.faults_left > 0 && !everything) {
         for (int how = 1; how <= 3; ++how) {
@@ -352,7 +402,7 @@ void successors(const Model& from, std::vector<Step>* out) {
             if (forward) {
               now->cut_forward = true;
               // A chunk that has begun stays half there; the rest is lost.
-              now->forward.clear();
+              now->forward.resize(now->landed);
             }
             if (back) {
               now->cut_back = true;
@@ -375,6 +425,7 @@ void successors(const Model& from, std::vector<Step>* out) {
         Dial& d = m->dials[l];
         d.hello_under_way = false;
         receiver_close(m, l, d.epoch - 1);
+        drain(m, l);
         if (m->receiver.hello(l, d.epoch)) {
           d.reply_under_way = true;
           d.held = held_now(*m);
@@ -434,7 +485,12 @@ void successors(const Model& from, std::vector<Step>* out) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 4) {
+  if (argc == 5) {
+    hasty = std::string(argv[4]) == "hasty";
+    one_sided = hasty || std::string(argv[4]) == "one-sided";
+    if (!one_sided) return 2;
+  }
+  if (argc >= 4) {
     lanes = static_cast<uint32_t>(strtoul(argv[1], nullptr, 10));
     chunks = static_cast<uint32_t>(strtoul(argv[2], nullptr, 10));
     faults = static_cast<uint32_t>(strtoul(argv[3], nullptr, 10));

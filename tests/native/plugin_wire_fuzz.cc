@@ -251,7 +251,8 @@ void test_receiver(Input* input) {
         }
         case 4: {
           size_t capacity = input->word();
-          requests.add(capacity, [&](void* data) { return receiver.receive(data, capacity, host.now_ns); });
+          requests.add(capacity,
+                       [&](void* data) { return receiver.receive(data, capacity, nullptr, host.now_ns); });
           break;
         }
         case 5:

@@ -112,19 +112,19 @@ Result isend_profiled(void* comm, void* data, size_t size, int tag, void* memory
                       void** request) {
   return net::isend(comm, data, size, tag, memory, parent, request);
 }
-Result irecv_int(void* comm, int n, void** data, int* sizes, int*, void**, void** request) {
+Result irecv_int(void* comm, int n, void** data, int* sizes, int*, void** memory, void** request) {
   if (n != 1 || sizes[0] < 0) return abi::kInvalidArgument;
   size_t size = static_cast<size_t>(sizes[0]);
-  return net::irecv(comm, n, data, &size, nullptr, request);
+  return net::irecv(comm, n, data, &size, memory, nullptr, request);
 }
-Result irecv_size(void* comm, int n, void** data, size_t* sizes, int*, void**, void** request) {
-  return net::irecv(comm, n, data, sizes, nullptr, request);
+Result irecv_size(void* comm, int n, void** data, size_t* sizes, int*, void** memory, void** request) {
+  return net::irecv(comm, n, data, sizes, memory, nullptr, request);
 }
 // An in-value of *request may hint that early completion is allowed; it is not needed, and would break the
 // promise that a completed receive has arrived.
-Result irecv_profiled(void* comm, int n, void** data, size_t* sizes, int*, void**, void** parents,
+Result irecv_profiled(void* comm, int n, void** data, size_t* sizes, int*, void** memory, void** parents,
                       void** request) {
-  return net::irecv(comm, n, data, sizes, parents != nullptr ? parents[0] : nullptr, request);
+  return net::irecv(comm, n, data, sizes, memory, parents != nullptr ? parents[0] : nullptr, request);
 }
 
 constexpr char kName[] = "fabricpulse";

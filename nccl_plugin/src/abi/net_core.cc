@@ -288,7 +288,8 @@ Result isend(void* send_comm, void* data, size_t size, int tag, void* memory, vo
   });
 }
 
-Result irecv(void* recv_comm, int n, void** data, const size_t* sizes, void* parent, void** request) {
+Result irecv(void* recv_comm, int n, void** data, const size_t* sizes, void** memory, void* parent,
+             void** request) {
   return guarded([&]() -> Result {
     auto* comm = static_cast<RecvComm*>(recv_comm);
     RecvConnection* receiver = comm->receiver.get();
@@ -300,7 +301,8 @@ Result irecv(void* recv_comm, int n, void** data, const size_t* sizes, void* par
     if (receiver->broken(now)) {
       result = abi::kRemoteError;
     } else {
-      *request = receiver->receive(data[0], sizes[0], now);
+      auto* registered = memory != nullptr ? static_cast<const RegisteredMemory*>(memory[0]) : nullptr;
+      *request = receiver->receive(data[0], sizes[0], registered, now);
       comm->composition.note(comm->engine.get(), receiver, parent, now);
       if (receiver->ack_pending()) deferred_acks.add(receiver);
     }

@@ -37,7 +37,8 @@ int memory_kinds();
 // memory: what reg_mr() gave. parent: the profiler's handle of the step; may be null.
 abi::Result isend(void* send_comm, void* data, size_t size, int tag, void* memory, void* parent,
                   void** request);
-abi::Result irecv(void* recv_comm, int n, void** data, const size_t* sizes, void* parent, void** request);
+abi::Result irecv(void* recv_comm, int n, void** data, const size_t* sizes, void** memory, void* parent,
+                  void** request);
 abi::Result iflush(void* recv_comm, int n, void** data, int* sizes, void** memory, void** request);
 abi::Result test(void* request, int* done, int* sizes);
 abi::Result close_send(void* send_comm);

@@ -40,6 +40,14 @@ Config Config::from_environment(std::string* complaint) {
   if (const char* v = text("FABRICPULSE_NICS")) config.nics = v;
   if (const char* v = text("FABRICPULSE_NICS_EXCLUDE")) config.nics_exclude = v;
   if (const char* v = text("FABRICPULSE_CONTROL_GROUP")) config.control_group = v;
+  if (const char* v = text("FABRICPULSE_IBVERBS")) config.ibverbs = v;
+  if (const char* v = text("FABRICPULSE_LANES")) {
+    std::string choice = v;
+    if (choice == "verbs") config.lanes = LaneChoice::kVerbs;
+    if (choice == "tcp") config.lanes = LaneChoice::kTcp;
+    if (choice != "verbs" && choice != "tcp" && choice != "auto")
+      *complaint += "FABRICPULSE_LANES=" + choice + " is none of auto, verbs, tcp; auto stands. ";
+  }
   for (const char* name : {"FABRICPULSE_WORKLOAD", "SLURM_JOB_ID"}) {
     if (const char* v = text(name)) {
       config.workload = v;

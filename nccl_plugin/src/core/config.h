@@ -7,11 +7,16 @@
 
 namespace fabricpulse {
 
+enum class LaneChoice : uint8_t { kAuto, kVerbs, kTcp };
+
 struct Config {
   std::string run_dir = "/run/fabricpulse";  // FABRICPULSE_RUN_DIR
-  std::string nics;                  // FABRICPULSE_NICS: names or patterns, comma separated; empty: all
-  std::string nics_exclude;          // FABRICPULSE_NICS_EXCLUDE
-  std::string host;                  // FABRICPULSE_HOST, else the host name
+  std::string nics;          // FABRICPULSE_NICS: names or patterns, comma separated; empty: all
+  std::string nics_exclude;  // FABRICPULSE_NICS_EXCLUDE
+  LaneChoice lanes =
+      LaneChoice::kAuto;  // FABRICPULSE_LANES: auto (queue pairs where RDMA devices are), verbs, tcp
+  std::string ibverbs;    // FABRICPULSE_IBVERBS: the library; empty: libibverbs.so.1
+  std::string host;       // FABRICPULSE_HOST, else the host name
   std::string workload = "unknown";  // FABRICPULSE_WORKLOAD, else SLURM_JOB_ID
   std::string control_group;         // FABRICPULSE_CONTROL_GROUP
   uint32_t rank = UINT32_MAX;        // FABRICPULSE_RANK, else the launcher's

@@ -149,6 +149,7 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->named = true;
   if (lane->remote_nic < peer_nics_.size()) lane->peer_device = peer_nics_[lane->remote_nic].device;
   lane->transport = std::move(transport);
+  lane->transport->attach(this);
   lane->up = true;
   lane->timer.reset();
   lane->last_acknowledged = 0;
@@ -159,7 +160,7 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   {
     RecordChange<fp_plugin_lane> change(lane->record);
     fp_plugin_lane* r = lane->record;
-    r->transport = FP_LANE_TCP;
+    r->transport = lane->transport->kind();
     r->connection = record_index_;
     r->index = lane->index;
     r->device = lane->nic;
@@ -201,7 +202,11 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
       lane->ecn_base += last.ecn_marked;
     }
     lane->transport->close(false);
-    retired_transports_.push_back(std::move(lane->transport));
+    if (lane->transport->lands_after_close()) {
+      lane->draining = std::move(lane->transport);
+    } else {
+      retired_transports_.push_back(std::move(lane->transport));
+    }
   }
   lane->down_since_ns = now;
   lane->last_resort = false;
@@ -281,6 +286,12 @@ uint64_t Connection::last_word_beside(const Lane& lane) const {
   for (const Lane& other : lanes_)
     if (other.up && other.index != lane.index) at = std::max(at, other.last_heard_ns);
   return at;
+}
+
+void Connection::settle(Lane* lane) {
+  if (!lane->draining) return;
+  lane->draining->quiesce();
+  retired_transports_.push_back(std::move(lane->draining));
 }
 
 void Connection::progress_made(uint64_t now) { last_progress_ns_ = now; }
@@ -465,6 +476,7 @@ void Connection::close(uint64_t now) {
   if (closed_) return;
   closed_ = true;
   for (Lane& lane : lanes_) {
+    settle(&lane);
     if (!lane.up) continue;
     FrameHeader bye;
     HeldState last;
@@ -476,6 +488,8 @@ void Connection::close(uint64_t now) {
     // An orderly end only if nothing is left to say: a chunk cut in the middle must not look like the end of
     // a stream.
     lane.transport->close(!lane.transport->backlog());
+    // What the application has not been told to be complete it takes back all the same.
+    if (!complete() && lane.transport->lands_after_close()) lane.transport->quiesce();
     lane.up = false;
   }
   (void)now;

@@ -33,7 +33,8 @@ struct Lane {
   uint32_t remote_nic = 0;  // index in the peer's list
   bool named = false;       // nic and remote_nic are known (a receiver learns them with the first hello)
   std::unique_ptr<LaneTransport> transport;
-  bool up = false;  // transport is in use
+  bool up = false;                          // transport is in use
+  std::unique_ptr<LaneTransport> draining;  // closed, but the peer may still write by it
 
   fp_lane_state state = FP_LANE_CONNECTING;
   fp_lane_reason reason = FP_REASON_NONE;
@@ -198,6 +199,8 @@ class Connection : public LaneSink {
   const uint8_t* remote_address(const Lane& lane) const {
     return lane.remote_nic < peer_nics_.size() ? peer_nics_[lane.remote_nic].address : nullptr;
   }
+  // From here on nothing lands by the lane's last incarnation. May block: not on NCCL's progress thread.
+  void settle(Lane* lane);
   uint64_t disabled_mask() const;
   double penalty(Lane* lane, uint64_t now) const;
   void publish(uint64_t now);

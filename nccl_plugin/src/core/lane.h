@@ -9,8 +9,31 @@
 #include <cstdint>
 
 #include "core/wire.h"
+#include "fabricpulse/plugin_telemetry.h"
 
 namespace fabricpulse {
+
+// Memory that NCCL has registered, as Transport::register_memory() gave it; lane types add what they need.
+struct RegisteredMemory {
+  void* data = nullptr;
+  size_t size = 0;
+};
+
+// A receive that is posted and not complete: where a lane that writes into the peer's memory may write.
+struct PostedReceive {
+  uint32_t message = 0;  // low 32 bits of its number
+  uint32_t capacity = 0;
+  void* data = nullptr;
+  const RegisteredMemory* memory = nullptr;
+};
+
+// The same as the sender knows it.
+struct PeerReceive {
+  uint32_t message = 0;
+  uint32_t capacity = 0;
+  uint64_t address = 0;
+  uint32_t keys[kMaxNics] = {};  // of the memory, by the receiver's NIC
+};
 
 // Receives what a transport has read.
 class LaneSink {
@@ -22,6 +45,13 @@ class LaneSink {
   virtual void chunk_ends(uint32_t lane, const FrameHeader& header) = 0;
   // Another frame. False: fail the lane.
   virtual bool state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) = 0;
+
+  // ---- for lanes that write into the peer's memory ----
+  // Receiver: the oldest receives that are not complete, `most` at most. Returns how many.
+  virtual uint32_t posted_receives(PostedReceive*, uint32_t) const { return 0; }
+  // Sender: the peer has named these; and what is known of one of them, nullptr if nothing.
+  virtual void note_receives(const PeerReceive*, uint32_t) {}
+  virtual const PeerReceive* peer_receive(uint32_t) const { return nullptr; }
 
  protected:
   ~LaneSink() = default;
@@ -49,15 +79,12 @@ struct PathSample {
   uint64_t ecn_marked = 0;
 };
 
-// Memory that NCCL has registered, as Transport::register_memory() gave it; lane types add what they need.
-struct RegisteredMemory {
-  void* data = nullptr;
-  size_t size = 0;
-};
-
 class LaneTransport {
  public:
   virtual ~LaneTransport() = default;
+  virtual fp_lane_transport kind() const = 0;
+  // Its connection, before any other call.
+  virtual void attach(LaneSink*) {}
 
   // Queues a chunk. `payload`, within `memory`, stays valid until the chunk is acknowledged or the transport
   // is closed. False when the queue is full.
@@ -77,9 +104,13 @@ class LaneTransport {
   virtual int wait_fd() const = 0;
   virtual uint64_t queue_pair() const = 0;
   virtual uint32_t entropy() const = 0;
-  // Nothing lands in memory after this. Orderly: what is queued in the transport may still go out (a
+  // Nothing lands in memory after this, but see lands_after_close(). Orderly: what is queued in the transport may still go out (a
   // farewell); otherwise nothing more goes out either.
   virtual void close(bool orderly) = 0;
+  // Closed, but the peer may still write into this host's memory until quiesce(), which may block for some
+  // milliseconds: not on NCCL's progress thread. The peer must not be told before that the lane is closed.
+  virtual bool lands_after_close() const { return false; }
+  virtual void quiesce() {}
 };
 
 }  // namespace fabricpulse

@@ -20,7 +20,8 @@ RecvConnection::RecvConnection(Runtime* runtime, uint64_t id, uint32_t device, u
   for (uint32_t i = 0; i < lanes && i < kMaxLanes; ++i) make_lane(device, runtime->now());
 }
 
-ReceiveMessage* RecvConnection::receive(void* data, uint64_t capacity, uint64_t now) {
+ReceiveMessage* RecvConnection::receive(void* data, uint64_t capacity, const RegisteredMemory* memory,
+                                        uint64_t now) {
   ReceiveMessage* message = &messages_[posted_ % kMaxRequests];
   if (message->use != ReceiveMessage::Use::kFree) return nullptr;
   *message = ReceiveMessage{};
@@ -28,6 +29,7 @@ ReceiveMessage* RecvConnection::receive(void* data, uint64_t capacity, uint64_t 
   message->owner = this;
   message->data = static_cast<uint8_t*>(data);
   message->capacity = capacity;
+  message->memory = memory;
   message->number = posted_++;
   message->posted_ns = now;
   if (requests_++ == 0) last_progress_ns_ = now;
@@ -161,6 +163,18 @@ void RecvConnection::chunk_ends(uint32_t index, const FrameHeader& header) {
   if (message.received == message.size) finish(&message);
 }
 
+uint32_t RecvConnection::posted_receives(PostedReceive* out, uint32_t most) const {
+  uint32_t count = 0;
+  for (uint64_t number = first_message_; number < posted_ && count < most; ++number) {
+    const ReceiveMessage& message = messages_[number % kMaxRequests];
+    if (message.number != number || message.use != ReceiveMessage::Use::kPosted) continue;
+    out[count++] = {static_cast<uint32_t>(number),
+                    static_cast<uint32_t>(std::min<uint64_t>(message.capacity, UINT32_MAX)), message.data,
+                    message.memory};
+  }
+  return count;
+}
+
 void RecvConnection::state(HeldState* out) const {
   fencing_.write(out);
   out->posted = posted_;
@@ -219,7 +233,9 @@ void RecvConnection::send_fenced(uint32_t index, uint32_t epoch, fp_lane_reason 
 void RecvConnection::repeat_fenced(uint64_t now) {
   if (lost_ || closed_ || elapsed(now, fenced_said_ns_) < kFencedAgainNs) return;
   for (Lane& lane : lanes_) {
-    if (lane.up || lane.down_since_ns == 0 || elapsed(now, lane.down_since_ns) > kFencedForNs) continue;
+    if (lane.up || lane.draining || lane.down_since_ns == 0 ||
+        elapsed(now, lane.down_since_ns) > kFencedForNs)
+      continue;
     send_fenced(lane.index, fencing_.epoch(lane.index), lane.reason, now);
     fenced_said_ns_ = now;
   }
@@ -227,7 +243,8 @@ void RecvConnection::repeat_fenced(uint64_t now) {
 
 void RecvConnection::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
   fencing_.close(lane->index, fencing_.epoch(lane->index));
-  ++unreported_chunks_;  // what was told on that lane may be lost
+  ++unreported_chunks_;        // what was told on that lane may be lost
+  if (lane->draining) return;  // on_tick() says it once nothing lands any more
   if (!lost_ && !closed_) send_fenced(lane->index, fencing_.epoch(lane->index), reason, now);
 }
 
@@ -242,11 +259,17 @@ bool RecvConnection::on_state_frame(uint32_t, const FrameHeader& header, const H
     return true;
   }
   fencing_.close(index, header.message);
+  if (lane.draining) return true;
   send_fenced(index, header.message, FP_REASON_PEER, now);
   return true;
 }
 
 void RecvConnection::on_tick(uint64_t now) {
+  for (Lane& lane : lanes_) {
+    if (!lane.draining) continue;
+    settle(&lane);
+    if (!lost_ && !closed_) send_fenced(lane.index, fencing_.epoch(lane.index), lane.reason, now);
+  }
   for (Lane& lane : lanes_) {
     if (!lane.named) continue;
     bool want = wanted_here(lane);
@@ -278,6 +301,7 @@ HelloStatus RecvConnection::hello(const Hello& hello, uint32_t nic, HeldState* h
   if (!refused) {
     if (lane.up && hello.epoch > fencing_.epoch(hello.lane))
       fail_lane(hello.lane, hello.flags & kHelloRepath ? FP_REASON_REPATH : FP_REASON_PEER, now);
+    settle(&lane);
     accepted = fencing_.hello(hello.lane, hello.epoch);
   }
   state(held);

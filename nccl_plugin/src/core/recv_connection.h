@@ -21,6 +21,7 @@ struct ReceiveMessage {
   RecvConnection* owner = nullptr;
   uint8_t* data = nullptr;
   uint64_t capacity = 0;
+  const RegisteredMemory* memory = nullptr;  // that the data lies in
   uint64_t number = 0;
   uint32_t size = 0;      // of the message, once its first chunk is here
   uint32_t received = 0;  // bytes
@@ -33,7 +34,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
 
   // ---- NCCL, with the lock held ----
   // nullptr: no free request now.
-  ReceiveMessage* receive(void* data, uint64_t capacity, uint64_t now);
+  ReceiveMessage* receive(void* data, uint64_t capacity, const RegisteredMemory* memory, uint64_t now);
   // True when all of the message has arrived, or the message is too large (use kTruncated until then; see
   // truncated).
   bool test(ReceiveMessage* message, uint32_t* size, bool* truncated, uint64_t now);
@@ -55,6 +56,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
 
   uint8_t* chunk_begins(uint32_t lane, const FrameHeader& header, bool* fatal) override;
   void chunk_ends(uint32_t lane, const FrameHeader& header) override;
+  uint32_t posted_receives(PostedReceive* out, uint32_t most) const override;
 
  private:
   struct Early {

@@ -140,6 +140,7 @@ bool SendConnection::put(uint64_t number, Lane* lane, uint64_t now) {
   header.offset = chunk.offset;
   header.tag = message.tag;
   if (runtime_->fleet_clock(&header.stamp)) header.flags |= kFlagFleetStamp;
+  if (chunk.message >= posted_) header.flags |= kFlagEarly;
   if (!fencing_.assign(number, lane->index)) return false;
   if (!lane->transport->post_chunk(header, message.data + chunk.offset, message.memory)) {
     // Never: the queue of a lane holds a whole window.
@@ -279,6 +280,22 @@ void SendConnection::fail_early(uint64_t now) {
   for (Lane& lane : lanes_)
     if ((early_ >> lane.index) & 1) fail_lane(lane.index, FP_REASON_PROTOCOL, now);
   early_ = 0;
+}
+
+void SendConnection::note_receives(const PeerReceive* receives, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    uint32_t at = receives[i].message % kMaxRequests;
+    // An old word may come late; the memory of one receive never changes.
+    if (receive_known_[at] && static_cast<int32_t>(receives[i].message - receives_[at].message) <= 0)
+      continue;
+    receives_[at] = receives[i];
+    receive_known_[at] = true;
+  }
+}
+
+const PeerReceive* SendConnection::peer_receive(uint32_t message) const {
+  uint32_t at = message % kMaxRequests;
+  return receive_known_[at] && receives_[at].message == message ? &receives_[at] : nullptr;
 }
 
 void SendConnection::note_peer_state(const HeldState& state) {

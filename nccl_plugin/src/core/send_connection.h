@@ -94,6 +94,8 @@ class SendConnection final : public Connection {
     return nullptr;
   }
   void chunk_ends(uint32_t, const FrameHeader&) override {}
+  void note_receives(const PeerReceive* receives, uint32_t count) override;
+  const PeerReceive* peer_receive(uint32_t message) const override;
 
  private:
   struct Chunk {
@@ -168,6 +170,8 @@ class SendConnection final : public Connection {
   uint32_t moved_count_ = 0;
   uint64_t early_ = 0;  // lanes on which the peer claims to hold what has not left yet
   Flow flow_[kMaxLanes];
+  PeerReceive receives_[kMaxRequests];  // by message number
+  bool receive_known_[kMaxRequests] = {};
   NicPair planned_for_{0, 0};  // how many NICs each end had
   PathSelector paths_;
   bool full_ = false;  // more to send than the lanes take

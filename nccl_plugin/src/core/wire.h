@@ -44,6 +44,7 @@ enum class FrameType : uint8_t {
 enum FrameFlags : uint8_t {
   kFlagFleetStamp = 1,  // stamp is fleet time; otherwise it means something only to its sender
   kFlagPayloadCrc = 2,  // kChunk: payload_crc holds
+  kFlagEarly = 4,       // kChunk: sent before its receive was known to be posted
 };
 
 struct FrameHeader {
@@ -122,6 +123,9 @@ struct WireNic {
   uint8_t address[16] = {};  // IPv6, or IPv4 mapped
 };
 
+// What the ends of a lane tell each other besides: queue pair number, addresses, keys. Lane types say what it is.
+constexpr size_t kSetupBytes = 128;
+
 struct ProcessIdentity {
   uint64_t id[2] = {};  // random, chosen when the plugin is loaded
   uint32_t pid = 0;
@@ -145,6 +149,7 @@ struct Hello {
   uint32_t device = 0;  // index in nics: local NIC of this lane
   uint32_t nic_count = 0;
   WireNic nics[kMaxNics];
+  uint8_t setup[kSetupBytes] = {};
   uint32_t padding = 0;  // bytes that follow: full packets, so that a path that loses those is not taken
   uint32_t crc = 0;      // CRC-32C of all before
 };
@@ -161,6 +166,7 @@ struct HelloReply {
   uint32_t nic_count = 0;
   uint32_t crc = 0;  // CRC-32C of all but itself
   WireNic nics[kMaxNics];
+  uint8_t setup[kSetupBytes] = {};
 };
 
 // A fixed char array that a peer has sent may lack its terminator.

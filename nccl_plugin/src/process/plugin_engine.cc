@@ -12,6 +12,7 @@
 #include "control/server.h"
 #include "process/collectives.h"
 #include "transport/tcp/tcp_transport.h"
+#include "transport/verbs/verbs_transport.h"
 
 namespace fabricpulse {
 namespace {
@@ -85,7 +86,10 @@ bool PluginEngine::start(std::string* error) {
     return false;
   }
   if (!service_.open(error)) return false;
-  transport_ = std::make_unique<TcpTransport>(config_, &service_, &handshakes_);
+  transport_ = choose_transport(
+      config_, &service_, &handshakes_, [this](uint64_t at) { links_->look(at); }, &no_lanes_);
+  // The profiler alone needs no lanes; for NCCL open_listeners() says why there are none.
+  if (!transport_) transport_ = std::make_unique<TcpTransport>(config_, &service_, &handshakes_);
   links_ = std::make_unique<LinkMonitor>(this, transport_.get(), &nics_, &connections_, &nics_lock_, &port_);
   handshakes_.start(transport_.get(), &port_);
   if (first_scan.empty()) first_scan = transport_->discover({});
@@ -103,8 +107,9 @@ bool PluginEngine::start(std::string* error) {
   service_.start();
   std::string names;
   for (const NicInfo& nic : first_scan) names += (names.empty() ? "" : ", ") + nic.name;
-  info("fabricpulse " + std::string(kPluginVersion) + ": NICs " + names + ", control socket " +
-       (control_->path().empty() ? "none" : control_->path()));
+  info("fabricpulse " + std::string(kPluginVersion) + ": NICs " + names +
+       (transport_->kind() == FP_LANE_VERBS ? ", lanes over queue pairs" : ", lanes over TCP") +
+       ", control socket " + (control_->path().empty() ? "none" : control_->path()));
   return true;
 }
 
@@ -120,6 +125,10 @@ PluginEngine::~PluginEngine() {
 bool PluginEngine::open_listeners(std::string* error) {
   std::lock_guard<std::mutex> lock(nics_lock_);
   if (port_ != 0) return true;
+  if (!no_lanes_.empty()) {
+    *error = no_lanes_;
+    return false;
+  }
   uint32_t nics = nic_count();
   if (nics == 0) {
     *error = config_.nics.empty()

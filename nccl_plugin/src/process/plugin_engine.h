@@ -145,6 +145,7 @@ class PluginEngine final : public Runtime, private ServiceWork {
   ServiceThread service_{this};
   Handshakes handshakes_{this, &identity_, &nics_, &connections_};
   std::unique_ptr<Transport> transport_;
+  std::string no_lanes_;  // why there can be none
   std::unique_ptr<LinkMonitor> links_;
   std::unique_ptr<ControlServer> control_;
   PathTable paths_;

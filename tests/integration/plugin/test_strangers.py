@@ -17,8 +17,8 @@ pytestmark = pytest.mark.root
 
 # struct Hello and HelloReply of nccl_plugin/src/core/wire.h.
 PROCESS, NICS = "16sII96s", "768s"
-HELLO = struct.Struct("<QIBBH16sQIIII" + PROCESS + "II" + NICS + "II")
-REPLY = struct.Struct("<QIB3xII120s" + PROCESS + "II" + NICS)
+HELLO = struct.Struct("<QIBBH16sQIIII" + PROCESS + "II" + NICS + "128sII")
+REPLY = struct.Struct("<QIB3xII120s" + PROCESS + "II" + NICS + "128s")
 MAGIC, VERSION = 0x314F4C4C48505046, 3
 FIRST_HELLO_BYTES = 976  # of version 1, which had no checksum
 LANE, PROBE = 1, 2
@@ -56,7 +56,7 @@ def say(ring: Ring, kind: int, version: int = VERSION) -> Answer:
     """A hello with a token that nobody has given us."""
     hello = HELLO.pack(
         *(MAGIC, version, kind, 0, 1, secrets.token_bytes(16), 1, 0, 1, 1, 0),
-        *(secrets.token_bytes(16), 1, 1, b"stranger", 0, 1, b"nic", 0, 0),
+        *(secrets.token_bytes(16), 1, 1, b"stranger", 0, 1, b"nic", b"", 0, 0),
     )
     hello = hello[:-4] + struct.pack("<I", crc32c(hello[:-4]))
     if version == 1:
@@ -66,7 +66,7 @@ def say(ring: Ring, kind: int, version: int = VERSION) -> Answer:
         received = b""
         while len(received) < REPLY.size and (part := stranger.recv(4096)):
             received += part
-    _, _, status, _, _, _, process_id, _, _, host, _, _, nics = REPLY.unpack(received)
+    _, _, status, _, _, _, process_id, _, _, host, _, _, nics, _ = REPLY.unpack(received)
     return Answer(status, process_id, host.rstrip(b"\0"), nics.rstrip(b"\0"))
 
 

@@ -66,6 +66,8 @@ class TcpLane final : public LaneTransport {
   }
   ~TcpLane() override { close(false); }
 
+  fp_lane_transport kind() const override { return FP_LANE_TCP; }
+
   bool post_chunk(const FrameHeader& header, const void* payload, const RegisteredMemory*) override {
     if (tail_ - head_ >= kQueue || closed()) return false;
     Outgoing& out = queue_[tail_ % kQueue];

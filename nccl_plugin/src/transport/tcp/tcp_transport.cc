@@ -126,23 +126,30 @@ int dial_socket(const NicInfo& from, const DialRequest& request) {
 
 class TcpTransport::Answer final : public PendingLane {
  public:
-  explicit Answer(int fd) : fd_(fd) {}
+  Answer(TcpTransport* transport, int fd, uint32_t nic, const Hello& hello)
+      : transport_(transport), fd_(fd), nic_(nic), hello_(hello) {}
   ~Answer() {
     if (fd_ >= 0) close_owned(fd_);
   }
   bool scarce() const override { return fabricpulse::scarce(fd_); }
-  std::unique_ptr<LaneTransport> reply(const HelloReply& reply) override {
-    HelloReply sealed = reply;
-    sealed.crc = reply_crc(sealed);
-    bool sent = send(fd_, &sealed, sizeof(sealed), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(sealed);
-    if (!sent || reply.status != HelloStatus::kOk) return nullptr;
+  std::unique_ptr<LaneTransport> reply(const HelloReply& said) override {
+    HelloReply reply = said;
+    std::unique_ptr<LaneSetup> setup;
+    bool lane = reply.status == HelloStatus::kOk && hello_.kind == HelloKind::kLane;
+    if (lane && !transport_->answer(nic_, hello_, &reply, &setup)) reply.status = HelloStatus::kBusy;
+    reply.crc = reply_crc(reply);
+    bool sent = send(fd_, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(reply);
+    if (!sent || !lane || reply.status != HelloStatus::kOk) return nullptr;
     int fd = fd_;
     fd_ = -1;
-    return make_tcp_lane(fd, false);  // no chunks go this way
+    return transport_->make_lane(fd, std::move(setup), nullptr, false);
   }
 
  private:
+  TcpTransport* const transport_;
   int fd_;
+  const uint32_t nic_;
+  const Hello& hello_;
 };
 
 TcpTransport::TcpTransport(const Config& config, Poller* poller, TransportEvents* events)
@@ -156,8 +163,13 @@ bool TcpTransport::payload_crc(const NicInfo& nic) const {
   return nic.speed_mbps * 125e3 <= kCrcShare * crc_bytes_per_second_;
 }
 
-TcpTransport::~TcpTransport() {
+void TcpTransport::forget_dials() {
   for (auto& entry : dials_) reset(entry.second->fd);
+  dials_.clear();
+}
+
+TcpTransport::~TcpTransport() {
+  forget_dials();
   for (auto& entry : incoming_) close_owned(entry.second->fd);
   for (uint32_t nic = 0; nic < kMaxNics; ++nic) stop_listening(nic);
 }
@@ -268,12 +280,20 @@ void TcpTransport::serve_incoming(uint64_t id, uint64_t now) {
   poller_->unwatch(incoming->fd);
   std::unique_ptr<Incoming> whole = std::move(found->second);
   incoming_.erase(found);
-  Answer answer(whole->fd);  // closes the socket unless it has become a lane
+  Answer answer(this, whole->fd, whole->nic, whole->hello);  // closes the socket unless it has become a lane
   if (plausible || other_version) events_->hello_received(whole->hello, whole->nic, &answer, now);
 }
 
+std::unique_ptr<LaneTransport> TcpTransport::make_lane(int fd, std::unique_ptr<LaneSetup>, const HelloReply*,
+                                                       bool payload_crc) {
+  return make_tcp_lane(fd, payload_crc);
+}
+
 void TcpTransport::dial(const NicInfo& from, const DialRequest& request, uint64_t now) {
-  int fd = dial_socket(from, request);
+  Hello hello = request.hello;
+  std::unique_ptr<LaneSetup> setup;
+  bool prepared = hello.kind != HelloKind::kLane || prepare(from, request, &hello, &setup);
+  int fd = prepared ? dial_socket(from, request) : -1;
   if (fd < 0) {
     int error = errno;
     if (out_of_descriptors(error)) events_->descriptors_exhausted(now);
@@ -284,7 +304,8 @@ void TcpTransport::dial(const NicInfo& from, const DialRequest& request, uint64_
   dial->fd = fd;
   dial->deadline_ns = request.connect_deadline_ns;
   dial->reply_deadline_ns = request.deadline_ns;
-  dial->hello = request.hello;
+  dial->hello = hello;
+  dial->setup = std::move(setup);
   dial->payload_crc = payload_crc(from);
   dials_[request.id] = std::move(dial);
   poller_->watch(fd, (kDial << kKindShift) | request.id, EPOLLOUT);
@@ -347,7 +368,8 @@ void TcpTransport::end_dial(uint64_t id, int error, uint64_t now) {
   poller_->unwatch(dial->fd);
   std::unique_ptr<LaneTransport> lane;
   if (error == 0 && dial->hello.kind == HelloKind::kLane && dial->reply.status == HelloStatus::kOk) {
-    lane = make_tcp_lane(dial->fd, dial->payload_crc);
+    lane = make_lane(dial->fd, std::move(dial->setup), &dial->reply, dial->payload_crc);
+    if (lane == nullptr) error = errno != 0 ? errno : EIO;
   } else {
     reset(dial->fd);
   }

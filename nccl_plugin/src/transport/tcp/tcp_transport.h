@@ -10,7 +10,12 @@
 
 namespace fabricpulse {
 
-class TcpTransport final : public Transport {
+// What a lane that is more than a socket has made of itself before the peer has answered.
+struct LaneSetup {
+  virtual ~LaneSetup() = default;
+};
+
+class TcpTransport : public Transport {
  public:
   TcpTransport(const Config& config, Poller* poller, TransportEvents* events);
   ~TcpTransport() override;
@@ -33,6 +38,23 @@ class TcpTransport final : public Transport {
   RegisteredMemory* register_memory(void* data, size_t size, int kind) override;
   void deregister_memory(RegisteredMemory*) override {}
 
+ protected:
+  // ---- for lane types that use sockets only to meet ----
+  // Before a hello for a lane goes out, and before its answer does: what the peer has to know. False: no lane can
+  // be made now (errno).
+  virtual bool prepare(const NicInfo&, const DialRequest&, Hello*, std::unique_ptr<LaneSetup>*) {
+    return true;
+  }
+  virtual bool answer(uint32_t, const Hello&, HelloReply*, std::unique_ptr<LaneSetup>*) { return true; }
+  // What a socket becomes once its hello is answered with kOk; takes the socket over. `reply`: at the end that has
+  // dialled. nullptr: the lane could not be made (errno).
+  virtual std::unique_ptr<LaneTransport> make_lane(int fd, std::unique_ptr<LaneSetup> setup,
+                                                   const HelloReply* reply, bool payload_crc);
+  // Ends all dials without a word; for destructors.
+  void forget_dials();
+  const Config& config() const { return config_; }
+  Poller* poller() { return poller_; }
+
  private:
   struct Dial {
     int fd = -1;
@@ -43,6 +65,7 @@ class TcpTransport final : public Transport {
     size_t sent = 0;  // of the hello and its padding
     HelloReply reply;
     size_t received = 0;
+    std::unique_ptr<LaneSetup> setup;
   };
   struct Incoming {
     int fd = -1;

@@ -1,0 +1,169 @@
+#include "transport/verbs/verbs_device.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace fabricpulse {
+namespace {
+
+constexpr uint8_t kMostPorts = 4;
+constexpr size_t kMostGids = 1024;
+constexpr int kMostGidsWithoutTable = 64;
+
+// Where the library is too old to say it.
+bool roce_v2_by_sysfs(const std::string& device, uint8_t port, int index) {
+  std::string path = "/sys/class/infiniband/" + device + "/ports/" + std::to_string(port) +
+                     "/gid_attrs/types/" + std::to_string(index);
+  char text[32] = {};
+  FILE* file = fopen(path.c_str(), "re");
+  if (file == nullptr) return false;
+  bool read = fgets(text, sizeof(text), file) != nullptr;
+  fclose(file);
+  return read && strncmp(text, "RoCE v2", 7) == 0;
+}
+
+}  // namespace
+
+VerbsDevices::~VerbsDevices() {
+  for (auto& entry : memory_)
+    for (auto& region : entry.second->regions)
+      if (region.load() != nullptr) library_.dereg_mr(region);
+  for (auto& device : devices_) {
+    if (device->domain != nullptr) library_.dealloc_pd(device->domain);
+    library_.close_device(device->context);
+  }
+}
+
+std::vector<std::string> VerbsDevices::present() {
+  std::vector<std::string> names;
+  DIR* folder = opendir("/sys/class/infiniband");
+  if (folder == nullptr) return names;
+  while (dirent* entry = readdir(folder))
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  closedir(folder);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void VerbsDevices::refresh() {
+  std::lock_guard<std::mutex> held(lock_);
+  int count = 0;
+  ib::Device** list = library_.get_device_list(&count);
+  if (list == nullptr) return;
+  for (int i = 0; i < count && devices_.size() < VerbsMemory::kMostDevices; ++i) {
+    std::string name = library_.get_device_name(list[i]);
+    bool known = std::any_of(devices_.begin(), devices_.end(), [&](auto& d) { return d->name == name; });
+    ib::Context* context = known ? nullptr : library_.open_device(list[i]);
+    if (context == nullptr) continue;
+    int flags = fcntl(context->async_fd, F_GETFL);
+    if (flags >= 0) (void)fcntl(context->async_fd, F_SETFL, flags | O_NONBLOCK);
+    auto device = std::make_unique<VerbsDevice>();
+    device->name = name;
+    device->context = context;
+    device->number = static_cast<uint32_t>(devices_.size());
+    devices_.push_back(std::move(device));
+  }
+  library_.free_device_list(list);
+}
+
+bool VerbsDevices::find_in_table(VerbsDevice* device, const NicAddress& address, VerbsPort* out) const {
+  auto match = [&](const ib::Gid& gid) { return memcmp(gid.raw, address.data(), sizeof(gid.raw)) == 0; };
+  if (library_.query_gid_table != nullptr) {
+    std::vector<ib::GidEntry> entries(kMostGids);
+    ssize_t count =
+        library_.query_gid_table(device->context, entries.data(), entries.size(), 0, sizeof(ib::GidEntry));
+    for (ssize_t i = 0; i < count; ++i) {
+      const ib::GidEntry& entry = entries[static_cast<size_t>(i)];
+      if (entry.type != ib::kGidRoceV2 || entry.index > 255 || !match(entry.gid)) continue;
+      *out = {device, static_cast<uint8_t>(entry.port), static_cast<uint8_t>(entry.index)};
+      return true;
+    }
+    if (count >= 0) return false;
+  }
+  for (uint8_t port = 1; port <= kMostPorts; ++port) {
+    ib::PortAttributes attributes{};
+    if (library_.query_port(device->context, port, &attributes) != 0) break;
+    int length = std::min(attributes.gid_table_length, kMostGidsWithoutTable);
+    for (int index = 0; index < length; ++index) {
+      ib::Gid gid{};
+      if (library_.query_gid(device->context, port, index, &gid) != 0 || !match(gid)) continue;
+      if (!roce_v2_by_sysfs(device->name, port, index)) continue;
+      *out = {device, port, static_cast<uint8_t>(index)};
+      return true;
+    }
+  }
+  return false;
+}
+
+bool VerbsDevices::find(const NicAddress& address, VerbsPort* out) {
+  std::lock_guard<std::mutex> held(lock_);
+  for (auto& device : devices_)
+    if (find_in_table(device.get(), address, out)) return true;
+  return false;
+}
+
+bool VerbsDevices::port_active(const VerbsPort& port) const {
+  ib::PortAttributes attributes{};
+  return library_.query_port(port.device->context, port.port, &attributes) != 0 ||
+         attributes.state == ib::kPortActive;
+}
+
+uint32_t VerbsDevices::mtu(const VerbsPort& port) const {
+  ib::PortAttributes attributes{};
+  if (library_.query_port(port.device->context, port.port, &attributes) != 0) return 0;
+  return attributes.active_mtu;
+}
+
+bool VerbsDevices::use(VerbsDevice* device) {
+  std::lock_guard<std::mutex> held(lock_);
+  if (device->domain != nullptr) return true;
+  device->domain = library_.alloc_pd(device->context);
+  if (device->domain == nullptr) return false;
+  for (auto& entry : memory_) (void)add_region(entry.second.get(), device);
+  return true;
+}
+
+bool VerbsDevices::add_region(VerbsMemory* memory, VerbsDevice* device) {
+  ib::MemoryRegion* region =
+      library_.reg_mr(device->domain, memory->data, memory->size, ib::kLocalWrite | ib::kRemoteWrite);
+  memory->regions[device->number].store(region, std::memory_order_release);
+  return region != nullptr;
+}
+
+VerbsMemory* VerbsDevices::register_memory(void* data, size_t size) {
+  std::lock_guard<std::mutex> held(lock_);
+  auto [at, fresh] = memory_.try_emplace({data, size});
+  if (fresh) {
+    at->second = std::make_unique<VerbsMemory>();
+    at->second->data = data;
+    at->second->size = size;
+    bool whole = true;
+    for (auto& device : devices_)
+      if (device->domain != nullptr) whole = whole && add_region(at->second.get(), device.get());
+    if (!whole) {  // RLIMIT_MEMLOCK, or the device has no more
+      int error = errno;
+      for (auto& region : at->second->regions)
+        if (region.load() != nullptr) library_.dereg_mr(region);
+      memory_.erase(at);
+      errno = error;
+      return nullptr;
+    }
+  }
+  ++at->second->users;
+  return at->second.get();
+}
+
+void VerbsDevices::deregister_memory(VerbsMemory* memory) {
+  std::lock_guard<std::mutex> held(lock_);
+  if (--memory->users > 0) return;
+  for (auto& region : memory->regions)
+    if (region.load() != nullptr) library_.dereg_mr(region);
+  memory_.erase({memory->data, memory->size});
+}
+
+}  // namespace fabricpulse

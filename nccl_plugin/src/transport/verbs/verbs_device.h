@@ -1,0 +1,83 @@
+// RDMA ports, found by the address that they serve, and memory registered with them.
+#ifndef FABRICPULSE_TRANSPORT_VERBS_VERBS_DEVICE_H_
+#define FABRICPULSE_TRANSPORT_VERBS_VERBS_DEVICE_H_
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/lane.h"
+#include "core/nic.h"
+#include "transport/verbs/verbs_library.h"
+
+namespace fabricpulse {
+
+// An open device: its protection domain, and what it has said about its ports.
+struct VerbsDevice {
+  std::string name;
+  ib::Context* context = nullptr;
+  ib::ProtectionDomain* domain = nullptr;  // nullptr until a NIC of it is used
+  uint32_t number = 0;
+};
+
+struct VerbsPort {
+  VerbsDevice* device = nullptr;
+  uint8_t port = 0;
+  uint8_t gid_index = 0;
+};
+
+// What Transport::register_memory() gives: keys by device number.
+struct VerbsMemory : RegisteredMemory {
+  static constexpr uint32_t kMostDevices = 32;
+  // nullptr: the device is not in use, or came later and could not take it.
+  std::atomic<ib::MemoryRegion*> regions[kMostDevices] = {};
+  uint32_t users = 0;
+};
+
+// The RDMA devices of this host. Thread-safe where said.
+class VerbsDevices {
+ public:
+  explicit VerbsDevices(const VerbsLibrary* library) : library_(*library) {}
+  ~VerbsDevices();
+  VerbsDevices(const VerbsDevices&) = delete;
+  VerbsDevices& operator=(const VerbsDevices&) = delete;
+
+  // Names of the RDMA devices of this host, from /sys: whether or not libibverbs is there.
+  static std::vector<std::string> present();
+
+  // Opens those that are there and are not open yet. Any thread.
+  void refresh();
+  const std::vector<std::unique_ptr<VerbsDevice>>& all() const { return devices_; }
+
+  // The port with a RoCE v2 GID of this address. Asked anew each time: its index changes when the address goes
+  // and comes. Any thread. False: there is none now.
+  bool find(const NicAddress& address, VerbsPort* out);
+  // ACTIVE, as the port says. True if it cannot be asked.
+  bool port_active(const VerbsPort& port) const;
+  uint32_t mtu(const VerbsPort& port) const;
+  // Makes a device ready for lanes: a protection domain, and all registered memory in it. Service thread.
+  bool use(VerbsDevice* device);
+
+  // A region is shared by all that register the same memory. nullptr: errno. Any thread.
+  VerbsMemory* register_memory(void* data, size_t size);
+  void deregister_memory(VerbsMemory* memory);
+
+  const VerbsLibrary& library() const { return library_; }
+
+ private:
+  bool add_region(VerbsMemory* memory, VerbsDevice* device);
+  bool find_in_table(VerbsDevice* device, const NicAddress& address, VerbsPort* out) const;
+
+  const VerbsLibrary& library_;
+  std::mutex lock_;  // of all below
+  std::vector<std::unique_ptr<VerbsDevice>> devices_;
+  std::map<std::pair<void*, size_t>, std::unique_ptr<VerbsMemory>> memory_;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_TRANSPORT_VERBS_VERBS_DEVICE_H_

@@ -1,0 +1,518 @@
+#include "transport/verbs/verbs_lane.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/owned_fds.h"
+
+namespace fabricpulse {
+namespace {
+
+constexpr uint32_t kQueue = kChunkWindow;  // chunks that wait
+constexpr uint32_t kBatch = 64;            // requests of one post
+constexpr uint32_t kSignalEvery = 16;
+constexpr uint32_t kMostPolled = 256;  // completions of one poll
+constexpr uint32_t kCreditsAt = 8;     // control frames taken in before the peer is told
+constexpr uint64_t kLingerNs = 200'000'000;
+constexpr uint64_t kSendId = UINT64_C(1) << 63;
+constexpr uint32_t kStamps = 1024;      // more than requests can be under way
+constexpr uint32_t kPortBase = 0xc000;  // how a RoCE v2 source port comes from a flow label of 14 bits
+
+// Immediate data: what was written, and where.
+enum class Told : uint32_t { kChunk = 1, kControl = 2, kCredit = 3 };
+constexpr int kToldShift = 28;
+constexpr uint32_t kToldMask = (1u << kToldShift) - 1;
+
+// Where the payload of a chunk is.
+enum class Place : uint8_t { kDirect = 1, kInSlot = 2, kEarly = 3, kTooLarge = 4 };
+
+struct ChunkSlot {
+  FrameHeader header;
+  Place place;
+  uint8_t reserved[7];
+  uint8_t payload[kChunkSlotBytes - sizeof(FrameHeader) - 8];
+};
+static_assert(sizeof(ChunkSlot) == kChunkSlotBytes, "wire format");
+constexpr uint32_t kSlotHead = offsetof(ChunkSlot, payload);
+constexpr uint32_t kMostInSlot = sizeof(ChunkSlot::payload);
+
+// A state frame; `receives` entries of one ReceiveHead and `keys` keys each follow.
+struct ControlSlot {
+  FrameHeader header;
+  HeldState held;
+  uint16_t receives;
+  uint16_t keys;
+  uint32_t reserved;
+};
+struct ReceiveHead {
+  uint32_t message;
+  uint32_t capacity;
+  uint64_t address;
+};
+
+uint64_t clock_ns() {
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(ts.tv_nsec);
+}
+
+void reset_socket(int fd) {
+  linger hard{1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+  close_owned(fd);
+}
+
+class VerbsLane final : public LaneTransport {
+ public:
+  VerbsLane(std::unique_ptr<VerbsPair> pair, int fd, uint32_t peer_nic, const NicDevices* nics,
+            std::shared_ptr<VerbsReaper> reaper)
+      : pair_(std::move(pair)),
+        reaper_(std::move(reaper)),
+        nics_(*nics),
+        fd_(fd),
+        peer_nic_(peer_nic),
+        sender_(pair_->which() == VerbsPair::End::kSender),
+        ids_((uint64_t{pair_->setup().number} << 32) | pair_->peer().number),
+        entropy_(kPortBase | pair_->setup().flow_label) {
+    // The end that was dialled may send once it has heard this queue pair: only then is it known to listen.
+    ready_ = credit_due_ = sender_;
+  }
+  ~VerbsLane() override {
+    close(false);
+    hand_over(false);
+  }
+
+  fp_lane_transport kind() const override { return FP_LANE_VERBS; }
+  void attach(LaneSink* sink) override { sink_ = sink; }
+
+  bool post_chunk(const FrameHeader& header, const void* payload, const RegisteredMemory* memory) override {
+    if (closed_ || !sender_ || tail_ - head_ >= kQueue) return false;
+    queue_[tail_ % kQueue] = {header, payload, static_cast<const VerbsMemory*>(memory)};
+    ++tail_;
+    return true;
+  }
+
+  bool post_state(const FrameHeader& header, const HeldState* body) override {
+    if (closed_ || control_tail_ - control_acknowledged_ >= kControlSlots) return false;
+    uint32_t index = control_tail_ % kControlSlots;
+    auto* slot = reinterpret_cast<ControlSlot*>(pair_->control_out(index));
+    *slot = ControlSlot{};
+    slot->header = header;
+    size_t size = sizeof(ControlSlot);
+    if (body != nullptr) {
+      slot->held = *body;
+      size += name_receives(slot);
+    }
+    control_bytes_[index] = static_cast<uint32_t>(size);
+    ++control_tail_;
+    return true;
+  }
+
+  uint32_t chunks_taken() const override { return head_; }
+  bool backlog() const override { return !closed_ && (head_ != tail_ || control_sent_ != control_tail_); }
+
+  LaneStatus flush() override {
+    if (closed_ || !ready_) return LaneStatus::kIdle;
+    LaneStatus status = LaneStatus::kIdle;
+    do {
+      count_ = 0;
+      if (credit_due_ && room() > 0) tell_credit();
+      while (control_sent_ != control_tail_ && count_ < kBatch && room() > 0) tell_control();
+      bool waits = false;
+      while (head_ != tail_ && count_ + 2 <= kBatch && room() >= 2 && !waits && !failed_)
+        waits = !tell_chunk();
+      if (failed_) return LaneStatus::kFailed;
+      if (count_ == 0) return status;
+      if (!post()) return LaneStatus::kFailed;
+      status = LaneStatus::kProgress;
+    } while (count_ == kBatch || count_ + 1 == kBatch);
+    return status;
+  }
+
+  LaneStatus poll(uint32_t lane, LaneSink* sink) override {
+    if (closed_) return LaneStatus::kIdle;
+    LaneStatus status = LaneStatus::kIdle;
+    uint32_t total = 0, taken = 0;
+    while (total < kMostPolled) {
+      ib::WorkCompletion found[16];
+      int count = poll_queue(found, 16);
+      if (count < 0) return LaneStatus::kFailed;
+      if (count == 0) break;
+      total += static_cast<uint32_t>(count);
+      for (int i = 0; i < count; ++i) {
+        if (found[i].status != ib::kSuccess) return LaneStatus::kFailed;
+        if (found[i].id & kSendId) {
+          completed(static_cast<uint32_t>(found[i].id));
+          continue;
+        }
+        ++taken;
+        ready_ = true;
+        status = LaneStatus::kProgress;
+        if (!told(lane, sink, ntohl(found[i].immediate))) return LaneStatus::kProtocol;
+        if (closed_) return status;
+      }
+    }
+    // Before the connection reports what has come: the peer may then send as much again.
+    if (taken > 0 && !pair_->post_receives(taken)) return LaneStatus::kFailed;
+    if (credit_due_ && flush() == LaneStatus::kFailed) return LaneStatus::kFailed;
+    // What came before the end has been read.
+    if (total == 0 && ended_) return reset_ ? LaneStatus::kFailed : LaneStatus::kEnded;
+    return status;
+  }
+
+  PathSample sample() const override {
+    PathSample sample;
+    if (closed_) return sample;
+    look_at_socket();
+    sample.valid = true;
+    sample.unacknowledged = posted_ - completed_;
+    sample.acknowledged = completed_total_;
+    sample.rtt_ns = rtt_ns_;
+    return sample;
+  }
+
+  int wait_fd() const override { return -1; }
+  uint64_t queue_pair() const override { return ids_; }
+  uint32_t entropy() const override { return entropy_; }
+
+  void close(bool orderly) override {
+    if (closed_) return;
+    closed_ = true;
+    if (orderly) hand_over(true);
+  }
+  // The receiving end's buffers are the peer's to write until the queue pair is ended.
+  bool lands_after_close() const override { return closed_ && !sender_ && pair_ != nullptr; }
+  void quiesce() override {
+    if (pair_) pair_->end();
+    hand_over(false);
+  }
+
+ private:
+  struct Outgoing {
+    FrameHeader header;
+    const void* payload = nullptr;
+    const VerbsMemory* memory = nullptr;
+  };
+
+  uint32_t room() const { return pair_->send_depth() - (posted_ + count_ - completed_); }
+
+  int poll_queue(ib::WorkCompletion* out, int most) {
+    ib::CompletionQueue* queue = pair_->completions();
+    return queue->context->ops.poll_cq(queue, most, out);
+  }
+
+  void hand_over(bool linger) {
+    if (pair_) reaper_->take(std::move(pair_), fd_, linger);
+    fd_ = -1;
+  }
+
+  // ---- sending ----
+  ib::SendRequest* next_request(uint32_t opcode, uint64_t address, uint32_t key) {
+    ib::SendRequest& request = requests_[count_];
+    request = {};
+    request.opcode = opcode;
+    request.remote.address = address;
+    request.remote.key = key;
+    request.segments = &segments_[count_];
+    ++count_;
+    return &request;
+  }
+  void add_bytes(ib::SendRequest* request, const void* data, uint32_t size, uint32_t key) {
+    *request->segments = {reinterpret_cast<uint64_t>(data), size, key};
+    request->segment_count = 1;
+    if (size <= pair_->inline_bytes()) request->flags |= ib::kInline;
+  }
+  static uint32_t immediate(Told told, uint32_t value) {
+    return htonl((static_cast<uint32_t>(told) << kToldShift) | (value & kToldMask));
+  }
+
+  void tell_credit() {
+    credit_due_ = false;
+    credited_ = control_taken_;
+    const VerbsSetup& peer = pair_->peer();
+    next_request(ib::kWriteWithImmediate, peer.control, peer.key)->immediate =
+        immediate(Told::kCredit, control_taken_);
+  }
+
+  void tell_control() {
+    uint32_t index = control_sent_++ % kControlSlots;
+    const VerbsSetup& peer = pair_->peer();
+    ib::SendRequest* request =
+        next_request(ib::kWriteWithImmediate, peer.control + index * kControlSlotBytes, peer.key);
+    request->immediate = immediate(Told::kControl, index);
+    add_bytes(request, pair_->control_out(index), control_bytes_[index], pair_->local_key());
+  }
+
+  // False: it has to wait for the peer to name its receive.
+  bool tell_chunk() {
+    const Outgoing& out = queue_[head_ % kQueue];
+    const FrameHeader& header = out.header;
+    const VerbsSetup& peer = pair_->peer();
+    auto* slot = reinterpret_cast<ChunkSlot*>(pair_->chunk_slot(header.chunk));
+    slot->header = header;
+    uint32_t told_bytes = kSlotHead;
+    if (header.length <= kMostInSlot) {
+      slot->place = Place::kInSlot;
+      if (header.length > 0) memcpy(slot->payload, out.payload, header.length);
+      told_bytes += header.length;
+    } else {
+      uint64_t address = 0;
+      uint32_t key = 0;
+      const PeerReceive* receive = sink_->peer_receive(header.message);
+      if (receive != nullptr) {
+        slot->place = header.message_bytes <= receive->capacity ? Place::kDirect : Place::kTooLarge;
+        address = receive->address + header.offset;
+        key = receive->keys[peer_nic_];
+      } else if ((header.flags & kFlagEarly) && header.length <= kEagerBytes) {
+        slot->place = Place::kEarly;
+        address = peer.early + size_t{header.message % kEagerSlots} * kEagerBytes;
+        key = peer.key;
+      } else {
+        return false;
+      }
+      if (slot->place != Place::kTooLarge) {
+        ib::MemoryRegion* region = out.memory != nullptr
+                                       ? out.memory->regions[pair_->device()].load(std::memory_order_acquire)
+                                       : nullptr;
+        if (region == nullptr || key == 0) {  // not registered with this NIC, here or there
+          failed_ = true;
+          return true;
+        }
+        add_bytes(next_request(ib::kWrite, address, key), out.payload, header.length, region->local_key);
+      }
+    }
+    uint32_t index = header.chunk % kChunkWindow;
+    ib::SendRequest* request =
+        next_request(ib::kWriteWithImmediate, peer.chunks + index * kChunkSlotBytes, peer.key);
+    request->immediate = immediate(Told::kChunk, index);
+    add_bytes(request, slot, told_bytes, pair_->local_key());
+    ++head_;
+    return true;
+  }
+
+  // Gives the batch to the device with one call. The last request of each batch reports its completion, so that
+  // what is under way is always known.
+  bool post() {
+    uint64_t now = clock_ns();
+    for (uint32_t i = 0; i < count_; ++i) {
+      ib::SendRequest& request = requests_[i];
+      request.next = i + 1 < count_ ? &requests_[i + 1] : nullptr;
+      ++posted_;
+      if (i + 1 == count_ || i % kSignalEvery == kSignalEvery - 1) {
+        request.flags |= ib::kSignaled;
+        request.id = kSendId | posted_;
+        stamps_[posted_ % kStamps] = now;
+      }
+    }
+    ib::SendRequest* bad = nullptr;
+    return pair_->pair()->context->ops.post_send(pair_->pair(), requests_, &bad) == 0;
+  }
+
+  void completed(uint32_t upto) {
+    completed_total_ += upto - completed_;
+    completed_ = upto;
+    uint64_t now = clock_ns(), since = stamps_[upto % kStamps];
+    uint64_t took = now > since ? now - since : 0;
+    rtt_ns_ = rtt_ns_ == 0 ? took : rtt_ns_ - rtt_ns_ / 8 + took / 8;
+  }
+
+  // ---- receiving ----
+  // False: not our protocol.
+  bool told(uint32_t lane, LaneSink* sink, uint32_t immediate) {
+    uint32_t value = immediate & kToldMask;
+    switch (static_cast<Told>(immediate >> kToldShift)) {
+      case Told::kChunk:
+        return !sender_ && value < kChunkWindow && take_chunk(lane, sink, value);
+      case Told::kControl:
+        return value < kControlSlots && take_control(lane, sink, value);
+      case Told::kCredit: {
+        uint32_t more = (value - control_acknowledged_) & kToldMask;
+        if (more > control_sent_ - control_acknowledged_) return false;
+        control_acknowledged_ += more;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool take_chunk(uint32_t lane, LaneSink* sink, uint32_t index) {
+    const auto* slot = reinterpret_cast<const ChunkSlot*>(pair_->chunk_slot(index));
+    FrameHeader header = slot->header;
+    if (header.type != FrameType::kChunk || !frame_plausible(header)) return false;
+    const uint8_t* from = nullptr;
+    switch (slot->place) {
+      case Place::kDirect:
+      case Place::kTooLarge:
+        break;
+      case Place::kInSlot:
+        if (header.length > kMostInSlot) return false;
+        from = slot->payload;
+        break;
+      case Place::kEarly:
+        if (header.length > kEagerBytes) return false;
+        from = pair_->early(header.message);
+        break;
+      default:
+        return false;
+    }
+    bool fatal = false;
+    uint8_t* target = sink->chunk_begins(lane, header, &fatal);
+    if (fatal) return false;
+    if (closed_ || target == nullptr) return true;
+    if (slot->place == Place::kTooLarge) return false;
+    if (from != nullptr && header.length > 0) memcpy(target, from, header.length);
+    sink->chunk_ends(lane, header);
+    return true;
+  }
+
+  bool take_control(uint32_t lane, LaneSink* sink, uint32_t index) {
+    const auto* slot = reinterpret_cast<const ControlSlot*>(pair_->control_in(index));
+    FrameHeader header = slot->header;
+    HeldState held = slot->held;
+    if (header.type == FrameType::kChunk || !frame_plausible(header)) return false;
+    if (header.length > 0 && sender_ && !note_receives(sink, slot)) return false;
+    if (++control_taken_ - credited_ >= kCreditsAt) credit_due_ = true;
+    return sink->state_frame(lane, header, held);
+  }
+
+  size_t name_receives(ControlSlot* slot) const {
+    uint32_t keys = 0;
+    for (uint32_t nic = 0; nic < kMaxNics; ++nic)
+      if (nics_[nic].load(std::memory_order_relaxed) >= 0) keys = nic + 1;
+    const size_t each = sizeof(ReceiveHead) + ((keys + 1) / 2) * 2 * sizeof(uint32_t);
+    const size_t most = std::min<size_t>((kControlSlotBytes - sizeof(ControlSlot)) / each, kMostReceives);
+    PostedReceive receives[kMostReceives];
+    uint32_t count = sink_->posted_receives(receives, static_cast<uint32_t>(most));
+    auto* out = reinterpret_cast<uint8_t*>(slot + 1);
+    for (uint32_t i = 0; i < count; ++i, out += each) {
+      ReceiveHead head{receives[i].message, receives[i].capacity,
+                       reinterpret_cast<uint64_t>(receives[i].data)};
+      memcpy(out, &head, sizeof(head));
+      const auto* memory = static_cast<const VerbsMemory*>(receives[i].memory);
+      for (uint32_t nic = 0; nic < keys; ++nic) {
+        int device = nics_[nic].load(std::memory_order_relaxed);
+        ib::MemoryRegion* region = memory != nullptr && device >= 0
+                                       ? memory->regions[device].load(std::memory_order_acquire)
+                                       : nullptr;
+        uint32_t key = region != nullptr ? region->remote_key : 0;
+        memcpy(out + sizeof(head) + nic * sizeof(key), &key, sizeof(key));
+      }
+    }
+    slot->receives = static_cast<uint16_t>(count);
+    slot->keys = static_cast<uint16_t>(keys);
+    return count * each;
+  }
+
+  static bool note_receives(LaneSink* sink, const ControlSlot* slot) {
+    uint32_t keys = slot->keys, count = slot->receives;
+    if (keys > kMaxNics || count > kMostReceives) return false;
+    const size_t each = sizeof(ReceiveHead) + ((keys + 1) / 2) * 2 * sizeof(uint32_t);
+    if (count * each > kControlSlotBytes - sizeof(ControlSlot)) return false;
+    PeerReceive receives[kMostReceives];
+    const auto* in = reinterpret_cast<const uint8_t*>(slot + 1);
+    for (uint32_t i = 0; i < count; ++i, in += each) {
+      ReceiveHead head;
+      memcpy(&head, in, sizeof(head));
+      receives[i].message = head.message;
+      receives[i].capacity = head.capacity;
+      receives[i].address = head.address;
+      memcpy(receives[i].keys, in + sizeof(head), keys * sizeof(uint32_t));
+    }
+    sink->note_receives(receives, count);
+    return true;
+  }
+
+  // The kernel ends the socket of a process that ends; nothing is ever said on it.
+  void look_at_socket() const {
+    if (fd_ < 0 || ended_) return;
+    uint8_t byte;
+    ssize_t got = recv(fd_, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    ended_ = true;
+    reset_ = got != 0;
+  }
+
+  static constexpr uint32_t kMostReceives = 32;  // NCCL has no more under way
+
+  std::unique_ptr<VerbsPair> pair_;
+  const std::shared_ptr<VerbsReaper> reaper_;
+  const NicDevices& nics_;
+  LaneSink* sink_ = nullptr;
+  int fd_;
+  const uint32_t peer_nic_;
+  const bool sender_;
+  const uint64_t ids_;
+  const uint32_t entropy_;
+  bool closed_ = false, ready_ = false, failed_ = false;
+  mutable bool ended_ = false, reset_ = false;
+
+  Outgoing queue_[kQueue];
+  uint32_t head_ = 0, tail_ = 0;
+  // Control frames: written by us, given to the device, consumed by the peer; and the peer's that we have taken.
+  uint32_t control_tail_ = 0, control_sent_ = 0, control_acknowledged_ = 0, control_taken_ = 0, credited_ = 0;
+  uint32_t control_bytes_[kControlSlots] = {};
+  bool credit_due_ = false;
+
+  ib::SendRequest requests_[kBatch];
+  ib::Segment segments_[kBatch];
+  uint32_t count_ = 0;                   // of the batch being made
+  uint32_t posted_ = 0, completed_ = 0;  // requests
+  uint64_t completed_total_ = 0, rtt_ns_ = 0;
+  uint64_t stamps_[kStamps] = {};
+};
+
+}  // namespace
+
+void VerbsReaper::take(std::unique_ptr<VerbsPair> pair, int fd, bool linger) {
+  std::lock_guard<std::mutex> held(lock_);
+  endings_.push_back({std::move(pair), fd, linger, clock_ns()});
+}
+
+void VerbsReaper::tick(uint64_t) {
+  std::vector<Ending> due;
+  uint64_t now = clock_ns();
+  {
+    std::lock_guard<std::mutex> held(lock_);
+    for (size_t i = 0; i < endings_.size();) {
+      if (endings_[i].linger && now - endings_[i].since_ns < kLingerNs) {
+        ++i;
+        continue;
+      }
+      due.push_back(std::move(endings_[i]));
+      endings_[i] = std::move(endings_.back());
+      endings_.pop_back();
+    }
+  }
+  for (Ending& ending : due) {
+    ending.pair.reset();
+    if (ending.fd < 0) continue;
+    if (ending.linger) {
+      close_owned(ending.fd);
+    } else {
+      reset_socket(ending.fd);  // a FIN would look like the end of this process (core/peer_liveness.h)
+    }
+  }
+}
+
+void VerbsReaper::end_all() {
+  std::lock_guard<std::mutex> held(lock_);
+  for (Ending& ending : endings_) {
+    ending.pair.reset();
+    if (ending.fd >= 0) close_owned(ending.fd);
+  }
+  endings_.clear();
+}
+
+std::unique_ptr<LaneTransport> make_verbs_lane(std::unique_ptr<VerbsPair> pair, int fd, uint32_t peer_nic,
+                                               const NicDevices* nics, std::shared_ptr<VerbsReaper> reaper) {
+  auto lane = std::make_unique<VerbsLane>(std::move(pair), fd, peer_nic, nics, std::move(reaper));
+  (void)lane->flush();  // the peer may send once it hears this queue pair
+  return lane;
+}
+
+}  // namespace fabricpulse

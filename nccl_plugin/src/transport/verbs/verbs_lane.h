@@ -1,0 +1,66 @@
+// A lane over one queue pair.
+//
+// A chunk is an RDMA WRITE into the receive buffer that the peer has named, and a WRITE_WITH_IMM of its header
+// into the chunk's slot at the peer, which tells of it: on one queue pair the second is seen only after the first
+// has landed. Small payloads travel with the header. A chunk that is early (its receive is not posted) goes to a
+// slot of the lane. What a receiver has posted travels with each of its state frames: address, size, and a key for
+// each of its NICs, so that any lane may tell for all.
+//
+// Exactly once, beside what core/fencing.h says. One-sided writes land without the receiver's doing, so "closed"
+// needs more than for a socket:
+//  1. A chunk's buffer goes back to the application when all chunks of its message are held. A write to it that
+//     is still under way can only be one of a chunk that was posted twice, on two incarnations (on one of them, a
+//     repeated packet is a duplicate, which the responder acknowledges and does not execute: IBTA vol. 1, 9.7.5).
+//  2. A chunk is posted again only after the receiver has said that the old incarnation is closed (rule 1 there).
+//  3. The receiver says so after VerbsPair::end(): the queue pair has gone to ERROR, its completions are drained,
+//     and it is destroyed. A responder in ERROR drops what arrives, so no write of that incarnation lands later.
+//     In between the lane is `draining`: nothing is said of it, by whatever path the question comes.
+//  4. A new queue pair may get the old one's number, but starts at a random sequence number: a packet that the
+//     fabric held back is out of sequence.
+// So a write that lands belongs to a chunk that is not held, and the buffer has not gone back. The chunks that had
+// landed but were not yet seen when the lane was closed are sent again, with the same bytes to the same place.
+#ifndef FABRICPULSE_TRANSPORT_VERBS_VERBS_LANE_H_
+#define FABRICPULSE_TRANSPORT_VERBS_VERBS_LANE_H_
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/lane.h"
+#include "transport/verbs/verbs_pair.h"
+
+namespace fabricpulse {
+
+// Ends queue pairs where that may take its time.
+class VerbsReaper {
+ public:
+  // fd: the socket over which the ends have met; -1: none. linger: what is posted may still go out.
+  void take(std::unique_ptr<VerbsPair> pair, int fd, bool linger);
+  void tick(uint64_t now);  // service thread
+  void end_all();
+  ~VerbsReaper() { end_all(); }
+
+ private:
+  struct Ending {
+    std::unique_ptr<VerbsPair> pair;
+    int fd;
+    bool linger;
+    uint64_t since_ns;
+  };
+  std::mutex lock_;
+  std::vector<Ending> endings_;
+};
+
+// Device number of each NIC, -1 for none: which key of registered memory is which NIC's.
+using NicDevices = std::array<std::atomic<int>, kMaxNics>;
+
+// pair: connected. fd: the socket over which the ends have met: its end is the end of the peer. peer_nic: number of
+// the NIC at the peer.
+std::unique_ptr<LaneTransport> make_verbs_lane(std::unique_ptr<VerbsPair> pair, int fd, uint32_t peer_nic,
+                                               const NicDevices* nics, std::shared_ptr<VerbsReaper> reaper);
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_TRANSPORT_VERBS_VERBS_LANE_H_

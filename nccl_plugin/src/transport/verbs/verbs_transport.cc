@@ -1,0 +1,213 @@
+#include "transport/verbs/verbs_transport.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+
+#include <cstring>
+
+#include "core/owned_fds.h"
+
+namespace fabricpulse {
+namespace {
+
+// Of watched descriptors, beside those of TcpTransport.
+constexpr int kKindShift = 48;
+constexpr uint64_t kAsyncEvents = 9;
+constexpr uint32_t kFlowLabelMask = 0x3fff;  // what of it reaches the source port unmixed
+
+// The label that makes this RoCE v2 source port (0xc000 | label), else any. Never 0: then the device takes one of
+// its own.
+uint32_t flow_label(uint16_t source_port) {
+  uint32_t label = source_port;
+  while ((label & kFlowLabelMask) == 0)
+    if (getrandom(&label, sizeof(label), 0) != sizeof(label)) label = 1;
+  return label & kFlowLabelMask;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
+
+struct VerbsTransport::Prepared : LaneSetup {
+  std::unique_ptr<VerbsPair> pair;
+  uint32_t peer_nic = 0;
+};
+
+VerbsTransport::VerbsTransport(const Config& config, Poller* poller, TransportEvents* events,
+                               std::function<void(uint64_t)> ports_changed)
+    : TcpTransport(config, poller, events), ports_changed_(std::move(ports_changed)) {
+  for (auto& device : nic_devices_) device = -1;
+}
+
+VerbsTransport::~VerbsTransport() {
+  forget_dials();  // their queue pairs, before the devices go
+  reaper_->end_all();
+  for (VerbsDevice* device : watched_) this->poller()->unwatch(device->context->async_fd);
+}
+
+bool VerbsTransport::open(std::string* error) {
+  if (!library_.open(config().ibverbs, error)) return false;
+  devices_.refresh();
+  if (!devices_.all().empty()) return true;
+  *error =
+      "libibverbs finds none of this host's RDMA devices (ibverbs-providers missing, or no right to "
+      "/dev/infiniband)";
+  return false;
+}
+
+std::vector<NicInfo> VerbsTransport::discover(const std::vector<std::string>& known) const {
+  devices_.refresh();
+  std::vector<NicInfo> usable;
+  for (NicInfo& nic : TcpTransport::discover(known)) {
+    VerbsPort port;
+    if (!devices_.find(nic.address, &port)) continue;
+    std::lock_guard<std::mutex> held(ports_lock_);
+    ports_[nic.name] = port;
+    usable.push_back(nic);
+  }
+  return usable;
+}
+
+bool VerbsTransport::link_up(const std::string& name) const {
+  if (!TcpTransport::link_up(name)) return false;
+  std::lock_guard<std::mutex> held(ports_lock_);
+  auto found = ports_.find(name);
+  return found == ports_.end() || devices_.port_active(found->second);
+}
+
+uint16_t VerbsTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port) {
+  VerbsPort found;
+  if (!devices_.find(info.address, &found)) {
+    stop_listening(nic);
+    errno = ENODEV;  // the GID comes a little later than the address
+    return 0;
+  }
+  if (!devices_.use(found.device)) return 0;
+  if (watched_.insert(found.device).second)
+    poller()->watch(found.device->context->async_fd, (kAsyncEvents << kKindShift) | found.device->number,
+                    EPOLLIN);
+  addresses_[nic] = info.address;
+  nic_devices_[nic] = static_cast<int>(found.device->number);
+  {
+    std::lock_guard<std::mutex> held(ports_lock_);
+    ports_[info.name] = found;
+  }
+  return TcpTransport::listen(nic, info, port);
+}
+
+void VerbsTransport::dial(const NicInfo& from, const DialRequest& request, uint64_t now) {
+  source_port_ = request.source_port;  // of the queue pair, not of the socket
+  DialRequest meeting = request;
+  meeting.source_port = 0;
+  TcpTransport::dial(from, meeting, now);
+}
+
+std::unique_ptr<VerbsPair> VerbsTransport::make_pair(const NicAddress& address, VerbsPair::End end,
+                                                     uint32_t label) {
+  VerbsPort port;
+  if (!devices_.find(address, &port)) {
+    errno = EADDRNOTAVAIL;
+    return nullptr;
+  }
+  if (!devices_.use(port.device)) return nullptr;
+  return VerbsPair::make(&devices_, port, address, end, label);
+}
+
+bool VerbsTransport::prepare(const NicInfo& from, const DialRequest&, Hello* hello,
+                             std::unique_ptr<LaneSetup>* setup) {
+  auto prepared = std::make_unique<Prepared>();
+  prepared->pair = make_pair(from.address, VerbsPair::End::kSender, flow_label(source_port_));
+  if (!prepared->pair) return false;
+  memcpy(hello->setup, &prepared->pair->setup(), sizeof(VerbsSetup));
+  *setup = std::move(prepared);
+  return true;
+}
+
+bool VerbsTransport::answer(uint32_t nic, const Hello& hello, HelloReply* reply,
+                            std::unique_ptr<LaneSetup>* setup) {
+  VerbsSetup peer;
+  memcpy(&peer, hello.setup, sizeof(peer));
+  if (!peer.plausible()) return false;
+  auto prepared = std::make_unique<Prepared>();
+  prepared->pair = make_pair(addresses_[nic], VerbsPair::End::kReceiver, peer.flow_label);
+  if (!prepared->pair || !prepared->pair->connect(peer)) return false;
+  memcpy(reply->setup, &prepared->pair->setup(), sizeof(VerbsSetup));
+  *setup = std::move(prepared);
+  return true;
+}
+
+std::unique_ptr<LaneTransport> VerbsTransport::make_lane(int fd, std::unique_ptr<LaneSetup> setup,
+                                                         const HelloReply* reply, bool) {
+  auto* prepared = static_cast<Prepared*>(setup.get());
+  if (reply != nullptr) {
+    VerbsSetup peer;
+    memcpy(&peer, reply->setup, sizeof(peer));
+    prepared->peer_nic = reply->device;
+    if (!peer.plausible()) errno = EPROTO;
+    if (!peer.plausible() || peer.flow_label != prepared->pair->setup().flow_label ||
+        !prepared->pair->connect(peer)) {
+      int error = errno;
+      close_owned(fd);
+      errno = error;
+      return nullptr;
+    }
+  }
+  return make_verbs_lane(std::move(prepared->pair), fd, prepared->peer_nic, &nic_devices_, reaper_);
+}
+
+void VerbsTransport::serve(uint64_t id, uint64_t now) {
+  if (id >> kKindShift != kAsyncEvents) {
+    TcpTransport::serve(id, now);
+    return;
+  }
+  bool changed = false;
+  for (VerbsDevice* device : watched_) {
+    if (device->number != (id & ((UINT64_C(1) << kKindShift) - 1))) continue;
+    ib::AsyncEvent event{};
+    while (library_.get_async_event(device->context, &event) == 0) {
+      changed |= event.type == ib::kEventPortActive || event.type == ib::kEventPortError ||
+                 event.type == ib::kEventGidChange || event.type == ib::kEventDeviceFatal;
+      library_.ack_async_event(&event);
+    }
+  }
+  if (changed) ports_changed_(now);
+}
+
+void VerbsTransport::tick(uint64_t now) {
+  TcpTransport::tick(now);
+  reaper_->tick(now);
+}
+
+RegisteredMemory* VerbsTransport::register_memory(void* data, size_t size, int kind) {
+  return kind == kMemoryHost ? devices_.register_memory(data, size) : nullptr;
+}
+void VerbsTransport::deregister_memory(RegisteredMemory* memory) {
+  if (memory != nullptr) devices_.deregister_memory(static_cast<VerbsMemory*>(memory));
+}
+
+std::unique_ptr<Transport> choose_transport(const Config& config, Poller* poller, TransportEvents* events,
+                                            std::function<void(uint64_t)> ports_changed, std::string* error) {
+  std::vector<std::string> present = VerbsDevices::present();
+  bool verbs = config.lanes == LaneChoice::kVerbs || (config.lanes == LaneChoice::kAuto && !present.empty());
+  if (!verbs) return std::make_unique<TcpTransport>(config, poller, events);
+  auto transport = std::make_unique<VerbsTransport>(config, poller, events, std::move(ports_changed));
+  std::string why;
+  if (!transport->open(&why)) {
+    *error = why;
+  } else if (transport->discover({}).empty()) {
+    *error = "no NIC that is up (FABRICPULSE_NICS=" + (config.nics.empty() ? "all" : config.nics) +
+             ") has its address as a RoCE v2 GID of an RDMA device";
+  } else {
+    return transport;
+  }
+  if (!present.empty()) *error += "; RDMA devices of this host: " + joined(present);
+  *error += ". FABRICPULSE_LANES=tcp takes TCP lanes";
+  return nullptr;
+}
+
+}  // namespace fabricpulse

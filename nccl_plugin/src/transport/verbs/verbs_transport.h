@@ -1,0 +1,77 @@
+// Lanes over queue pairs. The ends meet over a TCP connection of the same two NICs, which carries hello and reply
+// with what each queue pair has to know of the other; it stays open, since its end tells of the end of the peer's
+// process at once.
+//
+//   dials: queue pair (INIT), hello with its setup    ->
+//                                 <-  queue pair (RTS), reply with its setup
+//   queue pair (RTS), first message on it             ->  may send from here on
+#ifndef FABRICPULSE_TRANSPORT_VERBS_VERBS_TRANSPORT_H_
+#define FABRICPULSE_TRANSPORT_VERBS_VERBS_TRANSPORT_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "transport/tcp/tcp_transport.h"
+#include "transport/verbs/verbs_device.h"
+#include "transport/verbs/verbs_lane.h"
+
+namespace fabricpulse {
+
+class VerbsTransport final : public TcpTransport {
+ public:
+  // ports_changed: called by serve() when a device has said something about a port or its addresses.
+  VerbsTransport(const Config& config, Poller* poller, TransportEvents* events,
+                 std::function<void(uint64_t now)> ports_changed);
+  ~VerbsTransport() override;
+
+  // Loads libibverbs and opens the devices. False: `error` says what is missing.
+  bool open(std::string* error);
+
+  fp_lane_transport kind() const override { return FP_LANE_VERBS; }
+  std::vector<NicInfo> discover(const std::vector<std::string>& known) const override;
+  bool link_up(const std::string& name) const override;
+  uint16_t listen(uint32_t nic, const NicInfo& info, uint16_t port) override;
+  void dial(const NicInfo& from, const DialRequest& request, uint64_t now) override;
+  void serve(uint64_t id, uint64_t now) override;
+  void tick(uint64_t now) override;
+  RegisteredMemory* register_memory(void* data, size_t size, int kind) override;
+  void deregister_memory(RegisteredMemory* memory) override;
+
+ protected:
+  bool prepare(const NicInfo& from, const DialRequest& request, Hello* hello,
+               std::unique_ptr<LaneSetup>* setup) override;
+  bool answer(uint32_t nic, const Hello& hello, HelloReply* reply,
+              std::unique_ptr<LaneSetup>* setup) override;
+  std::unique_ptr<LaneTransport> make_lane(int fd, std::unique_ptr<LaneSetup> setup, const HelloReply* reply,
+                                           bool) override;
+
+ private:
+  struct Prepared;
+  std::unique_ptr<VerbsPair> make_pair(const NicAddress& address, VerbsPair::End end, uint32_t flow_label);
+
+  VerbsLibrary library_;
+  mutable VerbsDevices devices_{&library_};
+  std::shared_ptr<VerbsReaper> reaper_ = std::make_shared<VerbsReaper>();
+  NicDevices nic_devices_;
+  const std::function<void(uint64_t)> ports_changed_;
+  std::array<NicAddress, kMaxNics> addresses_{};  // by NIC
+  std::set<VerbsDevice*> watched_;
+  uint16_t source_port_ = 0;  // of the dial that begins
+  mutable std::mutex ports_lock_;
+  mutable std::map<std::string, VerbsPort> ports_;  // by NIC name
+};
+
+// Lane type by FABRICPULSE_LANES. nullptr: `error` says what is missing. RDMA devices are never passed over in
+// silence: `auto` takes TCP only where there are none.
+std::unique_ptr<Transport> choose_transport(const Config& config, Poller* poller, TransportEvents* events,
+                                            std::function<void(uint64_t now)> ports_changed,
+                                            std::string* error);
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_TRANSPORT_VERBS_VERBS_TRANSPORT_H_

@@ -1,0 +1,121 @@
+"""fabricpulse-ring on the two hosts of the fleet, for tests inside the guest."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fabricpulse.lab.rdma.fleet import HOSTS
+
+_PROGRAM = Path(os.environ.get("FABRICPULSE_TEST_RING", Path(sys.executable).with_name("fabricpulse-ring")))
+INTERVAL_MS = 50
+_PORT = 7000
+
+
+class RingPair:
+    """One rank a host, over queue pairs. `arguments` : of the ring; `env` : of both ranks. Ends with the block."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str] = (), env: Mapping[str, str] | None = None) -> None:
+        self._outputs: list[Path] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for number, host in enumerate(HOSTS):
+            output = folder / f"ring-{host}.out"
+            run_dir = folder / f"run-{host}"
+            run_dir.mkdir(exist_ok=True)
+            command = [
+                *("ip", "netns", "exec", host, str(_PROGRAM), "--rank", str(number), "--size", str(len(HOSTS))),
+                *("--rendezvous", f"10.8.0.1:{_PORT}", "--json", "--interval-ms", str(INTERVAL_MS), *arguments),
+            ]
+            environment = {
+                **os.environ,
+                "FABRICPULSE_NICS": "rail*",
+                "FABRICPULSE_HOST": host,
+                "FABRICPULSE_RANK": str(number),
+                "FABRICPULSE_RUN_DIR": str(run_dir),
+                **(env or {}),
+            }
+            with output.open("wb") as stream:
+                self._processes.append(
+                    subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT)
+                )
+            self._outputs.append(output)
+
+    def __enter__(self) -> "RingPair":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the ranks."""
+        return [process.pid for process in self._processes]
+
+    def lines(self, rank: int, kind: str) -> list[dict[str, Any]]:
+        """A rank's JSON lines of one type so far."""
+        text = self._outputs[rank].read_text(errors="replace")
+        whole = text[: text.rfind("\n") + 1]
+        entries = (json.loads(line) for line in whole.splitlines() if line.startswith("{"))
+        return [entry for entry in entries if entry["type"] == kind]
+
+    def said(self) -> str:
+        """What the ranks wrote that is not JSON."""
+        return "\n".join(
+            f"{host}: {line}"
+            for host, output in zip(HOSTS, self._outputs, strict=True)
+            for line in output.read_text(errors="replace").splitlines()
+            if not line.startswith("{")
+        )
+
+    def moved(self) -> list[int]:
+        """Bytes that each rank has received so far."""
+        return [sum(line["bytes"] for line in self.lines(rank, "interval")) for rank in range(len(HOSTS))]
+
+    def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        """Waits for a condition. Fails with what the ranks said when a rank has ended or the time is over."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            ended = [process.poll() for process in self._processes]
+            assert ended == [None] * len(ended), f"a rank has ended: {ended}\n{self.said()}"
+            assert time.monotonic() < deadline, f"{self.moved()} bytes have moved\n{self.said()}"
+            time.sleep(0.05)
+
+    def until_moved(self, more: int, seconds: float = 60.0) -> None:
+        """Until every rank has received so many bytes more."""
+        before = self.moved()
+        self.until(lambda: all(now - old >= more for now, old in zip(self.moved(), before, strict=True)), seconds)
+
+    def finish(self, seconds: float = 60.0) -> list[dict[str, Any]]:
+        """Asks the ranks to end; their summaries. Fails on an error, or on a byte that is not what was sent."""
+        for process in self._processes:
+            process.terminate()
+        return self.summaries(seconds)
+
+    def summaries(self, seconds: float = 60.0) -> list[dict[str, Any]]:
+        """Waits for the end of the ranks. Fails as finish()."""
+        codes = [process.wait(seconds) for process in self._processes]
+        assert codes == [0] * len(codes), self.said()
+        found = []
+        for rank in range(len(HOSTS)):
+            (summary,) = self.lines(rank, "summary")
+            assert (summary["errors"], summary["corrupt_bytes"]) == (0, 0), self.said()
+            found.append(summary)
+        return found
+
+    def stall_ms(self, since_ns: int) -> float:
+        """Longest time without a byte that a rank has seen since that CLOCK_REALTIME."""
+        return max(
+            line["stall_ms"]
+            for rank in range(len(HOSTS))
+            for line in self.lines(rank, "interval")
+            if line["real_ns"] >= since_ns
+        )
