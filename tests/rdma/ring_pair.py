@@ -20,7 +20,9 @@ _PORT = 7000
 class RingPair:
     """One rank a host, over queue pairs. `arguments` : of the ring; `env` : of both ranks. Ends with the block."""
 
-    def __init__(self, folder: Path, arguments: Sequence[str] = (), env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, arguments: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> None:
         self._outputs: list[Path] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         for number, host in enumerate(HOSTS):
@@ -28,8 +30,25 @@ class RingPair:
             run_dir = folder / f"run-{host}"
             run_dir.mkdir(exist_ok=True)
             command = [
-                *("ip", "netns", "exec", host, str(_PROGRAM), "--rank", str(number), "--size", str(len(HOSTS))),
-                *("--rendezvous", f"10.8.0.1:{_PORT}", "--json", "--interval-ms", str(INTERVAL_MS), *arguments),
+                *(
+                    "ip",
+                    "netns",
+                    "exec",
+                    host,
+                    str(_PROGRAM),
+                    "--rank",
+                    str(number),
+                    "--size",
+                    str(len(HOSTS)),
+                ),
+                *(
+                    "--rendezvous",
+                    f"10.8.0.1:{_PORT}",
+                    "--json",
+                    "--interval-ms",
+                    str(INTERVAL_MS),
+                    *arguments,
+                ),
             ]
             environment = {
                 **os.environ,
@@ -92,7 +111,9 @@ class RingPair:
     def until_moved(self, more: int, seconds: float = 60.0) -> None:
         """Until every rank has received so many bytes more."""
         before = self.moved()
-        self.until(lambda: all(now - old >= more for now, old in zip(self.moved(), before, strict=True)), seconds)
+        self.until(
+            lambda: all(now - old >= more for now, old in zip(self.moved(), before, strict=True)), seconds
+        )
 
     def finish(self, seconds: float = 60.0) -> list[dict[str, Any]]:
         """Asks the ranks to end; their summaries. Fails on an error, or on a byte that is not what was sent."""

@@ -1,0 +1,287 @@
+// Both ends of a connection over queue pairs of the stand-in (verbs_stand_in.h), under random faults: lanes that
+// either end fails, paths that are cut and mended, packets that arrive late or twice, set-ups that go stale.
+//
+// Holds: every message arrives once, in order, with its bytes; no byte is written into a buffer after test() has
+// said that its receive is done; the connection is never lost; nothing of the library is left over at the end.
+//
+// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS; prints what happened. Exit 1 with a line of what broke.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/recv_connection.h"
+#include "core/send_connection.h"
+#include "transport/verbs/verbs_lane.h"
+#include "verbs_stand_in.h"
+
+using namespace fabricpulse;
+
+namespace {
+
+class TestHost final : public Runtime {
+ public:
+  TestHost() {
+    config_.telemetry = false;
+    std::string complaint;
+    telemetry_.open(config_, "test", &complaint);
+  }
+  const Config& config() const override { return config_; }
+  Telemetry* telemetry() override { return &telemetry_; }
+  uint64_t now() const override { return now_ns; }
+  int64_t host_clock() const override { return static_cast<int64_t>(now_ns); }
+  bool fleet_clock(int64_t*) const override { return false; }
+  bool nic_up(uint32_t) const override { return true; }
+  bool nic_avoided(uint32_t) const override { return false; }
+  const char* nic_name(uint32_t) const override { return "nic"; }
+  uint64_t nic_bytes_per_second(uint32_t) const override { return 1'000'000'000; }
+  void wake() override {}
+  void warn(const std::string& text) override { said = text; }
+  void info(const std::string&) override {}
+
+  uint64_t now_ns = 1'000'000'000;
+  std::string said;
+
+ private:
+  Config config_;
+  Telemetry telemetry_;
+};
+
+[[noreturn]] void broken(const std::string& what) {
+  fprintf(stderr, "%s\n", what.c_str());
+  exit(1);
+}
+
+struct Buffer {
+  std::vector<uint8_t> bytes;
+  VerbsMemory* memory = nullptr;
+};
+
+uint8_t byte_of(uint64_t message, size_t at) {
+  return static_cast<uint8_t>(message * 31 + at * 7 + (at >> 8));
+}
+
+class Simulation {
+ public:
+  Simulation(uint32_t seed, uint64_t messages, uint64_t faults)
+      : random_(seed),
+        messages_(messages),
+        faults_left_(faults),
+        fabric_(seed + 1),
+        library_(fabric_.library()) {
+    devices_.refresh();
+    for (auto& device : devices_.all())
+      if (!devices_.use(device.get())) broken("no protection domain");
+    for (auto& nic : nic_devices_) nic = -1;
+    nic_devices_[0] = 0;
+    nic_devices_[1] = 1;
+    std::vector<NicPair> lanes{{0, 0}, {1, 1}, {0, 0}, {1, 1}};
+    sender_ = std::make_unique<SendConnection>(&host_, 7, 0, 1, lanes);
+    receiver_ = std::make_shared<RecvConnection>(&host_, 7, 0, 1, static_cast<uint32_t>(lanes.size()));
+    sender_->set_peer({}, nics_, 2);
+    receiver_->set_peer({}, nics_, 2);
+    for (uint64_t i = 0; i < kUnderWay; ++i) {
+      out_.push_back(make_buffer());
+      in_.push_back(make_buffer());
+    }
+  }
+
+  void run() {
+    uint64_t idle = 0;
+    while (received_ < messages_ || acknowledged_ < messages_) {
+      uint64_t before = received_ + acknowledged_;
+      one_round();
+      idle = received_ + acknowledged_ == before ? idle + 1 : 0;
+      if (idle > 400'000) broken("nothing moves: " + std::to_string(received_) + " received");
+      if (sender_->lost() || receiver_->lost()) broken("the connection is lost: " + host_.said);
+    }
+    sender_->close(host_.now_ns);
+    receiver_->close(host_.now_ns);
+    while (fabric_.step() && ++idle < 1000) {
+    }
+    check_returned();
+    sender_.reset();
+    receiver_.reset();
+    reaper_->end_all();
+    for (auto* buffers : {&out_, &in_})
+      for (Buffer& buffer : *buffers) devices_.deregister_memory(buffer.memory);
+    if (fabric_.pairs() != 0 || fabric_.regions() != 0) broken("queue pairs or memory are left over");
+    printf("{\"messages\": %llu, \"dials\": %llu, \"failed\": %llu, \"dropped\": %llu}\n",
+           static_cast<unsigned long long>(received_), static_cast<unsigned long long>(dials_),
+           static_cast<unsigned long long>(failed_), static_cast<unsigned long long>(fabric_.dropped));
+  }
+
+ private:
+  static constexpr uint64_t kUnderWay = 6;
+  static constexpr size_t kMost = 300'000;
+
+  uint64_t any(uint64_t count) { return std::uniform_int_distribution<uint64_t>(0, count - 1)(random_); }
+
+  Buffer make_buffer() {
+    Buffer buffer;
+    buffer.bytes.assign(kMost, 0xee);
+    buffer.memory = devices_.register_memory(buffer.bytes.data(), buffer.bytes.size());
+    if (buffer.memory == nullptr) broken("no registration");
+    return buffer;
+  }
+
+  size_t size_of(uint64_t message) const {
+    std::mt19937 own(static_cast<uint32_t>(message * 2654435761u + 1));
+    switch (own() % 5) {
+      case 0:
+        return own() % 200;
+      case 1:
+        return own() % 16'384;
+      case 2:
+        return 16'380 + own() % 10;
+      default:
+        return own() % kMost;
+    }
+  }
+
+  void one_round() {
+    host_.now_ns += 20'000 + any(200'000);
+    uint64_t now = host_.now_ns;
+    for (uint64_t n = any(40); n > 0; --n) fabric_.step();
+    application(now);
+    if (any(4) == 0) {
+      sender_->tick(now, 2'000'000);
+      receiver_->tick(now, 2'000'000);
+      if (any(100) == 0) reaper_->tick(now);  // queue pairs that nobody waits for may live on for long
+      dial(now);
+    } else {
+      sender_->drive(now);
+      receiver_->drive(now);
+    }
+    if (faults_left_ > 0 && any(25) == 0) fault(now);
+    if (any(50) == 0) fabric_.cut(static_cast<uint32_t>(any(2)), false);
+    check_returned();
+  }
+
+  void application(uint64_t now) {
+    if (posted_ < messages_ && posted_ - received_ < kUnderWay && any(3) == 0) {
+      Buffer& buffer = in_[posted_ % kUnderWay];
+      memset(buffer.bytes.data(), 0xee, buffer.bytes.size());
+      size_t size = size_of(posted_);
+      receives_[posted_ % kUnderWay] = receiver_->receive(buffer.bytes.data(), size, buffer.memory, now);
+      if (receives_[posted_ % kUnderWay] == nullptr) broken("no receive");
+      ++posted_;
+    }
+    if (sent_ < messages_ && sent_ - acknowledged_ < kUnderWay && any(3) == 0) {
+      Buffer& buffer = out_[sent_ % kUnderWay];
+      size_t size = size_of(sent_);
+      for (size_t i = 0; i < size; ++i) buffer.bytes[i] = byte_of(sent_, i);
+      sends_[sent_ % kUnderWay] =
+          sender_->send(buffer.bytes.data(), static_cast<uint32_t>(size), 0, buffer.memory, now);
+      if (sends_[sent_ % kUnderWay] == nullptr) broken("no send");
+      ++sent_;
+    }
+    uint32_t size = 0;
+    bool truncated = false;
+    if (received_ < posted_ && receiver_->test(receives_[received_ % kUnderWay], &size, &truncated, now)) {
+      if (truncated || size != size_of(received_)) broken("message of another size");
+      Buffer& buffer = in_[received_ % kUnderWay];
+      for (size_t i = 0; i < size; ++i)
+        if (buffer.bytes[i] != byte_of(received_, i))
+          broken("wrong byte in message " + std::to_string(received_));
+      // The application's own from here on.
+      memset(buffer.bytes.data(), 0xaa, buffer.bytes.size());
+      ++received_;
+    }
+    if (acknowledged_ < sent_ && sender_->test(sends_[acknowledged_ % kUnderWay], &size, now)) {
+      memset(out_[acknowledged_ % kUnderWay].bytes.data(), 0xbb, kMost);  // reused at once
+      ++acknowledged_;
+    }
+  }
+
+  // Buffers that were given back hold what the application has put there.
+  void check_returned() {
+    for (uint64_t m = received_ > kUnderWay ? received_ - kUnderWay : 0; m < received_; ++m) {
+      if (m + kUnderWay < posted_) continue;
+      const Buffer& buffer = in_[m % kUnderWay];
+      for (size_t i = any(97); i < buffer.bytes.size(); i += 97)
+        if (buffer.bytes[i] != 0xaa) broken("a write landed in memory that was given back");
+    }
+  }
+
+  void fault(uint64_t now) {
+    --faults_left_;
+    auto lane = static_cast<uint32_t>(any(4));
+    switch (any(4)) {
+      case 0:
+        if (sender_->lanes()[lane].up) ++failed_, sender_->fail_lane(lane, FP_REASON_STALL, now);
+        break;
+      case 1:
+        if (receiver_->lanes()[lane].up) ++failed_, receiver_->fail_lane(lane, FP_REASON_STALL, now);
+        break;
+      default:
+        fabric_.cut(static_cast<uint32_t>(any(2)), true);
+        break;
+    }
+  }
+
+  // What VerbsTransport and Handshakes do, without sockets.
+  void dial(uint64_t now) {
+    DialPlan plan;
+    while (sender_->want_dial(now, &plan)) {
+      ++dials_;
+      uint32_t nic = sender_->lanes()[plan.lane].nic;
+      VerbsPort port{devices_.all()[nic].get(), 1, 1};
+      auto here = VerbsPair::make(&devices_, port, {}, VerbsPair::End::kSender, 5);
+      auto there = VerbsPair::make(&devices_, port, {}, VerbsPair::End::kReceiver, 5);
+      if (!here || !there || !there->connect(here->setup())) broken("no queue pair");
+      const VerbsSetup peer = there->setup();
+      Hello hello;
+      hello.connection = 7;
+      hello.lane = plan.lane;
+      hello.lanes = 4;
+      hello.epoch = plan.epoch;
+      hello.flags = plan.flags;
+      hello.device = nic;
+      HelloReply reply;
+      bool hello_lost = faults_left_ > 0 && any(8) == 0, reply_lost = faults_left_ > 0 && any(8) == 0;
+      if (!hello_lost) reply.status = receiver_->hello(hello, nic, &reply.held, now);
+      bool accepted = !hello_lost && reply.status == HelloStatus::kOk;
+      if (accepted)
+        receiver_->attach(plan.lane, plan.epoch,
+                          make_verbs_lane(std::move(there), -1, nic, &nic_devices_, reaper_), now);
+      if (hello_lost || reply_lost || !accepted) {
+        sender_->dialled(plan.lane, plan.epoch, nullptr, hello_lost || reply_lost ? nullptr : &reply, now);
+        continue;
+      }
+      if (!here->connect(peer)) broken("no connection");
+      sender_->dialled(plan.lane, plan.epoch,
+                       make_verbs_lane(std::move(here), -1, nic, &nic_devices_, reaper_), &reply, now);
+    }
+  }
+
+  std::mt19937 random_;
+  const uint64_t messages_;
+  uint64_t faults_left_;
+  stand_in::Fabric fabric_;
+  VerbsLibrary library_;
+  VerbsDevices devices_{&library_};
+  std::shared_ptr<VerbsReaper> reaper_ = std::make_shared<VerbsReaper>();
+  NicDevices nic_devices_;
+  TestHost host_;
+  WireNic nics_[2];
+  std::unique_ptr<SendConnection> sender_;
+  std::shared_ptr<RecvConnection> receiver_;
+  std::vector<Buffer> out_, in_;
+  SendMessage* sends_[kUnderWay] = {};
+  ReceiveMessage* receives_[kUnderWay] = {};
+  uint64_t sent_ = 0, acknowledged_ = 0, posted_ = 0, received_ = 0, dials_ = 0, failed_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) return 2;
+  Simulation(static_cast<uint32_t>(strtoul(argv[1], nullptr, 10)), strtoull(argv[2], nullptr, 10),
+             strtoull(argv[3], nullptr, 10))
+      .run();
+}

@@ -1,0 +1,35 @@
+"""Lanes over queue pairs on a stand-in for libibverbs (tests/native/verbs_stand_in.h), under scripted random faults."""
+
+import json
+import subprocess
+
+import pytest
+from tests.fixtures.native import native
+
+
+def _simulate(seed: int, messages: int, faults: int, variant: str) -> dict[str, int]:
+    command = [native("plugin_verbs_lanes", variant), str(seed), str(messages), str(faults)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, int] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(4))
+def test_every_message_once_and_no_late_write(seed: int) -> None:
+    """Lanes fail at either end, paths are cut, packets come late: all messages, in order, and no byte afterwards."""
+    result = _simulate(seed, 200, 150, "address")
+    assert result["messages"] == 200
+    assert result["failed"] > 0
+    assert result["dials"] > 4
+
+
+@pytest.mark.build
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_the_same_for_long(seed: int) -> None:
+    """More messages and more faults."""
+    assert _simulate(seed, 600, 500, "plain")["messages"] == 600
