@@ -190,6 +190,7 @@ void receiver_close(Model* m, uint32_t l, uint32_t epoch) {
     if (incarnation != nullptr) {
       incarnation->receiver_open = false;
       incarnation->draining = one_sided;
+      if (one_sided && !hasty) m->receiver.drains(l);
       if (!one_sided) incarnation->forward.clear();
       incarnation->writing = false;
     }
@@ -204,6 +205,7 @@ bool drains(const Model& m, uint32_t l) {
 
 // The queue pair is in ERROR and drained: nothing lands by it any more.
 void drain(Model* m, uint32_t l) {
+  m->receiver.drained(l);
   for (Incarnation& incarnation : m->incarnations[l]) {
     if (!incarnation.draining) continue;
     incarnation.draining = false;

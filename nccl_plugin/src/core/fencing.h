@@ -7,7 +7,8 @@
 //  1. A chunk is on at most one lane at a time. The sender puts it on another lane only after the receiver
 //     has said that the old lane, up to that epoch, is closed (kFenced, or the reply to a hello with a higher
 //     epoch) and that it does not hold the chunk.
-//  2. The receiver closes a lane before it says so. After that no byte of the old epoch can land anywhere.
+//  2. The receiver closes a lane before it says so. After that no byte of the old epoch can land anywhere. A lane by
+//     which the peer writes on its own (queue pairs) drains in between, and does not count as closed meanwhile.
 //  3. What the receiver says about chunks only grows, so any order, repetition or loss of its reports is
 //     harmless.
 //  4. Epochs of a lane only grow; a hello of an old epoch is refused.
@@ -16,6 +17,7 @@
 #ifndef FABRICPULSE_CORE_FENCING_H_
 #define FABRICPULSE_CORE_FENCING_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/wire.h"
@@ -202,7 +204,10 @@ class ReceiverFencing {
   // The receiver's word of now: every lane's closing that it names is done.
   void write(HeldState* state) const {
     held_.write(state);
-    for (uint32_t l = 0; l < kMaxLanes; ++l) state->closed[l] = lanes_[l].closed;
+    for (uint32_t l = 0; l < kMaxLanes; ++l) {
+      const LaneView& lane = lanes_[l];
+      state->closed[l] = lane.draining ? std::min(lane.closed, lane.epoch - 1) : lane.closed;
+    }
   }
   bool open(uint32_t l) const { return lanes_[l].open; }
   uint32_t epoch(uint32_t l) const { return lanes_[l].epoch; }
@@ -230,6 +235,12 @@ class ReceiverFencing {
     return true;
   }
 
+  // The peer may still write by the incarnation that was closed last (one-sided lanes): until drained() it does not
+  // count as closed, whoever asks.
+  void drains(uint32_t l) { lanes_[l].draining = true; }
+  void drained(uint32_t l) { lanes_[l].draining = false; }
+  bool draining(uint32_t l) const { return lanes_[l].draining; }
+
   // The first byte of a chunk is here. kTake: write it to its place, then call complete().
   Arrival begin(uint32_t l, uint64_t chunk) {
     LaneView& lane = lanes_[l];
@@ -249,7 +260,7 @@ class ReceiverFencing {
 
  private:
   struct LaneView {
-    bool open = false;
+    bool open = false, draining = false;
     uint32_t epoch = 0;   // of the incarnation that is or was open
     uint32_t closed = 0;  // lives up to this one are closed for good
     uint64_t writing = kNone;

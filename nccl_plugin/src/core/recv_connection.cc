@@ -243,7 +243,8 @@ void RecvConnection::repeat_fenced(uint64_t now) {
 
 void RecvConnection::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
   fencing_.close(lane->index, fencing_.epoch(lane->index));
-  ++unreported_chunks_;        // what was told on that lane may be lost
+  ++unreported_chunks_;  // what was told on that lane may be lost
+  if (lane->draining) fencing_.drains(lane->index);
   if (lane->draining) return;  // on_tick() says it once nothing lands any more
   if (!lost_ && !closed_) send_fenced(lane->index, fencing_.epoch(lane->index), reason, now);
 }
@@ -268,6 +269,7 @@ void RecvConnection::on_tick(uint64_t now) {
   for (Lane& lane : lanes_) {
     if (!lane.draining) continue;
     settle(&lane);
+    fencing_.drained(lane.index);
     if (!lost_ && !closed_) send_fenced(lane.index, fencing_.epoch(lane.index), lane.reason, now);
   }
   for (Lane& lane : lanes_) {
@@ -302,6 +304,7 @@ HelloStatus RecvConnection::hello(const Hello& hello, uint32_t nic, HeldState* h
     if (lane.up && hello.epoch > fencing_.epoch(hello.lane))
       fail_lane(hello.lane, hello.flags & kHelloRepath ? FP_REASON_REPATH : FP_REASON_PEER, now);
     settle(&lane);
+    fencing_.drained(hello.lane);
     accepted = fencing_.hello(hello.lane, hello.epoch);
   }
   state(held);

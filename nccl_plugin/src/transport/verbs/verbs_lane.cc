@@ -19,6 +19,8 @@ constexpr uint32_t kSignalEvery = 16;
 constexpr uint32_t kMostPolled = 256;  // completions of one poll
 constexpr uint32_t kCreditsAt = 8;     // control frames taken in before the peer is told
 constexpr uint64_t kLingerNs = 200'000'000;
+// A packet that was lost is sent again by the device after 17 to 34 ms: a silence shorter than that says nothing.
+constexpr uint64_t kLeastDeviationNs = 9'000'000;
 constexpr uint64_t kSendId = UINT64_C(1) << 63;
 constexpr uint32_t kStamps = 1024;      // more than requests can be under way
 constexpr uint32_t kPortBase = 0xc000;  // how a RoCE v2 source port comes from a flow label of 14 bits
@@ -173,6 +175,7 @@ class VerbsLane final : public LaneTransport {
     sample.unacknowledged = posted_ - completed_;
     sample.acknowledged = completed_total_;
     sample.rtt_ns = rtt_ns_;
+    sample.rtt_deviation_ns = std::max(rtt_deviation_ns_, kLeastDeviationNs);
     return sample;
   }
 
@@ -318,6 +321,8 @@ class VerbsLane final : public LaneTransport {
     completed_ = upto;
     uint64_t now = clock_ns(), since = stamps_[upto % kStamps];
     uint64_t took = now > since ? now - since : 0;
+    uint64_t off = took > rtt_ns_ ? took - rtt_ns_ : rtt_ns_ - took;
+    rtt_deviation_ns_ = rtt_ns_ == 0 ? took / 2 : rtt_deviation_ns_ - rtt_deviation_ns_ / 4 + off / 4;
     rtt_ns_ = rtt_ns_ == 0 ? took : rtt_ns_ - rtt_ns_ / 8 + took / 8;
   }
 
@@ -462,7 +467,7 @@ class VerbsLane final : public LaneTransport {
   ib::Segment segments_[kBatch];
   uint32_t count_ = 0;                   // of the batch being made
   uint32_t posted_ = 0, completed_ = 0;  // requests
-  uint64_t completed_total_ = 0, rtt_ns_ = 0;
+  uint64_t completed_total_ = 0, rtt_ns_ = 0, rtt_deviation_ns_ = 0;
   uint64_t stamps_[kStamps] = {};
 };
 
