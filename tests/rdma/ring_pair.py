@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from fabricpulse.lab.rdma.fleet import HOSTS
+from fabricpulse.plugin_ipc.control import ControlClient
 
 _PROGRAM = Path(os.environ.get("FABRICPULSE_TEST_RING", Path(sys.executable).with_name("fabricpulse-ring")))
 INTERVAL_MS = 50
@@ -21,14 +22,20 @@ class RingPair:
     """One rank a host, over queue pairs. `arguments` : of the ring; `env` : of both ranks. Ends with the block."""
 
     def __init__(
-        self, folder: Path, arguments: Sequence[str] = (), env: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        arguments: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        port: int = _PORT,
     ) -> None:
+        self._run_dirs: list[Path] = []
         self._outputs: list[Path] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         for number, host in enumerate(HOSTS):
             output = folder / f"ring-{host}.out"
             run_dir = folder / f"run-{host}"
             run_dir.mkdir(exist_ok=True)
+            self._run_dirs.append(run_dir)
             command = [
                 *(
                     "ip",
@@ -43,7 +50,7 @@ class RingPair:
                 ),
                 *(
                     "--rendezvous",
-                    f"10.8.0.1:{_PORT}",
+                    f"10.8.0.1:{port}",
                     "--json",
                     "--interval-ms",
                     str(INTERVAL_MS),
@@ -115,6 +122,16 @@ class RingPair:
             lambda: all(now - old >= more for now, old in zip(self.moved(), before, strict=True)), seconds
         )
 
+    def status(self, rank: int) -> dict[str, Any]:
+        """What a rank's control socket says of its connections."""
+        (socket,) = self._run_dirs[rank].glob("plugin/*.sock")
+        with ControlClient(socket, timeout_s=30.0) as client:
+            return client.call({"op": "status"})
+
+    def wait(self, seconds: float = 60.0) -> list[int]:
+        """Waits for the end of the ranks; their exit statuses."""
+        return [process.wait(seconds) for process in self._processes]
+
     def finish(self, seconds: float = 60.0) -> list[dict[str, Any]]:
         """Asks the ranks to end; their summaries. Fails on an error, or on a byte that is not what was sent."""
         for process in self._processes:
@@ -123,7 +140,7 @@ class RingPair:
 
     def summaries(self, seconds: float = 60.0) -> list[dict[str, Any]]:
         """Waits for the end of the ranks. Fails as finish()."""
-        codes = [process.wait(seconds) for process in self._processes]
+        codes = self.wait(seconds)
         assert codes == [0] * len(codes), self.said()
         found = []
         for rank in range(len(HOSTS)):

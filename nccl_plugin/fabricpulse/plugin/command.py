@@ -49,7 +49,8 @@ def path(ld_path: bool) -> None:
     type=click.Choice([each.value for each in environment.Transport]),
     default=environment.Transport.AUTO.value,
     show_default=True,
-    help="tcp: the plugin moves the data, on TCP. observe: NCCL's own transport does, the plugin only measures. "
+    help="tcp, verbs: the plugin moves the data, over TCP or queue pairs. "
+    "observe: NCCL's own transport does, the plugin only measures. "
     "auto: observe on a host with RDMA devices, else tcp.",
 )
 @click.option(
@@ -79,11 +80,12 @@ def env(
     observe = bool(devices) or transport == environment.Transport.OBSERVE
     if devices:
         click.echo(
-            f"This host has RDMA devices ({', '.join(devices)}), and the plugin's lanes are TCP: NCCL keeps its own "
-            "transport, the plugin only observes the job. To move the job to TCP all the same: --transport tcp",
+            f"This host has RDMA devices ({', '.join(devices)}): NCCL keeps its own transport, the plugin only "
+            "observes the job. To move it to the plugin's lanes: --transport verbs (queue pairs), or --transport tcp",
             err=True,
         )
-    wanted = environment.plan(library(), version, observe)
+    lanes = transport if transport in (environment.Transport.TCP, environment.Transport.VERBS) else None
+    wanted = environment.plan(library(), version, observe, lanes)
     if not check_only:
         click.echo(wanted.render(environment.Format(format_), os.environ))
         return

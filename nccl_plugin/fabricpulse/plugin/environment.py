@@ -58,12 +58,13 @@ class Setting:
 class Transport(StrEnum):
     """Who moves the job's data.
 
-    auto : the plugin, unless this host has RDMA devices; then as observe. tcp : the plugin, on TCP, whatever the host
-    has. observe : NCCL's own transport; the plugin's profiler feeds telemetry.
+    auto : the plugin, unless this host has RDMA devices; then as observe. tcp, verbs : the plugin, over TCP or over
+    queue pairs, whatever the host has. observe : NCCL's own transport; the plugin's profiler feeds telemetry.
     """
 
     AUTO = "auto"
     TCP = "tcp"
+    VERBS = "verbs"
     OBSERVE = "observe"
 
 
@@ -147,11 +148,13 @@ def rdma_devices(folder: Path = Path("/sys/class/infiniband")) -> list[str]:
         return []
 
 
-def plan(library: Path, nccl: tuple[int, int] | None, profiler_only: bool = False) -> Plan:
+def plan(
+    library: Path, nccl: tuple[int, int] | None, profiler_only: bool = False, lanes: str | None = None
+) -> Plan:
     """The variables for NCCL release `nccl` (None: the newest known).
 
-    profiler_only : NCCL keeps its own transport and only feeds telemetry. Raises UserError when this library offers
-    nothing that the release can load.
+    profiler_only : NCCL keeps its own transport and only feeds telemetry. lanes : FABRICPULSE_LANES; None: left
+    to the plugin. Raises UserError when this library offers nothing that the release can load.
     """
     net_versions, profiler_versions = exported_versions(library)
     net_range, profiler_range = _loads(nccl or _PROFILER_7)
@@ -191,6 +194,8 @@ def plan(library: Path, nccl: tuple[int, int] | None, profiler_only: bool = Fals
     if not takes_paths:
         reason = f"where NCCL {release}, which takes no path, finds the plugin by its name"
         settings.append(Setting("LD_LIBRARY_PATH", str(library.parent), reason, prepended=True))
+    if lanes is not None:
+        settings.append(Setting("FABRICPULSE_LANES", lanes, "what lanes are made of: tcp or verbs"))
     if profiler is not None:
         settings.append(
             Setting("NCCL_PROFILER_PLUGIN", str(library), "per-collective bandwidth; may be left out")
@@ -208,7 +213,9 @@ def check(wanted: Plan, environment: Mapping[str, str]) -> list[str]:
     """What is wrong with `environment` for this plan, one sentence each; empty when it will work."""
     problems = []
     if wanted.net == 0 and environment.get("NCCL_NET", "").lower() == NET_NAME:
-        problems.append(f"NCCL_NET={NET_NAME} moves the job to TCP lanes; unset it, or say --transport tcp")
+        problems.append(
+            f"NCCL_NET={NET_NAME} moves the job to the plugin's lanes; unset it, or say --transport verbs or tcp"
+        )
     for setting in wanted.settings:
         if (
             setting.prepended

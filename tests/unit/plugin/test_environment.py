@@ -219,11 +219,13 @@ def test_a_job_is_not_moved_from_rdma_to_tcp_unasked() -> None:
 
 
 @pytest.mark.usefixtures("rdma")
-def test_tcp_on_an_rdma_host_is_had_by_asking(library: Path) -> None:
-    """--transport tcp says nothing and moves the job."""
-    done = CliRunner().invoke(command, ["env", "--transport", "tcp"])
+@pytest.mark.parametrize("lanes", ["tcp", "verbs"])
+def test_lanes_on_an_rdma_host_are_had_by_asking(lanes: str) -> None:
+    """--transport tcp or verbs says nothing, moves the job, and leaves the plugin no choice."""
+    done = CliRunner().invoke(command, ["env", "--transport", lanes])
     assert (done.exit_code, done.stderr) == (0, "")
     assert "export NCCL_NET=fabricpulse" in done.stdout
+    assert f"export FABRICPULSE_LANES={lanes}" in done.stdout.replace("'", "")
 
 
 @pytest.mark.usefixtures("rdma")
@@ -231,7 +233,7 @@ def test_a_job_that_would_move_to_tcp_fails_the_check() -> None:
     """--check on an RDMA host names NCCL_NET=fabricpulse."""
     done = CliRunner(env={"NCCL_NET": "fabricpulse"}).invoke(command, ["env", "--check"])
     assert done.exit_code == 1
-    assert "moves the job to TCP" in done.stdout
+    assert "moves the job to the plugin's lanes" in done.stdout
 
 
 def test_rdma_devices_are_the_kernels(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""The plugin's lanes over queue pairs: a verified ring between two hosts goes on through the faults of its network."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rdma.ring_pair import RingPair
+
+from fabricpulse.lab.rdma.fleet import HOSTS, RdmaFleet, run
+
+# The first test of a module waits for the guest and for all tests of the module.
+pytestmark = [pytest.mark.rdma, pytest.mark.timeout(600)]
+
+MIB = 1 << 20
+# The guest is slow, and slower on a busy machine: what is asserted is that it happens, not when.
+PATIENCE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def ring(fleet: RdmaFleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RingPair]:
+    """A ring over both rails. At its end no rank has seen an error, or a byte that is not what was sent."""
+    assert fleet.rails == 2
+    with RingPair(
+        tmp_path_factory.mktemp("ring"), ["--bytes", "1M", "--slice", "256K", "--channels", "1"]
+    ) as pair:
+        pair.until_moved(1, PATIENCE_S)
+        yield pair
+        pair.finish(PATIENCE_S)
+
+
+def lanes(ring: RingPair, direction: str = "send") -> list[dict[str, Any]]:
+    """Lanes of all ranks in one direction that are up, or are on their way back."""
+    return [
+        {**lane, "rank": rank}
+        for rank in range(len(HOSTS))
+        for connection in ring.status(rank)["connections"]
+        if connection["direction"] == direction
+        for lane in connection["lanes"]
+    ]
+
+
+def up(ring: RingPair, rail: str) -> bool:
+    """Whether both ranks send over this rail's lane."""
+    states = [lane["state"] for lane in lanes(ring) if lane["device"] == lane["peer_device"] == rail]
+    return len(states) == len(HOSTS) and all(state in ("up", "slow_start") for state in states)
+
+
+def test_lanes_are_queue_pairs_of_both_rails(ring: RingPair) -> None:
+    """Both ends name the same two queue pairs, each its own first; nothing moves over TCP."""
+    ring.until(lambda: up(ring, "rail0") and up(ring, "rail1"), PATIENCE_S)
+    sending = {(lane["device"], lane["queue_pair"]) for lane in lanes(ring) if lane["state"] == "up"}
+    receiving = {
+        (lane["device"], (lane["queue_pair"] & 0xFFFFFFFF) << 32 | lane["queue_pair"] >> 32)
+        for lane in lanes(ring, "receive")
+        if lane["state"] == "up"
+    }
+    assert sending == receiving
+    assert {lane["transport"] for lane in lanes(ring) if lane["state"] == "up"} == {"verbs"}
+
+
+def both_rails_dead(fleet: RdmaFleet) -> ExitStack:
+    """Nothing passes between the hosts at all."""
+    stack = ExitStack()
+    for rail in range(fleet.rails):
+        stack.enter_context(fleet.path_dead(rail))
+    return stack
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(lambda fleet: fleet.cable_pulled("h0", 0), id="cable-here"),
+        pytest.param(lambda fleet: fleet.path_dead(0), id="dead-path"),
+        pytest.param(lambda fleet: fleet.cable_pulled("h1", 0), id="cable-at-peer", marks=pytest.mark.slow),
+        pytest.param(
+            lambda fleet: fleet.netem("h0", 0, "loss", "100%"), id="one-way", marks=pytest.mark.slow
+        ),
+        pytest.param(lambda fleet: fleet.netem("h1", 0, "loss", "3%"), id="loss", marks=pytest.mark.slow),
+    ],
+)
+def test_the_other_rail_carries_on(
+    ring: RingPair, fleet: RdmaFleet, fault: Callable[[RdmaFleet], Any]
+) -> None:
+    """Data moves while the rail is broken, and over that rail again when it is mended."""
+    ring.until(lambda: up(ring, "rail0") and up(ring, "rail1"), PATIENCE_S)
+    with fault(fleet):
+        ring.until_moved(2 * MIB, PATIENCE_S)
+    ring.until(lambda: up(ring, "rail0"), PATIENCE_S)
+    ring.until_moved(MIB, PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_a_total_outage_ends_with_the_fault(ring: RingPair, fleet: RdmaFleet) -> None:
+    """Both rails dead for three seconds: no error, and the job goes on."""
+    ring.until(lambda: up(ring, "rail0") and up(ring, "rail1"), PATIENCE_S)
+    with both_rails_dead(fleet):
+        time.sleep(3)
+    ring.until_moved(2 * MIB, PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_an_address_that_goes_and_comes_has_another_gid_index(ring: RingPair, fleet: RdmaFleet) -> None:
+    """The GID is found by its address: lanes come back although its place in the table has changed."""
+    ring.until(lambda: up(ring, "rail1"), PATIENCE_S)
+    address = f"{fleet.address('h0', 1)}/24"
+    run("ip", "-n", "h0", "address", "del", address, "dev", "rail1")
+    ring.until_moved(2 * MIB, PATIENCE_S)
+    run("ip", "-n", "h0", "address", "add", address, "dev", "rail1")
+    ring.until(lambda: up(ring, "rail1"), PATIENCE_S)
+
+
+def test_without_libibverbs_the_job_does_not_start_on_tcp(fleet: RdmaFleet, tmp_path: Path) -> None:
+    """The error says what is missing, which devices wait for it, and how to have TCP all the same."""
+    assert fleet.rails == 2
+    with RingPair(
+        tmp_path, ["--rounds", "1"], {"FABRICPULSE_IBVERBS": "/nowhere/libibverbs.so.1"}, port=7001
+    ) as ring:
+        codes = ring.wait(PATIENCE_S)
+        said = ring.said()
+    assert 0 not in codes
+    assert "libibverbs cannot be loaded" in said
+    assert "rxe0-0" in said
+    assert "FABRICPULSE_LANES=tcp" in said
