@@ -49,6 +49,17 @@ def nccl_sockets() -> dict[str, Net]:
     return {"nccl_socket": Net(arguments, env), "nccl_socket_thread": Net(arguments, {**env, **one_thread})}
 
 
+def nccl_ib() -> list[str]:
+    """NCCL's own InfiniBand transport for the measuring program: library, table, stub. Empty if it cannot be had."""
+    try:
+        found = nccl_library()
+        where = places(found, {"ncclNetIb", "cudaGetDevice"})
+    except NoNcclError as error:
+        print(f"no peer: {error}", file=sys.stderr)
+        return []
+    return [str(found), where["ncclNetIb"], where["cudaGetDevice"]]
+
+
 def build_program(directory: Path) -> Path:
     """Compiles the measuring program."""
     program = directory / "net-bench"

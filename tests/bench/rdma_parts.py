@@ -1,0 +1,153 @@
+"""What `make bench NAME=rdma` measures inside the guest."""
+
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from tests.bench.rows import Rows, quantile
+from tests.rdma.ring_pair import RingPair
+
+from fabricpulse.lab.rdma.fleet import HOSTS, RdmaFleet, build
+from fabricpulse.plugin.locate import library
+
+PARTS = ("throughput", "latency", "failover")
+SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
+PATIENCE_S = 240.0
+# Fixed, so that a fault starts where the last one has been forgotten.
+SETTLE_S = 3.0
+
+rows = Rows("rdma")
+
+
+def run(
+    parts: list[str], rounds: int, seconds: float, faults: int, program: Path, peer: list[str] | None
+) -> int:
+    """Builds the fleet in this guest, measures, prints the rows. Returns the exit code."""
+    fleet = build(rails=2)
+    nets = _nets(peer)
+    if "throughput" in parts:
+        _throughput(program, nets, rounds, seconds)
+    if "latency" in parts:
+        _latency(program, nets, rounds, seconds)
+    if "failover" in parts:
+        _failover(fleet, faults)
+    return rows.verdict()
+
+
+def _nets(peer: list[str] | None) -> dict[str, tuple[list[str], Callable[[int], dict[str, str]]]]:
+    """By name: arguments of the measuring program, and the environment of a host."""
+    ours = [str(library()), "ncclNetPlugin_v12"]
+    nets: dict[str, tuple[list[str], Callable[[int], dict[str, str]]]] = {
+        "verbs": (ours, lambda host: {"FABRICPULSE_NICS": "rail0", "FABRICPULSE_LANES": "verbs"}),
+        "tcp": (ours, lambda host: {"FABRICPULSE_NICS": "rail0", "FABRICPULSE_LANES": "tcp"}),
+    }
+    if peer:
+        # Without a limit of retries Soft-RoCE never gives up.
+        settings = {"NCCL_SOCKET_IFNAME": "ctl", "NCCL_IB_RETRY_CNT": "6", "NCCL_IB_TIMEOUT": "14"}
+        nets["nccl_ib"] = (peer, lambda host: {**settings, "NCCL_IB_HCA": f"=rxe{host}-0"})
+    return nets
+
+
+def _measure(
+    program: Path,
+    arguments: list[str],
+    environment: Callable[[int], dict[str, str]],
+    mode: str,
+    size: int,
+    seconds: float,
+) -> dict[str, dict[str, Any]]:
+    """One run between the two hosts: what the receiver and the sender have measured. Fails if a byte was wrong."""
+    running = []
+    with tempfile.TemporaryDirectory() as run_dir:
+        for number, role in enumerate(("receive", "send")):
+            command = [
+                *("ip", "netns", "exec", HOSTS[number], str(program), role, "10.8.0.1:7100", mode),
+                *(str(size), str(seconds), *arguments),
+            ]
+            env = {**os.environ, "FABRICPULSE_RUN_DIR": run_dir, **environment(number)}
+            process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            running.append((role, process))
+        results = {}
+        for role, process in running:
+            said = process.communicate(timeout=PATIENCE_S)[0].decode(errors="replace")
+            assert process.returncode == 0, f"{role}: {process.returncode}: {said[-800:]}"
+            results[role] = json.loads([line for line in said.splitlines() if line.startswith("{")][-1])
+    return results
+
+
+def _throughput(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -> None:
+    for case, size in SIZES.items():
+        speeds: dict[str, list[float]] = {name: [] for name in nets}
+        costs: dict[str, list[float]] = {name: [] for name in nets}
+        for _ in range(rounds):
+            for name, (arguments, environment) in nets.items():
+                found = _measure(program, arguments, environment, "bandwidth", size, seconds)
+                speeds[name].append(found["receive"]["gb_per_s"])
+                costs[name].append(sum(end["cpu_s_per_gb"] for end in found.values()))
+        for name in nets:
+            rows.report(case, f"throughput_{name}", statistics.median(speeds[name]), "GB/s", rounds=rounds)
+        for peer, gate in (("nccl_ib", ">= 1.0"), ("tcp", None)):
+            if peer in nets:
+                ratio = statistics.median(
+                    ours / theirs for ours, theirs in zip(speeds["verbs"], speeds[peer], strict=True)
+                )
+                cost = statistics.median(
+                    ours / theirs for ours, theirs in zip(costs["verbs"], costs[peer], strict=True)
+                )
+                cheap = "<= 1.0" if gate else None
+                rows.report(case, f"throughput_ratio_{peer}", ratio, "ratio", gate, peer=peer)
+                rows.report(case, f"cpu_per_gb_ratio_{peer}", cost, "ratio", cheap, peer=peer)
+
+
+def _latency(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -> None:
+    halves: dict[str, list[float]] = {name: [] for name in nets}
+    for _ in range(rounds):
+        for name, (arguments, environment) in nets.items():
+            found = _measure(program, arguments, environment, "latency", 8, seconds)
+            halves[name].append(found["send"]["half_round_trip_us"])
+    for name in nets:
+        rows.report("8 B", f"latency_{name}", statistics.median(halves[name]), "us", rounds=rounds)
+    if "nccl_ib" in nets:
+        ratio = statistics.median(
+            ours / theirs for ours, theirs in zip(halves["verbs"], halves["nccl_ib"], strict=True)
+        )
+        rows.report("8 B", "latency_ratio_nccl_ib", ratio, "ratio", "<= 1.1", peer="nccl_ib")
+
+
+def _failover(fleet: RdmaFleet, count: int) -> None:
+    """The longest time without a byte around each fault of rail 0 while rail 1 is whole."""
+    kinds: dict[str, Callable[[], AbstractContextManager[None]]] = {
+        "cable pull here": lambda: fleet.cable_pulled("h0", 0),
+        "cable pull at the peer": lambda: fleet.cable_pulled("h1", 0),
+        "dead path": lambda: fleet.path_dead(0),
+        "one direction dead": lambda: fleet.netem("h0", 0, "loss", "100%"),
+    }
+    ring_options = ["--bytes", "1M", "--slice", "256K", "--channels", "1"]
+    with tempfile.TemporaryDirectory() as folder, RingPair(Path(folder), ring_options) as ring:
+        ring.until_moved(1 << 20, PATIENCE_S)
+        stalls: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for _ in range(count):
+            for kind, fault in kinds.items():
+                time.sleep(SETTLE_S)
+                began = time.time_ns()
+                with fault():
+                    ring.until_moved(1 << 20, PATIENCE_S)
+                stalls[kind].append(ring.stall_ms(began))
+        # What the guest's own slowness makes of it: gaps without any fault.
+        began = time.time_ns()
+        time.sleep(SETTLE_S)
+        ring.until_moved(1 << 20, PATIENCE_S)
+        quiet = ring.stall_ms(began)
+        ring.finish(PATIENCE_S)
+    for kind, found in stalls.items():
+        rows.report(
+            kind, "failover_stall_ms_p95", quantile(found, 0.95), "ms", "<= 300", faults=count,
+            median=statistics.median(found), without_fault=quiet,
+        )  # fmt: skip
