@@ -134,6 +134,9 @@
 
     // A rank that the others wait for.
     stragglerFor: '15s',
+    // For how long nothing may move on a connection with an unfinished request before the collective is stalled, s.
+    // Above what a checkpoint of few ranks takes in your jobs, if they do that within collectives.
+    stalledSeconds: 5.0,
 
     // A host that is not in its own membership probes nothing.
     notMemberFor: '1m',

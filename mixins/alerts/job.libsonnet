@@ -48,6 +48,38 @@ local signals = import '../signals.libsonnet';
           'Rank {{ $labels.rank }} of workload {{ $labels.workload }} on {{ $labels.peer }} has not offered data for {{ $value | printf "%.0f" }} s that other ranks wait for, and waits for nobody: its GPU, its input or its process, not the network.',
           { 'for': config.stragglerFor }
         ),
+        // The same chain, in seconds: where the network begins to be waited for, a process that gives no sign of life, or
+        // a rank that waits for nobody. Instant values: what ended must not be held by its last value.
+        lib.alert(
+          config,
+          'FabricCollectiveStalled',
+          'critical',
+          'plugin',
+          local job = '%s, workload' % config.clusterLabel;
+          local any = s.series('fabricpulse_request_waiting_seconds');
+          local waiting(what) = '%s > %g' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for=~"%s"' % what), config.stalledSeconds];
+          local silent = '%s > %g' % [s.series('fabricpulse_plugin_heartbeat_age_seconds', 'rank!=""'), config.stalledSeconds];
+          local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.+)")' % [expr, to, from];
+          local named(head, expr) = 'label_replace(%s, "head", "%s", "", "")' % [expr, head];
+          local network = 'max by (%(job)s, rank, peer, peer_rank) (%(waiting)s) unless on (%(job)s, peer_rank) %(silent)s' % {
+            job: job,
+            waiting: waiting('delivery|lane'),
+            silent: move(silent, 'peer_rank', 'rank'),
+          };
+          local late = 'max by (%(job)s, rank, peer) (%(waiting)s) unless on (%(job)s, rank) %(any)s' % {
+            job: job,
+            waiting: move(waiting('peer_send|peer_receive'), 'rank', 'peer_rank'),
+            any: any,
+          };
+          local stopped = 'max by (%(job)s, rank, peer) (%(silent)s) and on (%(job)s, rank) %(waiting)s' % {
+            job: job,
+            silent: move(silent, 'peer', 'instance'),
+            waiting: move(waiting('.+'), 'rank', 'peer_rank'),
+          };
+          std.join(' or ', [named('network', network), named('process', stopped), named('rank', late)]),
+          'A collective does not end.',
+          'Workload {{ $labels.workload }} stands still ({{ $value | printf "%.0f" }} s). {{ if eq $labels.head "network" }}The network: rank {{ $labels.rank }} gets nothing through to rank {{ $labels.peer_rank }} on {{ $labels.peer }}.{{ else }}Not the network: rank {{ $labels.rank }} on {{ $labels.peer }} {{ if eq $labels.head "process" }}gives no sign of life.{{ else }}has not entered the collective and waits for nobody.{{ end }}{{ end }}'
+        ),
       ]),
     ],
   },

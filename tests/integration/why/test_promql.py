@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -34,7 +35,7 @@ async def server(handle) -> AsyncIterator[str]:
 
 
 def vector(*samples: tuple[dict[str, str], str]) -> web.Response:
-    result = [{"metric": {"__name__": "x", **labels}, "value": [1.0, value]} for labels, value in samples]
+    result = [{"metric": labels | {"__name__": "x"}, "value": [1.0, value]} for labels, value in samples]
     return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
 
 
@@ -45,7 +46,7 @@ async def ask(url: str, **config) -> list[prometheus.Sample]:
 
 async def test_what_is_sent(tmp_path: Path) -> None:
     """A form with query, time and a bound; the token, and the tenant for Mimir. NaN is no value."""
-    seen = {}
+    seen: dict[str, Any] = {}
     (tmp_path / "token").write_text("secret")
 
     async def handle(request: web.Request) -> web.Response:
@@ -120,7 +121,7 @@ async def test_one_refusal_costs_one_question() -> None:
     """A backend that cannot answer one question still gets a verdict out of the others, and the gap is named."""
 
     async def handle(request: web.Request) -> web.Response:
-        query = (await request.post())["query"]
+        query = str((await request.post())["query"])
         if "owd_seconds_bucket" in query:
             return web.Response(status=422, text=ERROR)
         if "qp_processes" in query:
@@ -138,7 +139,7 @@ async def test_absurd_labels() -> None:
     """Series without labels, or with values that mean nothing, cost themselves."""
 
     async def handle(request: web.Request) -> web.Response:
-        if "qp_processes" in (await request.post())["query"]:
+        if "qp_processes" in str((await request.post())["query"]):
             return vector(({"instance": "h0"}, "1"), ({}, "1e308"))
         return vector(({}, "-1"), ({"instance": "h0", "device": "", "rank": "x", "le": "y"}, "+Inf"))
 
