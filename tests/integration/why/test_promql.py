@@ -17,6 +17,7 @@ from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.infer import infer
 from fabricpulse.why.prometheus import PromQl, RefusedError
 from fabricpulse.why.queries import Scope
+from fabricpulse.why.resolve import workload_of_pod
 
 
 @asynccontextmanager
@@ -146,3 +147,26 @@ async def test_absurd_labels() -> None:
     async with server(handle) as url, PromQl(url, HttpClientConfig()) as prom:
         facts, _ = await gather(prom, Scope("train-7"), Times(1e9, 1e9 - 3600))
     assert infer(facts).state
+
+
+async def resolve(nodes: list[str], workloads: list[str]) -> str:
+    async def handle(request: web.Request) -> web.Response:
+        query = str((await request.post())["query"])
+        if "kube_pod_info" in query:
+            assert 'pod="train-0", namespace="ml"' in query
+            return vector(*(({"node": node}, "1") for node in nodes))
+        return vector(*(({"workload": workload}, "8") for workload in workloads))
+
+    async with server(handle) as url, PromQl(url, HttpClientConfig()) as prom:
+        return await workload_of_pod(prom, "ml/train-0", 5.0)
+
+
+async def test_a_pod_s_workload() -> None:
+    """The one workload of the pod's node; several are not guessed among, none is said."""
+    assert await resolve(["n1"], ["train-7"]) == "train-7"
+    with pytest.raises(UserError, match="give one of a, b"):
+        await resolve(["n1"], ["a", "b"])
+    with pytest.raises(UserError, match="no workload runs"):
+        await resolve(["n1"], [])
+    with pytest.raises(UserError, match="kube-state-metrics"):
+        await resolve([], ["a"])

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from tests.fixtures.why_series import CAUSES, World, create_blocks, new_world, write_openmetrics
 from tests.fixtures.why_server import prometheus_over
 
+from fabricpulse.core.errors import UserError
 from fabricpulse.lab.tools import Tools
 from fabricpulse.why.command import command
 
@@ -95,3 +96,12 @@ def test_nobody_of_that_name(url: str) -> None:
     document = json.loads(why(url, "no such job", "--output", "json"))
     assert (document["state"], document["causes"]) == ("unknown", [])
     assert "is the name right" in document["unknown"][0]
+
+
+def test_a_slurm_job(url: str) -> None:
+    """A Slurm job is a workload by its number; exactly one name is asked about."""
+    options = ["--prometheus", url, "--at", str(AT_S), "--output", "json"]
+    result = CliRunner().invoke(command, ["--slurm", "healthy", *options])
+    assert json.loads(result.stdout)["workload"] == "healthy"
+    assert isinstance(CliRunner().invoke(command, ["a", "--slurm", "b", *options]).exception, UserError)
+    assert isinstance(CliRunner().invoke(command, options).exception, UserError)

@@ -12,6 +12,7 @@ from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import print_json
 from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
+from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.html import html
 from fabricpulse.why.infer import infer
@@ -20,13 +21,22 @@ from fabricpulse.why.moment import parse_moment
 from fabricpulse.why.prometheus import PromQl
 from fabricpulse.why.queries import Scope
 from fabricpulse.why.report import Report
+from fabricpulse.why.resolve import workload_of_pod
+from fabricpulse.why.sources.flight_recorder import Dump, mismatches, ranks, read_dumps
 from fabricpulse.why.text import text
+from fabricpulse.why.trace import write_trace
 
 _EVENTS_S = 900
 
 
 @click.command("why")
-@click.argument("workload")
+@click.argument("workload", required=False)
+@click.option("--slurm", "slurm_job", metavar="JOBID", help="Instead of WORKLOAD: a Slurm job.")
+@click.option(
+    "--pod",
+    metavar="[NAMESPACE/]NAME",
+    help="Instead of WORKLOAD: a pod, by kube-state-metrics in the same Prometheus.",
+)
 @click.option("--now", is_flag=True, help="Ask about now; the default.")
 @click.option("--at", "at", metavar="TIME", help="Ask about a moment: RFC 3339, seconds since 1970, or -15m.")
 @click.option("--between", nargs=2, metavar="FROM TO", help="Ask about all of the time between two moments.")
@@ -63,6 +73,19 @@ _EVENTS_S = 900
     envvar="FABRICPULSE_RECEIVER",
     help="URL of the remediation receiver, for what was done already.",
 )
+@click.option(
+    "--flight-recorder",
+    "recorded",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="Dumps of PyTorch's Flight Recorder, files or folders; repeatable. Prometheus need not answer then.",
+)
+@click.option(
+    "--trace",
+    "trace_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a timeline for Perfetto to this file (Chrome's JSON).",
+)
 @click.option("--grafana", default="", envvar="FABRICPULSE_GRAFANA", help="URL of Grafana, for links.")
 @click.option("--tenant", default="", help="X-Scope-OrgID to send, for Mimir.")
 @click.option(
@@ -92,7 +115,9 @@ _EVENTS_S = 900
     help="Form.",
 )
 def command(
-    workload: str,
+    workload: str | None,
+    slurm_job: str | None,
+    pod: str | None,
     now: bool,
     at: str | None,
     between: tuple[str, str] | None,
@@ -101,6 +126,8 @@ def command(
     url: str,
     selector: str,
     receiver: str,
+    recorded: tuple[Path, ...],
+    trace_file: Path | None,
     grafana: str,
     tenant: str,
     http_config: Path | None,
@@ -115,6 +142,10 @@ def command(
 
     Exits with 0 whatever the verdict is; with 1 when Prometheus cannot be asked.
     """
+    if (workload is not None) + (slurm_job is not None) + (pod is not None) != 1:
+        raise UserError("give one of WORKLOAD, --slurm JOBID, --pod NAME")
+    # The plugin calls a Slurm job by its number unless FABRICPULSE_WORKLOAD says otherwise.
+    workload = workload or slurm_job or ""
     if now + (at is not None) + (between is not None) > 1:
         raise UserError("--now, --at and --between exclude each other")
     clock_s = time.time()
@@ -129,7 +160,14 @@ def command(
     config = _http(http_config, ca_file, cert_file, key_file, token_file, timeout_s)
     scope = Scope(workload, (), selector.strip().strip("{}"), window_s, events_s)
     times = Times(at_s, at_s - baseline_s, max(3600.0, 2.0 * window_s))
-    report = asyncio.run(_report(url, config, tenant, scope, times, receiver, grafana))
+    dumps = read_dumps(recorded)
+    report = asyncio.run(_report(url, config, tenant, scope, times, receiver, grafana, dumps, pod))
+    if trace_file is not None:
+        try:
+            with trace_file.open("w", encoding="utf-8") as out:
+                write_trace(report, dumps, out)
+        except OSError as error:
+            raise UserError(f"--trace: cannot write {trace_file}: {error.strerror}") from error
     if form == "json":
         print_json(report.document())
     else:
@@ -137,13 +175,31 @@ def command(
 
 
 async def _report(
-    url: str, config: HttpClientConfig, tenant: str, scope: Scope, times: Times, receiver: str, grafana: str
+    url: str,
+    config: HttpClientConfig,
+    tenant: str,
+    scope: Scope,
+    times: Times,
+    receiver: str,
+    grafana: str,
+    dumps: list[Dump],
+    pod: str | None = None,
 ) -> Report:
     async with PromQl(url, config, tenant) as prom:
+        if pod is not None:
+            scope = replace(scope, workload=await workload_of_pod(prom, pod, times.at_s))
         try:
             facts, queries = await gather(prom, scope, times)
         except* UserError as errors:
-            raise _first(errors) from None
+            error = _first(errors)
+            if not dumps:
+                raise error from None
+            facts, queries = (
+                Facts(scope.workload, times.at_s, float(scope.window_s), unanswered=(str(error),)),
+                {},
+            )
+    if dumps:
+        facts = replace(facts, ranks=(*facts.ranks, *ranks(dumps)), mismatches=mismatches(dumps))
     journal, trouble = None, ""
     if receiver:
         journal, trouble = await read_journal(receiver, config, facts, times.at_s - times.history_s)

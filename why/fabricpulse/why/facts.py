@@ -178,7 +178,7 @@ class Facts:
     """Everything that is known of one workload at one moment.
 
     window_s : over which rates and counts are. other_slow_flows : slow flows of other jobs now, by workload; None
-    when nobody has recorded them.
+    when nobody has recorded them. mismatches : collectives of one number that ranks call by different names.
     """
 
     workload: str
@@ -194,5 +194,6 @@ class Facts:
     processes: tuple[Process, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     other_slow_flows: dict[str, tuple[Flow, ...]] | None = None
+    mismatches: tuple[str, ...] = ()
     unanswered: tuple[str, ...] = ()
     bandwidth_history: tuple[tuple[float, float], ...] = field(default=())

@@ -38,7 +38,8 @@ class Head:
     @property
     def where(self) -> str:
         """For people."""
-        here = f"rank {self.rank} on {self.host}" if self.rank is not None else f"a rank on {self.host}"
+        place = f" on {self.host}" if self.host else ""
+        here = f"rank {self.rank}{place}" if self.rank is not None else f"a rank{place}"
         if self.peer is None and not self.peer_host:
             return here
         there = f"rank {self.peer} on {self.peer_host}" if self.peer is not None else self.peer_host

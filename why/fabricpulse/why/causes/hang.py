@@ -33,6 +33,10 @@ def find(a: Analysis) -> Iterator[Finding]:
     )
     silent = {(p.host, p.rank) for p in a.facts.processes if p.heartbeat_age_s >= STALLED_S}
     heads = find_heads((w for w in a.facts.waits if w.age_s >= STALLED_S), silent) or _behind(a)
+    if a.facts.mismatches:
+        evidence = [still, Evidence(f"ranks are in different collectives: {a.facts.mismatches[0]}", 0.9)]
+        yield finding("hang", "deadlock of the program", evidence, [("job",)], "qp")
+        return
     if not heads:
         yield finding("hang", "head of the chain unknown", [still], [("job",)], "qp")
         return

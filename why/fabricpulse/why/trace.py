@@ -1,0 +1,78 @@
+"""A timeline in Chrome's trace format (JSON object form), which Perfetto opens: collectives by rank, and instants.
+
+Slices are collectives from Flight Recorder's dumps: from where a rank enqueued one to where it was seen to end, on that
+host's clock, as PyTorch stamps it. Counters are bandwidth and collectives a second from Prometheus; instants are what
+remediation did, and when the job became slow. Written as it is made: memory is that of one event.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
+
+from fabricpulse.why.report import Report
+from fabricpulse.why.sources.flight_recorder import Dump
+
+# A slice that has not ended gets this colour of Chrome's palette, and its end is the last stamp of all dumps.
+_UNFINISHED = "terrible"
+_JOB = 0  # process number of what concerns the whole job; ranks are 1 and up
+
+
+def write_trace(report: Report, dumps: Iterable[Dump], out: TextIO) -> int:
+    """Writes the file; returns the number of events. Times are microseconds since 1970."""
+    count = 0
+    out.write('{"displayTimeUnit": "ms", "traceEvents": [')
+    for event in events(report, list(dumps)):
+        out.write(("," if count else "") + "\n" + json.dumps(event, ensure_ascii=True))
+        count += 1
+    out.write("\n]}\n")
+    return count
+
+
+def events(report: Report, dumps: list[Dump]) -> Iterator[dict[str, Any]]:
+    """Events as the format defines them: M (names), X (slices), C (counters), i (instants). Pure."""
+    v = report.verdict
+    yield {"ph": "M", "name": "process_name", "pid": _JOB, "tid": 0, "args": {"name": f"job {v.workload}"}}
+    for at_s, bandwidth in report.history:
+        yield {
+            "ph": "C",
+            "name": "bandwidth, B/s",
+            "pid": _JOB,
+            "tid": 0,
+            "ts": at_s * 1e6,
+            "args": {"value": bandwidth},
+        }
+    if v.since_s is not None:
+        yield _instant("slow from here", v.since_s * 1e6)
+    for done in report.journal or ():
+        yield _instant(f"{done.subject}: {done.text}", done.at_s * 1e6)
+    yield _instant(v.headline, v.at_s * 1e6)
+    last_ns = max((max(e.created_ns, e.started_ns, e.ended_ns) for d in dumps for e in d.entries), default=0)
+    for dump in dumps:
+        pid = dump.rank + 1
+        yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": f"rank {dump.rank}"}}
+        groups = sorted({e.group for e in dump.entries})
+        for number, group in enumerate(groups):
+            yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": number, "args": {"name": group}}
+        for e in dump.entries:
+            start_ns = e.started_ns or e.created_ns
+            if not start_ns:
+                continue
+            end_ns = e.ended_ns or last_ns
+            slice_ = {
+                "ph": "X",
+                "name": e.name or "collective",
+                "pid": pid,
+                "tid": groups.index(e.group),
+                "ts": start_ns / 1e3,
+                "dur": max(end_ns - start_ns, 0) / 1e3,
+                "args": {
+                    "sequence": e.sequence,
+                    "state": e.state,
+                    "waited_us": (start_ns - e.created_ns) / 1e3 if e.created_ns else 0,
+                },
+            }
+            yield slice_ if e.ended_ns else {**slice_, "cname": _UNFINISHED}
+
+
+def _instant(name: str, at_us: float) -> dict[str, Any]:
+    return {"ph": "i", "s": "g", "name": name, "pid": _JOB, "tid": 0, "ts": at_us}
