@@ -11,15 +11,18 @@ import json
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.bench.rows import Rows, quantile
-from tests.fixtures.remediation_stack import Stack, alert, kill, webhook
+from tests.fixtures.remediation_attacks import ATTACKS
+from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
 from tests.fixtures.waiting import wait_for
 
 rows = Rows("remediation")
+_TOKEN = "s3cret"  # noqa: S105 - of this benchmark
 
 
 def sender(port: int, body: bytes, end: float) -> list[float]:
@@ -153,6 +156,26 @@ def crash_loop(stack: Stack, rounds: int) -> None:
     )
 
 
+def under_attack(stack: Stack) -> None:
+    """Webhook and kill switch during each attack of somebody without credentials: answered within 1 s, no effect."""
+    for attack in ATTACKS:
+        slowest, answered, asked = 0.0, 0, 0
+        with attack(stack):
+            for path, body in (
+                ("/api/v1/alertmanager", webhook(alert("not-there"))),
+                ("/api/v1/pause", {"reason": "attack", "owner": "bench"}),
+            ):
+                for _ in range(10):
+                    begun = time.monotonic()
+                    asked += 1
+                    with suppress(OSError):
+                        answered += request(stack.url + path, body, _TOKEN, timeout_s=10)[0] == 200
+                    slowest = max(slowest, time.monotonic() - begun)
+        rows.report(attack.__name__, "under_attack_answered", answered / asked, "1", "== 1")
+        rows.report(attack.__name__, "slowest_answer", slowest, "s", "<= 1")
+        rows.report(attack.__name__, "under_attack_effects", len(stack.effects()), "1", "== 0")
+
+
 def _get(stack: Stack, path: str) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", stack.receiver_port, timeout=60)
     connection.request("GET", path)
@@ -175,6 +198,7 @@ def main() -> None:
         "firing": lambda stack: firing(stack, options.seconds, options.connections),
         "storm": storm,
         "latency": lambda stack: latency(stack, options.rounds),
+        "attacks": under_attack,
         "crash": lambda stack: crash_loop(stack, options.kills),
     }
     chosen = options.cases.split(",") if options.cases else list(cases)
@@ -183,11 +207,16 @@ def main() -> None:
             stack = Stack(Path(folder))
             try:
                 quiet = {"hold": {"initial_s": 0.2, "cap_s": 16, "jitter": 0, "sticky_count": 1000}}
-                stack.start_receiver(quiet if name == "latency" else None)
+                token = Path(folder) / "token"
+                token.write_text(_TOKEN)
+                secured = {"token_file": str(token)}
+                attacked = name == "attacks"
+                stack.start_receiver(secured if attacked else quiet if name == "latency" else None)
                 stack.start_plugin()
-                stack.start_agent()
+                stack.start_agent(config={"http_client": secured} if attacked else None)
                 stack.wait_receiver()
-                stack.wait_agent()
+                if not attacked:
+                    stack.wait_agent()
                 case(stack)
             finally:
                 stack.close()

@@ -31,6 +31,12 @@ UNAUTHORIZED = MetricSpec(
     "Requests without valid credentials (401) or role (403), by who asks such things: alertmanager, agents, operator.",
     ("route",),
 )
+NOTIFICATIONS = MetricSpec(
+    "fabricpulse_remediation_notifications_total",
+    "counter",
+    "Requests to the destinations of `notify`: sent, failed.",
+    ("name", "result"),
+)
 INGEST_SECONDS = MetricSpec(
     "fabricpulse_remediation_ingest_seconds",
     "histogram",
@@ -152,6 +158,7 @@ RECEIVER_METRICS = (
     ALERTS,
     DEAD_LETTERS,
     UNAUTHORIZED,
+    NOTIFICATIONS,
     INGEST_SECONDS,
     EPISODES,
     TARGETS_OUT,

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from fabricpulse.core.config import Section
 from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.core.web.urls import check_base_url
+from fabricpulse.core.web.urls import check_base_url, check_url
 from fabricpulse.remediation.credentials import check_credentials
 from fabricpulse.remediation.receiver.times import moment, time_of_day_s
 
@@ -174,6 +174,46 @@ class AccessConfig(Section, frozen=True):
             raise ValueError("key_file is for the role agent")
 
 
+class NotifyConfig(Section, frozen=True):
+    """Who is told what was decided.
+
+    name : unique; how far it has been told is kept under it. kind : `webhook` posts one JSON object a line of the
+    journal (id, at, event, host, device, detail) to `url`; `grafana` posts annotations to the Grafana at `url`.
+    events : which lines. http_client : TLS, password or token that it asks for.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    url: str
+    kind: Literal["webhook", "grafana"] = "webhook"
+    events: tuple[str, ...] = (
+        "nic.avoid",
+        "nic.restore",
+        "succeeded",
+        "refused",
+        "failed",
+        "expired",
+        "unknown",
+        "rolled_back",
+        "would_avoid",
+        "awaiting_approval",
+        "approved",
+        "breaker_tripped",
+        "manual",
+        "paused",
+        "resumed",
+    )
+    http_client: HttpClientConfig = HttpClientConfig(timeout_s=5)
+
+    def validate(self) -> None:
+        check_base_url("url", self.url) if self.kind == "grafana" else check_url("url", self.url)
+        check_credentials("url", self.url, self.http_client)
+
+    @property
+    def target(self) -> str:
+        """Where requests go."""
+        return self.url.rstrip("/") + "/api/annotations" if self.kind == "grafana" else self.url
+
+
 class ReceiverConfig(Section, frozen=True):
     """`fabricpulse remediation receiver --config FILE`.
 
@@ -190,7 +230,8 @@ class ReceiverConfig(Section, frozen=True):
     agent_certificates : an agent must show a client certificate whose SAN is its host's name. signing_key_file :
     Ed25519 private key (`fabricpulse remediation keygen`) that signs what agents are told. intent_valid_s : what they
     are told is void so long after it was sent. rules : by alert. hold : the quiet time before a NIC returns. guards :
-    limits. maintenance : windows in which nothing is decided.
+    limits. maintenance : windows in which nothing is decided. notify : who is told
+    what was decided.
     """
 
     journal: str = "/var/lib/fabricpulse/remediation.db"
@@ -210,6 +251,7 @@ class ReceiverConfig(Section, frozen=True):
     hold: HoldConfig = HoldConfig()
     guards: GuardConfig = GuardConfig()
     maintenance: tuple[MaintenanceConfig, ...] = ()
+    notify: tuple[NotifyConfig, ...] = ()
 
     def validate(self) -> None:
         if self.token_file and self.access:
@@ -219,6 +261,8 @@ class ReceiverConfig(Section, frozen=True):
         names = [rule.alert for rule in self.rules]
         if len(set(names)) != len(names):
             raise ValueError("rules: an alert is listed twice")
+        if len({entry.name for entry in self.notify}) != len(self.notify):
+            raise ValueError("notify: a name is used twice")
         for url in self.alertmanagers:
             check_base_url("alertmanager", url)
             check_credentials("alertmanager", url, self.http_client)

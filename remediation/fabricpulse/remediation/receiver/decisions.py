@@ -27,7 +27,7 @@ from fabricpulse.remediation.receiver.transaction import Transaction, with_chang
 # Ended episodes and actions that stay in memory; the journal keeps all.
 _KEEP_ENDED = 500
 # Firing targets that one cycle decides on.
-_AT_ONCE = 2000
+_AT_ONCE = 500
 _FORGET_AGENT_S = 86_400.0
 _MODE_RANK = {"observe": 0, "dry_run": 1, "approve": 2, "auto": 3}
 

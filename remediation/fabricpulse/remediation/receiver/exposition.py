@@ -25,6 +25,7 @@ def expose(
     store: Store,
     ingest: IngestStatistics,
     refused: Counter[str],
+    notified: dict[str, Counter[str]],
     text_format: TextFormat,
 ) -> bytes:
     """One scrape's answer."""
@@ -41,6 +42,9 @@ def expose(
         out.add(metrics.DELIVERIES, (str(code),), count)
     for route in ROUTES:
         out.add(metrics.UNAUTHORIZED, (route,), refused[route])
+    for name, results in sorted(notified.items()):
+        for result, count in sorted(results.items()):
+            out.add(metrics.NOTIFICATIONS, (name, result), count)
     out.add(metrics.ALERTS, (), ingest.alerts)
     out.add(metrics.DEAD_LETTERS, (), ingest.dead_letters)
     out.add_histogram(metrics.INGEST_SECONDS, (), ingest.seconds.counts, ingest.seconds.total)

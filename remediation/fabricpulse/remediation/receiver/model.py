@@ -193,7 +193,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     Alertmanagers were last asked with success what is active. contact_at : when any of them was last heard of.
     watchdog : whether the alert that always fires was ever seen, and whether it is there. recent : (when, direction,
     target key) of the last actions. resumed_at : when an operator last resumed. episodes_version : another
-    number, never used before in this process, whenever an episode begins, ends or goes.
+    number, never used before in this process, whenever an episode begins, ends or goes. notified : how far in
+    the journal each destination of `notify` has been told.
     """
 
     epoch: int = 0
@@ -210,3 +211,4 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     resumed_at: float = 0.0
     watchdog: Literal["unknown", "seen", "lost"] = "unknown"
     episodes_version: int = 0
+    notified: dict[str, int] = {}

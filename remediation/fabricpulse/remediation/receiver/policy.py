@@ -16,7 +16,7 @@ from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.reconciler import Inventory
 
 # Settings that only a restart changes.
-_FIXED = ("journal", "lease_s")
+_FIXED = ("journal", "lease_s", "notify")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.config import ReceiverConfig, is_postgres
 from fabricpulse.remediation.receiver.database import Database
 from fabricpulse.remediation.receiver.exposition import expose
+from fabricpulse.remediation.receiver.notifier import Notifier
 from fabricpulse.remediation.receiver.operator_api import OperatorApi
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.policy import Policy, ReloadStatus, changes, reload_policy
@@ -30,7 +31,7 @@ from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.sql_store import SqlStore
 from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
 from fabricpulse.remediation.receiver.store import StoreError
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.transaction import Transaction, Transition
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
 from fabricpulse.remediation.receiver.webhook import MAX_BODY, Webhook
 
@@ -59,7 +60,15 @@ class Receiver:
         self._agents = AgentApi(self._loop, self._reconciler, life, policy.seal, database.lease_left_s)
         self._operator = OperatorApi(self._loop, self._reconciler, self._store, self._not_ready)
         self._loop.on_commit(self._agents.wake)
+        self._notifiers = {
+            entry.name: Notifier(entry, self._loop, self._store) for entry in policy.config.notify
+        }
+        self._loop.on_commit(self._wake_notifiers)
         self._reload = ReloadStatus(True, time.time())
+
+    def _wake_notifiers(self, _: list[Transition]) -> None:
+        for notifier in self._notifiers.values():
+            notifier.wake()
 
     def _reconcile(self, transaction: Transaction, now: float) -> None:
         self._reconciler.decisions.reconcile(transaction, now)
@@ -112,6 +121,8 @@ class Receiver:
                 async with supervised(self._life) as tasks:
                     tasks.start("commit loop", self._loop.run())
                     tasks.start("Alertmanager poll", self._poll_forever())
+                    for name, notifier in self._notifiers.items():
+                        tasks.start(f"notify {name}", notifier.run())
                     if self._database.lease_left_s() < float("inf"):
                         tasks.start("lease", self._hold_lease())
                     self._life.ready()
@@ -213,6 +224,7 @@ class Receiver:
             self._store,
             self._webhook.statistics,
             self._auth.refused,
+            {name: notifier.counts for name, notifier in self._notifiers.items()},
             text_format,
         )
 

@@ -49,6 +49,7 @@ _FIELDS: dict[str, Any] = {
     "recent": tuple[tuple[float, str, str], ...],
     "watchdog": str,
     "resumed_at": float,
+    "notified": dict[str, int],
 }
 
 

@@ -1,0 +1,104 @@
+"""Whoever is to be told is told: in order, until accepted, across restarts of either side."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from tests.fixtures.remediation_stack import alert, kill, webhook
+from tests.fixtures.waiting import wait_for
+
+from fabricpulse.remediation.receiver.config import NotifyConfig
+from fabricpulse.remediation.receiver.notifier import message_of
+
+
+class Listener:
+    """An HTTP server that keeps what it accepts; `status` is what it answers."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.accepted: list[tuple[str, dict[str, Any]]] = []
+        self.refused = 0
+        listener = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if listener.status == 200:
+                    listener.accepted.append((self.path, body))
+                else:
+                    listener.refused += 1
+                self.send_response(listener.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def events(self) -> list[str]:
+        return [body["event"] for path, body in self.accepted if path == "/hook"]
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    made = Listener()
+    yield made
+    made.server.shutdown()
+    made.thread.join()
+    made.server.server_close()
+
+
+def test_told_in_order_until_accepted(stack, listener):
+    """It answers 503 at first, and the receiver is killed: nothing is lost, a repeat has the same id."""
+    listener.status = 503
+    notify = [
+        {"name": "hook", "url": f"{listener.url}/hook", "events": ["nic.avoid", "succeeded", "nic.restore"]},
+        {"name": "grafana", "kind": "grafana", "url": listener.url, "events": ["nic.avoid"]},
+    ]
+    stack.start_receiver({"notify": notify})
+    stack.start_plugin()
+    stack.start_agent()
+    stack.wait_receiver()
+    stack.wait_agent()
+    stack.post(webhook(alert()))
+    stack.wait_phase("avoided")
+    wait_for(lambda: listener.refused >= 2, 30, "tries")
+    assert stack.metric('fabricpulse_remediation_notifications_total{name="hook",result="failed"}') >= 1
+    kill(stack.receiver)
+    stack.start_receiver()
+    stack.wait_receiver()
+    listener.status = 200
+    stack.post(webhook(alert(status="resolved")))
+    expected = ["nic.avoid", "succeeded", "nic.restore", "succeeded"]
+    wait_for(lambda: listener.events()[-4:] == expected, 60, "all is told")
+    told = {body["id"]: body for path, body in listener.accepted if path == "/hook"}
+    assert [body["event"] for _, body in sorted(told.items())] == expected
+    first = told[min(told)]
+    assert (first["host"], first["device"]) == ("h0", "rail0")
+    (annotation,) = {body["text"] for path, body in listener.accepted if path == "/api/annotations"}
+    assert annotation == "h0/rail0 nic.avoid: FabricNicFlapping is firing"
+
+
+def test_text_from_elsewhere_is_text():
+    """Markup and escape sequences of an operator's reason, or a process' error, do nothing in Grafana."""
+    config = NotifyConfig(name="g", url="http://g", kind="grafana")
+    line = {
+        "id": 7,
+        "at": 1.5,
+        "subject": "fleet",
+        "event": "paused",
+        "detail": {"reason": "<img src=x>\x1b[2J"},
+    }
+    body = message_of(config, line)
+    assert body == {
+        "time": 1500,
+        "tags": ["fabricpulse", "paused", "fleet"],
+        "text": "fleet paused: &lt;img src=x&gt;\\x1b[2J",
+    }
