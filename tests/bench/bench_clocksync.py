@@ -28,6 +28,7 @@ from tests.bench.clock_restart import bench_restart
 from tests.bench.clock_scenarios import bench_simulate
 from tests.bench.clock_sidecar import bench_sidecar
 from tests.bench.clock_simulator import Clock, Edge, loaded_path
+from tests.bench.clock_steered import bench_steered
 from tests.bench.clock_wire import Measured, run_wire
 from tests.bench.rows import Rows
 
@@ -245,7 +246,7 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-PARTS = ("cost", "load", "restart", "simulate", "wire", "fleet", "sidecar", "chrony")
+PARTS = ("cost", "load", "restart", "simulate", "wire", "steered", "fleet", "sidecar", "chrony")
 
 
 def _look_error_ns(line: int = 12, lines: int = 10) -> float:
@@ -301,6 +302,8 @@ def main() -> int:
         bench_simulate(report, [int(n) for n in arguments.hosts.split(",")])
     if "wire" in parts:
         bench_wire(arguments.seconds)
+    if "steered" in parts:
+        bench_steered(report, max(arguments.seconds, 20.0))
     if "fleet" in parts:
         bench_fleet(report, arguments.seconds, arguments.holdover, arguments.steps)
     if "sidecar" in parts:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fabricpulse.clocksync.edge.samples import SampleReader
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, raw_now_ns
 from fabricpulse.core.shm.probe_ring import HEADER, NEXT_OFFSET
 from fabricpulse.lab import Host, Lab
@@ -183,6 +184,7 @@ class FleetWatch:
         self.lab = lab
         self.readers: dict[str, ClockPageReader] = {}
         self.last: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
         self.backward = 0
         self.reset()
 
@@ -205,7 +207,7 @@ class FleetWatch:
             page = reader.read()
             if page.status == ClockStatus.UNKNOWN:
                 return {}
-            fleet = page.at(now)
+            fleet = page.at(host.clock.raw_from_kernel(now))
             if fleet.fleet_ns <= self.last.get(host.name, 0):
                 self.backward += 1
             self.last[host.name] = fleet.fleet_ns
@@ -258,14 +260,20 @@ class FleetWatch:
                 for edge in self._status(host.front_end)["edges"]:
                     if edge["offset_ns"] is None:
                         continue
-                    now = time.time_ns()
-                    age_ns = host.clock.from_kernel(now) - edge["t_ns"]
-                    truth = -self.lab.true_offset_ns(host.name, edge["peer"], now)
+                    now = raw_now_ns()
+                    shown = self._stamp_ns(host, now)
+                    age_ns = shown - edge["t_ns"]
+                    truth = self._stamp_ns(self.lab.host(edge["peer"]), now) - shown
                     change = round(edge["rate_ppb"] * 1e-9 * age_ns)
                     reported.append(edge["offset_ns"] + change - truth)
                     windows.append(edge["raw_offset_ns"] + change - truth)
                 self.run(0.2)
         return _rms(reported), _rms(windows)
+
+    def _stamp_ns(self, host: Host, raw_ns: int) -> int:
+        if host.name not in self.epochs:
+            self.epochs[host.name] = SampleReader(host.run_dir / "probes").stamp_epoch_ns
+        return host.clock.raw_from_kernel(raw_ns) + self.epochs[host.name]
 
     def _status(self, address: str) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(

@@ -110,7 +110,7 @@ def record(path: Path, loads: list[tuple[str, float, float]], seconds: float, wa
                         errors[name] = offset - (
                             wire.b.clock.from_kernel(middle) - wire.a.clock.from_kernel(middle)
                         )
-                truth.append((now, wire.a.clock.from_kernel(now), wire.b.clock.from_kernel(now)))
+                truth.append((now, instance.stamp_ns(wire.a, raw), instance.stamp_ns(wire.b, raw)))
                 said.append(errors)
                 time.sleep(max(0.0, began + _LOOK_S - time.monotonic()))
 

@@ -50,6 +50,7 @@ class Instance:
     rate: int
     number: int
     readers: dict[str, ClockPageReader] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
 
     def directory(self, host: Host) -> Path:
         return host.directory / f"run-{self.rate}"
@@ -90,7 +91,7 @@ class Instance:
             )
 
     def read(self, raw_ns: int) -> dict[str, FleetTime] | None:
-        """Fleet time of both hosts when CLOCK_MONOTONIC_RAW showed `raw_ns`; None while one has none."""
+        """Fleet time of both hosts when the kernel's CLOCK_MONOTONIC_RAW showed `raw_ns`; None while one has none."""
         times = {}
         for host in self.lab.hosts:
             reader = self.readers.get(host.name)
@@ -102,8 +103,16 @@ class Instance:
             page = reader.read()
             if page.status == ClockStatus.UNKNOWN:
                 return None
-            times[host.name] = page.at(raw_ns)
+            times[host.name] = page.at(host.clock.raw_from_kernel(raw_ns))
         return times
+
+    def stamp_ns(self, host: Host, raw_ns: int) -> int:
+        """The stamp clock of `host` when the kernel's CLOCK_MONOTONIC_RAW showed `raw_ns`."""
+        epoch_ns = self.epochs.get(host.name)
+        if epoch_ns is None:
+            ring = SampleReader(self.directory(host) / "probes")
+            epoch_ns = self.epochs[host.name] = ring.stamp_epoch_ns
+        return host.clock.raw_from_kernel(raw_ns) + epoch_ns
 
 
 @dataclass
@@ -240,26 +249,20 @@ class Wire:
 
     def _naive(self, window: EdgeWindow) -> dict[str, float]:
         """What the same packets say to simpler estimators over the same 4 s: four-stamp mean, minimum filter."""
-        now = self.a.clock.from_kernel(time.time_ns())
+        kernel_raw = raw_now_ns()
+        now = self.instances[50].stamp_ns(self.a, kernel_raw)
         begin = now - 4_000_000_000
         out = window._trains(OUTBOUND, begin, now)
         into = window._trains(INBOUND, begin, now)
         if not len(out) or not len(into):
             return {}
-        truth_now = self._truth(now)
+        truth_now = self.instances[50].stamp_ns(self.b, kernel_raw) - now, now
         up = _deviation(out.tx_ns, out.rx_ns, out.valid, 1, out.t_ns, truth_now, self._rate())
         down = _deviation(into.tx_ns, into.rx_ns, into.valid, -1, into.t_ns, truth_now, self._rate())
         return {
             "four-stamp mean": (up.mean() + down.mean()) / 2,
             "minimum filter": (up.min() + down.max()) / 2,
         }
-
-    def _truth(self, host_a_ns: int) -> tuple[int, int]:
-        """(clock b minus clock a, at which time of clock a)."""
-        kernel = host_a_ns - self.a.clock.truth(host_a_ns)
-        for _ in range(3):
-            kernel = host_a_ns - self.a.clock.truth(kernel)
-        return self.b.clock.from_kernel(kernel) - self.a.clock.from_kernel(kernel), host_a_ns
 
     def _rate(self) -> float:
         """Rate of b against a, ppb, as these simple estimators are given it for nothing."""

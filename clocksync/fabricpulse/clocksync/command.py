@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
+
+if TYPE_CHECKING:
+    from fabricpulse.core.shm.clock_page import ClockPageReader, FleetTime
 
 
 @click.group()
@@ -47,6 +51,64 @@ def include() -> None:
     from fabricpulse.core.shm.headers import include_dir
 
     click.echo(include_dir())
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line; ns since 1970.")
+
+
+def _print(shown: "FleetTime", as_json: bool) -> None:
+    from fabricpulse.clocksync.reading import document, line
+
+    click.echo(json.dumps(document(shown)) if as_json else line(shown))
+
+
+def _reader() -> "ClockPageReader":
+    from fabricpulse.core.run_dir import clock_page_path
+    from fabricpulse.core.shm.clock_page import ClockPageReader
+    from fabricpulse.core.shm.mapping import LayoutError
+
+    path = clock_page_path()
+    try:
+        return ClockPageReader(path)
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} is not there: does fabricpulse clocksync sidecar run on this host?"
+        ) from None
+    except (OSError, LayoutError) as error:
+        raise UserError(f"cannot read the clock page: {error}") from error
+
+
+@command.command()
+@_json
+def now(as_json: bool) -> None:
+    """Print fleet time with its error bound."""
+    from fabricpulse.clocksync.reading import usable
+
+    _print(usable(_reader().now()), as_json)
+
+
+@command.command()
+@click.argument("stamps", nargs=-1, required=True)
+@_json
+def convert(stamps: tuple[str, ...], as_json: bool) -> None:
+    """Print STAMPS of this host's clock on fleet time: ns since 1970, or seconds as `date +%s.%N` prints them."""
+    from fabricpulse.clocksync.reading import stamp_ns, usable
+
+    reader = _reader()
+    for stamp in stamps:
+        _print(usable(reader.convert(stamp_ns(stamp)), f"fleet time of {stamp}"), as_json)
+
+
+@command.command()
+@click.option("--until", help="Fleet time: ns since 1970, or seconds. Default: now, at the latest.")
+@_json
+def wait(until: str | None, as_json: bool) -> None:
+    """Wait until fleet time is past on every host (commit-wait), and print it."""
+    from fabricpulse.clocksync.reading import stamp_ns, usable, wait_past
+
+    reader = _reader()
+    moment_ns = usable(reader.now()).latest_ns if until is None else stamp_ns(until)
+    _print(wait_past(moment_ns, reader.now, time.sleep), as_json)
 
 
 @command.command()
