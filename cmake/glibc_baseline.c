@@ -85,6 +85,7 @@ VERSIONED(int, pthread_setname_np, SINCE_2_12, (pthread_t t, const char* n)) {
 }
 VERSIONED(void*, dlopen, FIRST, (const char* f, int m)) { return old_dlopen(f, m); }
 VERSIONED(void*, dlsym, FIRST, (void* h, const char* n)) { return old_dlsym(h, n); }
+VERSIONED(void*, dlvsym, FIRST, (void* h, const char* n, const char* v)) { return old_dlvsym(h, n, v); }
 VERSIONED(int, dlclose, FIRST, (void* h)) { return old_dlclose(h); }
 VERSIONED(char*, dlerror, FIRST, (void)) { return old_dlerror(); }
 VERSIONED(double, exp2, FIRST, (double x)) { return old_exp2(x); }
@@ -135,6 +136,20 @@ int __wrap_pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t* m, clockid
   struct timespec limit = {at / 1000000000, at % 1000000000};
   return pthread_cond_timedwait(c, m, &limit);
 }
+
+// 2.38: the same functions, which also know the binary numbers of C23 (0b101). Headers send strtol there.
+#define WITHOUT_C23(result, name)                                                          \
+  __asm__(".symver old_" #name "," #name "@" FIRST);                                       \
+  extern result old_##name(const char* text, char** end, int base);                        \
+  result __wrap___isoc23_##name(const char* text, char** end, int base);                   \
+  result __wrap___isoc23_##name(const char* text, char** end, int base) {                  \
+    return old_##name(text, end, base);                                                    \
+  }                                                                                        \
+  _Static_assert(1, "a semicolon follows")
+WITHOUT_C23(long, strtol);
+WITHOUT_C23(unsigned long, strtoul);
+WITHOUT_C23(long long, strtoll);
+WITHOUT_C23(unsigned long long, strtoull);
 
 // 2.35: finds the unwind table of the object that holds an address; libgcc 12 and newer asks for it when an
 // exception is thrown. Layout: struct dl_find_object of <dlfcn.h>, glibc 2.35.

@@ -8,7 +8,7 @@ declare -A package_of
 if [[ ${1:-} == lint ]]; then
   package_of=([clang-format]=clang-format [clang-tidy]=clang-tidy [shellcheck]=shellcheck [jsonnetfmt]=jsonnet)
 elif [[ ${1:-} == test ]]; then
-  package_of=()
+  package_of=([sysctl]=procps) # and /bin/kill, which the units call
 elif [[ ${1:-} == rdma ]]; then
   package_of=([qemu-system-x86_64]=qemu-system-x86 [busybox]=busybox-static [modprobe]=kmod [zstd]=zstd [rdma]=iproute2)
 elif [[ ${1:-} == bench ]]; then

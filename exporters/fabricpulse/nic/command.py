@@ -223,6 +223,8 @@ def write_once(exporter: NicExporter, output: Path | None) -> None:
             # Whoever reads has seen enough; click ends with its own code for this.
             raise
         except OSError as error:
+            # Else the interpreter tries to flush it again at its end, and exits with a status of its own.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise UserError(
                 f"cannot write to standard output: {error.strerror}; free space or use --output"
             ) from error

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
@@ -17,6 +17,8 @@ from fabricpulse.clocksync.wire.messages import (
     pack_edges,
     report_decoder,
 )
+from fabricpulse.core.web.client import HttpClient
+from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.token_file import TokenFile
 
 
@@ -37,11 +39,11 @@ async def test_a_channel_is_asked_for_where_reports_fit_datagrams(edges: int, as
 
     app = web.Application()
     app.router.add_post(ROUND_PATH, step)
-    async with TestServer(app) as server, ClientSession() as session:
+    async with TestServer(app) as server, HttpClient(HttpClientConfig()) as http:
         client = CoordinatorClient(TokenFile(""))
         for _ in range(2):
             url = str(server.make_url(""))
-            await client.report(session, [url], report, lambda *_: None, wait_s=10.0, follow_s=2.0)
+            await client.report(http, [url], report, lambda *_: None, wait_s=10.0, follow_s=2.0)
         await client.close()
     assert [said.datagrams for said in heard] == [asks, asks]
     assert [said.info is not None for said in heard] == [True, False]
@@ -62,11 +64,11 @@ async def test_after_a_lost_datagram_the_report_by_http_says_who_the_host_is() -
 
     app = web.Application()
     app.router.add_post(ROUND_PATH, step)
-    async with TestServer(app) as server, ClientSession() as session:
+    async with TestServer(app) as server, HttpClient(HttpClientConfig()) as http:
         client = CoordinatorClient(TokenFile(""))
         url = str(server.make_url(""))
         for _ in range(2):  # on the port of the second's datagram nobody listens
-            await client.report(session, [url], report, lambda *_: None, wait_s=10.0, follow_s=2.0)
+            await client.report(http, [url], report, lambda *_: None, wait_s=10.0, follow_s=2.0)
         await client.close()
     assert [said.info is not None for said in heard] == [True, True]
 
@@ -77,11 +79,11 @@ async def test_a_fault_in_a_report_ends_nothing(caplog: pytest.LogCaptureFixture
     def report(_: bool) -> RoundReport:
         raise ZeroDivisionError
 
-    async with ClientSession() as session:
+    async with HttpClient(HttpClientConfig()) as http:
         client = CoordinatorClient(TokenFile(""))
         urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
         for _ in range(2):
-            await client.report(session, urls, report, lambda *_: None, wait_s=10.0, follow_s=2.0)
+            await client.report(http, urls, report, lambda *_: None, wait_s=10.0, follow_s=2.0)
         await client.close()
     assert [r.getMessage() for r in caplog.records].count("report failed") == 4
     assert not client.up

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from aiohttp import ClientSession, web
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
@@ -16,6 +16,8 @@ from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import RUN_DIR_ENV, probe_ring_path
 from fabricpulse.core.shm.probe_ring import VERSION
+from fabricpulse.core.web.client import HttpClient
+from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.options import WebOptions
 
 
@@ -33,16 +35,16 @@ async def test_neighbours_are_asked_after_a_report_that_failed(
     async def report(*_: object, **__: object) -> None:
         raise ValueError("of a kind that nobody has thought of")
 
-    async def ask(session: ClientSession) -> None:
-        asked.append(session)
+    async def ask(client: HttpClient) -> None:
+        asked.append(client)
 
     monkeypatch.setattr(sidecar._coordinator, "report", report)
     monkeypatch.setattr(sidecar, "_ask_neighbours", ask)
-    async with ClientSession() as session:
-        await sidecar._round(session)
+    async with HttpClient(HttpClientConfig()) as client:
+        await sidecar._round(client)
     sidecar._leave()
 
-    assert asked == [session]
+    assert asked == [client]
     assert "reports to the coordinators failed" in [r.getMessage() for r in caplog.records]
 
 
@@ -59,22 +61,22 @@ async def test_a_ring_of_another_version_keeps_nobody_from_reporting(
     async def report(*_: object, **__: object) -> None:
         reported.append(sidecar.host)
 
-    async def ask(session: ClientSession) -> None:
-        asked.append(session)
+    async def ask(client: HttpClient) -> None:
+        asked.append(client)
 
     monkeypatch.setattr(sidecar._coordinator, "report", report)
     monkeypatch.setattr(sidecar, "_ask_neighbours", ask)
-    async with ClientSession() as session:
-        await sidecar._round(session)
+    async with HttpClient(HttpClientConfig()) as client:
+        await sidecar._round(client)
         content = bytearray(path.read_bytes())
         content[8] += 1
         path.unlink()
         path.write_bytes(content)
         for _ in range(2):
-            await sidecar._round(session)
+            await sidecar._round(client)
         refused = sidecar._view().status()["why"]
         RingWriter(path, "h0", [("rail0", "h1", "rail0")])
-        await sidecar._round(session)
+        await sidecar._round(client)
     sidecar._leave()
 
     assert reported == ["h0"] * 4
@@ -98,14 +100,14 @@ async def test_the_status_says_why_the_coordinator_refuses(
 
     app = web.Application()
     app.router.add_post(ROUND_PATH, step)
-    async with TestServer(app) as server, ClientSession() as session:
+    async with TestServer(app) as server, HttpClient(HttpClientConfig()) as client:
         url = str(server.make_url("")).rstrip("/")
         config = tmp_path / "sidecar.yml"
         config.write_text(f"coordinators: [{url}]\n")
         RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
         sidecar = Sidecar(DaemonOptions(config, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
         monkeypatch.setattr(sidecar._edges, "fits", lambda: [None])
-        await sidecar._round(session)
+        await sidecar._round(client)
         why = sidecar._view().status()["why"]
         await sidecar._coordinator.close()
     sidecar._leave()
@@ -142,7 +144,8 @@ async def test_a_reload_trusts_the_authority_that_is_in_the_file_now(
         sidecar = Sidecar(DaemonOptions(config, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), life)
         monkeypatch.setattr(sidecar._edges, "fits", lambda: [None])
         RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
-        await sidecar._round(await sidecar._latest_session())
+        client = HttpClient(sidecar._http_client)
+        await sidecar._round(client)
         assert reports == []
         assert "CERTIFICATE_VERIFY_FAILED" in sidecar._view().status()["why"]
         authority.write_text("no certificate")
@@ -150,8 +153,8 @@ async def test_a_reload_trusts_the_authority_that_is_in_the_file_now(
             await life.reload()
         new.cert_pem.write_to_path(str(authority))
         await life.reload()
-        await sidecar._round(await sidecar._latest_session())
+        await sidecar._round(client)
         assert len(reports) == 1
         await sidecar._coordinator.close()
-        await sidecar._close_sessions()
+        await client.close()
     sidecar._leave()

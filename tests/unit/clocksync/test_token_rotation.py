@@ -4,13 +4,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientSession
 
 from fabricpulse.clocksync.coordinator.coordinator import Coordinator
 from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
 from fabricpulse.clocksync.wire.messages import PROTOCOL, HostInfo, RoundReport
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.web.client import HttpClient
+from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.token_file import TokenFile
 
@@ -40,11 +41,11 @@ async def test_a_channel_ends_with_the_token_that_opened_it(
     assert coordinator._channels is not None
     url = "http://{}:{}".format(*coordinator.server.addresses[0])
     client = CoordinatorClient(TokenFile(str(theirs)))
-    async with ClientSession() as session:
+    async with HttpClient(HttpClientConfig()) as http:
 
         async def step() -> int:
             """Reports; returns how many refusals there have been."""
-            await client.report(session, [url], _report, lambda *_: None, wait_s=60.0, follow_s=2.0)
+            await client.report(http, [url], _report, lambda *_: None, wait_s=60.0, follow_s=2.0)
             return client.errors["status"]
 
         for _ in range(3):

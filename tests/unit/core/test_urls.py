@@ -35,7 +35,7 @@ def test_accepted(url: str) -> None:
         ("http://", "no host"),
         ("http://:9613", "no host"),
         ("http://[::1:9614", "ipv6"),
-        ("http://[::1]x:80", "none"),
+        ("http://[::1]x:80", "none|invalid IPv6"),
         ("http://[1:2]:80", "IPv6 address"),
         ("http://::1:9614", "port"),
         ("http://node:port", "port"),

@@ -5,6 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,7 @@ def test_verify_finds_what_was_changed_or_removed(path, change, reason):
     store = sealed(path)
     assert store.verify() == 20
     before = store.seal().number
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute(change)
     raw.close()
     with pytest.raises(StoreError, match=reason):
@@ -197,7 +198,7 @@ def test_a_failed_commit_keeps_nothing_and_the_next_one_works(path):
     store = open_store(path)
     store.load()
     store.commit(batch(epoch=1))
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute(
             "CREATE TRIGGER full BEFORE INSERT ON dead_letter BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
         )
@@ -269,7 +270,7 @@ def test_a_row_that_makes_no_sense_is_refused(path):
     store.load()
     store.commit(batch(buckets={"failover": Bucket(1, 2)}))
     store.close()
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("UPDATE meta SET value = '{\"failover\": {}}' WHERE key = 'buckets'")
     raw.close()
     store = open_store(path)
@@ -281,7 +282,7 @@ def test_a_row_that_makes_no_sense_is_refused(path):
 def test_another_schema_is_refused(path):
     """A journal of a later version is not guessed at."""
     open_store(path).close()
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
     raw.close()
     with pytest.raises(UserError, match="has schema 99"):

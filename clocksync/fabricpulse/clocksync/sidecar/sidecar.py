@@ -47,7 +47,7 @@ from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.clock_page import STEP_NS, ClockStatus
 from fabricpulse.core.supervision import supervised
-from fabricpulse.core.web.client import HttpClient
+from fabricpulse.core.web.client import Credentials, HttpClient
 from fabricpulse.core.web.listeners import parse_address
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
@@ -137,6 +137,8 @@ class Sidecar:
         for name in ("host", "outputs", "http_client", "datagrams"):
             if getattr(config, name) != getattr(self._config, name):
                 log.warning("this setting changes with a restart only", setting=name)
+        # Its files are read again as they change; one that cannot be used makes this reload fail.
+        Credentials(self._http_client)
         self._config, self._membership = config, membership
         self._fleet_clock.parameters = config.clock_parameters()
         self._edges.set_parameters(config.estimator.parameters())

@@ -16,9 +16,10 @@ class NodeJournal:
 
     def __init__(self, path: Path) -> None:
         """Raises UserError when the file cannot be opened or is no journal."""
+        db = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db = db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute(
@@ -31,6 +32,8 @@ class NodeJournal:
                 "CREATE TABLE IF NOT EXISTS waiting (op_id TEXT PRIMARY KEY, not_after REAL NOT NULL)"
             )
         except (OSError, sqlite3.Error) as error:
+            if db is not None:
+                db.close()
             raise UserError(
                 f"cannot open the journal {path}: {error}; set journal to a writable path"
             ) from error

@@ -58,6 +58,7 @@ class SqliteDatabase:
             raise UserError(
                 f"the journal {self._path} is on {remote}, where SQLite's locks do not hold; use a local disk"
             )
+        connection = None
         try:
             # SQLite gives its log and shared memory the mode of the file.
             _open_private(self._path).close()
@@ -66,6 +67,8 @@ class SqliteDatabase:
             connection.execute("PRAGMA synchronous=FULL")
             intact = connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
         except (OSError, sqlite3.Error) as error:
+            if connection is not None:
+                connection.close()
             raise UserError(f"the journal {self._path} cannot be used: {error}") from error
         if not intact:
             connection.close()
