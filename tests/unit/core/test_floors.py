@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 # Package: the folder that it lives in. Floors are what components share; components never import one another.
-FLOORS = {"core": "core", "hostinfo": "core", "plugin_ipc": "nccl_plugin"}
+FLOORS = {"core": "core", "diagnosis": "exporters", "hostinfo": "core", "plugin_ipc": "nccl_plugin"}
 COMPONENTS = {
     "audit": "audit",
     "mesh": "exporters",

@@ -1,0 +1,365 @@
+"""From flows that suffer to the components that explain it. Pure.
+
+Each packet of a flow is lost with a probability that the faulty components on its path give it:
+1 - (1 - background) * prod(1 - q). The likelihood of what was observed, with a prior probability for each kind of
+component, is maximised greedily, one component at a time, each with the loss that fits it best; then every choice is
+taken back once, to see whether others explain the evidence better without it (after Flock, arXiv 2305.03348, which
+maximises the same likelihood; there the loss of a faulty link is one fixed number).
+
+What makes it cheap: a flow without loss speaks against a component with `n * log(1 - q)` whatever else is faulty, so
+that of all healthy flows only their number of packets matters, and that is known beforehand (`Totals`).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.diagnosis.components import LOG_PRIOR, Codes, Kind, kinds, nodes
+from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals
+
+_KIND_PRIORS = np.array([LOG_PRIOR[kind] for kind in Kind])
+_GRID = np.concatenate([np.geomspace(1e-4, 0.5, 36), [0.6, 0.7, 0.8, 0.9, 0.96, 0.99, 0.9999]])
+# Candidates of a kind that are looked at closely at once, the best ones by themselves: bounds time and memory. Under a
+# switch that loses much every pair scores better than a NIC that loses little, so what is found is left out and the
+# best of the rest is looked at, round by round.
+_MOST_OF_A_KIND = 200
+_ROUNDS = 6
+# Choices that are taken back for a trial, and what may be put in the place of one.
+_MOST_DOUBTS, _MOST_INSTEAD = 16, 6
+_REFITS = 4
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What counts as evidence.
+
+    background : share of packets that a healthy fabric loses. dispersion : by how much losses come together: the three
+    packets of a train are often lost as one. threshold : nats that a component must explain beyond its prior
+    probability. alternatives : nats within which another component is told beside it. most : components named at most.
+    """
+
+    background: float = 2e-5
+    dispersion: float = 3.0
+    threshold: float = 8.0
+    alternatives: float = 3.0
+    most: int = 16
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One component that is faulty.
+
+    share : of its packets that suffer, 0 to 1. score : nats by which it is more probable than that nothing is wrong.
+    confidence : probability that it is this component, given that one of the candidates for this evidence is.
+    alternatives : others that explain it about as well, best first; with any, the component cannot be told apart from
+    them. runner_up : the best other candidate, None if there is none. flows : those that suffer and cross it.
+    """
+
+    component: int
+    share: float
+    score: float
+    confidence: float
+    alternatives: tuple[int, ...]
+    runner_up: int | None
+    flows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """findings : best first. unexplained : flows that suffer more than the findings and the background say."""
+
+    findings: tuple[Finding, ...]
+    unexplained: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """Components that may be faulty, and the flows with losses that cross one of them (rows).
+
+    packets : that crossed the component while all was well. hit : of them lost. row, column : row and component
+    wherever one crosses the other, by component; those of component i from start[i] to start[i + 1].
+    """
+
+    components: Codes
+    packets: Floats
+    hit: Floats
+    prior: Floats
+    row: Flows
+    column: Flows
+    start: Flows
+    flows: Flows
+    lost: Floats
+    sent: Floats
+    unnamed: NDArray[np.bool_]
+
+    def rows(self, component: int) -> Flows:
+        """The flows that cross it."""
+        return self.row[self.start[component] : self.start[component + 1]]
+
+    def summed(self, weight: Floats) -> Floats:
+        """Of each component, the sum over the rows that cross it."""
+        return np.bincount(self.column, weights=weight[self.row], minlength=len(self.components)).astype(
+            float
+        )
+
+    def crossings(self, components: Flows) -> tuple[Flows, Flows]:
+        """Row and position in `components`, wherever one crosses the other."""
+        sizes = self.start[components + 1] - self.start[components]
+        column = np.repeat(np.arange(len(components)), sizes)
+        first = np.repeat(self.start[components] - np.cumsum(sizes) + sizes, sizes)
+        return self.row[first + np.arange(len(column))], column
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """components : by number, with the share of packets that each loses. loss : of each row, as they explain it."""
+
+    components: tuple[int, ...]
+    shares: tuple[float, ...]
+    loss: Floats
+
+
+def locate(
+    table: FlowTable,
+    totals: Totals,
+    flows: Flows,
+    lost: Floats,
+    sent: Floats,
+    window_s: float | None,
+    parameters: Parameters | None = None,
+) -> Diagnosis:
+    """What explains that `flows` (ascending) have lost `lost` of `sent` packets each, and all others none.
+
+    window_s : seconds in which that happened; what the others sent in it is taken from their rates. None: `lost` and
+    `sent` are no packets but 1 for each flow that suffers (delay, size of packets), and each other flow is one that
+    does not.
+    """
+    p = parameters or Parameters()
+    if window_s is None:
+        p = replace(p, background=max(p.background, 1e-3), dispersion=1.0)
+    there = lost > 0
+    flows, lost, sent = flows[there], lost[there].astype(float), np.maximum(sent, lost)[there].astype(float)
+    if not len(flows):
+        return Diagnosis((), ())
+    evidence = _evidence(table, totals, flows, lost, sent, window_s, p)
+    chosen = _with_shares(evidence, (), (), p)
+    for _ in range(_ROUNDS):
+        before = chosen.components
+        close = _candidates(evidence, chosen, p)
+        chosen = _refitted(evidence, _greedy(evidence, chosen, close, p.most, p), p)
+        chosen = _improved(evidence, chosen, close, p)
+        if chosen.components == before:
+            break
+    findings = _described(evidence, chosen, p)
+    loss = np.full(len(flows), p.background)
+    loss[np.searchsorted(flows, evidence.flows)] = chosen.loss
+    expected = sent * loss
+    # What the findings leave: three standard deviations above what they explain, and one train more.
+    beyond = lost > expected + 3 * np.sqrt(p.dispersion * np.maximum(expected, 1e-9)) + p.dispersion
+    return Diagnosis(findings, tuple(int(flow) for flow in flows[beyond]))
+
+
+def _evidence(
+    table: FlowTable,
+    totals: Totals,
+    flows: Flows,
+    lost: Floats,
+    sent: Floats,
+    window_s: float | None,
+    p: Parameters,
+) -> _Evidence:
+    grid = np.stack([*table.shared(flows), *table.own(flows)], axis=1)
+    # A flow between two NICs of one host crosses that host once.
+    grid[:, 1][grid[:, 1] == grid[:, 0]] = -1
+    row, _ = np.nonzero(grid >= 0)
+    components, number = np.unique(grid[grid >= 0], return_inverse=True)
+    hit = np.bincount(number, weights=lost[row]).astype(float)
+    rate, count = totals.of(components)
+    kind = kinds(components)
+    # Pairs and single flows are nobody else's: what crosses them is their own.
+    of = np.zeros(len(components), np.int64)
+    of[number] = flows[row]
+    pair, flow = kind == Kind.PAIR, kind == Kind.FLOW
+    rate[pair], count[pair] = table.edge_rate[table.edge[of[pair]]], table.edge_flows[table.edge[of[pair]]]
+    rate[flow], count[flow] = table.rate[of[flow]], 1.0
+    if window_s is None:
+        packets = np.maximum(count, hit)
+    else:
+        # A rate is a plan; of the flows with losses it is known what was sent.
+        more = np.bincount(number, weights=(sent - table.rate[flows] * window_s)[row])
+        packets = np.maximum(rate * window_s + more, hit)
+    # What does not explain enough by itself never will: nearly all, as healthy flows lose a packet now and then.
+    able = np.flatnonzero(_alone(hit, packets, _KIND_PRIORS[kind], p) > p.threshold)
+    place = np.full(len(components), -1)
+    place[able] = np.arange(len(able))
+    inside = place[number] >= 0
+    used, row = np.unique(row[inside], return_inverse=True)
+    order = np.argsort(place[number[inside]], kind="stable")
+    column = place[number[inside]][order]
+    start = np.searchsorted(column, np.arange(len(able) + 1))
+    return _Evidence(
+        components[able],
+        packets[able],
+        hit[able],
+        _KIND_PRIORS[kind[able]],
+        row[order],
+        column,
+        start,
+        flows[used],
+        lost[used],
+        sent[used],
+        _unnamed(components[able], table.first_unnamed),
+    )
+
+
+def _unnamed(components: Codes, first: int) -> NDArray[np.bool_]:
+    a, b = nodes(components)
+    fabric = np.isin(kinds(components), (Kind.SWITCH, Kind.LINK))
+    return fabric & ((a >= first) | (b >= first))
+
+
+def _excused(evidence: _Evidence, chosen: _Chosen) -> Floats:
+    """The loss of each row for what is still to be explained. What stands for several switches that cannot be told
+    apart loses more on some flows than on others: such flows ask for no further explanation.
+    """
+    loss = chosen.loss
+    for component in chosen.components:
+        if evidence.unnamed[component]:
+            rows = evidence.rows(component)
+            loss = loss.copy()
+            loss[rows] = np.maximum(loss[rows], np.minimum(evidence.lost[rows] / evidence.sent[rows], 0.9999))
+    return loss
+
+
+def _alone(hit: Floats, packets: Floats, prior: Floats, p: Parameters) -> Floats:
+    """The score of each component if it were the only one that is faulty; -inf if it loses no more than usual."""
+    q = np.clip(hit / packets, 1e-12, 1 - 1e-9)
+    gain = hit * np.log(q / p.background) + (packets - hit) * np.log((1 - q) / (1 - p.background))
+    return np.asarray(np.where(q > p.background, gain / p.dispersion + prior, -np.inf), float)
+
+
+def _candidates(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> Flows:
+    """Components that lose more than what is explained already, and those that share flows with what is chosen."""
+    unexplained = evidence.lost * p.background / _excused(evidence, chosen)
+    score = _alone(evidence.summed(unexplained), evidence.packets, evidence.prior, p)
+    able = np.flatnonzero(score > p.threshold)
+    able = able[np.argsort(-score[able], kind="stable")]
+    kind = kinds(evidence.components[able])
+    best = [able[kind == each][:_MOST_OF_A_KIND] for each in Kind]
+    return np.unique(np.concatenate([*best, *(_rivals(evidence, each) for each in chosen.components)]))
+
+
+def _rivals(evidence: _Evidence, component: int) -> Flows:
+    """The components that lose some of the same packets: what could be faulty in its place; itself too."""
+    weight = np.zeros(len(evidence.lost))
+    rows = evidence.rows(component)
+    weight[rows] = evidence.lost[rows]
+    shared = evidence.summed(weight)
+    rivals = np.flatnonzero(shared > 0.02 * evidence.hit[component])
+    return rivals[np.argsort(-shared[rivals], kind="stable")[:_MOST_OF_A_KIND]]
+
+
+def _with_shares(
+    evidence: _Evidence, components: tuple[int, ...], shares: tuple[float, ...], p: Parameters
+) -> _Chosen:
+    passes = np.full(len(evidence.lost), 1 - p.background)
+    for component, share in zip(components, shares, strict=True):
+        passes[evidence.rows(component)] *= 1 - share
+    return _Chosen(components, shares, 1 - passes)
+
+
+def _refitted(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
+    """The same components with the shares that fit best together: expectation maximisation of the noisy-or."""
+    for _ in range(_REFITS if chosen.components else 0):
+        blamed = evidence.lost / chosen.loss
+        shares = tuple(
+            min(share * float(blamed[evidence.rows(component)].sum()) / evidence.packets[component], 0.9999)
+            for component, share in zip(chosen.components, chosen.shares, strict=True)
+        )
+        chosen = _with_shares(evidence, chosen.components, shares, p)
+    return chosen
+
+
+def _score(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> float:
+    """Nats by which this explains the evidence better than nothing does, prior probabilities included."""
+    at = list(chosen.components)
+    kept = ((evidence.packets - evidence.hit)[at] * np.log1p(-np.array(chosen.shares))).sum()
+    explained = (evidence.lost * np.log(chosen.loss / p.background)).sum()
+    return float((kept + explained) / p.dispersion + evidence.prior[at].sum())
+
+
+def _scores(evidence: _Evidence, loss: Floats, components: Flows, p: Parameters) -> tuple[Floats, Floats]:
+    """Of each of `components`: the nats that it adds where `loss` is explained already, and its best share."""
+    levels, level = np.unique(np.round(loss, 7), return_inverse=True)
+    levels = np.maximum(levels, p.background)
+    row, column = evidence.crossings(components)
+    size = len(components), len(levels)
+    by_level = np.bincount(
+        column * size[1] + level[row], weights=evidence.lost[row], minlength=size[0] * size[1]
+    ).reshape(size)
+    # What each lost packet says for a share q, where a loss was expected already.
+    says = np.log((1 - np.outer(1 - levels, 1 - _GRID)) / levels[:, None])
+    left = (evidence.packets - evidence.hit)[components]
+    gain = by_level @ says + np.outer(left, np.log1p(-_GRID))
+    best = np.argmax(gain, axis=1)
+    return gain[np.arange(size[0]), best] / p.dispersion + evidence.prior[components], _GRID[best]
+
+
+def _greedy(evidence: _Evidence, chosen: _Chosen, close: Flows, most: int, p: Parameters) -> _Chosen:
+    """Chooses up to `most` more of `close`, one at a time, until nothing explains enough any more."""
+    for _ in range(most if len(close) else 0):
+        scores, shares = _scores(evidence, _excused(evidence, chosen), close, p)
+        scores[np.isin(close, chosen.components)] = -np.inf
+        best = int(np.argmax(scores))
+        if scores[best] < p.threshold:
+            break
+        components = (*chosen.components, int(close[best]))
+        chosen = _with_shares(evidence, components, (*chosen.shares, float(shares[best])), p)
+        chosen = _refitted(evidence, chosen, p)
+    return chosen
+
+
+def _improved(evidence: _Evidence, chosen: _Chosen, close: Flows, p: Parameters) -> _Chosen:
+    """Without each choice in turn: a switch that was named first may be some of its links, better told alone."""
+    score = _score(evidence, chosen, p)
+    for component in chosen.components[:_MOST_DOUBTS]:
+        if component not in chosen.components:
+            continue
+        kept = [pair for pair in zip(chosen.components, chosen.shares, strict=True) if pair[0] != component]
+        rest = _with_shares(evidence, tuple(c for c, _ in kept), tuple(q for _, q in kept), p)
+        rivals = _rivals(evidence, component)
+        other = _greedy(evidence, rest, rivals[rivals != component], _MOST_INSTEAD, p)
+        if (better := _score(evidence, other, p)) > score + 1e-6:
+            chosen, score = other, better
+    return chosen
+
+
+def _described(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> tuple[Finding, ...]:
+    findings = []
+    for number, component in enumerate(chosen.components):
+        others = [k for k in range(len(chosen.components)) if k != number]
+        without = _with_shares(
+            evidence, tuple(chosen.components[k] for k in others), tuple(chosen.shares[k] for k in others), p
+        )
+        rows = evidence.rows(component)
+        rivals = np.array([c for c in _rivals(evidence, component) if c not in without.components])
+        scores, _ = _scores(evidence, without.loss, rivals, p)
+        best = np.argsort(-scores, kind="stable")
+        own = float(scores[rivals == component][0])
+        odds = np.exp(np.minimum(scores - own, 0.0)).sum()
+        ranked = [int(k) for k in best if rivals[k] != component]
+        findings.append(
+            Finding(
+                int(evidence.components[component]),
+                chosen.shares[number],
+                own,
+                float(1 / odds),
+                tuple(
+                    int(evidence.components[rivals[k]]) for k in ranked if scores[k] > own - p.alternatives
+                ),
+                int(evidence.components[rivals[ranked[0]]]) if ranked else None,
+                tuple(int(flow) for flow in evidence.flows[rows]),
+            )
+        )
+    return tuple(sorted(findings, key=lambda finding: -finding.score))
