@@ -28,6 +28,7 @@ _ROUNDS = 6
 # Choices that are taken back for a trial, and what may be put in the place of one.
 _MOST_DOUBTS, _MOST_INSTEAD = 16, 6
 _REFITS = 4
+_TOLERANCE = 1.3
 
 
 @dataclass(frozen=True)
@@ -220,16 +221,21 @@ def _unnamed(components: Codes, first: int) -> NDArray[np.bool_]:
 
 
 def _excused(evidence: _Evidence, chosen: _Chosen) -> Floats:
-    """The loss of each row for what is still to be explained. What stands for several switches that cannot be told
-    apart loses more on some flows than on others: such flows ask for no further explanation.
+    """The loss of each row for what is still to be explained. Hosts do not report at one moment, so a flow may lose
+    somewhat more than what explains it. What stands for several switches that cannot be told apart loses more on some
+    flows than on others, and they ask for no further explanation.
     """
-    loss = chosen.loss
+    least = chosen.loss
+    observed = np.minimum(evidence.lost / evidence.sent, 0.9999)
+    known = np.zeros(len(least), bool)
+    most = least.copy()
     for component in chosen.components:
+        rows = evidence.rows(component)
+        known[rows] = True
         if evidence.unnamed[component]:
-            rows = evidence.rows(component)
-            loss = loss.copy()
-            loss[rows] = np.maximum(loss[rows], np.minimum(evidence.lost[rows] / evidence.sent[rows], 0.9999))
-    return loss
+            most[rows] = 1.0
+    most = np.where(known, np.maximum(most, _TOLERANCE * least), least)
+    return np.maximum(least, np.minimum(observed, most))
 
 
 def _alone(hit: Floats, packets: Floats, prior: Floats, p: Parameters) -> Floats:

@@ -167,6 +167,21 @@ class FrontEnd(Section, frozen=True):
                 raise ValueError(f"target {target!r} is not host:port, such as prometheus:9090")
 
 
+class Evidence(Section, frozen=True):
+    """Where the evidence of this host's flows goes, so that a fault is pinned to a component of the fabric.
+
+    url : the clocksync coordinator; default: where the membership comes from, with membership.url. http_client : TLS,
+    password or token that it asks for.
+    """
+
+    url: str = ""
+    http_client: HttpClientConfig = HttpClientConfig(timeout_s=2.0)
+
+    def validate(self) -> None:
+        if self.url:
+            check_base_url("url", self.url)
+
+
 class EventLog(Section, frozen=True):
     """Events as JSON lines. path : empty = none is written. max_bytes : size at which it is rotated, once.
 
@@ -198,6 +213,7 @@ class MeshConfig(Section, frozen=True):
     latency: Latency = Latency()
     alerting: Alerting = Alerting()
     front_end: FrontEnd = FrontEnd()
+    evidence: Evidence = Evidence()
     event_log: EventLog = EventLog()
     per_edge: PerEdge = "all"
     sample_cap: Annotated[int, Meta(ge=1)] = DEFAULT_SAMPLE_CAP

@@ -27,6 +27,7 @@ from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh.alerts import AlertPusher
 from fabricpulse.mesh.api import edges_document
 from fabricpulse.mesh.config import MOST_EVENTS, MeshConfig, changed_settings, load_keys
+from fabricpulse.mesh.evidence import EvidenceReporter, url_of
 from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_evidence
 from fabricpulse.mesh.fleet_view import FleetView, view_of
 from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
@@ -374,6 +375,10 @@ class MeshService:
         """The engine's state now."""
         return parse_snapshot(self.engine.snapshot())
 
+    def state(self) -> tuple[FleetView, Snapshot]:
+        """What is probed, and the engine's state now."""
+        return self.view, self.snapshot()
+
     async def metrics(self, text_format: TextFormat) -> bytes:
         """The exposition."""
         out = Exposition(self.config.sample_cap)
@@ -411,6 +416,9 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
             for url in config.alerting.alertmanagers:
                 tasks.start("alert push", service.pusher.serve(url))
             tasks.start("membership", service.watch())
+            if evidence_url := url_of(config):
+                reporter = EvidenceReporter(evidence_url, config, service.state)
+                tasks.start("evidence", reporter.run())
             # Without servers to ask it ends at once.
             tasks.start("front end", service.front_end.run(), may_end=True)
             try:

@@ -23,6 +23,8 @@ class CoordinatorConfig(Section, frozen=True):
     """
 
     membership: str = ""
+    # A topology file, which declares the leaf of each NIC: faults are then told apart by leaf.
+    topology: str = ""
     token_file: str = ""
     # Take reports as datagrams too, on the UDP ports of the same numbers as --web.listen-address; they cost far less.
     datagrams: bool = True

@@ -38,6 +38,7 @@ from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.core.web.urls import host_and_port, join_host_port
+from fabricpulse.diagnosis.service import SUSPECTS_PATH, DiagnosisService
 
 log = get_logger(__name__)
 
@@ -80,6 +81,10 @@ class Coordinator:
         self._static = _membership_of(self._config)
         self._token = TokenFile(self._config.token_file)
         self._token_shown = self._token.token
+        self.diagnosis = DiagnosisService(
+            Path(self._config.topology) if self._config.topology else None,
+            self._accepts,
+        )
         self._arrived = asyncio.Event()
         # One event a solve: a thousand waiters wake at once, without a lock that they queue for.
         self._solved = asyncio.Event()
@@ -95,9 +100,14 @@ class Coordinator:
             life,
             self._metrics,
             options.web,
-            landing_links=[("/api/v1/membership", "Membership"), ("/api/v1/clocksync/status", "Status")],
+            landing_links=[
+                ("/api/v1/membership", "Membership"),
+                ("/api/v1/clocksync/status", "Status"),
+                (SUSPECTS_PATH, "Suspects"),
+            ],
             own_authentication=lambda request: (
-                bool(self._token.token) and request.match_info.handler == self._step
+                bool(self._token.token)
+                and request.match_info.handler in (self._step, self.diagnosis.serve_evidence)
             ),
         )
         router = self.server.router
@@ -105,14 +115,20 @@ class Coordinator:
         router.add_get("/api/v1/membership", self._membership)
         router.add_get("/api/v1/http_sd", self._http_sd)
         router.add_get("/api/v1/clocksync/status", self._status)
+        self.diagnosis.add_routes(router)
         life.on_reload(self._reload)
+
+    def _accepts(self, authorization: str) -> bool:
+        """Whether who sends this header may report; with the token as it is now."""
+        return self._token.accepts(authorization)
 
     async def _reload(self) -> None:
         config = load_config(self._path, CoordinatorConfig)
         # All that can fail comes first: a reload that fails changes nothing.
         token, static = TokenFile(config.token_file), _membership_of(config)
-        if config.datagrams != self._config.datagrams:
-            log.warning("this setting changes with a restart only", setting="datagrams")
+        for setting in ("datagrams", "topology"):
+            if getattr(config, setting) != getattr(self._config, setting):
+                log.warning("this setting changes with a restart only", setting=setting)
         self._config, self._token, self._static = config, token, static
         self.fleet.lease_s, self.fleet.anchor_wait_s = config.lease_s, config.anchor_wait_s
         self.fleet.holdover_drift_ppb = config.holdover_drift_ppb
@@ -128,6 +144,7 @@ class Coordinator:
         try:
             async with supervised(self._life) as tasks:
                 tasks.start("solver", self._solve_forever())
+                tasks.start("diagnosis", self.diagnosis.run())
                 self._life.ready()
                 await self._life.stopped()
         finally:
@@ -411,6 +428,7 @@ class Coordinator:
                 out.add(metrics.DATAGRAMS, (outcome,), count)
         for name in fleet.suspects():
             out.add(metrics.SUSPECTS, (name,), 1)
+        self.diagnosis.write(out)
         return out.render(text_format)
 
 

@@ -1,0 +1,333 @@
+"""The evidence of a fleet, and what it says now. Pure: reports and moments come in, suspects go out."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Kind, parts
+from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals, totals
+from fabricpulse.diagnosis.locate import Finding, locate
+from fabricpulse.diagnosis.messages import MOST_EDGES, MOST_PORTS, EdgeName, EvidenceReport, unpack_flows
+from fabricpulse.diagnosis.silent_hops import named
+
+# Seconds of evidence that are looked at: the second time for what is too slight to show in the first.
+WINDOWS_S = (30.0, 120.0)
+# A host that has not reported for so long says nothing of its flows any more.
+LEASE_S = 20.0
+# An exporter that is restarted looks like a dead NIC for some seconds; a cable does not restart.
+# Only where all is lost: who loses a part of his packets is running.
+_HOLD_S = {"host": 20.0, "nic": 20.0, "nic_tx": 20.0, "nic_rx": 20.0}
+# Hosts report at different moments: for a second or two the evidence is that of some of them.
+_USUAL_HOLD_S = 3.0
+# A suspect is kept for as long after the last evidence.
+_LINGER_S = 5.0
+# A flow that has lost packets in so many reports has been mended after some seconds, and some gaps, without a loss.
+_OFTEN, _MENDED_S = 3, 8.0
+FABRIC = "fabric"
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A component that is faulty. what : loss or delay. component, peer : names; peer only of a link or a pair, the far
+    end. since_s : of evidence. alternatives : what it cannot be told apart from. runner_up : "" if there is none.
+    silent : of most of its flows nothing arrives.
+    """
+
+    what: str
+    kind: str
+    component: str
+    peer: str
+    share: float
+    confidence: float
+    flows: int
+    since_s: float
+    alternatives: tuple[str, ...]
+    runner_up: str
+    silent: bool = False
+
+
+@dataclass
+class _Host:
+    revision: int
+    edges: tuple[EdgeName, ...]
+    ports: int
+    rates: tuple[float, float]
+    heard_s: float
+    first: int = 0  # its first flow in the table
+    slow: frozenset[int] = frozenset()
+    # Edges whose way is not known in full. Nine of ten packets take the main flow, and that one way of many: the ports
+    # of such an edge count alike, or a fault of one way looks like one of the pairs whose main flow takes it.
+    even: frozenset[int] = frozenset()
+
+    def weight(self, flow: int) -> float:
+        """Of its packets; flow : edge times ports plus port."""
+        edge, port = divmod(flow, self.ports)
+        main, swept = self.rates
+        return swept / main if port == 0 and edge in self.even and swept > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class _Layout:
+    table: FlowTable
+    totals: Totals
+    names: tuple[str, ...]
+
+
+@dataclass
+class FleetEvidence:
+    """leaf_of : by host/device. Moments are monotonic seconds."""
+
+    leaf_of: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._hosts: dict[str, _Host] = {}
+        # (moment, host, edge x port, sent, lost); host by name, because numbers change with the fleet.
+        self._losses: deque[tuple[float, str, int, int, int]] = deque()
+        self._layout: _Layout | None = None
+        self._live: tuple[str, ...] = ()
+        self._seen: dict[tuple[str, str, str, str], tuple[float, float, Suspect]] = {}
+        self._dead: set[int] = set()  # flows of which nothing arrived in any report of the window
+        self.reports = 0
+
+    @property
+    def flows(self) -> int:
+        """Flows that are known of."""
+        return len(self._layout.table) if self._layout is not None else 0
+
+    @property
+    def hosts(self) -> int:
+        """Hosts whose evidence counts."""
+        return len(self._live)
+
+    def report(self, report: EvidenceReport, now_s: float) -> bool:
+        """Takes one in. Returns whether the host has to send its edges. Raises ValueError for nonsense."""
+        host = self._hosts.get(report.host)
+        if report.edges is not None:
+            if len(report.edges) > MOST_EDGES or not 1 <= report.ports <= MOST_PORTS:
+                raise ValueError(
+                    f"{len(report.edges)} edges of {report.ports} ports are more than a host has"
+                )
+            if not (0 < report.main_rate < 1e5 and 0 <= report.swept_rate < 1e5):
+                raise ValueError("rates must lie above 0 and below 100,000 packets a second")
+            rates = report.main_rate, report.swept_rate
+            host = _Host(report.revision, report.edges, report.ports, rates, now_s)
+            self._hosts[report.host] = host
+            self._layout = None
+        elif host is None or host.revision != report.revision:
+            return True
+        flows = unpack_flows(report.flows, len(host.edges), host.ports)
+        self.reports += 1
+        host.heard_s = now_s
+        host.slow = frozenset(flow.edge * host.ports + flow.port for flow in flows if flow.slow)
+        if not report.stalled:
+            self._losses.extend(
+                (now_s, report.host, flow.edge * host.ports + flow.port, flow.sent, flow.lost)
+                for flow in flows
+                if flow.lost
+            )
+        return False
+
+    def suspects(self, now_s: float) -> tuple[Suspect, ...]:
+        """What is faulty now, the surest first. To be called about once a second."""
+        self._forget(now_s)
+        self._drop_mended(now_s)
+        layout = self._laid_out()
+        for what, finding in self._findings(layout, now_s):
+            dead = len(self._dead.intersection(finding.flows))
+            silent = what == "loss" and 2 * dead > len(finding.flows)
+            suspect = replace(_suspect(layout, what, finding), silent=silent)
+            key = (what, suspect.kind, suspect.component, suspect.peer)
+            since = self._seen[key][0] if key in self._seen else now_s
+            self._seen[key] = since, now_s, suspect
+        self._seen = {k: seen for k, seen in self._seen.items() if now_s - seen[1] <= _LINGER_S}
+        found = [
+            replace(suspect, since_s=since)
+            for since, last, suspect in self._seen.values()
+            if last - since >= _hold_s(suspect)
+        ]
+        return tuple(sorted(found, key=lambda suspect: (-suspect.confidence, suspect.since_s)))
+
+    def _forget(self, now_s: float) -> None:
+        while self._losses and now_s - self._losses[0][0] > WINDOWS_S[-1]:
+            self._losses.popleft()
+        live = tuple(sorted(name for name, host in self._hosts.items() if now_s - host.heard_s <= LEASE_S))
+        if live != self._live:
+            self._live, self._layout = live, None
+        for name in [n for n, host in self._hosts.items() if now_s - host.heard_s > WINDOWS_S[-1]]:
+            del self._hosts[name]
+
+    def _drop_mended(self, now_s: float) -> None:
+        """Losses of flows that used to lose often and have not for long: what they say is over."""
+        seen: dict[tuple[str, int], tuple[int, float, float]] = {}
+        for at, name, number, _, _ in self._losses:
+            count, first, _ = seen.get((name, number), (0, at, at))
+            seen[name, number] = count + 1, first, at
+        mended = {
+            flow
+            for flow, (count, first, last) in seen.items()
+            if count >= _OFTEN and now_s - last > _MENDED_S + 5 * (last - first) / (count - 1)
+        }
+        if mended:
+            self._losses = deque(entry for entry in self._losses if (entry[1], entry[2]) not in mended)
+
+    def _findings(self, layout: _Layout, now_s: float) -> list[tuple[str, Finding]]:
+        found: dict[tuple[str, int], Finding] = {}
+        explained: set[int] = set()
+        for window_s in WINDOWS_S:
+            observed = self._observed(layout, now_s, window_s)
+            left = np.array([flow not in explained for flow in observed[0].tolist()], bool)
+            observed = observed[0][left], observed[1][left], observed[2][left]
+            if not len(observed[0]):
+                continue
+            # What lost packets only long ago has been mended.
+            recent = set(self._observed(layout, now_s, window_s / 5)[0].tolist())
+            for finding in _told(layout, locate(layout.table, layout.totals, *observed, window_s).findings):
+                explained.update(finding.flows)
+                if not recent.isdisjoint(finding.flows):
+                    found.setdefault(("loss", finding.component), finding)
+        slow = np.array(
+            sorted(
+                host.first + flow for name in self._live for host in [self._hosts[name]] for flow in host.slow
+            ),
+            dtype=np.int64,
+        )
+        ones = np.ones(len(slow))
+        for finding in locate(layout.table, layout.totals, slow, ones, ones, None).findings:
+            found.setdefault(("delay", finding.component), finding)
+        return [(what, f) for (what, _), f in found.items() if parts(f.component)[0] is not Kind.FLOW]
+
+    def _observed(self, layout: _Layout, now_s: float, window_s: float) -> tuple[Flows, Floats, Floats]:
+        lost: dict[int, float] = {}
+        sent: dict[int, float] = {}
+        for at, name, number, packets, missing in reversed(self._losses):
+            if now_s - at > window_s:
+                break
+            host = self._hosts.get(name)
+            if name in self._live and host is not None and number < len(host.edges) * host.ports:
+                flow = host.first + number
+                weight = host.weight(number)
+                lost[flow] = lost.get(flow, 0.0) + weight * missing
+                sent[flow] = sent.get(flow, 0.0) + weight * packets
+        flows = np.array(sorted(lost), dtype=np.int64)
+        missing_of = np.array([lost[flow] for flow in flows.tolist()], dtype=float)
+        told = np.array([sent[flow] for flow in flows.tolist()], dtype=float)
+        self._dead = {flow for flow, missing in lost.items() if missing >= 0.99 * sent[flow]}
+        # Reports without a loss do not say what was sent; the rate does.
+        return flows, missing_of, np.maximum(told, layout.table.rate[flows] * window_s)
+
+    def _laid_out(self) -> _Layout:
+        if self._layout is not None:
+            return self._layout
+        nodes: dict[str, int] = {}
+
+        def node(name: str) -> int:
+            return nodes.setdefault(name, len(nodes))
+
+        source: list[int] = []
+        destination: list[int] = []
+        rate: list[float] = []
+        edge: list[int] = []
+        hops: list[tuple[int, int, int]] = []
+        pairs = 0
+        for name in self._live:
+            host = self._hosts[name]
+            host.first = len(source)
+            even = set()
+            for number, one in enumerate(host.edges):
+                far, near = f"{one.peer}/{one.peer_device}", f"{name}/{one.device}"
+                path = self._path(self.leaf_of.get(far, ""), self.leaf_of.get(near, ""), node)
+                source += host.ports * [node(far)]
+                destination += host.ports * [node(near)]
+                if SILENT_HOP in path and host.ports > 1:
+                    even.add(number)
+                main = host.rates[1] if number in even and host.rates[1] > 0 else host.rates[0]
+                rate += [main, *(host.ports - 1) * [host.rates[1]]]
+                edge += host.ports * [pairs]
+                hops += host.ports * [path]
+                pairs += 1
+            host.even = frozenset(even)
+        devices: dict[str, set[str]] = {}
+        for nic in [name for name in nodes if "/" in name]:
+            devices.setdefault(nic.partition("/")[0], set()).add(nic)
+        host_of = {nic: node(host) for host, nics in devices.items() if len(nics) > 1 for nic in nics}
+        first_unnamed = len(nodes)
+        rows = np.array(hops, np.int32).reshape(-1, 3)
+        rows, silent = named(rows, max(first_unnamed, 1))
+        owner = np.full(first_unnamed + len(silent) + 1, -1, np.int32)
+        for nic, number in host_of.items():
+            owner[nodes[nic]] = number
+        table = FlowTable(
+            np.array(source, np.int32),
+            np.array(destination, np.int32),
+            owner,
+            np.array(rate, np.float32),
+            np.array(edge, np.int32),
+            rows,
+            first_unnamed,
+        )
+        names = (*nodes, *(FABRIC for _ in silent))
+        self._layout = _Layout(table, totals(table), names)
+        return self._layout
+
+    def _path(self, far: str, near: str, node: Callable[[str], int]) -> tuple[int, int, int]:
+        if not far or not near:
+            return (NO_HOP, NO_HOP, NO_HOP)
+        if far == near:
+            return (node(far), NO_HOP, NO_HOP)
+        return (node(far), SILENT_HOP, node(near))
+
+
+def _hold_s(suspect: Suspect) -> float:
+    return _HOLD_S.get(suspect.kind, _USUAL_HOLD_S) if suspect.silent else _USUAL_HOLD_S
+
+
+def _told(layout: _Layout, findings: tuple[Finding, ...]) -> list[Finding]:
+    """Without "the fabric", which may be all that lies between two leaves, where one way into or out of it is told."""
+    first = layout.table.first_unnamed
+
+    def ways(finding: Finding) -> set[int]:
+        kind, a, b = parts(finding.component)
+        return {node for node in (a, b) if node >= first} if kind is Kind.LINK else set()
+
+    told = set().union(*map(ways, findings)) if findings else set()
+    return [
+        finding
+        for finding in findings
+        for kind, a, _ in [parts(finding.component)]
+        if kind is not Kind.SWITCH or a < first or a not in told
+    ]
+
+
+def _suspect(layout: _Layout, what: str, finding: Finding) -> Suspect:
+    kind, a, b = parts(finding.component)
+    return Suspect(
+        what,
+        kind.name.lower(),
+        _name(layout, a),
+        _name(layout, b) if kind in (Kind.LINK, Kind.PAIR) else "",
+        float(finding.share),
+        finding.confidence,
+        len(finding.flows),
+        0.0,
+        tuple(_text(layout, other) for other in finding.alternatives),
+        _text(layout, finding.runner_up) if finding.runner_up is not None else "",
+    )
+
+
+def _name(layout: _Layout, node: int) -> str:
+    return layout.names[node] if node < len(layout.names) else "?"
+
+
+def _text(layout: _Layout, component: int) -> str:
+    kind, a, b = parts(component)
+    if kind is Kind.FLOW:
+        flow = component & ((1 << 58) - 1)
+        if flow >= len(layout.table):
+            return "flow ?"
+        ends = int(layout.table.source[flow]), int(layout.table.destination[flow])
+        return f"flow {_name(layout, ends[0])} to {_name(layout, ends[1])}"
+    if kind in (Kind.LINK, Kind.PAIR):
+        return f"{kind.name.lower()} {_name(layout, a)} to {_name(layout, b)}"
+    return f"{kind.name.lower()} {_name(layout, a)}"

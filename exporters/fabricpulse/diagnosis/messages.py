@@ -1,0 +1,78 @@
+"""What a mesh exporter tells the coordinator of its flows: msgpack over HTTP, little while all is well."""
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+PROTOCOL = 1
+EVIDENCE_PATH = "/api/v1/evidence"
+MOST_EDGES, MOST_PORTS = 4096, 16
+# Of one report: the largest host with all of its flows in trouble.
+MOST_BYTES = 2 << 20
+_FLOW = struct.Struct("<HBBII")
+
+
+class FlowEvidence(NamedTuple):
+    """One flow, peer to us, since the last report. edge : its number in the report's edges. port : 0 = main flow.
+    slow : its delay is above what it used to be. sent, lost : packets.
+    """
+
+    edge: int
+    port: int
+    slow: bool
+    sent: int
+    lost: int
+
+
+class EdgeName(msgspec.Struct, frozen=True, array_like=True):
+    """An edge as its host sees it."""
+
+    device: str
+    peer: str
+    peer_device: str
+
+
+class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
+    """One report. revision : changes with the edges. edges : None where the coordinator knows those of this revision.
+    ports : source ports of an edge. main_rate, swept_rate : packets a second on the first and on each other port.
+    flows : `pack_flows`. stalled : the host has stalled, or its clock has jumped: what it missed proves nothing.
+    """
+
+    protocol: int
+    host: str
+    revision: int
+    ports: int
+    main_rate: float
+    swept_rate: float
+    flows: bytes
+    stalled: bool = False
+    edges: tuple[EdgeName, ...] | None = None
+
+
+class EvidenceReply(msgspec.Struct, frozen=True, array_like=True):
+    """needs_edges : send the edges with the next report, at once."""
+
+    needs_edges: bool
+
+
+def pack_flows(flows: Iterable[FlowEvidence]) -> bytes:
+    """Twelve bytes each; counts are cut at 2^32 - 1."""
+    most = (1 << 32) - 1
+    return b"".join(
+        _FLOW.pack(f.edge, f.port, int(f.slow), min(f.sent, most), min(f.lost, most)) for f in flows
+    )
+
+
+def unpack_flows(data: bytes, edges: int, ports: int) -> list[FlowEvidence]:
+    """The inverse. Raises ValueError for what no exporter sends."""
+    if len(data) % _FLOW.size:
+        raise ValueError("the flows are cut short")
+    found = [
+        FlowEvidence(e, port, bool(slow), sent, lost) for e, port, slow, sent, lost in _FLOW.iter_unpack(data)
+    ]
+    for flow in found:
+        if flow.edge >= edges or flow.port >= ports or flow.lost > flow.sent:
+            raise ValueError(f"flow {flow.edge}:{flow.port} does not exist, or lost more than was sent")
+    return found

@@ -1,0 +1,48 @@
+"""What the coordinator exports of its diagnosis."""
+
+from fabricpulse.core.metrics.catalogue import MetricSpec
+
+_COMPONENT = ("what", "kind", "component", "peer")
+
+FAULT = MetricSpec(
+    "fabricpulse_fault_component",
+    "gauge",
+    "Probability that this component is what makes flows suffer, given that one of the candidates is. what: loss, "
+    "delay. kind: host, nic, nic_tx, nic_rx, switch, link (component to peer), pair. Suspects only.",
+    _COMPONENT,
+)
+FAULT_SHARE = MetricSpec(
+    "fabricpulse_fault_component_affected_ratio",
+    "gauge",
+    "Share of the suspect's packets (delay: of its flows) that suffer.",
+    _COMPONENT,
+)
+FAULT_FLOWS = MetricSpec(
+    "fabricpulse_fault_component_flows", "gauge", "Flows that suffer and cross the suspect.", _COMPONENT
+)
+EVIDENCE_HOSTS = MetricSpec(
+    "fabricpulse_diagnosis_hosts", "gauge", "Hosts whose mesh exporters report evidence to this coordinator."
+)
+EVIDENCE_FLOWS = MetricSpec(
+    "fabricpulse_diagnosis_flows", "gauge", "Flows (source ports of pairs of NICs) that they watch."
+)
+EVIDENCE_REPORTS = MetricSpec(
+    "fabricpulse_diagnosis_reports_total", "counter", "Reports of evidence that were taken."
+)
+EVIDENCE_REFUSED = MetricSpec(
+    "fabricpulse_diagnosis_reports_refused_total", "counter", "Reports of evidence that made no sense."
+)
+DIAGNOSIS_SECONDS = MetricSpec(
+    "fabricpulse_diagnosis_duration_seconds", "gauge", "How long the last diagnosis took."
+)
+
+METRICS = (
+    FAULT,
+    FAULT_SHARE,
+    FAULT_FLOWS,
+    EVIDENCE_HOSTS,
+    EVIDENCE_FLOWS,
+    EVIDENCE_REPORTS,
+    EVIDENCE_REFUSED,
+    DIAGNOSIS_SECONDS,
+)

@@ -1,0 +1,132 @@
+"""The diagnosis as a part of a daemon: takes reports over HTTP, looks once a second, answers with metrics and JSON."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from fabricpulse.core.config import load_config
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.diagnosis import metrics as m
+from fabricpulse.diagnosis.fleet_evidence import FleetEvidence, Suspect
+from fabricpulse.diagnosis.messages import (
+    EVIDENCE_PATH,
+    MOST_BYTES,
+    PROTOCOL,
+    EvidenceReply,
+    EvidenceReport,
+)
+from fabricpulse.diagnosis.topology import Topology
+
+log = get_logger(__name__)
+
+SUSPECTS_PATH = "/api/v1/suspects"
+_ROUND_S = 1.0
+_decoder = msgspec.msgpack.Decoder(EvidenceReport)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class DiagnosisService:
+    """Of one coordinator. accepts : whether a request may report, by its Authorization header."""
+
+    def __init__(self, topology: Path | None, accepts: Callable[[str], bool]) -> None:
+        """Raises ConfigError for a topology file that cannot be used."""
+        declared = load_config(topology, Topology) if topology is not None else Topology()
+        self._accepts = accepts
+        self._evidence = FleetEvidence(declared.leaf_of())
+        self.suspects: tuple[Suspect, ...] = ()
+        self._refused = 0
+        self._took_s = 0.0
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        """Where exporters report and people look."""
+        router.add_post(EVIDENCE_PATH, self.serve_evidence)
+        router.add_get(SUSPECTS_PATH, self.serve_suspects)
+
+    async def serve_evidence(self, request: web.Request) -> web.Response:
+        """POST /api/v1/evidence: an EvidenceReport; the reply is an EvidenceReply."""
+        if not self._accepts(request.headers.get("Authorization", "")):
+            text = "this coordinator asks for a bearer token: evidence.http_client.token_file of the mesh exporter\n"
+            return web.Response(status=401, text=text, headers={"WWW-Authenticate": "Bearer"})
+        if (request.content_length or 0) > MOST_BYTES:
+            self._refused += 1
+            return web.Response(status=413, text="a report of evidence is never so large\n")
+        try:
+            report = _decoder.decode(await request.read())
+            if report.protocol != PROTOCOL:
+                raise ValueError(f"protocol {report.protocol}, this coordinator speaks {PROTOCOL}")
+            needs = self._evidence.report(report, time.monotonic())
+        except (msgspec.MsgspecError, ValueError) as error:
+            self._refused += 1
+            return web.Response(status=400, text=f"not a report of evidence: {error}\n")
+        return web.Response(body=_encoder.encode(EvidenceReply(needs)), content_type="application/msgpack")
+
+    async def serve_suspects(self, _: web.Request) -> web.Response:
+        """GET /api/v1/suspects: what is faulty now, the surest first."""
+        now = time.monotonic()
+        return web.json_response(
+            {
+                "hosts": self._evidence.hosts,
+                "flows": self._evidence.flows,
+                "suspects": [
+                    {
+                        **{k: v for k, v in asdict(s).items() if k != "since_s"},
+                        "age_s": round(now - s.since_s, 1),
+                    }
+                    for s in self.suspects
+                ],
+            }
+        )
+
+    async def run(self) -> None:
+        """Looks once a second, until cancelled; less often where a look takes long."""
+        while True:
+            await asyncio.sleep(max(_ROUND_S, 4 * self._took_s))
+            began = time.monotonic()
+            try:
+                found = self._evidence.suspects(began)
+            except Exception:
+                # One report that nobody foresaw must not end the fleet's clock, which is in this process.
+                log.exception("diagnosis failed")
+                continue
+            self._took_s = time.monotonic() - began
+            self._tell(found)
+
+    def _tell(self, found: tuple[Suspect, ...]) -> None:
+        def names(suspects: tuple[Suspect, ...]) -> dict[tuple[str, str, str, str], Suspect]:
+            return {(s.what, s.kind, s.component, s.peer): s for s in suspects}
+
+        before, after = names(self.suspects), names(found)
+        for key, suspect in after.items():
+            if key not in before:
+                log.warning(
+                    "fault located",
+                    what=suspect.what,
+                    kind=suspect.kind,
+                    component=suspect.component,
+                    peer=suspect.peer,
+                    affected=round(suspect.share, 4),
+                    confidence=round(suspect.confidence, 3),
+                    alternatives=suspect.alternatives[:3],
+                )
+        for key in before.keys() - after.keys():
+            log.info("fault gone", what=key[0], kind=key[1], component=key[2], peer=key[3])
+        self.suspects = found
+
+    def write(self, out: Exposition) -> None:
+        """Adds the metrics."""
+        out.add(m.EVIDENCE_HOSTS, (), self._evidence.hosts)
+        out.add(m.EVIDENCE_FLOWS, (), self._evidence.flows)
+        out.add(m.EVIDENCE_REPORTS, (), self._evidence.reports)
+        out.add(m.EVIDENCE_REFUSED, (), self._refused)
+        out.add(m.DIAGNOSIS_SECONDS, (), self._took_s)
+        for suspect in self.suspects:
+            values = (suspect.what, suspect.kind, suspect.component, suspect.peer)
+            out.add(m.FAULT, values, suspect.confidence)
+            out.add(m.FAULT_SHARE, values, suspect.share)
+            out.add(m.FAULT_FLOWS, values, suspect.flows)

@@ -1,0 +1,172 @@
+"""What this host's flows have lost, told to the coordinator: little while all is well, at once when not."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.web.client import HttpClient, describe
+from fabricpulse.core.web.urls import redact
+from fabricpulse.diagnosis.messages import (
+    EVIDENCE_PATH,
+    PROTOCOL,
+    EdgeName,
+    EvidenceReply,
+    EvidenceReport,
+    FlowEvidence,
+    pack_flows,
+)
+from fabricpulse.mesh.config import MeshConfig
+from fabricpulse.mesh.fleet_view import FleetView
+from fabricpulse.mesh.snapshot import HealthState, Snapshot
+
+log = get_logger(__name__)
+
+_PACKETS = 3  # of a train
+_ROUND_S = 1.0
+_HEALTHY_ROUND_S = 5.0
+
+
+def url_of(config: MeshConfig) -> str:
+    """Where evidence goes: as configured, or where the membership comes from; "" for nowhere."""
+    if config.evidence.url:
+        return config.evidence.url.rstrip("/")
+    parts = urlsplit(config.membership.url)
+    return f"{parts.scheme}://{parts.netloc}" if config.membership.url else ""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Packets a second that a healthy flow has: on the main path, on each other source port."""
+
+    main: float
+    swept: float
+
+    @classmethod
+    def of(cls, config: MeshConfig) -> "Rates":
+        """Of the probe settings, which are alike on all hosts."""
+        probe = config.probe
+        packets = probe.rate * _PACKETS
+        if probe.paths < 2 or probe.sweep == 0:
+            return cls(packets, 0.0)
+        return cls(packets * (1 - 1 / probe.sweep), packets / probe.sweep / (probe.paths - 1))
+
+
+class EvidenceWindow:
+    """Pure. What has been lost since the last report that was taken."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+        self._before: Snapshot | None = None
+        self._before_s = 0.0
+
+    def since_taken(self, snapshot: Snapshot, now_s: float) -> tuple[list[FlowEvidence], bool]:
+        """Flows that have lost packets or are slow, and whether this host stalled, in which case losses prove nothing.
+
+        now_s : monotonic.
+        """
+        before = self._before
+        if before is None or before.generation != snapshot.generation:
+            return [], False
+        found = []
+        for number, (old, new) in enumerate(zip(before.edges, snapshot.edges, strict=True)):
+            silent_s = 0.0
+            if new.inbound == HealthState.DOWN and new.heard_age_ns >= 0:
+                silent_s = min(now_s - self._before_s, new.heard_age_ns / 1e9)
+            if not silent_s and old.lost == new.lost and not new.degraded_host_ns:
+                continue  # nearly all
+            for port in range(new.paths):
+                path, then = new.path(port), old.path(port)
+                # Of a peer that is silent the numbering says nothing; it sends as the others do.
+                presumed = round(silent_s * (self._rates.swept if port else self._rates.main))
+                sent, lost = path.expected - then.expected + presumed, path.lost - then.lost + presumed
+                slow = path.latency == HealthState.DOWN
+                if lost > 0 or slow:
+                    found.append(FlowEvidence(number, port, slow, max(sent, lost, 0), max(lost, 0)))
+        stalled = (snapshot.stalls, snapshot.clock_steps) != (before.stalls, before.clock_steps)
+        overflowed = sum(nic.overflows for nic in snapshot.nics) != sum(nic.overflows for nic in before.nics)
+        return found, stalled or overflowed
+
+    def taken(self, snapshot: Snapshot, now_s: float) -> None:
+        """The coordinator has what `since_taken` told of this snapshot."""
+        self._before, self._before_s = snapshot, now_s
+
+
+class EvidenceReporter:
+    """Reports until cancelled."""
+
+    def __init__(
+        self,
+        url: str,
+        config: MeshConfig,
+        state: Callable[[], tuple[FleetView, Snapshot]],
+    ) -> None:
+        """state : the view and the engine's snapshot of the same configuration."""
+        self._url = url
+        self._config = config
+        self._state = state
+        self._rates = Rates.of(config)
+        self._window = EvidenceWindow(self._rates)
+        self._told: FleetView | None = None
+        self._revision = 0
+        self._reached = True
+
+    async def run(self) -> None:
+        """A report a second while something suffers, one in five seconds otherwise."""
+        last_s = 0.0
+        async with HttpClient(self._config.evidence.http_client, connections=1) as client:
+            while True:
+                await asyncio.sleep(_ROUND_S)
+                view, snapshot = self._state()
+                now_s = time.monotonic()
+                flows, stalled = self._window.since_taken(snapshot, now_s)
+                if not flows and view is self._told and now_s - last_s < _HEALTHY_ROUND_S:
+                    continue
+                if await self._send(client, view, flows, stalled):
+                    self._window.taken(snapshot, now_s)
+                    last_s = now_s
+
+    async def _send(
+        self, client: HttpClient, view: FleetView, flows: Sequence[FlowEvidence], stalled: bool
+    ) -> bool:
+        edges = None
+        if view is not self._told:
+            self._revision += 1
+            edges = tuple(EdgeName(view.nics[p.nic].device, p.host, p.device) for p in view.peers)
+        report = EvidenceReport(
+            PROTOCOL,
+            view.host,
+            self._revision,
+            self._config.probe.paths,
+            self._rates.main,
+            self._rates.swept,
+            pack_flows(flows),
+            stalled,
+            edges,
+        )
+        try:
+            async with client.post(
+                self._url + EVIDENCE_PATH, data=msgspec.msgpack.encode(report)
+            ) as response:
+                body = await response.read()
+                if response.status != 200:
+                    raise aiohttp.ClientError(f"HTTP status {response.status}")
+                reply = msgspec.msgpack.decode(body, type=EvidenceReply)
+        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError) as error:
+            if self._reached:
+                log.warning(
+                    "evidence does not reach the coordinator", url=redact(self._url), error=describe(error)
+                )
+            self._reached = False
+            return False
+        if not self._reached:
+            log.info("evidence reaches the coordinator again", url=redact(self._url))
+        self._reached = True
+        # A coordinator that was restarted asks for the edges.
+        self._told = None if reply.needs_edges else view
+        return not reply.needs_edges

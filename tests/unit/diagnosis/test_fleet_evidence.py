@@ -1,0 +1,110 @@
+"""Reports of a fleet become suspects: three leaves, declared; hosts with two NICs."""
+
+from collections.abc import Callable
+
+import pytest
+
+from fabricpulse.diagnosis.fleet_evidence import FABRIC, FleetEvidence, Suspect
+from fabricpulse.diagnosis.messages import (
+    PROTOCOL,
+    EdgeName,
+    EvidenceReport,
+    FlowEvidence,
+    pack_flows,
+    unpack_flows,
+)
+
+PORTS = 4
+HOSTS = [f"h{i}" for i in range(9)]
+LEAF = {f"{host}/{rail}": f"leaf{i % 3}-{rail}" for i, host in enumerate(HOSTS) for rail in ("r0", "r1")}
+EDGES = {
+    host: tuple(EdgeName(rail, peer, rail) for rail in ("r0", "r1") for peer in HOSTS if peer != host)
+    for host in HOSTS
+}
+Loses = Callable[[str, str, int], float]
+"""Loss of a flow by source and destination (host/device) and port."""
+
+
+def play(
+    evidence: FleetEvidence, loses: Loses, seconds: int, start: int = 0, without: str = ""
+) -> tuple[Suspect, ...]:
+    """Each host reports each second; what is lost is exact."""
+    found: tuple[Suspect, ...] = ()
+    for second in range(start, start + seconds):
+        for host in HOSTS:
+            if host == without:
+                continue
+            flows = []
+            for number, edge in enumerate(EDGES[host]):
+                for port in range(PORTS):
+                    sent = 90 if port == 0 else 20
+                    far, near = f"{edge.peer}/{edge.peer_device}", f"{host}/{edge.device}"
+                    if lost := round(sent * loses(far, near, port)):
+                        flows.append(FlowEvidence(number, port, False, sent, lost))
+            edges = EDGES[host] if second == start else None
+            evidence.report(
+                EvidenceReport(PROTOCOL, host, 1, PORTS, 90.0, 20.0, pack_flows(flows), False, edges), second
+            )
+        found = evidence.suspects(second + 0.5)
+    return found
+
+
+def test_dead_nic_is_told_once() -> None:
+    """Every edge of a NIC is dead on eight other hosts: one suspect, the NIC, and not before it has lasted."""
+    evidence = FleetEvidence(LEAF)
+
+    def loses(far: str, near: str, _: int) -> float:
+        return float("h3/r1" in (far, near))
+
+    assert play(evidence, loses, 10) == ()
+    (suspect,) = play(evidence, loses, 20, start=10)
+    assert (suspect.kind, suspect.component, suspect.what) == ("nic", "h3/r1", "loss")
+    assert suspect.confidence > 0.99
+
+
+def test_dead_leaf_is_one_suspect() -> None:
+    """All that a leaf carries is lost: the leaf, not its NICs."""
+    evidence = FleetEvidence(LEAF)
+    (suspect,) = play(evidence, lambda far, near, _: float("leaf1-r0" in (LEAF[far], LEAF[near])), 8)
+
+    assert (suspect.kind, suspect.component) == ("switch", "leaf1-r0")
+
+
+def test_loss_out_of_a_leaf_on_one_port() -> None:
+    """What leaves a leaf loses a fifth on one source port of four: the way from the leaf into the fabric."""
+    evidence = FleetEvidence(LEAF)
+
+    def loses(far: str, near: str, port: int) -> float:
+        return 0.2 if LEAF[far] == "leaf2-r1" != LEAF[near] and port == 2 else 0.0
+
+    found = play(evidence, loses, 15)
+    assert [(s.kind, s.component, s.peer) for s in found] == [("link", "leaf2-r1", FABRIC)]
+
+
+def test_nothing_wrong_nothing_told() -> None:
+    """No loss, no suspect; and what was told ends some seconds after the last loss."""
+    evidence = FleetEvidence(LEAF)
+    assert play(evidence, lambda *_: 0.0, 5) == ()
+    assert play(evidence, lambda far, near, _: float("leaf1-r0" in (LEAF[far], LEAF[near])), 5, start=5) != ()
+    assert play(evidence, lambda *_: 0.0, 30, start=10) == ()
+
+
+def test_restarted_coordinator_asks_for_the_edges() -> None:
+    """A report of edges that it has never seen is answered with the wish for them, and counts for nothing."""
+    evidence = FleetEvidence()
+    report = EvidenceReport(PROTOCOL, "h0", 7, PORTS, 90.0, 20.0, b"", False, None)
+
+    assert evidence.report(report, 0.0)
+    assert evidence.reports == 0
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [FlowEvidence(5, 0, False, 10, 1), FlowEvidence(0, 4, False, 10, 1), FlowEvidence(0, 0, False, 1, 10)],
+)
+def test_nonsense_is_refused(flow: FlowEvidence) -> None:
+    """An edge or port that does not exist, or more lost than sent, is an error and not evidence."""
+    with pytest.raises(ValueError, match="does not exist"):
+        unpack_flows(pack_flows([flow]), edges=5, ports=4)
+    with pytest.raises(ValueError, match="cut short"):
+        unpack_flows(b"12345", edges=5, ports=4)
