@@ -107,7 +107,8 @@ JOURNAL_SEAL = MetricSpec(
 JOURNAL_SEAL_AT_START = MetricSpec(
     "fabricpulse_remediation_journal_seal_at_start",
     "gauge",
-    "The seal that the journal had when it was opened; not the last one before that if somebody has edited the file.",
+    "The seal that the journal had when it was opened; not the last one before that if somebody has edited the file. "
+    "Not exposed where several receivers share a journal.",
 )
 JOURNAL_WRITABLE = MetricSpec(
     "fabricpulse_remediation_journal_writable",

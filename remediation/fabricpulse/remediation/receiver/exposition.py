@@ -24,11 +24,16 @@ def expose(
     clock: MonotonicWallClock,
     store: Store,
     ingest: IngestStatistics,
+    exclusive: bool,
     refused: Counter[str],
     notified: dict[str, Counter[str]],
     text_format: TextFormat,
 ) -> bytes:
-    """One scrape's answer."""
+    """One scrape's answer.
+
+    exclusive : no other receiver writes the journal. Else another one has changed its seal between the last time that
+    this one led and now, and the seal at the start says nothing about edits.
+    """
     config, state, counts, now = policy.config, loop.state, loop.counts, clock()
     out = Exposition()
     out.add(RELOAD_SUCCESSFUL, (), int(reload.successful))
@@ -74,6 +79,7 @@ def expose(
     seal = store.seal()
     out.add(metrics.JOURNAL_LENGTH, (), seal.length)
     out.add(metrics.JOURNAL_SEAL, (), seal.number)
-    out.add(metrics.JOURNAL_SEAL_AT_START, (), store.seal_at_start.number)
+    if exclusive:
+        out.add(metrics.JOURNAL_SEAL_AT_START, (), store.seal_at_start.number)
     out.add(metrics.JOURNAL_WRITABLE, (), int(not loop.failure))
     return out.render(text_format)

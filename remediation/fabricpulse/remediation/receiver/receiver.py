@@ -223,6 +223,7 @@ class Receiver:
             self._clock,
             self._store,
             self._webhook.statistics,
+            self._database.lease_left_s() == float("inf"),
             self._auth.refused,
             {name: notifier.counts for name, notifier in self._notifiers.items()},
             text_format,
