@@ -16,6 +16,7 @@ COMMANDS_GROUP = "fabricpulse.commands"
 
 # The first line of each command's help, so that `fabricpulse --help` imports none of them.
 SUMMARIES = {
+    "audit": "Audit hosts before a long job: what is wrong, and what is odd.",
     "check": "Check configuration files without starting a daemon.",
     "clocksync": "Keep fleet time: the sidecar of a host, the coordinator of a fleet.",
     "demo": "Play a fault on a fleet of network namespaces and show what happens.",
@@ -28,6 +29,7 @@ SUMMARIES = {
     "remediation": "Act on alerts: the receiver, and the agent of a host.",
     "rules": "Render the recording and alert rules.",
     "status": "Show the daemons of this host and what each lacks.",
+    "why": "Say why a job is slow, or where it hangs, with the evidence.",
 }
 
 # Commands that a plain installation lacks: the extra that brings them.

@@ -109,11 +109,12 @@ def _build_rail(rail: int, mtu: int) -> None:
         batch(
             ["-n", host], [f"link set {device} up", f"address add 10.9.{rail}.{number + 1}/24 dev {device}"]
         )
-        settings = f"net.ipv4.neigh.{device}"
-        run(
-            *("ip", "netns", "exec", host, "sysctl", "-qw"),
-            *(f"{settings}.retrans_time_ms={_NEIGHBOUR_RETRY_MS}", f"{settings}.mcast_solicit=100000"),
+        # Without sysctl(8), which a small system lacks.
+        settings = f"/proc/sys/net/ipv4/neigh/{device}"
+        script = (
+            f"echo {_NEIGHBOUR_RETRY_MS} >{settings}/retrans_time_ms && echo 100000 >{settings}/mcast_solicit"
         )
+        run("ip", "netns", "exec", host, "sh", "-c", script)
         run(
             "ip",
             "netns",
