@@ -53,7 +53,7 @@ def test_lanes_are_queue_pairs_of_both_rails(ring: RingPair) -> None:
     ring.until(lambda: up(ring, "rail0") and up(ring, "rail1"), PATIENCE_S)
     sending = {(lane["device"], lane["queue_pair"]) for lane in lanes(ring) if lane["state"] == "up"}
     receiving = {
-        (lane["device"], (lane["queue_pair"] & 0xFFFFFFFF) << 32 | lane["queue_pair"] >> 32)
+        (lane["device"], (lane["queue_pair"] & 0xFFFFFF) << 24 | lane["queue_pair"] >> 24)
         for lane in lanes(ring, "receive")
         if lane["state"] == "up"
     }

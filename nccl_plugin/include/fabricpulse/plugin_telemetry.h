@@ -190,7 +190,7 @@ struct fp_plugin_lane {
   uint32_t index;         // number of the lane within its connection; 0 is the primary lane
   uint32_t device;        // index into devices: local NIC
   uint32_t direction;     // of the connection: 1 send, 2 receive
-  uint64_t queue_pair;    // verbs: own QP number << 32 | peer's; TCP: local port << 16 | remote port
+  uint64_t queue_pair;    // verbs: own QP number << 24 | peer's; TCP: local port << 16 | remote port
   uint32_t epoch;         // counts the lane's incarnations: rises each time it is built anew
   uint32_t entropy;       // what selects the path: source port or flow label
   char peer[96];          // peer host

@@ -25,6 +25,7 @@ void render_lane(const PluginEngine& engine, const Connection& connection, uint3
   } else if (connection.direction() == Direction::kSend) {  // not yet made; a receiver does not know of it
     r.device = connection.planned_nic(index);
     r.index = index;
+    r.transport = engine.lane_kind();
     r.state =
         *wanted_name(engine, connection, index, r.device) == 'e' ? FP_LANE_CONNECTING : FP_LANE_DISABLED;
     r.state_since_mono_ns = now;

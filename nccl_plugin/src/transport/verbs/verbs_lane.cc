@@ -79,7 +79,7 @@ class VerbsLane final : public LaneTransport {
         fd_(fd),
         peer_nic_(peer_nic),
         sender_(pair_->which() == VerbsPair::End::kSender),
-        ids_((uint64_t{pair_->setup().number} << 32) | pair_->peer().number),
+        ids_((uint64_t{pair_->setup().number} << 24) | pair_->peer().number),
         entropy_(kPortBase | pair_->setup().flow_label) {
     // The end that was dialled may send once it has heard this queue pair: only then is it known to listen.
     ready_ = credit_due_ = sender_;
