@@ -88,15 +88,17 @@ uint16_t VerbsTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port
     return 0;
   }
   if (!devices_.use(found.device)) return 0;
-  if (watched_.insert(found.device).second)
+  bool fresh = false;
+  {
+    std::lock_guard<std::mutex> held(ports_lock_);
+    fresh = watched_.insert(found.device).second;
+    ports_[info.name] = found;
+  }
+  if (fresh)
     poller()->watch(found.device->context->async_fd, (kAsyncEvents << kKindShift) | found.device->number,
                     EPOLLIN);
   addresses_[nic] = info.address;
   nic_devices_[nic] = static_cast<int>(found.device->number);
-  {
-    std::lock_guard<std::mutex> held(ports_lock_);
-    ports_[info.name] = found;
-  }
   return TcpTransport::listen(nic, info, port);
 }
 
@@ -166,7 +168,12 @@ void VerbsTransport::serve(uint64_t id, uint64_t now) {
     return;
   }
   bool changed = false;
-  for (VerbsDevice* device : watched_) {
+  std::set<VerbsDevice*> watched;
+  {
+    std::lock_guard<std::mutex> held(ports_lock_);
+    watched = watched_;
+  }
+  for (VerbsDevice* device : watched) {
     if (device->number != (id & ((UINT64_C(1) << kKindShift) - 1))) continue;
     ib::AsyncEvent event{};
     while (library_.get_async_event(device->context, &event) == 0) {

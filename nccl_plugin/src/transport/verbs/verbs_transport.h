@@ -59,10 +59,10 @@ class VerbsTransport final : public TcpTransport {
   std::shared_ptr<VerbsReaper> reaper_ = std::make_shared<VerbsReaper>();
   NicDevices nic_devices_;
   const std::function<void(uint64_t)> ports_changed_;
-  std::array<NicAddress, kMaxNics> addresses_{};  // by NIC
-  std::set<VerbsDevice*> watched_;
-  uint16_t source_port_ = 0;  // of the dial that begins
-  mutable std::mutex ports_lock_;
+  std::array<NicAddress, kMaxNics> addresses_{};    // by NIC
+  uint16_t source_port_ = 0;                        // of the dial that begins
+  mutable std::mutex ports_lock_;                   // of both below
+  std::set<VerbsDevice*> watched_;                  // whose events are heard
   mutable std::map<std::string, VerbsPort> ports_;  // by NIC name
 };
 
