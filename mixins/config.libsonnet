@@ -161,6 +161,8 @@
     extraLabels: {},
     // %s becomes the name of the alert.
     runbookURLPattern: 'https://github.com/fabricpulse/fabricpulse/blob/main/docs/runbooks/%s.md',
+    // Where Grafana is, 'https://grafana.example': alerts then have a dashboard_url, with host, NIC or job selected there.
+    grafanaURL: '',
 
     // Dashboards.
     dashboardNamePrefix: 'Fabricpulse / ',

@@ -26,7 +26,7 @@ local signals = import '../signals.libsonnet';
           'FabricJobsContend',
           'warning',
           'plugin',
-          'count by (%(c)s) (count by (%(c)s, workload) (%(contended)s)) > 1' % { c: config.clusterLabel, contended: f.contended },
+          'count by (%(c)s) (group by (%(c)s, workload) (%(contended)s)) > 1' % { c: config.clusterLabel, contended: f.contended },
           'Several jobs are held up in queues at the same time.',
           '{{ $value | printf "%.0f" }} jobs have contended flows: they share links. FabricPathContended names the flows.',
           { 'for': config.contentionFor }

@@ -1,4 +1,22 @@
 // How an alert and its group are put together, so that no alert can lack what each must have.
+// The page on which each component's alerts are looked at, and which labels select there.
+local pages = {
+  mesh: ['paths', ['instance', 'peer', 'network']],
+  plugin: ['job', ['workload', 'instance']],
+  nic: ['nic', ['instance', 'device']],
+  clocksync: ['fleet', ['instance']],
+  remediation: ['remediation', []],
+  exporter: ['remediation', []],
+  pipeline: ['remediation', []],
+};
+local dashboard(config, component) =
+  local page = pages[component];
+  local choice(label, variable) = '{{ with $labels.%s }}&var-%s={{ . }}{{ end }}' % [label, variable];
+  '%s/d/%s?orgId=1%s' % [
+    config.grafanaURL,
+    std.md5('fabricpulse-' + page[0]),
+    std.join('', [choice(label, label) for label in [config.clusterLabel] + page[1]]),
+  ];
 {
   // A group, without the alerts that _config disables. `interval` is left to Prometheus.
   group(config, name, alerts)::
@@ -18,7 +36,7 @@
         summary: summary,
         description: description,
         runbook_url: config.runbookURLPattern % name,
-      },
+      } + if config.grafanaURL == '' then {} else { dashboard_url: dashboard(config, component) },
     } + {
       [key]: extra[key]
       for key in std.objectFields(extra)

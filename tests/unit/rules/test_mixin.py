@@ -276,6 +276,24 @@ def test_knobs_reach_the_rules(tmp_path: Path) -> None:
                 assert "cluster" in labels, f"{rule} reads {name} of all fleets"
 
 
+def test_dashboard_urls() -> None:
+    """With grafanaURL each alert links to a page of ours by its uid and selects there what the alert is about, by
+    variables that the page has; without it no alert has a link.
+    """
+    mixin = compile_mixin(settings={"grafanaURL": "https://grafana.example"})
+    names = {
+        dashboard["uid"]: {variable["name"] for variable in dashboard["templating"]["list"]}
+        for dashboard in mixin.dashboards.values()
+    }
+
+    for rule in (rule for group in mixin.alerts for rule in group["rules"]):
+        url = rule["annotations"]["dashboard_url"]
+        match = re.match(r"https://grafana\.example/d/([0-9a-f]+)\?orgId=1\{\{", url)
+        assert match, url
+        assert set(re.findall(r"&var-(\w+)=", url)) <= names[match[1]], rule["alert"]
+    assert not any("dashboard_url" in alert["annotations"] for alert in ALERTS.values())
+
+
 def test_every_knob_is_used() -> None:
     """A knob that changes nothing is a lie."""
     sources = "".join(

@@ -1,0 +1,138 @@
+"""Made-up fleets that a real Prometheus scrapes: one HTTP server, a path for each daemon of each host.
+
+A fleet is what its exporters would say of a fault: dead daemons do not answer, peers of dead NICs lose what those do
+not send. Series are those that the alerts read, with the labels that the exporters give them.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+DAEMONS = ("mesh", "qp", "clocksync", "remediation")
+RAILS = ("rail0", "rail1")
+
+
+@dataclass
+class Fleet:
+    """State of a fleet. dead_hosts, dead_nics (host, device), dead_coordinator : the fault. ticks : scrapes so far.
+
+    A host's NIC n is `rail<n>` on the network of that name; every NIC probes those of the same network on all hosts.
+    """
+
+    name: str
+    hosts: tuple[str, ...]
+    dead_hosts: set[str] = field(default_factory=set)
+    dead_nics: set[tuple[str, str]] = field(default_factory=set)
+    dead_coordinator: bool = False
+    lost: dict[tuple[str, ...], int] = field(default_factory=dict)
+    received: dict[tuple[str, ...], int] = field(default_factory=dict)
+
+    def page(self, host: str, daemon: str) -> str | None:
+        """The exposition of a daemon, None if nobody answers."""
+        if host in self.dead_hosts:
+            return None
+        if daemon == "coordinator":
+            return None if self.dead_coordinator else "\n".join(self._coordinator()) + "\n"
+        lines = [f'fabricpulse_build_info{{component="{daemon}",version="1"}} 1']
+        lines += {"mesh": self._mesh, "clocksync": self._clock, "qp": self._qp}.get(daemon, self._agent)(host)
+        return "\n".join(lines) + "\n"
+
+    def _up(self, host: str, device: str) -> bool:
+        return host not in self.dead_hosts and (host, device) not in self.dead_nics
+
+    def _mesh(self, host: str) -> Iterator[str]:
+        yield "fabricpulse_mesh_member 1"
+        for device in RAILS:
+            up = self._up(host, device)
+            nic = f'device="{device}",network="{device}"'
+            yield f"fabricpulse_nic_connected{{{nic}}} {int(up)}"
+            yield f"fabricpulse_nic_disconnects_total{{{nic}}} {int(not up)}"
+            for peer in self.hosts:
+                if peer != host:
+                    yield from self._edge(host, device, peer, up)
+
+    def _edge(self, host: str, device: str, peer: str, up: bool) -> Iterator[str]:
+        edge = (host, device, peer)
+        heard = up and self._up(peer, device)
+        counts = self.received if heard else self.lost
+        counts[edge] = counts.get(edge, 0) + 50
+        labels = f'device="{device}",peer="{peer}",peer_device="{device}"'
+        yield f"fabricpulse_edge_probes_received_total{{{labels}}} {self.received.get(edge, 0)}"
+        yield f"fabricpulse_edge_probes_lost_total{{{labels}}} {self.lost.get(edge, 0)}"
+        yield f"fabricpulse_edge_latency_elevated{{{labels}}} 0"
+        if not heard:
+            evidence = "own_nic_disconnected" if not up else "peer_silent"
+            yield f'fabricpulse_edge_evidence{{{labels},evidence="{evidence}"}} 1'
+
+    def _clock(self, _host: str) -> Iterator[str]:
+        up = int(not self.dead_coordinator)
+        yield f"fabricpulse_clock_synchronized {up}"
+        yield f"fabricpulse_clock_error_bound_seconds {1e-5 if up else 0.01}"
+        yield f"fabricpulse_clock_coordinator_up {up}"
+
+    def _qp(self, host: str) -> Iterator[str]:
+        for device in RAILS:
+            state = int(self._up(host, device))
+            yield f'fabricpulse_lane_state{{workload="7",device="{device}"}} {state}'
+
+    def _agent(self, _host: str) -> Iterator[str]:
+        yield "fabricpulse_remediation_agent_connected 1"
+
+    def _coordinator(self) -> Iterator[str]:
+        yield 'fabricpulse_build_info{component="coordinator",version="1"} 1'
+        yield "fabricpulse_clocksync_quorum 1"
+        yield f"fabricpulse_clocksync_members {len(self.hosts) - len(self.dead_hosts)}"
+
+    def jobs(self, address: str) -> Iterator[tuple[str, dict[str, object]]]:
+        """(job, static_config) of each target."""
+        for host in self.hosts:
+            for daemon in DAEMONS:
+                yield f"fabricpulse-{daemon}", self._target(address, host, daemon)
+        yield "fabricpulse-coordinator", self._target(address, "monitor", "coordinator")
+
+    def _target(self, address: str, host: str, daemon: str) -> dict[str, object]:
+        path = f"/{self.name}/{host}/{daemon}"
+        return {
+            "targets": [address],
+            "labels": {"instance": host, "cluster": self.name, "__metrics_path__": path},
+        }
+
+
+class FleetServer:
+    """Serves fleets; a daemon that is dead closes the connection without an answer."""
+
+    def __init__(self, fleets: list[Fleet]) -> None:
+        by_name = {fleet.name: fleet for fleet in fleets}
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                _, name, host, daemon = self.path.split("?")[0].split("/")
+                page = by_name[name].page(host, daemon)
+                if page is None:
+                    self.close_connection = True
+                    return
+                body = page.encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> "FleetServer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,249 @@
+"""One fault, one page: five fleets with a fault each, a real Prometheus with our rules, a real Alertmanager, our route.
+
+The faults are in fleets of their own, under one Prometheus and one Alertmanager: a page of one fleet must not mute, or
+be grouped with, that of another.
+"""
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.fixtures.ports import reserved_port
+from tests.fixtures.waiting import wait_for
+from tests.integration.rules.fleets import RAILS, Fleet, FleetServer
+
+from fabricpulse.mesh.alerts import NicAlert
+from fabricpulse.mesh.config import Alerting
+from fabricpulse.rules.files import rendered_files, write
+from fabricpulse.rules.mixin import compile_mixin
+
+ROOT = Path(__file__).parents[3]
+HOSTS = tuple(f"h{number}" for number in range(4))
+# The rules' own times would take minutes; the relations between them stay.
+SETTINGS = {
+    "lastValueWindow": "20s",
+    "exporterDownFor": "6s",
+    "hostDownFor": "1s",
+    "clockUnsynchronizedFor": "2s",
+    "clockBoundWideFor": "2s",
+    "clockCoordinatorDownFor": "2s",
+    "laneDownFor": "5s",
+    "agentLostFor": "5s",
+}
+PAGES = {
+    "host": {("FabricHostDown", "h1", None)},
+    "coordinator": {("FabricClockCoordinatorLost", None, None)},
+    "leaf": {("FabricNetworkDown", None, None)},
+    "rail": {("FabricNetworkDown", None, None)},
+    "nic": {("FabricNicDisconnected", "h2", "rail1")},
+}
+
+
+def find(name: str) -> str:
+    """A program of .tools/ (Debian's releases) or PATH; skips without one."""
+    place = ROOT / ".tools" / "usr" / "bin" / name
+    found = str(place) if place.is_file() else shutil.which(name)
+    if not found:
+        pytest.skip(f"{name} is not installed; scripts/fetch_tools.sh gets it")
+    return found
+
+
+class OnCall:
+    """What on-call is told: a webhook that keeps all notifications."""
+
+    def __init__(self) -> None:
+        self.notifications: list[dict[str, Any]] = []
+        notifications = self.notifications
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                notifications.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
+
+    def __enter__(self) -> "OnCall":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def pages(self, cluster: str) -> list[dict[str, str]]:
+        """Labels of the critical alerts of a fleet that were told as firing, one entry a telling."""
+        return [
+            alert["labels"]
+            for notification in self.notifications
+            for alert in notification["alerts"]
+            if alert["status"] == "firing"
+            and alert["labels"]["severity"] == "critical"
+            and alert["labels"].get("cluster") == cluster
+        ]
+
+
+@contextmanager
+def running(folder: Path, *argv: str) -> Iterator[None]:
+    """A server, until the end of the block."""
+    with (folder / f"{Path(argv[0]).name}.log").open("w") as log:
+        process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=folder)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def alertmanager_config(on_call: str) -> str:
+    """deploy/alertmanager.yml as shipped, with somebody on call."""
+    config = yaml.safe_load((ROOT / "deploy" / "alertmanager.yml").read_text())
+    for receiver in config["receivers"]:
+        receiver["webhook_configs"] = [{"url": on_call}] if receiver["name"] == "on-call" else []
+    return yaml.safe_dump(config)
+
+
+def prometheus_config(fleets: list[Fleet], server: str, alertmanager: str, rules: Path) -> str:
+    """Everything each two seconds."""
+    jobs: dict[str, list[dict[str, object]]] = {}
+    for fleet in fleets:
+        for job, target in fleet.jobs(server):
+            jobs.setdefault(job, []).append(target)
+    return yaml.safe_dump(
+        {
+            "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"},
+            "rule_files": [str(rules / "alerts" / "*.yaml"), str(rules / "recording" / "*.yaml")],
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
+            "scrape_configs": [{"job_name": job, "static_configs": targets} for job, targets in jobs.items()],
+        }
+    )
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=60) as response:  # noqa: S310 - http of ours
+        return json.load(response)
+
+
+def answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=60).close()  # noqa: S310 - http of ours
+    except OSError:
+        return False
+    return True
+
+
+def push(alertmanager: str, fleet: Fleet, host: str, device: str, now: float) -> None:
+    """What the mesh exporter posts in the second in which it loses a NIC."""
+    config = Alerting(labels={"cluster": fleet.name})
+    body = NicAlert(device, device, now).body(config, host, now, now, now)
+    request = urllib.request.Request(  # noqa: S310 - http of ours
+        f"{alertmanager}/api/v2/alerts",
+        json.dumps([body]).encode(),
+        {"Content-Type": "application/json"},
+    )
+    urllib.request.urlopen(request, timeout=60).close()  # noqa: S310 - http of ours
+
+
+def break_things(fleets: dict[str, Fleet]) -> None:
+    """The five faults. A leaf has the NICs of three hosts on a rail."""
+    fleets["host"].dead_hosts.add("h1")
+    fleets["coordinator"].dead_coordinator = True
+    fleets["leaf"].dead_nics |= {(host, "rail0") for host in HOSTS[:3]}
+    fleets["rail"].dead_nics |= {(host, "rail1") for host in HOSTS}
+    fleets["nic"].dead_nics.add(("h2", "rail1"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.prometheus
+def test_one_page_per_fault(tmp_path: Path) -> None:
+    """A dead host, coordinator, leaf, rail and NIC are one critical alert each, told once, and none in a fleet that is
+    well; what else Alertmanager holds of a fleet is muted or of low severity. Pushed and ruled alert are one.
+    """
+    write(tmp_path / "rules", rendered_files(compile_mixin(settings=SETTINGS)))
+    fleets = {name: Fleet(name, HOSTS) for name in (*PAGES, "well")}
+    ports = [reserved_port() for _ in range(2)]
+    prometheus, alertmanager = (f"http://127.0.0.1:{port}" for port in ports)
+    with ExitStack() as stack:
+        on_call = stack.enter_context(OnCall())
+        server = stack.enter_context(FleetServer(list(fleets.values())))
+        (tmp_path / "alertmanager.yml").write_text(alertmanager_config(on_call.url))
+        (tmp_path / "prometheus.yml").write_text(
+            prometheus_config(
+                list(fleets.values()), server.address, f"127.0.0.1:{ports[1]}", tmp_path / "rules"
+            )
+        )
+        stack.enter_context(
+            running(
+                tmp_path,
+                find("prometheus-alertmanager"),
+                f"--config.file={tmp_path}/alertmanager.yml",
+                f"--storage.path={tmp_path}/alertmanager",
+                f"--web.listen-address=127.0.0.1:{ports[1]}",
+                "--cluster.listen-address=",
+            )
+        )
+        stack.enter_context(
+            running(
+                tmp_path,
+                find("prometheus"),
+                f"--config.file={tmp_path}/prometheus.yml",
+                f"--storage.tsdb.path={tmp_path}/data",
+                f"--web.listen-address=127.0.0.1:{ports[0]}",
+            )
+        )
+        wait_for(
+            lambda: answers(f"{prometheus}/-/ready") and answers(f"{alertmanager}/-/ready"), 60, "servers"
+        )
+
+        def query(expression: str) -> list[Any]:
+            found: list[Any] = get(f"{prometheus}/api/v1/query?query={expression}")["data"]["result"]
+            return found
+
+        targets = sum(1 for fleet in fleets.values() for _ in fleet.jobs(""))
+        wait_for(lambda: [r["value"][1] for r in query("sum(up)")] == [str(targets)], 60, "scrapes")
+        assert not any(on_call.pages(name) for name in fleets)
+
+        now = time.time()
+        break_things(fleets)
+        for fleet in fleets.values():
+            for host, device in sorted(fleet.dead_nics):
+                push(alertmanager, fleet, host, device, now)
+        wait_for(lambda: all(on_call.pages(name) for name in PAGES), 90, "a page of each fault")
+        # As long again as the group's interval: whatever else becomes of the fault has been told by then.
+        done = time.time()
+        wait_for(lambda: time.time() > done + 40, 400, "the next notification of each group")
+
+        for name in fleets:
+            told = [
+                (page["alertname"], page.get("instance"), page.get("device")) for page in on_call.pages(name)
+            ]
+            assert set(told) == PAGES.get(name, set()), name
+        shown = get(f"{alertmanager}/api/v2/alerts?active=true&inhibited=false&silenced=false")
+        tickets = {
+            (alert["labels"].get("cluster"), alert["labels"]["alertname"])
+            for alert in shown
+            if alert["labels"]["severity"] in {"warning", "info"}
+        }
+        assert tickets == set()
+        # A pushed alert and the rule's are one: as many alerts as NICs, pushed or not.
+        alerts = get(f"{alertmanager}/api/v2/alerts?filter=alertname=FabricNicDisconnected")
+        dead = sum(len(fleet.dead_nics) for fleet in fleets.values())
+        assert len(alerts) == dead
+        assert RAILS[1] in {alert["labels"]["device"] for alert in alerts}

@@ -1,0 +1,262 @@
+"""Mutation testing of the rules: each threshold, window, quantile, aggregation, duration and branch of a rule is
+changed in turn, and the promtool tests of that rule must fail. What survives is a part of the rule that no test holds.
+
+A part that stands in an expression several times (jsonnet puts it there) is changed everywhere at once, as a person who
+edits the mixin would.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import yaml
+
+Rule = dict[str, Any]
+
+# A factor between those would survive: tests hold thresholds to 1.5 times, windows and durations to twice.
+THRESHOLD_FACTOR = 1.5
+_AGGREGATIONS = {"max": "min", "min": "max", "sum": "max", "avg": "max", "count": "sum"}
+_FUNCTIONS = {
+    "increase": "delta",
+    "rate": "deriv",
+    "max_over_time": "min_over_time",
+    "avg_over_time": "max_over_time",
+}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed rule. what : the change, in words."""
+
+    name: str
+    what: str
+    rule: Rule = field(hash=False)
+
+
+def name_of(rule: Rule) -> str:
+    """The alert's or the record's name."""
+    return str(rule.get("alert") or rule["record"])
+
+
+def mutants(rule: Rule) -> list[Mutant]:
+    """Every mutant of a rule, each once. The changed expressions are PromQL."""
+    expression = str(promql_parser.parse(rule["expr"]))
+    found: dict[str, Mutant] = {}
+    for what, changed in _changes(expression):
+        if changed != expression and changed not in found:
+            promql_parser.parse(changed)
+            found[changed] = Mutant(name_of(rule), what, rule | {"expr": changed})
+    timed = [Mutant(name_of(rule), what, changed) for what, changed in _durations(rule)]
+    return [*found.values(), *timed]
+
+
+def _changes(text: str) -> Iterator[tuple[str, str]]:
+    yield from _thresholds(text)
+    yield from _windows(text)
+    for match in sorted(set(re.findall(r"\b(histogram_quantile|quantile by \([^)]*\))\(([0-9.]+),", text))):
+        call, number = match
+        other = "0.9" if float(number) != 0.9 else "0.5"
+        yield f"{call} {number} -> {other}", text.replace(f"{call}({number},", f"{call}({other},")
+    for head in sorted(set(re.findall(r"\b(?:max|min|sum|avg|count) (?:by|without) \([^)]*\)", text))):
+        name, _, rest = head.partition(" ")
+        other = _AGGREGATIONS[name]
+        yield f"{head} -> {other}", re.sub(rf"\b{re.escape(head)}", f"{other} {rest}", text)
+    for name, other in _FUNCTIONS.items():
+        for inner in sorted(set(re.findall(rf"\b{name}\(([^()]+)\)", text))):
+            yield f"{name}({inner}) -> {other}", text.replace(f"{name}({inner})", f"{other}({inner})")
+    yield from _branches(text)
+
+
+def _thresholds(text: str) -> Iterator[tuple[str, str]]:
+    """Numbers that something is compared with, or multiplied with before that."""
+    pattern = r"(?<![\w:])(?:>=|<=|==|!=|>|<)(?: bool)? -?[0-9.e+]+(?![\w.])"
+    for comparison in sorted(set(re.findall(pattern, text))):
+        head, _, number = comparison.rpartition(" ")
+        for other in _other_numbers(float(number)):
+            changed = re.sub(rf"{re.escape(comparison)}(?![\w.])", f"{head} {other:g}", text)
+            yield f"{comparison} -> {other:g}", changed
+        if head == "==":
+            yield f"{comparison} -> !=", text.replace(comparison, f"!= {number}")
+    for factor in sorted(set(re.findall(r"(?<![\w.\[])[0-9.]+ \* ", text))):
+        number = factor.split()[0]
+        for other in _other_numbers(float(number)):
+            yield f"{factor}-> {other:g}", re.sub(rf"(?<![\w.\[]){re.escape(factor)}", f"{other:g} * ", text)
+
+
+def _other_numbers(number: float) -> list[float]:
+    if number == 0:
+        return [2.0]  # the increase of a single event comes out a little above 1
+    if number == int(number) and abs(number) <= 10:
+        return [number - 1, number + 1]
+    return [number * THRESHOLD_FACTOR, number / THRESHOLD_FACTOR]
+
+
+def _windows(text: str) -> Iterator[tuple[str, str]]:
+    for selector in sorted(set(re.findall(r"[a-z_:0-9]+(?:\{[^}]*\})?\[\w+\](?: offset \w+)?", text))):
+        for duration in re.findall(r"\[(\w+)\]|offset (\w+)", selector):
+            old = duration[0] or duration[1]
+            for new in _other_durations(old):
+                changed = (
+                    selector.replace(f"[{old}]", f"[{new}]")
+                    if duration[0]
+                    else selector.replace(f"offset {old}", f"offset {new}")
+                )
+                yield f"{selector} -> {new}", text.replace(selector, changed)
+
+
+def seconds(duration: str) -> int:
+    """1h30m -> 5400."""
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([smhd])", duration))
+
+
+def _other_durations(duration: str) -> list[str]:
+    return [f"{seconds(duration) * 2}s", f"{seconds(duration) // 2}s"]
+
+
+def _durations(rule: Rule) -> Iterator[tuple[str, Rule]]:
+    for key in ("for", "keep_firing_for"):
+        if key in rule:
+            for other in _other_durations(rule[key]):
+                yield f"{key} {rule[key]} -> {other}", rule | {key: other}
+            yield f"no {key}", {name: value for name, value in rule.items() if name != key}
+
+
+def _branches(text: str) -> Iterator[tuple[str, str]]:
+    """Without one side of `or`, without what `and` and `unless` add."""
+    seen: set[str] = set()
+    for node in _binaries(promql_parser.parse(text)):
+        whole = str(node)
+        if whole in seen:
+            continue
+        seen.add(whole)
+        left, right = str(node.lhs), str(node.rhs)
+        between = whole[len(left) : len(whole) - len(right)]
+        word = between.split()[0]
+        if word in {"and", "or", "unless"}:
+            yield f"{word} {right[:60]}: dropped", text.replace(whole, left)
+            if word == "or":
+                yield f"{left[:60]} or: dropped", text.replace(whole, right)
+
+
+def _binaries(node: Any) -> Iterator[Any]:
+    match node:
+        case promql_parser.BinaryExpr():
+            yield node
+            yield from _binaries(node.lhs)
+            yield from _binaries(node.rhs)
+        case promql_parser.Call():
+            for argument in node.args:
+                yield from _binaries(argument)
+        case promql_parser.AggregateExpr() | promql_parser.ParenExpr() | promql_parser.UnaryExpr():
+            yield from _binaries(node.expr)
+
+
+class Trial:
+    """Runs the promtool tests in `tests` against changed rules.
+
+    groups : all rule groups, records first. folder : where files may be written.
+    """
+
+    def __init__(self, promtool: str, groups: Sequence[dict[str, Any]], tests: Path, folder: Path) -> None:
+        self._promtool = promtool
+        self._rules = {name_of(rule): rule for group in groups for rule in group["rules"]}
+        self._folder = folder
+        self._files = [_load(path) for path in sorted(tests.rglob("*.yaml"))]
+
+    @cache  # noqa: B019 (one object a test run)
+    def _used(self, name: str) -> frozenset[str]:
+        """Records that a rule reads, and those that these read."""
+        own = {other for other in self._rules if other != name and other in self._rules[name]["expr"]}
+        own = {other for other in own if "record" in self._rules[other]}
+        return frozenset(own.union(*(self._used(other) for other in own)))
+
+    def _dependents(self, name: str) -> list[str]:
+        return [other for other in self._rules if other == name or name in self._used(other)]
+
+    def survivors(self, batch: Sequence[Mutant], at_once: int = 100) -> list[Mutant]:
+        """Those of the mutants with which every test passes."""
+        out: list[Mutant] = []
+        for start in range(0, len(batch), at_once):
+            out += self._survivors(batch[start : start + at_once])
+        return out
+
+    def _survivors(self, batch: Sequence[Mutant]) -> list[Mutant]:
+        paths: dict[str, Mutant] = {}
+        for number, mutant in enumerate(batch):
+            for path in self._write(f"{number}", mutant):
+                paths[str(path)] = mutant
+        done = subprocess.run(
+            [self._promtool, "test", "rules", *paths],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        parts = re.split(r"^Unit Testing:\s+(.+)$", done.stdout, flags=re.M)[1:]
+        verdicts = dict(zip(parts[::2], parts[1::2], strict=True))
+        if set(verdicts) != set(paths):
+            raise RuntimeError(f"promtool did not run all tests: {done.stdout[-2000:]}")
+        caught = {id(paths[path]) for path, text in verdicts.items() if "SUCCESS" not in text}
+        return [mutant for mutant in batch if id(mutant) not in caught]
+
+    def _write(self, stem: str, mutant: Mutant) -> list[Path]:
+        """The rule file of a mutant and its test files: only tests that the rule can have a part in."""
+        dependents = self._dependents(mutant.name)
+        wanted = set(dependents).union(*(self._used(name) for name in dependents))
+        rules = [
+            mutant.rule if name == mutant.name else rule
+            for name, rule in self._rules.items()
+            if name in wanted
+        ]
+        rules.sort(key=lambda rule: "alert" in rule)
+        rule_file = self._folder / f"{stem}.rules.yaml"
+        rule_file.write_text(yaml.dump({"groups": [{"name": "g", "rules": rules}]}, Dumper=_DUMPER))
+        written = []
+        for number, content in enumerate(self._files):
+            tests = [kept for test in content["tests"] if (kept := _of(test, dependents))]
+            if tests:
+                path = self._folder / f"{stem}.{number}.test.yaml"
+                path.write_text(
+                    yaml.dump(
+                        {
+                            "rule_files": [rule_file.name],
+                            "evaluation_interval": content["evaluation_interval"],
+                            "tests": tests,
+                        },
+                        Dumper=_DUMPER,
+                    )
+                )
+                written.append(path)
+        return written
+
+
+# Everything is text: to YAML 1.1 the values `0x40` are a number.
+_LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.load(path.read_text(), _LOADER)  # noqa: S506 (builds nothing but text)
+    return content
+
+
+def _of(test: dict[str, Any], names: Sequence[str]) -> dict[str, Any] | None:
+    alerts = [case for case in test.get("alert_rule_test", []) if case["alertname"] in names]
+    queries = [
+        case
+        for case in test.get("promql_expr_test", [])
+        if any(re.search(rf"(?<![\w:]){name}(?![\w:])", case["expr"]) for name in names)
+    ]
+    for query in queries:
+        query["exp_samples"] = [
+            sample | {"value": float(sample["value"])} for sample in query.get("exp_samples", [])
+        ]
+    if not alerts and not queries:
+        return None
+    return test | {"alert_rule_test": alerts, "promql_expr_test": queries}

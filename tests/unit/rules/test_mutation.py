@@ -1,0 +1,66 @@
+"""The tests of the rules test every part of them: what is changed in a rule, a case notices.
+
+`surviving_mutants.txt` lists the changes that no case notices yet, or that change nothing (an `increase` above 0 of one
+event, a `min` of values that are all 1). It only ever gets shorter: a new one fails, so does one that is caught now.
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.unit.rules.mutation import Mutant, Trial, mutants, name_of
+from tests.unit.rules.test_promtool import PROMTOOLS
+
+ROOT = Path(__file__).parents[3]
+GROUPS = [
+    group
+    for folder in ("recording", "alerts")
+    for path in sorted((ROOT / "rules" / folder).glob("*.yaml"))
+    for group in yaml.safe_load(path.read_text())["groups"]
+]
+RULES = [rule for group in GROUPS for rule in group["rules"] if name_of(rule) != "FabricWatchdog"]
+MUTANTS = [mutant for rule in RULES for mutant in mutants(rule)]
+SURVIVING = set((Path(__file__).parent / "surviving_mutants.txt").read_text().splitlines())
+# One in so many is tried in each run, another one for each rule.
+SAMPLE = 25
+
+
+def told(mutant: Mutant) -> str:
+    return f"{mutant.name}: {mutant.what}"
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    """Runs cases against changed rules."""
+    promtool = PROMTOOLS[0]
+    if promtool is None:
+        pytest.skip("promtool is not installed; scripts/fetch_tools.sh gets it")
+    return Trial(promtool, GROUPS, ROOT / "rules" / "tests", tmp_path)
+
+
+@pytest.mark.prometheus
+def test_rules_pass_their_cases(trial: Trial) -> None:
+    """Each rule passes all cases in which it has a part, those at its edges too: a case that fails proves nothing."""
+    unchanged = [Mutant(name_of(rule), "as it is", rule) for rule in RULES]
+
+    passing = {mutant.name for mutant in trial.survivors(unchanged)}
+    assert [mutant.name for mutant in unchanged if mutant.name not in passing] == []
+
+
+@pytest.mark.prometheus
+def test_sample_of_mutants_is_caught(trial: Trial) -> None:
+    """One in twenty-five of the changes that are known to be noticed is."""
+    sample = [mutant for mutant in MUTANTS if told(mutant) not in SURVIVING][::SAMPLE]
+
+    assert len(sample) >= 20
+    assert [told(mutant) for mutant in trial.survivors(sample)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.prometheus
+def test_no_new_mutant_survives(trial: Trial) -> None:
+    """Of all changes to all rules only those that are listed go unnoticed."""
+    survivors = {told(mutant) for mutant in trial.survivors(MUTANTS)}
+
+    assert sorted(survivors - SURVIVING) == []
+    assert sorted(SURVIVING - survivors) == [], "caught now, or gone: take them off the list"
