@@ -34,6 +34,8 @@ class Fleet:
             return None
         if daemon == "coordinator":
             return None if self.dead_coordinator else "\n".join(self._coordinator()) + "\n"
+        if daemon == "receiver":
+            return "fabricpulse_remediation_heartbeat_age_seconds 0.1\n"
         lines = [f'fabricpulse_build_info{{component="{daemon}",version="1"}} 1']
         lines += {"mesh": self._mesh, "clocksync": self._clock, "qp": self._qp}.get(daemon, self._agent)(host)
         return "\n".join(lines) + "\n"
@@ -90,6 +92,7 @@ class Fleet:
             for daemon in DAEMONS:
                 yield f"fabricpulse-{daemon}", self._target(address, host, daemon)
         yield "fabricpulse-coordinator", self._target(address, "monitor", "coordinator")
+        yield "fabricpulse-receiver", self._target(address, "monitor", "receiver")
 
     def _target(self, address: str, host: str, daemon: str) -> dict[str, object]:
         path = f"/{self.name}/{host}/{daemon}"

@@ -5,7 +5,6 @@ be grouped with, that of another.
 """
 
 import json
-import shutil
 import subprocess
 import threading
 import time
@@ -22,6 +21,7 @@ from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
 from tests.integration.rules.fleets import RAILS, Fleet, FleetServer
 
+from fabricpulse.lab.tools import command_line, find_tool
 from fabricpulse.mesh.alerts import NicAlert
 from fabricpulse.mesh.config import Alerting
 from fabricpulse.rules.files import rendered_files, write
@@ -49,13 +49,12 @@ PAGES = {
 }
 
 
-def find(name: str) -> str:
-    """A program of .tools/ (Debian's releases) or PATH; skips without one."""
-    place = ROOT / ".tools" / "usr" / "bin" / name
-    found = str(place) if place.is_file() else shutil.which(name)
-    if not found:
+def find(name: str) -> list[str]:
+    """How a program of .tools/ (Debian's releases) or PATH is started; skips without one."""
+    place = find_tool(name)
+    if place is None:
         pytest.skip(f"{name} is not installed; scripts/fetch_tools.sh gets it")
-    return found
+    return [str(part) for part in command_line(place)]
 
 
 class OnCall:
@@ -87,7 +86,7 @@ class OnCall:
         self._server.server_close()
         self._thread.join()
 
-    def pages(self, cluster: str) -> list[dict[str, str]]:
+    def pages(self, cluster: str | None) -> list[dict[str, str]]:
         """Labels of the critical alerts of a fleet that were told as firing, one entry a telling."""
         return [
             alert["labels"]
@@ -100,12 +99,13 @@ class OnCall:
 
 
 @contextmanager
-def running(folder: Path, *argv: str) -> Iterator[None]:
+def running(folder: Path, name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """A server, until the end of the block."""
-    with (folder / f"{Path(argv[0]).name}.log").open("w") as log:
+    argv = [*find(name), *options]
+    with (folder / f"{name}.log").open("w") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=folder)
     try:
-        yield
+        yield process
     finally:
         process.terminate()
         process.wait(60)
@@ -171,6 +171,7 @@ def break_things(fleets: dict[str, Fleet]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.root
 @pytest.mark.prometheus
 def test_one_page_per_fault(tmp_path: Path) -> None:
     """A dead host, coordinator, leaf, rail and NIC are one critical alert each, told once, and none in a fleet that is
@@ -189,28 +190,33 @@ def test_one_page_per_fault(tmp_path: Path) -> None:
                 list(fleets.values()), server.address, f"127.0.0.1:{ports[1]}", tmp_path / "rules"
             )
         )
-        stack.enter_context(
-            running(
-                tmp_path,
-                find("prometheus-alertmanager"),
-                f"--config.file={tmp_path}/alertmanager.yml",
-                f"--storage.path={tmp_path}/alertmanager",
-                f"--web.listen-address=127.0.0.1:{ports[1]}",
-                "--cluster.listen-address=",
-            )
-        )
-        stack.enter_context(
-            running(
-                tmp_path,
-                find("prometheus"),
-                f"--config.file={tmp_path}/prometheus.yml",
-                f"--storage.tsdb.path={tmp_path}/data",
-                f"--web.listen-address=127.0.0.1:{ports[0]}",
-            )
-        )
-        wait_for(
-            lambda: answers(f"{prometheus}/-/ready") and answers(f"{alertmanager}/-/ready"), 60, "servers"
-        )
+        servers = [
+            stack.enter_context(
+                running(
+                    tmp_path,
+                    "alertmanager",
+                    f"--config.file={tmp_path}/alertmanager.yml",
+                    f"--storage.path={tmp_path}/alertmanager",
+                    f"--web.listen-address=127.0.0.1:{ports[1]}",
+                    "--cluster.listen-address=",
+                )
+            ),
+            stack.enter_context(
+                running(
+                    tmp_path,
+                    "prometheus",
+                    f"--config.file={tmp_path}/prometheus.yml",
+                    f"--storage.tsdb.path={tmp_path}/data",
+                    f"--web.listen-address=127.0.0.1:{ports[0]}",
+                )
+            ),
+        ]
+
+        def ready() -> bool:
+            assert [server.poll() for server in servers] == [None, None], "a server ended: see its log"
+            return answers(f"{prometheus}/-/ready") and answers(f"{alertmanager}/-/ready")
+
+        wait_for(ready, 60, "servers")
 
         def query(expression: str) -> list[Any]:
             found: list[Any] = get(f"{prometheus}/api/v1/query?query={expression}")["data"]["result"]
@@ -230,11 +236,11 @@ def test_one_page_per_fault(tmp_path: Path) -> None:
         done = time.time()
         wait_for(lambda: time.time() > done + 40, 400, "the next notification of each group")
 
-        for name in fleets:
+        for name in (*fleets, None):
             told = [
                 (page["alertname"], page.get("instance"), page.get("device")) for page in on_call.pages(name)
             ]
-            assert set(told) == PAGES.get(name, set()), name
+            assert set(told) == PAGES.get(name or "", set()), name
         shown = get(f"{alertmanager}/api/v2/alerts?active=true&inhibited=false&silenced=false")
         tickets = {
             (alert["labels"].get("cluster"), alert["labels"]["alertname"])
