@@ -106,6 +106,10 @@
     pathLossLeast: 5,
     pathDownFor: '15s',
     pathSlowFor: '30s',
+    // A switch or link is named from this probability on; the coordinator has waited some seconds by then.
+    faultConfidence: 0.9,
+    faultFor: '5s',
+    faultKeepFiring: '2m',
     // From so many edges on, the NIC that they share is named instead of each.
     sharedEdges: 3,
     // What is promised of probes: delay (99 % of them) and loss, and the share of the time in which it must be kept.

@@ -6,6 +6,7 @@
 (import 'alerts/job.libsonnet') +
 (import 'alerts/contention.libsonnet') +
 (import 'alerts/path.libsonnet') +
+(import 'alerts/fault.libsonnet') +
 (import 'alerts/hardware.libsonnet') +
 (import 'alerts/summary.libsonnet') +
 (import 'alerts/pipeline.libsonnet') +
