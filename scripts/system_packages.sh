@@ -49,6 +49,10 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Pyth
 PY
 if [[ ${1:-} == test ]] && ! links_libfuzzer; then missing+=(clang libclang-rt-dev); fi
 if [[ ${1:-} == test ]] && ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then missing+=(postgresql); fi
+# Pages are tested in a browser, where the distribution has one without a desktop.
+if [[ ${1:-} == test ]] && ! command -v chromium-headless-shell >/dev/null && apt-cache show chromium-headless-shell >/dev/null 2>&1; then
+  missing+=(chromium-headless-shell)
+fi
 if ((${#missing[@]} == 0)); then exit 0; fi
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 
@@ -73,5 +77,5 @@ fi
 apt_get install -y --no-install-recommends -o Dpkg::Options::=--force-confold "${missing[@]}" || {
   # Older distributions name clang's runtime otherwise.
   [[ ${1:-} == test ]] || exit 1
-  echo "system packages: cannot install ${missing[*]}; the fuzz targets are built with g++ and a mutator of our own" >&2
+  echo "system packages: cannot install ${missing[*]}; fuzz targets are built with g++ and a mutator of our own, pages are not tested in a browser" >&2
 }

@@ -1,0 +1,86 @@
+"""The page of a run in a real browser, opened from disk."""
+
+from pathlib import Path
+
+import pytest
+from tests.fixtures.audit_runs import large_run
+from tests.fixtures.browser import open_page
+
+from fabricpulse.audit.model import Finding, HostReport, Outcome, Result, Run, Status
+from fabricpulse.audit.page import page
+
+NASTY = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+
+
+def test_large_run(tmp_path: Path) -> None:
+    """1,000 hosts with 60 checks: no error, findings filtered and opened by keys, the grid painted."""
+    run = large_run(1000, 60)
+    told = open_page(
+        page(run),
+        tmp_path,
+        """
+        const rows = () => document.querySelectorAll('#rows tr').length, all = rows();
+        const filter = document.getElementById('filter');
+        document.dispatchEvent(new KeyboardEvent('keydown', {key: '/'}));
+        const focused = document.activeElement === filter;
+        filter.value = 'gpu-00007'; filter.dispatchEvent(new Event('input'));
+        const some = rows(), first = document.querySelector('#rows tr');
+        first.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', bubbles: true}));
+        const evidence = document.querySelector('#rows tr.open').textContent;
+        const grid = document.getElementById('grid');
+        grid.focus();
+        grid.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown'}));
+        const pixels = grid.getContext('2d').getImageData(150, 130, 200, 200).data;
+        const colours = new Set();
+        for (let i = 0; i < pixels.length; i += 4) if (pixels[i + 3]) colours.add(pixels.slice(i, i + 3).join());
+        return {all, some, focused, evidence, colours: colours.size, cell: document.getElementById('cell').textContent,
+                groups: document.querySelectorAll('#tree details').length};
+        """,
+    )
+    assert told["errors"] == []
+    found = told["result"]
+    of_host = sum(f.host.startswith("gpu-00007") for f in run.findings)
+    assert found["all"] == 300
+    assert found["some"] == of_host
+    assert found["focused"] is True
+    assert found["evidence"].startswith("value1500usual9000")
+    assert found["cell"].startswith("gpu-00001.cluster.example, ")
+    assert found["colours"] >= 2
+    assert found["groups"] == len({f.check for f in run.findings})
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_dark_and_light(tmp_path: Path, dark: bool) -> None:
+    """The page follows the system: another background and legible text."""
+    told = open_page(
+        page(large_run(3, 5)),
+        tmp_path,
+        "const s = getComputedStyle(document.body); return [s.backgroundColor, s.color];",
+        dark=dark,
+    )
+    assert told["errors"] == []
+    background, text = ([int(n) for n in colour[4:-1].split(",")] for colour in told["result"])
+    assert (sum(background) < 200) == dark
+    assert abs(sum(background) - sum(text)) > 400
+
+
+def test_what_a_host_says_runs_nowhere(tmp_path: Path) -> None:
+    """Names, summaries and evidence that are markup are shown as text."""
+    outcome = Outcome(Status.FAILED, NASTY, NASTY[:100], {NASTY[:50]: NASTY})
+    report = HostReport(NASTY, 0, 1, (Result("memlock", "node", "error", outcome),), ())
+    finding = Finding("memlock", "node", "error", NASTY, NASTY, NASTY, {NASTY: NASTY})
+    run = Run("x", 0, 1, (NASTY,), (report,), (finding,), notes=(NASTY,))
+    told = open_page(
+        page(run),
+        tmp_path,
+        """
+        document.querySelector('#rows tr').click();
+        document.querySelectorAll('details').forEach(d => d.open = true);
+        const text = document.querySelector('#rows').textContent;
+        return {title: document.title, images: document.images.length, text};
+        """,
+    )
+    assert told["errors"] == []
+    assert told["result"]["title"] == "Fleet audit x"
+    assert told["result"]["images"] == 0
+    assert NASTY in told["result"]["text"]
