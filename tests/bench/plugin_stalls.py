@@ -64,6 +64,11 @@ def running(lab: Lab, arguments: list[str], env: dict[str, str] | None = None) -
     ring.stop()
 
 
+def back(ring: Ring, host: str, device: str) -> bool:
+    """Whether all lanes over a host's NIC are in service."""
+    return ring.states(host, device) <= {"up", "slow_start"}
+
+
 def bench_stalls(faults: int) -> None:
     """Each kind of fault on each NIC of both hosts in turn, on slow and fast links: the longest gap that the job sees.
 
@@ -88,7 +93,7 @@ def bench_stalls(faults: int) -> None:
                     time.sleep(FAULT_LASTS_S)
                     until = time.time()
                     fault.undo()
-                    ring.until(partial(ring.carries, host, nic.device), 30)
+                    ring.until(partial(back, ring, host, nic.device), 30)
                     time.sleep(max(0.0, next_at - time.monotonic()))
                     gaps.setdefault(mbit, []).append(ring.stall_ms(since, until))
                     late.append(lateness.most_ms(since, until))

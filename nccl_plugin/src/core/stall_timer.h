@@ -98,7 +98,9 @@ class StallTimer {
   static uint64_t beside(const PathSample& sample, const Surroundings& around) {
     uint64_t usual = std::max(4 * sample.rtt_ns, sample.rtt_ns + 4 * sample.rtt_deviation_ns);
     uint64_t least = std::max(around.least_ns, std::min(usual, kMaxStallNs));
-    return sample.unacknowledged <= kFewPackets && !stuck(sample) ? std::max(least, kDelayedAck) : least;
+    if (sample.unacknowledged > kFewPackets || stuck(sample)) return least;
+    // Nobody waits for a lane that carries only words of ours, and the peer looks at it seldom.
+    return std::max(least, around.chunk == UINT64_MAX ? kAloneNs : kDelayedAck);
   }
   static uint64_t deadline(const Surroundings& around) {
     return std::max(4 * around.least_ns, std::min(4 * around.chunk_ns, kMaxDeadlineNs));

@@ -73,7 +73,12 @@ def test_nothing_under_way_is_no_silence() -> None:
 
 def test_an_acknowledgement_that_may_be_delayed_is_waited_for() -> None:
     """Linux delays that of a single packet by 40 ms."""
-    assert looks_until(["unacknowledged=1 acknowledged=7 word_ms=3"], "behind") == 5
+    assert looks_until(["unacknowledged=1 acknowledged=7 word_ms=3 chunk=5"], "behind") == 5
+
+
+def test_an_idle_lane_gets_the_long_timer() -> None:
+    """Only a word of ours is under way on it: the peer looks at it seldom, and nobody waits."""
+    assert looks_until(["unacknowledged=1 acknowledged=7 word_ms=3"], "silent") == 8
 
 
 def test_a_slow_round_trip_lengthens_both() -> None:
