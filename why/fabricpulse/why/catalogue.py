@@ -89,7 +89,7 @@ EXPLAINS: dict[str, set[str]] = {
     "hang": {"straggler_rank", "compute", "plugin_off", "lane_imbalance", "uneven_rails"},
     "nic_flap": _FABRIC | {"hang"},
     "nic_loss": {"contention_self", "incast", "lane_imbalance"},
-    "slow_link": {"contention_self", "incast", "lane_imbalance"},
+    "slow_link": {"contention_self", "incast", "lane_imbalance", "misrouted_path"},
     "receiver_congestion": {"incast", "contention_self", "lane_imbalance"},
     "incast": {"contention_self", "lane_imbalance"},
     "contention_jobs": {"contention_self", "lane_imbalance"},
