@@ -6,7 +6,9 @@
 // may have been wrong by its bound before and after, so only a shift beyond both bounds counts.
 //
 // One train may have a broken stamp; two in a row, of one direction, are believed. Whose clock it is, one edge
-// cannot tell: a host whose own clock jumped sees it on the edges to most of its peers, its peers on one each.
+// cannot tell: a host whose own clock jumped sees it on the edges to most of its peers, its peers on one each. A
+// host that hears one peer only takes it for its own, as the peer does: neither can know, and neither says that it
+// does.
 //
 // Pure: delays and times in ns are passed in.
 #ifndef FABRICPULSE_EXPORTERS_CAUSALITY_H_
@@ -91,8 +93,8 @@ class HostCausality {
     known.heard_ns = now_ns;
     if (violated) known.violated_ns = last_violated_ns_ = now_ns;
   }
-  // Whether it is this host's clock: the edges to more than half of the peers heard lately, two at least, are
-  // violated.
+  // Whether it may be this host's clock: the edges to more than half of the peers heard lately are violated, two
+  // at least, or the only one.
   bool own_clock(std::int64_t now_ns) {
     if (now_ns - last_violated_ns_ > kLately) return false;
     int heard = 0, violated = 0;
@@ -105,7 +107,7 @@ class HostCausality {
       violated += now_ns - at->second.violated_ns <= kLately ? 1 : 0;
       ++at;
     }
-    return violated >= kFewest && 2 * violated > heard;
+    return 2 * violated > heard && (violated >= kFewest || heard == 1);
   }
   void clear() {
     peers_.clear();

@@ -67,10 +67,18 @@ def test_corrections_within_their_bounds_tell_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("violated", "heard", "ours"),
-    [(0, 10, False), (1, 10, False), (5, 10, False), (6, 10, True), (1, 1, False), (2, 2, True)],
+    [
+        (0, 10, False),
+        (1, 10, False),
+        (5, 10, False),
+        (6, 10, True),
+        (1, 1, True),
+        (1, 2, False),
+        (2, 2, True),
+    ],
 )
 def test_most_peers_tell_that_it_is_our_clock(violated: int, heard: int, ours: bool) -> None:
-    """One peer may be wrong itself; with one peer alone nobody can tell."""
+    """One of several may be wrong itself; with one peer alone nobody can tell, and both ends doubt themselves."""
     host = HostCausality()
     for peer in range(heard):
         host.heard(peer, peer < violated, 100 * MS)

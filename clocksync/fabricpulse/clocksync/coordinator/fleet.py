@@ -28,6 +28,8 @@ _NAMED = 20
 # Later coordinators of a list wait no longer than this one.
 _MOST_RANK = 3
 _I4 = 2**31 - 1
+# An anchor's rate is told by reports this far apart; no oscillator is further from UTC than the other.
+_RATE_SPAN_NS, _MOST_RATE_PPB = 2e8, 500_000.0
 
 
 def _nothing(_: Member) -> None:
@@ -248,7 +250,9 @@ class Fleet:
         columns["reported_edges"][rows["slot"]] = rows["edges"]
         if not len(rows):
             return None
-        reported = RoundInput.from_reports(rows, now_s, self.holdover_drift_ppb * self.stale_s)
+        reported = RoundInput.from_reports(
+            rows, now_s, self.holdover_drift_ppb * self.stale_s, self._anchor_rates(rows)
+        )
         self.awaited = ()
         if not reported.known.any() and self._too_early(rows, now_s - self._first_s):
             return None
@@ -282,6 +286,23 @@ class Fleet:
         self._deliver(rows, host_now, solution)
         self._assess(rows, records["edge"], edges, solution, now_s)
         return solution
+
+    def _anchor_rates(self, rows: Records) -> NDArray[np.float64]:
+        """UTC's rate minus that of each anchor's stamp clock, ppb, from its last reports; NaN where it is not known."""
+        columns, slots = self.columns.at, rows["slot"]
+        elapsed = (rows["host_ns"] - columns["anchor_host_ns"][slots]).astype(np.float64)
+        rates: NDArray[np.float64] = columns["anchor_rate_ppb"][slots]
+        told = rows["anchored"] & (np.abs(elapsed) >= _RATE_SPAN_NS)
+        moved = (rows["anchor_ns"] - columns["anchor_ns"][slots]).astype(np.float64)
+        measured = moved / np.where(told, elapsed, 1.0) * 1e9
+        # Else it has just become an anchor, or its clock was stepped.
+        follows = told & (elapsed < 10e9) & (elapsed > 0) & (np.abs(measured) <= _MOST_RATE_PPB)
+        rates = np.where(follows, np.where(np.isnan(rates), measured, rates + (measured - rates) / 3), rates)
+        columns["anchor_rate_ppb"][slots] = rates
+        for name in ("anchor_ns", "host_ns"):
+            column = name if name == "anchor_ns" else "anchor_host_ns"
+            columns[column][slots[told]] = rows[name][told]
+        return np.where(rows["anchored"], rates, np.nan)
 
     def heard(self, now_s: float) -> int:
         """Members that have reported lately enough to vote (Election.of)."""

@@ -27,6 +27,9 @@ COLUMNS = np.dtype(
         ("utc_s", "f8"),
         ("jump_ns", "f8"),
         ("bound_ns", "f8"),
+        ("anchor_rate_ppb", "f8"),
+        ("anchor_ns", "i8"),
+        ("anchor_host_ns", "i8"),
         ("ref_ns", "i8"),
         ("correction_ns", "i8"),
         ("rate_ppt", "i8"),
@@ -66,7 +69,7 @@ class Columns:
     def clear(self, slot: int) -> None:
         """As of a host that has said nothing yet."""
         self.at[slot] = np.zeros((), COLUMNS)
-        self.at["bound_ns"][slot] = np.nan
+        self.at["bound_ns"][slot] = self.at["anchor_rate_ppb"][slot] = np.nan
         for name in ("placed_s", "stepped_s", "jumped_s", "outlying_s", "utc_s"):
             self.at[name][slot] = -np.inf
         self.at["info"][slot] = self.at["told"][slot] = -1

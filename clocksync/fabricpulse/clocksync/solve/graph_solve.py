@@ -57,8 +57,8 @@ class Hosts:
 
     correction_ns, rate_ppb : by the line that the host keeps. known : it has such a line. bound_ns : its
     error bound. anchor_ns : correction by a time source of its own, NaN without one. anchor_bound_ns : that
-    source's error bound. unnoticed_ns : how far fleet time may have gone away from the host's while nobody noticed that
-    its part of the fleet was cut off.
+    source's error bound. anchor_rate_ppb : rate of that source minus the host's. unnoticed_ns : how far fleet time may
+    have gone away from the host's while nobody noticed that its part of the fleet was cut off.
     """
 
     correction_ns: Ints
@@ -68,6 +68,7 @@ class Hosts:
     anchor_ns: Floats
     anchor_bound_ns: Floats
     unnoticed_ns: Floats | float = 0.0
+    anchor_rate_ppb: Floats | float = 0.0
 
     def __len__(self) -> int:
         return len(self.correction_ns)
@@ -434,8 +435,8 @@ def _gauge_rate(
         anchored = members[survivors[members]]
         known = _keepers(hosts, members, keeps)
         if len(anchored):
-            # An anchor's own clock runs at the right rate.
-            out[members] -= np.median(rate[anchored])
+            wanted = np.broadcast_to(hosts.anchor_rate_ppb, len(rate))
+            out[members] += np.median(wanted[anchored] - rate[anchored])
         elif len(known):
             goes_on = float(np.median(hosts.rate_ppb[known] - rate[known]))
             to_median = -float(np.median(rate[members] + goes_on))

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution
+from fabricpulse.clocksync.wire.limits import MAX_ROUND_S
 from fabricpulse.clocksync.wire.report_table import Records
 
 # A fit that is older, or newer than the moment of the solve, is of no use: seconds. The moment is that of most reports,
@@ -36,11 +37,20 @@ class RoundInput:
     anchor_ns: NDArray[np.float64]
     anchor_bound_ns: NDArray[np.float64]
     unnoticed_ns: NDArray[np.float64]
+    anchor_rate_ppb: NDArray[np.float64]
     placed: NDArray[np.bool_]
 
     @classmethod
-    def from_reports(cls, rows: Records, now_s: float, unnoticed_ns: float) -> "RoundInput":
-        """From `rows` at `now_s`. unnoticed_ns : what clocks may have done together while nobody saw it."""
+    def from_reports(
+        cls,
+        rows: Records,
+        now_s: float,
+        unnoticed_ns: float,
+        anchor_rate_ppb: NDArray[np.float64] | None = None,
+    ) -> "RoundInput":
+        """From `rows` at `now_s`. unnoticed_ns : what clocks may have done together while nobody saw it.
+        anchor_rate_ppb : UTC's rate minus the clock's by each anchor, NaN while it is not known.
+        """
         known, anchored = rows["known"].copy(), rows["anchored"]
         return cls(
             rows["host_ns"].copy(),
@@ -53,6 +63,7 @@ class RoundInput:
             np.where(anchored, rows["anchor_ns"].astype(np.float64), np.nan),
             np.where(anchored, rows["anchor_bound_ns"].astype(np.float64), np.inf),
             np.where(rows["no_quorum"], 0.0, unnoticed_ns),
+            np.full(len(rows), np.nan) if anchor_rate_ppb is None else anchor_rate_ppb,
             known.copy(),
         )
 
@@ -92,18 +103,21 @@ class RoundInput:
     def hosts(self, host_now: Ints, drift_ppb: float) -> Hosts:
         """What the hosts know of themselves when their clocks show `host_now`. drift_ppb : by which that ages."""
         elapsed_s = np.abs((host_now - self.ref_ns).astype(np.float64)) * 1e-9
-        # An anchor reports UTC as of its report; since then its stamp clock has gone away from it at about its rate.
+        # An anchor reports UTC as of its report; since then its stamp clock has gone away from it. While nobody knows
+        # how fast, neither does the fleet, which runs at a wrong rate until the next round.
         since_s = (host_now - self.host_ns).astype(np.float64) * 1e-9
-        turned_ns = np.where(self.known, self.rate_ppt * 1e-3 * since_s, 0.0)
-        since_s = np.abs(since_s)
+        rate_known = np.isfinite(self.anchor_rate_ppb)
+        turned_ns = np.where(rate_known, self.anchor_rate_ppb * since_s, 0.0)
+        free_ns = np.where(rate_known, 0.0, _FREE_PPB * (np.abs(since_s) + MAX_ROUND_S))
         return Hosts(
             np.where(self.known, self._correction_at(host_now), 0),
             np.where(self.known, self.rate_ppt * 1e-3, 0.0),
             self.known,
             np.where(self.known, self.bound_ns + drift_ppb * elapsed_s, np.inf),
             self.anchor_ns + turned_ns,
-            self.anchor_bound_ns + np.where(self.known, 0.0, _FREE_PPB * since_s),
+            self.anchor_bound_ns + free_ns,
             self.unnoticed_ns,
+            np.where(rate_known, self.anchor_rate_ppb, 0.0),
         )
 
 
