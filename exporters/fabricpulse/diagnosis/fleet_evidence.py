@@ -24,7 +24,7 @@ _USUAL_HOLD_S = 3.0
 # A suspect is kept for as long after the last evidence.
 _LINGER_S = 5.0
 # A flow that has lost packets in so many reports has been mended after some seconds, and some gaps, without a loss.
-_OFTEN, _MENDED_S = 3, 8.0
+_OFTEN, _MENDED_S = 3, 4.0
 FABRIC = "fabric"
 
 
@@ -183,9 +183,14 @@ class FleetEvidence:
                 continue
             # What lost packets only long ago has been mended.
             recent = set(self._observed(layout, now_s, window_s / 5)[0].tolist())
+            others: set[int] = set()
             for finding in _told(layout, locate(layout.table, layout.totals, *observed, window_s).findings):
                 explained.update(finding.flows)
-                if not recent.isdisjoint(finding.flows):
+                # Flows that cross what explains more say nothing of this one: a fault that has been mended must not
+                # come back because another one hits some of its flows.
+                own = set(finding.flows) - others
+                others.update(finding.flows)
+                if not recent.isdisjoint(own):
                     found.setdefault(("loss", finding.component), finding)
         slow = np.array(
             sorted(

@@ -89,6 +89,20 @@ def test_nothing_wrong_nothing_told() -> None:
     assert play(evidence, lambda *_: 0.0, 30, start=10) == ()
 
 
+def test_a_mended_fault_does_not_come_back_with_another() -> None:
+    """A NIC lost packets on one port and is well; then a leaf dies that some of its flows cross: only the leaf."""
+    evidence = FleetEvidence(LEAF)
+
+    def nic(far: str, _near: str, port: int) -> float:
+        return 0.2 if far == "h0/r0" and port == 1 else 0.0
+
+    assert {s.component for s in play(evidence, nic, 2)} <= {"h0/r0"}
+    assert play(evidence, lambda *_: 0.0, 14, start=2) == ()
+    found = play(evidence, lambda far, near, _: float("leaf1-r0" in (LEAF[far], LEAF[near])), 8, start=16)
+
+    assert [(s.kind, s.component) for s in found] == [("switch", "leaf1-r0")]
+
+
 def test_restarted_coordinator_asks_for_the_edges() -> None:
     """A report of edges that it has never seen is answered with the wish for them, and counts for nothing."""
     evidence = FleetEvidence()
