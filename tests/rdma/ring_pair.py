@@ -152,7 +152,7 @@ class RingPair:
     def stall_ms(self, since_ns: int) -> float:
         """Longest time without a byte that a rank has seen since that CLOCK_REALTIME."""
         return max(
-            line["stall_ms"]
+            float(line["stall_ms"])
             for rank in range(len(HOSTS))
             for line in self.lines(rank, "interval")
             if line["real_ns"] >= since_ns

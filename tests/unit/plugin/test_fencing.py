@@ -8,7 +8,7 @@ from tests.fixtures.native import native
 
 
 def _explore(*arguments: int | str) -> subprocess.CompletedProcess[str]:
-    command = [native("plugin_fencing_explore"), *map(str, arguments)]
+    command = [str(native("plugin_fencing_explore")), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -8,7 +8,7 @@ from tests.fixtures.native import native
 
 
 def _simulate(seed: int, messages: int, faults: int, variant: str) -> dict[str, int]:
-    command = [native("plugin_verbs_lanes", variant), str(seed), str(messages), str(faults)]
+    command = [str(native("plugin_verbs_lanes", variant)), str(seed), str(messages), str(faults)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     result: dict[str, int] = json.loads(done.stdout)
