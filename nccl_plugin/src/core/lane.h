@@ -104,8 +104,8 @@ class LaneTransport {
   virtual int wait_fd() const = 0;
   virtual uint64_t queue_pair() const = 0;
   virtual uint32_t entropy() const = 0;
-  // Nothing lands in memory after this, but see lands_after_close(). Orderly: what is queued in the transport may still go out (a
-  // farewell); otherwise nothing more goes out either.
+  // Nothing lands in memory after this, but see lands_after_close(). Orderly: what is queued in the transport
+  // may still go out (a farewell); otherwise nothing more goes out either.
   virtual void close(bool orderly) = 0;
   // Closed, but the peer may still write into this host's memory until quiesce(), which may block for some
   // milliseconds: not on NCCL's progress thread. The peer must not be told before that the lane is closed.

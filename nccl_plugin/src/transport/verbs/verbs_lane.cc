@@ -19,7 +19,7 @@ constexpr uint32_t kSignalEvery = 16;
 constexpr uint32_t kMostPolled = 256;  // completions of one poll
 constexpr uint32_t kCreditsAt = 8;     // control frames taken in before the peer is told
 constexpr uint64_t kLingerNs = 200'000'000;
-// A packet that was lost is sent again by the device after 17 to 34 ms: a silence shorter than that says nothing.
+// Busy hosts acknowledge late: a silence of less than 36 ms says nothing, whatever the round trip was before.
 constexpr uint64_t kLeastDeviationNs = 9'000'000;
 constexpr uint64_t kSendId = UINT64_C(1) << 63;
 constexpr uint32_t kStamps = 1024;      // more than requests can be under way

@@ -13,10 +13,11 @@ namespace {
 
 constexpr uint32_t kSendDepth = 512;
 constexpr uint32_t kInlineBytes = 256;
-// A try lasts 4.096 us * 2^12 = 17 ms (devices take up to four times that): a packet lost at the end of a burst is
-// sent again well before the stall timer, and a dead path is an error after some 120 ms if nobody was faster. Not 7
-// tries: that means endless with rdma_rxe.
-constexpr uint8_t kTimeout = 12, kRetries = 6;
+// A try lasts 4.096 us * 2^14 = 67 ms (devices take up to four times that). With 17 ms a busy host's
+// acknowledgements came too late now and then, and what was sent again for nothing cost two thirds of the
+// bandwidth. A dead path is found by the stall timer long before. Not 7 tries: that means endless with
+// rdma_rxe.
+constexpr uint8_t kTimeout = 14, kRetries = 6;
 constexpr uint8_t kRnrEndless = 7, kRnrTimer = 12;  // 0.64 ms
 constexpr uint8_t kHopLimit = 64;
 constexpr uint64_t kDrainNs = 50'000'000;
