@@ -212,13 +212,18 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
     if (sender->lanes_up() == 0)
       sender->peer_lost("the peer process has closed this connection or its listener", now);
   } else if (reply != nullptr) {
-    if (!sender->peer_known() || reply->nic_count > sender->peer_nics().size())
-      sender->set_peer(reply->process, reply->nics, reply->nic_count);
-    connections_->refresh_route(*sender, reply->nics, reply->nic_count);
-    if (reply->status == HelloStatus::kVersion)
-      sender->peer_lost("the peer runs another version of the plugin", now);
+    if (reply->status != HelloStatus::kVersion) {
+      if (!sender->peer_known() || reply->nic_count > sender->peer_nics().size())
+        sender->set_peer(reply->process, reply->nics, reply->nic_count);
+      connections_->refresh_route(*sender, reply->nics, reply->nic_count);
+    }
+    // Once a lane has been up it is known which version the peer runs: then this one is damage.
+    bool known = std::any_of(sender->lanes().begin(), sender->lanes().end(),
+                             [](const Lane& each) { return each.ever_up; });
+    bool other_version = reply->status == HelloStatus::kVersion;
+    if (other_version && !known) sender->peer_lost("the peer runs another version of the plugin", now);
     if (reply->status == HelloStatus::kClosed) sender->peer_closed(reply->held, now);
-    if (reply->status == HelloStatus::kBusy) reply = nullptr;  // it says nothing about chunks
+    if (reply->status == HelloStatus::kBusy || other_version) reply = nullptr;  // nothing about chunks
   }
   sender->dialled(dial.lane, dial.epoch, std::move(lane), reply, now);
 }
