@@ -82,6 +82,13 @@ def catalogue() -> list[DataFile]:
             "fleet.yaml", "deploy/config/fleet.yaml", "/etc/fabricpulse/fleet.yaml", MONITOR, "hosts and NICs"
         ),
         DataFile(
+            "topology.yaml",
+            "deploy/config/topology.yaml",
+            "/etc/fabricpulse/topology.yaml",
+            None,
+            "the leaf of each NIC",
+        ),
+        DataFile(
             "web.yaml", "deploy/config/web.yaml", "/etc/fabricpulse/web.yaml", None, "TLS and passwords"
         ),
         DataFile(

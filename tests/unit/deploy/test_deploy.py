@@ -174,7 +174,7 @@ def test_instance_is_the_host(address: str, instance: str) -> None:
         assert (match[1], rule["target_label"]) == (instance, "instance")
 
 
-SECTIONS = {"fleet": "membership", "web": "web-config-file"}
+SECTIONS = {"fleet": "membership", "topology": "topology", "web": "web-config-file"}
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
