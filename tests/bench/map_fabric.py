@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Kind, code, parts
+from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Kind, Nodes, code, parts
 from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable
 from fabricpulse.diagnosis.silent_hops import named
 
@@ -30,7 +30,7 @@ class Clos:
     cores: int = 16
     peers: int = 10
 
-    def hops(self, rng: np.random.Generator) -> tuple[Flows, Flows, Flows]:
+    def hops(self, rng: np.random.Generator) -> tuple[Nodes, Nodes, Nodes]:
         """Source, destination, and the switches of every flow (5 columns, NO_HOP behind the last)."""
         rings = [rng.permutation(self.hosts) for _ in range(self.peers // 2)]
         near = np.concatenate(rings)
@@ -53,7 +53,7 @@ class Clos:
         hops[:, 2] = np.where(other_pod, top, np.where(other_leaf, self.hosts + b, NO_HOP))
         hops[:, 3] = np.where(other_pod, spine_b, NO_HOP)
         hops[:, 4] = np.where(other_pod, self.hosts + b, NO_HOP)
-        return source, destination, hops
+        return source.astype(np.int32), destination.astype(np.int32), hops
 
     @property
     def nodes(self) -> int:
@@ -78,7 +78,7 @@ class Simulation:
         self.quiet[above : clos.nodes] = self.rng.random(clos.nodes - above) < silent
         host_of = np.full(clos.nodes, -1, np.int32)
         edge = (np.arange(len(source)) // PORTS).astype(np.int32)
-        shared = (source.astype(np.int32), destination.astype(np.int32), host_of, rate, edge)
+        shared = (source, destination, host_of, rate, edge)
         self.table = FlowTable(*shared, hops)
         answered = np.where(self.quiet[hops] & (hops >= 0), SILENT_HOP, hops).astype(np.int32)
         self.seen = FlowTable(*shared, named(answered, clos.nodes)[0], clos.nodes)

@@ -66,7 +66,7 @@ def test_one_pair_is_nobody_elses_fault(fabric: Simulation) -> None:
     """All source ports of one pair dead: the pair is named, no link that its packets cross."""
     table = fabric.table
     flows = np.flatnonzero((table.source == table.source[0]) & (table.destination == table.destination[0]))
-    lost = table.rate[flows] * WINDOW_S
+    lost = table.rate[flows].astype(np.float64) * WINDOW_S
     diagnosis = locate(table, totals(table), flows, lost, lost, WINDOW_S)
 
     pair = code(Kind.PAIR, int(table.source[0]), int(table.destination[0]))
@@ -96,7 +96,8 @@ def test_slow_flows(fabric: Simulation) -> None:
     while not fault or parts(fault)[0] != Kind.LINK:
         fault = fabric.fault()
     flows = fabric.crossing(fault)
-    diagnosis = locate(fabric.table, totals(fabric.table), flows, *2 * [np.ones(len(flows))], None)
+    suffering = np.ones(len(flows))
+    diagnosis = locate(fabric.table, totals(fabric.table), flows, suffering, suffering, None)
 
     assert [finding.component for finding in diagnosis.findings] == [fault]
 

@@ -171,7 +171,7 @@ void TcpTransport::forget_dials() {
 TcpTransport::~TcpTransport() {
   forget_dials();
   for (auto& entry : incoming_) close_owned(entry.second->fd);
-  for (uint32_t nic = 0; nic < kMaxNics; ++nic) stop_listening(nic);
+  for (uint32_t nic = 0; nic < kMaxNics; ++nic) TcpTransport::stop_listening(nic);
 }
 
 std::vector<NicInfo> TcpTransport::discover(const std::vector<std::string>& known) const {
