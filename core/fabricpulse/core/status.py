@@ -32,6 +32,7 @@ DAEMONS = {
     "clocksync-coordinator": 9614,
     "remediation-receiver": 9615,
     "remediation-node": 9616,
+    "audit-node": 9617,
 }
 _ENABLED_UNITS = Path("/etc/systemd/system/multi-user.target.wants")
 _LONGEST = 200
