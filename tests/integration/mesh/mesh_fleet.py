@@ -92,9 +92,10 @@ class MeshFleet:
             env=self.environments.get(name),
         )
 
-    def true_clock(self, bound_ns: int = 10, behind_ns: Mapping[str, int] | None = None) -> None:
+    def true_clock(self, bound_ns: int = 500, behind_ns: Mapping[str, int] | None = None) -> None:
         """Gives every host the perfect clock page: fleet time is the kernel's time.
 
+        bound_ns : also of what a stamp may be late (stamp_clock.h), as that of a sidecar.
         behind_ns : hosts whose fleet time is wrong by that, as after a pause of the machine that nobody has noticed.
         """
         for host in self.lab.hosts:
