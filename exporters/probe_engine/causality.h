@@ -94,7 +94,8 @@ class HostCausality {
     if (violated) known.violated_ns = last_violated_ns_ = now_ns;
   }
   // Whether it may be this host's clock: the edges to more than half of the peers heard lately are violated, two
-  // at least, or the only one.
+  // at least, or that to the only peer that there has been for a minute. One of several that is left, while the
+  // others restart say, proves nothing: queues that drain one way and fill the other way look alike on one edge.
   bool own_clock(std::int64_t now_ns) {
     if (now_ns - last_violated_ns_ > kLately) return false;
     int heard = 0, violated = 0;
@@ -107,7 +108,7 @@ class HostCausality {
       violated += now_ns - at->second.violated_ns <= kLately ? 1 : 0;
       ++at;
     }
-    return 2 * violated > heard && (violated >= kFewest || heard == 1);
+    return 2 * violated > heard && (violated >= kFewest || (heard == 1 && peers_.size() == 1));
   }
   void clear() {
     peers_.clear();
