@@ -4,6 +4,7 @@ watchdog silent, and no rule file shows it.
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from fabricpulse.rules.mixin import Mixin
 
 # Prometheus' API refuses none of it, and a reverse proxy may refuse long URLs: asked one by one, some at a time.
 _AT_ONCE = 8
+# Whether there is such a series is asked of now.
+_OFFSET = re.compile(r" offset -?\w+$")
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,9 @@ def selectors_of(mixin: Mixin) -> list[str]:
 def _collect(node: Any, found: set[str]) -> None:
     match node:
         case promql_parser.VectorSelector():
-            found.add(node.prettify())
+            found.add(_OFFSET.sub("", node.prettify()))
         case promql_parser.MatrixSelector():
-            found.add(node.vector_selector.prettify())
+            found.add(_OFFSET.sub("", node.vector_selector.prettify()))
         case promql_parser.BinaryExpr():
             _collect(node.lhs, found)
             _collect(node.rhs, found)

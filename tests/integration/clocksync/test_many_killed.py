@@ -33,6 +33,7 @@ def kill(fleet: SyntheticFleet, daemons: Daemons, host: str) -> None:
     daemons.kill(host)
 
 
+@pytest.mark.slow
 def test_the_others_keep_their_bounds(twelve: SyntheticFleet, tmp_path: Path) -> None:
     """The nine others stay synchronized within small bounds, also once the leases of the dead have run out."""
     daemons = Daemons(tmp_path, twelve)

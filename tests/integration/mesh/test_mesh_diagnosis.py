@@ -101,6 +101,7 @@ def test_dead_leaf_is_one_suspect(fleet):
     assert {(s["kind"], s["component"]) for s in found} == {("switch", leaf)}, found
 
 
+@pytest.mark.slow
 def test_one_way_loss_on_one_uplink(fleet):
     """One of three uplinks of a leaf loses a third of what leaves it. Without the paths it is not certain which end is
     named, but no NIC and no host is.

@@ -174,9 +174,15 @@ def test_containers_share_the_run_directory(profiler_host: Path, tmp_path: Path)
         jobs = find_jobs(tmp_path / "plugin")
         assert [job.pid for job in jobs] == [1, 1]
         assert {job.status()["workload"] for job in jobs} == {"job-1", "job-2"}
-        snapshots, dead = TelemetryFolder(tmp_path / "plugin", cleanup_after_s=60).poll(monotonic_s())
-        assert {snapshot.workload for snapshot in snapshots} == {"job-1", "job-2"}
-        assert dead == []
+        folder = TelemetryFolder(tmp_path / "plugin", cleanup_after_s=60)
+
+        def workloads() -> set[str]:
+            # What is being written as it is read is read again at the next poll.
+            snapshots, dead = folder.poll(monotonic_s())
+            assert dead == []
+            return {snapshot.workload for snapshot in snapshots}
+
+        wait_for(lambda: workloads() == {"job-1", "job-2"}, 5, "both jobs")
     assert len(list((tmp_path / "plugin").glob("1-*.sock"))) == 2  # they were killed
     wait_for(lambda: find_jobs(tmp_path / "plugin") == [], 10, "jobs gone")
 
