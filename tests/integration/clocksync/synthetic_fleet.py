@@ -3,7 +3,7 @@ network.
 
 Every host gets a run directory with a probe ring and a virtual clock. `SyntheticFleet.produce` writes, in
 real time, the trains that the hosts exchange: kernel time plus a base delay plus queueing, through the
-virtual clocks of both ends. Links can be cut, made asymmetric or loaded, hosts stepped or made to lie.
+virtual clocks of both ends. Links can be cut, made asymmetric or loaded, hosts stepped or made to stamp too late.
 """
 
 import os
@@ -99,7 +99,10 @@ class Link:
 
 @dataclass
 class SyntheticFleet:
-    """The hosts and links; `directory/<host>` is the run directory of a host. apart_ns : clocks begin within this."""
+    """The hosts and links; `directory/<host>` is the run directory of a host.
+
+    apart_ns : clocks begin within this. late_ns : by (receiver, sender), how much too late the receiver stamps.
+    """
 
     directory: Path
     hosts: list[str]
@@ -108,7 +111,7 @@ class SyntheticFleet:
     apart_ns: int = 5 * 10**9
     seed: int = 1
     links: list[Link] = field(default_factory=list)
-    lies_ns: dict[str, int] = field(default_factory=dict)
+    late_ns: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -200,7 +203,7 @@ class SyntheticFleet:
                         self._train(link, at)
 
     def _stamp(self, host: str, raw_ns: int) -> int:
-        return self.clocks[host].raw_from_kernel(raw_ns) + self.epochs[host] + self.lies_ns.get(host, 0)
+        return self.clocks[host].raw_from_kernel(raw_ns) + self.epochs[host]
 
     def _train(self, link: Link, at: int) -> None:
         link.train += 1
@@ -216,7 +219,9 @@ class SyntheticFleet:
                 delay += 8_000 * self.random.random() if packet == 0 else 0.0
                 delay += self.random.expovariate(1 / 50_000) if queued else 0.0
                 tx.append(self._stamp(sender, sent))
-                rx.append(self._stamp(receiver, sent + round(delay)))
+                rx.append(
+                    self._stamp(receiver, sent + round(delay)) + self.late_ns.get((receiver, sender), 0)
+                )
             self.rings[link.a].write(link.edge_a, link.train, direction_a, tx, rx)
             self.rings[link.b].write(
                 link.edge_b, link.train, INBOUND if direction_a == OUTBOUND else OUTBOUND, tx, rx

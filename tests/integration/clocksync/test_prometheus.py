@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -136,30 +135,37 @@ def test_targets_come_and_go_with_membership(prometheus: Prometheus, daemons: Da
 def test_a_faulty_host_and_a_host_without_edges_are_alerts_by_name(
     prometheus: Prometheus, daemons: Daemons, fleet: SyntheticFleet
 ) -> None:
-    """h2 stamps 1 ms off, and more every second: named, and harmful to nobody else. Then h1 loses all of its paths."""
+    """h2 stamps what it receives too late, on each edge by another amount: it is named, and nobody else.
+
+    Then h1 loses all of its paths. (Stamps that are all off by the same amount are no lasting fault: to its peers such
+    a host is one that was paused, and it sets its clock anew.)
+    """
     assert prometheus.firing() == set()
     watch = Watch(fleet, ["h0", "h1", "h3"])
-    began = time.monotonic()
+    fleet.late_ns |= {("h2", "h0"): 20_000, ("h2", "h3"): 40_000}
 
-    def lie_and(condition: Callable[[], bool]) -> Callable[[], bool]:
+    def others_agree_and(condition: Callable[[], bool]) -> Callable[[], bool]:
         def check() -> bool:
-            fleet.lies_ns["h2"] = 1_000_000 + round(2_000 * (time.monotonic() - began))
-            assert watch.once() < 2_000, "the others agree all the time"
+            # Half of the fleet's edges end at h2: while their fits move, the others are pulled by a part of it.
+            assert watch.once() < 10_000, "the others agree all the time"
             return condition()
 
         return check
 
     named = 'fabricpulse_clocksync_suspect{peer="h2"} 1'
-    wait_for(lie_and(lambda: named in daemons.get(f"{daemons.url()}/metrics")), 60, "h2 is named")
+    metrics = f"{daemons.url()}/metrics"
+    wait_for(others_agree_and(lambda: named in daemons.get(metrics)), 60, "h2 is named")
     alert = ("FabricClockSuspect", "h2")
-    wait_for(lie_and(lambda: alert in prometheus.firing()), 60, "the alert names h2")
+    wait_for(others_agree_and(lambda: alert in prometheus.firing()), 60, "the alert names h2")
     assert {host for name, host in prometheus.firing() if name == "FabricClockSuspect"} == {"h2"}
 
     for link in fleet.links:
         link.up = link.up and "h1" not in (link.a, link.b)
     lost = {("FabricClockUnsynchronized", "h1"), ("FabricClockBoundWide", "h1")}
     wait_for(
-        lie_and(lambda: lost <= prometheus.firing()), 60, "h1 has lost sync, and its bound grows too wide"
+        others_agree_and(lambda: lost <= prometheus.firing()),
+        60,
+        "h1 has lost sync, and its bound grows too wide",
     )
     others = {host for name, host in prometheus.firing() if name != "FabricClockSuspect"}
     assert others <= {"h1", "h2"}
