@@ -22,6 +22,10 @@ class PayloadError(Exception):
     """The body is not an Alertmanager webhook, version 4: sending it again will not help."""
 
 
+class TooManyAlertsError(PayloadError):
+    """A webhook of more alerts than are taken at once."""
+
+
 class _Envelope(msgspec.Struct, rename="camel"):
     version: str
     alerts: list[msgspec.Raw]
@@ -70,14 +74,17 @@ class Notification:
     truncated: int
 
 
-def parse_notification(body: bytes) -> Notification:
-    """Decodes a webhook body. Raises PayloadError when it is not one at all."""
+def parse_notification(body: bytes, max_alerts: int = 2**31) -> Notification:
+    """Decodes a webhook body. Raises PayloadError when it is not one at all, TooManyAlertsError before it reads any of
+    more than max_alerts."""
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
     except _UNREADABLE as error:
         raise PayloadError(f"not an Alertmanager webhook: {error}") from error
     if envelope.version != VERSION:
         raise PayloadError(f"webhook version {envelope.version[:20]!r}, expected {VERSION!r}")
+    if len(envelope.alerts) > max_alerts:
+        raise TooManyAlertsError(f"{len(envelope.alerts)} alerts in one body, {max_alerts} are taken")
     alerts: list[Alert] = []
     dead: list[DeadLetter] = []
     for raw in envelope.alerts:

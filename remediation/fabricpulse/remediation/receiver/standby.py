@@ -18,7 +18,7 @@ from fabricpulse.remediation.receiver.store import StoreError
 
 log = get_logger(__name__)
 
-_ASK_AGAIN_S = 1.0
+_ASK_AGAIN_S = 0.5
 
 
 class Standby:

@@ -14,9 +14,11 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.remediation import metrics
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.payload import (
+    Alert,
     DeadLetter,
     Notification,
     PayloadError,
+    TooManyAlertsError,
     parse_notification,
 )
 from fabricpulse.remediation.receiver.reconciler import Reconciler
@@ -31,6 +33,12 @@ MAX_BODY = 64 << 20
 _MAX_AT_ONCE = 512
 # Below this a body is parsed in less time than handing it to a thread takes.
 _INLINE_BYTES = 32 << 10
+# A body of more alerts is journaled in parts of so many: each part has the whole time that a commit may take, and what
+# else comes in is answered between them. Sent again after a failure it goes on where it ended: an alert that is known
+# already changes next to nothing.
+_PART = 2_000
+# As many NICs as the largest fleets have. More is answered 413, and their Alertmanagers are polled.
+_MAX_ALERTS = 200_000
 
 
 class Histogram:
@@ -71,9 +79,12 @@ class Webhook:
         router.add_post(PATH, self._post)
 
     async def _post(self, request: web.Request) -> web.Response:
-        """200 when the body and what follows from it are durable; 400 when it is no webhook; 503 for our own faults.
+        """200 when the body and what follows from it are durable; 400 when it is no webhook; 413 when it is larger
+        than any fleet needs; 503 for our own faults.
 
-        Never 429 or any other 4xx for a fault of ours: Alertmanager drops what is answered so.
+        Never 429 or any other 4xx for a fault of ours: Alertmanager drops what is answered so, and sends again what is
+        answered 5xx, at each flush for as long as the alerts fire. So a body that is large must never be 503 for being
+        large.
         """
         if self._working >= _MAX_AT_ONCE:
             return self._answer(503, "busy, try again\n")
@@ -105,22 +116,38 @@ class Webhook:
                 notification, delivery = _parse(body, received_at)
             else:
                 notification, delivery = await asyncio.to_thread(_parse, body, received_at)
+        except TooManyAlertsError as error:
+            log.error("delivery has too many alerts", reason=str(error))
+            self._poll.set()
+            return self._answer(413, f"{error}; set max_alerts\n")
         except PayloadError as error:
             return await self._refuse(body, str(error))
-        dead = notification.dead_letters + self._without_target(notification)
         suspect = False
-
-        def change(transaction: Transaction, now: float) -> None:
-            nonlocal suspect
-            suspect = self._reconciler.observed.on_alerts(transaction, notification.alerts, now)
-
-        await self._loop.submit(change, delivery, dead)
+        for start in range(0, max(1, len(notification.alerts)), _PART):
+            alerts = notification.alerts[start : start + _PART]
+            dead = self._without_target(alerts)
+            if start == 0:
+                dead += notification.dead_letters
+            # The whole body goes with the first part: nothing is decided about an alert that is not in the journal.
+            suspect |= await self._take_part(alerts, delivery if start == 0 else None, dead)
+            self.statistics.dead_letters += len(dead)
         self.statistics.alerts += len(notification.alerts)
-        self.statistics.dead_letters += len(dead)
         self.statistics.seconds.observe(time.monotonic() - begun)
         if notification.truncated or suspect:
             self._poll.set()
         return self._answer(200, "journaled\n")
+
+    async def _take_part(
+        self, alerts: tuple[Alert, ...], delivery: Delivery | None, dead: tuple[DeadLetter, ...]
+    ) -> bool:
+        suspect = False
+
+        def change(transaction: Transaction, now: float) -> None:
+            nonlocal suspect
+            suspect = self._reconciler.observed.on_alerts(transaction, alerts, now)
+
+        await self._loop.submit(change, delivery, dead)
+        return suspect
 
     async def _refuse(self, body: bytes, reason: str) -> web.Response:
         digest = hashlib.sha256(body).hexdigest()
@@ -129,9 +156,9 @@ class Webhook:
         await self._loop.submit(lambda _transaction, _now: None, dead_letters=(letter,))
         return self._answer(400, "not an Alertmanager webhook, version 4\n")
 
-    def _without_target(self, notification: Notification) -> tuple[DeadLetter, ...]:
+    def _without_target(self, alerts: tuple[Alert, ...]) -> tuple[DeadLetter, ...]:
         letters = []
-        for alert in notification.alerts:
+        for alert in alerts:
             target = self._reconciler.observed.target_of(alert)
             if isinstance(target, str):
                 letters.append(DeadLetter(repr(alert.labels)[:4096].encode(), target))
@@ -143,7 +170,7 @@ class Webhook:
 
 
 def _parse(body: bytes, received_at: float) -> tuple[Notification, Delivery]:
-    notification = parse_notification(body)
+    notification = parse_notification(body, _MAX_ALERTS)
     if len(body) <= _INLINE_BYTES:
         return notification, Delivery(received_at, notification.digest, body)
     return notification, Delivery(received_at, notification.digest, zlib.compress(body, 1), deflated=True)

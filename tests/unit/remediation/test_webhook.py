@@ -1,0 +1,104 @@
+"""A large delivery: taken in parts, never refused for its size but beyond all fleets, resumed after a failure."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from tests.fixtures.remediation_stack import alert, webhook
+from tests.unit.remediation.world import config
+
+from fabricpulse.remediation.receiver import webhook as webhook_module
+from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.sql_store import SqlStore
+from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
+from fabricpulse.remediation.receiver.store import Batch, StoreError
+from fabricpulse.remediation.receiver.webhook import PATH, Webhook
+
+PART = 10
+
+
+class Store(SqlStore):
+    """Remembers how many alerts began in each commit; refuses the commit with the number `fails`."""
+
+    begun: list[int]
+    fails = -1
+
+    def commit(self, batch: Batch) -> None:
+        """See SqlStore."""
+        begun = sum(line.event == "episode_firing" for line in batch.transaction.transitions)
+        if begun:
+            self.begun.append(begun)
+        if len(self.begun) == self.fails:
+            raise StoreError("disk full")
+        super().commit(batch)
+
+
+@asynccontextmanager
+async def receiver(folder: Path) -> AsyncIterator[tuple[Store, CommitLoop, TestClient, asyncio.Event]]:  # type: ignore[type-arg]
+    """The webhook on a journal."""
+    store = Store(SqliteDatabase(folder / "j.db"))
+    store.begun = []
+    loop, poll = CommitLoop(store, lambda _transaction, _now: None, lambda: 50.0), asyncio.Event()
+    await loop.start(lambda transaction, _: transaction.log("fleet", "started"))
+    app = web.Application(client_max_size=64 << 20)
+    Webhook(loop, Reconciler(config()), poll).add(app.router)
+    running = asyncio.create_task(loop.run())
+    try:
+        async with TestClient(TestServer(app)) as client:
+            yield store, loop, client, poll
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        store.close()
+
+
+def body(count: int) -> bytes:
+    return json.dumps(webhook(*(alert(f"host{i:03d}") for i in range(count)))).encode()
+
+
+async def test_parts_are_committed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 after the last part; no commit has more than one part, so that what else comes in waits for one at most; the
+    delivery is in the journal once, with the first part."""
+    monkeypatch.setattr(webhook_module, "_PART", PART)
+    async with receiver(tmp_path) as (store, loop, client, _):
+        answer = await client.post(PATH, data=body(35))
+        assert answer.status == 200
+        assert store.begun == [10, 10, 10, 5]
+        assert len(loop.state.episodes) == 35
+        assert [json.loads(d.body)["version"] for _, d in store.deliveries(0, 10)] == ["4"]
+
+
+async def test_sent_again_it_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third part is refused: 503. What was taken stays, and sent again only the rest is new: it cannot be refused
+    for ever."""
+    monkeypatch.setattr(webhook_module, "_PART", PART)
+    async with receiver(tmp_path) as (store, loop, client, _):
+        store.fails = 3
+        assert (await client.post(PATH, data=body(35))).status == 503
+        assert len(loop.state.episodes) == 20
+        store.fails, store.begun = -1, []
+        assert (await client.post(PATH, data=body(35))).status == 200
+        assert store.begun == [10, 5]
+        assert len(loop.state.episodes) == 35
+
+
+async def test_more_than_any_fleet_has_is_413(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alertmanager does not send it again; the Alertmanagers are polled for what is active."""
+    monkeypatch.setattr(webhook_module, "_MAX_ALERTS", 30)
+    async with receiver(tmp_path) as (store, loop, client, poll):
+        answer = await client.post(PATH, data=body(31))
+        assert (answer.status, await answer.text()) == (
+            413,
+            "31 alerts in one body, 30 are taken; set max_alerts\n",
+        )
+        assert poll.is_set()
+        assert loop.state.episodes == {}
+        assert (await client.post(PATH, data=body(30))).status == 200
+        assert store.begun == [30]
