@@ -36,7 +36,8 @@ constexpr const char* kUsage =
     "all-reduce;\n"
     "                       --rounds counts messages of a channel\n"
     "  --order ORDER        of connect and accept: turns, one-by-one or backwards (default turns)\n"
-    "  --abort-ms MS        close all connections after MS, whatever is under way (with --stream)\n"
+    "  --abort-ms MS        close all connections MS after every rank has received a message, whatever is\n"
+    "                       under way (with --stream of MAX >= 32)\n"
     "  --json               one JSON object a line on standard output\n"
     "  --busy               never give up the processor while waiting\n"
     "  --seed S             of the random content (default 1)\n"
@@ -270,6 +271,8 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
   if (options->interval_ms < 10) return complain("--interval-ms must be 10 or more");
   if (options->connect_seconds < 1) return complain("--connect-seconds must be 1 or more");
   if (options->abort_ms > 0 && !options->stream) return complain("--abort-ms needs --stream");
+  if (options->abort_ms > 0 && options->most < 32)
+    return complain("--abort-ms needs --stream MIN-MAX with MAX >= 32");
   if (options->bytes < 4) return complain("--bytes must be 4 or more");
   if (options->plugin.empty()) options->plugin = default_plugin();
   return true;

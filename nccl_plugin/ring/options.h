@@ -29,7 +29,7 @@ struct Options {
   Order order = Order::kInTurn;
   bool stream = false;                 // numbered messages instead of the all-reduce
   uint64_t least = 0, most = 1 << 20;  // bytes of a message of the stream
-  uint32_t abort_ms = 0;               // close everything then, whatever is under way; 0: never
+  uint32_t abort_ms = 0;               // after all have received something, close everything; 0: never
   bool json = false, busy = false;
   uint64_t seed = 1;
 };

@@ -84,7 +84,8 @@ void Stream::fill(uint32_t channel, uint64_t number, bool last, uint8_t* to, uin
   }
   size_t body = *size - kHead, from = mix(number ^ channel) % (random_.size() - body + 1);
   memcpy(to + kHead, random_.data() + from, body);
-  Head head{number, *size, checksum(to + kHead, body, number), last ? 1u : 0u};
+  Head head{number, *size, 0, last ? 1u : 0u, heard_};
+  head.checksum = checksum(to + kHead, body, start_of(head));
   memcpy(to, &head, kHead);
 }
 
@@ -103,8 +104,11 @@ void Stream::verify(uint32_t channel, uint64_t number, const uint8_t* data, uint
   }
   *last = head.last == 1;
   if (size != head.size || (size != expected && !*last) || head.last > 1 ||
-      head.checksum != checksum(data + kHead, size - kHead, number))
+      head.checksum != checksum(data + kHead, size - kHead, start_of(head))) {
     counters_->corrupt_bytes += size;
+    return;
+  }
+  heard_ = std::max(heard_, std::min(head.heard, options_.size - 1) + 1);
 }
 
 bool Stream::progress(uint32_t c, bool stop) {
@@ -161,13 +165,16 @@ bool Stream::progress(uint32_t c, bool stop) {
 }
 
 void Stream::run(std::atomic<bool>* stop) {
-  uint64_t started = now_ns();
+  uint64_t started = now_ns(), heard_all_ns = 0;
   Pause pause(options_.busy);
   counters_->last_progress_ns = started;
   for (;;) {
     uint64_t now = now_ns();
     double ran = static_cast<double>(now - started) * 1e-9;
-    if (options_.abort_ms > 0 && ran * 1e3 >= static_cast<double>(options_.abort_ms)) return;
+    if (heard_all_ns == 0 && heard_ >= options_.size) heard_all_ns = now;
+    if (options_.abort_ms > 0 && heard_all_ns != 0 &&
+        now - heard_all_ns >= uint64_t{options_.abort_ms} * 1'000'000)
+      return;
     bool ends = stop->load() || (options_.seconds > 0 && ran >= options_.seconds);
     bool moved = false, finished = true;
     try {

@@ -27,7 +27,9 @@ class Stream final : public Workload {
  private:
   static constexpr size_t kHead = 32;
   struct Head {
-    uint64_t number, size, checksum, last;
+    uint64_t number, size, checksum;
+    uint32_t last;
+    uint32_t heard;  // see heard_
   };
   static_assert(sizeof(Head) == kHead);
   struct Channel {
@@ -38,6 +40,8 @@ class Stream final : public Workload {
     bool last_sent = false, last_received = false;
   };
 
+  // What the checksum of a message starts with, so that it covers the head too.
+  static uint64_t start_of(const Head& head) { return head.number ^ (uint64_t{head.heard} << 40); }
   uint64_t size_of(uint32_t from, uint32_t channel, uint64_t number) const;
   void fill(uint32_t channel, uint64_t number, bool last, uint8_t* to, uint64_t* size) const;
   // Counts what is not message `number` as it was sent.
@@ -53,6 +57,9 @@ class Stream final : public Workload {
   std::vector<Link> links_;
   std::vector<Channel> channels_;
   std::vector<uint8_t> random_;
+  // Ranks, this one and those before it, of which each has received a message: at `size` all have. Each message tells
+  // the next rank.
+  uint32_t heard_ = 0;
 };
 
 }  // namespace fabricpulse::ring

@@ -93,8 +93,15 @@ def commands(ring: Ring, seed: int) -> Iterator[list[str]]:
         thread.join()
 
 
-def survive(lab: Lab, seed: int, count: int, program: Path | str, env: dict[str, str]) -> None:
-    ring = Ring(lab, 3, ["--bytes", "1M"], env=env, program=program)
+def survive(
+    lab: Lab,
+    seed: int,
+    count: int,
+    program: Path | str = "fabricpulse-ring",
+    env: dict[str, str] | None = None,
+    arguments: tuple[str, ...] = (),
+) -> None:
+    ring = Ring(lab, 3, ["--bytes", "1M", *arguments], env=env, program=program)
     try:
         ring.wait_running()
         with commands(ring, seed) as answered:
@@ -113,7 +120,7 @@ def survive(lab: Lab, seed: int, count: int, program: Path | str, env: dict[str,
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_faults(ring_lab: Lab, seed: int) -> None:
-    survive(ring_lab, seed, 40, "fabricpulse-ring", {})
+    survive(ring_lab, seed, 40)
 
 
 @pytest.mark.slow
@@ -126,4 +133,6 @@ def test_random_faults_under_a_sanitizer(ring_lab: Lab, sanitizer: str) -> None:
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
         "TSAN_OPTIONS": "halt_on_error=0:exitcode=66",
     }
-    survive(ring_lab, 3, 12, native("fabricpulse-ring", sanitizer), env)
+    program, plugin = (native(target, sanitizer) for target in ("fabricpulse-ring", "nccl-net-fabricpulse"))
+    assert plugin.parent == program.parent
+    survive(ring_lab, 3, 12, program, env, ("--plugin", str(plugin)))
