@@ -101,7 +101,7 @@ inline bool StampClock::observe(const ClockReading& reading) {
 }
 
 inline std::int64_t StampClock::from_host(std::int64_t host_ns) const {
-  // After a step back, stamps of after it look like stamps of before it.
+  // CLOCK_REALTIME that was stepped back shows the same values twice: stamps taken after the step look older.
   if (since_break_ < 2) return 0;
   std::size_t newer = 0;
   const std::size_t known = count_ < kReadings ? count_ : kReadings;

@@ -78,7 +78,9 @@ def test_flap_is_seen_alerted_acted_on_and_survived(tmp_path: Path) -> None:
     assert after > 0.8 * before
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_the_demo_leaves_nothing_behind(signum: signal.Signals) -> None:
     """Interrupted, terminated or killed in the middle: within seconds no process and no namespace of it is left."""
     with subprocess.Popen(DEMO, stdout=subprocess.PIPE, text=True) as demo:

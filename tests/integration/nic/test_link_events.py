@@ -206,7 +206,7 @@ def test_a_deleted_link_vanishes_from_the_exposition(namespace, tmp_path):
 
 
 def test_a_storm_that_overruns_the_socket_is_counted_exactly(namespace, tmp_path):
-    """The exporter stands still while the link flaps thousands of times: messages are lost, flaps are not."""
+    """The exporter is stopped while the link flaps thousands of times: messages are lost, flaps are not."""
     exporter = Exporter(tmp_path)
     flaps = 15_000
     try:

@@ -51,7 +51,7 @@ def observed(
 
 
 def error_ns(model: HostClockModel, clock: SteeredClock, t_s: float) -> float:
-    """Of the conversion of a stamp of then."""
+    """Of the conversion of a stamp taken at that time."""
     stamp = clock.cross_timestamp(t_s, 0.0).host_ns
     return abs((model.line if stamp >= model.since_ns else model.previous).at(stamp) - t_s * S)
 

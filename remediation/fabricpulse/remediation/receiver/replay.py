@@ -44,7 +44,7 @@ class Replay:
     """One policy against a past. `lines` : what it has decided so far."""
 
     def __init__(self, config: ReceiverConfig, inventory: Inventory) -> None:
-        """Alertmanagers are not asked: their answers of then are not known."""
+        """Alertmanagers are not asked: the journal does not hold what they answered at that time."""
         self._config = replace(config, alertmanagers=())
         self._reconciler = Reconciler(self._config, inventory)
         self._inventory = inventory
