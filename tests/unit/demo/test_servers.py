@@ -1,0 +1,24 @@
+"""The demo's servers are configured as shipped."""
+
+from pathlib import Path
+
+import yaml
+
+from fabricpulse.lab.demo.servers import alertmanager_config
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_alertmanager_is_the_shipped_one() -> None:
+    """Routes and inhibition are those of deploy/alertmanager.yml; only the receiver's address differs."""
+    shipped = yaml.safe_load((ROOT / "deploy" / "alertmanager.yml").read_text())
+    config = yaml.safe_load(alertmanager_config("http://10.0.0.1:9615/api/v1/alertmanager"))
+
+    assert config["route"] == shipped["route"]
+    assert config["inhibit_rules"] == shipped["inhibit_rules"] != []
+    webhooks = {receiver["name"]: receiver.get("webhook_configs") for receiver in config["receivers"]}
+    assert webhooks == {
+        "on-call": None,
+        "dead-mans-switch": None,
+        "remediation": [{"url": "http://10.0.0.1:9615/api/v1/alertmanager", "send_resolved": True}],
+    }
