@@ -9,12 +9,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.client import HttpClient, describe
-from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
-from fabricpulse.core.web.urls import check_base_url, redact
-from fabricpulse.remediation.credentials import check_credentials
+from fabricpulse.core.web.client_options import client_config
+from fabricpulse.core.web.urls import redact
 from fabricpulse.remediation.text import printable
 
 _TIMEOUT_S = 10.0
@@ -33,26 +31,16 @@ class OperatorClient:
         key_file: str = "",
     ) -> None:
         """http_config : file with the keys of `http_client`; the other arguments replace single keys of it."""
-        try:
-            check_base_url("--url", url)
-            config = load_config(http_config, HttpClientConfig)
-            config = msgspec.structs.replace(config, timeout_s=max(config.timeout_s, _TIMEOUT_S))
-            if token_file:
-                config = msgspec.structs.replace(config, token_file=token_file, basic_auth=None)
-            if ca_file or cert_file or key_file:
-                tls = config.tls_config or TlsClientConfig()
-                tls = msgspec.structs.replace(
-                    tls,
-                    ca_file=ca_file or tls.ca_file,
-                    cert_file=cert_file or tls.cert_file,
-                    key_file=key_file or tls.key_file,
-                )
-                tls.validate()
-                config = msgspec.structs.replace(config, tls_config=tls)
-            config.validate()
-            check_credentials("--url", url, config)
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        config = client_config(
+            "--url",
+            url,
+            http_config,
+            token_file=token_file,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+        )
+        config = msgspec.structs.replace(config, timeout_s=max(config.timeout_s, _TIMEOUT_S))
         self._base = url.rstrip("/")
         self._shown = redact(url)
         self._config = config

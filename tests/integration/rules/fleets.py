@@ -4,10 +4,10 @@ A fleet is what its exporters would say of a fault: dead daemons do not answer, 
 not send. Series are those that the alerts read, with the labels that the exporters give them.
 """
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.fixtures.loopback_http import LoopbackServer, Reply, Request
 
 DAEMONS = ("mesh", "qp", "clocksync", "remediation")
 RAILS = ("rail0", "rail1")
@@ -102,40 +102,13 @@ class Fleet:
         }
 
 
-class FleetServer:
+def fleet_server(fleets: list[Fleet]) -> LoopbackServer:
     """Serves fleets; a daemon that is dead closes the connection without an answer."""
+    by_name = {fleet.name: fleet for fleet in fleets}
 
-    def __init__(self, fleets: list[Fleet]) -> None:
-        by_name = {fleet.name: fleet for fleet in fleets}
+    def answer(request: Request) -> Reply | None:
+        _, name, host, daemon = request.path.split("?")[0].split("/")
+        page = by_name[name].page(host, daemon)
+        return None if page is None else Reply(page.encode(), content_type="text/plain; version=0.0.4")
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                _, name, host, daemon = self.path.split("?")[0].split("/")
-                page = by_name[name].page(host, daemon)
-                if page is None:
-                    self.close_connection = True
-                    return
-                body = page.encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self.address = f"127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> "FleetServer":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    return LoopbackServer(answer)

@@ -6,20 +6,19 @@ be grouped with, that of another.
 
 import json
 import subprocess
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.fixtures.loopback_http import LoopbackServer, Reply
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
-from tests.integration.rules.fleets import RAILS, Fleet, FleetServer
+from tests.integration.rules.fleets import RAILS, Fleet, fleet_server
 
 from fabricpulse.lab.tools import command_line, find_tool
 from fabricpulse.mesh.alerts import NicAlert
@@ -57,34 +56,15 @@ def find(name: str) -> list[str]:
     return [str(part) for part in command_line(place)]
 
 
-class OnCall:
+class OnCall(LoopbackServer):
     """What on-call is told: a webhook that keeps all notifications."""
 
     def __init__(self) -> None:
-        self.notifications: list[dict[str, Any]] = []
-        notifications = self.notifications
+        super().__init__(lambda _: Reply())
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                notifications.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
-
-    def __enter__(self) -> "OnCall":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    @property
+    def notifications(self) -> list[dict[str, Any]]:
+        return [json.loads(request.body) for request in list(self.requests)]
 
     def pages(self, cluster: str | None) -> list[dict[str, str]]:
         """Labels of the critical alerts of a fleet that were told as firing, one entry a telling."""
@@ -183,7 +163,7 @@ def test_one_page_per_fault(tmp_path: Path) -> None:
     prometheus, alertmanager = (f"http://127.0.0.1:{port}" for port in ports)
     with ExitStack() as stack:
         on_call = stack.enter_context(OnCall())
-        server = stack.enter_context(FleetServer(list(fleets.values())))
+        server = stack.enter_context(fleet_server(list(fleets.values())))
         (tmp_path / "alertmanager.yml").write_text(alertmanager_config(on_call.url))
         (tmp_path / "prometheus.yml").write_text(
             prometheus_config(

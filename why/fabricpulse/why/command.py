@@ -2,16 +2,17 @@
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 import msgspec
 
-from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import print_json
-from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
+from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.client_options import client_config
+from fabricpulse.core.web.urls import strip_credentials
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.html import html
@@ -27,6 +28,14 @@ from fabricpulse.why.text import text
 from fabricpulse.why.trace import write_trace
 
 _EVENTS_S = 900
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """The remediation receiver, and what is shown to it."""
+
+    url: str
+    config: HttpClientConfig
 
 
 @click.command("why")
@@ -74,6 +83,19 @@ _EVENTS_S = 900
     help="URL of the remediation receiver, for what was done already.",
 )
 @click.option(
+    "--receiver.http.config.file",
+    "receiver_http_config",
+    type=click.Path(path_type=Path),
+    envvar="FABRICPULSE_RECEIVER_HTTP_CONFIG_FILE",
+    help="TLS and credentials for the receiver (YAML, the keys of http_client): Prometheus' are not sent to it.",
+)
+@click.option(
+    "--receiver-token-file",
+    default="",
+    envvar="FABRICPULSE_RECEIVER_TOKEN_FILE",
+    help="File with a bearer token for the receiver.",
+)
+@click.option(
     "--flight-recorder",
     "recorded",
     multiple=True,
@@ -92,12 +114,12 @@ _EVENTS_S = 900
     "--http.config.file",
     "http_config",
     type=click.Path(path_type=Path),
-    help="TLS and credentials (YAML, the keys of http_client).",
+    help="TLS and credentials for Prometheus (YAML, the keys of http_client).",
 )
 @click.option("--ca-file", default="", help="Certificates to trust.")
 @click.option("--cert-file", default="", help="Client certificate to show.")
 @click.option("--key-file", default="", help="Key of the client certificate.")
-@click.option("--token-file", default="", help="File with a bearer token.")
+@click.option("--token-file", default="", help="File with a bearer token for Prometheus.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -126,6 +148,8 @@ def command(
     url: str,
     selector: str,
     receiver: str,
+    receiver_http_config: Path | None,
+    receiver_token_file: str,
     recorded: tuple[Path, ...],
     trace_file: Path | None,
     grafana: str,
@@ -157,11 +181,25 @@ def command(
             raise UserError("--between: FROM must be at least 30 s before TO")
         window_s = events_s = round(at_s - start_s)
         baseline_s = max(baseline_s, window_s + 60)
-    config = _http(http_config, ca_file, cert_file, key_file, token_file, timeout_s)
+    config = client_config(
+        "--prometheus",
+        url,
+        http_config,
+        ca_file=ca_file,
+        cert_file=cert_file,
+        key_file=key_file,
+        token_file=token_file,
+    )
+    config = msgspec.structs.replace(config, timeout_s=timeout_s)
+    # What authenticates us to Prometheus is nothing that the receiver, another server, may learn.
+    asked = None
+    if receiver:
+        theirs = client_config("--receiver", receiver, receiver_http_config, token_file=receiver_token_file)
+        asked = Receiver(receiver, msgspec.structs.replace(theirs, timeout_s=timeout_s))
     scope = Scope(workload, (), selector.strip().strip("{}"), window_s, events_s)
     times = Times(at_s, at_s - baseline_s, max(3600.0, 2.0 * window_s))
     dumps = read_dumps(recorded)
-    report = asyncio.run(_report(url, config, tenant, scope, times, receiver, grafana, dumps, pod))
+    report = asyncio.run(_report(url, config, tenant, scope, times, asked, grafana, dumps, pod))
     if trace_file is not None:
         try:
             with trace_file.open("w", encoding="utf-8") as out:
@@ -180,7 +218,7 @@ async def _report(
     tenant: str,
     scope: Scope,
     times: Times,
-    receiver: str,
+    receiver: Receiver | None,
     grafana: str,
     dumps: list[Dump],
     pod: str | None = None,
@@ -201,12 +239,15 @@ async def _report(
     if dumps:
         facts = replace(facts, ranks=(*facts.ranks, *ranks(dumps)), mismatches=mismatches(dumps))
     journal, trouble = None, ""
-    if receiver:
-        journal, trouble = await read_journal(receiver, config, facts, times.at_s - times.history_s)
+    if receiver is not None:
+        journal, trouble = await read_journal(
+            receiver.url, receiver.config, facts, times.at_s - times.history_s
+        )
     verdict = infer(facts)
     if trouble:
         verdict = replace(verdict, unknown=(*verdict.unknown, trouble))
-    return Report(verdict, queries, facts.bandwidth_history, url, grafana, journal)
+    links = (strip_credentials(url), strip_credentials(grafana))
+    return Report(verdict, queries, facts.bandwidth_history, *links, journal)
 
 
 def _first(errors: BaseExceptionGroup[UserError]) -> UserError:
@@ -215,27 +256,3 @@ def _first(errors: BaseExceptionGroup[UserError]) -> UserError:
         error = error.exceptions[0]
     assert isinstance(error, UserError)  # noqa: S101 - except* has selected them
     return error
-
-
-def _http(
-    file: Path | None, ca_file: str, cert_file: str, key_file: str, token_file: str, timeout_s: float
-) -> HttpClientConfig:
-    """Options replace single keys of the file. Raises UserError."""
-    try:
-        config = msgspec.structs.replace(load_config(file, HttpClientConfig), timeout_s=timeout_s)
-        if token_file:
-            config = msgspec.structs.replace(config, token_file=token_file, basic_auth=None)
-        if ca_file or cert_file or key_file:
-            tls = config.tls_config or TlsClientConfig()
-            tls = msgspec.structs.replace(
-                tls,
-                ca_file=ca_file or tls.ca_file,
-                cert_file=cert_file or tls.cert_file,
-                key_file=key_file or tls.key_file,
-            )
-            tls.validate()
-            config = msgspec.structs.replace(config, tls_config=tls)
-        config.validate()
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    return config

@@ -1,6 +1,7 @@
 """Configuration of the requests that a daemon or a command makes of a server."""
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
@@ -58,3 +59,14 @@ class HttpClientConfig(Section, frozen=True):
     def validate(self) -> None:
         if self.basic_auth is not None and self.token_file:
             raise ValueError("basic_auth and token_file exclude each other: a request shows one of them")
+
+
+def check_credentials(name: str, url: str, client: HttpClientConfig) -> None:
+    """Raises ValueError where a URL has a password and `client` has another one: a request shows one of them.
+
+    name : of the setting or option that holds the URL.
+    """
+    if "@" in urlsplit(url).netloc and (client.basic_auth or client.token_file):
+        raise ValueError(
+            f"{name} has a password in its URL, and http_client has another; keep the one in http_client"
+        )

@@ -53,6 +53,11 @@ def redact(text: str) -> str:
     return _CREDENTIALS.sub("://***@", text)
 
 
+def strip_credentials(text: str) -> str:
+    """`text` with the credentials of every URL in it taken out: `http://host/`. For links that others will open."""
+    return _CREDENTIALS.sub("://", text)
+
+
 def _problem(text: str) -> str:
     """What is wrong with `text`, or ""."""
     try:

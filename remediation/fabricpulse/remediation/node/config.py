@@ -9,9 +9,8 @@ from msgspec import Meta
 
 from fabricpulse.core.config import Section
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.client_config import HttpClientConfig, check_credentials
 from fabricpulse.core.web.urls import check_base_url, check_url
-from fabricpulse.remediation.credentials import check_credentials
 
 
 class NodeConfig(Section, frozen=True):

@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
-from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.client_config import HttpClientConfig, check_credentials
 from fabricpulse.core.web.urls import check_base_url, check_url
-from fabricpulse.remediation.credentials import check_credentials
 from fabricpulse.remediation.receiver.times import moment, time_of_day_s
 
 Seconds = Annotated[float, Meta(ge=0)]
