@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from tests.bench.rows import Rows, quantile
+from tests.bench.why_live import live_runs
 from tests.fixtures.why_series import (
     CAUSES,
     PAIRS,
@@ -172,19 +173,51 @@ def answers(hosts: int, at_s: int) -> None:
     rows.report(case, "cause_top1", named, "ratio", "== 1")
 
 
+def live(count: int, scrape_s: float, seed: int, keep: Path | None) -> None:
+    """A real job with real faults in the lab."""
+    found = []
+    for run in live_runs(count, seed, scrape_s):
+        found.append(run)
+        if keep is not None:
+            run.write(keep, len(found))
+        print(f"live: {run.play} {run.truth}: {run.right}, {run.said}, alert {run.alert_s}", file=sys.stderr)
+    case = f"live ring, qp scraped every {scrape_s:g} s"
+    played = [r.right for r in found if r.play != "healthy"]
+    rows.report(case, "cause_top1", sum(played) / max(len(played), 1), "ratio", ">= 0.97", runs=len(played))
+    quiet = [r for r in found if r.play == "healthy"]
+    rows.report(case, "false_alarm", sum(not r.right for r in quiet), "runs", "== 0", runs=len(quiet))
+    other = sum(r.alert_s is not None for r in found if not r.stalls)
+    rows.report(case, "stall_alerts_without_stall", other, "runs", "== 0", runs=len(found))
+    times = [float("nan") if r.alert_s is None else r.alert_s for r in found if r.stalls]
+    if times:
+        rows.report(case, "stall_to_alert_s", max(times), "s", "<= 10", runs=len(times), all=times)
+    rows.report(case, "answer_s", max(r.answer_s for r in found), "s", "<= 3", runs=len(found))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--healthy", type=int, default=200)
     parser.add_argument("--hosts", type=int, default=1000, help="of the large fleet; 0: without")
     parser.add_argument("--hangs", type=int, default=200)
+    parser.add_argument(
+        "--live", type=int, default=0, help="runs of a real job in the lab (root), 2.5 min each"
+    )
+    parser.add_argument(
+        "--scrape", type=float, default=15.0, help="scrape interval of the qp exporter in live runs, s"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the places of live faults")
+    parser.add_argument("--keep", type=Path, help="folder for the answers of live runs")
     options = parser.parse_args()
     at_s = int(time.time()) // 7200 * 7200 - 60
-    hangs(options.hangs)
+    if options.hangs:
+        hangs(options.hangs)
     if options.seeds:
         judge(verdicts(play(options.seeds, options.healthy), at_s))
     if options.hosts:
         answers(options.hosts, at_s)
+    if options.live:
+        live(options.live, options.scrape, options.seed, options.keep)
     return rows.verdict()
 
 

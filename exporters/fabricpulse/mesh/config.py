@@ -1,7 +1,6 @@
 """Configuration of `fabricpulse mesh`."""
 
 import hashlib
-import re
 import socket
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,6 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from fabricpulse.core.alerting.labels import check_labels, check_resolve_hold
 from fabricpulse.core.config import Section
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
@@ -16,7 +16,6 @@ from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url, check_url
 
 _OWN_LABELS = ("alertname", "device", "network", "severity")
-_LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 Positive = Annotated[float, Meta(gt=0)]
 _SHORTEST_KEY = 16
 MOST_EVENTS = 100_000
@@ -129,19 +128,8 @@ class Alerting(Section, frozen=True):
     def validate(self) -> None:
         for url in self.alertmanagers:
             check_base_url("alertmanager", url)
-        for label, value in self.labels.items():
-            if label in _OWN_LABELS:
-                raise ValueError(f"label {label!r} is set by the exporter, leave it out of labels")
-            if not _LABEL_NAME.fullmatch(label):
-                raise ValueError(f"{label!r} is no name of a label: letters, digits and _, no digit first")
-            if not value:
-                raise ValueError(f"label {label!r} is empty, which Alertmanager takes for no label")
-        if self.resolve_hold_s > 3 * self.resend_s:
-            raise ValueError(
-                f"resolve_hold_s ({self.resolve_hold_s:g}) must not be above 3 x resend_s ({3 * self.resend_s:g}); "
-                "the alert would expire in that time; raise resend_s, or set resolve_hold_s to the scrape and "
-                "evaluation intervals of Prometheus together"
-            )
+        check_labels(self.labels, _OWN_LABELS)
+        check_resolve_hold(self.resolve_hold_s, self.resend_s)
 
 
 class FrontEnd(Section, frozen=True):

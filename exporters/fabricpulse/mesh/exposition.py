@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fabricpulse.core.alerting.metrics import expose_pushes
+from fabricpulse.core.alerting.pusher import PushCounters
 from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.core.metrics.exposition import Exposition, render_labels
-from fabricpulse.core.web.urls import redact
 from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh import metrics as m
-from fabricpulse.mesh.alerts import PushCounters
 from fabricpulse.mesh.config import PerEdge
 from fabricpulse.mesh.edge_diagnosis import EdgeView, Evidence, diagnose
 from fabricpulse.mesh.fleet_view import FleetView
@@ -166,13 +166,7 @@ class MeshExposition:
             out.add(spec, (), value)
         if counters.member is not None:
             out.add(m.MEMBER, (), int(counters.member))
-        for url, pushes in counters.pushes.items():
-            name = redact(url)
-            out.add(m.PUSHES, (name,), pushes.requests)
-            out.add(m.PUSH_FAILURES, (name, "refused"), pushes.refused)
-            out.add(m.PUSH_FAILURES, (name, "unreachable"), pushes.unreachable)
-            if pushes.taken is not None:
-                out.add(m.PUSH_SUCCESS, (name,), int(pushes.taken))
+        expose_pushes(counters.pushes, out)
         for kind, count in counters.events.items():
             out.add(m.EVENTS, (kind,), count)
 

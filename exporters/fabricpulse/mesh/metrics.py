@@ -281,24 +281,6 @@ MEMBERSHIP_TIME = MetricSpec(
     "gauge",
     "When the membership last changed, by this host's clock.",
 )
-PUSHES = MetricSpec(
-    "fabricpulse_alert_pushes_total",
-    "counter",
-    "Pushes to an Alertmanager, with those that it did not take; each carries all alerts that are due.",
-    ("alertmanager",),
-)
-PUSH_FAILURES = MetricSpec(
-    "fabricpulse_alert_push_failures_total",
-    "counter",
-    "Pushes that an Alertmanager did not take, by reason: refused (it answered with an error), unreachable.",
-    ("alertmanager", "reason"),
-)
-PUSH_SUCCESS = MetricSpec(
-    "fabricpulse_alert_push_success",
-    "gauge",
-    "1 if the Alertmanager took the last push, 0 if not. No sample before the first.",
-    ("alertmanager",),
-)
 EVENTS = MetricSpec("fabricpulse_mesh_events_total", "counter", "Events by kind.", ("kind",))
 EVENTS_DROPPED = MetricSpec(
     "fabricpulse_mesh_events_dropped_total", "counter", "Events that came faster than they could be taken."
@@ -352,9 +334,6 @@ METRICS = (
     MEMBERSHIP_SUCCESS,
     MEMBERSHIP_HELD,
     MEMBERSHIP_TIME,
-    PUSHES,
-    PUSH_FAILURES,
-    PUSH_SUCCESS,
     EVENTS,
     EVENTS_DROPPED,
 )

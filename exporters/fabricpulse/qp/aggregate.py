@@ -39,6 +39,10 @@ COLLECTIVE_COUNTERS = ("operations", "bytes", "busy_ns")
 # Totals kept of one user's processes, by process, pair and collective. A process of the plugin has 5,120 pairs at most.
 KEPT_PER_OWNER = 65_536
 
+# Requests that are shown of each process that waits, and processes of one user of which they are.
+OLDEST_PER_PROCESS = 4
+MOST_WAITING = 64
+
 ProcessId = tuple[int, int, int, int]  # TelemetrySnapshot.process
 Pair = tuple[str, str, str, str]  # workload, device, peer, peer_device
 
@@ -132,6 +136,8 @@ class Aggregator:
         self._last_seen: dict[str, float] = {}
         self._kept: Counter[int] = Counter()
         self.dropped_records = 0
+        # By user: the oldest requests of each process.
+        self._waiting_of: defaultdict[int, list[list[Waiting]]] = defaultdict(list)
         self.gauges = Gauges()
 
     def take(
@@ -148,6 +154,7 @@ class Aggregator:
         scrapes do not, or two scrapers would cut each other's intervals short.
         """
         living = list(living)
+        self._waiting_of = defaultdict(list)
         self.gauges = gauges = Gauges(worst=self.gauges.worst)
         if interval:
             gauges.worst = []
@@ -171,7 +178,7 @@ class Aggregator:
             }
         gauges.worst = _largest(gauges.worst, lambda w: (w.pair, w.qp), lambda w: w.owd_s, self._worst_count)
         gauges.ranks, gauges.heartbeats = rank_progress(living), heartbeats(living, now_s)
-        gauges.waiting = _largest(gauges.waiting, _waiting_key, lambda w: w.age_s, self._worst_count)
+        gauges.waiting = self._oldest_waiting(gauges.waiting)
         self._forget(now_s)
 
     # Results.
@@ -291,6 +298,7 @@ class Aggregator:
 
     def _waiting(self, snapshot: TelemetrySnapshot, now_s: float) -> None:
         rank = "" if snapshot.rank is None else str(snapshot.rank)
+        found: list[Waiting] = []
         for record in snapshot.tables[Table.CONNECTIONS]:
             oldest = int(record["oldest_request_mono_ns"])
             age_s = now_s - max(oldest, int(record["last_progress_mono_ns"])) * 1e-9
@@ -298,7 +306,7 @@ class Aggregator:
             if oldest == 0 or waits == 0 or waits >= len(WAITS) or age_s < self._waiting_s:
                 continue
             peer_rank = int(record["peer_rank"])
-            self.gauges.waiting.append(
+            found.append(
                 Waiting(
                     snapshot.workload,
                     rank,
@@ -308,6 +316,23 @@ class Aggregator:
                     age_s,
                 )
             )
+
+        if found:
+            self.gauges.waiting += found
+            self._waiting_of[snapshot.owner].append(_oldest(found, OLDEST_PER_PROCESS))
+
+    def _oldest_waiting(self, waiting: list[Waiting]) -> list[Waiting]:
+        """The oldest of all and the oldest of each process: who is left out would look as if it waited for nobody.
+
+        Of one user's processes those that wait longest, MOST_WAITING of them.
+        """
+        if not self._worst_count:
+            return []
+        kept = _oldest(waiting, self._worst_count)
+        for processes in self._waiting_of.values():
+            for own in sorted(processes, key=lambda own: -own[0].age_s)[:MOST_WAITING]:
+                kept += own
+        return _oldest(kept, len(kept))
 
     def _lane_delays(self, snapshot: TelemetrySnapshot) -> dict[tuple[ProcessId, int, int], tuple[int, int]]:
         """Finds the slowest lanes of the interval; returns what the next interval starts from."""
@@ -358,6 +383,10 @@ def _largest(
     for entry in sorted(entries, key=value):
         best[key(entry)] = entry
     return sorted(best.values(), key=value, reverse=True)[:count]
+
+
+def _oldest(waiting: list[Waiting], count: int) -> list[Waiting]:
+    return _largest(waiting, _waiting_key, lambda w: w.age_s, count)
 
 
 def _waiting_key(waiting: Waiting) -> object:

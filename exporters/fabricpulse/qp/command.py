@@ -4,7 +4,10 @@ import asyncio
 import time
 
 import click
+import msgspec
+from aiohttp import web
 
+from fabricpulse.core.alerting import metrics as alerting_metrics
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.log import get_logger
@@ -14,9 +17,12 @@ from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.run_dir import ensure_run_dir, plugin_dir
 from fabricpulse.core.supervision import supervised
 from fabricpulse.core.web.server import WebServer
+from fabricpulse.qp import metrics
 from fabricpulse.qp.aggregate import Aggregator
 from fabricpulse.qp.config import QpConfig
 from fabricpulse.qp.expose import expose
+from fabricpulse.qp.stall import HostRanks
+from fabricpulse.qp.stall_watch import StallWatch
 from fabricpulse.qp.telemetry_folder import TelemetryFolder, monotonic_s
 
 log = get_logger(__name__)
@@ -34,15 +40,23 @@ async def _run(life: Lifetime, config: QpConfig, options: DaemonOptions) -> None
     ensure_run_dir()
     exporter = Exporter(config)
     server = WebServer("fabricpulse qp", life, exporter.scrape, options.web)
+    server.router.add_get("/api/v1/ranks", exporter.serve_ranks)
+    await exporter.open()
     await server.start()
     try:
         async with supervised(life) as tasks:
             tasks.start("poll", exporter.keep_polling())
+            if exporter.watch is not None:
+                tasks.start("stall watch", exporter.keep_watching(exporter.watch))
+                for url in config.alerting.alertmanagers:
+                    tasks.start("alert push", exporter.watch.pusher.serve(url))
             life.ready()
             await life.stopped()
+            if exporter.watch is not None:
+                await exporter.watch.pusher.flush()
     finally:
         await server.stop()
-        exporter.close()
+        await exporter.close()
 
 
 class Exporter:
@@ -57,6 +71,8 @@ class Exporter:
             config.worst.owd_s,
             config.worst.waiting_s,
         )
+        alerting = config.alerting
+        self.watch = StallWatch(alerting, config.host_name, self.ranks) if alerting.alertmanagers else None
         # Polls happen on a worker thread, one at a time: a torn read waits, and must not hold up /-/healthy.
         self._lock = asyncio.Lock()
 
@@ -72,11 +88,38 @@ class Exporter:
         await self._poll(interval=False)
         exposition = Exposition(self._config.sample_cap)
         expose(self._aggregator, self._folder.errors, exposition, self._config.sample_cap)
+        if self.watch is not None:
+            exposition.declare(alerting_metrics.METRICS)
+            alerting_metrics.expose_pushes(self.watch.pusher.pushes, exposition)
+            exposition.add(metrics.PEER_ERRORS, (), self.watch.failed)
         return exposition.render(text_format)
 
-    def close(self) -> None:
-        """Closes the telemetry files."""
+    def ranks(self) -> HostRanks:
+        """What the ranks of this host wait for, by the last poll."""
+        gauges = self._aggregator.gauges
+        return HostRanks(tuple(gauges.waiting), tuple(gauges.heartbeats))
+
+    async def serve_ranks(self, _: web.Request) -> web.Response:
+        """`/api/v1/ranks`: a fresh poll, for the exporters of hosts whose ranks wait for ours."""
+        await self._poll(interval=False)
+        return web.Response(body=msgspec.json.encode(self.ranks()), content_type="application/json")
+
+    async def keep_watching(self, watch: StallWatch) -> None:
+        """Looks for stalls once an interval, for ever."""
+        while True:
+            await asyncio.sleep(self._config.interval_s)
+            await watch.look()
+
+    async def open(self) -> None:
+        """Must come before `keep_watching`. Raises ConfigError."""
+        if self.watch is not None:
+            await self.watch.open()
+
+    async def close(self) -> None:
+        """Closes the telemetry files and all connections."""
         self._folder.close()
+        if self.watch is not None:
+            await self.watch.close()
 
     async def _poll(self, *, interval: bool) -> None:
         async with self._lock:

@@ -184,6 +184,13 @@ DROPPED_RECORDS = MetricSpec(
     "Pairs and collectives found in telemetry and not kept, because their user has too many; counted at each poll.",
 )
 
+PEER_ERRORS = MetricSpec(
+    "fabricpulse_qp_peer_errors_total",
+    "counter",
+    "Times that the qp exporter of a host was asked what its ranks wait for, because a rank here is stuck on one of "
+    "them, and did not answer. Only where stalls are pushed.",
+)
+
 METRICS = (
     LANE_STATE,
     LANES,
@@ -195,6 +202,7 @@ METRICS = (
     PROCESSES,
     TELEMETRY_ERRORS,
     DROPPED_RECORDS,
+    PEER_ERRORS,
     COLLECTIVE_BANDWIDTH,
     COLLECTIVE_OPERATIONS,
     COLLECTIVE_BYTES,

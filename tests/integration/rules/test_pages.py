@@ -20,8 +20,9 @@ from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
 from tests.integration.rules.fleets import RAILS, Fleet, fleet_server
 
+from fabricpulse.core.alerting.pusher import PushedAlert
 from fabricpulse.lab.tools import command_line, find_tool
-from fabricpulse.mesh.alerts import NicAlert
+from fabricpulse.mesh.alerts import nic_alert
 from fabricpulse.mesh.config import Alerting
 from fabricpulse.rules.files import rendered_files, write
 from fabricpulse.rules.mixin import compile_mixin
@@ -131,7 +132,7 @@ def answers(url: str) -> bool:
 def push(alertmanager: str, fleet: Fleet, host: str, device: str, now: float) -> None:
     """What the mesh exporter posts in the second in which it loses a NIC."""
     config = Alerting(labels={"cluster": fleet.name})
-    body = NicAlert(device, device, now).body(config, host, now, now, now)
+    body = PushedAlert(nic_alert(config, host, device, device), now).body(config.resend_s, now, now, now)
     request = urllib.request.Request(  # noqa: S310 - http of ours
         f"{alertmanager}/api/v2/alerts",
         json.dumps([body]).encode(),

@@ -10,9 +10,10 @@ from email.utils import formatdate
 import pytest
 from aiohttp import web
 
+from fabricpulse.core.alerting.pusher import rfc3339
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.mesh.alerts import AlertPusher, rfc3339
+from fabricpulse.mesh.alerts import AlertPusher
 from fabricpulse.mesh.config import Alerting
 
 NOW = 1_700_000_000.0

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.mesh.synthetic import edge_state, nic_state, view_and_snapshot
 
+from fabricpulse.core.alerting.pusher import PushCounters
 from fabricpulse.core.metrics.exposition import Exposition
-from fabricpulse.mesh.alerts import PushCounters
 from fabricpulse.mesh.exposition import Counters, MeshExposition
 from fabricpulse.mesh.metrics import METRICS
 from fabricpulse.mesh.snapshot import (

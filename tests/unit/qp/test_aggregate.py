@@ -9,7 +9,7 @@ from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.plugin_ipc.telemetry import UNKNOWN, PluginTelemetryReader, Table, TelemetrySnapshot
-from fabricpulse.qp.aggregate import Aggregator
+from fabricpulse.qp.aggregate import MOST_WAITING, Aggregator
 from fabricpulse.qp.expose import expose
 from fabricpulse.qp.metrics import METRICS
 
@@ -234,6 +234,29 @@ def test_an_old_request_names_who_waits_for_whom(tmp_path: Path, aggregator: Agg
     (waiting,) = aggregator.gauges.waiting
     assert (waiting.rank, waiting.peer, waiting.peer_rank, waiting.waits_for) == ("3", "h1", "4", "peer_send")
     assert waiting.age_s == pytest.approx(8, abs=0.1)
+
+
+def test_no_rank_that_waits_is_left_out(tmp_path: Path, aggregator: Aggregator) -> None:
+    """On a host of 8 ranks that all wait each is shown, whatever the limit of the worst: one that is not would look as
+    if it made the others wait. Of one user's processes those that wait longest, so that a flood has an end."""
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    snapshots = []
+    for rank in range(MOST_WAITING + 6):
+        file = TelemetryFile(tmp_path, 100 + rank, rank=rank)
+        for slot in range(6):
+            posted = int((now - 500 + rank - slot) * 1e9)
+            file.put(
+                Table.CONNECTIONS, slot, state=1, peer=b"h1", peer_rank=slot, waits_for=3,
+                oldest_request_mono_ns=posted, last_progress_mono_ns=posted,
+            )  # fmt: skip
+        snapshots.append(read(file))
+    aggregator.take(snapshots[:8], [], now, interval=False)
+    assert {w.rank for w in aggregator.gauges.waiting} == {str(rank) for rank in range(8)}
+    # The oldest few of each, oldest first.
+    assert len(aggregator.gauges.waiting) == 8 * 4
+    assert (aggregator.gauges.waiting[0].rank, aggregator.gauges.waiting[0].peer_rank) == ("0", "5")
+    aggregator.take(snapshots, [], now, interval=False)
+    assert {w.rank for w in aggregator.gauges.waiting} == {str(rank) for rank in range(MOST_WAITING)}
 
 
 def test_no_series_comes_twice_and_each_is_in_the_catalogue(tmp_path: Path, aggregator: Aggregator) -> None:

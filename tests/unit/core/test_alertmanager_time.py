@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fabricpulse.mesh.alertmanager_time import TOLERATED_S, AlertmanagerTime
+from fabricpulse.core.alerting.alertmanager_time import TOLERATED_S, AlertmanagerTime
 
 NOW = 1_700_000_000.0
 

@@ -1,0 +1,80 @@
+"""Collectives that do not end, as FabricCollectiveStalled finds them, by the host on which a rank waits. Pure.
+
+The rule looks at all hosts at once. One host knows its own ranks; of the rank that one of them waits for it asks that
+rank's host, one hop and no further: the head of the chain of those who wait is next to somebody who waits for it.
+What the peer's host does not say is unknown, and left to the rule.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from fabricpulse.qp.aggregate import Waiting
+from fabricpulse.qp.progress import Heartbeat
+
+Head = Literal["network", "process", "rank"]
+_NETWORK = {"delivery", "lane"}
+_PEER = {"peer_send", "peer_receive"}
+
+
+class HostRanks(msgspec.Struct, frozen=True):
+    """What the ranks on one host wait for, and when each last gave a sign of life: `/api/v1/ranks`."""
+
+    waiting: tuple[Waiting, ...] = ()
+    heartbeats: tuple[Heartbeat, ...] = ()
+
+    def knows(self, workload: str, rank: str) -> bool:
+        """Whether a process of this rank is seen."""
+        return any((h.workload, h.rank) == (workload, rank) for h in self.heartbeats)
+
+    def waits(self, workload: str, rank: str) -> bool:
+        """Whether the rank waits for anything."""
+        return any((w.workload, w.rank) == (workload, rank) for w in self.waiting)
+
+    def silent_s(self, workload: str, rank: str) -> float:
+        """Since when no process of the rank has given a sign of life; 0 where none is seen."""
+        ages = [h.age_s for h in self.heartbeats if (h.workload, h.rank) == (workload, rank)]
+        return max(ages, default=0.0)
+
+
+@dataclass(frozen=True)
+class Stall:
+    """The head of a chain, under the labels of the rule. peer_rank : "" unless head is network."""
+
+    workload: str
+    head: Head
+    rank: str
+    peer: str
+    peer_rank: str = ""
+
+
+def stuck(waiting: Iterable[Waiting], stalled_s: float) -> list[Waiting]:
+    """Requests to ranks that are known by number, older than `stalled_s`."""
+    return [w for w in waiting if w.age_s > stalled_s and w.peer_rank and w.waits_for in _NETWORK | _PEER]
+
+
+def find_stalls(
+    waiting: Iterable[Waiting], answers: Mapping[str, HostRanks], stalled_s: float
+) -> dict[Stall, float]:
+    """Heads of chains and for how long each has been waited for, s.
+
+    waiting : of this host. answers : by host, of those that have answered; this host's own as well.
+    """
+    found: dict[Stall, float] = {}
+    for w in stuck(waiting, stalled_s):
+        peer = answers.get(w.peer)
+        if peer is None or not peer.knows(w.workload, w.peer_rank):
+            continue
+        silent_s = peer.silent_s(w.workload, w.peer_rank)
+        if silent_s > stalled_s:
+            stall, age_s = Stall(w.workload, "process", w.peer_rank, w.peer), silent_s
+        elif w.waits_for in _NETWORK:
+            stall, age_s = Stall(w.workload, "network", w.rank, w.peer, w.peer_rank), w.age_s
+        elif not peer.waits(w.workload, w.peer_rank):
+            stall, age_s = Stall(w.workload, "rank", w.peer_rank, w.peer), w.age_s
+        else:
+            continue
+        found[stall] = max(age_s, found.get(stall, 0.0))
+    return found
