@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from tests.fixtures.why_facts import EXPORTERS, HOSTS, healthy, slow, with_flows, with_nic
+from tests.fixtures.why_facts import EXPORTERS, HOSTS, RAILS, healthy, slow, with_flows, with_nic
 
 from fabricpulse.why.catalogue import CAUSES
 from fabricpulse.why.facts import Facts, Flow, Gpu, Host, NicId, Process, Rank, Wait
-from fabricpulse.why.infer import infer
+from fabricpulse.why.infer import LIKELY, infer
 
 QUEUED = {"delay_s": 400e-6, "marked": 500.0, "retransmits": 20.0}
 
@@ -153,6 +153,29 @@ def test_two_at_once() -> None:
 def test_a_marked_flow_of_usual_delay_is_no_contention() -> None:
     """Some marks are how congestion control works."""
     assert infer(with_flows(healthy(), one_flow, marked=500.0)).causes == ()
+
+
+@pytest.mark.parametrize("rails", [("rail1",), ("rail0", "rail1")])
+def test_a_dead_nic_is_no_loss_of_its_peers(rails: tuple[str, ...]) -> None:
+    """Peers lose all that they send to a NIC that is gone; without the NIC exporter it is named all the same, alone."""
+    facts = healthy()
+    for host in ("h0", "h1", "h2"):
+        for rail in RAILS:
+            facts = with_nic(facts, host, rail, loss_out=0.33, lossy_edges=len(rails))
+    for rail in rails:
+        facts = with_nic(facts, "h3", rail, connected=False, disconnects=1, loss_in=1.0, lossy_edges=3)
+    hosts = tuple(replace(h, exporters=h.exporters - {"nic"}) for h in facts.hosts)
+    causes = infer(replace(facts, hosts=hosts)).causes
+    assert [(c.finding.cause, c.finding.where) for c in causes] == [("nic_flap", f"{r} of h3") for r in rails]
+    assert all(c.finding.confidence > 0.9 for c in causes)
+
+
+def test_loss_of_one_edge_is_a_hint() -> None:
+    """One lossy edge of three may be the path, or a dead NIC of a host that is not in the job: nobody is accused."""
+    facts = healthy()
+    for host in HOSTS:
+        facts = with_nic(facts, host, "rail0", loss_out=0.12, lossy_edges=1)
+    assert all(c.finding.confidence < LIKELY for c in infer(facts).causes)
 
 
 def test_lossy_peers_of_a_lossy_nic_are_effects() -> None:

@@ -39,4 +39,7 @@ def find(a: Analysis) -> Iterator[Finding]:
                 )
             )
         if any(e.strength > 0.9 for e in evidence):
-            yield finding("nic_flap", str(nic.id), evidence, [nic_subject(nic.id)], "mesh", "nic")
+            # Each of the two is enough: what the other does not say takes nothing away.
+            strong = {e.query for e in evidence if e.strength > 0.9}
+            needs = ("nic",) if strong == {"link_downs"} else ("mesh",)
+            yield finding("nic_flap", str(nic.id), evidence, [nic_subject(nic.id)], *needs)

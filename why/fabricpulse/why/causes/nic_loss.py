@@ -1,7 +1,9 @@
 """A NIC loses packets while it stays connected: a bad cable or port, or a switch that drops.
 
 Told by probes (share lost in one direction, on how many of the NIC's edges) and by what the job had to send again over
-this NIC. Loss that several edges share belongs to the NIC, loss of one edge to a path between.
+this NIC. Loss that several edges share belongs to the NIC; loss of one edge of several is a hint only: it may be the
+path, or a NIC of a host that the job does not use. Edges to a NIC of the job that was gone lose everything, and say
+nothing of the NIC at their other end.
 """
 
 from collections.abc import Iterator
@@ -22,18 +24,22 @@ LOSS = 0.005
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding a NIC. A NIC whose peers all lose towards it is named, not its peers."""
     lossy = {nic.id: nic for nic in a.facts.nics if _loss(nic) > LOSS and not _flapped(nic)}
+    gone = sum(map(_flapped, a.facts.nics))
     # One lossy NIC makes one lossy edge at each of its peers: those are effects.
     worst = max((nic.lossy_edges or 0 for nic in lossy.values()), default=0)
     for nic in lossy.values():
         shared = nic.lossy_edges or 0
         if worst >= 2 and shared < worst / 2:
             continue
+        if gone and shared <= gone:
+            continue
         loss = _loss(nic)
+        alone = nic.lossy_edges is not None and shared < 2 and (nic.edges or 0) >= 3
         way = "receives" if (nic.loss_in or 0) >= (nic.loss_out or 0) else "sends"
         evidence = [
             Evidence(
                 f"{loss:.1%} of the probes that {nic.id} {way} are lost",
-                grows(loss, LOSS, 0.03, 0.7, 0.93),
+                grows(loss, LOSS, 0.03, 0.3, 0.4) if alone else grows(loss, LOSS, 0.03, 0.7, 0.93),
                 "loss_in",
             )
         ]
