@@ -148,11 +148,12 @@ class Live:
         return f"{self.document['state']}: {causes}"
 
 
-def live_runs(count: int, seed: int = 0, scrape_s: float = 1.0) -> Iterator[Live]:
-    """Plays faults in turn, with random places. scrape_s : of the qp exporter."""
+def live_runs(count: int, seed: int = 0, scrape_s: float = 1.0, only: tuple[str, ...] = ()) -> Iterator[Live]:
+    """Plays faults in turn, with random places. scrape_s : of the qp exporter. only : names of faults; () for all."""
+    plays = [play for play in PLAYS if not only or play.__name__ in only]
     with _stand(random.Random(seed), scrape_s) as stand:
         for number in range(count):
-            yield _run(stand, PLAYS[number % len(PLAYS)])
+            yield _run(stand, plays[number % len(plays)])
 
 
 @contextmanager
