@@ -5,10 +5,15 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import settings
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabUnavailableError
 from fabricpulse.lab.tools import Tools, find_tools
+
+# How long an example takes says what else the machine does. The rest stays as Hypothesis has it, for CI as well.
+settings.register_profile("untimed", settings(deadline=None))
+settings.load_profile("untimed")
 
 _FAILED = pytest.StashKey[bool]()
 
