@@ -12,6 +12,7 @@ from rich.console import Console
 from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.model import Finding, HostReport, Run
+from fabricpulse.audit.nvml import ask as ask_nvml
 from fabricpulse.audit.profile import learn, load_profile
 from fabricpulse.audit.runs import run_of
 from fabricpulse.audit.storage import encode, keep, read, stamp_name
@@ -62,6 +63,7 @@ def own_reader(
             rails=rails or {},
             clock_page=clock_page_path(),
             resolve=resolve,
+            nvml=ask_nvml,
         )
     if not (root / "sys").is_dir() and not (root / "proc").is_dir():
         raise UserError(

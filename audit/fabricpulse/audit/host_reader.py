@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from fabricpulse.audit.nvml import NvmlAnswer
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
 from fabricpulse.hostinfo.device_filter import VIRTUAL, DeviceFilter
 from fabricpulse.hostinfo.gid_rules import Gid, NcclRules, nccl_index
@@ -95,6 +96,7 @@ class HostReader:
     root : of the tree that has proc, etc and usr. sources : sysfs and the interfaces of the kernel. disk : space below
     a path. nccl : what jobs of this host tell NCCL about GIDs. rails : netdev -> network of the NICs that the fleet's
     membership lists for this host. clock_page : of the clocksync sidecar. resolve : whether a host's name resolves.
+    nvml : asks NVIDIA's library.
     """
 
     sources: HostSources
@@ -104,6 +106,7 @@ class HostReader:
     rails: Mapping[str, str] = field(default_factory=dict)
     clock_page: Path | None = None
     resolve: Callable[[str], Sequence[str]] | None = None
+    nvml: Callable[[], NvmlAnswer] | None = None
     errors: ReadErrors = field(default_factory=ReadErrors)
 
     # -- files ---------------------------------------------------------------------------------------------------
@@ -288,6 +291,15 @@ class HostReader:
                 )
             )
         return tuple(found)
+
+    @cached_property
+    def nvml_answer(self) -> NvmlAnswer:
+        """What NVML says of the GPUs."""
+        return (
+            self.nvml()
+            if self.nvml is not None
+            else NvmlAnswer(reason="NVML is not asked about a copied tree")
+        )
 
     @cached_property
     def processes(self) -> tuple[tuple[int, str], ...]:
