@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from tests.bench.clock_daemons import bench_fleet, field_mb
+from tests.bench.clock_estimator import bench_estimator
 from tests.bench.clock_follow import bench_chrony
 from tests.bench.clock_intake import intake_child
 from tests.bench.clock_load import bench_load
@@ -246,7 +247,7 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-PARTS = ("cost", "load", "restart", "simulate", "wire", "steered", "fleet", "sidecar", "chrony")
+PARTS = ("cost", "estimator", "load", "restart", "simulate", "wire", "steered", "fleet", "sidecar", "chrony")
 
 
 def _look_error_ns(line: int = 12, lines: int = 10) -> float:
@@ -294,6 +295,8 @@ def main() -> int:
         )
     if "cost" in parts:
         bench_cost()
+    if "estimator" in parts:
+        bench_estimator(report)
     if "load" in parts:
         bench_load(report, [1_000, 5_000])
     if "restart" in parts:

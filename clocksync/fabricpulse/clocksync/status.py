@@ -102,9 +102,7 @@ def _print_host(document: dict[str, Any], console: Console) -> None:
         console.print(f"anchor: the host's clock is UTC within {duration(document['anchor_bound_ns'])}")
     if document["suspect"]:
         console.print(f"[red]suspect[/red]: {escape(document['suspect'])}", soft_wrap=True)
-    table = _table(
-        "device", "peer", "offset", "rate ppb", "half gap", "bound", "pure/trains", "fit", "residual"
-    )
+    table = _table("device", "peer", "offset", "rate ppb", "half gap", "bound", "trains", "fit", "residual")
     edges = sorted(document["edges"], key=lambda edge: -abs(edge["residual_ns"] or 0))
     for edge in edges:
         fits = edge["fits"] is not False
@@ -116,7 +114,7 @@ def _print_host(document: dict[str, Any], console: Console) -> None:
             "-" if edge["rate_ppb"] is None else f"{edge['rate_ppb']:.1f}",
             duration(edge["half_gap_ns"]),
             duration(edge["bound_ns"]),
-            f"{edge['pure']}/{edge['trains']}",
+            str(edge["trains"]),
             edge["quality"],
             residual if fits else f"[red]{residual}[/red]",
         )

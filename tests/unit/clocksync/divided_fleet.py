@@ -261,6 +261,6 @@ class DividedFleet:
 def _fit_of(now: int, offset: int, rate: float) -> EdgeFit:
     b = float(_EDGE_BOUND_NS)
     return EdgeFit(
-        now, now, offset, rate, b, b, b, rate - 50, rate + 50, b, _EDGE_ERROR_NS, 5.0, 100, 200, _WINDOW_S,
-        Quality.CODED, 5_000.0, offset, None, Extremes(now, offset, now, offset),
+        now, now, offset, rate, b, b, b, rate - 50, rate + 50, b, _EDGE_ERROR_NS, 5.0, 200, _WINDOW_S,
+        Quality.FILTERED, offset, Extremes(now, offset, now, offset),
     )  # fmt: skip

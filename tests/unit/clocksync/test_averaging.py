@@ -67,8 +67,8 @@ def test_how_far_clocks_are_apart_does_not_matter(apart_ns: int) -> None:
     fit = EdgeFit(
         t_ns=now, t_last_ns=now, offset_ns=-apart_ns, rate_ppb=0.0, half_gap_ns=1_000.0, above_ns=1_000.0,
         below_ns=1_000.0, rate_low_ppb=-250.0, rate_high_ppb=250.0, bound_ns=1_100.0, sigma_ns=10.0,
-        rate_sigma_ppb=5.0, pure=100, trains=200, window_s=4.0, quality=Quality.CODED, guard_ns=30.0,
-        raw_offset_ns=-apart_ns, level=None, extremes=extremes,
+        rate_sigma_ppb=5.0, trains=200, window_s=4.0, quality=Quality.FILTERED,
+        raw_offset_ns=-apart_ns, extremes=extremes,
     )  # fmt: skip
     correction = consensus("h0", None, [("h1", fit)], {"h1": reply}, now, 250.0)
     assert correction is not None

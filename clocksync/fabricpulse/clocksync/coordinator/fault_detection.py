@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fabricpulse.clocksync.coordinator.members import Columns
 from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution
-from fabricpulse.clocksync.solve.outliers import HOLD_S, faulty_hosts, outlier_edges, unexplained_jumps
+from fabricpulse.clocksync.solve.outliers import HOLD_S, faulty_hosts, outlier_limit_ns, unexplained_jumps
 from fabricpulse.clocksync.solve.solve_input import Ints
 from fabricpulse.clocksync.wire.messages import RESIDUAL, RESIDUAL_DTYPE
 from fabricpulse.clocksync.wire.report_table import Records
@@ -77,7 +77,8 @@ class FaultDetector:
         """
         n = len(rows)
         columns, slots = self._columns.at, rows["slot"]
-        outlier = outlier_edges(solution.residual_ns)
+        limit_ns = outlier_limit_ns(solution.residual_ns)
+        outlier = np.abs(solution.residual_ns) > limit_ns
         block = np.zeros(len(outlier), RESIDUAL_DTYPE)
         block["edge"] = numbers
         block["residual_ns"] = np.clip(np.rint(solution.residual_ns), -_I4, _I4)
@@ -89,7 +90,9 @@ class FaultDetector:
         columns["residuals"][slots] = np.stack([ends - counts, ends], axis=1)
         bad = np.bincount(edges.i[outlier], minlength=n) + np.bincount(edges.j[outlier], minlength=n)
         columns["outliers"][slots] = bad
-        columns["outlying_s"][slots[faulty_hosts(n, edges.i, edges.j, outlier)]] = now_s
+        columns["outlying_s"][slots[faulty_hosts(n, edges.i, edges.j, solution.residual_ns, limit_ns)]] = (
+            now_s
+        )
         for reason, which in ((CONTRADICTING, solution.falsetickers), (DISPUTED, solution.disputed)):
             columns["utc_s"][slots[which]] = now_s
             columns["utc"][slots[which]] = reason

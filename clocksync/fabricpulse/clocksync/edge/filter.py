@@ -1,108 +1,105 @@
-"""From one window's fit to the next: a Kalman filter of offset and rate, per edge.
+"""From one window's fit to the next: a Kalman filter of offset, rate and drift of the rate, per edge.
 
 Theory of operation. A crystal keeps its rate to some parts per billion over seconds, better than one loaded window can
-measure it, so what the earlier windows said still counts. What is measured at each step is a level: the mean of the
-fastest packets of both directions since the last step. How far to trust it is told by its gap. Were both floors those
-of empty queues and warm caches, the gap would be the usual one of this edge; if it is wider by 2 e, then packets of
-either direction, or of both, were slow by 2 e together, and the level is wrong by up to e. The same holds the other way
-round: a gap narrower than usual tells of late transmit stamps. So a quiet second counts much and a bad one hardly. The
-level only finds the place and notices a clock that has changed; once the offset is known to some widths of a floor, the
-packets themselves are asked (floor_likelihood.py), which say more, and how restless the clocks are is learned from what
-they say (wander.py). The error bound does not
-depend on the filter; it follows from causality alone.
+measure it, so what earlier windows said still counts. What is measured at each round is the middle between the fastest
+packets of both directions. How far to trust it is told by their gap. Were both packets those of empty queues and warm
+caches, the gap would be the usual one of this edge; if it is wider by 2 e, packets of either direction, or of both,
+were slow by 2 e together, and the middle is wrong by up to e. The same holds the other way round: a gap narrower than
+usual tells of late transmit stamps. A short part of the window is the fresher measurement, a long one has the faster
+packets; the part that is expected to be wrong by least is taken, and no pair of packets counts twice. What was tried
+beside this is in docs/decisions/0016. The error bound does not depend on the filter; it follows from causality alone.
+
+A rate that drifts (a temperature ramp) is a third state. While nothing tells of a ramp it is taken for small and
+steady, so that it adds no noise; measurements that leave to one side open it.
 """
 
 from collections import deque
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters, Extremes, Fresh, Prior
-from fabricpulse.clocksync.edge.floor_likelihood import FloorLikelihood
+from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters, Extremes, Floor, Prior
 from fabricpulse.clocksync.edge.separating_line import WIDEST_RATE_PPB
-from fabricpulse.clocksync.edge.wander import Wander
 
-# A level that contradicts the filter by so many standard deviations, and ns, means that a clock has changed.
-_GATE_SIGMAS, _GATE_NS = 8.0, 500.0
-# Levels in a row on one side, each by so many standard deviations: the rate has changed.
-_TURN_SIGMAS, _TURN_LEVELS = 3.0, 2
-# What levels err by when the load changes, ns, which is no turn: the filter may know the offset much better than they.
-_TURN_NS = 50.0
+Floats = NDArray[np.float64]
+
+# A measurement that contradicts the filter by so many standard deviations, and ns, means that a clock has changed.
+_GATE_SIGMAS, _GATE_NS = 8.0, 20_000.0
+# A measurement off by so many standard deviations, the filter's error taken as at least so many ns, counts as one off
+# by that much only; several in a row on one side tell that the rate has changed.
+_ASIDE_SIGMAS, _ASIDE_NS, _ASIDE = 3.0, 50.0, 2
+# How much less offset, rate and drift are then known, in squares of what the measurement is off by.
+_OPEN = (1.0, 1.0, 0.25)
+# Stamps are late by so many ns at most; gaps that are narrower by more tell of a wrong rate, not of a bad measurement.
+_LATE_NS = 60.0
 # A rate that is known no better than drift_ppb makes the bound wider for as long as it takes to the next fit, s.
 _NEXT_FIT_S = 1.5
 _RATE_SIGMAS = 6.0
-# The usual gap: this quantile of the gaps of so many levels.
+# The usual gap: where this share of the gaps of so many rounds is densest.
 _USUAL, _GAPS = 0.25, 60
-# Where a quarter of the levels are so much wider than their windows, few packets meet empty queues: then the line
-# through the whole window, with its few fast packets, says more.
-_BUSY, _BUSY_NS = 0.75, 120.0
-# The peak of delays at a floor is so much wider than the best stamps are good, until it is learned.
-_FLOOR_WIDTH = 2.0
+# Standard deviation of the drift while nothing tells of one, ppb/s, and of its change over 1 s.
+_DRIFT_PPB_S, _DRIFT_CHANGE = 0.2, 0.1
+# The same after a clock has changed.
+_CHANGED_PPB_S = 300.0
 # The limits of the rate look at the fastest packets of so many seconds.
 _MEMORY_NS = 16_000_000_000
 
 
 @dataclass
 class EdgeFilter:
-    """State at host time t_ns: offset (int64 base plus float rest), rate, their covariance.
+    """State at host time t_ns: base_ns plus state (offset ns, rate ppb, drift ppb/s), and its covariance.
 
-    rate_low_ppb, rate_high_ppb : limits of the rate by causality. resets : levels that contradicted the past.
+    rate_low_ppb, rate_high_ppb : limits of the rate by causality. resets : measurements that contradicted the past.
     """
 
     parameters: EstimatorParameters
     t_ns: int = 0
     base_ns: int = 0
-    offset_ns: float = 0.0
-    rate_ppb: float = 0.0
-    p_oo: float = 0.0
-    p_or: float = 0.0
-    p_rr: float = 0.0
+    state: Floats = field(default_factory=lambda: np.zeros(3))
+    covariance: Floats = field(default_factory=lambda: np.zeros((3, 3)))
     rate_low_ppb: float = -np.inf
     rate_high_ppb: float = np.inf
     windows: int = 0
     resets: int = 0
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_GAPS))
-    _wider: deque[float] = field(default_factory=lambda: deque(maxlen=_GAPS))
     _extremes: deque[Extremes] = field(default_factory=deque)
-    _turns: int = 0
-    _floors: FloorLikelihood = field(init=False)
-    _wander: Wander = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._floors = FloorLikelihood(_FLOOR_WIDTH * self.parameters.stamp_noise_ns)
-        self._wander = Wander(self.parameters.wander_ppb)
+    _aside: int = 0
+    _drift_ppb_s: float = _DRIFT_PPB_S
+    _counted: tuple[int, ...] = (0, 0)  # the packets of the last measurement, by our host time
 
     def clear(self) -> None:
-        """Forgets everything but the counter."""
-        self.windows = self._turns = 0
+        """Forgets everything but the counter. What comes then may be another clock, or one whose rate drifts."""
+        self.windows = self._aside = 0
+        self._drift_ppb_s = _CHANGED_PPB_S
         self._gaps.clear()
-        self._wider.clear()
         self._extremes.clear()
-        self._floors.clear()
-        self._wander.clear()
 
     def prior(self, t_ns: int) -> Prior | None:
         """What is known of the rate at host time `t_ns`; None before the first window."""
         if self.windows == 0:
             return None
         dt = max(0.0, (t_ns - self.t_ns) * 1e-9)
-        sigma = float(np.sqrt(self.p_rr + self._wander.ppb**2 * dt))
-        extremes = tuple(self._extremes)
-        return Prior(self.rate_ppb, sigma, self.rate_low_ppb, self.rate_high_ppb, self.t_ns, extremes)
+        state, covariance = self._predicted(dt)
+        sigma = float(np.sqrt(covariance[1, 1]))
+        low, high = self.rate_low_ppb, self.rate_high_ppb
+        most = abs(float(state[2])) + 3 * float(np.sqrt(covariance[2, 2]))
+        return Prior(float(state[1]), float(state[2]), most, sigma, low, high, tuple(self._extremes))
 
     def update(self, fit: EdgeFit) -> EdgeFit:
         """Takes a window and returns the fit that takes the past into account, valid at the window's end."""
         behind = (fit.t_last_ns - fit.t_ns) * 1e-9
         if self.windows:
-            elapsed_s = (fit.t_last_ns - self.t_ns) * 1e-9
             self._predict(fit.t_last_ns)
-            self._take(fit, elapsed_s)
+            self._take(fit)
         if not self.windows:
             self.t_ns, self.base_ns = fit.t_last_ns, fit.offset_ns
-            self.offset_ns, self.rate_ppb = fit.rate_ppb * behind, fit.rate_ppb
-            self.p_rr = min(fit.rate_sigma_ppb, WIDEST_RATE_PPB) ** 2
-            self.p_oo = fit.sigma_ns**2 + behind * behind * self.p_rr
-            self.p_or = behind * self.p_rr
+            self.state = np.array([fit.rate_ppb * behind, fit.rate_ppb, 0.0])
+            rate_variance = min(fit.rate_sigma_ppb, WIDEST_RATE_PPB) ** 2
+            # The line may be wrong by its whole gap: what it says is judged by the gaps that follow.
+            variance = fit.sigma_ns**2 + max(fit.half_gap_ns / 4, 0.0) ** 2 + behind * behind * rate_variance
+            self.covariance = np.diag([variance, rate_variance, self._drift_ppb_s**2])
+            self.covariance[0, 1] = self.covariance[1, 0] = behind * rate_variance
         self.windows += 1
         self.rate_low_ppb, self.rate_high_ppb = fit.rate_low_ppb, fit.rate_high_ppb
         self._extremes.append(fit.extremes)
@@ -110,124 +107,114 @@ class EdgeFilter:
             self._extremes.popleft()
         return self._result(fit, behind)
 
-    def _take(self, fit: EdgeFit, elapsed_s: float) -> None:
+    def _take(self, fit: EdgeFit) -> None:
         """Weighs what a window says against what is known; clears the filter if both cannot be true."""
-        # Windows overlap: the same trains come back in the next, and must not count as new each time.
-        overlap = max(1.0, fit.window_s / max(elapsed_s, 0.05))
-        at_ns, offset_ns, variance = fit.t_ns, fit.offset_ns, fit.sigma_ns**2 * overlap
-        level, usual, scatter = fit.level, np.nan, np.inf
-        if level is not None:
-            self._gaps.append(level.half_gap_ns)
-            self._wider.append(level.half_gap_ns - fit.half_gap_ns)
-            usual, scatter = self._usual()
-            if sorted(self._wider)[round((len(self._wider) - 1) * _BUSY)] > _BUSY_NS:
-                level = None
-            else:
-                at_ns, offset_ns = level.t_ns, level.offset_ns
-                variance = self.parameters.stamp_noise_ns**2 + (level.half_gap_ns - usual) ** 2 + scatter**2
-        if self._contradicts(at_ns, offset_ns, variance):
+        if not fit.floors:
+            # What was known fits no packets any more.
             self.resets += 1
             self.clear()
             return
-        if scatter < np.inf and fit.fresh is not None and self._ask(fit.fresh, usual, scatter, elapsed_s):
-            return
-        ahead = (at_ns - self.t_ns) * 1e-9
-        self._measure(1.0, ahead, float(offset_ns - self.base_ns), variance)
-        if level is None and fit.rate_sigma_ppb < np.inf:
-            self._measure(0.0, 1.0, fit.rate_ppb, fit.rate_sigma_ppb**2 * overlap)
+        for z, h, variance in self._best(fit):
+            if self._contradicts(z, h, variance):
+                self.resets += 1
+                self.clear()
+            else:
+                self._measure(z, h, variance)
 
-    def _ask(self, fresh: Fresh, usual: float, scatter: float, elapsed_s: float) -> bool:
-        """Takes what the packets themselves say; False if the offset is not yet known well enough to ask them."""
-        if not len(fresh.upper) or not len(fresh.lower):
-            return False
-        shift_s = (fresh.t_ns - self.t_ns) * 1e-9
-        ahead = shift_s + float(fresh.upper_t.mean() + fresh.lower_t.mean()) / 2
-        g_o, g_r = self.p_oo + self.p_or * ahead, self.p_or + self.p_rr * ahead
-        before = g_o + ahead * g_r
-        here = float(fresh.base_ns - self.base_ns) - self.offset_ns
-        upper = fresh.upper + here - self.rate_ppb * (fresh.upper_t + shift_s)
-        lower = self.rate_ppb * (fresh.lower_t + shift_s) - here - fresh.lower
-        shift = self._floors.shift(upper, lower, before, usual, scatter, elapsed_s)
-        if shift is None:
-            return False
-        self._wander.corrected(shift.mean_ns / float(np.sqrt(before)))
-        k_o, k_r = g_o / before, g_r / before
-        self.offset_ns += k_o * shift.mean_ns
-        self.rate_ppb += k_r * shift.mean_ns
-        # What is left is the part of the prior that these packets cannot see, and along it what they left.
-        seen = shift.variance - shift.inflation * before
-        self.p_oo = shift.inflation * self.p_oo + k_o * k_o * seen
-        self.p_or = shift.inflation * self.p_or + k_o * k_r * seen
-        self.p_rr = shift.inflation * self.p_rr + k_r * k_r * seen
-        return True
+    def _best(self, fit: EdgeFit) -> list[tuple[float, Floats, float]]:
+        """The new floor that is expected to be wrong by least: its offset, what that is of the state, its variance.
+
+        Nothing, if the packets of all floors have been counted.
+        """
+        rate, drift = float(self.state[1]), float(self.state[2])
+        gaps = []
+        for upper, upper_s, lower, lower_s in fit.floors:
+            fall = (rate + drift / 2 * upper_s) * upper_s - (rate + drift / 2 * lower_s) * lower_s
+            gaps.append((upper - lower - fall) / 2)
+        # Of the second shortest part: the shortest one is often without a packet that met no queue.
+        self._gaps.append(gaps[min(1, len(gaps) - 1)])
+        usual, scatter = self._usual()
+        wander = self.parameters.wander_ppb**2 / 12
+        best: tuple[float, Floor, tuple[int, ...]] | None = None
+        for gap, at in zip(gaps, fit.floors, strict=True):
+            packets = tuple(fit.t_last_ns + round(t * 1e9) for t in (at.upper_s, at.lower_s))
+            again = sum(now == before for now, before in zip(packets, self._counted, strict=True))
+            variance = self.parameters.stamp_noise_ns**2 + scatter**2 + max(gap - usual, -_LATE_NS) ** 2
+            variance += wander * (abs(at.upper_s) ** 3 + abs(at.lower_s) ** 3)
+            if again < 2 and (best is None or variance * (1 + again) < best[0]):
+                best = variance * (1 + again), at, packets
+        if best is None:
+            return []
+        variance, at, self._counted = best
+        h = np.array([1.0, (at.upper_s + at.lower_s) / 2, (at.upper_s**2 + at.lower_s**2) / 4])
+        return [((at.upper_ns + at.lower_ns) / 2 + float(fit.base_ns - self.base_ns), h, variance)]
 
     def _usual(self) -> tuple[float, float]:
-        """The usual half gap of levels, where they are densest, and how far it scatters there."""
-        # Sixty numbers: numpy's quantiles would cost more than the fit of a window.
+        """The usual gap, where gaps are densest, and how far they scatter there."""
+        # Sixty numbers: numpy's quantiles would cost more than the rest of a fit.
         gaps = sorted(self._gaps)
-        few = min(len(gaps), max(3, round(len(gaps) * _USUAL)))
+        if len(gaps) < 3:
+            return gaps[0], abs(gaps[0])
+        few = max(3, round(len(gaps) * _USUAL))
         width, first = min((gaps[k + few - 1] - gaps[k], k) for k in range(len(gaps) - few + 1))
         return gaps[first] + width / 2, width / 2
 
-    def _contradicts(self, t_ns: int, offset_ns: int, variance: float) -> bool:
-        """True after an offset measured at t_ns has contradicted all that was known; a rate that turned is noticed."""
-        ahead = (t_ns - self.t_ns) * 1e-9
-        measured = float(offset_ns - self.base_ns)
-        innovation = measured - (self.offset_ns + self.rate_ppb * ahead)
-        spread = float(np.sqrt(self.p_oo + 2 * ahead * self.p_or + ahead * ahead * self.p_rr + variance))
+    def _contradicts(self, z: float, h: Floats, variance: float) -> bool:
+        """Whether a measurement contradicts all that was known. A rate that changes is noticed, and let change."""
+        innovation = z - float(h @ self.state)
+        spread = float(np.sqrt(h @ self.covariance @ h + variance))
         if abs(innovation) > _GATE_SIGMAS * spread + _GATE_NS:
             return True
-        turned = abs(innovation) > _TURN_SIGMAS * float(np.hypot(spread, _TURN_NS))
-        side = int(np.sign(innovation)) if turned else 0
-        self._turns = 0 if side == 0 else side if self._turns * side <= 0 else self._turns + side
-        if abs(self._turns) >= _TURN_LEVELS:
-            self.p_rr += innovation * innovation
-            self.p_oo += innovation * innovation
+        # A measurement that is off by twice as much counts for two.
+        by = int(abs(innovation) / (_ASIDE_SIGMAS * float(np.hypot(spread, _ASIDE_NS))))
+        side = by if innovation > 0 else -by
+        self._aside = side if self._aside * side <= 0 else self._aside + side
+        if abs(self._aside) >= _ASIDE:
+            self.covariance += np.diag(_OPEN) * innovation**2
         return False
 
-    def _predict(self, t_ns: int) -> None:
-        dt = (t_ns - self.t_ns) * 1e-9
-        q = self._wander.ppb**2 * abs(dt)
-        self.offset_ns += self.rate_ppb * dt
-        self.p_oo += 2 * dt * self.p_or + dt * dt * self.p_rr + q * dt * dt / 3
-        self.p_or += dt * self.p_rr + q * dt / 2
-        self.p_rr += q
-        self.t_ns = t_ns
-        whole = round(self.offset_ns)
-        self.base_ns += whole
-        self.offset_ns -= whole
+    def _predicted(self, dt: float) -> tuple[Floats, Floats]:
+        """State and covariance `dt` seconds later."""
+        move = np.array([[1.0, dt, dt * dt / 2], [0.0, 1.0, dt], [0.0, 0.0, 1.0]])
+        q = self.parameters.wander_ppb**2 * abs(dt)
+        change = _DRIFT_CHANGE**2 * abs(dt)
+        noise = np.array([[q * dt * dt / 3, q * dt / 2, 0.0], [q * dt / 2, q, 0.0], [0.0, 0.0, change]])
+        return move @ self.state, move @ self.covariance @ move.T + noise
 
-    def _measure(self, h_o: float, h_r: float, z: float, variance: float) -> None:
-        """One scalar measurement z = h_o * offset + h_r * rate + noise."""
-        g_o = self.p_oo * h_o + self.p_or * h_r
-        g_r = self.p_or * h_o + self.p_rr * h_r
-        s = h_o * g_o + h_r * g_r + variance
-        k_o, k_r = g_o / s, g_r / s
-        error = z - (h_o * self.offset_ns + h_r * self.rate_ppb)
-        self.offset_ns += k_o * error
-        self.rate_ppb += k_r * error
-        self.p_oo -= k_o * g_o
-        self.p_or -= k_o * g_r
-        self.p_rr -= k_r * g_r
+    def _predict(self, t_ns: int) -> None:
+        self.state, self.covariance = self._predicted((t_ns - self.t_ns) * 1e-9)
+        self.t_ns = t_ns
+        whole = round(float(self.state[0]))
+        self.base_ns += whole
+        self.state[0] -= whole
+
+    def _measure(self, z: float, h: Floats, variance: float) -> None:
+        """One scalar measurement z = h @ state + noise."""
+        gain = self.covariance @ h
+        spread = float(h @ gain) + variance
+        most = _ASIDE_SIGMAS * float(np.sqrt(spread + _ASIDE_NS**2))
+        self.state = self.state + gain / spread * float(np.clip(z - float(h @ self.state), -most, most))
+        self.covariance = self.covariance - np.outer(gain / spread, gain)
 
     def _result(self, fit: EdgeFit, behind: float) -> EdgeFit:
         raw_end = float(fit.offset_ns - self.base_ns) + fit.rate_ppb * behind
         # The filter may not leave what causality allows.
-        change = float(np.clip(self.offset_ns - raw_end, -max(fit.below_ns, 0.0), max(fit.above_ns, 0.0)))
-        self.offset_ns = raw_end + change
+        change = float(np.clip(self.state[0] - raw_end, -max(fit.below_ns, 0.0), max(fit.above_ns, 0.0)))
+        self.state[0] = raw_end + change
         above, below = fit.above_ns - change, fit.below_ns + change
-        rate_sigma = float(np.sqrt(max(self.p_rr, 1e-4)))
+        rate_sigma = float(np.sqrt(max(self.covariance[1, 1], 1e-4)))
         unsure = max(0.0, _RATE_SIGMAS * rate_sigma - self.parameters.drift_ppb) * _NEXT_FIT_S
         return replace(
             fit,
             t_ns=fit.t_last_ns,
-            offset_ns=self.base_ns + round(self.offset_ns),
+            offset_ns=self.base_ns + round(float(self.state[0])),
             raw_offset_ns=fit.offset_ns + round(fit.rate_ppb * behind),
-            rate_ppb=self.rate_ppb,
+            # Until the next fit, which is when it is used.
+            rate_ppb=float(self.state[1] + self.state[2] * _NEXT_FIT_S / 3),
             above_ns=above,
             below_ns=below,
             bound_ns=max(above, below, 0.0) + self.parameters.asymmetry_ns + unsure,
-            sigma_ns=float(np.sqrt(max(self.p_oo, 1.0))),
+            sigma_ns=float(np.sqrt(max(self.covariance[0, 0], 1.0))),
             rate_sigma_ppb=rate_sigma,
-            fresh=None,
+            floors=(),
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters, Trains, fit_edge
+from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters, Quality, Trains, fit_edge
 from fabricpulse.clocksync.edge.filter import EdgeFilter
 from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE, Samples
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND, RX_HARDWARE, TX_HARDWARE
@@ -26,20 +26,20 @@ STEP_TRAINS = 3
 # A floor of the round trip that moved by this share, and at least this much, is another route.
 ROUTE_SHARE, ROUTE_NS = 0.15, 500.0
 ROUTE_TRAINS = 20
-# A window that is cut shorter after a turn is none.
+# A window that is cut shorter after a frequency step is none.
 SHORTEST_NS = 100_000_000
 
 
 @dataclass
 class EdgeWindow:
-    """Collects the trains of one edge. steps, route_changes, turns (of a clock's rate) : counted since the start."""
+    """Collects the trains of one edge. steps, route_changes, frequency_steps : counted since the start."""
 
     parameters: EstimatorParameters
     window_ns: int = 4 * _NS
     fit: EdgeFit | None = None
     steps: int = 0
     route_changes: int = 0
-    turns: int = 0
+    frequency_steps: int = 0
     filter: EdgeFilter = field(init=False)
     _chunks: dict[int, list[Samples]] = field(default_factory=lambda: {INBOUND: [], OUTBOUND: []})
     _not_before_ns: int = 0
@@ -104,16 +104,16 @@ class EdgeWindow:
                 outbound, inbound = _after(outbound, cut), _after(inbound, cut)
                 fit = fit_edge(outbound, inbound, self.parameters)
         if fit is not None and _bent(outbound, inbound, fit, self.parameters):
-            self.turns += 1
-            fit = self._after_turn(outbound, inbound, fit)
+            self.frequency_steps += 1
+            fit = self._after_frequency_step(outbound, inbound, fit)
         if fit is None:
             self.fit = None
         elif self.fit is None or fit.t_last_ns > self.fit.t_last_ns:
             self.fit = self.filter.update(fit)
         return self.fit
 
-    def _after_turn(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> EdgeFit | None:
-        """Cuts the window after the turn, and fits what is left; None while that is too little."""
+    def _after_frequency_step(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> EdgeFit | None:
+        """Cuts the window after the frequency step, and fits what is left; None while that is too little."""
         first = int(min(outbound.t_ns[0], inbound.t_ns[0]))
         length = fit.t_last_ns - first
         while length > SHORTEST_NS:
@@ -123,7 +123,7 @@ class EdgeWindow:
             if straight is None:
                 break
             if straight.above_ns + straight.below_ns >= 0:
-                # Half of what looks straight: a turn near its beginning does not show.
+                # Half of what looks straight: a step near its beginning does not show.
                 begin += length // 2
                 self._cut(begin)
                 return fit_edge(_after(outbound, begin), _after(inbound, begin), self.parameters)
@@ -178,12 +178,13 @@ class EdgeWindow:
         return None
 
     def _route_time(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> int | None:
-        """When the fastest way changed in the middle of the window; None if it did not.
+        """When the fastest way became longer in the middle of the window; None if it did not.
 
-        Told by the floors of the two halves: after a longer route no packet comes near the old floor again.
-        Queues do not do that while enough packets are pure, and without them nothing is cut.
+        Told by the floors of the two halves: no packet is as fast as half of them were before. Where the other
+        direction seems faster, it is the rate that changes. A way that became shorter needs no cut: its packets are
+        the fastest from then on.
         """
-        if fit.quality > 0 or fit.window_s < 1.0:
+        if fit.quality != Quality.FILTERED or fit.window_s < 1.0:
             return None
         middle = fit.t_ns
         floors = []
@@ -193,11 +194,11 @@ class EdgeWindow:
             if min(len(old), len(new)) < ROUTE_TRAINS:
                 return None
             floors.append((_floor(old), _floor(new)))
-        for (old_low, old_high), (new_low, new_high) in floors:
-            moved = max(ROUTE_NS, ROUTE_SHARE * 2 * max(fit.half_gap_ns, 0.0))
-            if new_low - old_high > moved or old_low - new_high > moved:
-                return middle
-        return None
+        moved = max(ROUTE_NS, ROUTE_SHARE * 2 * max(fit.half_gap_ns, 0.0))
+        rise, other = sorted(((new[0] - old[0]) for old, new in floors), reverse=True)
+        if other < -rise / 4:
+            return None
+        return middle if any(new[0] - old[1] > moved for old, new in floors) else None
 
 
 def _bent(outbound: Trains, inbound: Trains, fit: EdgeFit, parameters: EstimatorParameters) -> bool:
@@ -247,9 +248,8 @@ def _early(trains: Trains, sign: int, fit: EdgeFit) -> NDArray[np.bool_]:
 
 
 def _floor(delay: NDArray[np.float64]) -> tuple[float, float]:
-    """The fastest packet and the fastest tenth."""
-    ordered = np.sort(delay)
-    return float(ordered[0]), float(ordered[len(ordered) // 10])
+    """The fastest packet and the median."""
+    return float(delay.min()), float(np.median(delay))
 
 
 def _after(trains: Trains, cut_ns: int) -> Trains:

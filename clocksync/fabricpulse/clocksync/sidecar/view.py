@@ -195,7 +195,6 @@ def _edge_document(edge: HostEdge) -> dict[str, Any]:
         "half_gap_ns": fit.half_gap_ns if fit else None,
         "bound_ns": fit.bound_ns if fit else None,
         "sigma_ns": fit.sigma_ns if fit else None,
-        "pure": fit.pure if fit else 0,
         "trains": fit.trains if fit else 0,
         "quality": _quality(edge),
         "residual_ns": residual.residual_ns if residual else None,

@@ -39,18 +39,22 @@ def typical_size(sizes: Floats) -> float:
     return by_quarter if half > 4 * by_quarter else float(half)
 
 
-def outlier_edges(residual_ns: Floats) -> Bools:
-    """Which edges have an outlying residual."""
-    size = np.abs(residual_ns)
-    return size > max(_OUTLIER_NS, _OUTLIER_SCALE * typical_size(size))
+def outlier_limit_ns(residual_ns: Floats) -> float:
+    """An edge with a larger residual than this does not fit."""
+    return max(_OUTLIER_NS, _OUTLIER_SCALE * typical_size(np.abs(residual_ns)))
 
 
-def faulty_hosts(hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], outlier: Bools) -> list[int]:
-    """The hosts most of whose edges do not fit, the worst first; i, j : hosts at the ends of each edge.
+def faulty_hosts(
+    hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], residual_ns: Floats, limit_ns: float
+) -> list[int]:
+    """The hosts most of whose edges do not fit, the worst first; i, j : hosts at the ends of each edge. residual_ns :
+    measured minus solved offset of each edge; it fits if it is at most `limit_ns`.
 
     One by one: an edge between a faulty host and another says nothing of the other, so the edges of a host that has
-    been named are left out before the next is looked for.
+    been named are left out before the next is looked for. A host that the others have pulled away, more than half of
+    whose edges then agree with each other, is not faulty: its edges are judged from where they put it.
     """
+    outlier = np.abs(residual_ns) > limit_ns
     bad = np.bincount(i[outlier], minlength=hosts) + np.bincount(j[outlier], minlength=hosts)
     if bad.max(initial=0) <= _MOST_OUTLIERS * _FEWEST_EDGES:
         return []
@@ -60,7 +64,12 @@ def faulty_hosts(hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], outlier: 
     near = np.flatnonzero(possible[i] | possible[j])
     ends = np.concatenate([i[near], j[near]])
     order = np.argsort(ends, kind="stable")
-    others, wrong = np.concatenate([j[near], i[near]])[order], np.tile(outlier[near], 2)[order]
+    others = np.concatenate([j[near], i[near]])[order]
+    edge, sign = np.tile(near, 2)[order], np.repeat([1.0, -1.0], len(near))[order]
+    place_ns, seen = (
+        np.zeros(hosts),
+        np.zeros(hosts, np.bool_),
+    )  # where its edges put a host that was pulled away
     begin = np.searchsorted(ends[order], np.arange(hosts + 1))
     named: list[int] = []
     candidates = np.flatnonzero(possible)
@@ -73,13 +82,34 @@ def faulty_hosts(hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], outlier: 
         if share[worst] <= _MOST_OUTLIERS:
             break
         host = int(candidates[worst])
+        its = slice(begin[host], begin[host + 1])
+        peers, of_those = others[its], outlier[edge[its]]
+        if not seen[host]:
+            seen[host] = True
+            left = ~gone[peers]
+            # Of each edge, where the host would have to be for it to fit.
+            wanted = place_ns[peers] + sign[its] * residual_ns[edge[its]]
+            middle = _majority(wanted[left], limit_ns)
+            if middle is not None:
+                place_ns[host] = middle
+                now = np.abs(wanted - middle) > limit_ns
+                outlier[edge[its]] = now
+                bad[host] = int((now & left).sum())
+                np.add.at(bad, peers, now.astype(np.intp) - of_those)
+                continue
         named.append(host)
         gone[host] = True
-        its = slice(begin[host], begin[host + 1])
-        peers, of_those = others[its], wrong[its]
         np.subtract.at(total, peers, 1)
         np.subtract.at(bad, peers[of_those], 1)
     return named
+
+
+def _majority(values: Floats, limit_ns: float) -> float | None:
+    """The median of the values that lie within `limit_ns` of each other, if more than half of all do."""
+    ordered, most = np.sort(values), len(values) // 2 + 1
+    width = ordered[most - 1 :] - ordered[: len(ordered) - most + 1]
+    first = int(width.argmin())
+    return float(np.median(ordered[first : first + most])) if width[first] <= limit_ns else None
 
 
 def unexplained_jumps(

@@ -11,17 +11,17 @@ from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
 
 S = 10**9
 T0_NS = 1_700_000_000 * S
-TURN_S = 10.3
+STEP_S = 10.3
 
 
-def peer_ns(t_ns: NDArray[np.int64], turn_ppm: float) -> NDArray[np.int64]:
+def peer_ns(t_ns: NDArray[np.int64], step_ppm: float) -> NDArray[np.int64]:
     """What the peer's clock shows when ours, which is right, shows t_ns."""
-    since = np.maximum(t_ns - T0_NS - round(TURN_S * S), 0)
-    shown: NDArray[np.int64] = t_ns + 5_000_000 + np.rint(since * turn_ppm * 1e-6).astype(np.int64)
+    since = np.maximum(t_ns - T0_NS - round(STEP_S * S), 0)
+    shown: NDArray[np.int64] = t_ns + 5_000_000 + np.rint(since * step_ppm * 1e-6).astype(np.int64)
     return shown
 
 
-def second_of(rng: np.random.Generator, begin_s: int, turn_ppm: float) -> Samples:
+def second_of(rng: np.random.Generator, begin_s: int, step_ppm: float) -> Samples:
     """50 trains each way, a third of which meet a queue; the way takes 1.5 us."""
     blocks = []
     for direction in (OUTBOUND, INBOUND):
@@ -34,30 +34,31 @@ def second_of(rng: np.random.Generator, begin_s: int, turn_ppm: float) -> Sample
         block["direction"], block["flags"] = direction, MAIN_PATH
         block["tx_valid"] = block["rx_valid"] = 7
         ours, theirs = (sent, heard) if direction == OUTBOUND else (heard, sent)
-        theirs = peer_ns(theirs, turn_ppm)
+        theirs = peer_ns(theirs, step_ppm)
         block["tx_ns"], block["rx_ns"] = (ours, theirs) if direction == OUTBOUND else (theirs, ours)
         blocks.append(block)
     return np.concatenate(blocks)
 
 
-@pytest.mark.parametrize("turn_ppm", [-1_000.0, -200.0, -60.0, -15.0, 15.0, 60.0, 200.0, 1_000.0])
-def test_a_bent_window_is_cut(turn_ppm: float) -> None:
+@pytest.mark.parametrize("step_ppm", [-1_000.0, -200.0, -60.0, -15.0, 15.0, 60.0, 200.0, 1_000.0])
+def test_a_frequency_step_is_followed(step_ppm: float) -> None:
     """The bound holds at each step, and two seconds later the offset is as good as before."""
     for seed in range(5):
         rng = np.random.default_rng(seed)
         window = EdgeWindow(EstimatorParameters())
         for second in range(17):
-            window.add(second_of(rng, second, turn_ppm))
+            window.add(second_of(rng, second, step_ppm))
             fit = window.advance(T0_NS + (second + 1) * S)
             if fit is None:
-                assert second in (10, 11), "only a turn leaves too little to fit"
+                assert second in (10, 11), "only a frequency step leaves too little to fit"
                 continue
             at = np.array([fit.t_last_ns])
-            error = fit.at(fit.t_last_ns) - float((peer_ns(at, turn_ppm) - at)[0])
+            error = fit.at(fit.t_last_ns) - float((peer_ns(at, step_ppm) - at)[0])
             assert abs(error) <= fit.bound_ns, (seed, second, error, fit.bound_ns)
             if second > 12:
                 assert abs(error) < 100, (seed, second)
-        assert window.turns + window.steps > 0
+        # A small one is followed by the filter, without a cut.
+        assert window.frequency_steps + window.steps > 0 or abs(step_ppm) < 20
 
 
 def test_a_straight_window_is_not() -> None:
@@ -70,7 +71,7 @@ def test_a_straight_window_is_not() -> None:
             samples["tx_ns"][rng.integers(100)] += 6_000
         window.add(samples)
         assert window.advance(T0_NS + (second + 1) * S) is not None
-    assert window.turns == window.steps == 0
+    assert window.frequency_steps == window.steps == 0
 
 
 @pytest.mark.parametrize("pause_ns", [-10_000, 10_000, 20_000, 1_000_000, 2 * S])
@@ -93,3 +94,20 @@ def test_a_pause_of_our_machine_cuts_the_window(pause_ns: int) -> None:
             assert window.steps == (second >= 5)
             assert fit is not None
             assert abs(fit.at(fit.t_last_ns) - 5_000_000 - lost) <= fit.bound_ns
+
+
+@pytest.mark.parametrize("longer_ns", [5_000, -1_000])
+def test_a_longer_route_is_counted_and_a_change_of_rate_is_not(longer_ns: int) -> None:
+    """One way takes 5 us more from the eighth second on: one change of route, and the window begins there."""
+    rng = np.random.default_rng(1)
+    window = EdgeWindow(EstimatorParameters())
+    for second in range(16):
+        samples = second_of(rng, second, 0.0)
+        if second >= 8:
+            samples["rx_ns"][samples["direction"] == OUTBOUND] += longer_ns
+        window.add(samples)
+        fit = window.advance(T0_NS + (second + 1) * S)
+        assert fit is not None
+        assert abs(fit.at(fit.t_last_ns) - 5_000_000) <= fit.bound_ns
+    assert window.route_changes == (longer_ns > 0)
+    assert window.steps == window.frequency_steps == 0
