@@ -224,17 +224,17 @@ def bench_estimator(report: Callable[..., None], seeds: int = 10) -> None:
     for ramp in (300.0, 1_000.0):
         sim = [simulated(seed, (0.3, 0.1), ramp_ppb_s=ramp) for seed in range(min(seeds, 5))]
         _simulated_rows(report, f"simulated ramp of {ramp:g} ppb/s for 10 s, 30/10, 50/s", sim, None)
-    for rate, loads in wires.items():
-        peer = {load: float(np.quantile(np.abs(told_the_rate(rounds)), 0.95)) for load, rounds in loads}
+    for rate, parts in wires.items():
+        peer = {name: float(np.quantile(np.abs(told_the_rate(rounds)), 0.95)) for name, rounds in parts}
         for ablation, without in ABLATIONS.items():
             with without():
                 follower = Follower()
-                for load, rounds in loads:
+                for name, rounds in parts:
                     errors = [follower.errors(this) for this in rounds]
                     there = np.abs(np.concatenate(errors[4:]))
-                    report(f"recorded {load}, {rate}/s", "edge_err_ns_p95", float(np.quantile(there, 0.95)), "ns",
-                           stages=ablation, peer="minimum filter, told the rate", peer_value=round(peer[load], 1),
-                           ratio=round(float(np.quantile(there, 0.95)) / peer[load], 2))  # fmt: skip
+                    report(f"recorded {name}, {rate}/s", "edge_err_ns_p95", float(np.quantile(there, 0.95)), "ns",
+                           stages=ablation, peer="minimum filter, told the rate", peer_value=round(peer[name], 1),
+                           ratio=round(float(np.quantile(there, 0.95)) / peer[name], 2))  # fmt: skip
 
 
 def _simulated_rows(report: Callable[..., None], name: str, sim: list[list[Round]], must: str | None) -> None:

@@ -90,10 +90,11 @@ class EdgeFit:
     """Peer's host clock minus ours: `offset_ns` at our host time `t_ns`, changing by `rate_ppb`.
 
     above_ns, below_ns : at t_last_ns the truth was at most so far above, or below, the line, whatever the queues
-    did, as long as the clocks did not change their rates by more than drift_ppb. bound_ns : the larger of the two
-    plus what stamps can hide. half_gap_ns : half of the round trip on the fastest paths seen. sigma_ns,
-    rate_sigma_ppb : expected size of the error, for weights. raw_offset_ns : what this window alone says, at t_ns.
-    extremes : for the next windows' limits of the rate. floors, from base_ns : for the filter; none without a prior.
+    did, as long as the clocks did not change their rates by more than drift_ppb. bound_ns : the larger of the two, more
+    where the rate is seen to change, plus what stamps can hide. half_gap_ns : half of the round trip on the fastest
+    paths seen. sigma_ns, rate_sigma_ppb : expected size of the error, for weights. raw_offset_ns : what this window
+    alone says, at t_ns. extremes : for the next windows' limits of the rate. floors, from base_ns : for the filter;
+    none without a prior.
     """
 
     t_ns: int
@@ -166,6 +167,7 @@ def fit_edge(
     if not len(upper.y) or not len(lower.y) or (few and prior is None):
         return None
     floors: tuple[Floor, ...] = ()
+    changed_ppb = 0.0
     if prior is not None:
         floors = _floors(upper, lower, prior, end_s, window_s)
         line = _line(floors, prior, end_s)
@@ -175,7 +177,9 @@ def fit_edge(
         # Nothing is known of the rate, or what is known fits no packets: a clock has changed its rate.
         line = separate(upper.t, upper.y, lower.t, lower.y, parameters.nu)
         sigma = _scatter(upper, lower, line, parameters)
-        floors, quality, rate_sigma, prior = (), Quality.WINDOW, np.sqrt(12) * sigma / window_s, None
+        floors, quality, rate_sigma = (), Quality.WINDOW, np.sqrt(12) * sigma / window_s
+        # In a window the rate may have changed by twice what its mean has.
+        changed_ppb, prior = (2 * abs(line.rate_ppb - prior.rate_ppb) if prior else 0.0), None
     # Where the rate is seen to drift, a straight line is not what bounds it, and less so with the seconds before.
     stray_ppb = parameters.drift_ppb
     if prior is not None and prior.most_ppb_s * window_s > parameters.drift_ppb / 10:
@@ -183,6 +187,9 @@ def fit_edge(
         prior = None
     low, high = _rate_limits(upper, lower, line, t_ref, base, prior)
     above, below = _causal_limits(upper, lower, line, end_s, low, high, stray_ppb)
+    most = max(above, below, 0.0)
+    if changed_ppb:
+        most = max(most, *_causal_limits(upper, lower, line, end_s, low, high, stray_ppb + changed_ppb))
     offset = base + round(line.offset_ns)
     return EdgeFit(
         t_ns=t_ref,
@@ -194,7 +201,7 @@ def fit_edge(
         below_ns=below,
         rate_low_ppb=low,
         rate_high_ppb=high,
-        bound_ns=max(above, below, 0.0) + parameters.asymmetry_ns,
+        bound_ns=most + parameters.asymmetry_ns,
         sigma_ns=sigma,
         rate_sigma_ppb=rate_sigma,
         trains=len(outbound) + len(inbound),

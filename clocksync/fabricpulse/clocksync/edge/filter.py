@@ -202,6 +202,8 @@ class EdgeFilter:
         change = float(np.clip(self.state[0] - raw_end, -max(fit.below_ns, 0.0), max(fit.above_ns, 0.0)))
         self.state[0] = raw_end + change
         above, below = fit.above_ns - change, fit.below_ns + change
+        # What is in the bound besides: stamps, and a rate that is seen to change.
+        more = fit.bound_ns - max(fit.above_ns, fit.below_ns, 0.0)
         rate_sigma = float(np.sqrt(max(self.covariance[1, 1], 1e-4)))
         unsure = max(0.0, _RATE_SIGMAS * rate_sigma - self.parameters.drift_ppb) * _NEXT_FIT_S
         return replace(
@@ -213,7 +215,7 @@ class EdgeFilter:
             rate_ppb=float(self.state[1] + self.state[2] * _NEXT_FIT_S / 3),
             above_ns=above,
             below_ns=below,
-            bound_ns=max(above, below, 0.0) + self.parameters.asymmetry_ns + unsure,
+            bound_ns=max(above, below, 0.0) + more + unsure,
             sigma_ns=float(np.sqrt(max(self.covariance[0, 0], 1.0))),
             rate_sigma_ppb=rate_sigma,
             floors=(),
