@@ -99,6 +99,40 @@ async def test_an_endless_answer(monkeypatch: pytest.MonkeyPatch) -> None:
             await ask(url)
 
 
+async def test_all_answers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that each are small enough are not taken once they are too much together; the verdict says so."""
+    body = {"metric": {"instance": "h0", "more": "x" * 2000}, "value": [1.0, "1"]}
+    answer = json.dumps({"status": "success", "data": {"resultType": "vector", "result": [body]}})
+    monkeypatch.setattr(prometheus, "MOST_BYTES", 10 * len(answer))
+
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(text=answer, content_type="application/json")
+
+    async with server(handle) as url, PromQl(url, HttpClientConfig()) as prom:
+        facts, _ = await gather(prom, Scope("train-7"), Times(1e9, 1e9 - 3600))
+    # Those that were under way when the bound was met are cut; nobody is asked after that.
+    assert 11 <= prom.asked <= 10 + prometheus.AT_ONCE
+    assert prom.received <= (10 + prometheus.AT_ONCE) * len(answer)
+    assert len([line for line in facts.unanswered if "narrow them with --selector" in line]) > 20
+
+
+async def test_all_questions_together() -> None:
+    """A backend that answers slowly is asked for a bounded time; what was not asked is named in the verdict."""
+    now_s = 0.0
+
+    async def handle(_: web.Request) -> web.Response:
+        nonlocal now_s
+        now_s += 2.0
+        return vector(({"instance": "h0"}, "1"))
+
+    # 15 s by a clock that each answer moves on by two: the eighth is beyond.
+    config = HttpClientConfig(timeout_s=5)
+    async with server(handle) as url, PromQl(url, config, clock=lambda: now_s) as prom:
+        facts, _ = await gather(prom, Scope("train-7"), Times(1e9, 1e9 - 3600))
+    assert prom.asked <= 8 + prometheus.AT_ONCE
+    assert len([line for line in facts.unanswered if "not asked" in line]) > 20
+
+
 async def test_a_silent_server() -> None:
     """One that accepts and says nothing is given up after the time that was given."""
 

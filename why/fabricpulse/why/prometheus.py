@@ -1,12 +1,13 @@
 """PromQL over HTTP: any server with Prometheus' API (Prometheus, Thanos, Mimir, VictoriaMetrics).
 
-Bounded: so many bytes an answer, so many seconds a question and for all together, so many questions at a time. One that
+Bounded: so many bytes and seconds for an answer and for all together, so many questions at a time. One that
 cannot be answered (a metric that the backend limits, a timeout) is counted as unanswered and costs no other its answer.
 """
 
 import asyncio
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +16,17 @@ import msgspec
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import printable
-from fabricpulse.core.web.client import BodyTooLargeError, HttpClient, describe, read_body
+from fabricpulse.core.web.client import HttpClient, describe
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url, redact
 
 AT_ONCE = 8
 MOST_BODY = 64 << 20
 MOST_SERIES = 200_000
+# Of all answers together: what is made of them takes several times as much memory.
+MOST_BYTES = 256 << 20
+# No question is put later than so many times the timeout of one after the first.
+MOST_TIMEOUTS = 3
 _SHOWN = 300
 
 
@@ -59,7 +64,7 @@ class RefusedError(Exception):
 
 @dataclass
 class PromQl:
-    """Questions to one server. Used as `async with`. asked : how many were put.
+    """Questions to one server. Used as `async with`. asked : how many were put. received : bytes of answers.
 
     Raises UserError at construction for a URL or credentials that cannot be used.
     """
@@ -68,6 +73,8 @@ class PromQl:
     config: HttpClientConfig
     tenant: str = ""
     asked: int = 0
+    received: int = 0
+    clock: Callable[[], float] = time.monotonic
     _client: HttpClient | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -76,9 +83,11 @@ class PromQl:
         except ValueError as error:
             raise UserError(str(error)) from error
         self._places = asyncio.Semaphore(AT_ONCE)
+        self._until_s = math.inf
 
     async def __aenter__(self) -> "PromQl":
         self._client = HttpClient(self.config, connections=AT_ONCE)
+        self._until_s = self.clock() + MOST_TIMEOUTS * self.config.timeout_s
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -113,14 +122,13 @@ class PromQl:
         # POST: with many hosts a query is longer than proxies take as URL.
         parameters = {**parameters, "timeout": f"{self.config.timeout_s:g}s"}
         async with self._places:
+            self._check_bounds()
             self.asked += 1
             try:
                 async with self._client.post(
                     f"{self.url.rstrip('/')}/api/v1/{path}", data=parameters, headers=headers
                 ) as response:
-                    status, body = response.status, await read_body(response, MOST_BODY)
-            except BodyTooLargeError as error:
-                raise RefusedError(str(error)) from error
+                    status, body = response.status, await self._read(response)
             except TimeoutError as error:
                 raise RefusedError(f"no answer within {self.config.timeout_s:g} s") from error
             except (aiohttp.ClientError, OSError) as error:
@@ -129,6 +137,31 @@ class PromQl:
                     "--prometheus"
                 ) from error
         return self._decode(status, body)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        """Raises RefusedError where the answer, or all answers together, are larger than what is kept."""
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            self.received += len(chunk)
+            if len(body) > MOST_BODY:
+                response.close()
+                raise RefusedError(f"the answer is larger than {MOST_BODY} bytes")
+            if self.received > MOST_BYTES:
+                response.close()
+                self._check_bounds()
+        return bytes(body)
+
+    def _check_bounds(self) -> None:
+        """Raises RefusedError once all answers together are too large, or took too long."""
+        if self.received > MOST_BYTES:
+            raise RefusedError(
+                f"all answers together are larger than {MOST_BYTES} bytes; narrow them with --selector"
+            )
+        if self.clock() > self._until_s:
+            raise RefusedError(
+                f"not asked: the others took {MOST_TIMEOUTS * self.config.timeout_s:g} s; give more with --timeout"
+            )
 
     def _decode(self, status: int, body: bytes) -> _Data:
         if status in (401, 403):
