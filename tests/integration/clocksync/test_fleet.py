@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import bcrypt
@@ -25,15 +26,48 @@ def synchronize(fleet: SyntheticFleet, daemons: Daemons, *coordinators: str) -> 
     return Watch(fleet)
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SyntheticFleet, Daemons]]:
+    """Four sidecars and a coordinator, for all tests that leave them as they were; they must end in order."""
+    place = tmp_path_factory.mktemp("fleet")
+    fleet = SyntheticFleet(place, HOSTS)
+    fleet.start()
+    daemons = Daemons(place, fleet)
+    daemons.settings = ["http_client: {timeout_s: 1.0}"]
+    daemons.coordinator()
+    for host in HOSTS:
+        daemons.sidecar(host)
+    yield fleet, daemons
+    daemons.stop()
+    fleet.stop()
+
+
+@pytest.fixture
+def shared(running: tuple[SyntheticFleet, Daemons]) -> tuple[SyntheticFleet, Daemons, Watch]:
+    """That fleet, whole and in agreement, whatever a test before has left."""
+    fleet, daemons = running
+    for link in fleet.links:
+        link.up = True
+    for name in ("coordinator", *HOSTS):
+        if name in daemons.running and daemons.running[name].poll() is None:
+            daemons.signal(name, signal.SIGCONT)
+        elif name == "coordinator":
+            daemons.coordinator()
+        else:
+            daemons.sidecar(name)
+    wait_for(lambda: all_have(fleet, HOSTS, SYNCHRONIZED), 15, "all synchronized")
+    wait_for(lambda: disagreement(fleet, HOSTS)[0] < 1_000, 6, "agreement within 1 us")
+    return fleet, daemons, Watch(fleet)
+
+
 def reporting(daemons: Daemons, hosts: list[str] = HOSTS) -> bool:
     """All of `hosts` have a coordinator."""
     return all(daemons.metrics(host)["fabricpulse_clock_coordinator_up"] == 1 for host in hosts)
 
 
-def test_fleet_agrees_and_survives_kills(fleet: SyntheticFleet, daemons: Daemons) -> None:
+def test_fleet_agrees_and_survives_kills(shared: tuple[SyntheticFleet, Daemons, Watch]) -> None:
     """Four hosts with clocks seconds and 100 ppm apart agree within 1 us, whoever is killed."""
-    daemons.coordinator()
-    watch = synchronize(fleet, daemons)
+    fleet, daemons, watch = shared
     watch.run(3, 1_000)
     metrics = daemons.metrics("h1")
     assert metrics["fabricpulse_clock_synchronized"] == 1
@@ -53,10 +87,9 @@ def test_fleet_agrees_and_survives_kills(fleet: SyntheticFleet, daemons: Daemons
     watch.run(2, 2_000)
 
 
-def test_each_edge_is_reported_once(fleet: SyntheticFleet, daemons: Daemons) -> None:
+def test_each_edge_is_reported_once(shared: tuple[SyntheticFleet, Daemons, Watch]) -> None:
     """Six edges between four hosts: after the start six are reported, not twelve, and every host still follows."""
-    daemons.coordinator()
-    watch = synchronize(fleet, daemons)
+    fleet, daemons, watch = shared
 
     def reported() -> int:
         document = json.loads(daemons.get(f"{daemons.url()}/api/v1/clocksync/status"))
@@ -137,11 +170,9 @@ def test_hosts_that_reach_different_coordinators_keep_one_timeline(
     assert all_have(fleet, HOSTS, SYNCHRONIZED)
 
 
-def test_a_coordinator_that_is_cut_off_and_comes_back(fleet: SyntheticFleet, daemons: Daemons) -> None:
+def test_a_coordinator_that_is_cut_off_and_comes_back(shared: tuple[SyntheticFleet, Daemons, Watch]) -> None:
     """It takes connections and never answers; sidecars go on by their neighbours, and with it when it is back."""
-    daemons.settings = ["http_client: {timeout_s: 1.0}"]
-    daemons.coordinator()
-    watch = synchronize(fleet, daemons)
+    fleet, daemons, watch = shared
     daemons.signal("coordinator", signal.SIGSTOP)
     watch.until(
         lambda: not any(daemons.metrics(host)["fabricpulse_clock_coordinator_up"] for host in HOSTS),
@@ -155,10 +186,9 @@ def test_a_coordinator_that_is_cut_off_and_comes_back(fleet: SyntheticFleet, dae
     watch.run(3, 2_000)
 
 
-def test_a_partition_of_the_network_and_its_healing(fleet: SyntheticFleet, daemons: Daemons) -> None:
+def test_a_partition_of_the_network_and_its_healing(shared: tuple[SyntheticFleet, Daemons, Watch]) -> None:
     """No probe crosses from h0, h1 to h2, h3 for 6 s: each half stays together, all bounds hold, both heal."""
-    daemons.coordinator()
-    watch = synchronize(fleet, daemons)
+    fleet, _, watch = shared
     cut = [link for link in fleet.links if (link.a in HOSTS[:2]) != (link.b in HOSTS[:2])]
     for link in cut:
         link.up = False
