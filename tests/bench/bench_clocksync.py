@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from tests.bench.clock_daemons import bench_fleet, field_mb
-from tests.bench.clock_estimator import bench_estimator
+from tests.bench.clock_estimator import bench_bounds, bench_estimator
 from tests.bench.clock_follow import bench_chrony
 from tests.bench.clock_intake import intake_child
 from tests.bench.clock_load import bench_load
@@ -296,6 +296,7 @@ def main() -> int:
     if "cost" in parts:
         bench_cost()
     if "estimator" in parts:
+        bench_bounds(report)
         bench_estimator(report)
     if "load" in parts:
         bench_load(report, [1_000, 5_000])

@@ -1,0 +1,21 @@
+"""The wires of the estimator's benchmark: a recorded one, and a ramp that once left the bound."""
+
+import numpy as np
+from tests.bench.clock_estimator import Follower, recorded, simulated
+
+
+def test_a_recorded_wire_is_followed_at_every_load() -> None:
+    """50 trains a second of the lab's wire, one load after the other: 95 % within 60 ns, all within the bound."""
+    follower = Follower()
+    for load, rounds in recorded()[50]:
+        errors = [follower.errors(this) for this in rounds]
+        assert np.quantile(np.abs(np.concatenate(errors[4:])), 0.95) <= 60, load
+    assert follower.outside == 0
+
+
+def test_the_bound_holds_where_the_rate_drifts_faster_than_a_line_can_follow() -> None:
+    """1 ppm/s on a path so short that no line lies between the packets of a window: 8 fits of 31 once broke it."""
+    follower = Follower()
+    for this in simulated(2, (0.3, 0.1), ramp_ppb_s=1_000.0):
+        follower.errors(this)
+    assert follower.outside == 0
