@@ -15,6 +15,7 @@ from fabricpulse.plugin_ipc.control import ControlClient
 
 _PROGRAM = Path(os.environ.get("FABRICPULSE_TEST_RING", Path(sys.executable).with_name("fabricpulse-ring")))
 INTERVAL_MS = 50
+UP = ("up", "slow_start")
 _PORT = 7000
 
 
@@ -30,6 +31,10 @@ class RingPair:
     ) -> None:
         self._run_dirs: list[Path] = []
         self._outputs: list[Path] = []
+        # Of each rank: how much of its output has been read, and the JSON lines in it. The guest is too slow to read
+        # all of it again at each look.
+        self._read = [0] * len(HOSTS)
+        self._entries: list[list[dict[str, Any]]] = [[] for _ in HOSTS]
         self._processes: list[subprocess.Popen[bytes]] = []
         for number, host in enumerate(HOSTS):
             output = folder / f"ring-{host}.out"
@@ -86,12 +91,19 @@ class RingPair:
         """Of the ranks."""
         return [process.pid for process in self._processes]
 
+    def run_dir(self, rank: int) -> Path:
+        """Where a rank's telemetry is."""
+        return self._run_dirs[rank]
+
     def lines(self, rank: int, kind: str) -> list[dict[str, Any]]:
         """A rank's JSON lines of one type so far."""
-        text = self._outputs[rank].read_text(errors="replace")
-        whole = text[: text.rfind("\n") + 1]
-        entries = (json.loads(line) for line in whole.splitlines() if line.startswith("{"))
-        return [entry for entry in entries if entry["type"] == kind]
+        with self._outputs[rank].open("rb") as stream:
+            stream.seek(self._read[rank])
+            fresh = stream.read()
+        fresh = fresh[: fresh.rfind(b"\n") + 1]
+        self._read[rank] += len(fresh)
+        self._entries[rank] += [json.loads(line) for line in fresh.splitlines() if line.startswith(b"{")]
+        return [entry for entry in self._entries[rank] if entry["type"] == kind]
 
     def said(self) -> str:
         """What the ranks wrote that is not JSON."""
@@ -148,6 +160,23 @@ class RingPair:
             assert (summary["errors"], summary["corrupt_bytes"]) == (0, 0), self.said()
             found.append(summary)
         return found
+
+    def lanes(self, direction: str = "send") -> list[dict[str, Any]]:
+        """What the control sockets say of all ranks' lanes in one direction; `rank` says whose."""
+        return [
+            {**lane, "rank": rank}
+            for rank in range(len(HOSTS))
+            for connection in self.status(rank)["connections"]
+            if connection["direction"] == direction
+            for lane in connection["lanes"]
+        ]
+
+    def up(self, rail: int) -> bool:
+        """Whether all ranks send over this rail's lane."""
+        states = [
+            lane["state"] for lane in self.lanes() if lane["device"] == lane["peer_device"] == f"rail{rail}"
+        ]
+        return len(states) == len(HOSTS) and all(state in UP for state in states)
 
     def stall_ms(self, since_ns: int) -> float:
         """Longest time without a byte that a rank has seen since that CLOCK_REALTIME."""

@@ -42,6 +42,38 @@ class RdmaFleet:
             yield
 
     @contextmanager
+    def admin_down(self, host: str, rail: int) -> Iterator[None]:
+        """The host's own netdev is taken down: PORT_ERR there, and what its queue pairs post is flushed at once."""
+        run("ip", "-n", host, "link", "set", f"rail{rail}", "down")
+        try:
+            yield
+        finally:
+            run("ip", "-n", host, "link", "set", f"rail{rail}", "up")
+
+    @contextmanager
+    def address_gone(self, host: str, rail: int) -> Iterator[None]:
+        """The rail's address is taken from the host, and put back: its GID then often has another index."""
+        address = f"{self.address(host, rail)}/24"
+        run("ip", "-n", host, "address", "del", address, "dev", f"rail{rail}")
+        try:
+            yield
+        finally:
+            run("ip", "-n", host, "address", "add", address, "dev", f"rail{rail}")
+
+    @contextmanager
+    def shaped(self, rail: int, rate: str) -> Iterator[None]:
+        """Both directions of the rail carry `rate` ("40mbit") at most."""
+        uplinks = [f"u{number}-{rail}" for number in range(len(HOSTS))]
+        for device in uplinks:
+            limit = ["rate", rate, "burst", "64k", "latency", "200ms"]
+            run("tc", "-n", SWITCH, "qdisc", "replace", "dev", device, "root", "tbf", *limit)
+        try:
+            yield
+        finally:
+            for device in uplinks:
+                run("tc", "-n", SWITCH, "qdisc", "del", "dev", device, "root")
+
+    @contextmanager
     def path_dead(self, rail: int) -> Iterator[None]:
         """Nothing passes between the hosts on this rail while all ports stay ACTIVE."""
         with self._down(f"u0-{rail}"):
