@@ -155,7 +155,7 @@ int main(int argc, char** argv) {
     printf(
         "{\"type\":\"summary\",\"rank\":%u,\"size\":%u,\"rounds\":%llu,\"bytes\":%llu,\"seconds\":%.3f,"
         "\"bus_bytes_per_second\":%.0f,\"stall_ms_max\":%.3f,\"corrupt_bytes\":%llu,\"errors\":%llu,"
-        "\"error\":%s,\"double_or_lost\":%s,"
+        "\"error\":%s,\"double_or_lost\":%s,\"late_writes\":%s,"
         "\"cpu_seconds\":%.3f,\"abi\":%s}\n",
         options.rank, options.size, static_cast<unsigned long long>(counters.rounds.load()),
         static_cast<unsigned long long>(counters.bytes.load()), seconds, rate,
@@ -163,7 +163,8 @@ int main(int argc, char** argv) {
         static_cast<unsigned long long>(counters.corrupt_bytes.load()),
         static_cast<unsigned long long>(counters.errors.load()),
         failure.empty() ? "null" : json_text(failure).c_str(),
-        options.stream ? std::to_string(counters.double_or_lost.load()).c_str() : "null", cpu_seconds(),
+        options.stream ? std::to_string(counters.double_or_lost.load()).c_str() : "null",
+        options.stream ? std::to_string(counters.late_writes.load()).c_str() : "null", cpu_seconds(),
         json_text(options.abi).c_str());
   } else {
     printf(
@@ -175,5 +176,8 @@ int main(int argc, char** argv) {
         static_cast<unsigned long long>(counters.errors.load()));
   }
   if (!failure.empty()) fprintf(stderr, "fabricpulse-ring: rank %u: %s\n", options.rank, failure.c_str());
-  return counters.errors == 0 && counters.corrupt_bytes == 0 && counters.double_or_lost == 0 ? 0 : 1;
+  return counters.errors == 0 && counters.corrupt_bytes == 0 && counters.double_or_lost == 0 &&
+                 counters.late_writes == 0
+             ? 0
+             : 1;
 }

@@ -8,6 +8,8 @@
 namespace fabricpulse::ring {
 namespace {
 
+constexpr uint8_t kOverwritten = 0xa5;
+
 // Each byte counts, and so does its place.
 uint64_t checksum(const uint8_t* data, size_t size, uint64_t start) {
   uint64_t sum = mix(start), word = 0;
@@ -46,7 +48,8 @@ void Stream::connect(std::atomic<bool>* stop) {
   for (uint32_t c = 0; c < options_.channels; ++c) {
     Channel& channel = channels_[c];
     channel.send_data.resize(slot_ * options_.depth);
-    channel.recv_data.resize(slot_ * options_.depth);
+    channel.recv_data.resize(slot_ * options_.depth * 2);
+    channel.resting.resize(size_t{options_.depth} * 2);
     channel.send_requests.resize(options_.depth);
     channel.recv_requests.resize(options_.depth);
     channel.send_memory = net_->reg(links_[c].send, channel.send_data.data(), channel.send_data.size());
@@ -111,6 +114,15 @@ void Stream::verify(uint32_t channel, uint64_t number, const uint8_t* data, uint
   heard_ = std::max(heard_, std::min(head.heard, options_.size - 1) + 1);
 }
 
+void Stream::wake(Channel* channel, uint64_t number) {
+  size_t& resting = channel->resting[number % (2 * uint64_t{options_.depth})];
+  const uint8_t* data = landing(channel, number);
+  const bool untouched =
+      resting == 0 || (data[0] == kOverwritten && memcmp(data, data + 1, resting - 1) == 0);
+  counters_->late_writes += !untouched;
+  resting = 0;
+}
+
 bool Stream::progress(uint32_t c, bool stop) {
   Channel& channel = channels_[c];
   uint64_t depth = options_.depth;
@@ -120,8 +132,9 @@ bool Stream::progress(uint32_t c, bool stop) {
     // Room for the last message whenever it comes, and often more than is needed, as NCCL gives.
     uint64_t room = std::max<uint64_t>(size_of(before_, c, number), kHead);
     if (number % 3 != 0) room = slot_;
-    void* request = net_->irecv(links_[c].recv, channel.recv_data.data() + slot_ * (number % depth), room,
-                                static_cast<int>(before_), channel.recv_memory);
+    wake(&channel, number);
+    void* request = net_->irecv(links_[c].recv, landing(&channel, number), room, static_cast<int>(before_),
+                                channel.recv_memory);
     if (request != nullptr) {
       channel.recv_requests[number % depth] = request;
       ++channel.posted;
@@ -132,7 +145,9 @@ bool Stream::progress(uint32_t c, bool stop) {
     uint64_t number = channel.received;
     size_t size = 0;
     if (net_->test(channel.recv_requests[number % depth], &size)) {
-      verify(c, number, channel.recv_data.data() + slot_ * (number % depth), size, &channel.last_received);
+      verify(c, number, landing(&channel, number), size, &channel.last_received);
+      memset(landing(&channel, number), kOverwritten, size);
+      channel.resting[number % (2 * depth)] = size;
       ++channel.received;
       counters_->arrived(size);
       ++counters_->rounds;

@@ -2,7 +2,8 @@
 //
 // A message of at least kHead bytes says its number, its size and the checksum of the random bytes that
 // follow; of a smaller one every byte is known. The receiver tells a message that came twice, or never, from
-// one with wrong bytes.
+// one with wrong bytes. A receive buffer is overwritten when its message has been verified and rests for `depth`
+// messages: nothing may write into it once its receive is done, not even the same bytes again.
 #ifndef FABRICPULSE_RING_STREAM_H_
 #define FABRICPULSE_RING_STREAM_H_
 
@@ -34,7 +35,8 @@ class Stream final : public Workload {
   static_assert(sizeof(Head) == kHead);
   struct Channel {
     void *send_memory = nullptr, *recv_memory = nullptr;
-    std::vector<uint8_t> send_data, recv_data;  // depth slots of the greatest size
+    std::vector<uint8_t> send_data, recv_data;  // slots of the greatest size: depth, 2 * depth
+    std::vector<size_t> resting;                // bytes of each receive slot that are overwritten
     std::vector<void*> send_requests, recv_requests;
     uint64_t sent = 0, send_done = 0, posted = 0, received = 0;
     bool last_sent = false, last_received = false;
@@ -46,6 +48,12 @@ class Stream final : public Workload {
   void fill(uint32_t channel, uint64_t number, bool last, uint8_t* to, uint64_t* size) const;
   // Counts what is not message `number` as it was sent.
   void verify(uint32_t channel, uint64_t number, const uint8_t* data, uint64_t size, bool* last);
+  // The receive slot of a message.
+  uint8_t* landing(Channel* channel, uint64_t number) const {
+    return channel->recv_data.data() + slot_ * (number % (2 * uint64_t{options_.depth}));
+  }
+  // Counts a slot that is not as it was left.
+  void wake(Channel* channel, uint64_t number);
   bool progress(uint32_t channel, bool stop);
 
   const Options options_;
