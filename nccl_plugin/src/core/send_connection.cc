@@ -64,9 +64,9 @@ bool SendConnection::sendable(const SendMessage& message) const {
   return message.number < kEagerSlots || message.number - kEagerSlots < first_message_;
 }
 
-uint32_t SendConnection::chunk_bytes(const Lane& lane) const {
+uint32_t SendConnection::chunk_bytes(const Lane& lane, uint32_t stretch) const {
   const Flow& flow = flow_[lane.index];
-  double bytes = std::min(flow.rate * kChunkSeconds, static_cast<double>(flow.window));
+  double bytes = std::min(flow.rate * kChunkSeconds * stretch, static_cast<double>(flow.window));
   if (bytes >= kMaxChunkBytes) return kMaxChunkBytes;
   if (bytes <= kMinChunk) return kMinChunk;
   return static_cast<uint32_t>(bytes) & ~4095u;
@@ -88,7 +88,8 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
     Flow& flow = flow_[lane.index];
     if (lane.index == 0) primary_nic_up = true;
     if (draining(lane, now)) continue;
-    uint64_t size = std::min<uint64_t>(bytes, chunk_bytes(lane));
+    const uint32_t alone = stretch(lane);
+    uint64_t size = std::min<uint64_t>(bytes, chunk_bytes(lane, alone));
     if (flow.in_flight > 0 && flow.in_flight + size > flow.window) continue;
     if (fixed) {
       // Shares by command; a lane without one counts as 1000 / lanes.
@@ -109,7 +110,7 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
       double ceiling =
           best_sibling > 0 ? best_sibling : static_cast<double>(runtime_->nic_bytes_per_second(lane.nic));
       flow.rate = std::max(flow.rate, std::min(flow.rate * 1.5, ceiling));
-      flow.window = std::min(flow.window, kMinWindow);
+      flow.window = std::min(flow.window, kMinWindow * alone);
       flow.rate_at_ns = now;
     }
     double cost = static_cast<double>(flow.in_flight + size) / std::max(flow.rate, 1.0);
@@ -179,7 +180,7 @@ void SendConnection::pump(uint64_t now) {
     Lane* lane = choose(left, now);
     if (lane == nullptr) full_ = true;
     if (lane == nullptr) break;
-    uint32_t length = std::min(left, chunk_bytes(*lane));
+    uint32_t length = std::min(left, chunk_bytes(*lane, stretch(*lane)));
     if (left - length < kMinChunk / 4 && left <= kMaxChunkBytes)
       length = left;  // avoid a tiny trailing chunk
     uint64_t number = fencing_.add();
@@ -224,8 +225,9 @@ void SendConnection::held(uint64_t number, uint8_t lane_index, uint64_t now) {
       flow.rate_at_ns = now;
     }
     if (lane.up) {
-      uint64_t wanted = static_cast<uint64_t>(flow.rate * kWindowSeconds);
-      wanted = std::min(std::max(wanted, kMinWindow), kMaxWindow);
+      const uint32_t alone = stretch(lane);
+      uint64_t wanted = static_cast<uint64_t>(flow.rate * kWindowSeconds * alone);
+      wanted = std::min(std::max(wanted, kMinWindow * alone), kMaxWindow);
       if (flow.slow_start) {
         flow.window += chunk.length;  // doubles each round trip
         if (flow.window >= wanted) {

@@ -149,7 +149,8 @@ class SendConnection final : public Connection {
   bool draining(const Lane& lane, uint64_t now) const;
   bool sendable(const SendMessage& message) const;
   Lane* choose(uint32_t bytes, uint64_t now);
-  uint32_t chunk_bytes(const Lane& lane) const;
+  uint32_t stretch(const Lane& lane) const { return lanes_up() == 1 ? lane.transport->stretch_alone() : 1; }
+  uint32_t chunk_bytes(const Lane& lane, uint32_t stretch) const;
   bool put(uint64_t chunk, Lane* lane, uint64_t now);
   void await_lane(uint64_t chunk);
   void held(uint64_t chunk, uint8_t lane, uint64_t now);

@@ -59,6 +59,8 @@ class StallTimer {
       late_ns_ = around.word_ago_ns < kWordNs ? late_ns_ + credit : 0;
     }
     chunk_ = around.chunk;
+    // Where round trips are long a silence of 8 ms is usual, and to ask about it would load a slow host further.
+    suspect_ns_ = std::max(kSuspectNs, std::min(2 * sample.rtt_ns, 4 * kSuspectNs));
     if (silent_ns_ >= alone(sample, around)) return Finding::kSilent;
     if (sample.probes >= kProbesDead && silent_ns_ > 0) return Finding::kSilent;
     const bool path_silent = around.path_heard_ago_ns >= silent_ns_ / 2;
@@ -72,7 +74,7 @@ class StallTimer {
   // How long bytes have waited for an acknowledgement.
   uint64_t silent_ns() const { return silent_ns_; }
   // Worth a closer look, and a word from the peer on another lane.
-  bool suspect() const { return silent_ns_ >= kSuspectNs || oldest_ns_ >= 4 * kSuspectNs; }
+  bool suspect() const { return silent_ns_ >= suspect_ns_ || oldest_ns_ >= 4 * suspect_ns_; }
 
   static constexpr uint64_t kSuspectNs = 8'000'000;
   static constexpr uint64_t kAloneNs = 80'000'000;
@@ -106,6 +108,7 @@ class StallTimer {
     return std::max(4 * around.least_ns, std::min(4 * around.chunk_ns, kMaxDeadlineNs));
   }
 
+  uint64_t suspect_ns_ = kSuspectNs;
   bool waited_ = false;
   uint64_t acknowledged_ = 0;
   uint64_t silent_ns_ = 0;

@@ -13,6 +13,15 @@ SILENT = "unacknowledged=40 acknowledged=7"
 
 def looks(lines: Iterable[str]) -> list[str]:
     """What the timer finds at each look; 10 ms pass between two."""
+    return [line.split()[0] for line in _said(lines)]
+
+
+def suspected(lines: Iterable[str]) -> list[bool]:
+    """Whether the lane is worth a closer look, after each look."""
+    return [line.split()[2] == "1" for line in _said(lines)]
+
+
+def _said(lines: Iterable[str]) -> list[str]:
     done = subprocess.run(
         [native("plugin_stall_timer")],
         input="\n".join(lines) + "\n",
@@ -20,7 +29,7 @@ def looks(lines: Iterable[str]) -> list[str]:
         text=True,
         check=True,
     )
-    return [line.split()[0] for line in done.stdout.splitlines()]
+    return done.stdout.splitlines()
 
 
 def looks_until(lines: list[str], finding: str, most: int = 300) -> int:
@@ -35,6 +44,13 @@ def looks_until(lines: list[str], finding: str, most: int = 300) -> int:
 def test_a_silent_lane_beside_lanes_that_are_answered_fails_soon() -> None:
     """25 ms, in looks of 10 ms."""
     assert looks_until([f"{SILENT} word_ms=3"], "behind") == 3
+
+
+@pytest.mark.parametrize(("rtt_ms", "after"), [(0, 1), (4, 1), (5, 1), (10, 2), (15, 3), (500, 4)])
+def test_a_silence_is_suspect_only_beyond_two_round_trips(rtt_ms: int, after: int) -> None:
+    """From 8 ms, where round trips are short, to 32 ms: asking the siblings costs the host that is slow."""
+    found = suspected([f"{SILENT} rtt_ms={rtt_ms}"] + [""] * 6)
+    assert found.index(True) == after
 
 
 def test_a_silent_lane_alone_gets_more_time() -> None:

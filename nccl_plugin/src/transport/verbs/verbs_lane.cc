@@ -21,6 +21,9 @@ constexpr uint32_t kCreditsAt = 8;     // control frames taken in before the pee
 constexpr uint64_t kLingerNs = 200'000'000;
 // Busy hosts acknowledge late: a silence of less than 36 ms says nothing, whatever the round trip was before.
 constexpr uint64_t kLeastDeviationNs = 9'000'000;
+// Chunks of up to 20 ms and windows of up to 125 ms: well below what the stall timer takes for silence on a lone
+// lane. A window that is shorter than the round trip of a slow host, in which both ends poll, throttles itself.
+constexpr uint32_t kStretchAlone = 5;
 constexpr uint64_t kSendId = UINT64_C(1) << 63;
 constexpr uint32_t kStamps = 1024;      // more than requests can be under way
 constexpr uint32_t kPortBase = 0xc000;  // how a RoCE v2 source port comes from a flow label of 14 bits
@@ -94,7 +97,7 @@ class VerbsLane final : public LaneTransport {
 
   bool post_chunk(const FrameHeader& header, const void* payload, const RegisteredMemory* memory) override {
     if (closed_ || !sender_ || tail_ - head_ >= kQueue) return false;
-    queue_[tail_ % kQueue] = {header, payload, static_cast<const VerbsMemory*>(memory)};
+    queue_[tail_ % kQueue] = {header, payload, static_cast<const VerbsMemory*>(memory), clock_ns()};
     ++tail_;
     return true;
   }
@@ -180,6 +183,7 @@ class VerbsLane final : public LaneTransport {
   }
 
   int wait_fd() const override { return -1; }
+  uint32_t stretch_alone() const override { return kStretchAlone; }
   uint64_t queue_pair() const override { return ids_; }
   uint32_t entropy() const override { return entropy_; }
 
@@ -200,6 +204,7 @@ class VerbsLane final : public LaneTransport {
     FrameHeader header;
     const void* payload = nullptr;
     const VerbsMemory* memory = nullptr;
+    uint64_t queued_ns = 0;
   };
 
   uint32_t room() const { return pair_->send_depth() - (posted_ + count_ - completed_); }
@@ -258,6 +263,9 @@ class VerbsLane final : public LaneTransport {
     const VerbsSetup& peer = pair_->peer();
     auto* slot = reinterpret_cast<ChunkSlot*>(pair_->chunk_slot(header.chunk));
     slot->header = header;
+    // The one-way delay counts from here: what a chunk waits for the device or for its receive is not the path's.
+    if (header.flags & kFlagFleetStamp)
+      slot->header.stamp += static_cast<int64_t>(clock_ns() - out.queued_ns);
     uint32_t told_bytes = kSlotHead;
     if (header.length <= kMostInSlot) {
       slot->place = Place::kInSlot;
