@@ -34,6 +34,10 @@ COUNTERS = (
     "sent_bytes", "received_bytes", "ecn_marked", "retransmits", "resent_chunks", "failovers", "stalls", "repaths",
     "corrupt_frames",
 )  # fmt: skip
+# What a kernel counts of its sockets, and no verb says of a queue pair: ports have them (fabricpulse_nic_…), and a pair
+# of NICs that only has queue pairs lacks them rather than being 0.
+SOCKET_COUNTERS = frozenset({"ecn_marked", "retransmits"})
+_VERBS = 2  # enum fp_lane_transport
 COLLECTIVE_COUNTERS = ("operations", "bytes", "busy_ns")
 
 # Totals kept of one user's processes, by process, pair and collective. A process of the plugin has 5,120 pairs at most.
@@ -224,8 +228,10 @@ class Aggregator:
                 counters, buckets, sum_ns = sums.setdefault(
                     pair, (Counter(), np.zeros(len(snapshot.delay_bounds_ns) + 1, np.uint64), [0])
                 )
+                of_sockets = int(record["transport"]) != _VERBS
                 for name in COUNTERS:
-                    counters[name] += int(record[name])
+                    if of_sockets or name not in SOCKET_COUNTERS:
+                        counters[name] += int(record[name])
                 buckets += record["delay"]["buckets"]
                 sum_ns[0] += int(record["delay"]["sum_ns"])
                 source = int(record["delay_source"])

@@ -4,7 +4,7 @@ import dataclasses
 
 from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP, Exposition
 from fabricpulse.qp import metrics
-from fabricpulse.qp.aggregate import Aggregator, Pair, PairTotals
+from fabricpulse.qp.aggregate import SOCKET_COUNTERS, Aggregator, Pair, PairTotals
 from fabricpulse.qp.metrics import DELAY_BUCKETS_S
 
 _PAIR_COUNTERS = (
@@ -99,7 +99,8 @@ def _expose_pairs(pairs: dict[Pair, PairTotals], exposition: Exposition) -> None
     devices: dict[tuple[str, str], dict[str, int]] = {}
     for pair, totals in pairs.items():
         for spec, name in _PAIR_COUNTERS:
-            exposition.add(spec, pair, totals.counters[name])
+            if name in totals.counters or name not in SOCKET_COUNTERS:
+                exposition.add(spec, pair, totals.counters[name])
         sums = devices.setdefault(pair[:2], {})
         for _, name in _DEVICE_COUNTERS:
             sums[name] = sums.get(name, 0) + totals.counters[name]

@@ -21,11 +21,16 @@ RECEIVED_BYTES = MetricSpec(
 ECN_MARKED = MetricSpec(
     "fabricpulse_qp_ecn_marked_total",
     "counter",
-    "Packets that arrived at the peer with a congestion mark (TCP_INFO tcpi_delivered_ce; CNPs for verbs).",
+    "Packets that arrived at the peer with a congestion mark (TCP_INFO tcpi_delivered_ce). Sockets only: what a driver "
+    "counts for the port of queue pairs is in fabricpulse_nic_cnp_packets_handled_total.",
     _PAIR,
 )
 RETRANSMITS = MetricSpec(
-    "fabricpulse_qp_retransmits_total", "counter", "Segments that the transport sent again.", _PAIR
+    "fabricpulse_qp_retransmits_total",
+    "counter",
+    "Segments that the transport sent again. Sockets only: what a driver counts for the port of queue pairs is in "
+    "fabricpulse_nic_retransmits_total.",
+    _PAIR,
 )
 RESENT_CHUNKS = MetricSpec(
     "fabricpulse_qp_resent_chunks_total",

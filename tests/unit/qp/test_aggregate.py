@@ -46,6 +46,19 @@ def test_lanes_pairs_and_processes_sum_to_one_series(tmp_path: Path, aggregator:
     assert totals["train-7", "rail1", "h1", "rail1"].counters["sent_bytes"] == 1000
 
 
+def test_queue_pairs_lack_what_only_sockets_count(tmp_path: Path, aggregator: Aggregator) -> None:
+    """Nobody says of a queue pair how much was marked or sent again: no series, rather than 0. Bytes are there."""
+    file = TelemetryFile(tmp_path, 100)
+    file.lane(0, 0, "h1", transport=2, sent_bytes=10)
+    file.lane(1, 1, "h1", transport=1, sent_bytes=20)
+    aggregator.take([read(file)], [], 0.0, interval=True)
+    text = rendered(aggregator)
+    for rail, sockets in (("rail0", False), ("rail1", True)):
+        for name in ("ecn_marked", "retransmits"):
+            assert (f'fabricpulse_qp_{name}_total{{workload="train-7",device="{rail}"' in text) == sockets
+        assert f'fabricpulse_qp_sent_bytes_total{{workload="train-7",device="{rail}"' in text
+
+
 def test_sums_do_not_fall_when_a_process_ends(tmp_path: Path, aggregator: Aggregator) -> None:
     """A process that is gone, and whose file is gone, stays in the sum as long as its job lives here."""
     first, second = TelemetryFile(tmp_path, 100), TelemetryFile(tmp_path, 200)
