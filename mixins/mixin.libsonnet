@@ -14,9 +14,13 @@
 (import 'rules/job.libsonnet') +
 (import 'rules/flow.libsonnet') +
 (import 'rules/slo.libsonnet') +
+(import 'rules/path.libsonnet') +
+(import 'rules/hardware.libsonnet') +
 (import 'dashboards/now.libsonnet') +
 (import 'dashboards/fleet.libsonnet') +
 (import 'dashboards/paths.libsonnet') +
 (import 'dashboards/job.libsonnet') +
 (import 'dashboards/nic.libsonnet') +
-(import 'dashboards/remediation.libsonnet')
+(import 'dashboards/remediation.libsonnet') +
+(import 'dashboards/clock.libsonnet') +
+(import 'dashboards/pipeline.libsonnet')

@@ -11,19 +11,16 @@ local signals = import '../signals.libsonnet';
     local kind(expr, name) = 'label_replace(%s, "kind", "%s", "", "")' % [expr, name],
     local kinds(rows, threshold) = std.join(' or ', [kind(increased(row[0]) + threshold, row[1]) for row in rows]),
     // A number that fewer than oddShare of the NICs of a network have and that is not the fleet's median.
-    local odd(name, attribute) =
-      local value = 'max by (%s) (%s)' % [nic, s.last(name)];
-      local network = 'group by (%s, network) (%s)' % [nic, s.last('fabricpulse_nic_connected')];
-      local known = '(%(value)s * on (%(nic)s) group_left (network) %(network)s)' % { value: value, nic: nic, network: network };
-      local group = '%s, network' % c;
+    local odd =
+      local known = 'device:fabricpulse_nic_attribute:by_network' + s.braces;
+      local group = '%s, network, attribute' % c;
       local different = '(%(known)s != on (%(group)s) group_left quantile by (%(group)s) (0.5, %(known)s))' % { known: known, group: group };
-      'label_replace(%(different)s and on (%(group)s) count by (%(group)s) (%(different)s) < %(share)g * count by (%(group)s) (%(known)s) and on (%(group)s) count by (%(group)s) (%(known)s) >= %(least)d, "attribute", "%(attribute)s", "", "")' % {
+      '%(different)s and on (%(group)s) count by (%(group)s) (%(different)s) < %(share)g * count by (%(group)s) (%(known)s) and on (%(group)s) count by (%(group)s) (%(known)s) >= %(least)d' % {
         different: different,
         known: known,
         group: group,
         share: config.oddShare,
         least: config.oddLeastNics,
-        attribute: attribute,
       },
     groups+: [
       lib.group(config, 'hardware', [
@@ -112,12 +109,7 @@ local signals = import '../signals.libsonnet';
           'FabricNicOddOneOut',
           'warning',
           'nic',
-          std.join(' or ', [
-            odd('fabricpulse_nic_link_mtu_bytes', 'MTU'),
-            odd('fabricpulse_nic_link_speed_bytes_per_second', 'speed'),
-            odd('fabricpulse_nic_nccl_gid_index', 'GID index'),
-            odd('fabricpulse_nic_trust_dscp', 'trust of DSCP'),
-          ]) + ' or label_replace(%(known)s and on (%(group)s) (count by (%(group)s) (%(known)s) < on (%(all)s) group_left %(share)g * count by (%(all)s) (%(known)s)) and on (%(all)s) count by (%(all)s) (%(known)s) >= %(least)d, "attribute", "firmware", "", "")' % {
+          odd + ' or label_replace(%(known)s and on (%(group)s) (count by (%(group)s) (%(known)s) < on (%(all)s) group_left %(share)g * count by (%(all)s) (%(known)s)) and on (%(all)s) count by (%(all)s) (%(known)s) >= %(least)d, "attribute", "firmware", "", "")' % {
             known: 'group by (%s, board, firmware) (%s)' % [nic, s.last('fabricpulse_nic_info', 'firmware!=""')],
             group: '%s, board, firmware' % c,
             all: '%s, board' % c,

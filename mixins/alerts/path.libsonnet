@@ -10,27 +10,8 @@ local signals = import '../signals.libsonnet';
     local edge = '%s, instance, device, peer, peer_device' % c,
     local own = '%s, instance, device' % c,
     local peer = '%s, peer, peer_device' % c,
-    local increase(name) = 'sum by (%s) (increase(%s[%s]))' % [edge, s.series(name), config.pathLossWindow],
-    local lost = increase('fabricpulse_edge_probes_lost_total'),
-    local received = increase('fabricpulse_edge_probes_received_total'),
-    // A NIC or a host that is silent altogether loses all of it: that is not a lossy path, and has alerts of its own.
-    local silent = 'max by (%s) (max_over_time(%s[%s])) > 0' % [
-      edge,
-      s.series('fabricpulse_edge_evidence', 'evidence=~"own_nic_disconnected|peer_silent|peer_host_silent|peer_nic_silent"'),
-      config.pathLossWindow,
-    ],
-    local lossy = '(%s / (%s + %s) > %g and on (%s) %s >= %d unless on (%s) %s)' % [
-      lost,
-      lost,
-      received,
-      config.pathLossRatio,
-      edge,
-      lost,
-      config.pathLossLeast,
-      edge,
-      silent,
-    ],
-    local elevated = '(max by (%s) (%s) == 1)' % [edge, s.last('fabricpulse_edge_latency_elevated')],
+    local lossy = 'edge:fabricpulse_edge_probes_lost:lossy_ratio' + s.braces,
+    local elevated = 'max by (%s) (%s == 1)' % [edge, s.last('fabricpulse_edge_latency_elevated')],
     // NICs that at least sharedEdges of the edges have in common, receiving or sending; the latter under the names of
     // the former. `worst` keeps what is said of the edges.
     local receiving(edges, worst) = '(%s by (%s) (%s) and on (%s) count by (%s) (%s) >= %d)' % [worst, own, edges, own, own, edges, config.sharedEdges],

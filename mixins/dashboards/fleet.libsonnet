@@ -77,10 +77,10 @@ local signals = import '../signals.libsonnet';
         ]),
         g.row('Fleet time', [
           g.timeseries('Error bound', 'Half width of the interval that holds the true time; the twenty hosts that were worst in the range.', 's', [
-            g.query('%s and on (%s, instance) topk(20, max_over_time(%s[$__range] @ end()))' % [host.series('fabricpulse_clock_error_bound_seconds'), config.clusterLabel, host.series('fabricpulse_clock_error_bound_seconds')], '{{instance}}'),
+            g.query(g.worst(config, host.series('fabricpulse_clock_error_bound_seconds'), 'instance'), '{{instance}}'),
           ]),
           g.timeseries('Clock offset', 'Fleet time minus the clock of the host; negative: the host is fast. The twenty largest of the range.', 's', [
-            g.query('%s and on (%s, instance) topk(20, max_over_time(%s[$__range] @ end()))' % [host.series('fabricpulse_clock_offset_seconds'), config.clusterLabel, host.series('fabricpulse_clock_offset_seconds')], '{{instance}}'),
+            g.query(g.worst(config, host.series('fabricpulse_clock_offset_seconds'), 'instance'), '{{instance}}'),
           ]),
           g.timeseries('Hosts without a coordinator', 'Their fleet time is kept by their neighbours, and error bounds grow.', 'short', [
             g.query(counted(host.last('fabricpulse_clock_coordinator_up') + ' == 0', host.last('fabricpulse_clock_coordinator_up')), 'hosts'),

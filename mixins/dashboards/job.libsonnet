@@ -6,6 +6,8 @@ local signals = import '../signals.libsonnet';
     local config = $._config,
     local cluster = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel],
     local s = signals(config, cluster + ', workload=~"$workload", instance=~"$instance"'),
+    local nic = 'instance, workload, device',
+    local flow = nic + ', peer, peer_device',
     local panel = '{%s, workload=~"$workload", instance=~"$instance"}' % g.clusterMatcher(config),
 
     'fabricpulse-job.json': g.dashboard(
@@ -19,25 +21,32 @@ local signals = import '../signals.libsonnet';
       ],
       [
         g.row('Traffic', [
-          g.timeseries('Sent by NIC', 'Bytes that the job sends over each NIC.', 'Bps', [
-            g.query('device:fabricpulse_qp_sent_bytes:rate1m' + panel, '{{instance}} {{device}}'),
+          g.timeseries('Sent by NIC, the least', 'Bytes that the job sends over a NIC; the twenty NICs that sent least in the range.', 'Bps', [
+            g.query(g.least(config, 'device:fabricpulse_qp_sent_bytes:rate1m' + panel, nic), '{{instance}} {{device}}'),
           ]),
-          g.timeseries('Received by NIC', 'Bytes that the job receives over each NIC.', 'Bps', [
-            g.query('device:fabricpulse_qp_received_bytes:rate1m' + panel, '{{instance}} {{device}}'),
+          g.timeseries('Received by NIC, the least', 'Bytes that the job receives over a NIC; the twenty NICs that received least in the range.', 'Bps', [
+            g.query(g.least(config, 'device:fabricpulse_qp_received_bytes:rate1m' + panel, nic), '{{instance}} {{device}}'),
           ]),
         ]),
         g.row('Lanes', [
           g.statusHistory(
-            'Lanes in service',
-            'Whether the job uses a NIC. Red: taken out or down, the others carry its share.',
-            [g.query(s.series('fabricpulse_lane_state'), '{{workload}} {{instance}} {{device}}')],
+            'Lanes that were out of service',
+            'Whether the job uses a NIC; only NICs that it did not use at some time of the range. Red: taken out or down, the others carry its share.',
+            [g.query(
+              '%(state)s and on (%(c)s, %(nic)s) min_over_time(%(state)s[$__range] @ end()) == 0' % {
+                state: s.series('fabricpulse_lane_state'),
+                c: config.clusterLabel,
+                nic: nic,
+              },
+              '{{workload}} {{instance}} {{device}}'
+            )],
             { '0': { text: 'out of service', color: 'red' }, '1': { text: 'in service', color: 'green' } }
           ),
           g.timeseries('Failovers', 'How often traffic was moved away from a NIC, per five minutes.', 'short', [
             g.query('%s > 0' % s.laneFailovers('5m'), '{{instance}} {{device}}'),
           ]),
           g.timeseries('Retransmits', 'Retransmitted packets of the lanes.', 'pps', [
-            g.query('sum by (instance, device) (rate(%s[1m]))' % s.series('fabricpulse_qp_retransmits_total'), '{{instance}} {{device}}'),
+            g.query('sum by (instance, device) (rate(%s[1m])) > 0' % s.series('fabricpulse_qp_retransmits_total'), '{{instance}} {{device}}'),
           ]),
         ]),
         g.row('Flows', [
@@ -50,7 +59,7 @@ local signals = import '../signals.libsonnet';
             ['Bps', 's']
           ),
           g.timeseries('Contention score', "By how much a flow is slower than the quick quarter of its job's flows; above %g it is looked at. The worst of the range." % config.contentionScore, 'none', [
-            g.query('flow:fabricpulse_qp_owd_seconds:contention_score%s and on (%s, instance, workload, device, peer, peer_device) topk(20, max_over_time(flow:fabricpulse_qp_owd_seconds:contention_score%s[$__range] @ end()))' % [panel, config.clusterLabel, panel], '{{instance}} {{device}} → {{peer}} {{peer_device}}'),
+            g.query(g.worst(config, 'flow:fabricpulse_qp_owd_seconds:contention_score' + panel, flow), '{{instance}} {{device}} → {{peer}} {{peer_device}}'),
           ]),
           g.timeseries('Collective bandwidth', 'Payload of one rank by duration, mean of the ranks.', 'Bps', [
             g.query('workload:fabricpulse_collective_bandwidth_bytes_per_second:avg{%s, workload=~"$workload"}' % g.clusterMatcher(config), '{{workload}} {{collective}}'),
@@ -63,8 +72,8 @@ local signals = import '../signals.libsonnet';
           g.timeseries('In-band delay of the job, p99', 'One-way delay of the chunks of a job, 99th percentile of five minutes.', 's', [
             g.query('workload:fabricpulse_qp_owd_seconds:p99_5m{%s, workload=~"$workload"}' % g.clusterMatcher(config), '{{workload}}'),
           ]),
-          g.timeseries('In-band delay by path, p99', 'The same per pair of NICs; the twenty slowest.', 's', [
-            g.query('topk(20, %s)' % s.quantile(0.99, 'fabricpulse_qp_owd_seconds', '5m'), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
+          g.timeseries('In-band delay by flow, median', 'Of a pair of NICs, over one minute; the twenty flows that were slowest in the range.', 's', [
+            g.query(g.worst(config, 'flow:fabricpulse_qp_owd_seconds:p50_1m' + panel, flow), '{{instance}} {{device}} → {{peer}} {{peer_device}}'),
           ]),
         ]),
       ]

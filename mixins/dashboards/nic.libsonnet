@@ -7,6 +7,11 @@ local signals = import '../signals.libsonnet';
     local cluster = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel],
     local s = signals(config, cluster + ', instance=~"$instance", device=~"$device"'),
     local rate(name) = 'rate(%s[$__rate_interval])' % s.series('fabricpulse_nic_' + name),
+    local port = s.series('fabricpulse_nic_port_up'),
+    // The busiest over the range.
+    local busiest(name) =
+      local counter = s.series('fabricpulse_nic_' + name);
+      '%s and on (%s, instance, device) topk(20, increase(%s[$__range] @ end()))' % [rate(name), config.clusterLabel, counter],
     local legend = '{{instance}} {{device}}',
     local perSecond(title, description, unit, names) =
       g.timeseries(title, description, unit, [g.query('%s > 0' % rate(n), legend + ' ' + std.strReplace(n, '_total', '')) for n in names]),
@@ -22,7 +27,13 @@ local signals = import '../signals.libsonnet';
       ],
       [
         g.row('Links', [
-          g.statusHistory('Ports', 'Whether the port is active. Red: it is not.', [g.query(s.series('fabricpulse_nic_port_up'), legend + ' {{port}}')], {
+          g.stat('Ports', 'Ports that there are.', 'short', [g.query('count(%s)' % port, instant=true)], [{ color: 'blue', value: 1 }]),
+          g.stat('Ports down', 'Ports that are not active.', 'short', [
+            g.query('count(%(port)s == 0) or 0 * count(%(port)s)' % { port: port }, instant=true),
+          ], [{ color: 'green', value: 0 }, { color: 'red', value: 1 }]),
+          g.statusHistory('Ports that were down', 'Only ports that were not active at some time of the range. Red: not active.', [
+            g.query('%(port)s and on (%(c)s, instance, device, port) min_over_time(%(port)s[$__range] @ end()) == 0' % { port: port, c: config.clusterLabel }, legend + ' {{port}}'),
+          ], {
             '0': { text: 'down', color: 'red' },
             '1': { text: 'active', color: 'green' },
           }),
@@ -34,8 +45,8 @@ local signals = import '../signals.libsonnet';
           ]),
         ]),
         g.row('Traffic', [
-          g.timeseries('Received', 'RDMA traffic received.', 'Bps', [g.query(rate('received_bytes_total'), legend)]),
-          g.timeseries('Transmitted', 'RDMA traffic transmitted.', 'Bps', [g.query(rate('transmitted_bytes_total'), legend)]),
+          g.timeseries('Received', 'RDMA traffic received; the twenty busiest NICs of the range.', 'Bps', [g.query(busiest('received_bytes_total'), legend)]),
+          g.timeseries('Transmitted', 'RDMA traffic transmitted; the twenty busiest NICs of the range.', 'Bps', [g.query(busiest('transmitted_bytes_total'), legend)]),
         ]),
         g.row('Congestion', [
           perSecond('Congestion marks', 'Packets received with the congestion mark, and notifications sent and handled.', 'pps', [
@@ -62,11 +73,28 @@ local signals = import '../signals.libsonnet';
             'rnr_retries_exceeded_total',
           ]),
         ]),
+        g.row('Optics and netdev', [
+          g.timeseries('Module temperature', 'The twenty hottest modules of the range.', 'celsius', [
+            g.query(g.worst(config, s.series('fabricpulse_nic_module_temperature_celsius'), 'instance, device'), legend),
+          ]),
+          g.timeseries('Received light', 'Optical power by lane; the twenty darkest lanes of the range.', 'watt', [
+            g.query(g.least(config, s.series('fabricpulse_nic_module_received_power_watts'), 'instance, device, lane'), legend + ' {{lane}}'),
+          ]),
+          g.timeseries('Packets dropped by the host', 'Of the netdev, received and sent; only devices that drop any.', 'pps', [
+            g.query('%s > 0' % rate('link_receive_drops_total'), legend + ' received'),
+            g.query('%s > 0' % rate('link_transmit_drops_total'), legend + ' sent'),
+          ]),
+          g.timeseries('Corrected bits', 'What forward error correction has mended; the twenty largest of the range.', 'short', [
+            g.query(busiest('fec_corrected_bits_total'), legend),
+          ]),
+        ]),
         g.row('Host', [
-          g.timeseries('PCIe', 'Lanes times speed, of what the device can take.', 'percentunit', [g.query(s.pcieShare(), legend)]),
-          g.table('GID index that NCCL would use', 'By port; NCCL takes one index for all ports of a host.', 'none', [
-            g.query(s.series('fabricpulse_nic_nccl_gid_index')),
-          ], { Value: 'GID index', instance: 'host' }, ['job']),
+          g.table('PCIe, the slowest', 'Lanes times speed, of what card and slot can do; the twenty lowest.', 'percentunit', [
+            g.query('bottomk(20, max by (%s, instance, device) (%s))' % [config.clusterLabel, s.pcieShare()]),
+          ], { Value: 'share', instance: 'host' }, [config.clusterLabel]),
+          g.table('GID index that NCCL would use', 'How many ports have which; NCCL takes one index for all ports of a host. More than one line: FabricNicOddOneOut names the odd ones.', 'short', [
+            g.query('count_values("index", %s)' % s.series('fabricpulse_nic_nccl_gid_index')),
+          ], { Value: 'ports', index: 'GID index' }),
         ]),
       ]
     ),

@@ -8,8 +8,7 @@ local signals = import '../signals.libsonnet';
     // `selector` is put in by signals.
     local chosen = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel],
     local edge = signals(config, chosen + ', instance=~"$instance", peer=~"$peer"'),
-    // The worst twenty over the whole range, not others at each moment.
-    local worst(series, labels) = '%s and on (%s, %s) topk(20, max_over_time(%s[$__range] @ end()))' % [series, config.clusterLabel, labels, series],
+    local worst(series, labels) = g.worst(config, series, labels),
     local delay = [
       { color: 'green', value: null },
       { color: 'yellow', value: 0.0002 },
@@ -53,17 +52,14 @@ local signals = import '../signals.libsonnet';
           ]),
         ]),
         g.row('Loss', [
-          g.timeseries('Probe loss per path', "Share of the sender's probes that did not arrive, by the sender's own numbering.", 'percentunit', [
-            g.query(
-              '%(lost)s / (%(lost)s + %(received)s) > 0' % {
-                lost: 'rate(%s[$__rate_interval])' % edge.series('fabricpulse_edge_probes_lost_total'),
-                received: 'rate(%s[$__rate_interval])' % edge.series('fabricpulse_edge_probes_received_total'),
-              },
-              '{{peer}} {{peer_device}} → {{instance}} {{device}}'
-            ),
+          g.timeseries('Lossy paths', "Share of the sender's probes that did not arrive within %s, by the sender's own numbering; only paths that lose more than %g %% and are not silent altogether." % [config.pathLossWindow, 100 * config.pathLossRatio], 'percentunit', [
+            g.query('edge:fabricpulse_edge_probes_lost:lossy_ratio{%s, instance=~"$instance", peer=~"$peer"}' % cluster, '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
           ]),
-          g.timeseries('Clock error bound', 'What a delay on this page may be wrong by, per host.', 's', [
-            g.query(signals(config, chosen + ', instance=~"$instance"').series('fabricpulse_clock_error_bound_seconds'), '{{instance}}'),
+          g.timeseries('Paths that keep the promise on loss', 'Share of the paths of a network that lose less than %g %% now.' % (100 * config.sloLossRatio), 'percentunit', [
+            g.query('network:fabricpulse_edge_probes_lost:slo_ratio{%s, network=~"$network"}' % cluster, '{{network}}'),
+          ]),
+          g.timeseries('Clock error bound', 'What a delay on this page may be wrong by; the twenty hosts that were worst in the range.', 's', [
+            g.query(worst(signals(config, chosen + ', instance=~"$instance"').series('fabricpulse_clock_error_bound_seconds'), 'instance'), '{{instance}}'),
           ]),
         ]),
       ]

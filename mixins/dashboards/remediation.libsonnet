@@ -44,8 +44,8 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Forbidden by a guard', 'Actions that a guard did not allow, by guard.', 'short', [
             g.query('sum by (reason) (%s)' % rate('blocked_total'), '{{reason}}'),
           ]),
-          g.timeseries('NICs out of service', 'On each host, as its agent keeps them.', 'short', [
-            g.query('sum by (instance) (%s)' % s.series('fabricpulse_remediation_agent_avoided'), '{{instance}}'),
+          g.timeseries('NICs out of service', 'On hosts that have any, as their agents keep them.', 'short', [
+            g.query('sum by (instance) (%s) > 0' % s.series('fabricpulse_remediation_agent_avoided'), '{{instance}}'),
           ]),
           g.timeseries('Agents', 'Node agents by whether they have reported lately.', 'short', [
             g.query('sum by (state) (%s)' % s.series('fabricpulse_remediation_agents'), '{{state}}'),
@@ -58,12 +58,6 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Age of what the receiver knows', 'Since its reconciler last came round, and since Alertmanager last said what is active.', 's', [
             g.query(s.series('fabricpulse_remediation_heartbeat_age_seconds'), 'reconciler {{instance}}'),
             g.query(s.series('fabricpulse_remediation_alertmanager_age_seconds'), 'Alertmanager {{instance}}'),
-          ]),
-          g.timeseries('Collector duration', 'How long the slowest collectors take.', 's', [
-            g.query('topk(10, %s)' % s.series('fabricpulse_scrape_collector_duration_seconds'), '{{job}} {{instance}} {{collector}}'),
-          ]),
-          g.timeseries('Samples per exporter', 'Size of the expositions; a cap cuts them.', 'short', [
-            g.query(s.series('fabricpulse_exporter_samples'), '{{job}} {{instance}}'),
           ]),
         ]),
       ]

@@ -4,10 +4,10 @@ local pages = {
   mesh: ['paths', ['instance', 'peer', 'network']],
   plugin: ['job', ['workload', 'instance']],
   nic: ['nic', ['instance', 'device']],
-  clocksync: ['fleet', ['instance']],
+  clocksync: ['clock', ['instance']],
   remediation: ['remediation', []],
-  exporter: ['remediation', []],
-  pipeline: ['remediation', []],
+  exporter: ['pipeline', ['instance']],
+  pipeline: ['pipeline', ['instance']],
 };
 local dashboard(config, component) =
   local page = pages[component];

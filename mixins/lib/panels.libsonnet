@@ -233,6 +233,12 @@
       ],
     },
 
+  // Those series that were largest over the whole range, not others at each moment; `least` for the smallest.
+  local overRange(rank, over) = function(config, series, labels, count=20)
+    '%s and on (%s, %s) %s(%d, %s(%s[$__range] @ end()))' % [series, config.clusterLabel, labels, rank, count, over, series],
+  worst:: overRange('topk', 'max_over_time'),
+  least:: overRange('bottomk', 'avg_over_time'),
+
   // What each selector of a dashboard has: the fleet that was chosen, within the fleet that the mixin is for.
   clusterMatcher(config)::
     local own = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel];

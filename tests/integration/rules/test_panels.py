@@ -47,7 +47,7 @@ def find_prometheus() -> list[str]:
 def label_values(spec: MetricSpec, device: str) -> list[str]:
     """One label set a device; labels that tell nothing of devices are the same for both."""
     own = {"device": device, "network": device, "peer_device": device, "direction": device}
-    known = {"peer": "h1", "workload": "42", "port": "1", "outcome": "failed"}
+    known = {"peer": "h1", "workload": "42", "port": "1", "outcome": "failed", "state": "unknown"}
     return [own.get(label) or known.get(label, f"some {label}") for label in spec.labels]
 
 

@@ -1,0 +1,96 @@
+// The pipeline itself: whether those who watch the fabric are well.
+local g = import '../lib/panels.libsonnet';
+local signals = import '../signals.libsonnet';
+{
+  grafanaDashboards+:: {
+    local config = $._config,
+    local cluster = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel],
+    local s = signals(config, cluster + ', instance=~"$instance"'),
+    local up = s.series('up', config.jobSelector),
+    local bad = [{ color: 'green', value: 0 }, { color: 'red', value: 1 }],
+    local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
+    local unwell(name, is) = [g.query(counted('%s == %d' % [s.last(name), is], s.last(name)), instant=true)],
+    local rising(name, by) = 'sum by (%s) (rate(%s[$__rate_interval])) > 0' % [by, s.series(name)],
+
+    'fabricpulse-pipeline.json': g.dashboard(
+      config,
+      'pipeline',
+      'Pipeline',
+      'Daemons, probes, membership, alerts on their way: is what watches the fabric well?',
+      [g.variable(config, 'instance', 'Host', 'fabricpulse_build_info', g.clusterMatcher(config))],
+      [
+        g.row('Now', [
+          g.stat('Daemons', 'Daemons that Prometheus knows of.', 'short', [g.query('count(%s)' % up, instant=true)], [{ color: 'blue', value: 1 }]),
+          g.stat('Daemons that do not answer', 'Their last scrape has failed.', 'short', [g.query(counted(up + ' == 0', up), instant=true)], bad),
+          g.stat('Configurations refused', 'Daemons that could not load their configuration; the old one is in force.', 'short', unwell('fabricpulse_config_last_reload_successful', 0), bad),
+          g.stat('Hosts not in their membership', 'They probe nothing.', 'short', unwell('fabricpulse_mesh_member', 0), bad),
+          g.stat('Memberships not read', 'Hosts that could not read the list of the fleet.', 'short', unwell('fabricpulse_mesh_membership_success', 0), bad),
+          g.stat('Memberships held back', 'Hosts that do not believe a list that has become much shorter.', 'short', unwell('fabricpulse_mesh_membership_held', 1), bad),
+          g.stat('Alertmanagers not reached', 'Pairs of a host and an Alertmanager that did not take the last push.', 'short', unwell('fabricpulse_alert_push_success', 0), bad),
+          g.stat('Collectors failing', 'Collectors whose last run failed.', 'short', unwell('fabricpulse_scrape_collector_success', 0), bad),
+          g.stat('Series left out', 'Samples that the cap of an exposition has cut.', 'short', [
+            g.query('sum(%s)' % s.last('fabricpulse_exporter_dropped_samples'), instant=true),
+          ], bad),
+          g.stat('Without real-time priority', 'Hosts on which the probe engine competes with everything else.', 'short', unwell('fabricpulse_probe_realtime', 0), [{ color: 'green', value: 0 }, { color: 'yellow', value: 1 }]),
+          g.stat('NICs unknown', 'NICs of which the mesh cannot tell whether they are connected.', 'short', [
+            g.query(counted(s.last('fabricpulse_nic_state', 'state="unknown"') + ' == 1', s.last('fabricpulse_nic_state', 'state="unknown"')), instant=true),
+          ], [{ color: 'green', value: 0 }, { color: 'yellow', value: 1 }]),
+          g.stat('Hosts that report flows', 'Hosts whose mesh exporters send evidence to the diagnosis.', 'short', [
+            g.query('max(%s)' % s.last('fabricpulse_diagnosis_hosts'), instant=true),
+          ], [{ color: 'blue', value: 1 }]),
+        ]),
+        g.row('Probes', [
+          g.timeseries('Engine stalled', "Share of time that counts as nobody's silence, because the host held the engine up; only hosts that did.", 'percentunit', [
+            g.query(rising('fabricpulse_probe_stalled_seconds_total', 'instance'), '{{instance}}'),
+          ]),
+          g.timeseries('Engine late, p99', 'How late the engine woke for its ticks, over all hosts; faults are found as much later.', 's', [
+            g.query('histogram_quantile(0.99, sum by (le) (rate(%s[$__rate_interval])))' % s.series('fabricpulse_probe_lateness_seconds_bucket'), 'late'),
+          ]),
+          g.timeseries('Engine CPU', 'CPU time a second; the twenty largest of the range.', 'percentunit', [
+            g.query('rate(%(cpu)s[$__rate_interval]) and on (%(c)s, instance) topk(20, increase(%(cpu)s[$__range] @ end()))' % { cpu: s.series('fabricpulse_probe_cpu_seconds_total'), c: config.clusterLabel }, '{{instance}}'),
+          ]),
+          g.timeseries('Probes not taken', 'Packets that arrived and were thrown away, by reason; overflows of the receive queue.', 'pps', [
+            g.query(rising('fabricpulse_probes_dropped_total', 'reason'), '{{reason}}'),
+            g.query(rising('fabricpulse_probe_receive_overflows_total', 'instance'), 'overflow {{instance}}'),
+          ]),
+          g.timeseries('Probes not sent', 'Refused by the kernel, and transmit stamps that never came.', 'pps', [
+            g.query(rising('fabricpulse_probe_send_errors_total', 'instance'), 'refused {{instance}}'),
+            g.query(rising('fabricpulse_probe_tx_stamps_lost_total', 'instance'), 'no stamp {{instance}}'),
+          ]),
+          g.timeseries('Members known', 'Smallest and largest membership of any host: they should be one line.', 'short', [
+            g.query('min(%s)' % s.series('fabricpulse_mesh_members'), 'least'),
+            g.query('max(%s)' % s.series('fabricpulse_mesh_members'), 'most'),
+          ]),
+        ]),
+        g.row('Alerts on their way', [
+          g.timeseries('Pushes', 'Pushes to Alertmanagers a second, over all hosts.', 'reqps', [
+            g.query('sum by (alertmanager) (rate(%s[$__rate_interval]))' % s.series('fabricpulse_alert_pushes_total'), '{{alertmanager}}'),
+          ]),
+          g.timeseries('Pushes not taken', 'By reason.', 'reqps', [
+            g.query(rising('fabricpulse_alert_push_failures_total', 'alertmanager, reason'), '{{alertmanager}} {{reason}}'),
+          ]),
+          g.timeseries('Events lost', 'Events of the mesh that came faster than they could be taken.', 'short', [
+            g.query(rising('fabricpulse_mesh_events_dropped_total', 'instance'), '{{instance}}'),
+          ]),
+          g.timeseries('Diagnosis', 'How long the last diagnosis took.', 's', [
+            g.query(s.series('fabricpulse_diagnosis_duration_seconds'), '{{instance}}'),
+          ]),
+        ]),
+        g.row('Daemons', [
+          g.timeseries('Responses', 'By status code, over all daemons; 401 and 403 are requests without valid credentials.', 'reqps', [
+            g.query('sum by (code) (rate(%s[$__rate_interval]))' % s.series('fabricpulse_http_responses_total'), '{{code}}'),
+          ]),
+          g.timeseries('Connections ended or refused', 'By reason: who was late, or had to make room.', 'short', [
+            g.query(rising('fabricpulse_http_connections_closed_total', 'reason'), '{{reason}}'),
+          ]),
+          g.timeseries('Collectors', 'How long they take; the ten slowest of the range.', 's', [
+            g.query(g.worst(config, s.series('fabricpulse_scrape_collector_duration_seconds'), 'job, instance, collector', 10), '{{job}} {{instance}} {{collector}}'),
+          ]),
+          g.timeseries('Samples', 'Size of the expositions; a cap cuts them. The twenty largest of the range.', 'short', [
+            g.query(g.worst(config, s.series('fabricpulse_exporter_samples'), 'job, instance'), '{{job}} {{instance}}'),
+          ]),
+        ]),
+      ]
+    ),
+  },
+}
