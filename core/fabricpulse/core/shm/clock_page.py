@@ -133,6 +133,11 @@ class ClockPage:
 _virtual_clock_of_process = functools.cache(open_virtual_clock)
 
 
+_NO_LINE = ClockLine(0, 0, 0)
+_NO_PAGE = ClockPage(ClockStatus.UNKNOWN, _NO_LINE, _NO_LINE, 0, 0, 0, 0, _NO_LINE, _NO_LINE, 0, 0, 0)
+_SEQUENCE_END = SEQUENCE_OFFSET + 4
+
+
 def raw_now_ns(virtual_clock: VirtualClock | None = None) -> int:
     """CLOCK_MONOTONIC_RAW of this host, ns; in the lab that of the host of `virtual_clock`, or of this process."""
     kernel_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
@@ -164,6 +169,7 @@ class ClockPageReader:
         self._virtual_clock = virtual_clock or _virtual_clock_of_process()
         self._file = MappedFile(path, MAGIC, VERSION, PAGE.size)
         self._time_namespace = time_namespace()
+        self._copied, self._copy = b"", _NO_PAGE
         try:
             same = self._same_namespace(self.read())
         except TimeoutError:
@@ -190,12 +196,20 @@ class ClockPageReader:
         """Fleet time now. Look at its status first: UNKNOWN means that there is none. Raises TimeoutError as `read`."""
         # The clock is read while the copy is the newest page. Whoever has no core between the two would follow a line
         # that has been replaced, and then see time run backward.
+        words = self._file.map
         while True:
-            sequence = self._sequence()
-            page = self.read()
+            sequence = words[SEQUENCE_OFFSET:_SEQUENCE_END]
+            fence()
+            # Between two updates, which are seconds apart, the last copy is the page.
+            if sequence != self._copied:
+                page = self.read()
+                if words[SEQUENCE_OFFSET:_SEQUENCE_END] != sequence or sequence[0] & 1:
+                    continue
+                self._copied, self._copy = sequence, page
+            page = self._copy
             raw_ns = raw_now_ns(self._virtual_clock)
             fence()
-            if self._sequence() == sequence:
+            if words[SEQUENCE_OFFSET:_SEQUENCE_END] == sequence:
                 break
         shown = page.at(raw_ns)
         # Timestamp in the future: the page is from a previous boot.
@@ -218,9 +232,6 @@ class ClockPageReader:
         shown = page.checked(before, host, after).convert(host_ns)
         strange = after < page.bound_ref_raw_ns or not self._same_namespace(page)
         return replace(shown, status=ClockStatus.UNKNOWN) if strange else shown
-
-    def _sequence(self) -> bytes:
-        return bytes(self._file.map[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4])
 
     def read(self) -> ClockPage:
         """One consistent copy. Raises TimeoutError if the writer died while writing."""
