@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -16,6 +15,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/run_files.h"
 #include "core/runtime.h"
 
 namespace fabricpulse {
@@ -37,12 +37,6 @@ void copy_text(char (&to)[N], const char* from) {
 
 size_t align(size_t offset) { return (offset + 63) & ~static_cast<size_t>(63); }
 
-bool make_directories(const std::string& path) {
-  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
-    mkdir(path.substr(0, slash).c_str(), 0755);
-  return mkdir(path.c_str(), 0755) == 0 || errno == EEXIST;
-}
-
 // Whether the process that writes a telemetry file has done so lately. It may live in another PID namespace,
 // where our process table does not know it.
 bool beats(const std::string& path) {
@@ -56,12 +50,6 @@ bool beats(const std::string& path) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   uint64_t now_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
   return whole && elapsed(now_ns, header.heartbeat_mono_ns) < kFreshNs;
-}
-
-// Inode of the PID namespace of this process; 0 without /proc.
-uint64_t pid_namespace() {
-  struct stat status {};
-  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
 // Whether somebody listens on a control socket. True too for one that may not be asked.
@@ -105,22 +93,6 @@ void remove_leftovers(const std::string& directory) {
   closedir(dir);
 }
 
-// A new file of this process's own: in a directory that all users may write to, one that is there already may
-// be somebody else's, who would end this process by truncating it. -1: errno.
-int create_exclusive(const std::string& prefix, std::string* path) {
-  for (int tries = 0; tries < 16; ++tries) {
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
-      random = static_cast<uint64_t>(tries) + static_cast<uint64_t>(getpid()) * 65537;
-    char suffix[24];
-    snprintf(suffix, sizeof(suffix), ".%016llx", static_cast<unsigned long long>(random));
-    *path = prefix + suffix;
-    int fd = ::open(path->c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd >= 0 || errno != EEXIST) return fd;
-  }
-  return -1;
-}
-
 // Births and deaths: a pass of a reader over lanes and pairs that saw one is taken again.
 class TablesChange {
  public:
@@ -139,28 +111,6 @@ class TablesChange {
 };
 
 }  // namespace
-
-uint64_t process_start_ticks(uint32_t pid) {
-  char path[64];
-  snprintf(path, sizeof(path), "/proc/%u/stat", pid);
-  int fd = ::open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  char text[1024];
-  ssize_t got = read(fd, text, sizeof(text) - 1);
-  ::close(fd);
-  if (got <= 0) return 0;
-  text[got] = '\0';
-  char* at = strrchr(text, ')');  // the name may contain anything; fields are counted behind it
-  for (int field = 2; at != nullptr && field < 22; ++field) at = strchr(at + 1, ' ');
-  return at == nullptr ? 0 : strtoull(at + 1, nullptr, 10);
-}
-
-std::string process_file_name() {
-  char name[48];
-  snprintf(name, sizeof(name), "%u-%llx", static_cast<unsigned>(getpid()),
-           static_cast<unsigned long long>(pid_namespace()));
-  return name;
-}
 
 uint32_t delay_bucket(uint64_t delay_ns) {
   return static_cast<uint32_t>(std::lower_bound(kBounds, kBounds + FP_PLUGIN_DELAY_BOUNDS, delay_ns) -

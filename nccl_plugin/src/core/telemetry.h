@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/config.h"
+#include "core/run_files.h"
 #include "fabricpulse/plugin_telemetry.h"
 
 namespace fabricpulse {
@@ -148,13 +149,6 @@ inline void delay_add(fp_delay_histogram* histogram, int64_t delay_ns) {
   histogram->sum_ns += delay;
   ++histogram->buckets[delay_bucket(delay)];
 }
-
-// Field 22 of /proc/<pid>/stat; 0 if there is no such process.
-uint64_t process_start_ticks(uint32_t pid);
-
-// What the files of this process are called: "<pid>-<inode of its PID namespace, hexadecimal>". The pid alone
-// is not enough where containers share the run directory: each has a process 1.
-std::string process_file_name();
 
 }  // namespace fabricpulse
 
