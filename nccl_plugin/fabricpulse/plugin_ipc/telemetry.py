@@ -4,7 +4,6 @@ The dtypes are the layout; tests/unit/qp/test_layout.py has the C++ compiler con
 """
 
 import enum
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +12,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.core._atomic import fence
-from fabricpulse.core.shm.mapping import ChangedFileError, LayoutError, SharedFile
+from fabricpulse.plugin_ipc.table_file import (
+    PATIENCE_S,
+    Layout,
+    Records,
+    TableFile,
+    TableFileKind,
+    TornReadError,
+    text,
+)
 
 MAGIC = 0x314C45544C505046
 VERSION = 1
 DELAY_BOUNDS = 23
 TABLE_SLOTS = 8
 UNKNOWN = 0xFFFFFFFF
-
-Layout = np.dtype[np.void]
-Records = NDArray[np.void]
+__all__ = [
+    "PluginTelemetryReader",
+    "Records",
+    "TelemetrySnapshot",
+    "TornReadError",
+    "process_start_ticks",
+    "text",
+]
 
 
 class Table(enum.IntEnum):
@@ -132,7 +143,7 @@ LAYOUTS: dict[str, Layout] = {
     "fp_plugin_collective": COLLECTIVE,
     "fp_plugin_event": EVENT,
 }
-_TABLES: dict[Table, Layout] = {
+_TABLES: dict[int, Layout] = {
     Table.DEVICES: DEVICE,
     Table.CONNECTIONS: CONNECTION,
     Table.LANES: LANE,
@@ -140,7 +151,7 @@ _TABLES: dict[Table, Layout] = {
     Table.COLLECTIVES: COLLECTIVE,
 }
 # Several times what the plugin has (core/telemetry.h): records become series.
-MAX_RECORDS = {
+MAX_RECORDS: dict[int, int] = {
     Table.DEVICES: 128,
     Table.CONNECTIONS: 8192,
     Table.LANES: 16_384,
@@ -149,14 +160,6 @@ MAX_RECORDS = {
 }
 # The plugin's files have 5 MB.
 MAX_BYTES = 16 << 20
-# How long a reader waits for a change to end; a pass that collides with the writer pauses for _RETRY_S, and a writer
-# holds a sequence odd for microseconds.
-PATIENCE_S = 0.2
-_RETRY_S = 0.0005
-
-
-class TornReadError(Exception):
-    """The writer stayed in the middle of a change: it died there, or the machine gave it no time."""
 
 
 @dataclass(frozen=True)
@@ -198,47 +201,12 @@ class TelemetrySnapshot:
         return {int(s): text(r["name"]) for s, r in zip(self.slots[Table.DEVICES], records, strict=True)}
 
 
-def text(value: bytes) -> str:
-    """A fixed-size string of the layout; bytes that are no UTF-8 are replaced."""
-    return value.decode("utf-8", "replace")
-
-
-class PluginTelemetryReader:
-    """Reads one `<name>.telemetry`.
-
-    The directory is everybody's (mode 1777), so a file may be anything and change in any way while it is read: it is
-    copied, not mapped, its tables are those that were checked when it was opened, and waiting is bounded by the caller.
-    A file costs whoever wrote it, and nobody else.
-    """
+class PluginTelemetryReader(TableFile):
+    """Reads one `<name>.telemetry`."""
 
     def __init__(self, path: Path) -> None:
         """Raises LayoutError for another layout, a table that leaves the file or an absurd size; OSError else."""
-        self._file = SharedFile(path, MAGIC, VERSION, HEADER.itemsize, MAX_BYTES)
-        try:
-            header = self._header()
-            self._places: NDArray[np.void] = header["tables"].copy()
-            self._check_tables()
-        except BaseException:
-            self._file.close()
-            raise
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._file.path
-
-    @property
-    def owner(self) -> int:
-        """User id of whoever made the file."""
-        return self._file.owner
-
-    def stale(self) -> bool:
-        """True when the path now names another file, or none."""
-        return self._file.stale()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+        super().__init__(path, TableFileKind(MAGIC, VERSION, HEADER, _TABLES, MAX_RECORDS, MAX_BYTES))
 
     def read(self, patience_s: float = PATIENCE_S) -> TelemetrySnapshot:
         """One consistent copy.
@@ -247,108 +215,12 @@ class PluginTelemetryReader:
         Raises TornReadError when the writer does not come out of a change, LayoutError (ChangedFileError) when the
         file has been truncated or its tables moved, OSError when it cannot be read.
         """
-        deadline = time.monotonic() + patience_s
-        while True:
-            header = self._header()
-            if not int(header["tables_sequence"]) & 1:
-                fence()
-                tables, slots = self._tables(deadline)
-                fence()
-                if self._header()["tables_sequence"] == header["tables_sequence"]:
-                    return _snapshot(header, tables, slots, self._file.owner)
-            _wait(deadline, f"{self.path}: tables keep changing, or their writer died while it changed them")
-
-    def _header(self) -> np.void:
-        copy: np.void = np.frombuffer(self._file.read(0, HEADER.itemsize), HEADER)[0]
-        return copy
-
-    def _check_tables(self) -> None:
-        for table, layout in _TABLES.items():
-            info = self._places[table]
-            record_size, capacity = int(info["record_size"]), int(info["capacity"])
-            end = int(info["offset"]) + record_size * capacity
-            if (
-                record_size < layout.itemsize
-                or record_size % 8
-                or end > self._file.size
-                or capacity > MAX_RECORDS[table]
-            ):
-                raise LayoutError(
-                    f"{self.path}: table {table.name.lower()} does not fit this layout or the file"
-                )
-
-    def _tables(self, deadline: float) -> tuple[dict[Table, Records], dict[Table, NDArray[np.intp]]]:
-        if not np.array_equal(self._header()["tables"], self._places):
-            raise ChangedFileError(f"{self.path}: tables have moved since it was opened")
-        tables: dict[Table, Records] = {}
-        slots: dict[Table, NDArray[np.intp]] = {}
-        for table in _TABLES:
-            tables[table], slots[table] = self._table(table, deadline)
-        return tables, slots
-
-    def _table(self, table: Table, deadline: float) -> tuple[Records, NDArray[np.intp]]:
-        """The records in use and their slots.
-
-        A seqlock over many records at a time: copies of the used part, of which the first and the last say whether the
-        one between is at rest; what is not is taken again record by record.
-        """
-        info, layout = self._places[table], _TABLES[table]
-        start, size, capacity = int(info["offset"]), int(info["record_size"]), int(info["capacity"])
-        if not capacity:
-            return np.zeros(0, layout), np.zeros(0, np.intp)
-        before = self._records(start, size, capacity, layout)
-        used = np.flatnonzero(before["state"])
-        if not len(used):
-            return np.zeros(0, layout), used
-        first, count = int(used[0]), int(used[-1] - used[0]) + 1
-        where = start + first * size
-        fence()
-        records = self._records(where, size, count, layout)[used - first]
-        fence()
-        sequences = before["sequence"][used]
-        after = self._records(where, size, count, layout)["sequence"][used - first]
-        at_rest = (sequences & 1 == 0) & (sequences == after)
-        records = records.copy()
-        for i in np.flatnonzero(~at_rest):
-            records[i] = self._record(start + int(used[i]) * size, layout, deadline)
-        taken = records["state"] != 0
-        return records[taken], used[taken]
-
-    def _records(self, start: int, size: int, count: int, layout: Layout) -> Records:
-        """A copy of `count` records of `size` bytes each, as many bytes of each as the layout knows."""
-        data = self._file.read(start, size * count)
-        return np.ndarray((count,), layout, data, 0, (size,))
-
-    def _record(self, start: int, layout: Layout, deadline: float) -> np.void:
-        """One record, copied while its sequence was even and did not change."""
-        attempt = 0
-        before = self._file.read(start, 4)
-        while True:
-            fence()
-            copy = self._file.read(start, layout.itemsize)
-            fence()
-            after = self._file.read(start, 4)
-            if after == before and not before[0] & 1:
-                record: np.void = np.frombuffer(copy, layout)[0]
-                return record
-            before = after
-            attempt += 1
-            # A writer at work has moments of rest of microseconds: tried at once, and now and then after a pause.
-            if attempt % 20 == 0:
-                _wait(
-                    deadline, f"{self.path}: a record keeps changing, or its writer died while it changed it"
-                )
-
-
-def _wait(deadline: float, complaint: str) -> None:
-    """Pauses, or raises TornReadError with `complaint` when it is too late."""
-    if time.monotonic() >= deadline:
-        raise TornReadError(complaint)
-    time.sleep(_RETRY_S)
+        header, tables, slots = self.read_tables(patience_s)
+        return _snapshot(header, tables, slots, self.owner)
 
 
 def _snapshot(
-    header: np.void, tables: dict[Table, Records], slots: dict[Table, NDArray[np.intp]], owner: int
+    header: np.void, tables: dict[int, Records], slots: dict[int, NDArray[np.intp]], owner: int
 ) -> TelemetrySnapshot:
     rank = int(header["rank"])
     return TelemetrySnapshot(
@@ -365,8 +237,8 @@ def _snapshot(
         plugin_version=text(header["plugin_version"]),
         abi=text(header["abi"]),
         delay_bounds_ns=tuple(int(bound) for bound in header["delay_bounds_ns"]),
-        tables=tables,
-        slots=slots,
+        tables={Table(table): records for table, records in tables.items()},
+        slots={Table(table): numbers for table, numbers in slots.items()},
         owner=owner,
     )
 

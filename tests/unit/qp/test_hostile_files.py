@@ -12,7 +12,7 @@ from tests.fixtures.telemetry_file import TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.shm.mapping import ChangedFileError, LayoutError
-from fabricpulse.plugin_ipc import telemetry
+from fabricpulse.plugin_ipc import table_file, telemetry
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table, TelemetrySnapshot
 from fabricpulse.qp import aggregate, telemetry_folder
 from fabricpulse.qp.aggregate import Aggregator
@@ -51,7 +51,7 @@ class Clock(SimpleNamespace):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
-    monkeypatch.setattr(telemetry, "time", fake)
+    monkeypatch.setattr(table_file, "time", fake)
     monkeypatch.setattr(telemetry_folder, "time", fake)
     return fake
 
