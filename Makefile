@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 NAME ?=
 
-NATIVE := CMakeLists.txt $(shell find cmake core exporters nccl_plugin clocksync -name CMakeLists.txt -o -name '*.cmake' -o -name '*.cc' -o -name '*.h' -o -name '*.c')
+NATIVE := CMakeLists.txt $(shell find cmake core exporters nccl_plugin verbs_interposer clocksync -name CMakeLists.txt -o -name '*.cmake' -o -name '*.cc' -o -name '*.h' -o -name '*.c')
 
 .PHONY: help build demo test test-slow test-all quickcheck lint format rules docs bench wheel wheel-test clean
 

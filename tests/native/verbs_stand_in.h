@@ -99,22 +99,23 @@ class Fabric {
   }
   static int post_send(ib::QueuePair* pair, ib::SendRequest* first, ib::SendRequest** bad);
   static int post_recv(ib::QueuePair* pair, ib::RecvRequest* first, ib::RecvRequest** bad);
-  static ib::WorkCompletion completion(uint64_t id, uint32_t status) {
+  static ib::WorkCompletion completion(const Pair* pair, uint64_t id, uint32_t status) {
     ib::WorkCompletion made{};
     made.id = id;
     made.status = status;
+    made.queue_pair = pair->number;
     return made;
   }
   static void to_error(Pair* pair, uint32_t status) {
     pair->state = ib::kErrorState;
     auto& sent = static_cast<Queue*>(pair->send_cq)->found;
     for (const Request& request : pair->sends) {
-      sent.push_back(completion(request.id, status));
+      sent.push_back(completion(pair, request.id, status));
       status = ib::kFlushed;
     }
     pair->sends.clear();
     auto& received = static_cast<Queue*>(pair->recv_cq)->found;
-    for (; pair->receives > 0; --pair->receives) received.push_back(completion(0, ib::kFlushed));
+    for (; pair->receives > 0; --pair->receives) received.push_back(completion(pair, 0, ib::kFlushed));
   }
   void transmit(Pair* pair);
   void arrive(const Packet& packet);
@@ -161,7 +162,7 @@ inline int Fabric::post_send(ib::QueuePair* base, ib::SendRequest* first, ib::Se
       request.data.assign(data, data + segment.length);
     }
     if (pair->state == ib::kErrorState) {
-      static_cast<Queue*>(pair->send_cq)->found.push_back(completion(request.id, ib::kFlushed));
+      static_cast<Queue*>(pair->send_cq)->found.push_back(completion(pair, request.id, ib::kFlushed));
       continue;
     }
     STAND_IN_REQUIRE(pair->state == ib::kReadyToSend);
@@ -175,7 +176,7 @@ inline int Fabric::post_recv(ib::QueuePair* base, ib::RecvRequest* first, ib::Re
   for (ib::RecvRequest* wr = first; wr != nullptr; wr = wr->next) {
     STAND_IN_REQUIRE(pair->receives < pair->most_receives);
     if (pair->state == ib::kErrorState) {
-      static_cast<Queue*>(pair->recv_cq)->found.push_back(completion(0, ib::kFlushed));
+      static_cast<Queue*>(pair->recv_cq)->found.push_back(completion(pair, 0, ib::kFlushed));
     } else {
       ++pair->receives;
     }
@@ -223,7 +224,9 @@ inline void Fabric::arrive(const Packet& packet) {
   if (request.immediate) {
     if (to->receives == 0) return;  // receiver not ready: it comes again
     --to->receives;
-    ib::WorkCompletion made = completion(0, ib::kSuccess);
+    ib::WorkCompletion made = completion(to, 0, ib::kSuccess);
+    made.opcode = 129;  // receive, with immediate
+    made.bytes = static_cast<uint32_t>(request.data.size());
     made.immediate = request.value;
     static_cast<Queue*>(to->recv_cq)->found.push_back(made);
   }
@@ -236,7 +239,7 @@ inline void Fabric::arrive(const Packet& packet) {
 inline void Fabric::acknowledge(Pair* pair) {
   if (pair->executed == 0 || cut_[pair->device]) return;
   if (pair->sends.front().signaled)
-    static_cast<Queue*>(pair->send_cq)->found.push_back(completion(pair->sends.front().id, ib::kSuccess));
+    static_cast<Queue*>(pair->send_cq)->found.push_back(completion(pair, pair->sends.front().id, ib::kSuccess));
   pair->sends.pop_front();
   --pair->executed;
   pair->send_psn = (pair->send_psn + 1) & 0xffffff;

@@ -30,6 +30,7 @@ PACKAGES = (
     "qp",
     "remediation",
     "rules",
+    "verbs",
     "why",
 )
 

@@ -17,6 +17,7 @@ COMPONENTS = {
     "clocksync": "clocksync",
     "plugin": "nccl_plugin",
     "remediation": "remediation",
+    "verbs": "verbs_interposer",
     "rules": "rules",
     "deploy": "deploy",
     "why": "why",

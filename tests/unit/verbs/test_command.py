@@ -1,0 +1,69 @@
+"""`fabricpulse verbs`: what loads the interposer, and what it sees."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.fixtures.verbs_file import VerbsFile
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.verbs.command import command
+from fabricpulse.verbs.environment import Program, render, variable
+from fabricpulse.verbs.locate import nccl_library, preload_library
+
+PRELOAD, NCCL = Path("/x/libfabricpulse-verbs.so"), Path("/x/nccl/libibverbs.so")
+
+
+@pytest.mark.parametrize(
+    ("program", "present", "line"),
+    [
+        (Program.LINKED, {}, "export LD_PRELOAD=/x/libfabricpulse-verbs.so"),
+        (Program.LINKED, {"LD_PRELOAD": "/a.so"}, "export LD_PRELOAD=/x/libfabricpulse-verbs.so:/a.so"),
+        (Program.LINKED, {"LD_PRELOAD": f"/a.so:{PRELOAD}"}, f"export LD_PRELOAD=/a.so:{PRELOAD}"),
+        (Program.NCCL, {"NCCL_IBVERBS_LIB": "other"}, "export NCCL_IBVERBS_LIB=/x/nccl/libibverbs.so"),
+        (Program.NCCL_OLD, {"LD_LIBRARY_PATH": "/b"}, "export LD_LIBRARY_PATH=/x/nccl:/b"),
+    ],
+)
+def test_the_variable_for_each_kind_of_program(program: Program, present: dict[str, str], line: str) -> None:
+    """What is there already stays behind it, and nothing is there twice."""
+    assert render(variable(program, PRELOAD, NCCL), present, export=True) == line
+
+
+def test_env_names_libraries_that_are_installed() -> None:
+    """Standard output is one assignment."""
+    assert preload_library().is_file()
+    assert nccl_library().name == "libibverbs.so"
+    result = CliRunner().invoke(command, ["env", "--for", "nccl", "--format", "env"])
+    assert result.output == f"NCCL_IBVERBS_LIB={nccl_library()}\n"
+
+
+def test_status_shows_queue_pairs_and_what_is_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON and table say the same; programs that have ended are not there; a broken file is a complaint."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    folder = tmp_path / "plugin"
+    folder.mkdir()
+    file = VerbsFile(folder)
+    file.queue_pair(0, "10.9.0.2", posts=[3], bytes=[300], messages_sent=1, errors=[0] * 5 + [2])
+    file.header["bypass"] = 1
+    VerbsFile(folder, name="200").end()
+    (folder / "300.verbs").write_bytes(b"")
+    result = CliRunner().invoke(command, ["status", "--output", "json"])
+    [process] = json.loads(result.stdout)
+    [pair] = process["queue_pairs"]
+    assert (pair["posts"], pair["sent_bytes"], pair["peer"], pair["device"]) == (3, 300, "10.9.0.2", "rail0")
+    assert pair["errors"] == {"wr_flush": 2}
+    assert "mlx5dv_init_obj" in process["not_seen"][0]
+    assert "300.verbs" in result.stderr
+    assert "10.9.0.2" in CliRunner().invoke(command, ["status"], env={"COLUMNS": "200"}).stdout
+
+
+def test_status_without_programs_says_what_to_look_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sentence, not an empty table."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    result = CliRunner().invoke(command, ["status"])
+    assert isinstance(result.exception, UserError)
