@@ -23,7 +23,8 @@ from fabricpulse.qp.config import QpConfig
 from fabricpulse.qp.expose import expose
 from fabricpulse.qp.stall import HostRanks
 from fabricpulse.qp.stall_watch import StallWatch
-from fabricpulse.qp.telemetry_folder import TelemetryFolder, monotonic_s
+from fabricpulse.qp.telemetry_folder import TelemetryFolder, VerbsFolder, monotonic_s
+from fabricpulse.qp.verbs_totals import VerbsTotals
 
 log = get_logger(__name__)
 
@@ -31,7 +32,7 @@ log = get_logger(__name__)
 @click.command("qp")
 @daemon_options(":9612")
 def command(options: DaemonOptions) -> None:
-    """Export telemetry of the NCCL plugin: lanes and queue pairs of running jobs."""
+    """Export telemetry of the NCCL plugin and of the verbs interposer: lanes and queue pairs of running jobs."""
     config = load_config(options.config, QpConfig)
     run_daemon(lambda life: _run(life, config, options))
 
@@ -73,6 +74,8 @@ class Exporter:
         )
         alerting = config.alerting
         self.watch = StallWatch(alerting, config.host_name, self.ranks) if alerting.alertmanagers else None
+        self._verbs_folder = VerbsFolder(plugin_dir(), config.cleanup_after_s)
+        self._verbs = VerbsTotals(config.forget_after_s)
         # Polls happen on a worker thread, one at a time: a torn read waits, and must not hold up /-/healthy.
         self._lock = asyncio.Lock()
 
@@ -92,6 +95,7 @@ class Exporter:
             exposition.declare(alerting_metrics.METRICS)
             alerting_metrics.expose_pushes(self.watch.pusher.pushes, exposition)
             exposition.add(metrics.PEER_ERRORS, (), self.watch.failed)
+        self._verbs.expose(exposition, self._verbs_folder.errors)
         return exposition.render(text_format)
 
     def ranks(self) -> HostRanks:
@@ -120,6 +124,7 @@ class Exporter:
         self._folder.close()
         if self.watch is not None:
             await self.watch.close()
+        self._verbs_folder.close()
 
     async def _poll(self, *, interval: bool) -> None:
         async with self._lock:
@@ -129,3 +134,5 @@ class Exporter:
         now = monotonic_s()
         living, dead = self._folder.poll(now)
         self._aggregator.take(living, dead, now, interval=interval)
+        programs, ended = self._verbs_folder.poll(now)
+        self._verbs.take(programs, ended, now, time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW))

@@ -1,6 +1,7 @@
 """What the qp exporter exports."""
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
+from fabricpulse.qp.verbs_metrics import VERBS_METRICS
 
 _PAIR = ("workload", "device", "peer", "peer_device")
 # One-way delays in a GPU fabric lie between microseconds and, in a full queue, some ten milliseconds.
@@ -227,4 +228,5 @@ METRICS = (
     WORST_FLOW,
     OWD,
     HALF_RTT,
+    *VERBS_METRICS,
 )

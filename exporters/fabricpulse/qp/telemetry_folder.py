@@ -1,4 +1,4 @@
-"""From telemetry files to snapshots: which files there are, who is alive, what each process says.
+"""From telemetry files of the plugin and the verbs interposer to snapshots: which there are, who lives, what they say.
 
 The only part of the exporter that touches files and processes. The folder is everybody's (mode 1777): a local user may
 put anything into it. Whatever that is costs its own series and an error that is told; for the others only so many
@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.shm.mapping import LayoutError
@@ -21,6 +22,7 @@ from fabricpulse.plugin_ipc.telemetry import (
     TornReadError,
     process_start_ticks,
 )
+from fabricpulse.plugin_ipc.verbs import VerbsSnapshot, VerbsTelemetryReader
 
 log = get_logger(__name__)
 
@@ -34,27 +36,58 @@ FILES_PER_OWNER = 512
 POLL_PATIENCE_S = 0.25
 
 
-class TelemetryFolder:
-    """All `<name>.telemetry` of a folder. New files are found, and those of dead processes removed, at each poll.
+class _Snapshot(Protocol):
+    @property
+    def owner(self) -> int:
+        """User id of whoever made the file."""
+
+
+S = TypeVar("S", bound=_Snapshot)
+S_co = TypeVar("S_co", bound=_Snapshot, covariant=True)
+
+
+class _Reader(Protocol[S_co]):
+    def read(self, patience_s: float) -> S_co:
+        """One consistent copy."""
+
+    def stale(self) -> bool:
+        """True when the path now names another file, or none."""
+
+    def close(self) -> None:
+        """Closes the file."""
+
+
+class Folder(Generic[S]):
+    """All files of one kind in a folder. New ones are found, and those of dead processes removed, at each poll.
 
     errors : files that could not be read, counted at each poll.
     """
+
+    suffix: str
 
     def __init__(self, folder: Path, cleanup_after_s: float, proc: Path = Path("/proc")) -> None:
         self._folder = folder
         self._cleanup_after_s = cleanup_after_s
         self._proc = proc
-        self._readers: dict[Path, PluginTelemetryReader] = {}
+        self._readers: dict[Path, _Reader[S]] = {}
         self._dead_since: dict[Path, float] = {}
         self._told: set[Path] = set()
         self._torn: set[Path] = set()
         self._crowded: set[int] = set()
         self.errors = 0
 
-    def poll(self, now_s: float) -> tuple[list[TelemetrySnapshot], list[TelemetrySnapshot]]:
+    def open_reader(self, path: Path) -> _Reader[S]:
+        """Opens a file. Raises OSError or LayoutError."""
+        raise NotImplementedError
+
+    def alive(self, snapshot: S, now_s: float) -> bool:
+        """Whether the writer lives."""
+        raise NotImplementedError
+
+    def poll(self, now_s: float) -> tuple[list[S], list[S]]:
         """What living and dead processes say. now_s : CLOCK_MONOTONIC in seconds. Raises nothing for a file's state."""
-        living: list[TelemetrySnapshot] = []
-        dead: list[TelemetrySnapshot] = []
+        living: list[S] = []
+        dead: list[S] = []
         paths = self._paths()
         for path in self._readers.keys() - paths:
             self._close(path)
@@ -65,7 +98,7 @@ class TelemetryFolder:
             snapshot = self._read(path, patience_ends)
             if snapshot is None:
                 continue
-            if self._alive(snapshot, now_s):
+            if self.alive(snapshot, now_s):
                 self._dead_since.pop(path, None)
                 living.append(snapshot)
             else:
@@ -84,7 +117,7 @@ class TelemetryFolder:
         found: list[tuple[bool, str, int]] = []
         with suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
-                if entry.name.endswith(".telemetry") and not entry.name.startswith("."):
+                if entry.name.endswith(self.suffix) and not entry.name.startswith("."):
                     with suppress(OSError):
                         owner = entry.stat(follow_symlinks=False).st_uid
                         found.append((self._folder / entry.name not in self._readers, entry.name, owner))
@@ -104,14 +137,14 @@ class TelemetryFolder:
         self._crowded = set(crowded)
         return paths
 
-    def _read(self, path: Path, patience_ends: float) -> TelemetrySnapshot | None:
+    def _read(self, path: Path, patience_ends: float) -> S | None:
         # What was torn at the last poll is waited for no more: its writer died, or wants us to wait.
         patience_s = 0.0 if path in self._torn else max(0.0, patience_ends - time.monotonic())
         try:
             reader = self._readers.get(path)
             if reader is None or reader.stale():
                 self._close(path)
-                reader = self._readers[path] = PluginTelemetryReader(path)
+                reader = self._readers[path] = self.open_reader(path)
             snapshot = reader.read(patience_s)
         except FileNotFoundError:
             return None
@@ -134,17 +167,10 @@ class TelemetryFolder:
             self._told.add(path)
             log.warning("telemetry cannot be read", path=str(path), reason=reason)
 
-    def _alive(self, snapshot: TelemetrySnapshot, now_s: float) -> bool:
-        """A fresh heartbeat is proof, whatever PID namespace the job lives in; else the process table is asked."""
-        age_s = now_s - snapshot.heartbeat_mono_ns * 1e-9
-        if -HEARTBEAT_AHEAD_S < age_s < HEARTBEAT_FRESH_S:
-            return True
-        return process_start_ticks(snapshot.pid, self._proc) == snapshot.pid_start_ticks
-
     def _remove(self, path: Path, owner: int) -> None:
         log.info("removing the telemetry of a process that is gone", path=str(path))
         self._close(path)
-        for leftover in (path, path.with_suffix(".sock")):
+        for leftover in (path, path.with_suffix(".sock")) if self.suffix == ".telemetry" else (path,):
             with suppress(OSError):
                 status = leftover.lstat()
                 # A made-up telemetry file must not cost another user's job its control socket.
@@ -156,6 +182,37 @@ class TelemetryFolder:
         if reader is not None:
             reader.close()
         self._dead_since.pop(path, None)
+
+
+class TelemetryFolder(Folder[TelemetrySnapshot]):
+    """All `<name>.telemetry` of the plugin."""
+
+    suffix = ".telemetry"
+
+    def open_reader(self, path: Path) -> PluginTelemetryReader:
+        """Opens a file. Raises OSError or LayoutError."""
+        return PluginTelemetryReader(path)
+
+    def alive(self, snapshot: TelemetrySnapshot, now_s: float) -> bool:
+        """A fresh heartbeat is proof, whatever PID namespace the job lives in; else the process table is asked."""
+        age_s = now_s - snapshot.heartbeat_mono_ns * 1e-9
+        if -HEARTBEAT_AHEAD_S < age_s < HEARTBEAT_FRESH_S:
+            return True
+        return process_start_ticks(snapshot.pid, self._proc) == snapshot.pid_start_ticks
+
+
+class VerbsFolder(Folder[VerbsSnapshot]):
+    """All `<name>.verbs` of the interposer."""
+
+    suffix = ".verbs"
+
+    def open_reader(self, path: Path) -> VerbsTelemetryReader:
+        """Opens a file. Raises OSError or LayoutError."""
+        return VerbsTelemetryReader(path)
+
+    def alive(self, snapshot: VerbsSnapshot, now_s: float) -> bool:
+        """Its lock is proof, whatever PID namespace the program lives in."""
+        return snapshot.running
 
 
 def monotonic_s() -> float:
