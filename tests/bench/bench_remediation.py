@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.bench.remediation_rebalance import rebalance
 from tests.bench.rows import Rows, quantile
 from tests.fixtures.remediation_attacks import ATTACKS
 from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
@@ -191,6 +192,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=10, help="of the latency case")
     parser.add_argument("--kills", type=int, default=10, help="of the crash case")
+    parser.add_argument("--fleets", type=int, default=3, help="of the rebalancing case, which needs root")
     parser.add_argument("--cases", default="", help="comma-separated; all by default")
     options = parser.parse_args()
     cases = {
@@ -201,8 +203,10 @@ def main() -> None:
         "attacks": under_attack,
         "crash": lambda stack: crash_loop(stack, options.kills),
     }
+    if not options.cases or "rebalance" in options.cases.split(","):
+        rebalance(rows, options.fleets)
     chosen = options.cases.split(",") if options.cases else list(cases)
-    for name, case in ((name, cases[name]) for name in chosen):
+    for name, case in ((name, cases[name]) for name in chosen if name in cases):
         with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as folder:
             stack = Stack(Path(folder))
             try:

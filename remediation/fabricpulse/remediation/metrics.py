@@ -37,6 +37,18 @@ NOTIFICATIONS = MetricSpec(
     "Requests to the destinations of `notify`: sent, failed.",
     ("name", "result"),
 )
+REBALANCES = MetricSpec(
+    "fabricpulse_remediation_rebalances_total",
+    "counter",
+    "Plans to put lanes of jobs on other paths, by how they ended: kept, rolled_back, dropped, dry_run.",
+    ("outcome",),
+)
+REBALANCE_GAIN = MetricSpec(
+    "fabricpulse_remediation_rebalance_gain_ratio",
+    "gauge",
+    "Goodput after the last plan that was measured, by that before it: predicted, measured.",
+    ("kind",),
+)
 INGEST_SECONDS = MetricSpec(
     "fabricpulse_remediation_ingest_seconds",
     "histogram",
@@ -165,6 +177,8 @@ RECEIVER_METRICS = (
     TARGETS_OUT,
     MANUAL,
     PLANS_WAITING,
+    REBALANCES,
+    REBALANCE_GAIN,
     PENDING,
     OLDEST_PENDING,
     AGENTS,

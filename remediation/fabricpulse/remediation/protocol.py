@@ -24,10 +24,17 @@ MAX_GENERATION = 2**53 - 1
 MAX_HELD_GENERATION = 2**52
 MAX_EPOCH = 2**53 - 1
 MAX_NICS = 256
+# Sending lanes of a host that are reported, and that are changed at a time.
+MAX_LANES = 1024
+MAX_LANE_ORDERS = 256
 MAX_REPORT_BYTES = 1 << 20
 MAX_DESIRED_BYTES = 1 << 20
 
 Device = Annotated[str, Meta(min_length=1, max_length=64)]
+ProcessName = Annotated[str, Meta(pattern=r"^[1-9]\d{0,9}(-[0-9a-f]{1,16})?$")]
+ConnectionId = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
+_Rate = Annotated[float, Meta(ge=0, le=1e15)]
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
 OpId = Annotated[str, Meta(min_length=1, max_length=400)]
 
 
@@ -50,16 +57,36 @@ class DesiredNic(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
+class LaneOrder(msgspec.Struct, frozen=True):
+    """One operation on a lane of a job, by the process' control socket (docs/control-protocol.md).
+
+    process : name of the socket. value : of `lane.repath` the source port, of `lane.weight` the weight; None lets the
+    plugin choose. Carried out once: a plugin that is told again answers `duplicate`.
+    """
+
+    process: ProcessName
+    connection: ConnectionId
+    lane: Annotated[int, Meta(ge=0, le=4095)]
+    device: Device
+    operation: Literal["lane.repath", "lane.weight"]
+    value: Annotated[int, Meta(ge=0, le=65535)] | None
+    generation: Annotated[int, Meta(ge=0, le=MAX_GENERATION)]
+    op_id: Annotated[str, Meta(min_length=1, max_length=128)]
+
+
 class DesiredState(msgspec.Struct, frozen=True):
     """All NICs of `host` about which anything was ever decided. epoch : grows with each start of the receiver; agents
     refuse an older one than they have seen. version : changes when nics or epoch do. not_after : seconds since 1970;
-    what has not been accepted by then must not be."""
+    what has not been accepted by then must not be. lanes : operations without a result so far. report_lanes : whether
+    the receiver wants to know what the jobs' lanes do."""
 
     host: str
     epoch: Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
     version: str
     nics: Annotated[list[DesiredNic], Meta(max_length=MAX_NICS)]
     not_after: float
+    lanes: Annotated[list[LaneOrder], Meta(max_length=MAX_LANE_ORDERS)] = []
+    report_lanes: bool = False
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -85,11 +112,35 @@ class HeldNic(msgspec.Struct, frozen=True):
     generation: Annotated[int, Meta(ge=0, le=MAX_HELD_GENERATION)]
 
 
+class LaneSample(msgspec.Struct, frozen=True, array_like=True):
+    """What one sending lane of a job did since the last report.
+
+    goodput : bytes per second that the peer has acknowledged. capacity : bytes per second that the lane delivers while
+    it has something to send, as the plugin measures it. delay_s : mean delay of its chunks, -1 without any. troubles :
+    packets sent again or marked by ECN. repaths : cumulative, whoever ordered them. nic_speed : bytes per second,
+    0 if not known.
+    """
+
+    process: ProcessName
+    connection: ConnectionId
+    lane: Annotated[int, Meta(ge=0, le=4095)]
+    workload: Annotated[str, Meta(max_length=128)]
+    device: Device
+    entropy: Annotated[int, Meta(ge=0, le=2**32)]
+    weight: Annotated[int, Meta(ge=0, le=2**32)]
+    goodput: _Rate
+    capacity: _Rate
+    delay_s: Annotated[float, Meta(ge=-1, le=1e6)]
+    troubles: _Count
+    repaths: _Count
+    nic_speed: _Rate = 0.0
+
+
 class Report(msgspec.Struct, frozen=True):
     """Sent regularly.
 
     devices : NICs that jobs use -> usable. connected : NICs -> whether the mesh's probes get through, where it is
-    asked. health : NICs that were observed since the last report. held : the agent's journal.
+    asked. health : NICs that were observed since the last report. held : the agent's journal. lanes : if asked for.
     """
 
     processes: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
@@ -98,3 +149,4 @@ class Report(msgspec.Struct, frozen=True):
     health: Annotated[dict[Device, Health], Meta(max_length=MAX_NICS)] = {}
     held: Annotated[dict[Device, HeldNic], Meta(max_length=MAX_NICS)] = {}
     results: Annotated[list[Result], Meta(max_length=MAX_NICS)] = []
+    lanes: Annotated[list[LaneSample], Meta(max_length=MAX_LANES)] = []

@@ -18,6 +18,15 @@ from fabricpulse.remediation.receiver.model import Held
 LONG = "x" * 5000
 
 
+LANE = ["1", "0" * 16, 0, "job", "rail0", 40_000, 1000, 1.0, 1.0, -1.0, 0, 0, 0.0]
+
+
+def test_a_lane_within_bounds_is_read():
+    """What the tests below make wrong is right as it stands."""
+    report = msgspec.json.decode(msgspec.json.encode({"lanes": [LANE] * 1024}), type=Report)
+    assert report.lanes[0].device == "rail0"
+
+
 @pytest.mark.parametrize(
     "report",
     [
@@ -35,6 +44,10 @@ LONG = "x" * 5000
         {"results": [{"op_id": LONG, "outcome": "applied"}]},
         {"results": [{"op_id": "o", "outcome": "applied", "message": LONG}]},
         {"results": [{"op_id": "o", "outcome": "applied"}] * 257},
+        {"lanes": [[*LANE[:8], 1e300, *LANE[9:]]]},
+        {"lanes": [["../1", *LANE[1:]]]},
+        {"lanes": [LANE[:4]]},
+        {"lanes": [LANE] * 1025},
     ],
 )
 def test_a_report_out_of_bounds_is_refused(report):

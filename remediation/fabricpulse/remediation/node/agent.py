@@ -25,6 +25,7 @@ from fabricpulse.remediation import failpoints, metrics
 from fabricpulse.remediation.node.config import NodeConfig, users_of
 from fabricpulse.remediation.node.epoch_fence import EpochFence
 from fabricpulse.remediation.node.journal import NodeJournal
+from fabricpulse.remediation.node.lanes import LaneSampler
 from fabricpulse.remediation.node.limits import LocalLimits
 from fabricpulse.remediation.node.mesh import MeshNics, scrape_mesh
 from fabricpulse.remediation.node.observation import LinkObserver, ProbeObserver
@@ -33,10 +34,13 @@ from fabricpulse.remediation.node.receiver_client import ReceiverClient, Receive
 from fabricpulse.remediation.node.survey import Survey, traffic_outcome
 from fabricpulse.remediation.protocol import (
     MAX_HELD_GENERATION,
+    MAX_NICS,
     DesiredNic,
     DesiredState,
     Health,
     HeldNic,
+    LaneOrder,
+    LaneSample,
     Report,
     Result,
     Traffic,
@@ -71,6 +75,11 @@ class NodeAgent:
         self._results: dict[str, Result] = {}
         self._unreported: dict[str, Result] = {}
         self._dry_runs: dict[str, DesiredNic] = {}
+        self._lanes = LaneSampler(plugin_dir(), users_of(config.job_users))
+        self._report_lanes = False
+        # Operations on lanes that were ordered, and the time by which they must have been begun (seconds since 1970).
+        self._orders: dict[str, LaneOrder] = {}
+        self._orders_end = 0.0
         self._mesh = MeshNics()
         self._links = LinkObserver()
         self._limits = LocalLimits(config)
@@ -89,6 +98,7 @@ class NodeAgent:
             await self._work(options)
         finally:
             self._journal.close()
+            self._lanes.close()
 
     async def _work(self, options: DaemonOptions) -> None:
         async with AsyncExitStack() as resources:
@@ -154,7 +164,10 @@ class NodeAgent:
             self._desired[nic.device] = nic
             self._waiting[nic.op_id] = desired.not_after
         self._dry_runs = {nic.op_id: nic for nic in desired.nics if nic.dry_run}
-        current = {nic.op_id for nic in self._desired.values()} | self._dry_runs.keys()
+        self._report_lanes = desired.report_lanes
+        self._orders = {order.op_id: order for order in desired.lanes}
+        self._orders_end = desired.not_after
+        current = {nic.op_id for nic in self._desired.values()} | self._dry_runs.keys() | self._orders.keys()
         self._waiting = {op_id: end for op_id, end in self._waiting.items() if op_id in current}
         self._results = {op_id: result for op_id, result in self._results.items() if op_id in current}
         return True
@@ -163,6 +176,9 @@ class NodeAgent:
         while True:
             self._report_now.clear()
             results = dict(self._unreported)
+            lanes: list[LaneSample] = []
+            if self._report_lanes:
+                lanes = await asyncio.to_thread(self._lanes.sample)
             report = Report(
                 processes=len(self._survey.processes),
                 devices=self._survey.devices(),
@@ -173,7 +189,8 @@ class NodeAgent:
                     for d, nic in self._desired.items()
                     if nic.generation <= MAX_HELD_GENERATION
                 },
-                results=list(results.values()),
+                results=list(results.values())[:MAX_NICS],
+                lanes=lanes,
             )
             wait_s = self._config.report_interval_s
             try:
@@ -181,7 +198,7 @@ class NodeAgent:
             except ReceiverError:
                 wait_s = _RETRY_S
             else:
-                for op_id, result in results.items():
+                for op_id, result in list(results.items())[:MAX_NICS]:
                     if self._unreported.get(op_id) == result:
                         del self._unreported[op_id]
             await wait_with_timeout(self._report_now, wait_s)
@@ -208,8 +225,12 @@ class NodeAgent:
     async def _reconcile(self) -> None:
         waiting = [nic for nic in self._desired.values() if nic.op_id not in self._results]
         dry_runs = [nic for nic in self._dry_runs.values() if nic.op_id not in self._results]
+        orders = [order for order in self._orders.values() if order.op_id not in self._results]
         present = await asyncio.to_thread(self._plugins.present)
         idle = time.monotonic() - self._surveyed_at < self._config.report_interval_s
+        for order in orders:
+            async with self._in_plugins:
+                self._record(await self._change_lane(order))
         if present == self._seen and idle and not waiting and not dry_runs:
             return
         async with self._in_plugins:
@@ -269,6 +290,18 @@ class NodeAgent:
                 f"traffic of {nic.device}", self._watch_traffic(nic, result), may_end=True
             )
         return result
+
+    async def _change_lane(self, order: LaneOrder) -> Result:
+        if refusal := self._lane_refusal(order):
+            return Result(order.op_id, "refused", 0, refusal)
+        return await asyncio.to_thread(self._plugins.change_lane, order)
+
+    def _lane_refusal(self, order: LaneOrder) -> str:
+        if self._config.pause_file and Path(self._config.pause_file).exists():
+            return f"paused on this host by {self._config.pause_file}"
+        if time.time() > self._orders_end:
+            return "it has expired before it was carried out"
+        return self._limits.lane_refusal(order, time.monotonic())
 
     async def _correct(self, nic: DesiredNic) -> Result:
         """A process that started after the decision, was away when it was carried out, or was set by somebody else."""

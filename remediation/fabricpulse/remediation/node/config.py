@@ -27,8 +27,9 @@ class NodeConfig(Section, frozen=True):
     processes are jobs, root's always are; empty: every user's. Where others log in, it keeps their sockets from
     refusing actions. devices : NICs that may be taken out; empty: any. min_fraction_in_service : of this host's NICs;
     one of two or more may always leave. max_failovers : within the window, whatever the receiver says.
-    failovers_window_s : that window. scan_interval_s : how often the agent looks for new processes.
-    report_interval_s : between two reports to the receiver. call_timeout_s : for one answer of a process.
+    failovers_window_s : that window. max_lane_operations : new paths and weights of lanes within it. scan_interval_s :
+    how often the agent looks for new processes. report_interval_s : between two reports to the receiver.
+    call_timeout_s : for one answer of a process.
     verify_timeout_s : until the processes must show the desired state. traffic_timeout_s : how long the jobs' other
     lanes are watched after a NIC was taken out.
     """
@@ -46,6 +47,7 @@ class NodeConfig(Section, frozen=True):
     min_fraction_in_service: Annotated[float, Meta(ge=0, le=1)] = 0.5
     max_failovers: Annotated[int, Meta(ge=1)] = 6
     failovers_window_s: Annotated[float, Meta(gt=0)] = 600
+    max_lane_operations: Annotated[int, Meta(ge=0)] = 1000
     scan_interval_s: Annotated[float, Meta(ge=0.05, le=60)] = 0.5
     report_interval_s: Annotated[float, Meta(ge=0.2, le=60)] = 2
     call_timeout_s: Annotated[float, Meta(ge=0.1, le=30)] = 2

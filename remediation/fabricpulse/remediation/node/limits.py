@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 
 from fabricpulse.remediation.node.config import NodeConfig
-from fabricpulse.remediation.protocol import DesiredNic
+from fabricpulse.remediation.protocol import DesiredNic, LaneOrder
 
 
 class LocalLimits:
@@ -16,6 +16,7 @@ class LocalLimits:
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
         self._failovers: deque[float] = deque()
+        self._lane_operations: deque[float] = deque()
 
     def refusal(
         self, nic: DesiredNic, desired: Mapping[str, DesiredNic], devices: Collection[str], now: float
@@ -38,6 +39,20 @@ class LocalLimits:
             self._failovers.popleft()
         if len(self._failovers) >= config.max_failovers:
             return f"{len(self._failovers)} failovers on this host within {config.failovers_window_s:.0f} s"
+        return ""
+
+    def lane_refusal(self, order: LaneOrder, now: float) -> str:
+        """Why a lane must not be changed now, "" if it may, which counts. now : monotonic seconds."""
+        config = self._config
+        if config.devices and order.device not in config.devices:
+            return f"{order.device} is not in devices of this host's configuration"
+        while self._lane_operations and now - self._lane_operations[0] > config.failovers_window_s:
+            self._lane_operations.popleft()
+        if len(self._lane_operations) >= config.max_lane_operations:
+            return (
+                f"{len(self._lane_operations)} operations on lanes within {config.failovers_window_s:.0f} s"
+            )
+        self._lane_operations.append(now)
         return ""
 
     def took(self, now: float) -> None:

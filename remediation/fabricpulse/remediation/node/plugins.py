@@ -10,7 +10,7 @@ from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.node.control_calls import Answer, Failure, call_all
 from fabricpulse.remediation.node.sockets import ControlSockets, Identity
 from fabricpulse.remediation.node.survey import Survey, nics_of
-from fabricpulse.remediation.protocol import DesiredNic, Result
+from fabricpulse.remediation.protocol import DesiredNic, LaneOrder, Result
 
 _POLL_S = 0.02
 # Without its connections: those of a large job do not fit into one message.
@@ -73,6 +73,35 @@ class Plugins:
             return Result(nic.op_id, "failed", shown, (late + silent)[:500])
         message = f"no answer: {silent}"[:500] if answers.silent else ""
         return Result(nic.op_id, "applied", shown, message)
+
+    def change_lane(self, order: LaneOrder) -> Result:
+        """Carries out one operation on a lane of one process.
+
+        `applied` says that the plugin has taken it: whether a new path comes about shows in the lane's telemetry.
+        """
+        request: dict[str, object] = {
+            "op": order.operation,
+            "op_id": order.op_id,
+            "generation": order.generation,
+            "connection": order.connection,
+            "lane": order.lane,
+            "entropy" if order.operation == "lane.repath" else "weight": order.value,
+        }
+        self.present()
+        names = self._sockets.answering([order.process])
+        answer = self._ask(names, request).get(order.process) if names else None
+        if isinstance(answer, dict) and answer.get("ok") is True:
+            self.calls["duplicate" if answer.get("result") == "duplicate" else "applied"] += 1
+            return Result(order.op_id, "applied", 1)
+        if isinstance(answer, dict):
+            problem = answer.get("error")
+            problem = problem if isinstance(problem, dict) else {}
+            code = str(problem.get("code", "unknown"))
+            self.calls[code if code in CALL_RESULTS else "error"] += 1
+            return Result(order.op_id, "refused", 0, f"{code}: {problem.get('message', '')}"[:500])
+        self.calls["error"] += 1
+        reason = answer.reason if answer is not None else "it has not answered before"
+        return Result(order.op_id, "failed", 0, f"pid {order.process}: {reason}"[:500])
 
     def _order(self, nic: DesiredNic, names: list[str]) -> _Answers:
         op = "nic.avoid" if nic.desired == "avoid" else "nic.restore"

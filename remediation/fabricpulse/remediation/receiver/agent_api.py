@@ -1,6 +1,7 @@
 """The receiver's side of the node agents: the long poll for the desired state, and the reports."""
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,14 @@ from aiohttp import web
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.waiting import wait_with_timeout
-from fabricpulse.remediation.protocol import MAX_REPORT_BYTES, DesiredNic, DesiredState, Envelope, Report
+from fabricpulse.remediation.protocol import (
+    MAX_LANE_ORDERS,
+    MAX_REPORT_BYTES,
+    DesiredNic,
+    DesiredState,
+    Envelope,
+    Report,
+)
 from fabricpulse.remediation.receiver.auth import Principal, certificate_names
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.http_json import json_answer, number, read_body
@@ -19,6 +27,7 @@ from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.transaction import Transaction, Transition
 
 MAX_WAIT_S = 30.0
+_MAX_VERSION = 500
 
 
 class AgentApi:
@@ -134,8 +143,13 @@ class AgentApi:
                 )
             )
         nics.sort(key=lambda nic: nic.device)
-        stamp = ",".join(nic.op_id for nic in nics)
-        return DesiredState(host, state.epoch, f"{state.epoch};{stamp}", nics, 0.0)
+        rebalancer = self._reconciler.rebalancer
+        lanes = rebalancer.orders(state, host)[:MAX_LANE_ORDERS]
+        stamp = ",".join([*(nic.op_id for nic in nics), *(order.op_id for order in lanes)])
+        version = f"{state.epoch};{stamp};{int(rebalancer.is_on)}"
+        if len(version) > _MAX_VERSION:  # it comes back in the address of the next request
+            version = f"{state.epoch};{hashlib.sha256(version.encode()).hexdigest()}"
+        return DesiredState(host, state.epoch, version, nics, 0.0, lanes, rebalancer.is_on)
 
     async def _report(self, request: web.Request) -> web.Response:
         host = self._host(request)
@@ -158,6 +172,9 @@ class AgentApi:
             self._reconciler.observed.on_agent(transaction, agent, now)
             for result in report.results:
                 self._reconciler.results.on_result(transaction, host, result, now)
+                self._reconciler.rebalancer.on_result(transaction, host, result, now)
+            if report.lanes and self._reconciler.rebalancer.is_on:
+                self._reconciler.evidence.add(host, report.lanes, now)
 
         await self._loop.submit(change)
         return web.Response(text="noted\n")

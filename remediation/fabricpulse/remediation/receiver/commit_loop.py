@@ -214,6 +214,9 @@ class CommitLoop:
             action = self.state.actions.get(op_id) if op_id else None
             if entry.event == "blocked":
                 self.counts["blocked", entry.detail["reason"]] += 1
+            elif entry.event == "would_rebalance" or entry.event.startswith("rebalance_"):
+                outcome = entry.event.removeprefix("rebalance_")
+                self.counts["rebalance", "dry_run" if entry.event == "would_rebalance" else outcome] += 1
             elif action is not None and entry.event in OUTCOMES:
                 self.counts["action", action.action, entry.event] += 1
             if logged == _LOGGED_AT_ONCE:

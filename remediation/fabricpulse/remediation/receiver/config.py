@@ -150,6 +150,38 @@ class GuardConfig(Section, frozen=True):
     result_timeout_s: Annotated[float, Meta(gt=0)] = 60
 
 
+class RebalanceConfig(Section, frozen=True):
+    """Putting lanes of jobs on other paths where they collide.
+
+    mode : `observe` does nothing and asks agents for nothing; `dry_run` journals what it would do; `approve` waits for
+    an operator; `auto` acts. window_s : over which goodput is measured, before and after. settle_s : after the last
+    operation, before it is measured. slow_share : a lane is slow below this part of what its job's good lanes deliver.
+    min_gain : goodput afterwards by before at which a plan has helped and stays; else it is rolled back. max_loss :
+    part of its goodput that any other job may lose. max_tries : new paths that one plan tries for a lane. max_lanes :
+    of one plan. cooldown_s : between two plans for one job; doubled with each in a row that did not help, up to a day.
+    operations_per_hour : on lanes, fleet-wide, rolling back not counted. max_unhelpful : after so many plans in a row
+    that did not help, none is made until an operator resumes. quiet_s : so long a lane is left alone after the plugin
+    has re-pathed it by itself.
+    """
+
+    mode: str = "observe"
+    window_s: Annotated[float, Meta(ge=1, le=300)] = 10
+    settle_s: Annotated[float, Meta(ge=0, le=60)] = 2
+    slow_share: Annotated[float, Meta(gt=0, lt=1)] = 0.6
+    min_gain: Annotated[float, Meta(ge=1.01, le=10)] = 1.1
+    max_loss: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
+    max_tries: Annotated[int, Meta(ge=1, le=20)] = 6
+    max_lanes: Annotated[int, Meta(ge=1, le=256)] = 64
+    cooldown_s: Seconds = 300
+    operations_per_hour: Annotated[int, Meta(ge=1)] = 200
+    max_unhelpful: Annotated[int, Meta(ge=1)] = 5
+    quiet_s: Seconds = 30
+
+    def validate(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
+
+
 class AccessConfig(Section, frozen=True):
     """Somebody who may use the API.
 
@@ -194,6 +226,10 @@ class NotifyConfig(Section, frozen=True):
         "unknown",
         "rolled_back",
         "would_avoid",
+        "rebalance",
+        "would_rebalance",
+        "rebalance_kept",
+        "rebalance_rolled_back",
         "awaiting_approval",
         "approved",
         "breaker_tripped",
@@ -229,7 +265,7 @@ class ReceiverConfig(Section, frozen=True):
     agent_certificates : an agent must show a client certificate whose SAN is its host's name. signing_key_file :
     Ed25519 private key (`fabricpulse remediation keygen`) that signs what agents are told. intent_valid_s : what they
     are told is void so long after it was sent. rules : by alert. hold : the quiet time before a NIC returns. guards :
-    limits. maintenance : windows in which nothing is decided. notify : who is told
+    limits. rebalance : lanes on other paths. maintenance : windows in which nothing is decided. notify : who is told
     what was decided.
     """
 
@@ -249,6 +285,7 @@ class ReceiverConfig(Section, frozen=True):
     rules: tuple[RuleConfig, ...] = (RuleConfig(alert="FabricNicFlapping"),)
     hold: HoldConfig = HoldConfig()
     guards: GuardConfig = GuardConfig()
+    rebalance: RebalanceConfig = RebalanceConfig()
     maintenance: tuple[MaintenanceConfig, ...] = ()
     notify: tuple[NotifyConfig, ...] = ()
 

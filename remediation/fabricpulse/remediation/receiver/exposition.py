@@ -57,8 +57,17 @@ def expose(
         out.add(metrics.EPISODES, (status,), sum(e.status == status for e in state.episodes.values()))
     out.add(metrics.TARGETS_OUT, (), sum(t.desired == "avoid" for t in state.targets.values()))
     out.add(metrics.MANUAL, (), sum(t.phase == "manual" for t in state.targets.values()))
+    plans = state.rebalances.values()
     waiting = sum(t.plan is not None and not t.plan.approved_at for t in state.targets.values())
+    waiting += sum(plan.phase == "awaiting_approval" and not plan.approved_at for plan in plans)
     out.add(metrics.PLANS_WAITING, (), waiting)
+    for end in ("kept", "rolled_back", "dropped", "dry_run"):
+        out.add(metrics.REBALANCES, (end,), counts["rebalance", end])
+    measured = [plan for plan in plans if plan.phase in ("kept", "rolled_back") and plan.measured]
+    if measured:
+        last = max(measured, key=lambda plan: plan.changed_at)
+        out.add(metrics.REBALANCE_GAIN, ("predicted",), last.predicted)
+        out.add(metrics.REBALANCE_GAIN, ("measured",), last.measured)
     pending = [a for a in state.actions.values() if a.outcome == "pending"]
     out.add(metrics.PENDING, (), len(pending))
     out.add(metrics.OLDEST_PENDING, (), max((now - a.created_at for a in pending), default=0.0))

@@ -40,6 +40,7 @@ REASONS = (
     "not_acting",
     "manual",
     "unproven",
+    "unhelpful",
 )
 # An alert is too young to be acted on; every one is at first, so that this is no reason to write down.
 SETTLING = "settling"
@@ -137,6 +138,10 @@ class Guards:
         if current.needs_probe and not connected:
             return "unproven"
         return self._room("failback", current.target.host)
+
+    def lane(self, target: Target) -> str:
+        """The reason that forbids changing lanes over this NIC, or ""."""
+        return self._standing("failover", target)
 
     def breaker(self, direction: Direction, host: str) -> str:
         """Why an action on `host` must trip the breaker instead, or "".

@@ -137,6 +137,74 @@ class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan | None = None
 
 
+RebalancePhase = Literal[
+    "awaiting_approval",
+    "moving",
+    "measuring",
+    "rolling_back",
+    "kept",
+    "rolled_back",
+    "dry_run",
+    "dropped",
+]
+
+
+class LaneMove(msgspec.Struct, frozen=True, kw_only=True):
+    """One lane of a rebalancing plan.
+
+    before : source port, capacity (bytes per second) and count of re-paths when the plan was made. op_id, generation :
+    of the operation under way or the last one. value : what it asks for, None for "another one". outcome : of it.
+    tries : new paths so far. kept : its capacity has risen; it is not moved again.
+    """
+
+    host: str
+    process: str
+    connection: str
+    lane: int
+    device: str
+    entropy_before: int
+    capacity_before: float
+    repaths: int
+    operation: Literal["lane.repath", "lane.weight"] = "lane.repath"
+    value: int | None = None
+    op_id: str = ""
+    generation: int = 0
+    outcome: Literal["", "pending", "applied", "refused", "failed"] = ""
+    tries: int = 0
+    kept: bool = False
+
+    @property
+    def key(self) -> str:
+        """`h0/4711-effffffc/5f0c9a7be1d20001/0`."""
+        return f"{self.host}/{self.process}/{self.connection}/{self.lane}"
+
+
+class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan to put lanes of one workload on other paths, from its proposal to the proof that it helped.
+
+    before : goodput by workload when it was made, bytes per second; those of `scope` are to gain, none may lose.
+    predicted, measured : goodput of the scope afterwards by before. reason : why it ended, or what it saw.
+    """
+
+    id: str
+    workload: str
+    scope: tuple[str, ...]
+    moves: tuple[LaneMove, ...]
+    before: dict[str, float]
+    predicted: float
+    reason: str
+    phase: RebalancePhase
+    created_at: float
+    changed_at: float
+    measured: float = 0.0
+    tries: int = 0
+    operations: int = 0
+    blocked: str = ""
+    hash: str = ""
+    approved_at: float = 0.0
+    approved_by: str = ""
+
+
 class Held(msgspec.Struct, frozen=True):
     """What an agent's journal holds of one NIC."""
 
@@ -202,6 +270,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     targets: dict[str, TargetState] = {}
     actions: dict[str, Action] = {}
     agents: dict[str, AgentState] = {}
+    rebalances: dict[str, Rebalance] = {}
     breakers: dict[str, Breaker] = {}
     buckets: dict[str, Bucket] = {}
     pause: Pause | None = None

@@ -50,6 +50,7 @@ class OperatorApi:
         router.add_get("/api/v1/explain", self._explain)
         router.add_post("/api/v1/explain", self._explain_alerts)
         router.add_get("/api/v1/plans", self._plans)
+        router.add_get("/api/v1/rebalances", self._rebalances)
         router.add_get("/api/v1/show", self._show)
         router.add_post("/api/v1/approve", self._approve)
         router.add_post("/api/v1/pause", self._pause)
@@ -98,7 +99,26 @@ class OperatorApi:
 
     async def _plans(self, _: web.Request) -> web.Response:
         waiting = [t for t in self._loop.state.targets.values() if t.plan is not None]
-        return json_answer([{"target": t.target, "plan": t.plan, "blocked": t.blocked} for t in waiting])
+        plans: list[dict[str, Any]] = [
+            {"target": t.target, "plan": t.plan, "blocked": t.blocked} for t in waiting
+        ]
+        for plan in self._loop.state.rebalances.values():
+            if plan.phase == "awaiting_approval":
+                shown = {
+                    "hash": plan.hash,
+                    "action": plan.moves[0].operation,
+                    "alert": "",
+                    "reason": f"{plan.reason}, predicted gain {plan.predicted:.2f}",
+                    "created_at": plan.created_at,
+                    "approved_at": plan.approved_at,
+                    "approved_by": plan.approved_by,
+                }
+                where = {"host": plan.workload, "device": f"{len(plan.moves)} lanes"}
+                plans.append({"target": where, "plan": shown, "blocked": plan.blocked})
+        return json_answer(plans)
+
+    async def _rebalances(self, _: web.Request) -> web.Response:
+        return json_answer(sorted(self._loop.state.rebalances.values(), key=lambda plan: plan.created_at))
 
     async def _show(self, request: web.Request) -> web.Response:
         """An operation, or a target, with its lines of the journal."""

@@ -2,14 +2,16 @@
 
 from fabricpulse.remediation.receiver.decisions import Decisions
 from fabricpulse.remediation.receiver.model import Pause, Target
+from fabricpulse.remediation.receiver.rebalancer import Rebalancer
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
 
 class OperatorCommands:
     """Events that an operator causes; each leaves a line with its owner."""
 
-    def __init__(self, decisions: Decisions) -> None:
+    def __init__(self, decisions: Decisions, rebalancer: Rebalancer) -> None:
         self._decisions = decisions
+        self._rebalancer = rebalancer
 
     def pause(
         self, transaction: Transaction, reason: str, owner: str, now: float, duration_s: float = 0.0
@@ -34,7 +36,7 @@ class OperatorCommands:
                     current.target.key, "approved", plan=plan, action=approved.action, owner=owner
                 )
                 return True
-        return False
+        return self._rebalancer.approve(transaction, plan, owner, now)
 
     def release(self, transaction: Transaction, target: Target, owner: str, now: float) -> None:
         """Puts a target back into service without waiting for its hold. Ignored for one that is in service."""

@@ -11,6 +11,7 @@ _TIMES = {
     "targets": ("quiet_since", "healthy_at", "changed_at", "retry_at"),
     "episodes": ("starts_at", "first_seen", "last_seen", "ended_at"),
     "actions": ("received_at", "created_at", "sent_at", "applied_at", "verified_at", "restored_at"),
+    "rebalances": ("created_at", "changed_at", "approved_at"),
 }
 _LISTS = {"targets": ("failovers", "attempts")}
 
@@ -25,6 +26,7 @@ def rebase(transaction: Transaction, now: float) -> int:
         ("targets", transaction.put_target),
         ("episodes", transaction.put_episode),
         ("actions", transaction.put_action),
+        ("rebalances", transaction.put_rebalance),
     ):
         for value in list(getattr(transaction, collection).values()):
             fixed: dict[str, Any] = {name: now for name in _TIMES[collection] if getattr(value, name) > now}

@@ -72,6 +72,7 @@ class Receiver:
 
     def _reconcile(self, transaction: Transaction, now: float) -> None:
         self._reconciler.decisions.reconcile(transaction, now)
+        self._reconciler.rebalancer.reconcile(transaction, now)
 
     def _on_start(self, transaction: Transaction, now: float) -> None:
         self._reconciler.observed.on_start(transaction, now)

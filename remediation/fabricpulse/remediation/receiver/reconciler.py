@@ -1,13 +1,16 @@
 """Pure reconciler: (transaction, event, now) -> changes and journal entries in the transaction.
 
 `observed` takes what is reported, `decisions` compares it with the desired state, `results` takes what became of
-operations, `operator` what operators order. The commit loop reconciles after each batch of events, before the commit.
+operations, `operator` what operators order; `rebalancer` moves lanes of jobs. The commit loop reconciles after each
+batch of events, before the commit.
 """
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.decisions import Decisions
+from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
 from fabricpulse.remediation.receiver.observed_state import ObservedState
 from fabricpulse.remediation.receiver.operator_commands import OperatorCommands
+from fabricpulse.remediation.receiver.rebalancer import Rebalancer
 from fabricpulse.remediation.receiver.results import OperationResults
 
 # Host -> its devices.
@@ -19,6 +22,7 @@ class Reconciler:
 
     def __init__(self, config: ReceiverConfig, inventory: Inventory | None = None) -> None:
         """inventory : the devices of each host, where a membership file names them."""
+        self.evidence = LaneEvidence()
         self.set_policy(config, inventory or {})
 
     def set_policy(self, config: ReceiverConfig, inventory: Inventory) -> None:
@@ -28,4 +32,5 @@ class Reconciler:
         self.observed = ObservedState(config, inventory)
         self.decisions = Decisions(config, inventory)
         self.results = OperationResults(self.decisions)
-        self.operator = OperatorCommands(self.decisions)
+        self.rebalancer = Rebalancer(config, inventory, self.evidence)
+        self.operator = OperatorCommands(self.decisions, self.rebalancer)

@@ -16,7 +16,16 @@ import msgspec
 from fabricpulse.core.errors import UserError
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.receiver.database import Connection, Database
-from fabricpulse.remediation.receiver.model import Action, Breaker, Bucket, Episode, Pause, State, TargetState
+from fabricpulse.remediation.receiver.model import (
+    Action,
+    Breaker,
+    Bucket,
+    Episode,
+    Pause,
+    Rebalance,
+    State,
+    TargetState,
+)
 from fabricpulse.remediation.receiver.seal import Seal, row_hash, sum_rows, with_row
 from fabricpulse.remediation.receiver.store import Batch, Delivery, StoreError
 
@@ -39,6 +48,7 @@ _COLLECTIONS: dict[str, tuple[str, type]] = {
     "episodes": ("episode", Episode),
     "targets": ("target", TargetState),
     "actions": ("action", Action),
+    "rebalances": ("rebalance", Rebalance),
 }
 # State.<field> that is a row of `meta` -> its type.
 _FIELDS: dict[str, Any] = {

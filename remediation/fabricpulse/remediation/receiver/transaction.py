@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fabricpulse.remediation.receiver.model import Action, AgentState, Episode, State, TargetState
+from fabricpulse.remediation.receiver.model import Action, AgentState, Episode, Rebalance, State, TargetState
 
 V = TypeVar("V")
 
-COLLECTIONS = ("episodes", "targets", "actions", "agents")
+COLLECTIONS = ("episodes", "targets", "actions", "agents", "rebalances")
 # What of an episode does not change while it is only reported again.
 _IDENTITY = ("status", "first_seen", "ended_at", "target", "alert", "causes")
 _versions = itertools.count(1)
@@ -93,6 +93,7 @@ class Transaction:
         self.targets: Mapping[str, TargetState] = _View(state.targets, self._changes["targets"])
         self.actions: Mapping[str, Action] = _View(state.actions, self._changes["actions"])
         self.agents: Mapping[str, AgentState] = _View(state.agents, self._changes["agents"])
+        self.rebalances: Mapping[str, Rebalance] = _View(state.rebalances, self._changes["rebalances"])
 
     def __getattr__(self, name: str) -> Any:
         """A field of the state that is no collection, as it is now: `epoch`, `pause`, `breakers`, ..."""
@@ -120,6 +121,10 @@ class Transaction:
     def put_action(self, action: Action) -> None:
         """Replaces or adds an action."""
         self._put(self._changes["actions"], action.op_id, action)
+
+    def put_rebalance(self, rebalance: Rebalance) -> None:
+        """Replaces or adds a rebalancing plan."""
+        self._put(self._changes["rebalances"], rebalance.id, rebalance)
 
     def put_episode(self, episode: Episode) -> None:
         """Replaces or adds an episode."""

@@ -1,0 +1,171 @@
+"""What the sending lanes of this host's jobs do, from the plugin's telemetry files. Blocking.
+
+The folder is everybody's: a file may be anything. It costs its own lanes, and only files of those who count as users of
+jobs are read. What a file says of itself can only lead to operations on the control socket of the same name.
+"""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fabricpulse.core.shm.mapping import LayoutError
+from fabricpulse.plugin_ipc.process import parse_name
+from fabricpulse.plugin_ipc.telemetry import (
+    LaneState,
+    PluginTelemetryReader,
+    Table,
+    TelemetrySnapshot,
+    TornReadError,
+)
+from fabricpulse.remediation.protocol import MAX_LANES, LaneSample
+
+_SENDS = 1
+_MAX_FILES = 256
+_PATIENCE_S = 0.05
+# Between two samples at least: a rate of less time is noise.
+_LEAST_S = 0.2
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """Cumulative numbers of a lane when it was read (CLOCK_MONOTONIC, s)."""
+
+    at_s: float
+    epoch: int
+    acknowledged: int
+    troubles: int
+    delays: int
+    delay_ns: int
+
+
+class LaneSampler:
+    """Rates between two calls of `sample`. users : whose files count, root's always do; empty for everybody's."""
+
+    def __init__(self, directory: Path, users: frozenset[int] = frozenset()) -> None:
+        self._directory = directory
+        self._users = users
+        self._readers: dict[Path, PluginTelemetryReader] = {}
+        self._before: dict[tuple[str, str, int], _Counts] = {}
+
+    def sample(self) -> list[LaneSample]:
+        """What each lane did since the last call; a lane that is new is not in it. At most MAX_LANES."""
+        paths = set()
+        with suppress(OSError):
+            found = (p for p in self._directory.glob("*.telemetry") if parse_name(p.stem) is not None)
+            paths = set(sorted(found)[:_MAX_FILES])
+        for path in self._readers.keys() - paths:
+            self._readers.pop(path).close()
+        samples: list[LaneSample] = []
+        seen: dict[tuple[str, str, int], _Counts] = {}
+        deadline = time.monotonic() + _PATIENCE_S
+        for path in sorted(paths):
+            snapshot = self._read(path, max(0.0, deadline - time.monotonic()))
+            if snapshot is not None:
+                samples += self._lanes(path.stem, snapshot, seen)
+        self._before = seen
+        return samples[:MAX_LANES]
+
+    def close(self) -> None:
+        """Closes all files."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _read(self, path: Path, patience_s: float) -> TelemetrySnapshot | None:
+        try:
+            reader = self._readers.get(path)
+            if reader is None or reader.stale():
+                if reader is not None:
+                    self._readers.pop(path).close()
+                reader = PluginTelemetryReader(path)
+                if self._users and reader.owner not in self._users and reader.owner != 0:
+                    reader.close()
+                    return None
+                self._readers[path] = reader
+            return reader.read(patience_s)
+        except TornReadError:
+            return None
+        except (OSError, LayoutError):
+            if path in self._readers:
+                self._readers.pop(path).close()
+            return None
+
+    def _lanes(
+        self, process: str, snapshot: TelemetrySnapshot, seen: dict[tuple[str, str, int], _Counts]
+    ) -> list[LaneSample]:
+        devices = snapshot.device_names()
+        speeds = {
+            int(slot): int(record["speed_mbps"]) * 125_000.0
+            for slot, record in zip(
+                snapshot.slots[Table.DEVICES], snapshot.tables[Table.DEVICES], strict=True
+            )
+        }
+        connections = {
+            int(slot): int(record["id"])
+            for slot, record in zip(
+                snapshot.slots[Table.CONNECTIONS], snapshot.tables[Table.CONNECTIONS], strict=True
+            )
+        }
+        now = time.monotonic()
+        samples = []
+        for record in snapshot.tables[Table.LANES]:
+            device = devices.get(int(record["device"]), "")
+            identity = connections.get(int(record["connection"]))
+            if int(record["direction"]) != _SENDS or not device or identity is None:
+                continue
+            key = (process, f"{identity:016x}", int(record["index"]) & 4095)
+            before, counts = self._before.get(key), _counts(record, now)
+            if before is not None and now - before.at_s < _LEAST_S:
+                seen[key] = before
+                continue
+            seen[key] = counts
+            carries = int(record["state"]) in (LaneState.UP, LaneState.SLOW_START)
+            if before is not None and carries:
+                speed = speeds.get(int(record["device"]), 0.0)
+                samples.append(_sample(key, snapshot.workload, device, speed, record, before, counts))
+        return samples
+
+
+def _counts(record: np.void, now: float) -> _Counts:
+    delay = record["delay"]
+    return _Counts(
+        now,
+        int(record["epoch"]),
+        int(record["acknowledged_bytes"]),
+        int(record["retransmits"]) + int(record["ecn_marked"]),
+        int(delay["count"]),
+        int(delay["sum_ns"]),
+    )
+
+
+def _sample(
+    key: tuple[str, str, int],
+    workload: str,
+    device: str,
+    speed: float,
+    record: np.void,
+    before: _Counts,
+    after: _Counts,
+) -> LaneSample:
+    """Differences, 0 where a counter has gone back: a file may say anything."""
+    span_s = after.at_s - before.at_s
+    chunks = after.delays - before.delays
+    delay_s = (after.delay_ns - before.delay_ns) * 1e-9 / chunks if chunks > 0 else -1.0
+    return LaneSample(
+        process=key[0],
+        connection=key[1],
+        lane=key[2],
+        workload=workload[:128],
+        device=device[:64],
+        entropy=int(record["entropy"]),
+        weight=int(record["weight"]),
+        goodput=min(1e15, max(0, after.acknowledged - before.acknowledged) / span_s),
+        capacity=min(1e15, float(record["delivery_rate"])),
+        delay_s=min(1e6, max(-1.0, delay_s)),
+        troubles=min(2**53, max(0, after.troubles - before.troubles)),
+        repaths=min(2**53, int(record["repaths"])),
+        nic_speed=min(1e15, speed),
+    )

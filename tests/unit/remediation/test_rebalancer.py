@@ -1,0 +1,255 @@
+"""Rebalancing: what collides is taken apart, what did not help is undone, and nobody is worse off in the end."""
+
+import os
+import random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.remediation.fabric_model import AUTO, LINK, Fabric
+
+from fabricpulse.core.config import parse_config
+from fabricpulse.remediation.receiver.config import RebalanceConfig, ReceiverConfig
+from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence, LaneSummary
+from fabricpulse.remediation.receiver.lane_planner import propose
+from fabricpulse.remediation.receiver.model import LaneMove, Rebalance
+from fabricpulse.remediation.receiver.sql_store import SqlStore
+from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
+from fabricpulse.remediation.receiver.store import Batch
+from fabricpulse.remediation.receiver.transaction import Transaction
+
+
+def collided(jobs: int = 2, spines: int = 2, lanes: int = 1, text: str = AUTO, **fields: float) -> Fabric:
+    config = parse_config(text, ReceiverConfig, "test")
+    fabric = Fabric(spines, jobs, lanes, 4, config=config, **fields)
+    fabric.collide()
+    return fabric
+
+
+def test_two_jobs_on_one_spine_are_taken_apart():
+    """Goodput doubles, as was predicted; one plan, kept, with what it measured."""
+    fabric = collided()
+    before = fabric.goodput()
+    fabric.run(120)
+    assert fabric.goodput() == pytest.approx(2 * before)
+    (plan,) = fabric.plans()
+    assert plan.phase == "kept"
+    assert plan.scope == ("job0", "job1")
+    assert plan.measured == pytest.approx(plan.predicted, rel=0.1)
+    fabric.run(300)
+    assert fabric.plans() == [plan], "what has helped is not tried again"
+
+
+def test_what_did_not_help_is_undone():
+    """Where there is one path only: every lane has the source port that it had before, and the controller gives up
+    after max_unhelpful plans, until an operator resumes."""
+    text = "rules: []\nrebalance: {mode: auto, cooldown_s: 5, max_tries: 2, max_unhelpful: 2}\n"
+    fabric = collided(spines=1, text=text)
+    ports = [lane.entropy for lane in fabric.lanes]
+    fabric.run(400)
+    assert [plan.phase for plan in fabric.plans()] == ["rolled_back"] * 2
+    assert [lane.entropy for lane in fabric.lanes] == ports
+    assert [line.detail["reason"] for line in fabric.lines if line.event == "blocked"] == ["unhelpful"]
+    fabric.state = replace(fabric.state, resumed_at=fabric.now)
+    fabric.run(60)
+    assert len(fabric.plans()) == 3
+
+
+def test_a_plan_that_costs_another_job_is_undone():
+    """Three jobs, two of them apart already: a move onto the third one's link is taken back at once."""
+    fabric = Fabric(2, 2, 1, 4)
+    fabric.lanes[0].entropy = next(e for e in range(1024, 9999) if fabric.link_of(fabric.lanes[0], e) == 0)
+    fabric.lanes[1].entropy = next(e for e in range(1024, 9999) if fabric.link_of(fabric.lanes[1], e) == 1)
+    before = fabric.goodput()
+    fabric.run(900)
+    assert fabric.goodput() == pytest.approx(before)
+    assert all(plan.phase == "rolled_back" for plan in fabric.plans())
+    assert {plan.reason for plan in fabric.plans()} <= {
+        "job0 lost goodput",
+        "job1 lost goodput",
+        "goodput has not risen",
+    }
+
+
+def test_a_full_nic_is_no_collision():
+    """Lanes that carry what their NIC can do are left alone, however congested they look."""
+    lanes = {
+        name: LaneSummary(name, sample, LINK, LINK, True, False)
+        for name, sample in _samples(collided(), nic_speed=LINK).items()
+    }
+    assert propose(RebalanceConfig(), lanes, {}) == []
+    slower = {name: replace_summary(lane, nic_speed=4 * LINK) for name, lane in lanes.items()}
+    assert len(propose(RebalanceConfig(), slower, {})) == 1
+
+
+def _samples(fabric: Fabric, **fields: float) -> dict[str, Any]:
+    fabric._report()
+    samples: dict[str, Any] = {host: sample for _, _, host, sample in fabric.mail}
+    return {host: replace(sample, **fields) for host, sample in samples.items()}
+
+
+def replace_summary(lane: LaneSummary, **fields: object) -> LaneSummary:
+    last = replace(lane.last, **fields)
+    return LaneSummary(lane.host, last, lane.goodput, lane.capacity, lane.congested, lane.repathed)
+
+
+def test_a_weight_where_no_path_helped():
+    """A lane that is slow on every path, beside a good one of its connection: a weight by what it delivers."""
+    (sample,) = list(_samples(collided(jobs=1)).values())
+    slow = LaneSummary("h", replace(sample, lane=1), 2e6, 2e6, True, False)
+    good = LaneSummary("h", sample, 9e6, 20e6, False, False)
+    lanes = {slow.key: slow, good.key: good}
+    (paths,) = propose(RebalanceConfig(), lanes, {})
+    assert [(move.lane, move.operation) for move in paths.moves] == [(1, "lane.repath")]
+    (weights,) = propose(RebalanceConfig(), lanes, {"job0": "no_new_path"})
+    assert [(m.lane, m.operation, m.value) for m in weights.moves] == [(1, "lane.weight", 50)]
+    assert propose(RebalanceConfig(), lanes, {"job0": "cooldown"}) == []
+
+
+def test_the_plugin_at_work_is_left_alone():
+    """A job of which the plugin has just re-pathed a lane is not moved; one that it re-paths within a plan ends it."""
+    fabric = collided()
+    for _ in range(20):
+        fabric.lanes[0].repaths += 1
+        fabric.lanes[1].repaths += 1
+        fabric.run(5)
+    assert fabric.plans() == []
+    fabric.run(32)
+    (plan,) = fabric.plans()
+    moved = next(lane for lane in fabric.lanes if lane.workload == plan.workload)
+    moved.repaths += 1
+    fabric.run(40)
+    assert (fabric.plans()[0].phase, fabric.plans()[0].reason) == (
+        "rolled_back",
+        "the plugin has re-pathed a lane of it by itself",
+    )
+
+
+@pytest.mark.parametrize("mode", ["observe", "dry_run"])
+def test_modes_that_change_nothing(mode):
+    """observe asks agents for nothing and keeps silent; dry_run writes what it would do, once a job and cooldown."""
+    fabric = collided(text=f"rules: []\nrebalance: {{mode: {mode}, cooldown_s: 1000}}\n")
+    fabric.run(120)
+    assert fabric.operations == []
+    assert fabric.reconciler.rebalancer.is_on == (mode == "dry_run")
+    assert fabric.events().count("would_rebalance") == (2 if mode == "dry_run" else 0)
+
+
+def test_an_operator_approves_by_hash():
+    """Nothing happens before; another hash approves nothing; what was approved is measured against that moment."""
+    fabric = collided(text="rules: []\nrebalance: {mode: approve, cooldown_s: 60}\n")
+    fabric.run(60)
+    (plan,) = fabric.plans()
+    assert (plan.phase, fabric.operations) == ("awaiting_approval", [])
+    operator = fabric.reconciler.operator
+    fabric._change(lambda t: operator.approve(t, "0" * 16, "ada", fabric.now))
+    fabric.run(20)
+    assert fabric.operations == []
+    fabric._change(lambda t: operator.approve(t, plan.hash, "ada", fabric.now))
+    fabric.run(120)
+    assert fabric.plans()[0].phase == "kept"
+    assert fabric.plans()[0].approved_by == "ada"
+
+
+def test_a_pause_stops_it():
+    """The kill switch: no operation while it is set, neither new ones nor the next try; then it goes on."""
+    fabric = collided()
+    fabric.run(24)
+    assert fabric.plans()[0].phase in ("moving", "measuring")
+    count = len(fabric.operations)
+    operator = fabric.reconciler.operator
+    fabric._change(lambda t: operator.pause(t, "look", "ada", fabric.now))
+    fabric.run(60)
+    assert len(fabric.operations) <= count + 1, "what was on its way has arrived"
+    fabric._change(lambda t: operator.resume(t, "ada", fabric.now))
+    fabric.run(120)
+    assert fabric.plans()[0].phase == "kept"
+
+
+def test_agents_that_refuse_or_are_silent_end_a_plan():
+    """Refused by all: dropped. Without an answer: dropped after intent_ttl_s; nothing is left under way."""
+    fabric = collided()
+    fabric.failing = "bad_request: no"
+    fabric.run(40)
+    assert {plan.phase for plan in fabric.plans()} == {"dropped"}
+    fabric = collided(delay_s=0.1)
+    fabric._carry_out = lambda host, order: None
+    fabric.run(200)
+    assert fabric.plans()[0].phase == "dropped"
+
+
+def test_operations_of_an_hour_are_bounded():
+    """Plans that would need more than is left are not begun; a try that would is the last."""
+    text = "rules: []\nrebalance: {mode: auto, cooldown_s: 1, operations_per_hour: 3, max_unhelpful: 99}\n"
+    fabric = collided(spines=1, text=text)
+    fabric.run(600)
+    assert sum(plan.operations for plan in fabric.plans()) == 3
+
+
+def test_a_plan_survives_a_restart(tmp_path):
+    """What is under way is in the journal as it was."""
+    move = LaneMove(
+        host="h0", process="1", connection="0" * 16, lane=0, device="rail0",
+        entropy_before=5, capacity_before=1.5, repaths=0, op_id="lane-1-0", outcome="pending",
+    )  # fmt: skip
+    plan = Rebalance(
+        id="rebalance/j#1", workload="j", scope=("j",), moves=(move,), before={"j": 1.0}, predicted=2.0,
+        reason="r", phase="moving", created_at=1.0, changed_at=2.0,
+    )  # fmt: skip
+    store = SqlStore(SqliteDatabase(tmp_path / "j.db"))
+    transaction = Transaction(store.load())
+    transaction.put_rebalance(plan)
+    store.commit(Batch(transaction, 3.0))
+    store.close()
+    store = SqlStore(SqliteDatabase(tmp_path / "j.db"))
+    assert store.load().rebalances == {plan.id: plan}
+    assert store.edited == ""
+    store.close()
+
+
+def test_evidence_says_nothing_of_a_span_it_does_not_cover():
+    """A lane whose reports began late, or ended early, is not in the summaries."""
+    fabric, evidence = collided(jobs=1), LaneEvidence()
+    (sample,) = list(_samples(fabric).values())
+    for at in range(40, 101, 2):
+        evidence.add("h", [sample], float(at))
+    assert list(evidence.summaries(50, 60)) == list(evidence.summaries(90, 100)) != []
+    assert evidence.summaries(20, 50) == {}
+    assert evidence.summaries(95, 110) == {}
+
+
+def play(seed: int, seconds: float) -> None:
+    """One random fleet: see test_never_worse."""
+    chance = random.Random(seed)
+    fabric = Fabric(
+        chance.choice([1, 2, 4]), chance.choice([1, 2, 3]), chance.choice([1, 2]), seed,
+        chance.choice([0.1, 0.5, 2.0, 10.0, 30.0]),
+    )  # fmt: skip
+    if chance.random() < 0.5:
+        fabric.collide()
+    before = fabric.goodput()
+    fabric.run(seconds)
+    fabric.config = replace(fabric.config, rebalance=replace(fabric.config.rebalance, mode="observe"))
+    fabric.reconciler.set_policy(fabric.config, {})
+    fabric.run(300)  # what is under way comes to its end
+    assert fabric.goodput() >= 0.99 * before, seed
+    plans = fabric.plans()
+    assert {plan.phase for plan in plans} <= {"kept", "rolled_back"}, seed
+    assert all(plan.measured >= 1.1 for plan in plans if plan.phase == "kept"), seed
+    assert sum(plan.operations for plan in plans) <= 200, seed
+    kept = [plan.phase for plan in plans].count("kept")
+    assert kept <= 3 * fabric.jobs, f"{seed}: oscillates"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_never_worse(seed):
+    """Random fleets, delays of 0.1 to 30 s: in the end no less goodput, only plans that helped have stayed, and they
+    are few."""
+    play(seed, 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 100 + int(os.environ.get("FABRICPULSE_TEST_FLEETS", "20"))))
+def test_never_worse_for_long(seed):
+    """The same for an hour."""
+    play(seed, 3600)
