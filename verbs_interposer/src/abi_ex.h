@@ -37,7 +37,7 @@ struct ContextExtension {
 constexpr size_t kContextSize = 328;
 
 inline ContextExtension* extension_of(Context* context) {
-  if (context->compatibility != reinterpret_cast<void*>(UINTPTR_MAX)) return nullptr;
+  if (reinterpret_cast<uintptr_t>(context->compatibility) != UINTPTR_MAX) return nullptr;
   auto* extension =
       reinterpret_cast<ContextExtension*>(reinterpret_cast<uint8_t*>(context) - sizeof(ContextExtension));
   return extension->size >= sizeof(ContextExtension) + kContextSize ? extension : nullptr;

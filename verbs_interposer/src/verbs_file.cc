@@ -185,7 +185,8 @@ void VerbsFile::publish(const Settings& settings, const char* suffix) {
 }
 
 void VerbsFile::leave_to_parent() {
-  mmap(map_, size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  (void)mmap(map_, size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+             -1, 0);
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
   new (&sample_lock_) std::mutex;  // a thread that the child does not have may hold it
