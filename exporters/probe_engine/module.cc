@@ -131,7 +131,16 @@ NB_MODULE(_probe_engine, m) {
              }
              return nb::bytes(out.data(), out.size());
            })
-      .def("take_events", &ProbeEngine::take_events);
+      .def("take_events", &ProbeEngine::take_events)
+      .def("trace", &ProbeEngine::trace, "edge"_a, "path"_a)
+      // (generation, edge, source port, hops) of each trace that has ended.
+      .def("take_traces", [](ProbeEngine& engine) {
+        std::vector<std::tuple<std::uint32_t, std::uint32_t, int, std::vector<std::string>>> out;
+        for (Trace& t : engine.take_traces()) {
+          out.emplace_back(t.generation, t.edge, t.path, std::move(t.hops));
+        }
+        return out;
+      });
 
   nb::class_<EdgeText>(m, "EdgeText")
       .def(nb::init<std::vector<std::string>, std::vector<std::string>, int>(), "names"_a, "labels"_a,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "probe_socket.h"
@@ -65,22 +66,32 @@ class NicSockets {
   template <typename Take>
   void drain_stamps(Take take) {
     for (Port& port : ports_) {
-      if (port.waiting == 0) continue;
+      if (port.waiting == 0 && !port.socket.hears_errors()) continue;
       const int before = port.waiting;
-      port.socket.tx_stamps([&](const TxStamp& stamp) {
-        PendingStamp& p = port.pending[stamp.id % kPendingStamps];
-        if (p.id != stamp.id || !(p.waiting || p.hardware)) return;
-        if (p.waiting) --port.waiting;
-        p.waiting = false;
-        p.hardware = stamp.hardware;
-        take(p.owner, stamp);
-      });
+      port.socket.tx_stamps(
+          [&](const TxStamp& stamp) {
+            PendingStamp& p = port.pending[stamp.id % kPendingStamps];
+            if (p.id != stamp.id || !(p.waiting || p.hardware)) return;
+            if (p.waiting) --port.waiting;
+            p.waiting = false;
+            p.hardware = stamp.hardware;
+            take(p.owner, stamp);
+          },
+          [&](const HopAnswer& answer) {
+            if (answers_.size() < kMostAnswers) answers_.push_back(answer);
+          });
       if (port.waiting < before) port.idle = 0;
     }
   }
   // Once a tick: gives up the stamps that will not come any more.
   void give_up_stamps();
   std::uint64_t stamps_lost() const { return stamps_lost_; }
+
+  bool has_port(std::uint8_t path) const { return open_ && path < ports_.size(); }
+  // The socket of one source port, for packets that at most some switches forward: ProbeSocket.
+  ProbeSocket& port(std::uint8_t path) { return ports_[path].socket; }
+  // Answers of switches that `drain_stamps` has found since the last call; each up to kMostAnswers.
+  std::vector<HopAnswer> take_answers() { return std::exchange(answers_, {}); }
 
   // Calls `take(const Received&)` for each packet that has arrived, `limit` at most.
   template <typename Take>
@@ -92,6 +103,8 @@ class NicSockets {
 
  private:
   static constexpr std::size_t kPendingStamps = 1'024;  // a power of two; a tick of one port sends far fewer
+  // More than all hops of all source ports: what strangers forge may not take memory.
+  static constexpr std::size_t kMostAnswers = 256;
   struct PendingStamp {
     std::uint32_t id = 0;
     StampOwner owner;
@@ -109,6 +122,7 @@ class NicSockets {
 
   const Settings* settings_ = nullptr;
   std::vector<Port> ports_;
+  std::vector<HopAnswer> answers_;
   unsigned interface_index_ = 0;
   bool open_ = false;
   int open_error_ = 0;

@@ -63,7 +63,8 @@ ProbeEngine::ProbeEngine(const Settings& settings)
       table_(settings_),
       send_(settings_, table_, fleet_clock_, clock_, ticks_of_period(settings_), epoch_),
       receive_(settings_, table_, fleet_clock_, clock_, ring_.get(), epoch_),
-      health_(settings_, table_, events_) {}
+      health_(settings_, table_, events_),
+      tracer_(table_) {}
 
 ProbeEngine::~ProbeEngine() { stop(); }
 
@@ -166,6 +167,17 @@ void ProbeEngine::tick(std::int64_t planned) {
   // Most drivers stamp within the system call that sends: taken at once, while all of it is in the caches, a
   // stamp costs a third of what it costs a tick later. Those that come later wait for the next tick.
   for (Nic& nic : table_.nics()) send_.drain_stamps(nic);
+  tracer_.step(now.mono);
+}
+
+bool ProbeEngine::trace(std::uint32_t edge, std::uint8_t path) {
+  std::lock_guard<PriorityMutex> lock(mutex_);
+  return tracer_.request(edge, path);
+}
+
+std::vector<Trace> ProbeEngine::take_traces() {
+  std::lock_guard<PriorityMutex> lock(mutex_);
+  return tracer_.take_done();
 }
 
 void ProbeEngine::emit(EventKind kind, std::int64_t duration) {

@@ -39,6 +39,7 @@
 #include "event_queue.h"
 #include "fleet_clock_reader.h"
 #include "health_monitor.h"
+#include "path_tracer.h"
 #include "priority_mutex.h"
 #include "receive_path.h"
 #include "ring_writer.h"
@@ -73,6 +74,10 @@ class ProbeEngine {
   std::string snapshot();
   std::vector<Event> take_events();
 
+  // See PathTracer.
+  bool trace(std::uint32_t edge, std::uint8_t path);
+  std::vector<Trace> take_traces();
+
  private:
   void run();
   void tick(std::int64_t planned);
@@ -96,6 +101,7 @@ class ProbeEngine {
   SendPath send_;
   ReceivePath receive_;
   HealthMonitor health_;
+  PathTracer tracer_;
   SnapshotHeader header_{};  // ticks, stalls, lateness; the rest is filled in by snapshot()
 };
 

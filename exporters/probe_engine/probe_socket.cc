@@ -5,6 +5,8 @@
 #include <linux/filter.h>
 #include <linux/net_tstamp.h>
 #include <net/if.h>
+#include <netinet/icmp6.h>
+#include <netinet/ip_icmp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -132,6 +134,7 @@ ProbeSocket& ProbeSocket::operator=(ProbeSocket&& other) noexcept {
     uncertain_ = other.uncertain_;
     overflow_mark_ = other.overflow_mark_;
     overflows_ = other.overflows_;
+    hears_errors_ = other.hears_errors_;
   }
   return *this;
 }
@@ -139,6 +142,7 @@ ProbeSocket& ProbeSocket::operator=(ProbeSocket&& other) noexcept {
 void ProbeSocket::close() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
+  hears_errors_ = false;
 }
 
 int ProbeSocket::open(const SocketAddress& local, const SocketOptions& options) {
@@ -229,6 +233,7 @@ void ProbeSocket::send(std::vector<Outgoing>& packets) {
         h.msg_controllen = sizeof(unstamped.bytes);
       }
     }
+    if (hears_errors_) forget_error();
     const int sent = sendmmsg(fd_, b.messages, n, MSG_DONTWAIT);
     if (sent <= 0) {
       packets[done].error = errno != 0 ? errno : EIO;
@@ -252,9 +257,63 @@ void ProbeSocket::restart_numbering() {
   uncertain_ = false;
 }
 
-int ProbeSocket::receive_packets() { return packet_batch().receive(fd_, 0); }
+void ProbeSocket::hear_errors(bool on) {
+  const int value = on ? 1 : 0;
+  sockaddr_storage local{};
+  socklen_t size = sizeof(local);
+  if (getsockname(fd_, reinterpret_cast<sockaddr*>(&local), &size) != 0) return;
+  const bool v6 = local.ss_family == AF_INET6;
+  const int failed =
+      setsockopt(fd_, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_RECVERR : IP_RECVERR, &value, sizeof(value));
+  // What has come so far would fail the next call.
+  forget_error();
+  hears_errors_ = on && failed == 0;
+}
 
-int ProbeSocket::receive_stamps() { return stamp_batch().receive(fd_, MSG_ERRQUEUE); }
+void ProbeSocket::forget_error() {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
+}
+
+int ProbeSocket::send_limited(const SocketAddress& to, std::uint8_t hops, const std::uint8_t* data,
+                              std::size_t size) {
+  constexpr std::size_t kFlags = CMSG_SPACE(sizeof(std::uint32_t));
+  alignas(cmsghdr) std::uint8_t control[kFlags + CMSG_SPACE(sizeof(int))] = {};
+  iovec vector{const_cast<std::uint8_t*>(data), size};
+  SocketAddress destination = to;
+  msghdr message{};
+  message.msg_name = &destination.any;
+  message.msg_namelen = destination.size();
+  message.msg_iov = &vector;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;  // no TX stamp: its number would be missing from ours
+  header->cmsg_type = SO_TIMESTAMPING;
+  header->cmsg_len = CMSG_LEN(sizeof(std::uint32_t));
+  header = CMSG_NXTHDR(&message, header);
+  const bool v6 = to.any.sa_family == AF_INET6;
+  header->cmsg_level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
+  header->cmsg_type = v6 ? IPV6_HOPLIMIT : IP_TTL;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  const int limit = hops;
+  std::memcpy(CMSG_DATA(header), &limit, sizeof(limit));
+  // The answer to the packet before may have come already.
+  if (hears_errors_) forget_error();
+  return sendmsg(fd_, &message, MSG_DONTWAIT) < 0 ? errno : 0;
+}
+
+int ProbeSocket::receive_packets() {
+  if (hears_errors_) forget_error();
+  return packet_batch().receive(fd_, 0);
+}
+
+// The answer of a switch has its packet with it, and shares the queue with the stamps.
+int ProbeSocket::receive_stamps() {
+  return (hears_errors_ ? packet_batch() : stamp_batch()).receive(fd_, MSG_ERRQUEUE);
+}
 
 bool ProbeSocket::parse_received(int index, Received* out) {
   IncomingBatch& b = packet_batch();
@@ -280,7 +339,7 @@ bool ProbeSocket::parse_received(int index, Received* out) {
 }
 
 bool ProbeSocket::parse_stamp(int index, TxStamp* out) {
-  mmsghdr& m = stamp_batch().messages[index];
+  mmsghdr& m = (hears_errors_ ? packet_batch() : stamp_batch()).messages[index];
   bool stamped = false, numbered = false;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m.msg_hdr); c != nullptr; c = CMSG_NXTHDR(&m.msg_hdr, c)) {
     if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_TIMESTAMPING) {
@@ -294,6 +353,29 @@ bool ProbeSocket::parse_stamp(int index, TxStamp* out) {
     }
   }
   return stamped && numbered;
+}
+
+bool ProbeSocket::parse_answer(int index, HopAnswer* out) {
+  IncomingBatch& b = packet_batch();
+  mmsghdr& m = b.messages[index];
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m.msg_hdr); c != nullptr; c = CMSG_NXTHDR(&m.msg_hdr, c)) {
+    const bool v4 = c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR;
+    const bool v6 = c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_RECVERR;
+    const std::size_t address = v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    if (!(v4 || v6) || c->cmsg_len < CMSG_LEN(sizeof(sock_extended_err) + address)) continue;
+    sock_extended_err error;
+    std::memcpy(&error, CMSG_DATA(c), sizeof(error));
+    const bool used_up = v4 ? error.ee_origin == SO_EE_ORIGIN_ICMP && error.ee_type == ICMP_TIME_EXCEEDED
+                            : error.ee_origin == SO_EE_ORIGIN_ICMP6 && error.ee_type == ICMP6_TIME_EXCEEDED;
+    if (!used_up || error.ee_code != 0) continue;
+    std::memset(&out->from, 0, sizeof(out->from));
+    std::memcpy(&out->from, CMSG_DATA(c) + sizeof(error), address);
+    if (out->from.any.sa_family != (v6 ? AF_INET6 : AF_INET)) continue;
+    out->size = std::min<std::size_t>(m.msg_len, HopAnswer::kMostQuoted);
+    std::memcpy(out->quoted, b.data[index], out->size);
+    return true;
+  }
+  return false;
 }
 
 }  // namespace fabricpulse

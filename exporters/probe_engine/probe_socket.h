@@ -56,6 +56,14 @@ struct Outgoing {
   std::uint32_t id;  // of its TX stamp, when sent with one
 };
 
+// A switch has dropped one of our packets because its hop limit was used up, and says so.
+struct HopAnswer {
+  static constexpr std::size_t kMostQuoted = 32;
+  SocketAddress from;                // the switch; its port is 0
+  std::uint8_t quoted[kMostQuoted];  // of the packet's data
+  std::size_t size;
+};
+
 class ProbeSocket {
  public:
   static constexpr int kBatch = 64;  // messages of one system call, at most
@@ -89,14 +97,27 @@ class ProbeSocket {
     return total;
   }
 
-  // Calls `take(const TxStamp&)` for each TX stamp that has come back.
-  template <typename Take>
-  void tx_stamps(Take take) {
+  // Sends one packet that at most `hops` switches forward. Without a TX stamp. Returns 0 or an errno.
+  int send_limited(const SocketAddress& to, std::uint8_t hops, const std::uint8_t* data, std::size_t size);
+  // Whether ICMP errors are kept for this socket (IP_RECVERR). The kernel then also fails one later call for
+  // each error that comes: to be on for no longer than answers are waited for.
+  void hear_errors(bool on);
+  bool hears_errors() const { return hears_errors_; }
+
+  // Calls `take(const TxStamp&)` for each TX stamp that has come back, `answered(const HopAnswer&)` for each
+  // answer of a switch.
+  template <typename Take, typename Answered>
+  void tx_stamps(Take take, Answered answered) {
     for (;;) {
       const int n = receive_stamps();
       for (int i = 0; i < n; ++i) {
         TxStamp s;
-        if (parse_stamp(i, &s)) take(s);
+        HopAnswer a;
+        if (parse_stamp(i, &s)) {
+          take(s);
+        } else if (hears_errors_ && parse_answer(i, &a)) {
+          answered(a);
+        }
       }
       if (n < kBatch) break;
     }
@@ -113,11 +134,14 @@ class ProbeSocket {
   int receive_stamps();
   bool parse_received(int index, Received* out);
   bool parse_stamp(int index, TxStamp* out);
+  bool parse_answer(int index, HopAnswer* out);
+  void forget_error();
 
   int fd_ = -1;
   unsigned timestamping_ = 0;
   std::uint32_t next_id_ = 0;
   bool uncertain_ = false;
+  bool hears_errors_ = false;
   std::uint32_t overflow_mark_ = 0;
   std::uint64_t overflows_ = 0;  // packets that the kernel dropped because the receive buffer was full
 };

@@ -4,6 +4,8 @@
 #include <climits>
 #include <cstring>
 
+#include "path_tracer.h"
+
 namespace fabricpulse {
 namespace {
 
@@ -35,6 +37,7 @@ void ReceivePath::drain(Nic& nic, const std::vector<FleetKey>& keys) {
 }
 
 void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vector<FleetKey>& keys) {
+  if (is_trace(received.data, received.size)) return;
   Packet packet;
   switch (decode_packet(received.data, received.size, keys, &packet)) {
     case Decoded::kOk:

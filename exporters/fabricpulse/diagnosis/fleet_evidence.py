@@ -1,5 +1,6 @@
 """The evidence of a fleet, and what it says now. Pure: reports and moments come in, suspects go out."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ import numpy as np
 from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Kind, parts
 from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals, totals
 from fabricpulse.diagnosis.locate import Finding, locate
-from fabricpulse.diagnosis.messages import MOST_EDGES, MOST_PORTS, EdgeName, EvidenceReport, unpack_flows
+from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, check_edges, unpack_flows
 from fabricpulse.diagnosis.silent_hops import named
 
 # Seconds of evidence that are looked at: the second time for what is too slight to show in the first.
@@ -25,6 +26,8 @@ _USUAL_HOLD_S = 3.0
 _LINGER_S = 5.0
 # A flow that has lost packets in so many reports has been mended after some seconds, and some gaps, without a loss.
 _OFTEN, _MENDED_S = 3, 4.0
+# How long paths that have become known may wait to be used: longer in a large fleet, whose sums take seconds.
+_PATHS_WAIT_S, _FLOWS_A_SECOND = 5.0, 100_000
 FABRIC = "fabric"
 
 
@@ -56,6 +59,8 @@ class _Host:
     rates: tuple[float, float]
     heard_s: float
     first: int = 0  # its first flow in the table
+    # Where its flows go, by edge times ports plus port.
+    paths: dict[int, tuple[str, ...]] = field(default_factory=dict)
     slow: frozenset[int] = frozenset()
     # Edges whose way is not known in full. Nine of ten packets take the main flow, and that one way of many: the ports
     # of such an edge count alike, or a fault of one way looks like one of the pairs whose main flow takes it.
@@ -77,15 +82,18 @@ class _Layout:
 
 @dataclass
 class FleetEvidence:
-    """leaf_of : by host/device. Moments are monotonic seconds."""
+    """leaf_of : by host/device. switch_of : names of switches by address. Moments are monotonic seconds."""
 
     leaf_of: Mapping[str, str] = field(default_factory=dict)
+    switch_of: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._hosts: dict[str, _Host] = {}
         # (moment, host, edge x port, sent, lost); host by name, because numbers change with the fleet.
         self._losses: deque[tuple[float, str, int, int, int]] = deque()
         self._layout: _Layout | None = None
+        self._laid_out_s = -math.inf
+        self._paths_changed = False
         self._live: tuple[str, ...] = ()
         self._seen: dict[tuple[str, str, str, str], tuple[float, float, Suspect]] = {}
         self._dead: set[int] = set()  # flows of which nothing arrived in any report of the window
@@ -97,6 +105,11 @@ class FleetEvidence:
         return len(self._layout.table) if self._layout is not None else 0
 
     @property
+    def paths(self) -> int:
+        """Flows whose switches are known."""
+        return sum(len(host.paths) for host in self._hosts.values())
+
+    @property
     def hosts(self) -> int:
         """Hosts whose evidence counts."""
         return len(self._live)
@@ -104,13 +117,8 @@ class FleetEvidence:
     def report(self, report: EvidenceReport, now_s: float) -> bool:
         """Takes one in. Returns whether the host has to send its edges. Raises ValueError for nonsense."""
         host = self._hosts.get(report.host)
+        check_edges(report)
         if report.edges is not None:
-            if len(report.edges) > MOST_EDGES or not 1 <= report.ports <= MOST_PORTS:
-                raise ValueError(
-                    f"{len(report.edges)} edges of {report.ports} ports are more than a host has"
-                )
-            if not (0 < report.main_rate < 1e5 and 0 <= report.swept_rate < 1e5):
-                raise ValueError("rates must lie above 0 and below 100,000 packets a second")
             rates = report.main_rate, report.swept_rate
             host = _Host(report.revision, report.edges, report.ports, rates, now_s)
             self._hosts[report.host] = host
@@ -118,6 +126,11 @@ class FleetEvidence:
         elif host is None or host.revision != report.revision:
             return True
         flows = unpack_flows(report.flows, len(host.edges), host.ports)
+        for path in report.paths:
+            path.check(len(host.edges), host.ports)
+        for path in report.paths:
+            host.paths[path.edge * host.ports + path.port] = path.hops
+        self._paths_changed |= bool(report.paths)
         self.reports += 1
         host.heard_s = now_s
         host.slow = frozenset(flow.edge * host.ports + flow.port for flow in flows if flow.slow)
@@ -133,6 +146,12 @@ class FleetEvidence:
         """What is faulty now, the surest first. To be called about once a second."""
         self._forget(now_s)
         self._drop_mended(now_s)
+        # Paths come one by one for minutes after a start; sums over the whole fleet are not made anew for each.
+        wait_s = _PATHS_WAIT_S + self.flows / _FLOWS_A_SECOND
+        if self._paths_changed and now_s - self._laid_out_s >= wait_s:
+            self._layout = None
+        if self._layout is None:
+            self._laid_out_s, self._paths_changed = now_s, False
         layout = self._laid_out()
         for what, finding in self._findings(layout, now_s):
             dead = len(self._dead.intersection(finding.flows))
@@ -234,23 +253,28 @@ class FleetEvidence:
         destination: list[int] = []
         rate: list[float] = []
         edge: list[int] = []
-        hops: list[tuple[int, int, int]] = []
+        hops: list[list[int]] = []
         pairs = 0
+        numbers = {
+            name: {edge: number for number, edge in enumerate(self._hosts[name].edges)} for name in self._live
+        }
         for name in self._live:
             host = self._hosts[name]
             host.first = len(source)
             even = set()
             for number, one in enumerate(host.edges):
                 far, near = f"{one.peer}/{one.peer_device}", f"{name}/{one.device}"
-                path = self._path(self.leaf_of.get(far, ""), self.leaf_of.get(near, ""), node)
                 source += host.ports * [node(far)]
                 destination += host.ports * [node(near)]
-                if SILENT_HOP in path and host.ports > 1:
-                    even.add(number)
+                back = numbers.get(one.peer, {}).get(EdgeName(one.peer_device, name, one.device))
+                for port in range(host.ports):
+                    path = self._path(far, near, self._traced(one.peer, back, port), node)
+                    hops.append(path)
+                    if port == 0 and host.ports > 1 and SILENT_HOP in path:
+                        even.add(number)
                 main = host.rates[1] if number in even and host.rates[1] > 0 else host.rates[0]
                 rate += [main, *(host.ports - 1) * [host.rates[1]]]
                 edge += host.ports * [pairs]
-                hops += host.ports * [path]
                 pairs += 1
             host.even = frozenset(even)
         devices: dict[str, set[str]] = {}
@@ -258,7 +282,10 @@ class FleetEvidence:
             devices.setdefault(nic.partition("/")[0], set()).add(nic)
         host_of = {nic: node(host) for host, nics in devices.items() if len(nics) > 1 for nic in nics}
         first_unnamed = len(nodes)
-        rows = np.array(hops, np.int32).reshape(-1, 3)
+        longest = max(map(len, hops), default=1) or 1
+        rows = np.full((len(hops), longest), NO_HOP, np.int32)
+        for place in range(longest):
+            rows[:, place] = [path[place] if place < len(path) else NO_HOP for path in hops]
         rows, silent = named(rows, max(first_unnamed, 1))
         owner = np.full(first_unnamed + len(silent) + 1, -1, np.int32)
         for nic, number in host_of.items():
@@ -276,12 +303,28 @@ class FleetEvidence:
         self._layout = _Layout(table, totals(table), names)
         return self._layout
 
-    def _path(self, far: str, near: str, node: Callable[[str], int]) -> tuple[int, int, int]:
-        if not far or not near:
-            return (NO_HOP, NO_HOP, NO_HOP)
-        if far == near:
-            return (node(far), NO_HOP, NO_HOP)
-        return (node(far), SILENT_HOP, node(near))
+    def _traced(self, sender: str, edge: int | None, port: int) -> tuple[str, ...] | None:
+        host = self._hosts.get(sender)
+        if host is None or edge is None or port >= host.ports:
+            return None
+        return host.paths.get(edge * host.ports + port)
+
+    def _path(
+        self, source: str, destination: str, traced: tuple[str, ...] | None, node: Callable[[str], int]
+    ) -> list[int]:
+        """The switches of a flow. A leaf that is declared stands, whatever answers in its place."""
+        first, last = self.leaf_of.get(source, ""), self.leaf_of.get(destination, "")
+        if first and first == last:
+            return [node(first)]
+        hops = [self.switch_of.get(hop, hop) for hop in traced or ()]
+        if not hops:
+            return [node(first), SILENT_HOP, node(last)] if first and last else []
+        if first:
+            hops[0] = first
+        # Behind the last hop that answered there may be a silent leaf.
+        if last and hops[-1] != last:
+            hops.append(last)
+        return [node(hop) if hop else SILENT_HOP for hop in hops]
 
 
 def _hold_s(suspect: Suspect) -> float:

@@ -9,6 +9,8 @@ import msgspec
 PROTOCOL = 1
 EVIDENCE_PATH = "/api/v1/evidence"
 MOST_EDGES, MOST_PORTS = 4096, 16
+MOST_HOPS = 8
+_LONGEST_ADDRESS = 45  # INET6_ADDRSTRLEN without its end
 # Of one report: the largest host with all of its flows in trouble.
 MOST_BYTES = 2 << 20
 _FLOW = struct.Struct("<HBBII")
@@ -34,10 +36,28 @@ class EdgeName(msgspec.Struct, frozen=True, array_like=True):
     peer_device: str
 
 
+class FlowPath(msgspec.Struct, frozen=True, array_like=True):
+    """The switches that a flow of ours to a peer crosses, in order, by the address that each answers with; "" is one
+    that does not answer. edge, port : as in FlowEvidence, but of the other direction.
+    """
+
+    edge: int
+    port: int
+    hops: tuple[str, ...]
+
+    def check(self, edges: int, ports: int) -> None:
+        """Raises ValueError for what no exporter sends."""
+        if not (0 <= self.edge < edges and 0 <= self.port < ports):
+            raise ValueError(f"path {self.edge}:{self.port} does not exist")
+        if len(self.hops) > MOST_HOPS or any(len(hop) > _LONGEST_ADDRESS for hop in self.hops):
+            raise ValueError("a path has more hops, or longer addresses, than there are")
+
+
 class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     """One report. revision : changes with the edges. edges : None where the coordinator knows those of this revision.
     ports : source ports of an edge. main_rate, swept_rate : packets a second on the first and on each other port.
     flows : `pack_flows`. stalled : the host has stalled, or its clock has jumped: what it missed proves nothing.
+    paths : that have become known or changed since the last report.
     """
 
     protocol: int
@@ -49,6 +69,17 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     flows: bytes
     stalled: bool = False
     edges: tuple[EdgeName, ...] | None = None
+    paths: tuple[FlowPath, ...] = ()
+
+
+def check_edges(report: EvidenceReport) -> None:
+    """Raises ValueError for edges, ports or rates that no host has."""
+    if report.edges is None:
+        return
+    if len(report.edges) > MOST_EDGES or not 1 <= report.ports <= MOST_PORTS:
+        raise ValueError(f"{len(report.edges)} edges of {report.ports} ports are more than a host has")
+    if not (0 < report.main_rate < 1e5 and 0 <= report.swept_rate < 1e5):
+        raise ValueError("rates must lie above 0 and below 100,000 packets a second")
 
 
 class EvidenceReply(msgspec.Struct, frozen=True, array_like=True):

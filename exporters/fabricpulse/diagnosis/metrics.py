@@ -26,6 +26,9 @@ EVIDENCE_HOSTS = MetricSpec(
 EVIDENCE_FLOWS = MetricSpec(
     "fabricpulse_diagnosis_flows", "gauge", "Flows (source ports of pairs of NICs) that they watch."
 )
+EVIDENCE_PATHS = MetricSpec(
+    "fabricpulse_diagnosis_paths", "gauge", "Flows whose switches are known, by traces of the mesh exporters."
+)
 EVIDENCE_REPORTS = MetricSpec(
     "fabricpulse_diagnosis_reports_total", "counter", "Reports of evidence that were taken."
 )
@@ -42,6 +45,7 @@ METRICS = (
     FAULT_FLOWS,
     EVIDENCE_HOSTS,
     EVIDENCE_FLOWS,
+    EVIDENCE_PATHS,
     EVIDENCE_REPORTS,
     EVIDENCE_REFUSED,
     DIAGNOSIS_SECONDS,

@@ -38,7 +38,7 @@ class DiagnosisService:
         """Raises ConfigError for a topology file that cannot be used."""
         declared = load_config(topology, Topology) if topology is not None else Topology()
         self._accepts = accepts
-        self._evidence = FleetEvidence(declared.leaf_of())
+        self._evidence = FleetEvidence(declared.leaf_of(), declared.switch_of())
         self.suspects: tuple[Suspect, ...] = ()
         self._refused = 0
         self._took_s = 0.0
@@ -73,6 +73,7 @@ class DiagnosisService:
             {
                 "hosts": self._evidence.hosts,
                 "flows": self._evidence.flows,
+                "paths": self._evidence.paths,
                 "suspects": [
                     {
                         **{k: v for k, v in asdict(s).items() if k != "since_s"},
@@ -122,6 +123,7 @@ class DiagnosisService:
         """Adds the metrics."""
         out.add(m.EVIDENCE_HOSTS, (), self._evidence.hosts)
         out.add(m.EVIDENCE_FLOWS, (), self._evidence.flows)
+        out.add(m.EVIDENCE_PATHS, (), self._evidence.paths)
         out.add(m.EVIDENCE_REPORTS, (), self._evidence.reports)
         out.add(m.EVIDENCE_REFUSED, (), self._refused)
         out.add(m.DIAGNOSIS_SECONDS, (), self._took_s)

@@ -1,11 +1,14 @@
 """The full detail as JSON, for people and for tools: what does not belong in metrics."""
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fabricpulse.mesh.exposition import CAUSE_NAMES, STATE_NAMES, edge_evidence
 from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.front_end import FrontEndWatch
+from fabricpulse.mesh.path_schedule import Hops
 from fabricpulse.mesh.snapshot import (
     DROP_REASONS,
     UNKNOWN_OWD,
@@ -20,11 +23,15 @@ _EDGE_STATES = {HealthState.UNKNOWN: "unknown", HealthState.UP: "up", HealthStat
 
 
 def edges_document(
-    view: FleetView, snapshot: Snapshot, port: int, front_end: FrontEndWatch
+    view: FleetView,
+    snapshot: Snapshot,
+    port: int,
+    front_end: FrontEndWatch,
+    hops: Mapping[tuple[int, int], Hops] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """`/api/v1/edges`: front end, NICs, edges, source ports, as docs/mesh-api.md tells field by field.
 
-    port : UDP port of the probes, the first of the source ports.
+    port : UDP port of the probes, the first of the source ports. hops : switches of our flows, by edge and port.
     """
     synchronized = snapshot.clock_status in (1, 2)
     nics = [
@@ -49,7 +56,7 @@ def edges_document(
     ]
     seen = edge_evidence(view, snapshot)
     edges = []
-    for peer, edge, evidence in zip(view.peers, snapshot.edges, seen, strict=True):
+    for number, (peer, edge, evidence) in enumerate(zip(view.peers, snapshot.edges, seen, strict=True)):
         nic = view.nics[peer.nic]
         edges.append(
             {
@@ -61,6 +68,7 @@ def edges_document(
                 "peer_address": peer.address,
                 "evidence": evidence,
                 **_edge(edge, port),
+                "outbound_hops": [list(hops.get((number, path), ())) for path in range(edge.paths)],
             }
         )
     return {

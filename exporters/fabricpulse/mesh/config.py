@@ -64,7 +64,9 @@ class Probe(Section, frozen=True):
     where its clock has been set up for them; they are used for trains that the kernel did not stamp, whose delay on
     fleet time is then unknown. realtime : run
     the engine thread at the lowest real-time priority, where that is permitted. receive_rate : packets a second that
-    are taken from one peer, at most.
+    are taken from one peer, at most. trace_s : pause between two traces of a NIC, each of which asks the switches on
+    the path of one source port to one peer, with eight packets of few hops, who they are; 0 = the paths stay unknown.
+    retrace_s : how long a path that is known is believed.
     """
 
     interval_s: Annotated[float, Meta(ge=0.2, le=60)] = 1.0
@@ -80,6 +82,8 @@ class Probe(Section, frozen=True):
     timestamps: Annotated[str, Meta(pattern="^(software|hardware)$")] = "software"
     realtime: bool = True
     receive_rate: Positive = 2000.0
+    trace_s: Annotated[float, Meta(ge=0, le=3600)] = 1.0
+    retrace_s: Annotated[float, Meta(ge=10)] = 600.0
 
     def validate(self) -> None:
         if self.cross_peers > self.peers:

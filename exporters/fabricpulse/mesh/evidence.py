@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -19,10 +20,12 @@ from fabricpulse.diagnosis.messages import (
     EvidenceReply,
     EvidenceReport,
     FlowEvidence,
+    FlowPath,
     pack_flows,
 )
 from fabricpulse.mesh.config import MeshConfig
 from fabricpulse.mesh.fleet_view import FleetView
+from fabricpulse.mesh.path_schedule import Hops
 from fabricpulse.mesh.snapshot import HealthState, Snapshot
 
 log = get_logger(__name__)
@@ -30,6 +33,7 @@ log = get_logger(__name__)
 _PACKETS = 3  # of a train
 _ROUND_S = 1.0
 _HEALTHY_ROUND_S = 5.0
+_MOST_PATHS = 500  # of one report
 
 
 def url_of(config: MeshConfig) -> str:
@@ -97,6 +101,14 @@ class EvidenceWindow:
         self._before, self._before_s = snapshot, now_s
 
 
+def new_paths(
+    told: Mapping[tuple[int, int], Hops], known: Mapping[tuple[int, int], Hops]
+) -> tuple[FlowPath, ...]:
+    """What a report tells of paths: those that differ from what was told, some hundred at once."""
+    changed = (FlowPath(*key, hops) for key, hops in known.items() if told.get(key) != hops)
+    return tuple(islice(changed, _MOST_PATHS))
+
+
 class EvidenceReporter:
     """Reports until cancelled."""
 
@@ -105,11 +117,16 @@ class EvidenceReporter:
         url: str,
         config: MeshConfig,
         state: Callable[[], tuple[FleetView, Snapshot]],
+        paths: Callable[[], Mapping[tuple[int, int], Hops]] = dict,
     ) -> None:
-        """state : the view and the engine's snapshot of the same configuration."""
+        """state : the view and the engine's snapshot of the same configuration. paths : what is known of that view's
+        flows, by edge and source port.
+        """
         self._url = url
         self._config = config
         self._state = state
+        self._paths = paths
+        self._told_paths: dict[tuple[int, int], Hops] = {}
         self._rates = Rates.of(config)
         self._window = EvidenceWindow(self._rates)
         self._told: FleetView | None = None
@@ -125,14 +142,23 @@ class EvidenceReporter:
                 view, snapshot = self._state()
                 now_s = time.monotonic()
                 flows, stalled = self._window.since_taken(snapshot, now_s)
+                if view is not self._told:
+                    self._told_paths = {}
                 if not flows and view is self._told and now_s - last_s < _HEALTHY_ROUND_S:
                     continue
-                if await self._send(client, view, flows, stalled):
+                paths = new_paths(self._told_paths, self._paths())
+                if await self._send(client, view, flows, stalled, paths):
                     self._window.taken(snapshot, now_s)
+                    self._told_paths.update(((path.edge, path.port), path.hops) for path in paths)
                     last_s = now_s
 
     async def _send(
-        self, client: HttpClient, view: FleetView, flows: Sequence[FlowEvidence], stalled: bool
+        self,
+        client: HttpClient,
+        view: FleetView,
+        flows: Sequence[FlowEvidence],
+        stalled: bool,
+        paths: tuple[FlowPath, ...],
     ) -> bool:
         edges = None
         if view is not self._told:
@@ -148,6 +174,7 @@ class EvidenceReporter:
             pack_flows(flows),
             stalled,
             edges,
+            paths,
         )
         try:
             async with client.post(

@@ -32,6 +32,7 @@ from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, e
 from fabricpulse.mesh.fleet_view import FleetView, view_of
 from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
 from fabricpulse.mesh.membership_source import MembershipReader
+from fabricpulse.mesh.path_tracing import PathTracing
 from fabricpulse.mesh.shrink_guard import ShrinkGuard
 from fabricpulse.mesh.snapshot import Cause, EventKind, HealthState, Snapshot, parse_snapshot
 
@@ -94,6 +95,8 @@ class MeshService:
         )
         self._clock = open_virtual_clock()
         self.view = FleetView(config.host_name, (), (), 0, is_member=False)
+        self.paths = PathTracing(config.probe)
+        self.generation = 0  # of the engine's configuration
         self._membership: Membership | None = None
         self._shrink_guard = ShrinkGuard(config.membership.max_shrink, config.membership.shrink_hold_s)
         self._held: Membership | None = None  # read, and not yet believed
@@ -210,6 +213,8 @@ class MeshService:
             if (device, network) not in probed:
                 self.pusher.resolve(device, network)
         self._membership, self.view = membership, view
+        self.generation = self.snapshot().generation
+        self.paths.configure(view)
         self._exposition = MeshExposition(view, self.config.probe.port, self.config.per_edge)
         self.counters.membership_ok = True
         self.counters.membership_changed_s = time.time()
@@ -388,7 +393,9 @@ class MeshService:
     async def serve_edges(self, _: web.Request) -> web.Response:
         """GET /api/v1/edges."""
         return web.json_response(
-            edges_document(self.view, self.snapshot(), self.config.probe.port, self.front_end)
+            edges_document(
+                self.view, self.snapshot(), self.config.probe.port, self.front_end, self.paths.known
+            )
         )
 
     async def serve_events(self, request: web.Request) -> web.Response:
@@ -417,8 +424,11 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
                 tasks.start("alert push", service.pusher.serve(url))
             tasks.start("membership", service.watch())
             if evidence_url := url_of(config):
-                reporter = EvidenceReporter(evidence_url, config, service.state)
+                reporter = EvidenceReporter(evidence_url, config, service.state, lambda: service.paths.known)
                 tasks.start("evidence", reporter.run())
+            if config.probe.trace_s:
+                tracing = service.paths.run(lambda: service.engine, lambda: service.generation)
+                tasks.start("path tracing", tracing)
             # Without servers to ask it ends at once.
             tasks.start("front end", service.front_end.run(), may_end=True)
             try:

@@ -1,60 +1,16 @@
 """Faults on real links, pinned to a component by the coordinator from what all exporters report. Three leaves, all of
-them declared; three spines.
+them declared; three spines, whose addresses are; the path of every flow is traced.
 """
 
-import json
 import time
 
 import pytest
-import yaml
 from tests.fixtures.waiting import wait_for
-from tests.integration.mesh.mesh_fleet import MeshFleet
+from tests.integration.mesh.diagnosed_fleet import DiagnosedFleet
 
 from fabricpulse.lab import Lab
 
 pytestmark = pytest.mark.root
-
-PORT = 9614
-
-
-class DiagnosedFleet:
-    """Nine hosts with one NIC each below three leaves, and a coordinator that knows which."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        leaves: dict[str, list[str]] = {}
-        for plan in lab.fabric.host_plans:
-            for nic in plan.nics:
-                leaves.setdefault(nic.leaf, []).append(f"{plan.name}/{nic.device}")
-        topology = lab.directory / "topology.yaml"
-        topology.write_text(yaml.safe_dump({"leaves": leaves}))
-        config = lab.directory / "coordinator.yaml"
-        config.write_text(yaml.safe_dump({"topology": str(topology)}))
-        self.coordinator = lab.popen(
-            "mgmt",
-            [
-                *("fabricpulse", "clocksync", "coordinator", "--config", config),
-                *("--web.listen-address", f":{PORT}"),
-            ],
-        )
-        self.coordinator.wait_for_output("event=listening")
-        self.mesh = MeshFleet(lab, evidence={"url": f"http://{lab.resolve('mgmt')}:{PORT}"})
-        self.mesh.start()
-        self.mesh.wait_green(30)
-        hosts = len(lab.hosts)
-        wait_for(lambda: self.document()["hosts"] == hosts, 30, "all hosts report")
-
-    def document(self):
-        """`/api/v1/suspects`."""
-        return json.loads(self.lab.http_get("mgmt", f"http://127.0.0.1:{PORT}/api/v1/suspects"))
-
-    def suspects(self):
-        """What is named now: kind, component, peer."""
-        return {(s["kind"], s["component"], s["peer"]) for s in self.document()["suspects"]}
-
-    def metrics(self):
-        """The coordinator's exposition."""
-        return self.lab.http_get("mgmt", f"http://127.0.0.1:{PORT}/metrics")
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +35,7 @@ def test_healthy_fleet_has_no_suspect(fleet):
     assert "fabricpulse_fault_component{" not in fleet.metrics()
 
 
+@pytest.mark.slow
 def test_gray_nic(fleet):
     """A NIC that loses a fifth of what it sends: that direction of that NIC, no leaf and no peer."""
     with fleet.lab.host("h4").nic("rail0").loss(20, "tx"):
@@ -101,13 +58,20 @@ def test_dead_leaf_is_one_suspect(fleet):
     assert {(s["kind"], s["component"]) for s in found} == {("switch", leaf)}, found
 
 
+@pytest.mark.parametrize(
+    ("leaf_of", "spine", "way", "percent"),
+    [("h1", 1, "out", 30), pytest.param("h5", 2, "in", 5, marks=pytest.mark.slow)],
+)
+def test_one_way_loss_on_one_uplink(fleet, leaf_of, spine, way, percent):
+    """One of three uplinks of a leaf loses a part of what it carries one way: that link, in that direction."""
+    leaf, far = fleet.lab.host(leaf_of).nic("rail0").leaf, fleet.lab.fabric.spine_names[spine]
+    with fleet.lab.port(leaf, far).loss(percent, way):
+        wanted = ("link", leaf, far) if way == "out" else ("link", far, leaf)
+        wait_for(lambda: fleet.suspects() == {wanted}, 60, "the link alone is named")
+
+
 @pytest.mark.slow
-def test_one_way_loss_on_one_uplink(fleet):
-    """One of three uplinks of a leaf loses a third of what leaves it. Without the paths it is not certain which end is
-    named, but no NIC and no host is.
-    """
-    leaf = fleet.lab.host("h1").nic("rail0").leaf
-    with fleet.lab.port(leaf, "spine1").loss(30, "out"):
-        wait_for(fleet.suspects, 60, "a suspect")
-        found = fleet.document()["suspects"]
-        assert {s["kind"] for s in found} <= {"link", "switch"}, found
+def test_dead_spine_is_one_suspect(fleet):
+    """A spine swallows all that crosses it: the spine, while every edge is up by the others."""
+    with fleet.lab.spine(1).black_hole():
+        wait_for(lambda: fleet.suspects() == {("switch", "spine1", "")}, 60, "the spine alone is named")

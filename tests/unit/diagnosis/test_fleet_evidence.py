@@ -26,7 +26,12 @@ Loses = Callable[[str, str, int], float]
 
 
 def play(
-    evidence: FleetEvidence, loses: Loses, seconds: int, start: int = 0, without: str = ""
+    evidence: FleetEvidence,
+    loses: Loses,
+    seconds: int,
+    start: int = 0,
+    without: str = "",
+    edges_known: bool = False,
 ) -> tuple[Suspect, ...]:
     """Each host reports each second; what is lost is exact."""
     found: tuple[Suspect, ...] = ()
@@ -41,7 +46,7 @@ def play(
                     far, near = f"{edge.peer}/{edge.peer_device}", f"{host}/{edge.device}"
                     if lost := round(sent * loses(far, near, port)):
                         flows.append(FlowEvidence(number, port, False, sent, lost))
-            edges = EDGES[host] if second == start else None
+            edges = EDGES[host] if second == start and not edges_known else None
             evidence.report(
                 EvidenceReport(PROTOCOL, host, 1, PORTS, 90.0, 20.0, pack_flows(flows), False, edges), second
             )

@@ -19,7 +19,8 @@ def document(**changes):
     """What the endpoint gives for a small fleet. changes : fields of the first edge."""
     view, snapshot = view_and_snapshot(1, 2)
     snapshot.edges[0] = snapshot.edges[0]._replace(**changes)
-    return edges_document(view, snapshot, 9620, FrontEndWatch([("am", 9093)], 1, lambda *_: None))
+    watch = FrontEndWatch([("am", 9093)], 1, lambda *_: None)
+    return edges_document(view, snapshot, 9620, watch, {(0, 1): ("10.0.0.254", "", "10.9.0.1")})
 
 
 def leaves(value, path=""):

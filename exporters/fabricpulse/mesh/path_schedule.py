@@ -1,0 +1,96 @@
+"""When the path of which flow is traced, and what is believed of a trace. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+Hops = tuple[str, ...]
+"""Addresses of the switches that a flow crosses, "" for one that does not answer."""
+
+# Answers are lost, and switches answer only so often: a path with gaps is tried so many times in all before it is
+# taken for what it is.
+_TRIES = 3
+
+
+@dataclass
+class _Flow:
+    hops: Hops = ()
+    tries: int = 0
+    traced_s: float = 0.0
+
+    @property
+    def settled(self) -> bool:
+        """Whether more tries would tell no more."""
+        return self.tries >= _TRIES or (self.tries > 0 and bool(self.hops) and "" not in self.hops)
+
+
+class PathSchedule:
+    """Of one NIC: one trace each `pause_s` while paths are unknown, and each flow again after `again_s`.
+
+    edges : its edges, by their numbers. ports : source ports of each. known : what is believed of some already.
+    Moments are monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        edges: tuple[int, ...],
+        ports: int,
+        pause_s: float,
+        again_s: float,
+        known: Mapping[tuple[int, int], Hops] | None = None,
+    ) -> None:
+        # Port by port: after the first round the main flow of every peer is known.
+        self._flows = {(edge, port): _Flow() for port in range(ports) for edge in edges}
+        for key, hops in (known or {}).items():
+            self._flows[key] = _Flow(hops, 1)
+        self._pause_s = pause_s
+        self._again_s = again_s
+        self._order = self._round()
+        self._next_s = 0.0
+
+    def _round(self) -> Iterator[tuple[int, int]]:
+        while self._flows:
+            yield from list(self._flows)
+
+    def due(self, now_s: float) -> tuple[int, int] | None:
+        """The edge and source port to trace now, if any."""
+        if now_s < self._next_s or not self._flows:
+            return None
+        for _ in range(len(self._flows)):
+            key = next(self._order)
+            flow = self._flows[key]
+            if not flow.settled or now_s - flow.traced_s >= self._again_s:
+                flow.traced_s = now_s
+                self._next_s = now_s + self._pause_s
+                return key
+        # All are known: none is due before the first of them has become old.
+        self._next_s = min(flow.traced_s for flow in self._flows.values()) + self._again_s
+        return None
+
+    def traced(self, edge: int, port: int, hops: Hops) -> bool:
+        """Takes the result of a trace. Returns whether what is believed has changed.
+
+        A switch that fell silent has not gone: a path that loses packets loses these too, and the faulty one is the
+        last of which its path may be forgotten. So a trace with the same switches and further gaps changes nothing.
+        """
+        flow = self._flows.get((edge, port))
+        if flow is None:
+            return False
+        flow.tries += 1
+        merged = merge(flow.hops, hops)
+        if merged == flow.hops:
+            return False
+        flow.hops, flow.tries = merged, 1 if flow.hops and merged == hops else flow.tries
+        return True
+
+    def known(self) -> dict[tuple[int, int], Hops]:
+        """The hops of each edge and source port of which some are known."""
+        return {key: flow.hops for key, flow in self._flows.items() if flow.hops}
+
+
+def merge(before: Hops, after: Hops) -> Hops:
+    """Both as one path where they contradict each other nowhere; else `after`, which is newer."""
+    if any(a and b and a != b for a, b in zip(before, after, strict=False)):
+        return after
+    longer = before if len(before) >= len(after) else after
+    both = tuple(b or a for a, b in zip(before, after, strict=False))
+    return both + longer[len(both) :]

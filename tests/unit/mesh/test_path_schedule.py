@@ -1,0 +1,111 @@
+"""Which path is traced when, and what is believed of the answers."""
+
+import pytest
+
+from fabricpulse.core.fleet.membership import Nic
+from fabricpulse.diagnosis.messages import FlowPath
+from fabricpulse.mesh.config import Probe
+from fabricpulse.mesh.evidence import new_paths
+from fabricpulse.mesh.fleet_view import FleetView, Peer
+from fabricpulse.mesh.path_schedule import PathSchedule, merge
+from fabricpulse.mesh.path_tracing import PathTracing
+
+AGAIN_S = 600.0
+
+
+def run(schedule, seconds, answer, start=0):
+    """One moment a second: what was traced when; `answer` gives the hops of an edge and port."""
+    traced = []
+    for second in range(start, start + seconds):
+        if (due := schedule.due(second)) is not None:
+            traced.append((second, *due))
+            schedule.traced(*due, answer(*due))
+    return traced
+
+
+def test_every_path_once_and_again_when_old():
+    """Two peers with three ports: main flows first, one trace a pause, none more until the first is old."""
+    schedule = PathSchedule((4, 7), 3, 1.0, AGAIN_S)
+    first = run(schedule, 300, lambda edge, port: ("leaf", f"spine{port}", f"leaf{edge}"))
+    assert first == [(0, 4, 0), (1, 7, 0), (2, 4, 1), (3, 7, 1), (4, 4, 2), (5, 7, 2)]
+    assert schedule.known()[7, 1] == ("leaf", "spine1", "leaf7")
+    again = run(schedule, 310, lambda *_: ("leaf", "x"), start=300)
+    assert [key for _, *key in again] == [[e, p] for _, e, p in first]
+    assert again[0][0] == AGAIN_S
+
+
+def test_gaps_are_tried_again_some_times():
+    """A switch that is silent, or a fabric that is, costs three traces and not one each second for ever."""
+    schedule = PathSchedule((0, 1), 1, 1.0, AGAIN_S)
+    traced = run(schedule, 500, lambda edge, _: ("a", "", "c") if edge == 0 else ())
+    assert len(traced) == 6
+    assert schedule.known() == {(0, 0): ("a", "", "c")}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "merged"),
+    [
+        (("a", "b", "c"), ("a",), ("a", "b", "c")),
+        (("a", "b", "c"), (), ("a", "b", "c")),
+        (("a", "", "c"), ("a", "b", ""), ("a", "b", "c")),
+        (("a", "b", "c"), ("a", "d", "c"), ("a", "d", "c")),
+        (("a", "b", "c"), ("a", "d"), ("a", "d")),
+        ((), ("a", "b"), ("a", "b")),
+    ],
+)
+def test_a_faulty_path_is_not_forgotten(before, after, merged):
+    """Answers that a fault swallowed take nothing from a path; another switch in one place is another path."""
+    assert merge(before, after) == merged
+
+
+def test_less_known_is_no_change():
+    """While a spine is dead a trace ends at the leaf: nothing has changed, and nothing is told."""
+    schedule = PathSchedule((0,), 1, 1.0, AGAIN_S)
+    assert schedule.traced(0, 0, ("a", "b", "c"))
+    assert not schedule.traced(0, 0, ("a",))
+    assert schedule.traced(0, 0, ("a", "d", "c"))
+    assert not schedule.traced(9, 9, ("a",))
+
+
+class Engine:
+    """Answers each trace at the next step."""
+
+    def __init__(self):
+        self.generation, self.asked = 1, []
+
+    def trace(self, edge, path):
+        self.asked.append((edge, path))
+        return True
+
+    def take_traces(self):
+        asked, self.asked = self.asked, []
+        return [(self.generation, edge, port, ["leaf", f"spine{port}"]) for edge, port in asked]
+
+
+def view_of(*hosts):
+    nic = Nic(device="eth1", address="10.0.0.1", network="rail0")
+    peers = tuple(Peer(0, host, "eth1", "rail0", f"10.0.0.{ord(host)}") for host in hosts)
+    return FleetView("a", (nic,), peers, len(hosts) + 1)
+
+
+def test_paths_stay_known_when_the_membership_changes():
+    """A host that joins is traced; the others' paths are kept under their new numbers, late answers are dropped."""
+    tracing, engine = PathTracing(Probe(paths=2, trace_s=1)), Engine()
+    tracing.configure(view_of("b", "c"))
+    for second in range(6):
+        tracing.step(engine, 1, second)
+    assert tracing.known == {(e, p): ("leaf", f"spine{p}") for e in (0, 1) for p in (0, 1)}
+    tracing.configure(view_of("c", "d"))
+    assert set(tracing.known) == {(0, 0), (0, 1)}
+    tracing.step(engine, 2, 10)
+    assert engine.asked == [(1, 0)]
+    tracing.step(engine, 3, 10.5)  # the answer is of configuration 1
+    assert set(tracing.known) == {(0, 0), (0, 1)}
+
+
+def test_only_what_is_new_is_told():
+    """A report has the paths that differ from what the coordinator knows."""
+    told = {(0, 0): ("a", "b"), (0, 1): ("a", "c")}
+    known = {(0, 0): ("a", "b"), (0, 1): ("a", "d"), (2, 0): ("x",)}
+    assert new_paths(told, known) == (FlowPath(0, 1, ("a", "d")), FlowPath(2, 0, ("x",)))
+    assert len(new_paths({}, {(edge, 0): ("a",) for edge in range(2000)})) == 500
