@@ -1,9 +1,10 @@
-"""The diagnosis as a part of a daemon: takes reports over HTTP, looks once a second, answers with metrics and JSON."""
+"""The diagnosis as a part of a daemon: takes reports over HTTP, has a process look at them once a second, answers with
+metrics and JSON.
+"""
 
-import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -13,22 +14,37 @@ from fabricpulse.core.config import load_config
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.diagnosis import metrics as m
-from fabricpulse.diagnosis.fleet_evidence import FleetEvidence, Suspect
+from fabricpulse.diagnosis.fleet_evidence import Suspect
 from fabricpulse.diagnosis.messages import (
     EVIDENCE_PATH,
     MOST_BYTES,
     PROTOCOL,
     EvidenceReply,
     EvidenceReport,
+    check_edges,
+    unpack_flows,
 )
+from fabricpulse.diagnosis.process import DiagnosisProcess
 from fabricpulse.diagnosis.topology import Topology
+from fabricpulse.diagnosis.worker import Answer, Declared, Report
 
 log = get_logger(__name__)
 
 SUSPECTS_PATH = "/api/v1/suspects"
-_ROUND_S = 1.0
+# A host that has not reported for so long is asked for its edges again; the worker forgets it later than that.
+_FORGET_S = 60.0
 _decoder = msgspec.msgpack.Decoder(EvidenceReport)
 _encoder = msgspec.msgpack.Encoder()
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the worker has of a host."""
+
+    revision: int
+    edges: int
+    ports: int
+    heard_s: float
 
 
 class DiagnosisService:
@@ -38,10 +54,12 @@ class DiagnosisService:
         """Raises ConfigError for a topology file that cannot be used."""
         declared = load_config(topology, Topology) if topology is not None else Topology()
         self._accepts = accepts
-        self._evidence = FleetEvidence(declared.leaf_of(), declared.switch_of())
+        self.process = DiagnosisProcess(Declared(declared.leaf_of(), declared.switch_of()), self._answered)
+        self._known: dict[str, _Known] = {}
+        self._pruned_s = 0.0
+        self._worker = 0  # that has the edges of `_known`
         self.suspects: tuple[Suspect, ...] = ()
         self._refused = 0
-        self._took_s = 0.0
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Where exporters report and people look."""
@@ -60,20 +78,42 @@ class DiagnosisService:
             report = _decoder.decode(await request.read())
             if report.protocol != PROTOCOL:
                 raise ValueError(f"protocol {report.protocol}, this coordinator speaks {PROTOCOL}")
-            needs = self._evidence.report(report, time.monotonic())
+            needs = self.take(report, time.monotonic())
         except (msgspec.MsgspecError, ValueError) as error:
             self._refused += 1
             return web.Response(status=400, text=f"not a report of evidence: {error}\n")
         return web.Response(body=_encoder.encode(EvidenceReply(needs)), content_type="application/msgpack")
+
+    def take(self, report: EvidenceReport, now_s: float) -> bool:
+        """Hands a report over. Returns whether the host has to send it again, with its edges. Raises ValueError."""
+        if self._worker != self.process.starts:
+            self._known, self._worker = {}, self.process.starts
+        if now_s - self._pruned_s > _FORGET_S:
+            self._known = {n: k for n, k in self._known.items() if now_s - k.heard_s <= _FORGET_S}
+            self._pruned_s = now_s
+        check_edges(report)
+        known = self._known.get(report.host)
+        if report.edges is not None:
+            known = _Known(report.revision, len(report.edges), report.ports, now_s)
+        elif known is None or known.revision != report.revision or now_s - known.heard_s > _FORGET_S:
+            self.process.want()
+            return True
+        unpack_flows(report.flows, known.edges, known.ports)
+        for path in report.paths:
+            path.check(known.edges, known.ports)
+        if not self.process.put(Report(now_s, report)):
+            return True
+        self._known[report.host] = replace(known, heard_s=now_s)
+        return False
 
     async def serve_suspects(self, _: web.Request) -> web.Response:
         """GET /api/v1/suspects: what is faulty now, the surest first."""
         now = time.monotonic()
         return web.json_response(
             {
-                "hosts": self._evidence.hosts,
-                "flows": self._evidence.flows,
-                "paths": self._evidence.paths,
+                "hosts": self.process.answer.hosts,
+                "flows": self.process.answer.flows,
+                "paths": self.process.answer.paths,
                 "suspects": [
                     {
                         **{k: v for k, v in asdict(s).items() if k != "since_s"},
@@ -85,18 +125,11 @@ class DiagnosisService:
         )
 
     async def run(self) -> None:
-        """Looks once a second, until cancelled; less often where a look takes long."""
-        while True:
-            await asyncio.sleep(max(_ROUND_S, 4 * self._took_s))
-            began = time.monotonic()
-            try:
-                found = self._evidence.suspects(began)
-            except Exception:
-                # One report that nobody foresaw must not end the fleet's clock, which is in this process.
-                log.exception("diagnosis failed")
-                continue
-            self._took_s = time.monotonic() - began
-            self._tell(found)
+        """Has the reports looked at once a second, until cancelled; less often where a look takes long."""
+        await self.process.run()
+
+    def _answered(self, answer: Answer) -> None:
+        self._tell(answer.suspects)
 
     def _tell(self, found: tuple[Suspect, ...]) -> None:
         def names(suspects: tuple[Suspect, ...]) -> dict[tuple[str, str, str, str], Suspect]:
@@ -121,12 +154,12 @@ class DiagnosisService:
 
     def write(self, out: Exposition) -> None:
         """Adds the metrics."""
-        out.add(m.EVIDENCE_HOSTS, (), self._evidence.hosts)
-        out.add(m.EVIDENCE_FLOWS, (), self._evidence.flows)
-        out.add(m.EVIDENCE_PATHS, (), self._evidence.paths)
-        out.add(m.EVIDENCE_REPORTS, (), self._evidence.reports)
+        out.add(m.EVIDENCE_HOSTS, (), self.process.answer.hosts)
+        out.add(m.EVIDENCE_FLOWS, (), self.process.answer.flows)
+        out.add(m.EVIDENCE_PATHS, (), self.process.answer.paths)
+        out.add(m.EVIDENCE_REPORTS, (), self.process.answer.reports)
         out.add(m.EVIDENCE_REFUSED, (), self._refused)
-        out.add(m.DIAGNOSIS_SECONDS, (), self._took_s)
+        out.add(m.DIAGNOSIS_SECONDS, (), self.process.answer.took_s)
         for suspect in self.suspects:
             values = (suspect.what, suspect.kind, suspect.component, suspect.peer)
             out.add(m.FAULT, values, suspect.confidence)

@@ -1,0 +1,118 @@
+"""The diagnosis in a process of its own: what is handed over, and what happens when it dies."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+from tests.unit.diagnosis.test_fleet_evidence import EDGES, LEAF, PORTS
+
+from fabricpulse.diagnosis.messages import PROTOCOL, EdgeName, EvidenceReport, FlowEvidence, pack_flows
+from fabricpulse.diagnosis.process import DiagnosisProcess
+from fabricpulse.diagnosis.service import DiagnosisService
+from fabricpulse.diagnosis.worker import Answer, Declared, Frames, Report, frame
+
+FIRST = EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, b"", False, EDGES["h0"])
+LATER = EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, pack_flows([FlowEvidence(0, 1, False, 9, 2)]))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 1000])
+def test_frames_may_be_cut_anywhere(size: int) -> None:
+    """Pieces of any size give the same messages."""
+    messages = [Answer(hosts=number, flows=number**5) for number in range(20)]
+    data = b"".join(map(frame, messages))
+    frames = Frames()
+    bodies = [body for at in range(0, len(data), size) for body in frames.feed(data[at : at + size])]
+    assert bodies == [frame(message)[4:] for message in messages]
+
+
+async def until(condition) -> None:
+    """Returns when it holds; the test's own time-out ends what never does."""
+    while not condition():  # noqa: ASYNC110 -- pipes of another process tell nobody
+        await asyncio.sleep(0.01)
+
+
+def test_a_worker_that_dies_is_replaced() -> None:
+    """It answers with the flows that were told; killed, it is started again, knows nothing, and takes reports."""
+
+    async def play() -> None:
+        process = DiagnosisProcess(Declared(LEAF, {}), lambda _: None)
+        task = asyncio.create_task(process.run())
+        try:
+            assert not process.put(Report(time.monotonic(), FIRST)), "no worker has been started yet"
+            await until(lambda: process.put(Report(time.monotonic(), FIRST)))
+            await until(lambda: process.answer.flows == len(EDGES["h0"]) * PORTS)
+            assert process.answer.hosts == 1
+            os.kill(process.pid, signal.SIGKILL)
+            await until(lambda: process.starts == 2)
+            assert process.answer == Answer()
+            assert process.put(Report(time.monotonic(), FIRST))
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(play(), 120))
+
+
+class Worker:
+    """Takes what it is given, or not."""
+
+    def __init__(self) -> None:
+        self.taken: list[EvidenceReport] = []
+        self.starts, self.busy = 1, False
+
+    def put(self, report: Report) -> bool:
+        if not self.busy:
+            self.taken.append(report.report)
+        return not self.busy
+
+    def want(self) -> None:
+        """Is there already."""
+
+
+@pytest.fixture
+def service(monkeypatch) -> DiagnosisService:
+    made = DiagnosisService(None, lambda _: True)
+    monkeypatch.setattr(made, "process", Worker())
+    return made
+
+
+def test_edges_are_asked_for(service) -> None:
+    """By who was never heard, has another revision, was not heard for long, or whose worker has died."""
+    assert service.take(LATER, 0.0)
+    assert not service.take(FIRST, 1.0)
+    assert not service.take(LATER, 2.0)
+    assert service.take(EvidenceReport(PROTOCOL, "h0", 2, PORTS, 90.0, 20.0, b""), 3.0)
+    assert service.take(LATER, 100.0)
+    assert not service.take(FIRST, 101.0)
+    service.process.starts = 2
+    assert service.take(LATER, 102.0)
+    assert service.process.taken == [FIRST, LATER, FIRST]
+
+
+def test_a_busy_worker_loses_nothing(service) -> None:
+    """What cannot be handed over counts as not received: the exporter adds it to its next report."""
+    assert not service.take(FIRST, 1.0)
+    service.process.busy = True
+    assert service.take(LATER, 2.0)
+    service.process.busy = False
+    assert not service.take(LATER, 3.0)
+    assert service.process.taken == [FIRST, LATER]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, pack_flows([FlowEvidence(999, 1, False, 9, 2)])),
+        EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, b"12345"),
+        EvidenceReport(PROTOCOL, "h0", 1, 99, 90.0, 20.0, b"", False, EDGES["h0"]),
+        EvidenceReport(PROTOCOL, "h0", 1, PORTS, 0.0, 20.0, b"", False, (EdgeName("a", "b", "c"),)),
+    ],
+)
+def test_nonsense_never_reaches_the_worker(service, report) -> None:
+    """It is refused where it comes in."""
+    assert not service.take(FIRST, 1.0)
+    with pytest.raises(ValueError, match=r"exist|cut|more than|rates"):
+        service.take(report, 2.0)
+    assert service.process.taken == [FIRST]
