@@ -50,23 +50,30 @@ class DiagnosisProcess:
         """Keeps a worker, from the first report on, until cancelled. A worker that dies costs what it knew."""
         await self._wanted.wait()
         while True:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-m", "fabricpulse.diagnosis.worker"), stdin=PIPE, stdout=PIPE
-            )
             try:
-                if process.stdin is None or process.stdout is None:
-                    raise RuntimeError("the worker has no pipes")
-                process.stdin.write(frame(self._declared))
-                self._process = process
-                self.starts += 1
-                await self._read(process.stdout)
-                status = await process.wait()
-            finally:
-                self._process = None
-                await _ended(process)
-            log.error("the diagnosis has ended and is started again", status=status)
+                status = await self._served()
+                log.error("the diagnosis has ended and is started again", status=status)
+            except (OSError, msgspec.MsgspecError) as error:
+                # Without memory or processes left the daemon has more important work to go on with.
+                log.error("the diagnosis cannot be run, and is tried again", error=str(error))
             self._told(Answer())
             await asyncio.sleep(_AGAIN_S)
+
+    async def _served(self) -> int:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-m", "fabricpulse.diagnosis.worker"), stdin=PIPE, stdout=PIPE
+        )
+        try:
+            if process.stdin is None or process.stdout is None:
+                raise OSError("the worker has no pipes")
+            process.stdin.write(frame(self._declared))
+            self._process = process
+            self.starts += 1
+            await self._read(process.stdout)
+            return await process.wait()
+        finally:
+            self._process = None
+            await _ended(process)
 
     async def _read(self, pipe: asyncio.StreamReader) -> None:
         frames = Frames()

@@ -35,6 +35,7 @@ def command(context: click.Context, /, options: DaemonOptions) -> None:
 
 @command.command("show")
 @click.option("--url", default="http://127.0.0.1:9610", show_default=True, help="The mesh exporter to ask.")
+@click.option("--fleet", metavar="URL", default="", help="The coordinator to ask: which component is faulty.")
 @click.option(
     "--http.config.file",
     "http_config",
@@ -43,13 +44,25 @@ def command(context: click.Context, /, options: DaemonOptions) -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="All edges, not only those that suffer.")
 @output_option
-def show(url: str, http_config: Path | None, everything: bool, output: OutputFormat) -> None:
-    """Show NICs and the edges that suffer: which source ports, since when. Exits with 1 if any does."""
-    from fabricpulse.mesh.show import exit_code, fetch_edges, print_tables, troubled
+def show(url: str, fleet: str, http_config: Path | None, everything: bool, output: OutputFormat) -> None:
+    """Show NICs and the edges that suffer: which source ports, since when. Exits with 1 if any does.
 
-    document = fetch_edges(url, load_config(http_config, HttpClientConfig))
+    With --fleet: which NIC, switch or link of the whole fleet loses packets or is slow, as the coordinator tells it
+    from what all hosts see.
+    """
+    from fabricpulse.mesh import show as view
+
+    client = load_config(http_config, HttpClientConfig)
+    if fleet:
+        suspects = view.fetch_suspects(fleet, client)
+        if output == "json":
+            print_json(suspects)
+        else:
+            view.print_suspects(suspects)
+        sys.exit(view.TROUBLE if suspects["suspects"] else view.FINE)
+    document = view.fetch_edges(url, client)
     if output == "json":
-        print_json(document if everything else {**document, "edges": troubled(document)})
+        print_json(document if everything else {**document, "edges": view.troubled(document)})
     else:
-        print_tables(document, everything)
-    sys.exit(exit_code(document))
+        view.print_tables(document, everything)
+    sys.exit(view.exit_code(document))

@@ -1,4 +1,6 @@
-"""`fabricpulse mesh show`: what the exporter of this host sees, worst first. Pure but for `fetch_edges`."""
+"""`fabricpulse mesh show`: what the exporter of this host, or the coordinator of the fleet, sees, worst first. Pure but
+for `fetch_edges` and `fetch_suspects`.
+"""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -20,21 +22,32 @@ FINE, TROUBLE = 0, 1
 
 def fetch_edges(url: str, client: HttpClientConfig) -> dict[str, Any]:
     """`/api/v1/edges` of the exporter at `url`. Raises UserError when it does not answer with one."""
+    return _fetched(url, "/api/v1/edges", client, "mesh exporter", "--url", ("edges", "nics"))
+
+
+def fetch_suspects(url: str, client: HttpClientConfig) -> dict[str, Any]:
+    """`/api/v1/suspects` of the coordinator at `url`. Raises UserError when it does not answer with one."""
+    return _fetched(url, "/api/v1/suspects", client, "coordinator", "--fleet", ("suspects",))
+
+
+def _fetched(
+    url: str, path: str, client: HttpClientConfig, who: str, flag: str, lists: tuple[str, ...]
+) -> dict[str, Any]:
     try:
-        status, body = fetch(f"{url.rstrip('/')}/api/v1/edges", client)
+        status, body = fetch(url.rstrip("/") + path, client)
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise UserError(
-            f"no mesh exporter answers at {url}: {describe(error)}; start it, or name another with --url"
+            f"no {who} answers at {url}: {describe(error)}; start it, or name another with {flag}"
         ) from error
     if status != 200:
-        raise UserError(f"{url} answers with status {status} instead of the edges of a mesh exporter")
+        raise UserError(f"{url} answers with status {status} instead of what a {who} has at {path}")
     try:
         document = msgspec.json.decode(body)
-        edges = document["edges"], document["nics"]
+        parts = [document[name] for name in lists]
     except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise UserError(f"what {url} answers is not from a mesh exporter") from error
-    if not all(isinstance(part, list) for part in edges):
-        raise UserError(f"what {url} answers is not from a mesh exporter")
+        raise UserError(f"what {url} answers is not from a {who}") from error
+    if not all(isinstance(part, list) for part in parts):
+        raise UserError(f"what {url} answers is not from a {who}")
     return dict(document)
 
 
@@ -134,6 +147,35 @@ def print_tables(document: dict[str, Any], everything: bool, console: Console | 
     console.print(table)
     if not everything:
         console.print(f"{len(edges)} of {len(document['edges'])} edges suffer")
+
+
+def print_suspects(document: dict[str, Any], console: Console | None = None) -> None:
+    """The components of the fleet that suffer, the surest first."""
+    console = console or Console()
+    told = f"{document.get('hosts', 0)} hosts report {document.get('flows', 0)} flows"
+    told += f", the switches of {document.get('paths', 0)} are known"
+    if not document["suspects"]:
+        console.print(f"{told}; no component is suspect")
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("what", "component", "affected", "confidence", "for", "or else"):
+        table.add_column(column)
+    for suspect in document["suspects"]:
+        table.add_row(
+            *_cells(
+                *(suspect["what"], component(suspect), f"{100 * suspect['share']:.2g} %"),
+                *(f"{100 * suspect['confidence']:.0f} %", f"{suspect['age_s']:.0f} s"),
+                ", ".join(suspect["alternatives"][:3]),
+            )
+        )
+    console.print(table)
+    console.print(told)
+
+
+def component(suspect: dict[str, Any]) -> str:
+    """`link leaf-1 to spine-2`, `nic_tx gpu-001/eth1`."""
+    far = f" to {suspect['peer']}" if suspect["peer"] else ""
+    return f"{suspect['kind']} {suspect['component']}{far}"
 
 
 def _cells(*values: object) -> tuple[str, ...]:

@@ -55,7 +55,9 @@ def exporter():
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_response(answer["status"] if self.path == "/api/v1/edges" else 404)
+            self.send_response(
+                answer["status"] if self.path in ("/api/v1/edges", "/api/v1/suspects") else 404
+            )
             self.send_header("Content-Length", str(len(answer["body"])))
             self.end_headers()
             self.wfile.write(answer["body"])
@@ -114,3 +116,58 @@ def test_what_is_no_exporter_is_said(exporter, status, body, words):
 def test_nobody_there():
     result = CliRunner().invoke(command, ["show", "--url", "http://127.0.0.1:1"])
     assert "no mesh exporter answers at http://127.0.0.1:1" in str(result.exception)
+
+
+SUSPECT = {
+    "what": "loss",
+    "kind": "link",
+    "component": "leaf-1",
+    "peer": "spine-2",
+    "share": 0.053,
+    "confidence": 0.98,
+    "flows": 12,
+    "age_s": 73.2,
+    "alternatives": ["switch spine-2"],
+    "runner_up": "switch spine-2",
+    "silent": False,
+}
+
+
+def test_the_fleet_as_a_table(exporter):
+    """One line a suspect; exit code 1 while there is one, and a sentence when there is none."""
+    url, answer = exporter
+    answer["body"] = json.dumps({"hosts": 9, "flows": 576, "paths": 432, "suspects": [SUSPECT]}).encode()
+    result = CliRunner().invoke(command, ["show", "--fleet", url], env={"COLUMNS": "200"})
+    assert result.exit_code == 1
+    (line,) = [line for line in result.output.splitlines() if "leaf-1" in line]
+    assert line.split() == [
+        "loss",
+        "link",
+        "leaf-1",
+        "to",
+        "spine-2",
+        "5.3",
+        "%",
+        "98",
+        "%",
+        "73",
+        "s",
+        "switch",
+        "spine-2",
+    ]
+    answer["body"] = json.dumps({"hosts": 9, "flows": 576, "paths": 432, "suspects": []}).encode()
+    result = CliRunner().invoke(command, ["show", "--fleet", url], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    assert (
+        result.output == "9 hosts report 576 flows, the switches of 432 are known; no component is suspect\n"
+    )
+
+
+def test_the_fleet_for_programs(exporter):
+    url, answer = exporter
+    answer["body"] = json.dumps({"suspects": [SUSPECT]}).encode()
+    result = CliRunner().invoke(command, ["show", "--fleet", url, "--output", "json"])
+    assert (result.exit_code, json.loads(result.output)) == (1, {"suspects": [SUSPECT]})
+    answer["body"] = json.dumps(document()).encode()
+    result = CliRunner().invoke(command, ["show", "--fleet", url])
+    assert "not from a coordinator" in str(result.exception)
