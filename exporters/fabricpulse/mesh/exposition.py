@@ -81,6 +81,9 @@ class Counters:
     member: bool | None = None
     membership_held: bool = False
     membership_changed_s: float = 0.0
+    path_traces: int = 0
+    path_traces_unanswered: int = 0
+    paths_known: int = 0
     pushes: Mapping[str, PushCounters] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     front_end: FrontEndHealth = field(default_factory=FrontEndHealth)
@@ -160,6 +163,9 @@ class MeshExposition:
             (m.MEMBERSHIP_SUCCESS, int(counters.membership_ok)),
             (m.MEMBERSHIP_HELD, int(counters.membership_held)),
             (m.MEMBERSHIP_TIME, counters.membership_changed_s),
+            (m.PATH_TRACES, counters.path_traces),
+            (m.PATH_TRACES_UNANSWERED, counters.path_traces_unanswered),
+            (m.PATHS_KNOWN, counters.paths_known),
             (m.EVENTS_DROPPED, snapshot.events_dropped),
         )
         for spec, value in single:

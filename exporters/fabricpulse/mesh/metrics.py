@@ -276,6 +276,15 @@ MEMBERSHIP_HELD = MetricSpec(
     "gauge",
     "1 while a membership that has lost more than membership.max_shrink of the hosts is held back.",
 )
+PATH_TRACES = MetricSpec(
+    "fabricpulse_mesh_path_traces_total", "counter", "Traces of the switches that a source port crosses."
+)
+PATH_TRACES_UNANSWERED = MetricSpec(
+    "fabricpulse_mesh_path_traces_unanswered_total", "counter", "Those of them that no switch has answered."
+)
+PATHS_KNOWN = MetricSpec(
+    "fabricpulse_mesh_paths_known", "gauge", "Source ports to a peer of which at least one switch is known."
+)
 MEMBERSHIP_TIME = MetricSpec(
     "fabricpulse_mesh_membership_timestamp_seconds",
     "gauge",
@@ -334,6 +343,9 @@ METRICS = (
     MEMBERSHIP_SUCCESS,
     MEMBERSHIP_HELD,
     MEMBERSHIP_TIME,
+    PATH_TRACES,
+    PATH_TRACES_UNANSWERED,
+    PATHS_KNOWN,
     EVENTS,
     EVENTS_DROPPED,
 )

@@ -386,6 +386,11 @@ class MeshService:
 
     async def metrics(self, text_format: TextFormat) -> bytes:
         """The exposition."""
+        self.counters.path_traces, self.counters.path_traces_unanswered = (
+            self.paths.traces,
+            self.paths.unanswered,
+        )
+        self.counters.paths_known = len(self.paths.known)
         out = Exposition(self.config.sample_cap)
         self._exposition.write(out, self.engine.snapshot(), self.counters)
         return out.render(text_format)

@@ -36,6 +36,9 @@ def render(view, snapshot, cap=20_000):
         membership_changed_s=1_700_000_000.5,
         pushes={"http://am:9093": pushes},
         member=True,
+        path_traces=96,
+        path_traces_unanswered=3,
+        paths_known=31,
         events={"nic_disconnected": 1, "nic_connected": 1},
     )
     counters.front_end.update(True, True, 1.0)
