@@ -153,7 +153,7 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->up = true;
   lane->timer.reset();
   lane->last_acknowledged = 0;
-  lane->acknowledged_at_ns = 0;
+  lane->acknowledged_at_ns = now;  // the handshake went there and back
   lane->last_ping_ns = lane->last_heard_ns = now;
   lane->pong_due = false;
   lane->last_data_ns = 0;
@@ -387,7 +387,8 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     around.least_ns = runtime_->config().stall_ns;
     around.word_ago_ns = elapsed(now, last_word_beside(lane));
     if (path != nullptr) {
-      path->heard_ns = std::max({path->heard_ns, lane.acknowledged_at_ns, lane.last_heard_ns});
+      // Words of the peer say nothing here: they come by the other direction, which may work alone.
+      path->heard_ns = std::max(path->heard_ns, lane.acknowledged_at_ns);
       around.path_heard_ago_ns = elapsed(now, path->heard_ns);
       around.path_failed = path->failed_ns != 0 && elapsed(now, path->failed_ns) < kRecentNs;
     }

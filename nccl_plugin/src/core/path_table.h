@@ -15,7 +15,7 @@ class PathTable {
   struct Path {
     uint32_t nic = 0;
     uint8_t address[16] = {};
-    uint64_t heard_ns = 0;      // the peer, on any lane over it
+    uint64_t heard_ns = 0;      // acknowledged something, on any lane over it
     uint64_t suspected_ns = 0;  // a lane over it was silent: the others are to ask the peer
     uint64_t failed_ns = 0;     // a lane over it was given up for silence
     uint64_t used_ns = 0;

@@ -3,9 +3,9 @@
 // Three rules, all of time that counts only as fast as the service thread really looks:
 //  - alone: bytes are under way, or wait in a kernel that cannot send them, and nothing is acknowledged. Long,
 //    since a slow path may look like that.
-//  - beside siblings: the same, while the peer was heard on another lane of the connection, and on no lane of
-//    any connection over the same path. The peer and this process are well then, and packets were not just
-//    lost: it is this path that is dead. Short.
+//  - beside siblings: the same, while the peer was heard on another lane of the connection, and acknowledged
+//    nothing on any lane of any connection over the same path. The peer and this process are well then, and packets
+//    were not just lost: it is this path that is dead, in this direction at least. Short.
 //  - deadline: one chunk has been the oldest on the lane for longer than it should take several times over,
 //    while the peer has been heard on another lane. Catches paths that lose so much that acknowledgements
 //    trickle.
@@ -29,7 +29,7 @@ class StallTimer {
     // Since the last word of the peer's process on another lane of the connection. Its kernel's acknowledgements
     // say less: while the process is stopped, Linux delays them on some lanes and not on others.
     uint64_t word_ago_ns = UINT64_MAX;
-    // Since the peer was last heard, in either way, on any lane of this process over the same path.
+    // Since the peer last acknowledged something on any lane of this process over the same path.
     uint64_t path_heard_ago_ns = UINT64_MAX;
     bool path_failed = false;     // another connection of this process has just given up this path
     uint64_t chunk = UINT64_MAX;  // oldest one on the lane that is not held; UINT64_MAX: none
