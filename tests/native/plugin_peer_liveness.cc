@@ -2,6 +2,7 @@
 // tests/unit/plugin/test_peer_liveness.py writes it. One command a line on standard input:
 //   u                        a lane is up
 //   a                        a hello was answered
+//   v                        a hello was answered by another version; prints 1 if the peer is taken to run it, else 0
 //   e                        a lane was ended in order by the peer's host, without a BYE
 //   r <was_up 0|1> <now_ns>  a connection was refused; prints 1 if the process is gone, else 0
 #include <cstdio>
@@ -18,6 +19,9 @@ int main() {
       peer.lane_up();
     } else if (command == "a") {
       peer.answered();
+    } else if (command == "v") {
+      peer.other_version();
+      printf("%d\n", peer.runs_other_version());
     } else if (command == "e") {
       peer.lane_ended();
     } else if (command == "r") {

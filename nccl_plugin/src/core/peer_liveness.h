@@ -7,6 +7,9 @@
 //    neither a plugin that gives up a lane (it resets) nor a firewall; or
 //  - when they go on for long.
 // Any other answer of the peer's process forgets them.
+//
+// Nor does one answer say that the peer runs another version of the plugin: a damaged hello gets the same one, and has
+// no checksum that both versions know. Several on end do, and never once a lane has been up.
 #ifndef FABRICPULSE_CORE_PEER_LIVENESS_H_
 #define FABRICPULSE_CORE_PEER_LIVENESS_H_
 
@@ -17,12 +20,21 @@ namespace fabricpulse {
 class PeerLiveness {
  public:
   static constexpr uint32_t kRefusals = 3;
+  static constexpr uint32_t kOtherVersions = 3;
   static constexpr uint64_t kRefusedNs = 100'000'000;         // after a FIN
   static constexpr uint64_t kRefusedLongNs = 10'000'000'000;  // without
   static constexpr uint64_t kGapNs = 3'000'000'000;           // refusals further apart are none on end
 
   // A lane is up, or a hello was answered: the process lives.
-  void answered() { refusals_ = 0, ended_ = false; }
+  void answered() {
+    refusals_ = other_versions_ = 0;
+    ended_ = false;
+  }
+  // A hello was answered by a process that runs another version, or so it says.
+  void other_version() {
+    refusals_ = 0;
+    if (!ever_up_) ++other_versions_;
+  }
   void lane_up() {
     answered();
     ever_up_ = true;
@@ -43,10 +55,11 @@ class PeerLiveness {
   bool gone() const {
     return refusals_ >= kRefusals && last_ns_ - first_ns_ >= (ended_ ? kRefusedNs : kRefusedLongNs);
   }
+  bool runs_other_version() const { return other_versions_ >= kOtherVersions; }
 
  private:
   bool ever_up_ = false, ended_ = false;
-  uint32_t refusals_ = 0;  // on end
+  uint32_t refusals_ = 0, other_versions_ = 0;  // on end
   uint64_t first_ns_ = 0, last_ns_ = 0;
 };
 

@@ -201,7 +201,12 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
   ConnectionLock locked(connection);
   bool gone = error == 0 && reply->status == HelloStatus::kUnknown;
   if (error == ECONNREFUSED) connection->liveness.refused(connection->was_up(dial.nic, dial.remote_nic), now);
-  if (error == 0 && !gone) connection->liveness.answered();
+  bool other_version = error == 0 && reply->status == HelloStatus::kVersion;
+  if (other_version) {
+    connection->liveness.other_version();
+  } else if (error == 0 && !gone) {
+    connection->liveness.answered();
+  }
   if (dial.probe) {
     probe_ended(dial, error, gone, now);
     return;
@@ -212,16 +217,13 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
     if (sender->lanes_up() == 0)
       sender->peer_lost("the peer process has closed this connection or its listener", now);
   } else if (reply != nullptr) {
-    if (reply->status != HelloStatus::kVersion) {
+    if (!other_version) {
       if (!sender->peer_known() || reply->nic_count > sender->peer_nics().size())
         sender->set_peer(reply->process, reply->nics, reply->nic_count);
       connections_->refresh_route(*sender, reply->nics, reply->nic_count);
     }
-    // Once a lane has been up it is known which version the peer runs: then this one is damage.
-    bool known = std::any_of(sender->lanes().begin(), sender->lanes().end(),
-                             [](const Lane& each) { return each.ever_up; });
-    bool other_version = reply->status == HelloStatus::kVersion;
-    if (other_version && !known) sender->peer_lost("the peer runs another version of the plugin", now);
+    if (sender->liveness.runs_other_version())
+      sender->peer_lost("the peer runs another version of the plugin", now);
     if (reply->status == HelloStatus::kClosed) sender->peer_closed(reply->held, now);
     if (reply->status == HelloStatus::kBusy || other_version) reply = nullptr;  // nothing about chunks
   }

@@ -13,7 +13,7 @@ Play = Callable[..., list[bool]]
 
 @pytest.fixture
 def play() -> Play:
-    """Plays commands; whether the process is gone after each refusal."""
+    """Plays commands; after each refusal whether the process is gone, after each `v` whether its version is another."""
     program = native("plugin_peer_liveness", "address")
 
     def run(*commands: str) -> list[bool]:
@@ -68,3 +68,18 @@ def test_a_peer_that_was_never_reached_has_ten_seconds(play: Play) -> None:
     """A process that starts late is waited for; one that is not there is an error, not a hang."""
     gone = play(*refusals(201, 50, was_up=False))
     assert gone.index(True) == 200
+
+
+def test_one_damaged_hello_is_no_other_version(play: Play) -> None:
+    """A flipped bit in the first hello is answered like another version: only the third such answer on end is one."""
+    assert play("v", "v", "a", "v", "v", "v") == [False, False, False, False, True]
+
+
+def test_a_peer_that_had_a_lane_runs_this_version(play: Play) -> None:
+    """Whatever answers come later are damage."""
+    assert not any(play("u", *["v"] * 10))
+
+
+def test_another_version_is_a_sign_of_life(play: Play) -> None:
+    """Refusals before it and after it are not put together."""
+    assert not any(play("u", "e", *refusals(2, 200), "v", *refusals(2, 200, start_ms=START_MS + 500)))
