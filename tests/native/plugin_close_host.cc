@@ -3,6 +3,9 @@
 //   plugin_close_host LIBRARY receive FOLDER   writes `handle`, accepts, writes `accepted`, receives one
 //                                              message, closes, writes `closed`, and lives until `end` is
 //                                              there
+//   plugin_close_host LIBRARY truncate FOLDER  the same with room for half of the message: writes `accepted` when the
+//                                              receive is posted, ends with 0 if test() has refused the
+//                                              message, and closes nothing before `end` is there
 //   plugin_close_host LIBRARY send FOLDER      connects, writes `connected`, waits for `go`, sends, and
 //                                              writes `result`: 0, or what test() has returned
 //   plugin_close_host LIBRARY fork FOLDER      connects to itself and forks; writes into `child` how many
@@ -77,16 +80,23 @@ void* begin_send(const NetV12* net, void* comm, std::vector<char>* from) {
   return request;
 }
 
-int receive(const NetV12* net, void* context) {
+int receive(const NetV12* net, void* context, bool truncate) {
   char handle[kHandleBytes] = {};
   void *listener = nullptr, *comm = nullptr, *unused = nullptr;
   if (net->listen(context, 0, handle, &listener) != kSuccess) return 3;
   write_file("handle", std::string(handle, sizeof(handle)));
   for (; comm == nullptr; usleep(200))
     if (net->accept(listener, &comm, &unused) != kSuccess) return 3;
-  write_file("accepted", "");
-  std::vector<char> data(kBytes);
+  std::vector<char> data(truncate ? kBytes / 2 : kBytes);
   int size = 0;
+  if (truncate) {
+    void* request = begin_receive(net, comm, &data);
+    write_file("accepted", "");
+    Result result = finish(net, request, &size);
+    while (!there("end")) usleep(1000);
+    return result == kInvalidUsage ? 0 : 4;
+  }
+  write_file("accepted", "");
   if (finish(net, begin_receive(net, comm, &data), &size) != kSuccess || size != kBytes) return 4;
   if (net->close_recv(comm) != kSuccess) return 5;
   write_file("closed", "");
@@ -161,7 +171,8 @@ int main(int argc, char** argv) {
   void* context = nullptr;
   Config config{-1};
   if (net == nullptr || net->init(&context, 1, &config, log_line, nullptr) != kSuccess) return 2;
-  if (strcmp(argv[2], "receive") == 0) return receive(net, context);
+  if (strcmp(argv[2], "receive") == 0) return receive(net, context, false);
+  if (strcmp(argv[2], "truncate") == 0) return receive(net, context, true);
   if (strcmp(argv[2], "send") == 0) return send(net, context);
   return forks(net, context);
 }

@@ -38,8 +38,7 @@ ReceiveMessage* RecvConnection::receive(void* data, uint64_t capacity, const Reg
   if (early.whole && early.message == message->number) {
     message->size = message->received = early.size;
     if (early.size > capacity) {
-      message->use = ReceiveMessage::Use::kTruncated;
-      --requests_;
+      truncate(message);
     } else {
       memcpy(message->data, early_slot(message->number), early.size);
       finish(message);
@@ -60,6 +59,14 @@ void RecvConnection::finish(ReceiveMessage* message) {
   RecordChange<fp_plugin_connection> change(record_);
   record_->bytes += message->size;
   ++record_->completed;
+}
+
+// NCCL gets an error from test(), and the connection is of no further use. The lane fails, and what the sender dials is
+// answered as if this end were closed, so that its end of the job fails too and does not wait.
+void RecvConnection::truncate(ReceiveMessage* message) {
+  message->use = ReceiveMessage::Use::kTruncated;
+  --requests_;
+  truncated_ = true;
 }
 
 bool RecvConnection::test(ReceiveMessage* message, uint32_t* size, bool* truncated, uint64_t now) {
@@ -101,9 +108,7 @@ uint8_t* RecvConnection::chunk_begins(uint32_t index, const FrameHeader& header,
         lands_early_[index] = false;
         return header.length ? message.data + header.offset : nowhere;
       }
-      // NCCL will get an error from test(); the connection is of no further use.
-      message.use = ReceiveMessage::Use::kTruncated;
-      --requests_;
+      truncate(&message);
     }
     *fatal = true;
     return nullptr;
@@ -153,8 +158,7 @@ void RecvConnection::chunk_ends(uint32_t index, const FrameHeader& header) {
   if (was_early) {  // the receive was posted while the message was landing in its slot
     message.size = header.length;
     if (message.size > message.capacity) {
-      message.use = ReceiveMessage::Use::kTruncated;
-      --requests_;
+      truncate(&message);
       return;
     }
     memcpy(message.data, early_slot(number), message.size);
@@ -292,6 +296,10 @@ HelloStatus RecvConnection::hello(const Hello& hello, uint32_t nic, HeldState* h
   if (closed_ || lost_ || hello.lane >= kMaxLanes) {
     state(held);
     return HelloStatus::kUnknown;
+  }
+  if (truncated_) {
+    state(held);
+    return HelloStatus::kClosed;
   }
   while (hello.lane >= lanes_.size()) make_lane(device_, now);  // a NIC has come, here or there
   Lane& lane = lanes_[hello.lane];

@@ -80,6 +80,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   uint64_t message_number(uint32_t low) const;
   uint8_t* early_slot(uint64_t message) { return early_data_.get() + (message % kEagerSlots) * kEagerBytes; }
   void finish(ReceiveMessage* message);
+  void truncate(ReceiveMessage* message);
   void state(HeldState* out) const;
   void report(uint64_t now);
   void repeat_fenced(uint64_t now);
@@ -99,6 +100,8 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   bool large_ = false;                // messages too large to come early: the sender waits for our word
   uint64_t reported_disabled_ = 0;
   uint64_t fenced_said_ns_ = 0;
+  bool truncated_ =
+      false;  // a message was larger than its receive: the connection is over, and the sender told so
 };
 
 }  // namespace fabricpulse

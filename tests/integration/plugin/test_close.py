@@ -49,6 +49,20 @@ def test_a_receiver_that_closes_in_order_is_no_error_when_its_words_are_lost(
     assert (sender.wait(20), receiver.wait(20)) == (0, 0)
 
 
+def test_the_sender_of_a_message_too_large_is_told(lab: Lab, tmp_path: Path) -> None:
+    """The receive has room for half: both ends fail at once, and the sender does not wait until the receiver closes."""
+    receiver, sender = play(lab, 0, "truncate", tmp_path), play(lab, 1, "send", tmp_path)
+    for name in ("accepted", "connected"):
+        wait_for((tmp_path / name).exists, 20, name)
+    (tmp_path / "go").touch()
+    try:
+        wait_for((tmp_path / "result").exists, 20, "the sender has its answer")
+        assert (tmp_path / "result").read_text() == "6"  # ncclRemoteError
+    finally:
+        (tmp_path / "end").touch()
+    assert (sender.wait(20), receiver.wait(20)) == (0, 0)
+
+
 def test_a_child_keeps_no_socket(lab: Lab, tmp_path: Path) -> None:
     """fork() without exec, as PyTorch's DataLoader does: with its parent's lanes a child would hide that a rank is
     dead. The parent's lanes work on."""
