@@ -13,7 +13,8 @@ from tests.fixtures.native import native
 
 from fabricpulse.plugin_ipc.verbs import VerbsSnapshot, VerbsTelemetryReader
 
-pytestmark = [pytest.mark.build, pytest.mark.timeout(900 + SECONDS)]
+# Slow: three builds with sanitizers.
+pytestmark = [pytest.mark.build, pytest.mark.slow, pytest.mark.timeout(900 + SECONDS)]
 
 
 def run(folder: Path, variant: str, *arguments: str) -> tuple[dict[str, int], dict[int, VerbsSnapshot]]:
@@ -40,7 +41,7 @@ def counted(snapshot: VerbsSnapshot) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 20))])
+@pytest.mark.parametrize("seed", range(20))
 def test_counts_are_exact_under_random_faults(tmp_path: Path, seed: int) -> None:
     """Posts, bytes, completions, errors, receives, messages: the program's own numbers, with queue pairs that fail."""
     said, files = run(tmp_path, "address", "faults", str(seed))
@@ -56,7 +57,7 @@ def test_counts_are_exact_under_random_faults(tmp_path: Path, seed: int) -> None
     assert not file.running
 
 
-@pytest.mark.parametrize("variant", ["address", pytest.param("thread", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("variant", ["address", "thread"])
 def test_threads_post_and_poll_at_the_same_time(tmp_path: Path, variant: str) -> None:
     """Ordinary and extended calls of several threads: no race, exact counts; no refused or aborted work."""
     said, files = run(tmp_path, variant, "threads")
@@ -76,7 +77,6 @@ def test_a_child_of_fork_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert list(child.queue_pairs["number"]) == [200]
 
 
-@pytest.mark.slow
 def test_any_sequence_of_calls_leaves_the_meter_sound(tmp_path: Path) -> None:
     """A fuzz of posts and completions in any order, with wrong ids, statuses and opcodes."""
     source = random.Random(5)
