@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.fixtures.verbs_file import VerbsFile
 
 from fabricpulse.core.metrics.exposition import Exposition
-from fabricpulse.plugin_ipc.verbs import VerbsTelemetryReader
+from fabricpulse.plugin_ipc.verbs import VerbsTable, VerbsTelemetryReader
 from fabricpulse.qp import metrics
 from fabricpulse.qp.telemetry_folder import VerbsFolder
 from fabricpulse.qp.verbs_totals import VerbsTotals
@@ -49,11 +49,12 @@ def test_a_queue_pair_that_waits_is_seen_while_it_waits(tmp_path: Path) -> None:
     file.queue_pair(0, "10.9.0.2", posts=[1])
     reader = VerbsTelemetryReader(file.path)
     totals = VerbsTotals(300)
-    file.tables[1][0]["outstanding"] = file.tables[1][0]["outstanding_signaled"] = 1
-    file.tables[1][0]["oldest_post_raw_ns"] = 5 * SECOND
+    pair = file.tables[VerbsTable.QUEUE_PAIRS][0]
+    pair["outstanding"] = pair["outstanding_signaled"] = 1
+    pair["oldest_post_raw_ns"] = 5 * SECOND
     totals.take([reader.read()], [], 1.0, 8 * SECOND)
     assert exposed(totals)[f"fabricpulse_verbs_waiting_seconds{{{PAIR}}}"] == 3
-    file.tables[1][0]["outstanding_signaled"] = 0
+    pair["outstanding_signaled"] = 0
     totals.take([reader.read()], [], 2.0, 9 * SECOND)
     assert exposed(totals)[f"fabricpulse_verbs_waiting_seconds{{{PAIR}}}"] == 0
 
