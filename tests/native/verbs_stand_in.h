@@ -239,7 +239,8 @@ inline void Fabric::arrive(const Packet& packet) {
 inline void Fabric::acknowledge(Pair* pair) {
   if (pair->executed == 0 || cut_[pair->device]) return;
   if (pair->sends.front().signaled)
-    static_cast<Queue*>(pair->send_cq)->found.push_back(completion(pair, pair->sends.front().id, ib::kSuccess));
+    static_cast<Queue*>(pair->send_cq)
+        ->found.push_back(completion(pair, pair->sends.front().id, ib::kSuccess));
   pair->sends.pop_front();
   --pair->executed;
   pair->send_psn = (pair->send_psn + 1) & 0xffffff;
