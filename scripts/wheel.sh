@@ -18,8 +18,26 @@ build() { CMAKE_GENERATOR=Ninja PATH="$BIN:$PATH" "$BIN/pip" wheel --quiet --no-
 ) 9>build/.bootstrap.lock
 
 # The linker of this machine decides what is needed: the tag is what auditwheel reads in the binaries, not what is hoped.
+# It also reads the libraries of this machine that they are linked with. What NCCL loads in place of libibverbs is linked
+# with the libibverbs of the machine that it runs on, whichever that is: it is left out (a test reads what it needs).
+without_libibverbs() {
+  "$BIN/python" - "$1" "$2" <<'PYTHON'
+import sys, zipfile
+
+LEFT_OUT = b"/nccl/libibverbs.so"
+with zipfile.ZipFile(sys.argv[1]) as wheel, zipfile.ZipFile(sys.argv[2], "w") as rest:
+    for name in wheel.namelist():
+        content = wheel.read(name)
+        if name.endswith(".dist-info/RECORD"):
+            content = b"".join(line for line in content.splitlines(True) if LEFT_OUT not in line)
+        if not name.endswith(LEFT_OUT.decode()):
+            rest.writestr(name, content)
+PYTHON
+}
+mkdir "$work/read"
 for wheel in "$work"/*-linux_*.whl; do
-  tag=$("$BIN/auditwheel" show "$wheel" 2>/dev/null | tr -s '[:space:]' ' ' |
+  without_libibverbs "$wheel" "$work/read/${wheel##*/}"
+  tag=$("$BIN/auditwheel" show "$work/read/${wheel##*/}" 2>/dev/null | tr -s '[:space:]' ' ' |
     sed -n 's/.*consistent with the following platform tag: "\([a-z0-9_]*\)".*/\1/p')
   case $tag in
     manylinux_*) "$BIN/wheel" tags --remove --platform-tag "$tag" "$wheel" >/dev/null ;;

@@ -1,6 +1,7 @@
 """Fixtures that more than one component's tests use."""
 
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 
@@ -14,6 +15,10 @@ from fabricpulse.lab.tools import Tools, find_tools
 # How long an example takes says what else the machine does. The rest stays as Hypothesis has it, for CI as well.
 settings.register_profile("untimed", settings(deadline=None))
 settings.load_profile("untimed")
+
+# A shell without job control lets what it runs in the background ignore Ctrl-C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _FAILED = pytest.StashKey[bool]()
 

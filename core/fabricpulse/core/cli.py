@@ -25,11 +25,11 @@ SUMMARIES = {
     "mesh": "Probe the fabric between NICs and export what is seen.",
     "nic": "Export RDMA and link state of this host's NICs.",
     "plugin": "Work with the NCCL plugin of running jobs.",
-    "qp": "Export telemetry of the NCCL plugin and of the verbs interposer: lanes and queue pairs of running jobs.",
+    "qp": "Export what running jobs do: lanes and queue pairs of each.",
     "remediation": "Act on alerts: the receiver, and the agent of a host.",
     "rules": "Render the recording and alert rules.",
     "status": "Show the daemons of this host and what each lacks.",
-    "verbs": "Observe the queue pairs of programs that use libibverbs, unmodified.",
+    "verbs": "Observe the queue pairs of any program that uses libibverbs.",
     "why": "Say why a job is slow, or where it hangs, with the evidence.",
 }
 
