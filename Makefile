@@ -57,7 +57,7 @@ quickcheck: $(STAMP) ## Check style, run the unit tests and one lab: the inner l
 wheel: $(STAMP) ## Build the wheels of fabricpulse and fabricpulse-lab into dist/
 	VENV=$(VENV) scripts/wheel.sh
 
-wheel-test: $(STAMP) ## Test the wheel in an empty environment, without the sources (part of test)
+wheel-test: $(STAMP) ## Test the wheel in an empty environment, without the sources (part of test-slow)
 	VENV=$(VENV) scripts/wheel_test.sh
 
 lint: $(STAMP) ## Check style, types, formatting, generated files

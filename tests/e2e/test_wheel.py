@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # builds everything when the build folder is empty
 def test_the_wheel_works_in_an_empty_environment() -> None:
     """As `make wheel-test` says it."""
