@@ -1,8 +1,10 @@
 """Who is named for edges that do not fit: all faulty hosts, however many, and nobody else."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
@@ -21,18 +23,22 @@ def pairs(rng: np.random.Generator, hosts: int, degree: int) -> tuple[np.ndarray
     return ends[:, 0], ends[:, 1]
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    hosts=st.integers(12, 64),
-    degree=st.integers(8, 10),
-    count=st.integers(0, 4),
-)
-@example(
-    seed=270_066, hosts=41, degree=9, count=3
-)  # three of the five edges of an honest host are to faulty ones
-def test_all_faulty_hosts_are_named_and_nobody_else(seed: int, hosts: int, degree: int, count: int) -> None:
-    """Stamps of up to four hosts of a running fleet are off by about a millisecond, on each edge by another one.
+@dataclass
+class Judged:
+    """What a fleet with faulty hosts was found to be.
+
+    outvoted : honest hosts without a majority of edges to honest ones. safe_error_ns : of the honest hosts most of
+    whose edges are to honest ones, the largest.
+    """
+
+    faulty: set[int]
+    named: set[int]
+    outvoted: set[int]
+    safe_error_ns: float
+
+
+def judge(seed: int, hosts: int, degree: int, count: int) -> Judged:
+    """Stamps of up to `count` hosts of a running fleet are off by about a millisecond, on each edge by another one.
 
     No more than a fifth of the hosts. Faulty hosts that hardly have edges to others than faulty hosts cannot be told
     from them, and are not among those drawn.
@@ -64,11 +70,40 @@ def test_all_faulty_hosts_are_named_and_nobody_else(seed: int, hosts: int, degre
     solution = solve(known, edges, Election.undisputed(hosts, 0), SolveParameters())
     residual_ns = solution.residual_ns
     named = faulty_hosts(hosts, i, j, residual_ns, outlier_limit_ns(residual_ns))
-    assert sorted(named) == sorted(faulty.tolist())
-    # Nor are others drawn along whose edges mostly are to honest hosts: by a thousandth of what faulty hosts are wrong
-    # by.
-    safe = honest & (3 * to_honest > 2 * np.bincount(np.concatenate([i, j]), minlength=hosts))
-    assert np.abs(solution.correction_ns[safe]).max() < 1_000
+    total = np.bincount(np.concatenate([i, j]), minlength=hosts)
+    safe = honest & (3 * to_honest > 2 * total)
+    return Judged(
+        set(faulty.tolist()),
+        set(named),
+        set(np.flatnonzero(honest & (2 * to_honest <= total)).tolist()),
+        float(np.abs(solution.correction_ns[safe]).max()),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    hosts=st.integers(12, 64),
+    degree=st.integers(8, 10),
+    count=st.integers(0, 4),
+)
+def test_all_faulty_hosts_are_named_and_nobody_else(seed: int, hosts: int, degree: int, count: int) -> None:
+    """As long as each honest host has a majority of edges to honest ones; else nobody can tell who is right.
+
+    Nor are others drawn along whose edges mostly are to honest hosts: by a thousandth of what faulty hosts are wrong
+    by.
+    """
+    judged = judge(seed, hosts, degree, count)
+    assume(not judged.outvoted)
+    assert judged.named == judged.faulty
+    assert judged.safe_error_ns < 1_000
+
+
+def test_an_outvoted_host_that_others_place_is_not_named() -> None:
+    """Three of the five edges of an honest host are to faulty ones; where its other edges put it is where it is."""
+    judged = judge(270_066, hosts=41, degree=9, count=3)
+    assert judged.outvoted
+    assert judged.named == judged.faulty
 
 
 def test_a_host_with_one_faulty_host_among_two_peers_is_not_named() -> None:
