@@ -37,6 +37,12 @@ void copy_text(char (&to)[N], const char* from) {
 
 size_t align(size_t offset) { return (offset + 63) & ~static_cast<size_t>(63); }
 
+uint64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
 // Whether the process that writes a telemetry file has done so lately. It may live in another PID namespace,
 // where our process table does not know it.
 bool beats(const std::string& path) {
@@ -46,10 +52,7 @@ bool beats(const std::string& path) {
   if (fd < 0) return false;
   bool whole = pread(fd, &header, sizeof(header), 0) == static_cast<ssize_t>(sizeof(header));
   ::close(fd);
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  uint64_t now_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-  return whole && elapsed(now_ns, header.heartbeat_mono_ns) < kFreshNs;
+  return whole && elapsed(monotonic_ns(), header.heartbeat_mono_ns) < kFreshNs;
 }
 
 // Whether somebody listens on a control socket. True too for one that may not be asked.
@@ -183,6 +186,8 @@ void Telemetry::open(const Config& config, const std::string& version, std::stri
   copy_text(header_->workload, config.workload.c_str());
   copy_text(header_->plugin_version, version.c_str());
   memcpy(header_->delay_bounds_ns, kBounds, sizeof(kBounds));
+  // Who reads it before the first beat must not take the process for a dead one.
+  header_->heartbeat_mono_ns = monotonic_ns();
   header_->magic = FP_PLUGIN_TELEMETRY_MAGIC;
   if (shared_) {
     if (rename(temporary.c_str(), final_path.c_str()) == 0) {

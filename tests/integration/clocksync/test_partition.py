@@ -102,5 +102,6 @@ def test_the_part_that_is_not_the_fleet_is_in_holdover(
     divided.mend()
     watch.until(lambda: all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED), 20, "all synchronized again")
     watch.until(lambda: disagreement(fleet, HOSTS)[0] < 1_000, 10, "all agree again")
-    watch.run(2, 2_000)
-    assert divided.bound_ns(HOSTS) < 10_000
+    # Their fits hold samples of both parts for a while: a little more is open than in a fleet that was never divided.
+    watch.run(2, 5_000)
+    assert divided.bound_ns(HOSTS) < 20_000
