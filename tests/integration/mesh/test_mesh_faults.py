@@ -85,10 +85,17 @@ def test_a_dead_path_is_told_as_such(fleet):
             return any(f["evidence"] == "paths_down" for f in faults)
 
         wait_for(told, 20, "a dead path")
-        broken = [
-            e for name in fleet.daemons for e in fleet.edges(name).values() if e["evidence"] == "paths_down"
-        ]
-        assert broken
+
+        def broken_edges():
+            edges = [e for name in fleet.daemons for e in fleet.edges(name).values()]
+            return [e for e in edges if e["evidence"] == "paths_down"]
+
+        def ranked():
+            edges = broken_edges()
+            return edges if edges and all(e["worst_port"] is not None for e in edges) else []
+
+        # A path is known to be dead before delays of the others are known, and the worst is one by delay, too.
+        broken = wait_for(ranked, 20, "a worst path of each broken edge")
         for edge in broken:  # which source port it is: the worst is one of the dead
             dead = {path["port"] for path in edge["paths"] if path["state"] == "down"}
             assert edge["worst_port"] in dead
