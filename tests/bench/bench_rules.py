@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 from tests.bench.rows import Rows
-from tests.bench.rules_fleet import RAILS, Faults, PaperFleet, PaperServer
+from tests.bench.rules_fleet import RAILS, Faults, PaperFleet, serve
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
 from tests.unit.rules.mutation import Trial, mutants, name_of
@@ -91,7 +91,7 @@ def bench_evaluation(sizes: list[int]) -> None:
 
 def _evaluation_ms(hosts: int) -> float:
     fleet = PaperFleet(hosts, Faults())
-    with tempfile.TemporaryDirectory() as name, PaperServer(fleet) as server:
+    with tempfile.TemporaryDirectory() as name, serve(fleet) as server:
         folder = Path(name)
         (folder / "prometheus.yml").write_text(yaml.safe_dump(_config(fleet, server.address)))
         address = f"127.0.0.1:{reserved_port()}"

@@ -322,7 +322,7 @@ def record(path: Path, seconds: float) -> None:
         rings = {rate: SampleReader(i.directory(wire.a) / "probes") for rate, i in wire.instances.items()}
         for load, forward, backward, hogs in CASES:
             with wire.load(forward, backward, hogs):
-                time.sleep(3)
+                time.sleep(3)  # queues fill before the recording begins
                 for ring in rings.values():
                     ring.read()
                 for _ in range(round(seconds)):
@@ -332,7 +332,7 @@ def record(path: Path, seconds: float) -> None:
                         raw = raw_now_ns()
                         for rate, i in wire.instances.items():
                             looks[rate].append((i.stamp_ns(wire.a, raw), i.stamp_ns(wire.b, raw)))
-                        time.sleep(0.05)
+                        time.sleep(0.05)  # the clocks are sampled 20 times a second
                     for rate, ring in rings.items():
                         block = ring.read().astype(SAMPLE_DTYPE)
                         truth = np.array((looks[rate] * 20)[:20], np.int64)

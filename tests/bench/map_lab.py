@@ -64,7 +64,7 @@ def _played(
             time.sleep(0.1)
         seconds = time.monotonic() - began if found else None
         if found:
-            time.sleep(_STAYS_S)
+            time.sleep(_STAYS_S)  # what is measured is whether the name stays
             found = fleet.suspects() or found
     wait_for(lambda: not fleet.suspects(), 300, "no suspect is left")
     return seconds, found

@@ -71,7 +71,7 @@ def rebalance(rows: Rows, rounds: int) -> None:
             plans: list[dict[str, Any]] = []
 
             while time.monotonic() - begun < LONGEST_S:
-                time.sleep(SPAN_S)
+                time.sleep(SPAN_S)  # bandwidth is over this span
                 plans = _plans(lab)
                 now = time.time()
                 speed = sum(ring.bandwidth(now - SPAN_S, now) for ring in rings)
@@ -79,7 +79,7 @@ def rebalance(rows: Rows, rounds: int) -> None:
                     break
             took = time.monotonic() - begun
             since = time.time()
-            time.sleep(SPAN_S)
+            time.sleep(SPAN_S)  # the measurement itself
             after = [ring.bandwidth(since, since + SPAN_S) for ring in rings]
             left = elsewhere(rings)
             for ring in rings:

@@ -4,12 +4,12 @@ Each host is one target with what its mesh, NIC, qp and clock daemons say, label
 whose counters are placeholders: a thousand hosts are rendered in seconds.
 """
 
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
+
+from tests.fixtures.loopback_http import LoopbackServer, Reply, Request
 
 RAILS = 8
 PEERS = 4
@@ -151,35 +151,12 @@ def _histogram(name: str, labels: str, delay: float, rate: int) -> Iterator[str]
     yield f"{name}_sum{{{labels}}} 0"
 
 
-class PaperServer:
+def serve(fleet: PaperFleet) -> LoopbackServer:
     """Serves a fleet over HTTP: /HOST is a host's page."""
+    began = time.monotonic()
 
-    def __init__(self, fleet: PaperFleet) -> None:
-        began = time.monotonic()
+    def page(request: Request) -> Reply:
+        body = fleet.page(request.path.strip("/"), time.monotonic() - began)
+        return Reply(body, content_type="text/plain; version=0.0.4")
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                body = fleet.page(self.path.strip("/"), time.monotonic() - began)
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self.address = f"127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> "PaperServer":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    return LoopbackServer(page)

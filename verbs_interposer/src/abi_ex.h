@@ -29,8 +29,8 @@ struct ContextExtension {
   QueuePair* (*open_qp)(Context*, void* attributes);
   QueuePair* (*create_qp_ex)(Context*, QueuePairInit* begins_so);
   void* between2[4];
-  uint64_t placeholder;
-  size_t size;  // of the whole, with the context
+  uint64_t abi_placeholder;  // rdma-core's verbs.h calls it _ABI_placeholder_
+  size_t size;               // of the whole, with the context
 };
 
 // ibv_context with what a provider of today fills; only its own size matters here.

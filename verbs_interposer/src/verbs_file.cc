@@ -42,22 +42,6 @@ uint64_t number(const char* name, uint64_t most, uint64_t otherwise) {
   return errno == 0 && *end == '\0' && value[0] != '-' && parsed <= most ? parsed : otherwise;
 }
 
-class TablesChange {
- public:
-  explicit TablesChange(fp_verbs_header* header) : header_(header) {
-    __atomic_store_n(&header_->tables_sequence, header_->tables_sequence + 1, __ATOMIC_RELAXED);
-    fence_release();
-  }
-  ~TablesChange() {
-    __atomic_store_n(&header_->tables_sequence, header_->tables_sequence + 1, __ATOMIC_RELEASE);
-  }
-  TablesChange(const TablesChange&) = delete;
-  TablesChange& operator=(const TablesChange&) = delete;
-
- private:
-  fp_verbs_header* header_;
-};
-
 // A file is kept this long after its writer's end, for who has not read the last counts.
 constexpr time_t kKeptSeconds = 120;
 

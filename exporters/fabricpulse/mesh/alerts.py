@@ -13,7 +13,7 @@ RUNBOOK_URL = f"https://github.com/fabricpulse/fabricpulse/blob/main/docs/runboo
 
 
 def nic_alert(config: Alerting, host: str, device: str, network: str) -> AlertContent:
-    """What is told of one disconnected NIC."""
+    """Labels and annotations of the alert on one disconnected NIC."""
     labels = {
         **DEFAULT_LABELS,
         "instance": host,

@@ -108,7 +108,7 @@ class StallWatch:
 
 
 def content(config: Alerting, stall: Stall, age_s: float) -> AlertContent:
-    """What is told of a stall: labels and words of the rule."""
+    """Labels and annotations of the alert on a stall, those of the rule."""
     labels = {**DEFAULT_LABELS, **config.labels, "alertname": ALERT_NAME, "severity": config.severity}
     labels |= {"workload": stall.workload, "head": stall.head, "rank": stall.rank, "peer": stall.peer}
     if stall.peer_rank:

@@ -96,23 +96,6 @@ void remove_leftovers(const std::string& directory) {
   closedir(dir);
 }
 
-// Births and deaths: a pass of a reader over lanes and pairs that saw one is taken again.
-class TablesChange {
- public:
-  explicit TablesChange(fp_plugin_header* header) : header_(header) {
-    __atomic_store_n(&header_->tables_sequence, header_->tables_sequence + 1, __ATOMIC_RELAXED);
-    fence_release();
-  }
-  ~TablesChange() {
-    __atomic_store_n(&header_->tables_sequence, header_->tables_sequence + 1, __ATOMIC_RELEASE);
-  }
-  TablesChange(const TablesChange&) = delete;
-  TablesChange& operator=(const TablesChange&) = delete;
-
- private:
-  fp_plugin_header* header_;
-};
-
 }  // namespace
 
 uint32_t delay_bucket(uint64_t delay_ns) {

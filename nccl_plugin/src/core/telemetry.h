@@ -46,6 +46,24 @@ class RecordChange {
   Record* record_;
 };
 
+// Births and deaths: a pass of a reader over the tables of a file that saw one is taken again.
+template <typename Header>
+class TablesChange {
+ public:
+  explicit TablesChange(Header* header) : header_(header) {
+    __atomic_store_n(&header_->tables_sequence, header_->tables_sequence + 1, __ATOMIC_RELAXED);
+    fence_release();
+  }
+  ~TablesChange() {
+    __atomic_store_n(&header_->tables_sequence, header_->tables_sequence + 1, __ATOMIC_RELEASE);
+  }
+  TablesChange(const TablesChange&) = delete;
+  TablesChange& operator=(const TablesChange&) = delete;
+
+ private:
+  Header* header_;
+};
+
 // Copies a record of this process that another thread may be writing. A copy that stays torn after some tries
 // is taken as it is: for people to look at, better than none.
 template <typename Record>

@@ -1,4 +1,4 @@
-"""A mesh fleet below three leaves and three spines, and a coordinator that is told of them: for tests and bench."""
+"""A mesh fleet below three leaves and three spines, and a coordinator that knows the topology: for tests and bench."""
 
 import json
 

@@ -89,7 +89,7 @@ class LaneEvidence:
 
 
 def _summary(lane: _Lane, inside: list[tuple[float, LaneSample]]) -> LaneSummary | None:
-    # What a sample tells is of the time before it: the first one is of before the span.
+    # A sample covers the interval that ends with it: the first one lies before the span.
     told = [sample for _, sample in inside[1:]]
     weights = [after[0] - before[0] for before, after in pairwise(inside)]
     total = sum(weights)
