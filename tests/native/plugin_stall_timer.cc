@@ -26,7 +26,10 @@ int main() {
     PathSample sample;
     sample.valid = true;
     sample.unacknowledged = static_cast<uint32_t>(fields["unacknowledged"]);
+    sample.few = fields["few"] != 0;
     sample.unsent = fields["unsent"];
+    sample.sent = fields["sent"];
+    sample.answers = fields["answers"];
     sample.window_open = fields["window"] != 0;
     sample.acknowledged = fields["acknowledged"];
     sample.probes = static_cast<uint32_t>(fields["probes"]);
@@ -41,8 +44,8 @@ int main() {
     around.chunk_ns = fields["chunk_ms"] * 1'000'000;
     static constexpr const char* kNames[] = {"well", "silent", "behind", "late"};
     auto finding = timer.look(sample, around, fields["passed_ms"] * 1'000'000);
-    printf("%s %" PRIu64 " %d\n", kNames[static_cast<int>(finding)], timer.silent_ns() / 1'000'000,
-           timer.suspect());
+    printf("%s %" PRIu64 " %d %s\n", kNames[static_cast<int>(finding)], timer.silent_ns() / 1'000'000,
+           timer.suspect(), timer.explain(finding, sample, around).c_str());
   }
   return 0;
 }

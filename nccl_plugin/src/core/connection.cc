@@ -415,6 +415,9 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     if (finding == StallTimer::Finding::kWell) continue;
     bool late = finding == StallTimer::Finding::kLate;
     if (finding == StallTimer::Finding::kBehind && path != nullptr) path->failed_ns = now;
+    runtime_->info(describe() + ": lane " + std::to_string(lane.index) + " by " +
+                   runtime_->nic_name(lane.nic) +
+                   " is given up: " + lane.timer.explain(finding, sample, around));
     fail_lane(lane.index, late ? FP_REASON_DEADLINE : FP_REASON_STALL, now);
   }
   // What its siblings say decides whether a silent lane is dead, or the peer slow.

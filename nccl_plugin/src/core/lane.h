@@ -70,10 +70,15 @@ enum class LaneStatus : uint8_t {
 struct PathSample {
   bool valid = false;
   uint32_t unacknowledged = 0;  // units under way that the peer's transport has not acknowledged
-  uint64_t acknowledged = 0;    // bytes acknowledged, cumulative: any change is a sign of progress
-  uint64_t unsent = 0;          // bytes that the transport has never sent
-  bool window_open = true;      // the peer's transport would take more
-  uint32_t probes = 0;          // unanswered probes of a closed window
+  // So little is under way that the peer's transport may put its acknowledgement off.
+  bool few = false;
+  uint64_t acknowledged = 0;  // bytes acknowledged, cumulative: any change is a sign of progress
+  uint64_t unsent = 0;        // bytes that the transport has never sent
+  bool window_open = true;    // the peer's transport would take more
+  uint32_t probes = 0;        // unanswered probes of a closed window
+  uint64_t sent = 0;          // segments sent, first and again, cumulative
+  uint64_t answers =
+      0;  // segments of the peer's that only acknowledge, cumulative, those that say nothing new too
   uint64_t rtt_ns = 0, rtt_deviation_ns = 0;
   uint64_t retransmits = 0;
   uint64_t ecn_marked = 0;

@@ -15,7 +15,8 @@ constexpr uint32_t kPatientDial = 4;  // each such one waits long
 constexpr uint64_t kFirstLaneNs =
     1'000'000'000;  // a connection without lanes tries its first one for so long alone
 constexpr uint64_t kLastResortNs =
-    20'000'000;  // without any lane for so long: lanes out of service are used too
+    20'000'000;                             // without any lane for so long: lanes out of service are used too
+constexpr uint64_t kSpokenNs = 50'000'000;  // a peer that takes what is sent says so this often
 constexpr uint64_t kDrainNs =
     300'000'000;  // a lane that gets another path takes nothing new for so long at most
 
@@ -183,13 +184,17 @@ bool SendConnection::draining(const Lane& lane, uint64_t now) const {
 void SendConnection::select_paths(uint64_t now) {
   if (!runtime_->config().repath || lost_ || closed_) return;
   bool moving = false;
+  // While the peer's process says nothing, what its lanes deliver says nothing of their paths.
+  uint64_t word = 0;
+  for (const Lane& lane : lanes_) word = lane.up ? std::max(word, lane.last_heard_ns) : word;
+  const bool spoken = elapsed(now, word) < kSpokenNs;
   for (const Lane& lane : lanes_) {
     const Flow& flow = flow_[lane.index];
     moving |= flow.repath || lane.replacing;
     PathSelector::Sample sample;
     sample.up = lane.up;
     sample.movable = lane.up && wanted(lane) && !flow.slow_start && lane.fixed_weight < 0;
-    sample.busy = flow.in_flight > 0;
+    sample.busy = flow.in_flight > 0 && spoken;
     sample.delivered = flow.delivered;
     sample.speed = runtime_->nic_bytes_per_second(lane.nic);
     sample.troubles = lane.troubles;

@@ -2,10 +2,12 @@
 //
 // Three rules, all of time that counts only as fast as the service thread really looks:
 //  - alone: bytes are under way, or wait in a kernel that cannot send them, and nothing is acknowledged. Long,
-//    since a slow path may look like that.
+//    since a slow path may look like that. A kernel that has answered, if only that it has no room, owes no more until
+//    it is asked again: that of a stopped process throws away what finds its buffer full, and TCP asks ever more seldom.
 //  - beside siblings: the same, while the peer was heard on another lane of the connection, and acknowledged
 //    nothing on any lane of any connection over the same path. The peer and this process are well then, and packets
-//    were not just lost: it is this path that is dead, in this direction at least. Short.
+//    were not just lost: it is this path that is dead, in this direction at least. Short, from when so much is under
+//    way that the peer's kernel acknowledges it at once: it may sit on the acknowledgement of less for 40 ms.
 //  - deadline: one chunk has been the oldest on the lane for longer than it should take several times over,
 //    while the peer has been heard on another lane. Catches paths that lose so much that acknowledgements
 //    trickle.
@@ -14,6 +16,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "core/lane.h"
 
@@ -43,13 +46,17 @@ class StallTimer {
   // slept through is not the lane's fault.
   Finding look(const PathSample& sample, const Surroundings& around, uint64_t passed) {
     const uint64_t credit = std::min(passed, kMostCredit);
-    const bool waits = sample.unacknowledged > 0 || stuck(sample) || sample.probes >= kProbesDead;
-    if (!waits || !waited_ || sample.acknowledged != acknowledged_) {
-      silent_ns_ = 0;
-    } else {
-      silent_ns_ += credit;
-    }
+    if (sample.answers != answers_ || sample.acknowledged != acknowledged_) answered_ = sample.sent;
+    answers_ = sample.answers;
+    // Out of room, and not asked again since it said so.
+    const bool full = !sample.window_open && sample.sent == answered_;
+    const bool waits = (sample.unacknowledged > 0 && !full) || stuck(sample) || sample.probes >= kProbesDead;
+    const bool due = waits && !put_off(sample);
+    const bool same = sample.acknowledged == acknowledged_;
+    silent_ns_ = waits && waited_ && same ? silent_ns_ + credit : 0;
+    overdue_ns_ = due && due_ && same ? overdue_ns_ + credit : 0;
     waited_ = waits;
+    due_ = due;
     acknowledged_ = sample.acknowledged;
     if (around.chunk == UINT64_MAX || around.chunk != chunk_) {
       oldest_ns_ = late_ns_ = 0;
@@ -63,10 +70,13 @@ class StallTimer {
     suspect_ns_ = std::max(kSuspectNs, std::min(2 * sample.rtt_ns, 4 * kSuspectNs));
     if (silent_ns_ >= alone(sample, around)) return Finding::kSilent;
     if (sample.probes >= kProbesDead && silent_ns_ > 0) return Finding::kSilent;
-    const bool path_silent = around.path_heard_ago_ns >= silent_ns_ / 2;
-    if (around.path_failed && path_silent && silent_ns_ >= kSecondOpinion) return Finding::kBehind;
-    if (silent_ns_ >= beside(sample, around) && path_silent && around.word_ago_ns < silent_ns_ / 2)
+    auto alive_but_here = [&](uint64_t silence) {
+      return around.path_heard_ago_ns >= silence / 2 && around.word_ago_ns < silence / 2;
+    };
+    if (around.path_failed && overdue_ns_ >= kSecondOpinion && around.path_heard_ago_ns >= overdue_ns_ / 2)
       return Finding::kBehind;
+    if (overdue_ns_ >= beside(sample, around) && alive_but_here(overdue_ns_)) return Finding::kBehind;
+    if (silent_ns_ >= put_off_limit(sample, around) && alive_but_here(silent_ns_)) return Finding::kBehind;
     if (late_ns_ >= deadline(around)) return Finding::kLate;
     return Finding::kWell;
   }
@@ -75,6 +85,23 @@ class StallTimer {
   uint64_t silent_ns() const { return silent_ns_; }
   // Worth a closer look, and a word from the peer on another lane.
   bool suspect() const { return silent_ns_ >= suspect_ns_ || oldest_ns_ >= 4 * suspect_ns_; }
+
+  // Why a lane is given up, for the log: the finding and what it was made of.
+  std::string explain(Finding finding, const PathSample& sample, const Surroundings& around) const {
+    static constexpr const char* kFindings[] = {"nothing", "silence", "silence beside lanes that are heard",
+                                                "a chunk that does not arrive"};
+    auto ms = [](uint64_t ns) {
+      return ns == UINT64_MAX ? std::string("never") : std::to_string(ns / 1'000'000);
+    };
+    return std::string(kFindings[static_cast<int>(finding)]) + " (silent_ms=" + ms(silent_ns_) +
+           " overdue_ms=" + ms(overdue_ns_) + " late_ms=" + ms(late_ns_) +
+           " unacknowledged=" + std::to_string(sample.unacknowledged) +
+           " unsent=" + std::to_string(sample.unsent) +
+           " window=" + (sample.window_open ? "open" : "closed") +
+           " probes=" + std::to_string(sample.probes) + " rtt_us=" + std::to_string(sample.rtt_ns / 1000) +
+           " word_ms=" + ms(around.word_ago_ns) + " path_ms=" + ms(around.path_heard_ago_ns) +
+           " path_failed=" + std::to_string(around.path_failed) + ")";
+  }
 
   static constexpr uint64_t kSuspectNs = 8'000'000;
   static constexpr uint64_t kAloneNs = 80'000'000;
@@ -97,21 +124,28 @@ class StallTimer {
   static uint64_t alone(const PathSample& sample, const Surroundings& around) {
     return std::max({kAloneNs, around.least_ns, std::min(4 * sample.rtt_ns, kMaxStallNs)});
   }
+  // The peer's kernel may put off its acknowledgement.
+  static bool put_off(const PathSample& sample) {
+    return !stuck(sample) && (sample.few || sample.unacknowledged <= kFewPackets);
+  }
   static uint64_t beside(const PathSample& sample, const Surroundings& around) {
     uint64_t usual = std::max(4 * sample.rtt_ns, sample.rtt_ns + 4 * sample.rtt_deviation_ns);
-    uint64_t least = std::max(around.least_ns, std::min(usual, kMaxStallNs));
-    if (sample.unacknowledged > kFewPackets || stuck(sample)) return least;
-    // Nobody waits for a lane that carries only words of ours, and the peer looks at it seldom.
-    return std::max(least, around.chunk == UINT64_MAX ? kAloneNs : kDelayedAck);
+    return std::max(around.least_ns, std::min(usual, kMaxStallNs));
+  }
+  // Nobody waits for a lane that carries only words of ours, and the peer looks at it seldom.
+  static uint64_t put_off_limit(const PathSample& sample, const Surroundings& around) {
+    return std::max(beside(sample, around), around.chunk == UINT64_MAX ? kAloneNs : kDelayedAck);
   }
   static uint64_t deadline(const Surroundings& around) {
     return std::max(4 * around.least_ns, std::min(4 * around.chunk_ns, kMaxDeadlineNs));
   }
 
   uint64_t suspect_ns_ = kSuspectNs;
-  bool waited_ = false;
-  uint64_t acknowledged_ = 0;
-  uint64_t silent_ns_ = 0;
+  bool waited_ = false, due_ = false;
+  uint64_t acknowledged_ = 0, answers_ = 0;
+  uint64_t answered_ = 0;    // segments sent when the peer's kernel last answered
+  uint64_t silent_ns_ = 0;   // since something waits for an acknowledgement, or the last one
+  uint64_t overdue_ns_ = 0;  // the same, as long as it should come at once
   uint64_t chunk_ = UINT64_MAX;
   uint64_t oldest_ns_ = 0, late_ns_ = 0;  // of chunk_; of that, while the peer was heard
 };

@@ -97,6 +97,22 @@ def test_an_idle_lane_gets_the_long_timer() -> None:
     assert looks_until(["unacknowledged=1 acknowledged=7 word_ms=3"], "silent") == 8
 
 
+@pytest.mark.parametrize("idle", ["unacknowledged=1", "unacknowledged=5 few=1"])
+def test_a_silence_that_may_be_a_delayed_acknowledgement_is_none_of_the_chunks_that_follow(idle: str) -> None:
+    """A ping was under way for 32 ms when a peer that had stood still went on and chunks were posted behind it, as
+    recorded: the lane was given up at once. The short timer starts with the chunks. Small words do not become more by
+    being in many segments: Linux goes by their bytes."""
+    ping = f"{idle} acknowledged=806889 sent=1838 answers=349 word_ms=3"
+    chunks = "unacknowledged=8 few=0 unsent=2948 sent=1845 chunk=1569 chunk_ms=4"
+    assert set(looks([ping, "", "", "", chunks])) == {"well"}
+    assert looks_until([ping, "", chunks], "behind") == 3
+
+
+def test_a_delayed_acknowledgement_is_no_evidence_for_a_path_given_up_by_another_connection() -> None:
+    """What one connection took for a dead path must not take the idle lanes of all others with it."""
+    assert looks_until(["unacknowledged=1 acknowledged=7 word_ms=3 path_failed=1"], "silent") == 8
+
+
 def test_a_slow_round_trip_lengthens_both() -> None:
     assert looks_until([f"{SILENT} word_ms=3 rtt_ms=15"], "behind") == 6
     assert looks_until([f"{SILENT} rtt_ms=50"], "silent") == 20
@@ -116,6 +132,43 @@ def test_bytes_that_the_kernel_cannot_send_count() -> None:
 def test_a_peer_that_takes_nothing_is_no_fault() -> None:
     """Its window is closed and its kernel answers the probes: it is stopped, or computes."""
     assert set(looks(["unsent=90000 window=0 word_ms=3 probes=1"] * 100)) == {"well"}
+
+
+def stopped_receiver(seconds: float, *, answers: bool) -> list[str]:
+    """Looks at a lane whose receiving process is stopped: its buffer fills, its kernel throws away what finds no room
+    and says that there is none, as often as TCP asks: after 200 ms, and at double the time from each to the next."""
+    asked, at = [], 0.2
+    while at < seconds:
+        asked.append(round(at * 100))
+        at *= 2
+    lines = []
+    for n in range(round(seconds * 100)):
+        times = sum(look <= n for look in asked)
+        heard = 1 + times if answers else 1
+        lines.append(
+            f"unacknowledged=9 window=0 acknowledged={min(n, 5)} sent={100 + times} answers={60 + min(n, 5) + heard} "
+            f"word_ms={10 * n} rtt_ms=1"
+        )
+    return lines
+
+
+def test_a_stopped_receiver_that_throws_away_what_finds_no_room_is_no_fault() -> None:
+    """For ever: whatever TCP asks is answered, and between two questions there is nothing to answer."""
+    assert set(looks(stopped_receiver(30, answers=True))) == {"well"}
+
+
+def test_a_full_receiver_that_does_not_answer_when_asked_is_a_dead_path() -> None:
+    """80 ms after the first question without an answer."""
+    found = looks(stopped_receiver(1, answers=False))
+    assert found.index("silent") == 20 + 8
+
+
+def test_a_stopped_receiver_beside_lanes_that_have_room_goes_on_when_it_does() -> None:
+    """Its process goes on and speaks on the other lanes first: this one has all the time of a lane with room."""
+    lines = stopped_receiver(2, answers=True)
+    resumed = "window=1 sent=120 answers=90 acknowledged=900 word_ms=1"
+    assert set(looks([*lines, resumed, "", ""])) == {"well"}
+    assert looks_until([*lines, resumed], "behind") == 3
 
 
 def test_a_closed_window_without_answers_is_a_dead_path() -> None:
@@ -148,3 +201,12 @@ def test_a_lane_that_delivers_is_never_late() -> None:
     assert set(looks(f"unacknowledged=40 acknowledged={n} word_ms=3 chunk={n // 9}" for n in range(90))) == {
         "well"
     }
+
+
+def test_the_log_says_what_the_finding_was_made_of() -> None:
+    """For those who ask why a lane was given up."""
+    last = _said([f"{SILENT} word_ms=3 rtt_ms=2", "", "", ""])[-1]
+    assert last.endswith(
+        "silence beside lanes that are heard (silent_ms=30 overdue_ms=30 late_ms=0 unacknowledged=40 unsent=0 "
+        "window=open probes=0 rtt_us=2000 word_ms=3 path_ms=1000000 path_failed=0)"
+    )

@@ -187,8 +187,13 @@ class TcpLane final : public LaneTransport {
     if (closed() || getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return sample;
     sample.valid = true;
     sample.unacknowledged = info.tcpi_unacked;
+    // Linux puts off the acknowledgement of what is no more than a full segment, in however many small ones. The SYN
+    // counts as acknowledged, not as sent.
+    sample.few = info.tcpi_bytes_sent - info.tcpi_bytes_retrans <= info.tcpi_bytes_acked + info.tcpi_snd_mss;
     sample.acknowledged = info.tcpi_bytes_acked;
     sample.probes = info.tcpi_probes;
+    sample.sent = info.tcpi_segs_out;
+    sample.answers = info.tcpi_segs_in - info.tcpi_data_segs_in;
     sample.unsent = info.tcpi_notsent_bytes;
     sample.window_open = size < offsetof(tcp_info, tcpi_snd_wnd) + sizeof(info.tcpi_snd_wnd) ||
                          info.tcpi_snd_wnd >= info.tcpi_snd_mss;
