@@ -3,7 +3,8 @@ no lab has.
 """
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,15 +74,28 @@ class Simulation:
         self.random = random.Random(seed)
         source, destination, hops = clos.hops(self.rng)
         rate = np.where(np.arange(len(source)) % PORTS == 0, MAIN_RATE, SWEEP_RATE).astype(np.float32)
-        self.quiet = np.zeros(clos.nodes + 1, bool)
-        above = clos.hosts + clos.leaves
-        self.quiet[above : clos.nodes] = self.rng.random(clos.nodes - above) < silent
         host_of = np.full(clos.nodes, -1, np.int32)
         edge = (np.arange(len(source)) // PORTS).astype(np.int32)
-        shared = (source, destination, host_of, rate, edge)
-        self.table = FlowTable(*shared, hops)
-        answered = np.where(self.quiet[hops] & (hops >= 0), SILENT_HOP, hops).astype(np.int32)
-        self.seen = FlowTable(*shared, named(answered, clos.nodes)[0], clos.nodes)
+        self.table = FlowTable(source, destination, host_of, rate, edge, hops)
+        above = clos.hosts + clos.leaves
+        quiet = self.rng.random(clos.nodes - above) < silent
+        self.silence((above + np.flatnonzero(quiet)).tolist())
+
+    def silence(self, switches: Sequence[int]) -> None:
+        """From now on these do not answer, and all others do."""
+        table, nodes = self.table, self.clos.nodes
+        self.quiet = np.zeros(nodes + 1, bool)
+        self.quiet[list(switches)] = True
+        answered = np.where(self.quiet[table.hops] & (table.hops >= 0), SILENT_HOP, table.hops).astype(
+            np.int32
+        )
+        hops, found = named(answered, nodes)
+        may_be = tuple(each.may_be for each in found)
+        self.seen = replace(table, hops=hops, first_unnamed=nodes, may_be=may_be)
+
+    def seen_as(self, switch: int) -> set[int]:
+        """The nodes that stand for a switch in `seen`."""
+        return set(self.seen.hops[self.table.hops == switch].tolist())
 
     def fault(self) -> int:
         """A random component: a link, a switch, a NIC or one direction of it."""

@@ -298,6 +298,7 @@ class FleetEvidence:
             np.array(edge, np.int32),
             rows,
             first_unnamed,
+            tuple(switch.may_be for switch in silent),
         )
         names = (*nodes, *(FABRIC for _ in silent))
         self._layout = _Layout(table, totals(table), names)

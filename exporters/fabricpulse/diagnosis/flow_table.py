@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import Codes, Kind, Nodes, code, codes
+from fabricpulse.diagnosis.components import Codes, Kind, Nodes, code, codes, parts
 
 Floats = NDArray[np.float64]
 Flows = NDArray[np.int64]
@@ -22,7 +22,8 @@ class FlowTable:
     source, destination : NICs, as nodes. host_of : the host of each NIC, as a node; -1 for a host that has only one
     NIC, which cannot be told from it. rate : packets a second when all is well. edge : flows of one pair have one
     number; numbers ascend. hops : switches in order, NO_HOP behind the last;
-    hops that do not answer have got nodes too, from first_unnamed: `silent_hops.named`.
+    hops that do not answer have got nodes too, from first_unnamed: `silent_hops.named`. may_be : of each of those, the
+    others one of which it is, where it is not known which.
     """
 
     source: Nodes
@@ -32,6 +33,7 @@ class FlowTable:
     edge: Nodes
     hops: Nodes
     first_unnamed: int = 1 << 30
+    may_be: tuple[tuple[int, ...], ...] = ()
     edge_rate: Floats = field(init=False)
     edge_flows: Floats = field(init=False)
 
@@ -56,6 +58,26 @@ class FlowTable:
             yield codes(Kind.SWITCH, column)
         for i in range(hops.shape[1] - 1):
             yield codes(Kind.LINK, hops[:, i], hops[:, i + 1])
+
+    def akin(self, component: int, flows: Flows) -> NDArray[np.bool_]:
+        """Which of `flows` may cross a switch or link, for all that is known of silent hops; none for another kind, and
+        where all hops are known.
+        """
+        kind, a, b = parts(component)
+        hops = self.hops[flows]
+        if kind is Kind.SWITCH and a >= self.first_unnamed:
+            return np.asarray(np.isin(hops, self._same(a)).any(axis=1))
+        if kind is Kind.LINK and max(a, b) >= self.first_unnamed:
+            near, far = np.isin(hops[:, :-1], self._same(a)), np.isin(hops[:, 1:], self._same(b))
+            return np.asarray((near & far).any(axis=1))
+        return np.zeros(len(flows), bool)
+
+    def _same(self, node: int) -> list[int]:
+        """The nodes that may be this one."""
+        if node < self.first_unnamed or not self.may_be:
+            return [node]
+        own = {node, *self.may_be[node - self.first_unnamed]}
+        return [*own, *(self.first_unnamed + k for k, may in enumerate(self.may_be) if own.intersection(may))]
 
     def own(self, flows: Flows) -> tuple[Codes, Codes]:
         """PAIR and FLOW of each: components that no other pair crosses. The node of a FLOW is its number here."""

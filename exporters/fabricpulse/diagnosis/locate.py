@@ -10,7 +10,7 @@ What makes it cheap: a flow without loss speaks against a component with `n * lo
 that of all healthy flows only their number of packets matters, and that is known beforehand (`Totals`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,15 @@ class _Evidence:
     lost: Floats
     sent: Floats
     unnamed: NDArray[np.bool_]
+    table: FlowTable
+    _akin: dict[int, Flows] = field(default_factory=dict)
+
+    def akin(self, component: int) -> Flows:
+        """The rows that may cross it: which of some silent switches is on a path is not always known."""
+        if component not in self._akin:
+            rows = np.flatnonzero(self.table.akin(int(self.components[component]), self.flows))
+            self._akin[component] = np.union1d(rows, self.rows(component))
+        return self._akin[component]
 
     def rows(self, component: int) -> Flows:
         """The flows that cross it."""
@@ -191,7 +200,8 @@ def _evidence(
         more = np.bincount(number, weights=(sent - table.rate[flows] * window_s)[row])
         packets = np.maximum(rate * window_s + more, hit)
     # What does not explain enough by itself never will: nearly all, as healthy flows lose a packet now and then.
-    able = np.flatnonzero(_alone(hit, packets, _KIND_PRIORS[kind], p) > p.threshold)
+    scores = _alone(hit, packets, _KIND_PRIORS[kind], p)
+    able = np.flatnonzero((scores > p.threshold) & ~_one_of_several(components, table))
     place = np.full(len(components), -1)
     place[able] = np.arange(len(able))
     inside = place[number] >= 0
@@ -211,7 +221,16 @@ def _evidence(
         lost[used],
         sent[used],
         _unnamed(components[able], table.first_unnamed),
+        table,
     )
+
+
+def _one_of_several(components: Codes, table: FlowTable) -> NDArray[np.bool_]:
+    """What stands for one of several switches, it is not known which, is none that could be faulty."""
+    several = [table.first_unnamed + number for number, may_be in enumerate(table.may_be) if may_be]
+    a, b = nodes(components)
+    fabric = np.isin(kinds(components), (Kind.SWITCH, Kind.LINK))
+    return np.asarray(fabric & (np.isin(a, several) | np.isin(b, several)))
 
 
 def _unnamed(components: Codes, first: int) -> NDArray[np.bool_]:
@@ -233,6 +252,8 @@ def _excused(evidence: _Evidence, chosen: _Chosen) -> Floats:
         rows = evidence.rows(component)
         known[rows] = True
         if evidence.unnamed[component]:
+            rows = evidence.akin(component)
+            known[rows] = True
             most[rows] = 1.0
     most = np.where(known, np.maximum(most, _TOLERANCE * least), least)
     return np.maximum(least, np.minimum(observed, most))
@@ -290,8 +311,15 @@ def _refitted(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
 def _score(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> float:
     """Nats by which this explains the evidence better than nothing does, prior probabilities included."""
     at = list(chosen.components)
+    # What may cross a choice counts as far as it suffers; to be well speaks against none: it may cross another one.
+    loss = chosen.loss.copy()
+    for component in at:
+        if evidence.unnamed[component]:
+            rows = np.setdiff1d(evidence.akin(component), evidence.rows(component))
+            observed = np.minimum(evidence.lost[rows] / evidence.sent[rows], 0.9999)
+            loss[rows] = np.maximum(loss[rows], observed)
     kept = ((evidence.packets - evidence.hit)[at] * np.log1p(-np.array(chosen.shares))).sum()
-    explained = (evidence.lost * np.log(chosen.loss / p.background)).sum()
+    explained = (evidence.lost * np.log(loss / p.background)).sum()
     return float((kept + explained) / p.dispersion + evidence.prior[at].sum())
 
 

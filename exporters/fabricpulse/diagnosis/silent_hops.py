@@ -1,77 +1,196 @@
-"""Switches that do not answer to probes with a limited time to live: told apart by what is beside them."""
+"""Switches that do not answer to probes with a limited time to live: told apart by what is beside them.
 
-from dataclasses import dataclass
+The tier of a hop is its distance from the nearer end of its path: 0 for a leaf, 1 for a spine, 2 for a core switch, on
+the way up and down alike. What is known of a silent hop is the groups of the switches beside it: switches of one tier
+that are cabled to one switch are of one group. A spine of a pod has the group of the pod's leaves below it and that of
+its plane's core switches above it, which no other spine has.
+"""
+
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Nodes
-from fabricpulse.diagnosis.flow_table import Flows
+
+Numbers = NDArray[np.int64]
+
+# Silent hops may be beside one another: those that became known tell more of the others.
+_PASSES = 3
+_UNKNOWN = -1
 
 
 @dataclass(frozen=True)
 class SilentSwitch:
-    """One switch, or several that cannot be told apart. before, after : named switches around it, as nodes."""
+    """One switch, or several that cannot be told apart. beside : named switches around it, as nodes. may_be : the
+    silent switches, as nodes, one of which some hops of this one are, when it is not known which; a switch of its own
+    if there are none.
+    """
 
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    beside: tuple[int, ...]
+    may_be: tuple[int, ...] = ()
 
 
 def named(hops: Nodes, nodes: int) -> tuple[Nodes, tuple[SilentSwitch, ...]]:
     """Puts a node of its own in the place of every silent hop.
 
-    Two silent hops at one place of paths of one length are one switch if the hops before them lead to one named switch
-    there, and the hops after them come from one: leaves of one pod have the same spines above them. Where all are
-    silent (or only the leaves were declared) they are one: what lies between.
+    Two silent hops are one switch if they are of one tier and beside switches of the same groups. One of which less is
+    known is the only one that it may be; of several that it may be, none (`SilentSwitch.may_be`). Where all of a tier
+    are silent, or only the leaves were declared, they are one: what lies between.
     hops : as of FlowTable, with SILENT_HOP. nodes : the first number that is free. Returns hops without SILENT_HOP, and
     the new switches, the first of them `nodes`.
     """
     hops = hops.copy()
+    cables = _Cables(nodes)
     length = (hops != NO_HOP).sum(axis=1)
-    found: list[SilentSwitch] = []
-    for size in np.unique(length):
-        these = np.flatnonzero(length == size)
-        part = hops[these]
-        # From the places as they were: a switch that has just got a number tells nothing of its neighbours.
-        for place in range(int(size)):
-            silent = part[:, place] == SILENT_HOP
-            if not silent.any():
-                continue
-            before = part[:, place - 1] if place > 0 else np.full(len(these), SILENT_HOP, np.int32)
-            after = part[:, place + 1] if place + 1 < size else np.full(len(these), SILENT_HOP, np.int32)
-            kin = [_siblings(side[~silent], part[~silent, place], nodes) for side in (before, after)]
-            near = [
-                np.where(side[silent] >= 0, kin[k][side[silent]], -1)
-                for k, side in enumerate((before, after))
-            ]
-            key = near[0].astype(np.int64) * (nodes + 1) + near[1]
-            first = nodes + len(found)
-            unique, inverse = np.unique(key, return_inverse=True)
-            hops[these[silent], place] = first + inverse
-            found += _described(before[silent], after[silent], inverse, len(unique))
-    return hops, tuple(found)
+    cables.add(hops, length)
+    rows = np.flatnonzero((hops == SILENT_HOP).any(axis=1))
+    paths, length = hops[rows], length[rows]
+    row, place = np.nonzero(paths == SILENT_HOP)
+    found = _Found(nodes)
+    for _ in range(_PASSES):
+        groups = cables.groups()
+        tier, sides = _sides(paths, length, row, place, groups)
+        # At the top of a path both sides are of one tier, and cabled to this switch: one of them tells the group.
+        top = (2 * place + 1 == length[row])[:, None]
+        sides = np.where(top & (sides == _UNKNOWN), sides[:, ::-1], sides)
+        known = (sides != _UNKNOWN).all(axis=1)
+        if not known.any():
+            break
+        paths[row[known], place[known]] = found.nodes_of(tier[known], sides[known])
+        cables.add(paths[row[known]], length[row[known]])
+        row, place = row[~known], place[~known]
+    if len(row):
+        tier, sides = _sides(paths, length, row, place, cables.groups())
+        paths[row, place] = found.nodes_of(tier, sides)
+    final, may_be = found.merged()
+    new = paths >= nodes
+    paths[new] = final[paths[new] - nodes]
+    hops[rows] = paths
+    return hops, tuple(
+        SilentSwitch(beside, may)
+        for beside, may in zip(_beside(paths, nodes, len(may_be)), may_be, strict=True)
+    )
 
 
-def _siblings(side: Nodes, middle: Nodes, nodes: int) -> Flows:
-    """Of each node the number of its group: nodes beside one named switch are of one. With no such switch at all, all
-    nodes are of one group.
+def _tier(length: Numbers, place: Numbers) -> Numbers:
+    return np.asarray(np.minimum(place, length - 1 - place), np.int64)
+
+
+class _Cables:
+    """Which switch is beside which, by the tiers of both."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = nodes
+        self._pairs: dict[tuple[int, int], Numbers] = {}  # (tier, its neighbour's): columns middle, side
+
+    def add(self, hops: Nodes, length: Numbers) -> None:
+        """Takes in the cables of these paths between a named switch and one that is named or has got a number."""
+        for place in range(hops.shape[1] - 1):
+            near, far = hops[:, place].astype(np.int64), hops[:, place + 1].astype(np.int64)
+            both = np.flatnonzero((near >= 0) & (far >= 0))
+            for size in np.unique(length[both]).tolist():
+                these = both[length[both] == size]
+                a, b = min(place, size - 1 - place), min(place + 1, size - 2 - place)
+                cables = np.divmod(np.unique((near[these] << 31) | far[these]), np.int64(1) << 31)
+                self._take((a, b), *cables)
+                self._take((b, a), *cables[::-1])
+
+    def _take(self, tiers: tuple[int, int], middle: Numbers, side: Numbers) -> None:
+        named = middle < self._nodes
+        old = self._pairs.get(tiers, np.empty((0, 2), np.int64))
+        self._pairs[tiers] = np.concatenate([old, np.stack([middle[named], side[named]], axis=1)])
+
+    def groups(self) -> dict[tuple[int, int], tuple[Numbers, Numbers]]:
+        """By (tier, its neighbour's): neighbours, ascending, and the group of each, a number that it keeps."""
+        return {tiers: _grouped(pairs) for tiers, pairs in self._pairs.items() if len(pairs)}
+
+
+def _grouped(pairs: Numbers) -> tuple[Numbers, Numbers]:
+    pairs = np.unique(pairs, axis=0)
+    middles, middle = np.unique(pairs[:, 0], return_inverse=True)
+    sides, side = np.unique(pairs[:, 1], return_inverse=True)
+    size = len(sides) + len(middles)
+    graph = csr_array((np.ones(len(pairs), np.int8), (side, len(sides) + middle)), shape=(size, size))
+    label = connected_components(graph, directed=False)[1][: len(sides)]
+    # The smallest member stands for its group: others may join it later.
+    least = np.full(size, np.iinfo(np.int64).max)
+    np.minimum.at(least, label, sides)
+    return sides, least[label]
+
+
+def _sides(
+    paths: Nodes,
+    length: Numbers,
+    row: Numbers,
+    place: Numbers,
+    groups: dict[tuple[int, int], tuple[Numbers, Numbers]],
+) -> tuple[Numbers, Numbers]:
+    """Of each silent hop its tier, and two columns: the groups before and behind it, with the tier in the number;
+    _UNKNOWN for a silent neighbour. Beside the end of a path is nothing, which is known.
     """
-    known = (side >= 0) & (middle >= 0)
-    if not known.any():
-        return np.zeros(nodes + 1, np.int64)
-    pairs = np.unique(side[known].astype(np.int64) * nodes + middle[known])
-    a, b = np.divmod(pairs, nodes)
-    graph = csr_array((np.ones(len(pairs), np.int8), (a, nodes + b)), shape=(2 * nodes, 2 * nodes))
-    return np.append(connected_components(graph, directed=False)[1][:nodes].astype(np.int64), -1)
+    size = length[row]
+    tier = _tier(size, place)
+    sides = np.zeros((len(row), 2), np.int64)
+    for column, step in enumerate((-1, 1)):
+        there = place + step
+        inside = np.flatnonzero((there >= 0) & (there < size))
+        node = paths[row[inside], there[inside]].astype(np.int64)
+        near = _tier(size[inside], there[inside])
+        group = np.full(len(inside), _UNKNOWN, np.int64)
+        for mine, other in {*zip(tier[inside].tolist(), near.tolist(), strict=True)}:
+            these = np.flatnonzero((tier[inside] == mine) & (near == other) & (node >= 0))
+            base = (other + 1) << 31
+            if (mine, other) not in groups:
+                group[these] = base
+                continue
+            members, label = groups[mine, other]
+            at = np.minimum(np.searchsorted(members, node[these]), len(members) - 1)
+            group[these] = base + np.where(members[at] == node[these], label[at], node[these])
+        sides[inside, column] = group
+    return tier, sides
 
 
-def _described(before: Nodes, after: Nodes, group: Flows, groups: int) -> list[SilentSwitch]:
-    def ends(side: Nodes) -> list[tuple[int, ...]]:
-        sets: list[tuple[int, ...]] = [()] * groups
-        pairs = np.unique(np.stack([group, side], axis=1)[side >= 0], axis=0)
-        for number, node in pairs.tolist():
-            sets[number] = (*sets[number], node)
-        return sets
+@dataclass
+class _Found:
+    """The silent switches so far. first : number of the first; keys : tier and groups around, of each."""
 
-    return [SilentSwitch(*pair) for pair in zip(ends(before), ends(after), strict=True)]
+    first: int
+    keys: dict[tuple[int, frozenset[int]], int] = field(default_factory=dict)
+
+    def nodes_of(self, tier: Numbers, sides: Numbers) -> Numbers:
+        """A number for each hop, the same for the same tier and groups."""
+        table = np.stack([tier, sides.min(axis=1), sides.max(axis=1)], axis=1)
+        unique, inverse = np.unique(table, axis=0, return_inverse=True)
+        numbers = [
+            self.keys.setdefault((t, frozenset({a, b} - {_UNKNOWN})), self.first + len(self.keys))
+            for t, a, b in unique.tolist()
+        ]
+        return np.array(numbers, np.int64)[inverse.reshape(-1)]
+
+    def merged(self) -> tuple[Numbers, list[tuple[int, ...]]]:
+        """Final numbers of all, and what each of the final ones may be."""
+        keys = list(self.keys)
+        more = [[k for k, (t, g) in enumerate(keys) if t == tier and g > groups] for tier, groups in keys]
+        # What may itself be several is no answer to what another one may be.
+        whole = [[k for k in candidates if not more[k]] for candidates in more]
+        kept = [k for k in range(len(keys)) if len(whole[k]) != 1]
+        number = {k: self.first + at for at, k in enumerate(kept)}
+        final = [number[whole[k][0]] if len(whole[k]) == 1 else number[k] for k in range(len(keys))]
+        return np.array(final, np.int64), [tuple(number[c] for c in whole[k]) for k in kept]
+
+
+def _beside(paths: Nodes, nodes: int, count: int) -> list[tuple[int, ...]]:
+    found: list[set[int]] = [set() for _ in range(count)]
+    for place in range(paths.shape[1] - 1):
+        for silent, other in (
+            (paths[:, place], paths[:, place + 1]),
+            (paths[:, place + 1], paths[:, place]),
+        ):
+            there = (silent >= nodes) & (other >= 0) & (other < nodes)
+            pairs = np.unique(np.stack([silent[there], other[there]], axis=1), axis=0)
+            for node, neighbour in pairs.tolist():
+                found[node - nodes].add(neighbour)
+    return [tuple(sorted(each)) for each in found]
