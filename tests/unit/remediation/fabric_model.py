@@ -6,9 +6,10 @@ max-min fair. What a lane could deliver (its capacity) is its share of its link,
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 
 from tests.unit.remediation.world import START
 
@@ -65,6 +66,8 @@ class Fabric:
         self.operations: list[float] = []
         self.history: list[tuple[float, float]] = []
         self.failing = ""
+        # Links on which the next lanes that get any other port land; then chance decides.
+        self.landings: list[int] = []
 
     def collide(self) -> None:
         """Every lane on link 0."""
@@ -129,7 +132,7 @@ class Fabric:
             sample = LaneSample(
                 "1", lane.connection, 0, lane.workload, "rail0", lane.entropy, 1000,
                 rate * noise, max(rate, LINK - total + rate) * noise,
-                5e-3 if total >= 0.99 * LINK else 1e-4, 0, lane.repaths, 10 * LINK,
+                5e-3 if total >= 0.99 * LINK else 1e-4, 0, lane.repaths, 10 * LINK, 1.0,
             )  # fmt: skip
             self._post(lane.host, sample)
 
@@ -173,9 +176,37 @@ class Fabric:
             return
         lane = next(lane for lane in self.lanes if (lane.host, lane.connection) == (host, order.connection))
         if order.operation == "lane.repath":
-            lane.entropy = order.value or self.chance.randrange(1024, 65535)
+            lane.entropy = order.value or self._port_to(lane)
             lane.repaths += 1
         self._post(host, Result(order.op_id, "applied", 1))
+
+    def _port_to(self, lane: Lane) -> int:
+        link = self.landings.pop(0) if self.landings else None
+        while True:
+            port = self.chance.randrange(1024, 65535)
+            if link is None or self.link_of(lane, port) == link:
+                return port
+
+    def best_goodput(self) -> float:
+        """Of the best assignment of lanes to links: all are tried."""
+        ports = [
+            [
+                next(p for p in range(1024, 65535) if self.link_of(lane, p) == link)
+                for link in range(self.spines)
+            ]
+            for lane in self.lanes
+        ]
+        before = [lane.entropy for lane in self.lanes]
+        best = 0.0
+        for choice in product(*ports):
+            self._put(choice)
+            best = max(best, self.goodput())
+        self._put(before)
+        return best
+
+    def _put(self, ports: Iterable[int]) -> None:
+        for lane, port in zip(self.lanes, ports, strict=True):
+            lane.entropy = port
 
     def plans(self) -> list[Rebalance]:
         """Plans so far, oldest first."""

@@ -56,6 +56,23 @@ def test_rates_between_two_samples(tmp_path, clock):
     sampler.close()
 
 
+def test_for_how_much_of_the_time_a_lane_is_busy(tmp_path, clock):
+    """By looks between two samples, at least five; an idle lane has 0, and each sample counts anew."""
+    file = file_with_lanes(tmp_path)
+    sampler = LaneSampler(tmp_path)
+    sampler.sample()
+    for under_way in (4096, 0, 1, 0, 9, 9):
+        file.lane(0, 0, "h1", connection=3, index=0, direction=1, in_flight_bytes=under_way)
+        assert sampler.look() >= 0.1
+    clock[0] += 2
+    (sample,) = sampler.sample()
+    assert sample.busy == pytest.approx(5 / 8), "with the looks of both samples"
+    clock[0] += 2
+    (sample,) = sampler.sample()
+    assert sample.busy == -1
+    sampler.close()
+
+
 def test_files_of_others_and_nonsense_are_passed_over(tmp_path):
     """Another user's file where job_users are given, a name that is no process, a file that is no telemetry."""
     file = file_with_lanes(tmp_path)

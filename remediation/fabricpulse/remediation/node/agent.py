@@ -120,6 +120,7 @@ class NodeAgent:
                 tasks.start("fetch", self._fetch_forever())
                 tasks.start("report", self._report_forever())
                 tasks.start("reconcile", self._reconcile_forever())
+                tasks.start("lanes", self._look_at_lanes())
                 if self._config.mesh_url:
                     tasks.start("mesh", self._scrape_mesh_forever(mesh))
                 self._life.ready()
@@ -202,6 +203,14 @@ class NodeAgent:
                     if self._unreported.get(op_id) == result:
                         del self._unreported[op_id]
             await wait_with_timeout(self._report_now, wait_s)
+
+    async def _look_at_lanes(self) -> None:
+        """While the receiver wants to know what lanes do."""
+        while True:
+            wait_s = self._config.report_interval_s
+            if self._report_lanes:
+                wait_s = await asyncio.to_thread(self._lanes.look)
+            await asyncio.sleep(wait_s)
 
     def _observe(self) -> dict[str, Health]:
         """Health of this host's NICs now. With a mesh to ask, what it does not measure is not known."""

@@ -4,6 +4,7 @@ The folder is everybody's: a file may be anything. It costs its own lanes, and o
 jobs are read. What a file says of itself can only lead to operations on the control socket of the same name.
 """
 
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,9 +25,17 @@ from fabricpulse.remediation.protocol import MAX_LANES, LaneSample
 
 _SENDS = 1
 _MAX_FILES = 256
+_MOST_LANES = 16_384
 _PATIENCE_S = 0.05
 # Between two samples at least: a rate of less time is noise.
 _LEAST_S = 0.2
+# Looking at what is under way: so often, but for this part of a processor at most.
+_LOOK_S = 0.1
+_LOOK_SHARE = 0.03
+# Of fewer looks no part of the time is told.
+_FEWEST_LOOKS = 5
+
+_Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
@@ -42,37 +51,74 @@ class _Counts:
 
 
 class LaneSampler:
-    """Rates between two calls of `sample`. users : whose files count, root's always do; empty for everybody's."""
+    """Rates between two calls of `sample`; between them `look` finds for how much of the time lanes are busy.
+
+    users : whose files count, root's always do; empty for everybody's. Both may be called from any thread.
+    """
 
     def __init__(self, directory: Path, users: frozenset[int] = frozenset()) -> None:
         self._directory = directory
         self._users = users
         self._readers: dict[Path, PluginTelemetryReader] = {}
-        self._before: dict[tuple[str, str, int], _Counts] = {}
+        self._before: dict[_Key, _Counts] = {}
+        # Looks at a lane since the last sample, and those at which something was under way.
+        self._looks: dict[_Key, tuple[int, int]] = {}
+        self._lock = threading.Lock()
 
     def sample(self) -> list[LaneSample]:
         """What each lane did since the last call; a lane that is new is not in it. At most MAX_LANES."""
+        with self._lock:
+            samples: list[LaneSample] = []
+            seen: dict[_Key, _Counts] = {}
+            for process, snapshot in self._snapshots():
+                self._count_busy(process, snapshot)
+                samples += self._lanes(process, snapshot, seen)
+            self._before = seen
+            self._looks = {key: looks for key, looks in self._looks.items() if key in seen}
+            return samples[:MAX_LANES]
+
+    def look(self) -> float:
+        """Looks at what is under way; returns the seconds to wait before the next look."""
+        begun = time.thread_time()
+        with self._lock:
+            for process, snapshot in self._snapshots():
+                self._count_busy(process, snapshot)
+        return max(_LOOK_S, (time.thread_time() - begun) / _LOOK_SHARE)
+
+    def _snapshots(self) -> list[tuple[str, TelemetrySnapshot]]:
         paths = set()
         with suppress(OSError):
             found = (p for p in self._directory.glob("*.telemetry") if parse_name(p.stem) is not None)
             paths = set(sorted(found)[:_MAX_FILES])
         for path in self._readers.keys() - paths:
             self._readers.pop(path).close()
-        samples: list[LaneSample] = []
-        seen: dict[tuple[str, str, int], _Counts] = {}
         deadline = time.monotonic() + _PATIENCE_S
-        for path in sorted(paths):
-            snapshot = self._read(path, max(0.0, deadline - time.monotonic()))
-            if snapshot is not None:
-                samples += self._lanes(path.stem, snapshot, seen)
-        self._before = seen
-        return samples[:MAX_LANES]
+        read = ((path, self._read(path, max(0.0, deadline - time.monotonic()))) for path in sorted(paths))
+        return [(path.stem, snapshot) for path, snapshot in read if snapshot is not None]
+
+    def _count_busy(self, process: str, snapshot: TelemetrySnapshot) -> None:
+        connections = _connections(snapshot)
+        records = snapshot.tables[Table.LANES]
+        for slot, index, direction, under_way in zip(
+            records["connection"].tolist(),
+            records["index"].tolist(),
+            records["direction"].tolist(),
+            records["in_flight_bytes"].tolist(),
+            strict=True,
+        ):
+            identity = connections.get(slot)
+            if direction != _SENDS or identity is None or len(self._looks) >= _MOST_LANES:
+                continue
+            key = (process, f"{identity:016x}", index & 4095)
+            looks, busy = self._looks.get(key, (0, 0))
+            self._looks[key] = looks + 1, busy + (under_way > 0)
 
     def close(self) -> None:
         """Closes all files."""
-        for reader in self._readers.values():
-            reader.close()
-        self._readers.clear()
+        with self._lock:
+            for reader in self._readers.values():
+                reader.close()
+            self._readers.clear()
 
     def _read(self, path: Path, patience_s: float) -> TelemetrySnapshot | None:
         try:
@@ -94,7 +140,7 @@ class LaneSampler:
             return None
 
     def _lanes(
-        self, process: str, snapshot: TelemetrySnapshot, seen: dict[tuple[str, str, int], _Counts]
+        self, process: str, snapshot: TelemetrySnapshot, seen: dict[_Key, _Counts]
     ) -> list[LaneSample]:
         devices = snapshot.device_names()
         speeds = {
@@ -103,12 +149,7 @@ class LaneSampler:
                 snapshot.slots[Table.DEVICES], snapshot.tables[Table.DEVICES], strict=True
             )
         }
-        connections = {
-            int(slot): int(record["id"])
-            for slot, record in zip(
-                snapshot.slots[Table.CONNECTIONS], snapshot.tables[Table.CONNECTIONS], strict=True
-            )
-        }
+        connections = _connections(snapshot)
         now = time.monotonic()
         samples = []
         for record in snapshot.tables[Table.LANES]:
@@ -125,8 +166,15 @@ class LaneSampler:
             carries = int(record["state"]) in (LaneState.UP, LaneState.SLOW_START)
             if before is not None and carries:
                 speed = speeds.get(int(record["device"]), 0.0)
-                samples.append(_sample(key, snapshot.workload, device, speed, record, before, counts))
+                looks, busy = self._looks.pop(key, (0, 0))
+                part = busy / looks if looks >= _FEWEST_LOOKS else -1.0
+                samples.append(_sample(key, snapshot.workload, device, speed, part, record, before, counts))
         return samples
+
+
+def _connections(snapshot: TelemetrySnapshot) -> dict[int, int]:
+    slots, records = snapshot.slots[Table.CONNECTIONS], snapshot.tables[Table.CONNECTIONS]
+    return dict(zip(slots.tolist(), records["id"].tolist(), strict=True))
 
 
 def _counts(record: np.void, now: float) -> _Counts:
@@ -146,6 +194,7 @@ def _sample(
     workload: str,
     device: str,
     speed: float,
+    busy: float,
     record: np.void,
     before: _Counts,
     after: _Counts,
@@ -168,4 +217,5 @@ def _sample(
         troubles=min(2**53, max(0, after.troubles - before.troubles)),
         repaths=min(2**53, int(record["repaths"])),
         nic_speed=min(1e15, speed),
+        busy=busy,
     )

@@ -11,8 +11,10 @@ from fabricpulse.remediation.protocol import LaneSample
 _SAMPLES = 512
 _KEEP_S = 900.0
 _MAX_LANES = 100_000
-# A lane that delivers so much of its capacity on average is busy all the time.
+# A lane that delivers so much of its capacity on average, or is busy for so much of the time, is one that its job waits
+# for.
 _BACKLOGGED = 0.7
+_BUSY = 0.6
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class LaneSummary:
     """A lane over a span of time: means of its samples (bytes per second, seconds), the last entropy and weight.
 
     repathed : whether it got another path within the span. congested : it has more to send than its path takes: a
-    queue, loss, marks, or it is never idle.
+    queue, loss, marks, or it is never idle. busy : part of the time in which something of it was under way, -1 if not
+    known.
     """
 
     host: str
@@ -29,6 +32,7 @@ class LaneSummary:
     capacity: float
     congested: bool
     repathed: bool
+    busy: float = -1.0
 
     @property
     def key(self) -> str:
@@ -98,14 +102,25 @@ def _summary(lane: _Lane, inside: list[tuple[float, LaneSample]]) -> LaneSummary
     goodput = sum(s.goodput * w for s, w in zip(told, weights, strict=True)) / total
     capacity = sum(s.capacity * w for s, w in zip(told, weights, strict=True)) / total
     queued = sum(s.delay_s > 2 * lane.floor_s for s in told) * 2 >= len(told)
+    busy = _mean_busy(told, weights)
     return LaneSummary(
         host=lane.host,
         last=told[-1],
         goodput=goodput,
         capacity=capacity,
-        congested=queued or any(s.troubles for s in told) or goodput >= _BACKLOGGED * capacity,
+        congested=queued
+        or any(s.troubles for s in told)
+        or goodput >= _BACKLOGGED * capacity
+        or busy >= _BUSY,
         repathed=told[-1].repaths != inside[0][1].repaths,
+        busy=busy,
     )
+
+
+def _mean_busy(told: list[LaneSample], weights: list[float]) -> float:
+    known = [(s.busy, w) for s, w in zip(told, weights, strict=True) if s.busy >= 0 and w > 0]
+    total = sum(w for _, w in known)
+    return sum(busy * w for busy, w in known) / total if total > 0 else -1.0
 
 
 def goodput_by_workload(lanes: Mapping[str, LaneSummary]) -> dict[str, float]:

@@ -154,7 +154,8 @@ class LaneMove(msgspec.Struct, frozen=True, kw_only=True):
 
     before : source port, capacity (bytes per second) and count of re-paths when the plan was made. op_id, generation :
     of the operation under way or the last one. value : what it asks for, None for "another one". outcome : of it.
-    tries : new paths so far. kept : its capacity has risen; it is not moved again.
+    tries : new paths so far. kept : its capacity has risen; it is not moved again. entropy_best : source port when the
+    plan had its best gain so far, 0 for none.
     """
 
     host: str
@@ -172,6 +173,7 @@ class LaneMove(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Literal["", "pending", "applied", "refused", "failed"] = ""
     tries: int = 0
     kept: bool = False
+    entropy_best: int = 0
 
     @property
     def key(self) -> str:
@@ -183,7 +185,8 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
     """A plan to put lanes of one workload on other paths, from its proposal to the proof that it helped.
 
     before : goodput by workload when it was made, bytes per second; those of `scope` are to gain, none may lose.
-    predicted, measured : goodput of the scope afterwards by before. reason : why it ended, or what it saw.
+    predicted, measured : goodput of the scope afterwards by before. best : the best that was measured in it without a
+    loss. returning : its lanes go back to where they had that. reason : why it ended, or what it saw.
     """
 
     id: str
@@ -197,6 +200,8 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     changed_at: float
     measured: float = 0.0
+    best: float = 0.0
+    returning: bool = False
     tries: int = 0
     operations: int = 0
     blocked: str = ""

@@ -1,9 +1,9 @@
 """The rebalancing controller: one plan at a time, tried, measured, and rolled back unless it has helped. Pure.
 
     awaiting_approval -> moving -> measuring -> kept
-                           ^          | not enough: lanes without gain get another path, up to max_tries
-                           +----------+
-                                      | no more tries, a loss, or nothing to measure with
+                           ^          | less than was predicted: slow lanes get another path, up to max_tries;
+                           +----------+ then all go back to where they had the best gain
+                                      | no gain, a loss, or nothing to measure with
                                       v
                                   rolling_back -> rolled_back
 
@@ -14,6 +14,7 @@ so a window begins when the result of the last operation was reported, and ends 
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -22,7 +23,7 @@ from fabricpulse.remediation.protocol import LaneOrder, Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards import Guards
 from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence, LaneSummary, goodput_by_workload
-from fabricpulse.remediation.receiver.lane_planner import Proposal, propose
+from fabricpulse.remediation.receiver.lane_planner import Proposal, propose, slow_lanes
 from fabricpulse.remediation.receiver.model import LaneMove, Rebalance, RebalancePhase, Target
 from fabricpulse.remediation.receiver.plans import APPROVAL_VALID_S
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
@@ -32,6 +33,8 @@ _ENDED_KEPT = 200
 # Between two looks for collisions.
 _LOOK_S = 2.0
 _DAY_S = 86_400.0
+# A plan that has reached so much of what was predicted is done.
+_DONE = 1 / 1.15
 
 
 class Rebalancer:
@@ -283,24 +286,56 @@ class Rebalancer:
         gain = _ratio(plan.before, after, plan.scope)
         plan = with_changes(plan, measured=gain)
         lost = [w for w in plan.before if w in after and after[w] < (1 - config.max_loss) * plan.before[w]]
-        if lost:
-            self._roll_back(transaction, plan, f"{lost[0]} lost goodput", now)
-        elif gain >= config.min_gain:
+        if not lost and gain > plan.best:
+            plan = _as_best(plan, lanes, gain)
+        slow = {lane.key for lane in slow_lanes(config, [lanes[move.key] for move in seen])}
+        enough = plan.returning or gain >= _DONE * plan.predicted or not slow
+        last = plan.tries >= config.max_tries or plan.moves[0].operation == "lane.weight"
+        if not lost and gain >= config.min_gain and (enough or (last and gain >= plan.best)):
             self._end(transaction, plan, "kept", "goodput has risen", now)
-        elif plan.tries >= config.max_tries or plan.moves[0].operation == "lane.weight":
-            self._roll_back(transaction, plan, "goodput has not risen", now)
+        elif not last and not lost and not plan.returning:
+            self._try_again(transaction, plan, lanes, slow, now)
         else:
-            self._try_again(transaction, plan, lanes, now)
+            self._give_up(
+                transaction, plan, f"{lost[0]} lost goodput" if lost else "goodput has not risen", now
+            )
+
+    def _give_up(self, transaction: Transaction, plan: Rebalance, reason: str, now: float) -> None:
+        """Back to where the lanes had the best gain, if it was one; else to where they were before."""
+        away = {
+            move.key
+            for move in plan.moves
+            if move.outcome == "applied" and move.entropy_best and move.operation == "lane.repath"
+        }
+        nameable = all(_port(move.entropy_best) for move in plan.moves if move.key in away)
+        if plan.returning or plan.best < self._rebalance.min_gain or not away or not nameable:
+            self._roll_back(transaction, plan, reason, now)
+            return
+        moves = tuple(
+            msgspec.structs.replace(move, value=_port(move.entropy_best)) if move.key in away else move
+            for move in plan.moves
+        )
+        transaction.log(
+            plan.workload, "rebalance_returns", plan=plan.hash, reason=reason, best=round(plan.best, 3)
+        )
+        self._order(transaction, with_changes(plan, moves=moves, returning=True), now, away)
 
     def _try_again(
-        self, transaction: Transaction, plan: Rebalance, lanes: Mapping[str, LaneSummary], now: float
+        self,
+        transaction: Transaction,
+        plan: Rebalance,
+        lanes: Mapping[str, LaneSummary],
+        slow: set[str],
+        now: float,
     ) -> None:
-        """Another path for the lanes that have not gained; those that have stay where they are."""
+        """Another path for the lanes that have not gained or are slow; the others stay where they are."""
         gained = self._rebalance.min_gain
         moves = tuple(
             with_changes(
                 move,
-                kept=move.key in lanes and lanes[move.key].capacity >= gained * move.capacity_before,
+                kept=move.key in lanes
+                and move.key not in slow
+                and lanes[move.key].capacity >= gained * move.capacity_before,
             )
             for move in plan.moves
         )
@@ -308,7 +343,7 @@ class Rebalancer:
         # All of them have room now and the job has not gained: it is bounded by something else, or by how they fell.
         again = again or {move.key for move in moves if move.outcome == "applied"}
         if self._operations(transaction, now) + len(again) > self._rebalance.operations_per_hour:
-            self._roll_back(transaction, plan, "no operations left in this hour", now)
+            self._give_up(transaction, plan, "no operations left in this hour", now)
             return
         self._order(transaction, with_changes(plan, moves=moves), now, again)
 
@@ -394,7 +429,7 @@ class Rebalancer:
 
 
 def _repathed(lane: LaneSummary) -> LaneSummary:
-    return LaneSummary(lane.host, lane.last, lane.goodput, lane.capacity, lane.congested, True)
+    return replace(lane, repathed=True)
 
 
 def _reached(transaction: Transaction) -> dict[tuple[str, ...], float]:
@@ -405,6 +440,16 @@ def _reached(transaction: Transaction) -> dict[tuple[str, ...], float]:
         for plan in plans
         if plan.phase == "kept"
     }
+
+
+def _as_best(plan: Rebalance, lanes: Mapping[str, LaneSummary], gain: float) -> Rebalance:
+    """The plan, with where its lanes are now as the best that was measured."""
+    moves = tuple(
+        with_changes(move, entropy_best=lanes[move.key].last.entropy if move.key in lanes else 0)
+        for move in plan.moves
+    )
+    best: Rebalance = with_changes(plan, moves=moves, best=gain)
+    return best
 
 
 def _as_now(move: LaneMove, lane: LaneSummary) -> LaneMove:
