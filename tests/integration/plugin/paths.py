@@ -95,7 +95,17 @@ def two_spines(uplink_mbit: float) -> Iterator[Lab]:
 def collided(lab: Lab, size: str, env: Mapping[str, str] | None = None) -> list[Ring]:
     """Two running rings of PAIRS with messages of that size, all of their lanes on spine0."""
     arguments = ["--bytes", size, "--channels", "1"]
-    rings = [Ring(lab, 2, arguments, env=env, hosts=pair, port=7000 + at) for at, pair in enumerate(PAIRS)]
+    rings = [
+        Ring(
+            lab,
+            2,
+            arguments,
+            env={"FABRICPULSE_WORKLOAD": f"ring{at}", **(env or {})},
+            hosts=pair,
+            port=7000 + at,
+        )
+        for at, pair in enumerate(PAIRS)
+    ]
     for ring in rings:
         ring.wait_running()
     for ring, (a, b) in zip(rings, PAIRS, strict=True):

@@ -48,7 +48,7 @@ def simulate(jobs: Sequence[tuple[float, float]], links: Sequence[int], seed: in
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_jobs_get_what_was_predicted(seed):
-    """Two to four jobs that send and pause as they like: the predicted gain of moving one is the true one, within 5 %."""
+    """Two to four jobs that send and pause as they like: what moving one wins is as predicted, within 5 %."""
     chance = random.Random(seed)
     sizes = [chance.uniform(0.5, 8) * 1e6 for _ in range(chance.choice([2, 2, 3, 4]))]
     jobs = [(size, size / LINK * chance.choice([0.0, 0.05, 0.2, 0.5, 1.0, 2.0])) for size in sizes]
@@ -176,8 +176,8 @@ def summaries(lanes: Sequence[tuple[float, float, float]]) -> dict[str, LaneSumm
 
 
 def test_recorded_fleets_got_what_was_predicted():
-    """One plan for both rings, though their lanes are unequal: they share a link and are not fair. None is wrong by more
-    than 15 %."""
+    """One plan for both rings, though their lanes are unequal: they share a link and are not fair. No error is
+    above 15 %."""
     errors = []
     for name, lanes, gain in RECORDED:
         plan = propose(RebalanceConfig(), summaries(lanes), {})[0]

@@ -21,7 +21,7 @@ _LEAST_BUSY = 0.01
 
 @dataclass(frozen=True)
 class Sender:
-    """A job on one link. goodput : bytes per second over all time. busy : part of the time in which it sends, 0 to 1."""
+    """A job on one link. goodput : bytes per second over all time. busy : part of the time in which it sends."""
 
     goodput: float
     busy: float
