@@ -29,13 +29,14 @@ local signals = import '../signals.libsonnet';
           g.stat('Hosts suspected', 'Hosts whose stamps or whose UTC contradict the fleet.', 'short', [
             g.query(counted(host.last('fabricpulse_clock_suspect') + ' == 1', host.last('fabricpulse_clock_suspect')), instant=true),
           ], bad),
-          g.stat('Hosts without a coordinator', 'Their fleet time is kept by their neighbours, and error bounds grow.', 'short', [
+          g.stat('No coordinator', 'Hosts without a coordinator. ' +
+            'Their fleet time is kept by their neighbours, and error bounds grow.', 'short', [
             g.query(counted(host.last('fabricpulse_clock_coordinator_up') + ' == 0', host.last('fabricpulse_clock_coordinator_up')), instant=true),
           ], bad),
-          g.stat('Coordinators with a quorum', 'Coordinators whose last solve had an anchor or most of the hosts.', 'short', [
+          g.stat('With a quorum', 'Coordinators whose last solve had an anchor or most of the hosts.', 'short', [
             g.query('sum(%s)' % fleet.last('fabricpulse_clocksync_quorum'), instant=true),
           ], [{ color: 'red', value: 0 }, { color: 'green', value: 1 }]),
-          g.stat('Members that no edge reaches', 'Hosts with a lease that no probes connect to the timeline.', 'short', [
+          g.stat('Not reached', 'Hosts with a lease that no probes connect to the timeline.', 'short', [
             g.query('max(%s)' % fleet.last('fabricpulse_clocksync_unreached_members'), instant=true),
           ], bad),
         ]),

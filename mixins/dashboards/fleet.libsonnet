@@ -49,7 +49,7 @@ local signals = import '../signals.libsonnet';
           ], bad),
         ]),
         g.row('NICs', [
-          g.statusHistory(
+          g.stateTimeline(
             'NICs that were not well',
             'Only NICs that were disconnected or flapping within the time range. Green: connected. Orange: connected, and lost the fabric within the last minute. Red: disconnected.',
             [g.query(
@@ -71,7 +71,7 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Disconnects', 'How often a NIC lost the fabric, per five minutes.', 'short', [
             g.query('%s > 0' % s.nicDisconnects('5m'), '{{instance}} {{device}}'),
           ]),
-          g.timeseries('Connected share of each network', 'NICs of a network that reach a peer, of all its NICs.', 'percentunit', [
+          g.timeseriesLeast('Connected share of each network', 'NICs of a network that reach a peer, of all its NICs.', 'percentunit', [
             g.query('network:fabricpulse_nic_connected:ratio{%s, network=~"$network"}' % fleet, '{{network}}'),
           ]),
         ]),

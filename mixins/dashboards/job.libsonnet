@@ -21,15 +21,15 @@ local signals = import '../signals.libsonnet';
       ],
       [
         g.row('Traffic', [
-          g.timeseries('Sent by NIC, the least', 'Bytes that the job sends over a NIC; the twenty NICs that sent least in the range.', 'Bps', [
+          g.timeseriesLeast('Sent by NIC, the least', 'Bytes that the job sends over a NIC; the twenty NICs that sent least in the range.', 'Bps', [
             g.query(g.least(config, 'device:fabricpulse_qp_sent_bytes:rate1m' + panel, nic), '{{instance}} {{device}}'),
           ]),
-          g.timeseries('Received by NIC, the least', 'Bytes that the job receives over a NIC; the twenty NICs that received least in the range.', 'Bps', [
+          g.timeseriesLeast('Received by NIC, the least', 'Bytes that the job receives over a NIC; the twenty NICs that received least in the range.', 'Bps', [
             g.query(g.least(config, 'device:fabricpulse_qp_received_bytes:rate1m' + panel, nic), '{{instance}} {{device}}'),
           ]),
         ]),
         g.row('Lanes', [
-          g.statusHistory(
+          g.stateTimeline(
             'Lanes that were out of service',
             'Whether the job uses a NIC; only NICs that it did not use at some time of the range. Red: taken out or down, the others carry its share.',
             [g.query(
@@ -66,7 +66,7 @@ local signals = import '../signals.libsonnet';
           ]),
           g.table('Who waits for whom', 'Requests that have not ended, the oldest first.', 's', [
             g.query('sort_desc(%s)' % s.series('fabricpulse_request_waiting_seconds')),
-          ], { Value: 'for', instance: 'host', rank: 'rank', peer: 'waits for host', peer_rank: 'waits for rank', waits_for: 'what' }, ['job', config.clusterLabel]),
+          ], [['workload', 'workload'], ['instance', 'host'], ['rank', 'rank'], ['peer', 'waits for host'], ['peer_rank', 'waits for rank'], ['waits_for', 'what'], ['Value', 'for']], ['job', config.clusterLabel]),
         ]),
         g.row('Delay', [
           g.timeseries('In-band delay of the job, p99', 'One-way delay of the chunks of a job, 99th percentile of five minutes.', 's', [

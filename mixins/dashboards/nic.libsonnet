@@ -31,7 +31,7 @@ local signals = import '../signals.libsonnet';
           g.stat('Ports down', 'Ports that are not active.', 'short', [
             g.query('count(%(port)s == 0) or 0 * count(%(port)s)' % { port: port }, instant=true),
           ], [{ color: 'green', value: 0 }, { color: 'red', value: 1 }]),
-          g.statusHistory('Ports that were down', 'Only ports that were not active at some time of the range. Red: not active.', [
+          g.stateTimeline('Ports that were down', 'Only ports that were not active at some time of the range. Red: not active.', [
             g.query('%(port)s and on (%(c)s, instance, device, port) min_over_time(%(port)s[$__range] @ end()) == 0' % { port: port, c: config.clusterLabel }, legend + ' {{port}}'),
           ], {
             '0': { text: 'down', color: 'red' },
@@ -77,7 +77,7 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Module temperature', 'The twenty hottest modules of the range.', 'celsius', [
             g.query(g.worst(config, s.series('fabricpulse_nic_module_temperature_celsius'), 'instance, device'), legend),
           ]),
-          g.timeseries('Received light', 'Optical power by lane; the twenty darkest lanes of the range.', 'watt', [
+          g.timeseriesLeast('Received light', 'Optical power by lane; the twenty darkest lanes of the range.', 'watt', [
             g.query(g.least(config, s.series('fabricpulse_nic_module_received_power_watts'), 'instance, device, lane'), legend + ' {{lane}}'),
           ]),
           g.timeseries('Packets dropped by the host', 'Of the netdev, received and sent; only devices that drop any.', 'pps', [
@@ -91,10 +91,10 @@ local signals = import '../signals.libsonnet';
         g.row('Host', [
           g.table('PCIe, the slowest', 'Lanes times speed, of what card and slot can do; the twenty lowest.', 'percentunit', [
             g.query('bottomk(20, max by (%s, instance, device) (%s))' % [config.clusterLabel, s.pcieShare()]),
-          ], { Value: 'share', instance: 'host' }, [config.clusterLabel]),
+          ], [['instance', 'host'], ['device', 'device'], ['Value', 'share']], [config.clusterLabel]),
           g.table('GID index that NCCL would use', 'How many ports have which; NCCL takes one index for all ports of a host. More than one line: FabricNicOddOneOut names the odd ones.', 'short', [
             g.query('count_values("index", %s)' % s.series('fabricpulse_nic_nccl_gid_index')),
-          ], { Value: 'ports', index: 'GID index' }),
+          ], [['index', 'GID index'], ['Value', 'ports']]),
         ]),
       ]
     ),

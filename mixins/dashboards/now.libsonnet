@@ -59,7 +59,8 @@ local signals = import '../signals.libsonnet';
           g.alerts(
             'What is wrong, worst first',
             'Alerts that fire, with the time since which they do. The name leads to the runbook.',
-            'sort_desc((time() - ALERTS_FOR_STATE{alertname=~"Fabric.+", %(fleet)s}) and ignoring (alertstate) ALERTS{alertstate="firing", alertname!="FabricWatchdog", %(fleet)s})' % { fleet: fleet },
+            // One line where an alert has fired twice for the same thing, as for both directions of a NIC.
+            'sort_desc(max by (%(c)s, severity, alertname, instance, device, network, workload, peer) ((time() - ALERTS_FOR_STATE{alertname=~"Fabric.+", %(fleet)s}) and ignoring (alertstate) ALERTS{alertstate="firing", alertname!="FabricWatchdog", %(fleet)s}))' % { c: c, fleet: fleet },
             config.runbookURLPattern
           ),
           g.matrix(

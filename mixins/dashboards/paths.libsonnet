@@ -46,7 +46,7 @@ local signals = import '../signals.libsonnet';
           ),
           g.table('Slowest paths', 'The ten largest 99th percentiles of the last interval.', 's', [
             g.query('topk(10, %s)' % edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"')),
-          ], { Value: 'p99', instance: 'to host', device: 'to NIC', peer: 'from host', peer_device: 'from NIC' }, ['job', 'quantile', 'exported_job', config.clusterLabel]),
+          ], [['peer', 'from host'], ['peer_device', 'from NIC'], ['instance', 'to host'], ['device', 'to NIC'], ['Value', 'p99']], ['job', 'quantile', 'exported_job', config.clusterLabel]),
           g.timeseries('Delay per path, p99', 'One-way delay of a pair of NICs, 99th percentile of an interval.', 's', [
             g.query(worst(edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"'), 'instance, device, peer, peer_device'), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
           ]),
@@ -55,7 +55,7 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Lossy paths', "Share of the sender's probes that did not arrive within %s, by the sender's own numbering; only paths that lose more than %g %% and are not silent altogether." % [config.pathLossWindow, 100 * config.pathLossRatio], 'percentunit', [
             g.query('edge:fabricpulse_edge_probes_lost:lossy_ratio{%s, instance=~"$instance", peer=~"$peer"}' % cluster, '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
           ]),
-          g.timeseries('Paths that keep the promise on loss', 'Share of the paths of a network that lose less than %g %% now.' % (100 * config.sloLossRatio), 'percentunit', [
+          g.timeseriesLeast('Paths that keep the promise on loss', 'Share of the paths of a network that lose less than %g %% now.' % (100 * config.sloLossRatio), 'percentunit', [
             g.query('network:fabricpulse_edge_probes_lost:slo_ratio{%s, network=~"$network"}' % cluster, '{{network}}'),
           ]),
           g.timeseries('Clock error bound', 'What a delay on this page may be wrong by; the twenty hosts that were worst in the range.', 's', [

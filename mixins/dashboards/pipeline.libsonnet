@@ -21,21 +21,21 @@ local signals = import '../signals.libsonnet';
       [
         g.row('Now', [
           g.stat('Daemons', 'Daemons that Prometheus knows of.', 'short', [g.query('count(%s)' % up, instant=true)], [{ color: 'blue', value: 1 }]),
-          g.stat('Daemons that do not answer', 'Their last scrape has failed.', 'short', [g.query(counted(up + ' == 0', up), instant=true)], bad),
-          g.stat('Configurations refused', 'Daemons that could not load their configuration; the old one is in force.', 'short', unwell('fabricpulse_config_last_reload_successful', 0), bad),
-          g.stat('Hosts not in their membership', 'They probe nothing.', 'short', unwell('fabricpulse_mesh_member', 0), bad),
-          g.stat('Memberships not read', 'Hosts that could not read the list of the fleet.', 'short', unwell('fabricpulse_mesh_membership_success', 0), bad),
-          g.stat('Memberships held back', 'Hosts that do not believe a list that has become much shorter.', 'short', unwell('fabricpulse_mesh_membership_held', 1), bad),
-          g.stat('Alertmanagers not reached', 'Pairs of a host and an Alertmanager that did not take the last push.', 'short', unwell('fabricpulse_alert_push_success', 0), bad),
+          g.stat('Daemons silent', 'Their last scrape has failed.', 'short', [g.query(counted(up + ' == 0', up), instant=true)], bad),
+          g.stat('Config refused', 'Daemons that could not load their configuration; the old one is in force.', 'short', unwell('fabricpulse_config_last_reload_successful', 0), bad),
+          g.stat('Not a member', 'Hosts that are not in their own membership: they probe nothing.', 'short', unwell('fabricpulse_mesh_member', 0), bad),
+          g.stat('Fleet not read', 'Hosts that could not read the list of the fleet.', 'short', unwell('fabricpulse_mesh_membership_success', 0), bad),
+          g.stat('Fleet held back', 'Hosts that do not believe a list that has become much shorter.', 'short', unwell('fabricpulse_mesh_membership_held', 1), bad),
+          g.stat('Pushes refused', 'Pairs of a host and an Alertmanager that did not take the last push.', 'short', unwell('fabricpulse_alert_push_success', 0), bad),
           g.stat('Collectors failing', 'Collectors whose last run failed.', 'short', unwell('fabricpulse_scrape_collector_success', 0), bad),
           g.stat('Series left out', 'Samples that the cap of an exposition has cut.', 'short', [
             g.query('sum(%s)' % s.last('fabricpulse_exporter_dropped_samples'), instant=true),
           ], bad),
-          g.stat('Without real-time priority', 'Hosts on which the probe engine competes with everything else.', 'short', unwell('fabricpulse_probe_realtime', 0), [{ color: 'green', value: 0 }, { color: 'yellow', value: 1 }]),
+          g.stat('Not real-time', 'Hosts on which the probe engine competes with everything else.', 'short', unwell('fabricpulse_probe_realtime', 0), [{ color: 'green', value: 0 }, { color: 'yellow', value: 1 }]),
           g.stat('NICs unknown', 'NICs of which the mesh cannot tell whether they are connected.', 'short', [
             g.query(counted(s.last('fabricpulse_nic_state', 'state="unknown"') + ' == 1', s.last('fabricpulse_nic_state', 'state="unknown"')), instant=true),
           ], [{ color: 'green', value: 0 }, { color: 'yellow', value: 1 }]),
-          g.stat('Hosts that report flows', 'Hosts whose mesh exporters send evidence to the diagnosis.', 'short', [
+          g.stat('Hosts reporting', 'Hosts whose mesh exporters send evidence to the diagnosis.', 'short', [
             g.query('max(%s)' % s.last('fabricpulse_diagnosis_hosts'), instant=true),
           ], [{ color: 'blue', value: 1 }]),
         ]),

@@ -51,11 +51,19 @@ local signals = import '../signals.libsonnet';
             g.query('sum by (state) (%s)' % s.series('fabricpulse_remediation_agents'), '{{state}}'),
           ]),
         ]),
+        g.row('Rebalancing', [
+          g.timeseries('Plans', 'Plans to put lanes of jobs on other paths, by how they ended; per hour.', 'short', [
+            g.query('sum by (outcome) (increase(%s[1h]))' % s.series('fabricpulse_remediation_rebalances_total'), '{{outcome}}'),
+          ]),
+          g.timeseries('Gain of the last plan', 'Goodput of the jobs after it, by that before it: what was predicted, and what was measured.', 'none', [
+            g.query('max by (kind) (%s)' % s.series('fabricpulse_remediation_rebalance_gain_ratio'), '{{kind}}'),
+          ]),
+        ]),
         g.row('Pipeline', [
           g.timeseries('Webhook deliveries', 'Notifications of Alertmanager by answer.', 'reqps', [
             g.query('sum by (code) (%s)' % rate('deliveries_total'), '{{code}}'),
           ]),
-          g.timeseries('Age of what the receiver knows', 'Since its reconciler last came round, and since Alertmanager last said what is active.', 's', [
+          g.timeseries('Age of what the receiver knows', 'Since its reconciler last ended a round, and since Alertmanager last said what is active.', 's', [
             g.query(s.series('fabricpulse_remediation_heartbeat_age_seconds'), 'reconciler {{instance}}'),
             g.query(s.series('fabricpulse_remediation_alertmanager_age_seconds'), 'Alertmanager {{instance}}'),
           ]),

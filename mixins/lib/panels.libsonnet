@@ -35,9 +35,15 @@
         min: null,
       } },
       options: {
-        legend: { displayMode: 'table', placement: 'right', calcs: ['mean', 'max'], showLegend: true },
+        legend: { displayMode: 'table', placement: 'right', calcs: ['mean', 'max'], showLegend: true, sortBy: 'Max', sortDesc: true },
         tooltip: { mode: 'multi', sort: 'desc' },
       },
+    },
+
+  // The same, the smallest first.
+  timeseriesLeast(title, description, unit, queries)::
+    $.timeseries(title, description, unit, queries) {
+      options+: { legend+: { calcs: ['mean', 'min'], sortBy: 'Mean', sortDesc: false }, tooltip+: { sort: 'asc' } },
     },
 
   // What stands where there is no data: never a number, never green.
@@ -61,15 +67,17 @@
       },
     },
 
-  // A grid of states over time, one line a series. states: { '0': { text, color } }.
-  statusHistory(title, description, queries, states)::
-    panel('status-history', title, description, 'none', queries) {
+  // States over time, one line a series, as long as they last. states: { '0': { text, color } }.
+  stateTimeline(title, description, queries, states)::
+    panel('state-timeline', title, description, 'none', queries) {
       width:: 24,
       height:: 10,
       // More points than pixels make Grafana refuse the panel.
-      maxDataPoints: 100,
+      maxDataPoints: 300,
       fieldConfig+: { defaults+: {
-        custom: { fillOpacity: 80, lineWidth: 0 },
+        // The colour mode only decides what the legend lists: with thresholds, Grafana's default, it would show these.
+        color: { mode: 'palette-classic' },
+        custom: { fillOpacity: 85, lineWidth: 0 },
         mappings: [{
           type: 'value',
           options: {
@@ -79,22 +87,32 @@
         }],
       } },
       options: {
+        mergeValues: true,
         showValue: 'never',
-        rowHeight: 0.9,
-        colWidth: 0.95,
+        rowHeight: 0.85,
         legend: { displayMode: 'list', placement: 'bottom', showLegend: true },
         tooltip: { mode: 'single', sort: 'none' },
       },
     },
 
-  // A table of instant queries, one row a label set. columns: { 'Value #A': 'Name' }; hidden: labels not shown.
+  // A table of instant queries, one row a label set. columns: [[field, name]] from left to right, fields that are not
+  // named follow; hidden: labels not shown. The unit is that of values alone: labels like a rank are digits, too.
   table(title, description, unit, queries, columns, hidden=[])::
-    panel('table', title, description, unit, [q { format: 'table', instant: true, range: false } for q in queries]) {
+    panel('table', title, description, 'none', [q { format: 'table', instant: true, range: false } for q in queries]) {
+      fieldConfig+: { defaults+: { custom: { minWidth: 50 } }, overrides: [
+        { matcher: { id: 'byName', options: column[1] }, properties: [{ id: 'unit', value: unit }] }
+        for column in columns
+        if std.startsWith(column[0], 'Value')
+      ] },
       transformations: [
         { id: 'merge', options: {} },
         {
           id: 'organize',
-          options: { renameByName: columns, excludeByName: { [name]: true for name in ['Time', '__name__'] + hidden } },
+          options: {
+            renameByName: { [column[0]]: column[1] for column in columns },
+            indexByName: { [columns[i][0]]: i for i in std.range(0, std.length(columns) - 1) },
+            excludeByName: { [name]: true for name in ['Time', '__name__'] + hidden },
+          },
         },
       ],
       options: { showHeader: true, cellHeight: 'sm' },
@@ -142,27 +160,15 @@
       options: { showHeader: true, cellHeight: 'sm' },
     },
 
-  // States over time, one line a series, as long as they last. states: { '0': { text, color } }.
-  stateTimeline(title, description, queries, states)::
-    $.statusHistory(title, description, queries, states) {
-      type: 'state-timeline',
-      maxDataPoints: 300,
-      fieldConfig+: { defaults+: { custom: { fillOpacity: 85, lineWidth: 0 } } },
-      options: {
-        mergeValues: true,
-        showValue: 'never',
-        rowHeight: 0.85,
-        legend: { displayMode: 'list', placement: 'bottom', showLegend: true },
-        tooltip: { mode: 'single', sort: 'none' },
-      },
-    },
-
   // What fires, worst first, with links to runbooks.
   alerts(title, description, expr, runbookPattern)::
-    panel('table', title, description, 's', [$.query(expr, instant=true, format='table')]) {
+    local columns = ['severity', 'alertname', 'instance', 'device', 'network', 'workload', 'peer', 'Value'];
+    panel('table', title, description, 'none', [$.query(expr, instant=true, format='table')]) {
       fieldConfig: {
-        defaults: { unit: 's', custom: { cellOptions: { type: 'auto' } } },
+        defaults: { unit: 'none', custom: { cellOptions: { type: 'auto' }, minWidth: 50 } },
         overrides: [
+          { matcher: { id: 'byName', options: 'host' }, properties: [{ id: 'custom.width', value: 110 }] },
+          { matcher: { id: 'byName', options: 'since' }, properties: [{ id: 'unit', value: 's' }, { id: 'decimals', value: 0 }] },
           {
             matcher: { id: 'byName', options: 'severity' },
             properties: [
@@ -194,9 +200,9 @@
       transformations: [{
         id: 'organize',
         options: {
-          includeByName: { [name]: true for name in ['severity', 'alertname', 'instance', 'device', 'network', 'workload', 'peer', 'Value'] },
+          includeByName: { [name]: true for name in columns },
           renameByName: { alertname: 'alert', instance: 'host', Value: 'since' },
-          indexByName: { severity: 0, alertname: 1, instance: 2, device: 3, network: 4, workload: 5, peer: 6, Value: 7 },
+          indexByName: { [columns[i]]: i for i in std.range(0, std.length(columns) - 1) },
         },
       }],
     },
@@ -204,6 +210,8 @@
   // One dot a label set: a query of x against a query of y. names: of the two axes. units: likewise.
   scatter(title, description, x, y, names, units)::
     panel('xychart', title, description, units[1], [q { format: 'table', instant: true, range: false } for q in [x, y]]) {
+      // Without a version Grafana takes the options for those of before 11.1 and finds no series in them.
+      pluginVersion: '11.1.0',
       fieldConfig: {
         defaults: { unit: units[1], custom: { pointSize: { fixed: 6 }, show: 'points', fillOpacity: 60 } },
         overrides: [
@@ -225,6 +233,8 @@
         tooltip: { mode: 'single', sort: 'none' },
       },
       transformations: [
+        // Rows are put together by all fields that both have; names of metrics would keep them apart.
+        { id: 'filterFieldsByName', options: { exclude: { names: ['__name__'] } } },
         { id: 'merge', options: {} },
         {
           id: 'organize',

@@ -246,6 +246,27 @@ def test_dashboard_style(file: str) -> None:
             cells |= area
 
 
+@pytest.mark.parametrize("file", MIXIN.dashboards)
+def test_what_grafana_needs_to_draw_a_panel(file: str) -> None:
+    """What Grafana 12 was seen to draw wrongly without a word: scatter plots, legends of states, units of labels."""
+    for panel in panels(MIXIN.dashboards[file]):
+        if panel["type"] == "xychart":
+            # Options without a version are read as those of before 11.1: the panel says "Err".
+            assert panel["pluginVersion"] == "11.1.0"
+            # Rows merge by all fields in common, and both frames have a __name__, each its own.
+            steps = [step["id"] for step in panel["transformations"]]
+            assert steps.index("filterFieldsByName") < steps.index("merge")
+        elif panel["type"] == "state-timeline":
+            # By default the legend shows thresholds, and nobody set any.
+            assert panel["fieldConfig"]["defaults"]["color"]["mode"] == "palette-classic"
+        elif panel["type"] == "timeseries":
+            assert panel["options"]["legend"]["sortBy"] in ("Max", "Mean")
+        elif panel["type"] == "table" and "groupingToMatrix" not in str(panel["transformations"]):
+            # The default unit is put on labels, too: "rank 3" became "3 s".
+            assert panel["fieldConfig"]["defaults"]["unit"] == "none"
+        assert panel["type"] != "status-history"  # grid lines between equal states; a timeline merges them
+
+
 def test_dashboard_uids() -> None:
     """Uids are distinct and do not change: links and bookmarks hold on to them."""
     uids = {file: dashboard["uid"] for file, dashboard in MIXIN.dashboards.items()}
