@@ -160,7 +160,10 @@ async def sidecar(fleet: Fleet, daemon: Daemon) -> None:
     async with fleet.killed(daemon):
         for other in OTHERS:
             assert fleet.seen.hosts[other].clock.synchronized
-        assert f"sidecar of {HOST}" in " ".join(fleet.seen.troubles)
+        # Those who watch find out at their own pace.
+        await fleet.wait_for(
+            "the sidecar's end", lambda: f"sidecar of {HOST}" in " ".join(fleet.seen.troubles)
+        )
     clock = lambda: fleet.seen.hosts[HOST].clock  # noqa: E731
     await fleet.wait_for(
         "the clock in sync again", lambda: clock().synchronized and clock().true_error_s is not None
