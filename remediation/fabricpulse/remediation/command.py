@@ -332,9 +332,9 @@ def resume(client: Any) -> None:
 @command.command()
 @_client_options
 @click.argument("host")
-@click.argument("device")
+@click.argument("device", default="")
 def release(client: Any, host: str, device: str) -> None:
-    """Put a NIC back into service now, without waiting for its hold."""
+    """Put a NIC back into service now, without waiting for its hold; without DEVICE a host that was drained."""
     click.echo(client.post("/api/v1/release", {"host": host, "device": device, "owner": getpass.getuser()}))
 
 

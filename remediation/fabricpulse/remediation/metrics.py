@@ -49,6 +49,17 @@ REBALANCE_GAIN = MetricSpec(
     "Goodput after the last plan that was measured, by that before it: predicted, measured.",
     ("kind",),
 )
+DRAINS = MetricSpec(
+    "fabricpulse_remediation_drains_total",
+    "counter",
+    "Hosts that were to be left, by what became of it: drained, returned, failed, dropped, dry_run.",
+    ("outcome",),
+)
+HOSTS_OUT = MetricSpec(
+    "fabricpulse_remediation_hosts_out",
+    "gauge",
+    "Hosts that are being left, were left, or of which the command failed.",
+)
 INGEST_SECONDS = MetricSpec(
     "fabricpulse_remediation_ingest_seconds",
     "histogram",
@@ -179,6 +190,8 @@ RECEIVER_METRICS = (
     PLANS_WAITING,
     REBALANCES,
     REBALANCE_GAIN,
+    DRAINS,
+    HOSTS_OUT,
     PENDING,
     OLDEST_PENDING,
     AGENTS,

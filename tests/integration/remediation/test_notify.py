@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from tests.fixtures.remediation_stack import alert, kill, webhook
+from tests.fixtures.remediation_stack import alert, kill, request, webhook
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.remediation.receiver.config import NotifyConfig
@@ -84,6 +84,53 @@ def test_told_in_order_until_accepted(stack, listener):
     assert (first["host"], first["device"]) == ("h0", "rail0")
     (annotation,) = {body["text"] for path, body in listener.accepted if path == "/api/annotations"}
     assert annotation == "h0/rail0 nic.avoid: FabricNicFlapping is firing"
+
+
+def test_a_host_is_left(stack, listener):
+    """Trainers are told, then the scheduler's command runs, also when the receiver is killed while it does; nothing is
+    done twice but said again; an operator brings the host back."""
+    calls, go = stack.folder / "calls", stack.folder / "go"
+    program = stack.folder / "scontrol"
+    program.write_text(
+        f"#!/bin/sh\nfor each; do printf '%s|' \"$each\"; done >>{calls}; echo >>{calls}\n"
+        f"while [ ! -e {go} ]; do sleep 0.05; done\n"
+    )
+    program.chmod(0o755)
+    hook = {"name": "hook", "url": f"{listener.url}/hook", "events": ["hand_off", "drain_drained"]}
+    stack.start_receiver(
+        {
+            "rules": [{"alert": "FabricNicFlapping", "action": "host.drain", "mode": "auto"}],
+            "drain": {
+                "command": [str(program), "update", "NodeName={host}", "State=DRAIN", "Reason={reason}"],
+                "undo": [str(program), "update", "NodeName={host}", "State=RESUME"],
+                "grace_s": 0,
+            },
+            "notify": [hook],
+        }
+    )
+    stack.start_plugin()
+    stack.start_agent()
+    stack.wait_receiver()
+    stack.wait_agent()
+    stack.post(webhook(alert()))
+    wait_for(calls.exists, 30, "the command runs")
+    kill(stack.receiver)
+    go.touch()
+    stack.start_receiver()
+    stack.wait_receiver()
+    wait_for(lambda: [d["phase"] for d in stack.get("/api/v1/drains")] == ["drained"], 30, "drained")
+    drain = "update|NodeName=h0|State=DRAIN|Reason=fabricpulse: FabricNicFlapping is firing|"
+    assert calls.read_text().splitlines() == [drain, drain]
+    wait_for(lambda: set(listener.events()) == {"hand_off", "drain_drained"}, 30, "all is told")
+    assert {body["host"] for _, body in listener.accepted} == {"h0"}
+    assert stack.effects() == [], "no NIC was touched"
+    assert stack.metric("fabricpulse_remediation_hosts_out") == 1
+    order = {"host": "h0", "owner": "ada"}
+    assert request(f"{stack.url}/api/v1/release", order) == (200, "released\n")
+    wait_for(lambda: [d["phase"] for d in stack.get("/api/v1/drains")] == ["returned"], 30, "returned")
+    assert calls.read_text().splitlines()[2:] == ["update|NodeName=h0|State=RESUME|"]
+    assert request(f"{stack.url}/api/v1/release", order)[0] == 404
+    assert stack.get("/api/v1/verify")["intact"] is True
 
 
 def test_text_from_elsewhere_is_text():

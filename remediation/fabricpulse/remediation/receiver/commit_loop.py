@@ -217,6 +217,9 @@ class CommitLoop:
             elif entry.event == "would_rebalance" or entry.event.startswith("rebalance_"):
                 outcome = entry.event.removeprefix("rebalance_")
                 self.counts["rebalance", "dry_run" if entry.event == "would_rebalance" else outcome] += 1
+            elif entry.event == "would_drain" or entry.event.startswith("drain_"):
+                outcome = entry.event.removeprefix("drain_")
+                self.counts["drain", "dry_run" if entry.event == "would_drain" else outcome] += 1
             elif action is not None and entry.event in OUTCOMES:
                 self.counts["action", action.action, entry.event] += 1
             if logged == _LOGGED_AT_ONCE:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
+from msgspec.structs import force_setattr
 
 from fabricpulse.core.config import Section
 from fabricpulse.core.web.client_config import HttpClientConfig, check_credentials
@@ -41,21 +42,26 @@ class HoldConfig(Section, frozen=True):
 class RuleConfig(Section, frozen=True):
     """What to do about one alert.
 
-    alert : its name. action : what is done to the NIC. mode : `observe` writes the episode down and stops there;
-    `dry_run` decides and journals, the agent checks and changes nothing; `approve` plans, and acts when an operator has
-    approved the plan (`fabricpulse remediation approve`); `auto` acts. host_label, device_label : the
+    alert : its name. action : `nic.avoid` takes the NIC out of running jobs; `host.drain` leaves the host, see `drain`.
+    mode : `observe` writes the episode down and stops there; `dry_run` decides and journals, the agent checks and
+    changes nothing; `approve` plans, and acts when an operator has approved the plan (`fabricpulse remediation
+    approve`); `auto` acts; empty: dry_run, of host.drain: approve. host_label, device_label : the
     labels that name the target; they must be ones that Prometheus sets (scrape configuration, exporter of that very
     host), never ones that a job can choose. cause_labels : labels whose value several hosts share, a rail or a switch:
     see guards.shared_cause_count. hold : instead of the hold of the whole file.
     """
 
     alert: Annotated[str, Meta(min_length=1)]
-    action: Literal["nic.avoid"] = "nic.avoid"
-    mode: str = "dry_run"
+    action: Literal["nic.avoid", "host.drain"] = "nic.avoid"
+    mode: str = ""
     host_label: Annotated[str, Meta(min_length=1)] = "instance"
     device_label: Annotated[str, Meta(min_length=1)] = "device"
     cause_labels: tuple[Annotated[str, Meta(min_length=1)], ...] = ("network", "leaf", "switch")
     hold: HoldConfig | None = None
+
+    def __post_init__(self) -> None:
+        if not self.mode:
+            force_setattr(self, "mode", "approve" if self.action == "host.drain" else "dry_run")
 
     def validate(self) -> None:
         if self.mode not in MODES:
@@ -182,6 +188,34 @@ class RebalanceConfig(Section, frozen=True):
             raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
 
 
+class DrainConfig(Section, frozen=True):
+    """Leaving a host (`action: host.drain`): the line `hand_off` tells jobs and trainers by `notify`, then the command
+    tells the scheduler. Both commands run on the receiver's machine, as lists of arguments without a shell, in which
+    `{host}`, `{reason}` and `{op_id}` are filled in; they are run again after a failure or a restart, so they must say
+    what shall be.
+
+    command : drains the host; empty: nothing but `hand_off`. undo : brings it back once an operator has released it.
+    timeout_s : of one run. grace_s : between `hand_off` and the command, so that jobs can leave by themselves.
+    max_hosts : out at once, those of which the command failed included. hosts_per_day : that are left within 24 h.
+    cooldown_s : between the return of a host and its next drain.
+    """
+
+    command: tuple[str, ...] = ()
+    undo: tuple[str, ...] = ()
+    timeout_s: Annotated[float, Meta(gt=0, le=600)] = 30
+    grace_s: Annotated[float, Meta(ge=0, le=3600)] = 60
+    max_hosts: Annotated[int, Meta(ge=1)] = 1
+    hosts_per_day: Annotated[int, Meta(ge=1)] = 3
+    cooldown_s: Seconds = 3_600
+
+    def validate(self) -> None:
+        for name, command in (("command", self.command), ("undo", self.undo)):
+            if command and not any("{host}" in argument for argument in command[1:]):
+                raise ValueError(f"{name} does not name {{host}} in its arguments")
+            if command and not command[0].startswith("/"):
+                raise ValueError(f"{name} must begin with the absolute path of a program")
+
+
 class AccessConfig(Section, frozen=True):
     """Somebody who may use the API.
 
@@ -230,6 +264,12 @@ class NotifyConfig(Section, frozen=True):
         "would_rebalance",
         "rebalance_kept",
         "rebalance_rolled_back",
+        "hand_off",
+        "would_drain",
+        "drain_drained",
+        "drain_returned",
+        "drain_failed",
+        "drain_dropped",
         "awaiting_approval",
         "approved",
         "breaker_tripped",
@@ -265,8 +305,8 @@ class ReceiverConfig(Section, frozen=True):
     agent_certificates : an agent must show a client certificate whose SAN is its host's name. signing_key_file :
     Ed25519 private key (`fabricpulse remediation keygen`) that signs what agents are told. intent_valid_s : what they
     are told is void so long after it was sent. rules : by alert. hold : the quiet time before a NIC returns. guards :
-    limits. rebalance : lanes on other paths. maintenance : windows in which nothing is decided. notify : who is told
-    what was decided.
+    limits. rebalance : lanes on other paths. drain : leaving hosts. maintenance : windows in which nothing is decided.
+    notify : who is told what was decided.
     """
 
     journal: str = "/var/lib/fabricpulse/remediation.db"
@@ -286,6 +326,7 @@ class ReceiverConfig(Section, frozen=True):
     hold: HoldConfig = HoldConfig()
     guards: GuardConfig = GuardConfig()
     rebalance: RebalanceConfig = RebalanceConfig()
+    drain: DrainConfig = DrainConfig()
     maintenance: tuple[MaintenanceConfig, ...] = ()
     notify: tuple[NotifyConfig, ...] = ()
 

@@ -110,7 +110,7 @@ class Decisions:
         if current.desired != "in_service" or not (current.phase == "in_service" or stuck):
             return
         rule = self._rules.get(episode.alert)
-        if rule is None or rule.mode == "observe":
+        if rule is None or rule.mode == "observe" or rule.action != "nic.avoid":
             return
         announced = last is not None and last.dry_run and last.created_at >= episode.first_seen
         if rule.mode == "dry_run" and announced:
@@ -121,7 +121,7 @@ class Decisions:
             return
         why = f"{episode.alert} is firing"
         if rule.mode == "dry_run":
-            action = self._new_action(current, rule.action, why, now, episode=episode, dry_run=True)
+            action = self._new_action(current, "nic.avoid", why, now, episode=episode, dry_run=True)
             transaction.put_action(action)
             transaction.put_target(
                 with_changes(current, generation=action.generation, op_id=action.op_id, blocked="")

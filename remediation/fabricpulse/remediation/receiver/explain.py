@@ -83,10 +83,15 @@ def _next(
     if not firing:
         return "nothing: no alert fires"
     modes = {rule.alert: rule.mode for rule in config.rules}
+    drains = {rule.alert for rule in config.rules if rule.action == "host.drain"}
     for episode in firing:
         mode = modes.get(episode.alert, "observe")
         if mode == "observe":
             continue
+        if episode.alert in drains:
+            reason = guards.host(current.target.host, episode)
+            what = f"guard {reason}" if reason and reason != SETTLING else f"the host is left, mode {mode}"
+            return f"{episode.alert}: {what}"
         reason = guards.failover(current, episode)
         if reason == SETTLING:
             return f"{episode.alert} is acted on once it is {config.guards.settle_s:g} s old"

@@ -9,6 +9,7 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.remediation import metrics
 from fabricpulse.remediation.receiver.auth import ROUTES
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.drains import OUT
 from fabricpulse.remediation.receiver.guards import REASONS, bucket_level
 from fabricpulse.remediation.receiver.model import OUTCOMES
 from fabricpulse.remediation.receiver.policy import Policy, ReloadStatus
@@ -60,9 +61,13 @@ def expose(
     plans = state.rebalances.values()
     waiting = sum(t.plan is not None and not t.plan.approved_at for t in state.targets.values())
     waiting += sum(plan.phase == "awaiting_approval" and not plan.approved_at for plan in plans)
+    waiting += sum(d.phase == "awaiting_approval" and not d.approved_at for d in state.drains.values())
     out.add(metrics.PLANS_WAITING, (), waiting)
     for end in ("kept", "rolled_back", "dropped", "dry_run"):
         out.add(metrics.REBALANCES, (end,), counts["rebalance", end])
+    for end in ("drained", "returned", "failed", "dropped", "dry_run"):
+        out.add(metrics.DRAINS, (end,), counts["drain", end])
+    out.add(metrics.HOSTS_OUT, (), sum(drain.phase in OUT for drain in state.drains.values()))
     measured = [plan for plan in plans if plan.phase in ("kept", "rolled_back") and plan.measured]
     if measured:
         last = max(measured, key=lambda plan: plan.changed_at)

@@ -41,6 +41,7 @@ REASONS = (
     "manual",
     "unproven",
     "unhelpful",
+    "workload",
 )
 # An alert is too young to be acted on; every one is at first, so that this is no reason to write down.
 SETTLING = "settling"
@@ -138,6 +139,27 @@ class Guards:
         if current.needs_probe and not connected:
             return "unproven"
         return self._room("failback", current.target.host)
+
+    def host(self, host: str, episode: Episode) -> str:
+        """The reason that forbids draining this host, or "". Its agent need not report: it may be what is broken."""
+        if reason := self.people(host):
+            return reason
+        if self._frozen:
+            return "frozen"
+        if self._config.alertmanagers and self._now - self._state.contact_at > self._config.poll_timeout_s:
+            return "alertmanager_lost"
+        if self._now - episode.first_seen < self._limits.settle_s:
+            return SETTLING
+        return "shared_cause" if episode.fingerprint in self._shared else ""
+
+    def people(self, host: str) -> str:
+        """Whether people, or a breaker that waits for them, forbid to leave this host."""
+        pause = self._state.pause
+        if pause is not None and (pause.until == 0 or self._now < pause.until):
+            return "paused"
+        if in_maintenance(self._config.maintenance, Target(host, ""), self._now):
+            return "maintenance"
+        return "breaker" if "failover" in self._state.breakers else ""
 
     def lane(self, target: Target) -> str:
         """The reason that forbids changing lanes over this NIC, or ""."""

@@ -43,6 +43,7 @@ def problems(
     if manual:
         found.append(Problem("manual", f"an operator must release {_some(manual)}"))
     waiting = [t.target.key for t in state.targets.values() if t.plan is not None and not t.plan.approved_at]
+    waiting += [d.host for d in state.drains.values() if d.phase == "awaiting_approval" and not d.approved_at]
     if waiting:
         found.append(Problem("awaiting_approval", f"plans wait for approval: {_some(waiting)}"))
     return found

@@ -210,6 +210,39 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
     approved_by: str = ""
 
 
+DrainPhase = Literal[
+    "awaiting_approval",
+    "leaving",
+    "draining",
+    "drained",
+    "returning",
+    "returned",
+    "failed",
+    "dropped",
+    "dry_run",
+]
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """A host that is left, from the hand-off to its return. tries : of the command of this phase. retry_at : not
+    before. message : of the last command, or why it ended."""
+
+    id: str
+    host: str
+    alert: str
+    reason: str
+    phase: DrainPhase
+    created_at: float
+    changed_at: float
+    hash: str = ""
+    approved_at: float = 0.0
+    approved_by: str = ""
+    blocked: str = ""
+    message: str = ""
+    tries: int = 0
+    retry_at: float = 0.0
+
+
 class Held(msgspec.Struct, frozen=True):
     """What an agent's journal holds of one NIC."""
 
@@ -267,7 +300,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     watchdog : whether the alert that always fires was ever seen, and whether it is there. recent : (when, direction,
     target key) of the last actions. resumed_at : when an operator last resumed. episodes_version : another
     number, never used before in this process, whenever an episode begins, ends or goes. notified : how far in
-    the journal each destination of `notify` has been told.
+    the journal each destination of `notify` has been told. drains_blocked : host -> episode and guard for which it was
+    last written that the host is not drained.
     """
 
     epoch: int = 0
@@ -276,6 +310,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     actions: dict[str, Action] = {}
     agents: dict[str, AgentState] = {}
     rebalances: dict[str, Rebalance] = {}
+    drains: dict[str, Drain] = {}
     breakers: dict[str, Breaker] = {}
     buckets: dict[str, Bucket] = {}
     pause: Pause | None = None
@@ -286,3 +321,4 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     watchdog: Literal["unknown", "seen", "lost"] = "unknown"
     episodes_version: int = 0
     notified: dict[str, int] = {}
+    drains_blocked: dict[str, str] = {}

@@ -33,6 +33,8 @@ class ObservedState:
         host, colon, port = instance.rpartition(":")
         if not (colon and port.isdigit()):
             host = instance
+        if rule.action == "host.drain":
+            return self._host(rule, host)
         device = alert.labels.get(rule.device_label, "")
         if not host or not device:
             return f"label {rule.host_label if not host else rule.device_label} is missing"
@@ -41,6 +43,16 @@ class ObservedState:
         if self._nics and device not in self._nics.get(host, frozenset()):
             return "membership does not have this host and NIC"
         return Target(host, device)
+
+    def _host(self, rule: RuleConfig, host: str) -> Target | str:
+        if not host:
+            return f"label {rule.host_label} is missing"
+        # It becomes an argument of a command.
+        if not is_name(host) or host.startswith("-"):
+            return "a label is not the name of a host"
+        if self._nics and host not in self._nics:
+            return "membership does not have this host"
+        return Target(host, "")
 
     def on_start(self, transaction: Transaction, now: float) -> None:
         """A new start: the epoch rises; what was in progress is offered to the agents again under the same op_id."""

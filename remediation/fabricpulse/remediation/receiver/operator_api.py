@@ -51,6 +51,7 @@ class OperatorApi:
         router.add_post("/api/v1/explain", self._explain_alerts)
         router.add_get("/api/v1/plans", self._plans)
         router.add_get("/api/v1/rebalances", self._rebalances)
+        router.add_get("/api/v1/drains", self._drains)
         router.add_get("/api/v1/show", self._show)
         router.add_post("/api/v1/approve", self._approve)
         router.add_post("/api/v1/pause", self._pause)
@@ -115,7 +116,16 @@ class OperatorApi:
                 }
                 where = {"host": plan.workload, "device": f"{len(plan.moves)} lanes"}
                 plans.append({"target": where, "plan": shown, "blocked": plan.blocked})
+        for drain in self._loop.state.drains.values():
+            if drain.phase == "awaiting_approval":
+                names = ("hash", "alert", "reason", "created_at", "approved_at", "approved_by")
+                shown = {name: getattr(drain, name) for name in names} | {"action": "host.drain"}
+                where = {"host": drain.host, "device": ""}
+                plans.append({"target": where, "plan": shown, "blocked": drain.blocked})
         return json_answer(plans)
+
+    async def _drains(self, _: web.Request) -> web.Response:
+        return json_answer(sorted(self._loop.state.drains.values(), key=lambda drain: drain.created_at))
 
     async def _rebalances(self, _: web.Request) -> web.Response:
         return json_answer(sorted(self._loop.state.rebalances.values(), key=lambda plan: plan.created_at))
@@ -227,12 +237,22 @@ class OperatorApi:
     async def _release(self, request: web.Request) -> web.Response:
         asked = await json_object(request)
         target = Target(_text(asked, "host"), _text(asked, "device"))
+        if not target.device:
+            return await self._release_host(target.host, owner_of(request, _text(asked, "owner")))
         current = self._loop.state.targets.get(target.key)
         if current is None or current.desired == "in_service":
             raise web.HTTPNotFound(text=f"{target.key} is not out of service\n")
         owner = owner_of(request, _text(asked, "owner"))
         operator = self._reconciler.operator
         await self._loop.submit(lambda t, at: operator.release(t, target, owner, at))
+        return web.Response(text="released\n")
+
+    async def _release_host(self, host: str, owner: str) -> web.Response:
+        found: list[bool] = []
+        operator = self._reconciler.operator
+        await self._loop.submit(lambda t, at: found.append(operator.release_host(t, host, owner, at)))
+        if not any(found):
+            raise web.HTTPNotFound(text="this host was not drained\n")
         return web.Response(text="released\n")
 
     async def _forget(self, request: web.Request) -> web.Response:

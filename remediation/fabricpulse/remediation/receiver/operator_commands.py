@@ -1,6 +1,7 @@
 """What operators order: pause (the kill switch), resume, approve, release, forget."""
 
 from fabricpulse.remediation.receiver.decisions import Decisions
+from fabricpulse.remediation.receiver.drains import Drains
 from fabricpulse.remediation.receiver.model import Pause, Target
 from fabricpulse.remediation.receiver.rebalancer import Rebalancer
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
@@ -9,9 +10,10 @@ from fabricpulse.remediation.receiver.transaction import Transaction, with_chang
 class OperatorCommands:
     """Events that an operator causes; each leaves a line with its owner."""
 
-    def __init__(self, decisions: Decisions, rebalancer: Rebalancer) -> None:
+    def __init__(self, decisions: Decisions, rebalancer: Rebalancer, drains: Drains) -> None:
         self._decisions = decisions
         self._rebalancer = rebalancer
+        self._drains = drains
 
     def pause(
         self, transaction: Transaction, reason: str, owner: str, now: float, duration_s: float = 0.0
@@ -36,7 +38,13 @@ class OperatorCommands:
                     current.target.key, "approved", plan=plan, action=approved.action, owner=owner
                 )
                 return True
-        return self._rebalancer.approve(transaction, plan, owner, now)
+        return self._rebalancer.approve(transaction, plan, owner, now) or self._drains.approve(
+            transaction, plan, owner, now
+        )
+
+    def release_host(self, transaction: Transaction, host: str, owner: str, now: float) -> bool:
+        """Brings back a host that was drained. False when it was not."""
+        return self._drains.release(transaction, host, owner, now)
 
     def release(self, transaction: Transaction, target: Target, owner: str, now: float) -> None:
         """Puts a target back into service without waiting for its hold. Ignored for one that is in service."""

@@ -12,6 +12,7 @@ _TIMES = {
     "episodes": ("starts_at", "first_seen", "last_seen", "ended_at"),
     "actions": ("received_at", "created_at", "sent_at", "applied_at", "verified_at", "restored_at"),
     "rebalances": ("created_at", "changed_at", "approved_at"),
+    "drains": ("created_at", "changed_at", "approved_at", "retry_at"),
 }
 _LISTS = {"targets": ("failovers", "attempts")}
 
@@ -27,6 +28,7 @@ def rebase(transaction: Transaction, now: float) -> int:
         ("episodes", transaction.put_episode),
         ("actions", transaction.put_action),
         ("rebalances", transaction.put_rebalance),
+        ("drains", transaction.put_drain),
     ):
         for value in list(getattr(transaction, collection).values()):
             fixed: dict[str, Any] = {name: now for name in _TIMES[collection] if getattr(value, name) > now}

@@ -22,6 +22,7 @@ from fabricpulse.remediation.receiver.auth import AccessControl
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.config import ReceiverConfig, is_postgres
 from fabricpulse.remediation.receiver.database import Database
+from fabricpulse.remediation.receiver.drain_hooks import DrainHooks
 from fabricpulse.remediation.receiver.exposition import expose
 from fabricpulse.remediation.receiver.notifier import Notifier
 from fabricpulse.remediation.receiver.operator_api import OperatorApi
@@ -64,6 +65,8 @@ class Receiver:
             entry.name: Notifier(entry, self._loop, self._store) for entry in policy.config.notify
         }
         self._loop.on_commit(self._wake_notifiers)
+        self._hooks = DrainHooks(self._loop, self._reconciler, database.lease_left_s)
+        self._loop.on_commit(lambda _: self._hooks.wake())
         self._reload = ReloadStatus(True, time.time())
 
     def _wake_notifiers(self, _: list[Transition]) -> None:
@@ -73,6 +76,7 @@ class Receiver:
     def _reconcile(self, transaction: Transaction, now: float) -> None:
         self._reconciler.decisions.reconcile(transaction, now)
         self._reconciler.rebalancer.reconcile(transaction, now)
+        self._reconciler.drains.reconcile(transaction, now)
 
     def _on_start(self, transaction: Transaction, now: float) -> None:
         self._reconciler.observed.on_start(transaction, now)
@@ -122,6 +126,7 @@ class Receiver:
                 async with supervised(self._life) as tasks:
                     tasks.start("commit loop", self._loop.run())
                     tasks.start("Alertmanager poll", self._poll_forever())
+                    tasks.start("drain hooks", self._hooks.run())
                     for name, notifier in self._notifiers.items():
                         tasks.start(f"notify {name}", notifier.run())
                     if self._database.lease_left_s() < float("inf"):

@@ -1,12 +1,14 @@
 """Pure reconciler: (transaction, event, now) -> changes and journal entries in the transaction.
 
 `observed` takes what is reported, `decisions` compares it with the desired state, `results` takes what became of
-operations, `operator` what operators order; `rebalancer` moves lanes of jobs. The commit loop reconciles after each
+operations, `operator` what operators order; `rebalancer` moves lanes of jobs, `drains` leaves hosts.
+The commit loop reconciles after each
 batch of events, before the commit.
 """
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.decisions import Decisions
+from fabricpulse.remediation.receiver.drains import Drains
 from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
 from fabricpulse.remediation.receiver.observed_state import ObservedState
 from fabricpulse.remediation.receiver.operator_commands import OperatorCommands
@@ -33,4 +35,5 @@ class Reconciler:
         self.decisions = Decisions(config, inventory)
         self.results = OperationResults(self.decisions)
         self.rebalancer = Rebalancer(config, inventory, self.evidence)
-        self.operator = OperatorCommands(self.decisions, self.rebalancer)
+        self.drains = Drains(config, inventory)
+        self.operator = OperatorCommands(self.decisions, self.rebalancer, self.drains)

@@ -26,7 +26,8 @@ _SETTLED_S = 120.0
 _ALWAYS = 1e12
 # Lines that are decisions, or say why there is none.
 DECISIONS = (
-    "nic.avoid", "nic.restore", "would_avoid", "awaiting_approval", "blocked", "breaker_tripped", "manual",
+    "nic.avoid", "nic.restore", "would_avoid", "awaiting_approval", "blocked", "breaker_tripped", "manual", "hand_off",
+    "would_drain",
 )  # fmt: skip
 
 
@@ -66,7 +67,9 @@ class Replay:
         def change(transaction: Transaction) -> None:
             targets = [observed.target_of(alert) for alert in known]
             hosts = {
-                t.host: frozenset([t.device]) for t in targets if t is not None and not isinstance(t, str)
+                t.host: frozenset([t.device] if t.device else [])
+                for t in targets
+                if t is not None and not isinstance(t, str)
             }
             self._add_agents(transaction, hosts)
             observed.on_alerts(transaction, known, at)
@@ -93,6 +96,7 @@ class Replay:
     def _decide(self) -> None:
         self._run(self._report_hosts_with_targets)
         self._run(lambda t: self._reconciler.decisions.reconcile(t, self._now))
+        self._run(lambda t: self._reconciler.drains.reconcile(t, self._now))
         for action in [a for a in self._state.actions.values() if a.outcome == "pending"]:
             self._run(partial(self._carry_out, action.op_id, action.target.host))
 

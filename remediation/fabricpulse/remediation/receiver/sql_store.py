@@ -20,6 +20,7 @@ from fabricpulse.remediation.receiver.model import (
     Action,
     Breaker,
     Bucket,
+    Drain,
     Episode,
     Pause,
     Rebalance,
@@ -49,6 +50,7 @@ _COLLECTIONS: dict[str, tuple[str, type]] = {
     "targets": ("target", TargetState),
     "actions": ("action", Action),
     "rebalances": ("rebalance", Rebalance),
+    "drains": ("drain", Drain),
 }
 # State.<field> that is a row of `meta` -> its type.
 _FIELDS: dict[str, Any] = {
@@ -60,6 +62,7 @@ _FIELDS: dict[str, Any] = {
     "watchdog": str,
     "resumed_at": float,
     "notified": dict[str, int],
+    "drains_blocked": dict[str, str],
 }
 
 

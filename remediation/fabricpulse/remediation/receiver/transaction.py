@@ -11,11 +11,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fabricpulse.remediation.receiver.model import Action, AgentState, Episode, Rebalance, State, TargetState
+from fabricpulse.remediation.receiver.model import (
+    Action,
+    AgentState,
+    Drain,
+    Episode,
+    Rebalance,
+    State,
+    TargetState,
+)
 
 V = TypeVar("V")
 
-COLLECTIONS = ("episodes", "targets", "actions", "agents", "rebalances")
+COLLECTIONS = ("episodes", "targets", "actions", "agents", "rebalances", "drains")
 # What of an episode does not change while it is only reported again.
 _IDENTITY = ("status", "first_seen", "ended_at", "target", "alert", "causes")
 _versions = itertools.count(1)
@@ -94,6 +102,7 @@ class Transaction:
         self.actions: Mapping[str, Action] = _View(state.actions, self._changes["actions"])
         self.agents: Mapping[str, AgentState] = _View(state.agents, self._changes["agents"])
         self.rebalances: Mapping[str, Rebalance] = _View(state.rebalances, self._changes["rebalances"])
+        self.drains: Mapping[str, Drain] = _View(state.drains, self._changes["drains"])
 
     def __getattr__(self, name: str) -> Any:
         """A field of the state that is no collection, as it is now: `epoch`, `pause`, `breakers`, ..."""
@@ -125,6 +134,10 @@ class Transaction:
     def put_rebalance(self, rebalance: Rebalance) -> None:
         """Replaces or adds a rebalancing plan."""
         self._put(self._changes["rebalances"], rebalance.id, rebalance)
+
+    def put_drain(self, drain: Drain) -> None:
+        """Replaces or adds a drain."""
+        self._put(self._changes["drains"], drain.id, drain)
 
     def put_episode(self, episode: Episode) -> None:
         """Replaces or adds an episode."""

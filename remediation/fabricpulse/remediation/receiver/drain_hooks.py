@@ -1,0 +1,95 @@
+"""Runs the commands that drain hosts and bring them back: the scheduler's own, as the configuration names them."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.waiting import wait_with_timeout
+from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.drains import Order
+from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.store import StoreError
+from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.text import printable
+
+log = get_logger(__name__)
+
+# Nothing tells it that a retry is due.
+_LOOK_S = 5.0
+_OUTPUT = 500
+_ENDED_S = 5.0
+
+
+class DrainHooks:
+    """One command at a time, each in the journal before it is run and once it has ended."""
+
+    def __init__(self, loop: CommitLoop, reconciler: Reconciler, lease_left_s: Callable[[], float]) -> None:
+        """lease_left_s : see Database; without a lease nothing is run."""
+        self._loop = loop
+        self._reconciler = reconciler
+        self._lease_left_s = lease_left_s
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """There may be something to run."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Runs what is due until cancelled; a command under way is ended with it, and run again at the next start."""
+        while True:
+            self._wake.clear()
+            for order in self._reconciler.drains.orders(Transaction(self._loop.state), self._loop.clock()):
+                await self._carry_out(order)
+            await wait_with_timeout(self._wake, _LOOK_S)
+
+    async def _carry_out(self, order: Order) -> None:
+        # Not longer than the lease: a receiver that leads no more must have no command under way.
+        timeout_s = min(self._reconciler.config.drain.timeout_s, self._lease_left_s())
+        if timeout_s <= 0:
+            return
+        log.info("running", command=order.arguments[0], op_id=order.drain)
+        message = await run_command(order.arguments, timeout_s)
+
+        def change(transaction: Transaction, now: float) -> None:
+            self._reconciler.drains.on_result(transaction, order, message, now)
+
+        with suppress(StoreError):  # the commit loop has logged it; it is run again
+            await self._loop.submit(change)
+
+
+async def run_command(arguments: tuple[str, ...], timeout_s: float) -> str:
+    """ "" when it exits with 0 in time; else why not, with the end of what it said. It is no shell, and gets no input.
+
+    Whatever it has started in its process group is killed when the time is over or the caller is cancelled.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return f"cannot run {arguments[0]}: {error}"[:_OUTPUT]
+    said = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            while process.stdout is not None and (piece := await process.stdout.read(4096)):
+                said += piece
+                del said[:-_OUTPUT]
+            code = await process.wait()
+    except TimeoutError:
+        return f"no end after {timeout_s:g} s"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ENDED_S):
+                    await process.wait()
+    text = printable(said.decode("utf-8", "replace").strip())
+    return "" if code == 0 else f"exit code {code}: {text}"[:_OUTPUT]
