@@ -27,11 +27,13 @@ MAX_NICS = 256
 # Sending lanes of a host that are reported, and that are changed at a time.
 MAX_LANES = 1024
 MAX_LANE_ORDERS = 256
+MAX_WORKLOADS = 64
 MAX_REPORT_BYTES = 1 << 20
 MAX_DESIRED_BYTES = 1 << 20
 
 Device = Annotated[str, Meta(min_length=1, max_length=64)]
 ProcessName = Annotated[str, Meta(pattern=r"^[1-9]\d{0,9}(-[0-9a-f]{1,16})?$")]
+Workload = Annotated[str, Meta(min_length=1, max_length=128)]
 ConnectionId = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
 _Rate = Annotated[float, Meta(ge=0, le=1e15)]
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -142,6 +144,7 @@ class Report(msgspec.Struct, frozen=True):
 
     devices : NICs that jobs use -> usable. connected : NICs -> whether the mesh's probes get through, where it is
     asked. health : NICs that were observed since the last report. held : the agent's journal. lanes : if asked for.
+    workloads : jobs that run here, by what their processes say.
     """
 
     processes: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
@@ -151,3 +154,4 @@ class Report(msgspec.Struct, frozen=True):
     held: Annotated[dict[Device, HeldNic], Meta(max_length=MAX_NICS)] = {}
     results: Annotated[list[Result], Meta(max_length=MAX_NICS)] = []
     lanes: Annotated[list[LaneSample], Meta(max_length=MAX_LANES)] = []
+    workloads: Annotated[list[Workload], Meta(max_length=MAX_WORKLOADS)] = []

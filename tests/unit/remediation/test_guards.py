@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.remediation.world import World, alert, config
+from tests.unit.remediation.world import RULES_AUTO, World, alert, config
 
 from fabricpulse.remediation.receiver.guards import REASONS
 from fabricpulse.remediation.receiver.model import AgentState, Held, Target
@@ -292,6 +292,30 @@ def test_the_breaker_has_a_bound_of_its_own():
         world.settle()
     assert len(world.state.actions) == 10
     assert set(world.state.breakers) == {"failover"}
+
+
+def test_a_job_loses_so_much_at_most():
+    """A tenth of the NICs of its hosts, at least 2 and at most 8; each job has its own limit, a nameless one none."""
+    text = (
+        RULES_AUTO
+        + "guards: {settle_s: 0, breaker_hosts: 99, burst: 99, max_in_flight: 99, shared_cause_count: 99}"
+    )
+    for hosts, workloads, out in ((6, ("a",), 4), (30, ("a",), 8), (2, ("a", "b"), 2), (9, (), 9)):
+        world = World(config(text), hosts=hosts, nics=8)
+        world.report(workloads=workloads)
+        for host in world.hosts:
+            world.deliver(alert(host))
+        taken = [t for t in world.state.targets.values() if t.desired == "avoid"]
+        assert len(taken) == out, (hosts, workloads)
+        if out < hosts:
+            assert {t.blocked for t in world.state.targets.values()} == {"", "workload"}
+    world = World(config(text), hosts=6, nics=8)
+    world.report(world.hosts[:3], workloads=("a",))
+    world.report(world.hosts[3:], workloads=("b",))
+    for host in world.hosts:
+        world.deliver(alert(host))
+    out_of = [t.target.host for t in world.state.targets.values() if t.desired == "avoid"]
+    assert out_of == ["h0", "h1", "h3", "h4"]
 
 
 def test_a_rule_that_only_does_harm_stops():

@@ -233,6 +233,22 @@ def test_traffic_outcome(before, after, expected):
     assert traffic_outcome(Survey({"1": before}), Survey({"1": after}), "rail0") == expected
 
 
+def test_one_job_that_moves_does_not_hide_another_that_stalled():
+    """A byte of any process counted for all of them."""
+    before = Survey({"1": status(1), "2": status(5)})
+    assert traffic_outcome(before, Survey({"1": status(2), "2": status(5, 1)}), "rail0") == "stalled"
+    assert traffic_outcome(before, Survey({"1": status(2), "2": status(5)}), "rail0") == "moved"
+    assert traffic_outcome(before, Survey({"1": status(2), "2": status(6, 1)}), "rail0") == "moved"
+
+
+def test_jobs_of_a_host():
+    """Those with a name, each once, cut and bounded."""
+    named = {str(n): {**status(1), "workload": "w" * 500 + str(n)} for n in range(3)}
+    nameless = {"a": {**status(1), "workload": "unknown"}, "b": status(1), "c": {"workload": 7}}
+    assert Survey(named | nameless).workloads() == ["7", "w" * 128]
+    assert len(Survey({str(n): {"workload": f"w{n}"} for n in range(99)}).workloads()) == 64
+
+
 def test_last_nic_of():
     """The process that has no other NIC is named."""
     only = {"devices": [{"device": "rail0", "link": "up", "avoided": False}]}

@@ -192,6 +192,7 @@ class NodeAgent:
                 },
                 results=list(results.values())[:MAX_NICS],
                 lanes=lanes,
+                workloads=self._survey.workloads(),
             )
             wait_s = self._config.report_interval_s
             try:

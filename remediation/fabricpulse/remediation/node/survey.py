@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fabricpulse.remediation.protocol import DesiredNic, Traffic
+from fabricpulse.remediation.protocol import MAX_WORKLOADS, DesiredNic, Traffic
 
 Status = Mapping[str, Any]
 
@@ -12,6 +12,9 @@ Status = Mapping[str, Any]
 _MAX_NICS = 64
 _MAX_HOST_NICS = 128
 _MAX_NAME = 31
+_MAX_WORKLOAD = 128
+# What the plugin says where nobody has named the job.
+_NO_WORKLOAD = "unknown"
 _MAX_COUNT = 2**63 - 1
 
 
@@ -61,6 +64,11 @@ class Survey:
                     links[device] = links.get(device, True) and nic.link_up
         return links
 
+    def workloads(self) -> list[str]:
+        """Jobs that have a name."""
+        names = {str(status.get("workload", ""))[:_MAX_WORKLOAD] for status in self.processes.values()}
+        return sorted(names - {"", _NO_WORKLOAD})[:MAX_WORKLOADS]
+
     def divergent_processes(self, nic: DesiredNic) -> list[str]:
         """Processes that use the NIC and are not in its desired state."""
         wanted = nic.desired == "avoid"
@@ -92,13 +100,17 @@ def bytes_elsewhere(status: Status, device: str) -> int:
 def traffic_outcome(before: Survey, after: Survey, device: str) -> Traffic:
     """Traffic of the other lanes between two surveys: moved bytes, idle, or stalled with requests under way.
 
-    `waiting` counts connections with requests that only local lanes hold up, not those that wait for their peer.
+    One process that has stalled is a stall, whatever the others do: they may be of another job. `waiting` counts
+    connections with requests that only local lanes hold up, not those that wait for their peer.
     """
+    moved = stalled = False
     for name, status in after.processes.items():
         earlier = before.processes.get(name)
         if earlier is not None and bytes_elsewhere(status, device) > bytes_elsewhere(earlier, device):
-            return "moved"
-    return "stalled" if any(_count(status.get("waiting")) for status in after.processes.values()) else "idle"
+            moved = True
+        elif _count(status.get("waiting")):
+            stalled = True
+    return "stalled" if stalled else "moved" if moved else "idle"
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:

@@ -168,6 +168,7 @@ class AgentApi:
                 health=report.health,
                 held=held,
                 processes=report.processes,
+                workloads=tuple(report.workloads),
             )
             self._reconciler.observed.on_agent(transaction, agent, now)
             for result in report.results:

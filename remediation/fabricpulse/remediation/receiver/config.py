@@ -122,11 +122,13 @@ class GuardConfig(Section, frozen=True):
     until an operator resumes. shared_cause_count : when the alerts of so many hosts with the same value of a cause
     label begin within `shared_cause_window_s`, the cause is not a NIC, and none is taken out; on a small rail the
     limit is `shared_cause_fraction` of its hosts, at least 3. shared_cause_memory_s : an alert that has ended counts
-    so long. max_harmful : after so many failovers of a rule in a row after which the jobs stalled, the rule only
-    observes until an operator resumes. agent_timeout_s : after this silence an agent is lost. lost_agents_fraction :
-    when more agents than this are lost, nothing is decided. lost_agents_window_s : an agent that is lost for longer
-    does not count there. intent_ttl_s : a decision that no agent has fetched by then is dropped. result_timeout_s : an
-    action whose result no agent has reported by then counts as unknown.
+    so long. max_workload_nics, workload_fraction : NICs of the hosts of one job that may be out of service at once: the
+    fraction of them, at least 2 and at most max_workload_nics. max_harmful : after so many failovers of a rule in a row
+    after which the jobs stalled, the rule only observes until an operator resumes. agent_timeout_s : after this silence
+    an agent is lost. lost_agents_fraction : when more agents than this are lost, nothing is decided.
+    lost_agents_window_s : an agent that is lost for longer does not count there. intent_ttl_s : a decision that no
+    agent has fetched by then is dropped. result_timeout_s : an action whose result no agent has reported by then counts
+    as unknown.
     """
 
     min_nics_in_service: Annotated[int, Meta(ge=1)] = 1
@@ -148,6 +150,8 @@ class GuardConfig(Section, frozen=True):
     shared_cause_count: Annotated[int, Meta(ge=2)] = 4
     shared_cause_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.5
     shared_cause_memory_s: Seconds = 900
+    max_workload_nics: Annotated[int, Meta(ge=1)] = 8
+    workload_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.1
     max_harmful: Annotated[int, Meta(ge=1)] = 3
     agent_timeout_s: Annotated[float, Meta(gt=0)] = 15
     lost_agents_fraction: Annotated[float, Meta(gt=0, le=1)] = 0.3

@@ -88,6 +88,7 @@ class Guards:
         self._observed = [agent for agent in state.agents.values() if self._is_observed(agent)]
         shared = shared or SharedCauses()
         self._shared = shared.episodes(state, len(self._observed), self._observed_hosts, self._limits, now)
+        self._by_workload: defaultdict[str, list[AgentState]] = defaultdict(list)
         self._harmful: dict[str, bool] = {}
         self._hosts: dict[str, set[str]] = {
             direction: {
@@ -123,7 +124,11 @@ class Guards:
             return "shared_cause"
         if self._is_harmful(episode.alert):
             return "harmful"
-        return self._capacity(current.target) or self._room("failover", current.target.host)
+        return (
+            self._capacity(current.target)
+            or self._workload(current.target)
+            or self._room("failover", current.target.host)
+        )
 
     def failback(self, current: TargetState) -> str:
         """The reason that forbids putting the target back into service, or ""."""
@@ -239,6 +244,21 @@ class Guards:
         stalled = [action.traffic == "stalled" for action in judged]
         self._harmful[alert] = len(stalled) == self._limits.max_harmful and all(stalled)
         return self._harmful[alert]
+
+    def _workload(self, target: Target) -> str:
+        """A job loses so much bandwidth at most, on however many hosts it runs. A job without a name has no limit."""
+        if not self._by_workload:
+            for agent in self._state.agents.values():
+                for name in agent.workloads:
+                    self._by_workload[name].append(agent)
+        for name in self._state.agents[target.host].workloads:
+            agents = self._by_workload[name]
+            out = sum(len(self._out[agent.host]) for agent in agents)
+            nics = sum(len(agent.devices) for agent in agents)
+            allowed = max(2, int(self._limits.workload_fraction * nics))
+            if out >= min(allowed, self._limits.max_workload_nics):
+                return "workload"
+        return ""
 
     def _capacity(self, target: Target) -> str:
         """Never the last NIC, and never below the fraction; checked again by the agent and by the plugin."""

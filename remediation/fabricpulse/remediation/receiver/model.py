@@ -255,7 +255,7 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
 
     devices : NICs that its jobs use -> usable (link up, not avoided). connected : whether the mesh's probes get
     through, where it is asked. health : NICs that it has observed. held : NICs about which the agent was
-    ever told something.
+    ever told something. workloads : jobs that run there.
     """
 
     host: str
@@ -265,6 +265,7 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     health: dict[str, Literal["healthy", "unhealthy"]] = {}
     held: dict[str, Held] = {}
     processes: int = 0
+    workloads: tuple[str, ...] = ()
     first_seen: float = 0.0
 
 
