@@ -86,6 +86,7 @@ def test_told_in_order_until_accepted(stack, listener):
     assert annotation == "h0/rail0 nic.avoid: FabricNicFlapping is firing"
 
 
+@pytest.mark.slow
 def test_a_host_is_left(stack, listener):
     """Trainers are told, then the scheduler's command runs, also when the receiver is killed while it does; nothing is
     done twice but said again; an operator brings the host back."""
