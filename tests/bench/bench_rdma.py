@@ -3,8 +3,9 @@
 One JSON object a line; exits with 1 if a gate is missed. Boots one guest, in which everything is measured, rounds
 interleaved: peers on two hosts of one kernel, over the same emulated processor. Figures of Soft-RoCE say what the
 software costs, not what a NIC does. NCCL's InfiniBand transport is taken from the released NCCL and driven by the same
-program as the plugin (tests/native/plugin_net_bench.cc). Options: `--only throughput,latency,failover`, `--rounds N`,
-`--seconds N` of one measurement, `--faults N` of each kind, `--no-peer`. Needs what tests/rdma needs.
+program as the plugin (tests/native/plugin_net_bench.cc). Options: `--only throughput,latency,two_rails,failover,chaos`,
+`--rounds N`, `--seconds N` of one measurement, `--faults N` of each kind, `--chaos N` random ones, `--seed N` of those,
+`--no-peer`. Needs what tests/rdma needs.
 """
 
 import argparse
@@ -28,6 +29,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--faults", type=int, default=50)
+    parser.add_argument("--chaos", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--program", type=Path, help=argparse.SUPPRESS)  # in the guest
     parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
@@ -37,17 +40,25 @@ def main() -> int:
         parser.error(f"--only {','.join(sorted(unknown))}: known are {', '.join(rdma_parts.PARTS)}")
     if os.environ.get("FABRICPULSE_RDMA_GUEST") == "1":
         return rdma_parts.run(
-            parts, arguments.rounds, arguments.seconds, arguments.faults, arguments.program, arguments.peer
+            parts,
+            arguments.rounds,
+            arguments.seconds,
+            arguments.faults,
+            arguments.chaos,
+            arguments.seed,
+            arguments.program,
+            arguments.peer,
         )
     with tempfile.TemporaryDirectory() as directory:
         program = build_program(Path(directory))
         peer = [] if arguments.no_peer else nccl_ib()
         command = [sys.executable, "-P", "-m", "tests.bench.bench_rdma", "--only", arguments.only]
         command += ["--rounds", str(arguments.rounds), "--seconds", str(arguments.seconds)]
-        command += ["--faults", str(arguments.faults), "--program", str(program)]
+        command += ["--faults", str(arguments.faults), "--chaos", str(arguments.chaos)]
+        command += ["--seed", str(arguments.seed), "--program", str(program)]
         command += ["--peer", *peer] if peer else []
         guest = Guest(find_kernel(), environment={"PYTHONPATH": str(ROOT)})
-        return guest.run(command, cwd=ROOT, timeout=3600.0)
+        return guest.run(command, cwd=ROOT, timeout=6 * 3600.0)
 
 
 if __name__ == "__main__":

@@ -7,27 +7,36 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.bench.rows import Rows, quantile
+from tests.bench import rdma_faults
+from tests.bench.rows import Rows
 from tests.rdma.ring_pair import RingPair
 
 from fabricpulse.lab.rdma.fleet import HOSTS, RdmaFleet, build
 from fabricpulse.plugin.locate import library
 
-PARTS = ("throughput", "latency", "failover")
+PARTS = ("throughput", "latency", "two_rails", "failover", "chaos")
 SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
 PATIENCE_S = 240.0
-# Fixed, so that a fault starts where the last one has been forgotten.
-SETTLE_S = 3.0
+TWO_RAILS_MBIT = 20
+# Payload of a packet of path MTU 4096 by what tbf counts of it: Ethernet, IP, UDP, BTH, ICRC.
+ON_WIRE = 4096 / (4096 + 14 + 20 + 8 + 12 + 4)
 
 rows = Rows("rdma")
 
 
 def run(
-    parts: list[str], rounds: int, seconds: float, faults: int, program: Path, peer: list[str] | None
+    parts: list[str],
+    rounds: int,
+    seconds: float,
+    faults: int,
+    chaos: int,
+    seed: int,
+    program: Path,
+    peer: list[str] | None,
 ) -> int:
     """Builds the fleet in this guest, measures, prints the rows. Returns the exit code."""
     fleet = build(rails=2)
@@ -36,8 +45,12 @@ def run(
         _throughput(program, nets, rounds, seconds)
     if "latency" in parts:
         _latency(program, nets, rounds, seconds)
+    if "two_rails" in parts:
+        _two_rails(fleet, rounds, seconds)
     if "failover" in parts:
-        _failover(fleet, faults)
+        rdma_faults.failover(fleet, rows, faults)
+    if "chaos" in parts:
+        rdma_faults.chaos(fleet, rows, chaos, seed)
     return rows.verdict()
 
 
@@ -121,33 +134,32 @@ def _latency(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -
         rows.report("8 B", "latency_ratio_nccl_ib", ratio, "ratio", "<= 1.1", peer="nccl_ib")
 
 
-def _failover(fleet: RdmaFleet, count: int) -> None:
-    """The longest time without a byte around each fault of rail 0 while rail 1 is whole."""
-    kinds: dict[str, Callable[[], AbstractContextManager[None]]] = {
-        "cable pull here": lambda: fleet.cable_pulled("h0", 0),
-        "cable pull at the peer": lambda: fleet.cable_pulled("h1", 0),
-        "dead path": lambda: fleet.path_dead(0),
-        "one direction dead": lambda: fleet.netem("h0", 0, "loss", "100%"),
-    }
-    ring_options = ["--bytes", "1M", "--slice", "256K", "--channels", "1"]
-    with tempfile.TemporaryDirectory() as folder, RingPair(Path(folder), ring_options) as ring:
-        ring.until_moved(1 << 20, PATIENCE_S)
-        stalls: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for _ in range(count):
-            for kind, fault in kinds.items():
-                time.sleep(SETTLE_S)
-                began = time.time_ns()
-                with fault():
-                    ring.until_moved(1 << 20, PATIENCE_S)
-                stalls[kind].append(ring.stall_ms(began))
-        # What the guest's own slowness makes of it: gaps without any fault.
-        began = time.time_ns()
-        time.sleep(SETTLE_S)
-        ring.until_moved(1 << 20, PATIENCE_S)
-        quiet = ring.stall_ms(began)
+def _two_rails(fleet: RdmaFleet, rounds: int, seconds: float) -> None:
+    """Both rails shaped to the same rate: what a connection carries over both, beside their sum."""
+    rate_bytes = TWO_RAILS_MBIT * 1e6 / 8
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        for rail in range(fleet.rails):
+            stack.enter_context(fleet.shaped(rail, f"{TWO_RAILS_MBIT}mbit"))
+        # Both ranks send: each direction of each rail is full.
+        options = ["--stream", "256K-256K", "--channels", "1"]
+        ring = stack.enter_context(RingPair(Path(folder), options))
+        ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+        ring.until_moved(4 << 20, PATIENCE_S)
+        shares = []
+        for _ in range(rounds):
+            before, began = ring.moved(), time.monotonic()
+            time.sleep(max(seconds, 5.0))
+            after, took = ring.moved(), time.monotonic() - began
+            shares += [
+                (now - old) / took / (fleet.rails * rate_bytes) / ON_WIRE
+                for now, old in zip(after, before, strict=True)
+            ]
         ring.finish(PATIENCE_S)
-    for kind, found in stalls.items():
-        rows.report(
-            kind, "failover_stall_ms_p95", quantile(found, 0.95), "ms", "<= 300", faults=count,
-            median=statistics.median(found), without_fault=quiet,
-        )  # fmt: skip
+    rows.report(
+        f"2 x {TWO_RAILS_MBIT} Mbit/s",
+        "two_rails_ratio",
+        statistics.median(shares),
+        "ratio",
+        ">= 0.92",
+        rounds=rounds,
+    )

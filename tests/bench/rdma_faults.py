@@ -1,0 +1,160 @@
+"""What `make bench NAME=rdma` measures under faults: stalls, the way back, and random faults on a checked stream."""
+
+import os
+import random
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+from tests.bench.rows import Rows, quantile
+from tests.rdma.ring_pair import RingPair
+
+from fabricpulse.lab.rdma.fleet import RdmaFleet
+
+PATIENCE_S = 240.0
+# Fixed, so that a fault starts where the last one has been forgotten: damping halves in 4 s.
+SETTLE_S = 4.0
+MIB = 1 << 20
+
+Fault = Callable[[], AbstractContextManager[None]]
+
+
+def failover(fleet: RdmaFleet, rows: Rows, count: int) -> None:
+    """The longest time without a byte around each fault of rail 0 while rail 1 is whole, and the way back to rail 0."""
+    kinds: dict[str, Fault] = {
+        "admin down": lambda: fleet.admin_down("h0", 0),
+        "cable pull here": lambda: fleet.cable_pulled("h0", 0),
+        "cable pull at the peer": lambda: fleet.cable_pulled("h1", 0),
+        "dead path": lambda: fleet.path_dead(0),
+        "one direction dead": lambda: fleet.netem("h0", 0, "loss", "100%"),
+    }
+    stalls: dict[str, list[float]] = {kind: [] for kind in kinds}
+    quiet: list[float] = []
+    back: list[float] = []
+    options = ["--bytes", "1M", "--slice", "256K", "--channels", "1"]
+    with tempfile.TemporaryDirectory() as folder, RingPair(Path(folder), options) as ring:
+        ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+        for _ in range(count):
+            for kind, fault in kinds.items():
+                time.sleep(SETTLE_S)
+                # What the guest's own slowness makes of it: gaps without any fault.
+                began = time.time_ns()
+                ring.until_moved(MIB, PATIENCE_S)
+                time.sleep(1.0)
+                quiet.append(ring.stall_ms(began))
+                began = time.time_ns()
+                with fault():
+                    ring.until(lambda: not ring.up(0), PATIENCE_S)
+                    ring.until_moved(MIB, PATIENCE_S)
+                stalls[kind].append(ring.stall_ms(began))
+                mended = time.monotonic()
+                ring.until(lambda: ring.up(0), PATIENCE_S)
+                back.append(time.monotonic() - mended)
+        ring.finish(PATIENCE_S)
+    without = {
+        "without_fault_median": statistics.median(quiet),
+        "without_fault_p95": quantile(quiet, 0.95),
+    }
+    for kind, found in stalls.items():
+        rows.report(
+            kind, "failover_stall_ms_p95", quantile(found, 0.95), "ms", "<= 300", faults=count,
+            median=statistics.median(found), **without,
+        )  # fmt: skip
+    rows.report(
+        "all of these", "failback_s", quantile(back, 0.95), "s", "<= 2", faults=len(back),
+        median=statistics.median(back), most=max(back),
+    )  # fmt: skip
+
+
+def chaos(fleet: RdmaFleet, rows: Rows, count: int, seed: int) -> None:
+    """Random faults, one after the other, on a stream whose every message, byte and resting buffer is checked."""
+    dice = random.Random(seed)
+    options = ["--stream", "0-256K", "--channels", "2", "--seed", str(seed)]
+    errors = hangs = corrupt = double_or_lost = late = 0
+    done: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder, RingPair(Path(folder), options) as ring:
+        ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+        try:
+            for _ in range(count):
+                name, fault = _any_fault(fleet, ring, dice)
+                with fault:
+                    time.sleep(dice.uniform(0.05, 2.0))
+                done[name] = done.get(name, 0) + 1
+                ring.until_moved(64 << 10, PATIENCE_S)
+            ring.finish(PATIENCE_S)
+        except AssertionError as failure:
+            alive = all(Path(f"/proc/{pid}").exists() for pid in ring.pids)
+            errors, hangs = (0, 1) if alive else (1, 0)
+            rows.report("at its end", "chaos_failure", 1, "failures", said=str(failure)[-1500:])
+        for rank in range(2):
+            for summary in ring.lines(rank, "summary"):
+                errors += summary["errors"]
+                corrupt += summary["corrupt_bytes"]
+                double_or_lost += summary["double_or_lost"]
+                late += summary["late_writes"]
+    faults = sum(done.values())
+    for metric, value, unit in (
+        ("chaos_errors", errors, "errors"),
+        ("chaos_corrupt_bytes", corrupt, "bytes"),
+        ("chaos_double_or_lost", double_or_lost, "messages"),
+        ("chaos_hangs", hangs, "hangs"),
+        ("chaos_late_writes", late, "writes"),
+    ):
+        rows.report("random faults", metric, value, unit, "== 0", faults=faults, seed=seed, kinds=done)
+
+
+def _any_fault(
+    fleet: RdmaFleet, ring: RingPair, dice: random.Random
+) -> tuple[str, AbstractContextManager[None]]:
+    host, rail = dice.choice(("h0", "h1")), dice.randrange(fleet.rails)
+    single: dict[str, Fault] = {
+        "admin down": lambda: fleet.admin_down(host, rail),
+        "cable pull": lambda: fleet.cable_pulled(host, rail),
+        "dead path": lambda: fleet.path_dead(rail),
+        "one direction dead": lambda: fleet.netem(host, rail, "loss", "100%"),
+        "loss": lambda: fleet.netem(host, rail, "loss", f"{dice.uniform(1, 5):.1f}%"),
+        "duplicates": lambda: fleet.netem(host, rail, "duplicate", f"{dice.uniform(1, 5):.1f}%"),
+        "corruption": lambda: fleet.netem(host, rail, "corrupt", f"{dice.uniform(1, 3):.1f}%"),
+        "address gone": lambda: fleet.address_gone(host, rail),
+    }
+    kinds: dict[str, Fault] = {
+        **single,
+        "second fault during failover": lambda: _second(fleet, rail, dice),
+        "both rails dead": lambda: _outage(fleet, dice.uniform(0.0, 5.0)),
+        "peer stopped": lambda: _stopped(dice.choice(ring.pids)),
+    }
+    name = dice.choice(list(kinds))
+    return name, kinds[name]()
+
+
+@contextmanager
+def _second(fleet: RdmaFleet, rail: int, dice: random.Random) -> Iterator[None]:
+    """A rail dies, and the other loses its cable while what was under way is moved there."""
+    with fleet.path_dead(rail):
+        time.sleep(dice.uniform(0.0, 0.3))
+        with fleet.cable_pulled(dice.choice(("h0", "h1")), 1 - rail):
+            time.sleep(dice.uniform(0.0, 0.5))
+        yield
+
+
+@contextmanager
+def _outage(fleet: RdmaFleet, seconds: float) -> Iterator[None]:
+    with ExitStack() as stack:
+        for rail in range(fleet.rails):
+            stack.enter_context(fleet.path_dead(rail))
+        time.sleep(seconds)
+        yield
+
+
+@contextmanager
+def _stopped(pid: int) -> Iterator[None]:
+    """The processor stands still for one of the ranks."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
