@@ -3,9 +3,11 @@
 One JSON object a line; exits with 1 if a gate is missed. Boots one guest, in which everything is measured, rounds
 interleaved: peers on two hosts of one kernel, over the same emulated processor. Figures of Soft-RoCE say what the
 software costs, not what a NIC does. NCCL's InfiniBand transport is taken from the released NCCL and driven by the same
-program as the plugin (tests/native/plugin_net_bench.cc). Options: `--only throughput,latency,two_rails,failover,chaos`,
-`--rounds N`, `--seconds N` of one measurement, `--faults N` of each kind, `--chaos N` random ones, `--seed N` of those,
-`--no-peer`. Needs what tests/rdma needs.
+program as the plugin (tests/native/plugin_net_bench.cc). Needs what tests/rdma needs. Options:
+
+    --only throughput,latency,two_rails,owd,failover,chaos
+    --rounds N   --seconds N (of one measurement)   --no-peer
+    --faults N (of each kind)   --chaos N (random ones)   --seed N (of those)
 """
 
 import argparse

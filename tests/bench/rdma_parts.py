@@ -11,14 +11,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.bench import rdma_faults
+from tests.bench import rdma_faults, rdma_owd
 from tests.bench.rows import Rows
 from tests.rdma.ring_pair import RingPair
 
 from fabricpulse.lab.rdma.fleet import HOSTS, RdmaFleet, build
 from fabricpulse.plugin.locate import library
 
-PARTS = ("throughput", "latency", "two_rails", "failover", "chaos")
+PARTS = ("throughput", "latency", "two_rails", "owd", "failover", "chaos")
 SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
 PATIENCE_S = 240.0
 TWO_RAILS_MBIT = 20
@@ -47,6 +47,8 @@ def run(
         _latency(program, nets, rounds, seconds)
     if "two_rails" in parts:
         _two_rails(fleet, rounds, seconds)
+    if "owd" in parts:
+        rdma_owd.owd(fleet, rows, rounds, seconds)
     if "failover" in parts:
         rdma_faults.failover(fleet, rows, faults)
     if "chaos" in parts:
