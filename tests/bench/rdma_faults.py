@@ -37,6 +37,7 @@ def failover(fleet: RdmaFleet, rows: Rows, count: int) -> None:
     back: list[float] = []
     options = ["--bytes", "1M", "--slice", "256K", "--channels", "1"]
     with tempfile.TemporaryDirectory() as folder, RingPair(Path(folder), options) as ring:
+        ring.until_moved(1, PATIENCE_S)
         ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
         for _ in range(count):
             for kind, fault in kinds.items():
@@ -77,6 +78,7 @@ def chaos(fleet: RdmaFleet, rows: Rows, count: int, seed: int) -> None:
     errors = hangs = corrupt = double_or_lost = late = 0
     done: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder, RingPair(Path(folder), options) as ring:
+        ring.until_moved(1, PATIENCE_S)
         ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
         try:
             for _ in range(count):

@@ -31,6 +31,7 @@ def owd(fleet: RdmaFleet, rows: Rows, rounds: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder, RingPair(Path(folder), options) as ring:
         for rank in range(2):
             ClockPageWriter(ring.run_dir(rank) / "clock").write(_page())
+        ring.until_moved(1, PATIENCE_S)
         ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
         ring.until(lambda: len(_counted(ring)) == fleet.rails, PATIENCE_S)
         for _ in range(rounds):

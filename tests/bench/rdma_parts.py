@@ -145,6 +145,7 @@ def _two_rails(fleet: RdmaFleet, rounds: int, seconds: float) -> None:
         # Both ranks send: each direction of each rail is full.
         options = ["--stream", "256K-256K", "--channels", "1"]
         ring = stack.enter_context(RingPair(Path(folder), options))
+        ring.until_moved(1, PATIENCE_S)
         ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
         ring.until_moved(4 << 20, PATIENCE_S)
         shares = []
