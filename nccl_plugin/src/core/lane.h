@@ -107,8 +107,8 @@ class LaneTransport {
   virtual PathSample sample() const = 0;
   // For poll(2): readable when there may be something to read. -1: none.
   virtual int wait_fd() const = 0;
-  // Chunks and windows may be this much longer, as time, while no other lane of the connection is up: there is
-  // nothing to balance with, and each chunk costs a post, a completion and a word of the receiver.
+  // While no other lane of the connection is up, chunks may be this many times longer; above 1 the window is then the
+  // largest one too. There is nothing to balance with, and each chunk costs a post, a completion and a state frame.
   virtual uint32_t stretch_alone() const { return 1; }
   virtual uint64_t queue_pair() const = 0;
   virtual uint32_t entropy() const = 0;

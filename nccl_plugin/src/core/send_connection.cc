@@ -66,7 +66,8 @@ bool SendConnection::sendable(const SendMessage& message) const {
 
 uint32_t SendConnection::chunk_bytes(const Lane& lane, uint32_t stretch) const {
   const Flow& flow = flow_[lane.index];
-  double bytes = std::min(flow.rate * kChunkSeconds * stretch, static_cast<double>(flow.window));
+  double bytes = flow.rate * kChunkSeconds * stretch;
+  if (stretch == 1) bytes = std::min(bytes, static_cast<double>(flow.window));
   if (bytes >= kMaxChunkBytes) return kMaxChunkBytes;
   if (bytes <= kMinChunk) return kMinChunk;
   return static_cast<uint32_t>(bytes) & ~4095u;
@@ -90,7 +91,9 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
     if (draining(lane, now)) continue;
     const uint32_t alone = stretch(lane);
     uint64_t size = std::min<uint64_t>(bytes, chunk_bytes(lane, alone));
-    if (flow.in_flight > 0 && flow.in_flight + size > flow.window) continue;
+    // Nothing to balance with, and nobody that could take over what is under way.
+    const uint64_t window = alone > 1 ? kMaxWindow : flow.window;
+    if (flow.in_flight > 0 && flow.in_flight + size > window) continue;
     if (fixed) {
       // Shares by command; a lane without one counts as 1000 / lanes.
       double weight =
@@ -110,7 +113,7 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
       double ceiling =
           best_sibling > 0 ? best_sibling : static_cast<double>(runtime_->nic_bytes_per_second(lane.nic));
       flow.rate = std::max(flow.rate, std::min(flow.rate * 1.5, ceiling));
-      flow.window = std::min(flow.window, kMinWindow * alone);
+      flow.window = std::min(flow.window, kMinWindow);
       flow.rate_at_ns = now;
     }
     double cost = static_cast<double>(flow.in_flight + size) / std::max(flow.rate, 1.0);
@@ -225,9 +228,8 @@ void SendConnection::held(uint64_t number, uint8_t lane_index, uint64_t now) {
       flow.rate_at_ns = now;
     }
     if (lane.up) {
-      const uint32_t alone = stretch(lane);
-      uint64_t wanted = static_cast<uint64_t>(flow.rate * kWindowSeconds * alone);
-      wanted = std::min(std::max(wanted, kMinWindow * alone), kMaxWindow);
+      uint64_t wanted = static_cast<uint64_t>(flow.rate * kWindowSeconds);
+      wanted = std::min(std::max(wanted, kMinWindow), kMaxWindow);
       if (flow.slow_start) {
         flow.window += chunk.length;  // doubles each round trip
         if (flow.window >= wanted) {

@@ -21,8 +21,7 @@ constexpr uint32_t kCreditsAt = 8;     // control frames taken in before the pee
 constexpr uint64_t kLingerNs = 200'000'000;
 // Busy hosts acknowledge late: a silence of less than 36 ms says nothing, whatever the round trip was before.
 constexpr uint64_t kLeastDeviationNs = 9'000'000;
-// Chunks of up to 20 ms and windows of up to 125 ms: well below what the stall timer takes for silence on a lone
-// lane. A window that is shorter than the round trip of a slow host, in which both ends poll, throttles itself.
+// Chunks of up to 20 ms: well below what the stall timer takes for silence on a lone lane.
 constexpr uint32_t kStretchAlone = 5;
 constexpr uint64_t kSendId = UINT64_C(1) << 63;
 constexpr uint32_t kStamps = 1024;      // more than requests can be under way
