@@ -73,6 +73,12 @@ uint32_t SendConnection::chunk_bytes(const Lane& lane, uint32_t stretch) const {
   return static_cast<uint32_t>(bytes) & ~4095u;
 }
 
+uint32_t SendConnection::stretch(const Lane& lane) const {
+  for (const Lane& other : lanes_)
+    if (other.up && !share_nic(other, lane)) return 1;
+  return lane.transport->stretch_alone();
+}
+
 // The lane that will have delivered `bytes` more first; nullptr if all windows are full.
 Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
   Lane* best = nullptr;
@@ -121,8 +127,7 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
     if (lane.index != 0) {
       bool shares = false;  // its NIC is used by a lower lane of this connection that is up
       for (const Lane& other : lanes_)
-        shares |= other.up && other.index < lane.index &&
-                  (other.nic == lane.nic || other.remote_nic == lane.remote_nic);
+        shares |= other.up && other.index < lane.index && share_nic(other, lane);
       if (primary_nic_up || shares) cost += shares ? kReserveSeconds : kSpreadSeconds;
     }
     if (best == nullptr || cost < best_cost) best = &lane, best_cost = cost;

@@ -149,7 +149,11 @@ class SendConnection final : public Connection {
   bool draining(const Lane& lane, uint64_t now) const;
   bool sendable(const SendMessage& message) const;
   Lane* choose(uint32_t bytes, uint64_t now);
-  uint32_t stretch(const Lane& lane) const { return lanes_up() == 1 ? lane.transport->stretch_alone() : 1; }
+  // Lanes over one NIC are ways of one link: a reserve, nothing to balance with.
+  static bool share_nic(const Lane& a, const Lane& b) {
+    return a.nic == b.nic || a.remote_nic == b.remote_nic;
+  }
+  uint32_t stretch(const Lane& lane) const;
   uint32_t chunk_bytes(const Lane& lane, uint32_t stretch) const;
   bool put(uint64_t chunk, Lane* lane, uint64_t now);
   void await_lane(uint64_t chunk);

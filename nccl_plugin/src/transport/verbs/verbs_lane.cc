@@ -16,6 +16,7 @@ namespace {
 constexpr uint32_t kQueue = kChunkWindow;  // chunks that wait
 constexpr uint32_t kBatch = 64;            // requests of one post
 constexpr uint32_t kSignalEvery = 16;
+constexpr size_t kSignalBytes = 256 * 1024;
 constexpr uint32_t kMostPolled = 256;  // completions of one poll
 constexpr uint32_t kCreditsAt = 8;     // control frames taken in before the peer is told
 constexpr uint64_t kLingerNs = 200'000'000;
@@ -306,14 +307,17 @@ class VerbsLane final : public LaneTransport {
   }
 
   // Gives the batch to the device with one call. The last request of each batch reports its completion, so that
-  // what is under way is always known.
+  // what is under way is always known; within it enough do that the stall timer sees a slow path move.
   bool post() {
     uint64_t now = clock_ns();
+    size_t unsignaled_bytes = 0;
     for (uint32_t i = 0; i < count_; ++i) {
       ib::SendRequest& request = requests_[i];
       request.next = i + 1 < count_ ? &requests_[i + 1] : nullptr;
       ++posted_;
-      if (i + 1 == count_ || i % kSignalEvery == kSignalEvery - 1) {
+      unsignaled_bytes += request.segment_count > 0 ? request.segments->length : 0;
+      if (i + 1 == count_ || i % kSignalEvery == kSignalEvery - 1 || unsignaled_bytes >= kSignalBytes) {
+        unsignaled_bytes = 0;
         request.flags |= ib::kSignaled;
         request.id = kSendId | posted_;
         stamps_[posted_ % kStamps] = now;
