@@ -172,11 +172,14 @@ class RingPair:
         ]
 
     def up(self, rail: int) -> bool:
-        """Whether all ranks send over this rail's lane."""
+        """Whether all connections of all ranks send over this rail's lane."""
         states = [
-            lane["state"] for lane in self.lanes() if lane["device"] == lane["peer_device"] == f"rail{rail}"
+            (lane["rank"], lane["state"])
+            for lane in self.lanes()
+            if lane["device"] == lane["peer_device"] == f"rail{rail}"
         ]
-        return len(states) == len(HOSTS) and all(state in UP for state in states)
+        ranks = {rank for rank, _ in states}
+        return len(ranks) == len(HOSTS) and all(state in UP for _, state in states)
 
     def stall_ms(self, since_ns: int) -> float:
         """Longest time without a byte that a rank has seen since that CLOCK_REALTIME."""

@@ -225,7 +225,8 @@ void VerbsFile::add_to_total(const fp_verbs_queue_pair& record) {
   for (uint32_t i = 0; i < kTotals && total == nullptr; ++i) {
     fp_verbs_total* candidate = &totals_[i];
     const bool is_free = candidate->state == 0;
-    if (!is_free && (candidate->device != record.device || candidate->peer_lid != record.peer_lid ||
+    if (!is_free && (candidate->device != record.device || candidate->port != record.port ||
+                     candidate->peer_lid != record.peer_lid ||
                      memcmp(candidate->peer_gid, record.peer_gid, sizeof(record.peer_gid)) != 0 ||
                      memcmp(candidate->netdev, record.netdev, sizeof(record.netdev)) != 0))
       continue;
@@ -234,6 +235,7 @@ void VerbsFile::add_to_total(const fp_verbs_queue_pair& record) {
     RecordChange<fp_verbs_total> change(total);
     total->state = 1;
     total->device = record.device;
+    total->port = record.port;
     total->peer_lid = record.peer_lid;
     memcpy(total->peer_gid, record.peer_gid, sizeof(total->peer_gid));
     memcpy(total->netdev, record.netdev, sizeof(total->netdev));

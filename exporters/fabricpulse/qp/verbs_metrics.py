@@ -2,7 +2,7 @@
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 
-_PAIR = ("workload", "device", "rdma_device", "peer")
+_PAIR = ("workload", "device", "rdma_device", "port", "peer")
 # The bounds of the interposer's own histogram (verbs_interposer/src/meter.cc).
 COMPLETION_BUCKETS_S = (
     2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,

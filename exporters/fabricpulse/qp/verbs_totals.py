@@ -21,7 +21,7 @@ KEPT_PER_OWNER = 16_384
 _USUAL_STATUSES = ("wr_flush", "retry_exc", "rnr_retry_exc")
 _DATAGRAM = 4
 
-Pair = tuple[str, str, str, str]  # workload, device, rdma_device, peer
+Pair = tuple[str, str, str, str, str]  # workload, device, rdma_device, port, peer
 _Process = tuple[int, int, int, int]
 
 
@@ -183,7 +183,8 @@ def _pair(snapshot: VerbsSnapshot, record: np.void) -> Pair | None:
     connected = peer or ("type" in names and int(record["type"]) == _DATAGRAM)
     if rdma_device is None or (not connected and "type" in names):
         return None
-    return snapshot.workload, text(record["netdev"]) or rdma_device, rdma_device, peer
+    device = text(record["netdev"]) or rdma_device
+    return snapshot.workload, device, rdma_device, str(int(record["port"])), peer
 
 
 def _expose_pair(exposition: Exposition, pair: Pair, counted: _Counted) -> None:

@@ -20,7 +20,7 @@ from fabricpulse.core.files import open_regular
 from fabricpulse.plugin_ipc.table_file import PATIENCE_S, Layout, Records, TableFile, TableFileKind, text
 
 MAGIC = 0x314C455442565046
-VERSION = 1
+VERSION = 2
 DELAY_BOUNDS = 20
 OPCODES = (
     "write", "write_imm", "send", "send_imm", "read", "compare_swap", "fetch_add", "local_invalidate", "bind_window",
@@ -85,7 +85,7 @@ QUEUE_PAIR = _layout(
 )  # fmt: skip
 TOTAL = _layout(
     ("sequence", "u4"), ("state", "u4"), ("device", "u4"), ("peer_lid", "u4"), ("peer_gid", "V16"),
-    ("netdev", "S16"), ("counters", COUNTERS),
+    ("netdev", "S16"), ("port", "u4"), ("reserved0", "u4"), ("counters", COUNTERS),
 )  # fmt: skip
 SAMPLE = _layout(
     ("commit", "u8"), ("raw_ns", "i8"), ("message", "u8"), ("bytes", "u8"), ("direction", "u4"), ("number", "u4"),

@@ -8,7 +8,7 @@
 //
 //   devices      one an RDMA device that the process has opened
 //   queue_pairs  one a queue pair that it has now
-//   totals       what queue pairs that are gone have counted, by (device, netdev, peer GID or LID)
+//   totals       what queue pairs that are gone have counted, by (device, port, netdev, peer GID or LID)
 //   samples      ring of messages that were sampled, at the sender when posted, at the receiver when polled
 //
 // Messages. A message is what the receiver gets a completion for: it ends with SEND, SEND_WITH_IMM, SEND_WITH_INV
@@ -27,7 +27,7 @@
 #include <stdint.h>
 
 #define FP_VERBS_TELEMETRY_MAGIC UINT64_C(0x314c455442565046)  // "FPVBTEL1", little endian
-#define FP_VERBS_TELEMETRY_VERSION 1u
+#define FP_VERBS_TELEMETRY_VERSION 2u
 
 // Upper bounds of the histograms of post to completion, ns, ascending; the last bucket is all above the last.
 #define FP_VERBS_DELAY_BOUNDS 20
@@ -145,6 +145,8 @@ struct fp_verbs_total {
   uint32_t peer_lid;
   uint8_t peer_gid[16];
   char netdev[16];
+  uint32_t port;
+  uint32_t reserved0;
   struct fp_verbs_counters counters;
 };
 
@@ -173,7 +175,7 @@ static_assert(sizeof(fp_verbs_histogram) == 184 && sizeof(fp_verbs_header) == 58
 static_assert(sizeof(fp_verbs_device) == 48 && sizeof(fp_verbs_sample) == 104,
               "Python mirror: plugin_ipc/verbs.py");
 static_assert(sizeof(fp_verbs_counters) == 696, "Python mirror: plugin_ipc/verbs.py");
-static_assert(sizeof(fp_verbs_queue_pair) == 872 && sizeof(fp_verbs_total) == 744,
+static_assert(sizeof(fp_verbs_queue_pair) == 872 && sizeof(fp_verbs_total) == 752,
               "Python mirror: plugin_ipc/verbs.py");
 #endif
 
