@@ -11,14 +11,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.bench import rdma_faults, rdma_owd
+from tests.bench import rdma_faults, rdma_interposer, rdma_owd
 from tests.bench.rows import Rows
 from tests.rdma.ring_pair import RingPair
 
 from fabricpulse.lab.rdma.fleet import HOSTS, RdmaFleet, build
 from fabricpulse.plugin.locate import library
 
-PARTS = ("throughput", "latency", "two_rails", "owd", "failover", "chaos")
+PARTS = ("throughput", "latency", "interposer", "two_rails", "owd", "failover", "chaos")
 SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
 PATIENCE_S = 240.0
 # Far below what the guest can do on a busy machine, in both directions of both rails at once.
@@ -46,6 +46,16 @@ def run(
         _throughput(program, nets, rounds, seconds)
     if "latency" in parts:
         _latency(program, nets, rounds, seconds)
+    if "interposer" in parts and "nccl_ib" in nets:
+        arguments, environment = nets["nccl_ib"]
+        rdma_interposer.interposer(
+            fleet,
+            rows,
+            lambda env, mode, size, span: _measure(program, arguments, env, mode, size, span),
+            environment,
+            rounds,
+            seconds,
+        )
     if "two_rails" in parts:
         _two_rails(fleet, rounds, seconds)
     if "owd" in parts:

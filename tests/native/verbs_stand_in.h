@@ -81,6 +81,7 @@ class Fabric {
   bool step();
   size_t regions() const { return regions_.size(); }
   size_t pairs() const { return pairs_.size(); }
+  bool busy = false;     // a call now must not wait for a driver: nothing is destroyed
   uint64_t dropped = 0;  // packets that came for a queue pair that was closed or gone
 
  private:
@@ -360,7 +361,10 @@ inline VerbsLibrary Fabric::library() {
     }
     return 0;
   };
-  made.destroy_qp = [](ib::QueuePair* pair) { return one()->pairs_.erase(pair->number) == 1 ? 0 : 22; };
+  made.destroy_qp = [](ib::QueuePair* pair) {
+    STAND_IN_REQUIRE(!one()->busy);
+    return one()->pairs_.erase(pair->number) == 1 ? 0 : 22;
+  };
   made.get_async_event = [](ib::Context*, ib::AsyncEvent*) { return -1; };
   made.ack_async_event = [](ib::AsyncEvent*) {};
   return made;

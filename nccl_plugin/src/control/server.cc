@@ -15,7 +15,7 @@
 
 #include "core/owned_fds.h"
 #include "process/plugin_engine.h"
-#include "process/threads.h"
+#include "core/threads.h"
 
 namespace fabricpulse {
 namespace {

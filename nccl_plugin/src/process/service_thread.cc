@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "core/owned_fds.h"
-#include "process/threads.h"
+#include "core/threads.h"
 
 namespace fabricpulse {
 namespace {

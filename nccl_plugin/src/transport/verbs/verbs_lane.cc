@@ -6,9 +6,11 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "core/owned_fds.h"
+#include "core/threads.h"
 
 namespace fabricpulse {
 namespace {
@@ -485,11 +487,32 @@ class VerbsLane final : public LaneTransport {
 }  // namespace
 
 void VerbsReaper::take(std::unique_ptr<VerbsPair> pair, int fd, bool linger) {
-  std::lock_guard<std::mutex> held(lock_);
-  endings_.push_back({std::move(pair), fd, linger, clock_ns()});
+  {
+    std::lock_guard<std::mutex> held(lock_);
+    endings_.push_back({std::move(pair), fd, linger, clock_ns()});
+  }
+  changed_.notify_one();
 }
 
-void VerbsReaper::tick(uint64_t) {
+void VerbsReaper::start() {
+  thread_ = quiet_thread("fabricpulse-qp", [this] { run(); });
+}
+
+void VerbsReaper::run() {
+  std::unique_lock<std::mutex> held(lock_);
+  while (!stopping_) {
+    if (endings_.empty()) {
+      changed_.wait(held);
+      continue;
+    }
+    held.unlock();
+    tick();
+    held.lock();
+    if (!stopping_ && !endings_.empty()) changed_.wait_for(held, std::chrono::nanoseconds(kLingerNs / 4));
+  }
+}
+
+void VerbsReaper::tick() {
   std::vector<Ending> due;
   uint64_t now = clock_ns();
   {
@@ -504,8 +527,8 @@ void VerbsReaper::tick(uint64_t) {
       endings_.pop_back();
     }
   }
+  // The sockets first: the peer need not wait for this host's driver.
   for (Ending& ending : due) {
-    ending.pair.reset();
     if (ending.fd < 0) continue;
     if (ending.linger) {
       close_owned(ending.fd);
@@ -516,11 +539,15 @@ void VerbsReaper::tick(uint64_t) {
 }
 
 void VerbsReaper::end_all() {
-  std::lock_guard<std::mutex> held(lock_);
-  for (Ending& ending : endings_) {
-    ending.pair.reset();
-    if (ending.fd >= 0) close_owned(ending.fd);
+  {
+    std::lock_guard<std::mutex> held(lock_);
+    stopping_ = true;
   }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+  std::lock_guard<std::mutex> held(lock_);
+  for (Ending& ending : endings_)
+    if (ending.fd >= 0) close_owned(ending.fd);
   endings_.clear();
 }
 

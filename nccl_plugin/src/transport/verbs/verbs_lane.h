@@ -12,9 +12,10 @@
 //     is still under way can only be one of a chunk that was posted twice, on two incarnations (on one of them, a
 //     repeated packet is a duplicate, which the responder acknowledges and does not execute: IBTA vol. 1, 9.7.5).
 //  2. A chunk is posted again only after the receiver has said that the old incarnation is closed (rule 1 there).
-//  3. The receiver says so after VerbsPair::end(): the queue pair has gone to ERROR, its completions are drained,
-//     and it is destroyed. A responder in ERROR drops what arrives, so no write of that incarnation lands later.
-//     In between the lane is `draining`: nothing is said of it, by whatever path the question comes.
+//  3. The receiver says so after VerbsPair::end(): the queue pair has gone to ERROR, and a receive of it has come
+//     back flushed, or it is destroyed. A responder in ERROR drops what arrives, and flushes behind what it has
+//     written, so no write of that incarnation lands later. In between the lane is `draining`: nothing is said of
+//     it, by whatever path the question comes.
 //  4. A new queue pair may get the old one's number, but starts at a random sequence number: a packet that the
 //     fabric held back is out of sequence.
 // So a write that lands belongs to a chunk that is not held, and the buffer has not gone back. The chunks that had
@@ -24,8 +25,10 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "core/lane.h"
@@ -33,12 +36,16 @@
 
 namespace fabricpulse {
 
-// Ends queue pairs where that may take its time.
+// Destroys queue pairs where that may take its time: while a driver waits for one, lanes live on.
 class VerbsReaper {
  public:
   // fd: the socket over which the ends have met; -1: none. linger: what is posted may still go out.
   void take(std::unique_ptr<VerbsPair> pair, int fd, bool linger);
-  void tick(uint64_t now);  // service thread
+  // A thread that calls tick(). Without it the owner does.
+  void start();
+  // Destroys what is due.
+  void tick();
+  // Ends the thread and destroys all.
   void end_all();
   ~VerbsReaper() { end_all(); }
 
@@ -49,8 +56,13 @@ class VerbsReaper {
     bool linger;
     uint64_t since_ns;
   };
-  std::mutex lock_;
+  void run();
+
+  std::mutex lock_;  // of all below but the thread
+  std::condition_variable changed_;
   std::vector<Ending> endings_;
+  bool stopping_ = false;
+  std::thread thread_;
 };
 
 // Device number of each NIC, -1 for none: which key of registered memory is which NIC's.

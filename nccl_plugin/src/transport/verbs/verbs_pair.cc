@@ -21,6 +21,7 @@ constexpr uint8_t kTimeout = 14, kRetries = 6;
 constexpr uint8_t kRnrEndless = 7, kRnrTimer = 12;  // 0.64 ms
 constexpr uint8_t kHopLimit = 64;
 constexpr uint64_t kDrainNs = 50'000'000;
+constexpr uint64_t kReceiveId = 0;  // no send has it
 
 uint64_t clock_ns() {
   timespec ts;
@@ -139,7 +140,7 @@ bool VerbsPair::post_receives(uint32_t count) {
   while (count > 0) {
     uint32_t batch = std::min<uint32_t>(count, 32);
     for (uint32_t i = 0; i < batch; ++i)
-      requests[i] = {0, i + 1 < batch ? &requests[i + 1] : nullptr, nullptr, 0};
+      requests[i] = {kReceiveId, i + 1 < batch ? &requests[i + 1] : nullptr, nullptr, 0};
     ib::RecvRequest* bad = nullptr;
     if (int error = pair_->context->ops.post_recv(pair_, requests, &bad); error != 0) {
       errno = error;
@@ -151,20 +152,23 @@ bool VerbsPair::post_receives(uint32_t count) {
 }
 
 void VerbsPair::end() {
-  if (pair_ == nullptr) return;
+  if (pair_ == nullptr || ended_) return;
+  ended_ = true;
   const VerbsLibrary& library = devices_->library();
   ib::QueuePairAttributes attributes{};
   attributes.state = ib::kErrorState;
   if (library.modify_qp(pair_, &attributes, ib::kSetState) == 0) {
-    // All that is posted comes back flushed. A device that does not keep to that is not waited for long: the queue
-    // pair is destroyed in any case.
-    uint64_t started = clock_ns();
+    // A flushed receive comes behind all that has landed: who flushes it is who would have written, and drops what
+    // comes later. That is the end of the queue pair for its peer; destroying it may take long (rdma_rxe waits up to
+    // 50 s for packets of it that wait for a neighbour) and is left to the reaper.
+    const uint64_t started = clock_ns();
     ib::WorkCompletion found[16];
     bool flushed = false;
     while (clock_ns() - started < kDrainNs) {
       int count = pair_->context->ops.poll_cq(completions_, 16, found);
-      if (count < 0 || (count == 0 && flushed)) break;
-      for (int i = 0; i < count; ++i) flushed |= found[i].status != ib::kSuccess;
+      if (count < 0) break;
+      if (count == 0 && flushed) return;
+      for (int i = 0; i < count; ++i) flushed |= found[i].status != ib::kSuccess && found[i].id == kReceiveId;
     }
   }
   library.destroy_qp(pair_);

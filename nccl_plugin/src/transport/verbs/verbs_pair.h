@@ -54,7 +54,8 @@ class VerbsPair {
   const VerbsSetup& setup() const { return setup_; }
   // INIT to RTS, receives posted. False: errno.
   bool connect(const VerbsSetup& peer);
-  // To ERROR, completions drained, destroyed: nothing that the peer has sent lands in this host's memory after it.
+  // To ERROR, completions drained: nothing that the peer has sent lands in this host's memory after it. A device that
+  // does not flush receives within 50 ms has its queue pair destroyed here, which may take seconds.
   void end();
 
   bool post_receives(uint32_t count);
@@ -90,6 +91,7 @@ class VerbsPair {
   ib::MemoryRegion* arena_region_ = nullptr;
   uint8_t *chunks_ = nullptr, *control_in_ = nullptr, *control_out_ = nullptr, *early_ = nullptr;
   VerbsSetup setup_, peer_;
+  bool ended_ = false;
   uint32_t send_depth_ = 0, inline_bytes_ = 0;
 };
 

@@ -34,6 +34,11 @@ std::string joined(const std::vector<std::string>& names) {
 }  // namespace
 
 struct VerbsTransport::Prepared : LaneSetup {
+  explicit Prepared(std::shared_ptr<VerbsReaper> ends) : reaper(std::move(ends)) {}
+  ~Prepared() override {
+    if (pair) reaper->take(std::move(pair), -1, false);
+  }
+  std::shared_ptr<VerbsReaper> reaper;
   std::unique_ptr<VerbsPair> pair;
   uint32_t peer_nic = 0;
 };
@@ -53,7 +58,10 @@ VerbsTransport::~VerbsTransport() {
 bool VerbsTransport::open(std::string* error) {
   if (!library_.open(config().ibverbs, error)) return false;
   devices_.refresh();
-  if (!devices_.all().empty()) return true;
+  if (!devices_.all().empty()) {
+    reaper_->start();
+    return true;
+  }
   *error =
       "libibverbs finds none of this host's RDMA devices (ibverbs-providers missing, or no right to "
       "/dev/infiniband)";
@@ -122,7 +130,7 @@ std::unique_ptr<VerbsPair> VerbsTransport::make_pair(const NicAddress& address, 
 
 bool VerbsTransport::prepare(const NicInfo& from, const DialRequest&, Hello* hello,
                              std::unique_ptr<LaneSetup>* setup) {
-  auto prepared = std::make_unique<Prepared>();
+  auto prepared = std::make_unique<Prepared>(reaper_);
   prepared->pair = make_pair(from.address, VerbsPair::End::kSender, flow_label(source_port_));
   if (!prepared->pair) return false;
   memcpy(hello->setup, &prepared->pair->setup(), sizeof(VerbsSetup));
@@ -135,7 +143,7 @@ bool VerbsTransport::answer(uint32_t nic, const Hello& hello, HelloReply* reply,
   VerbsSetup peer;
   memcpy(&peer, hello.setup, sizeof(peer));
   if (!peer.plausible()) return false;
-  auto prepared = std::make_unique<Prepared>();
+  auto prepared = std::make_unique<Prepared>(reaper_);
   prepared->pair = make_pair(addresses_[nic], VerbsPair::End::kReceiver, peer.flow_label);
   if (!prepared->pair || !prepared->pair->connect(peer)) return false;
   memcpy(reply->setup, &prepared->pair->setup(), sizeof(VerbsSetup));
@@ -183,11 +191,6 @@ void VerbsTransport::serve(uint64_t id, uint64_t now) {
     }
   }
   if (changed) ports_changed_(now);
-}
-
-void VerbsTransport::tick(uint64_t now) {
-  TcpTransport::tick(now);
-  reaper_->tick(now);
 }
 
 RegisteredMemory* VerbsTransport::register_memory(void* data, size_t size, int kind) {

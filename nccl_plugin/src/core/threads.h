@@ -1,6 +1,6 @@
 // Threads of the plugin within a job that keeps all processors busy.
-#ifndef FABRICPULSE_PROCESS_THREADS_H_
-#define FABRICPULSE_PROCESS_THREADS_H_
+#ifndef FABRICPULSE_CORE_THREADS_H_
+#define FABRICPULSE_CORE_THREADS_H_
 
 #include <functional>
 #include <thread>
@@ -14,4 +14,4 @@ std::thread quiet_thread(const char* name, std::function<void()> body);
 
 }  // namespace fabricpulse
 
-#endif  // FABRICPULSE_PROCESS_THREADS_H_
+#endif  // FABRICPULSE_CORE_THREADS_H_

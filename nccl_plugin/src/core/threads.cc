@@ -1,4 +1,4 @@
-#include "process/threads.h"
+#include "core/threads.h"
 
 #include <pthread.h>
 #include <signal.h>
