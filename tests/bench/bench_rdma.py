@@ -30,8 +30,8 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(rdma_parts.PARTS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--faults", type=int, default=50)
-    parser.add_argument("--chaos", type=int, default=500)
+    parser.add_argument("--faults", type=int, default=5)
+    parser.add_argument("--chaos", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--program", type=Path, help=argparse.SUPPRESS)  # in the guest

@@ -5,7 +5,8 @@
 // said that its receive is done; the connection is never lost; no lane's end waits for the driver to destroy its queue
 // pair; nothing of the library is left over at the end.
 //
-// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS; prints what happened. Exit 1 with a line of what broke.
+// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS [one-nic]; prints what happened. With one-nic all lanes share a NIC,
+// the fabric is slow and messages are large. Exit 1 with a line of what broke.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -68,8 +69,9 @@ uint8_t byte_of(uint64_t message, size_t at) {
 
 class Simulation {
  public:
-  Simulation(uint32_t seed, uint64_t messages, uint64_t faults)
+  Simulation(uint32_t seed, uint64_t messages, uint64_t faults, bool one_nic)
       : random_(seed),
+        one_nic_(one_nic),
         messages_(messages),
         faults_left_(faults),
         fabric_(seed + 1),
@@ -81,6 +83,7 @@ class Simulation {
     nic_devices_[0] = 0;
     nic_devices_[1] = 1;
     std::vector<NicPair> lanes{{0, 0}, {1, 1}, {0, 0}, {1, 1}};
+    if (one_nic_) lanes = {{0, 0}, {0, 0}};
     sender_ = std::make_unique<SendConnection>(&host_, 7, 0, 1, lanes);
     receiver_ = std::make_shared<RecvConnection>(&host_, 7, 0, 1, static_cast<uint32_t>(lanes.size()));
     sender_->set_peer({}, nics_, 2);
@@ -100,6 +103,9 @@ class Simulation {
       if (idle > 400'000) broken("nothing moves: " + std::to_string(received_) + " received");
       if (sender_->lost() || receiver_->lost()) broken("the connection is lost: " + host_.said);
     }
+    uint64_t chunks = 0;
+    for (const Lane& lane : sender_->lanes())
+      if (lane.record != nullptr) chunks += lane.record->sent_chunks;
     sender_->close(host_.now_ns);
     receiver_->close(host_.now_ns);
     while (fabric_.step() && ++idle < 1000) {
@@ -111,9 +117,12 @@ class Simulation {
     for (auto* buffers : {&out_, &in_})
       for (Buffer& buffer : *buffers) devices_.deregister_memory(buffer.memory);
     if (fabric_.pairs() != 0 || fabric_.regions() != 0) broken("queue pairs or memory are left over");
-    printf("{\"messages\": %llu, \"dials\": %llu, \"failed\": %llu, \"dropped\": %llu}\n",
-           static_cast<unsigned long long>(received_), static_cast<unsigned long long>(dials_),
-           static_cast<unsigned long long>(failed_), static_cast<unsigned long long>(fabric_.dropped));
+    printf(
+        "{\"messages\": %llu, \"dials\": %llu, \"failed\": %llu, \"dropped\": %llu, "
+        "\"chunks\": %llu}\n",
+        static_cast<unsigned long long>(received_), static_cast<unsigned long long>(dials_),
+        static_cast<unsigned long long>(failed_), static_cast<unsigned long long>(fabric_.dropped),
+        static_cast<unsigned long long>(chunks));
   }
 
  private:
@@ -131,6 +140,7 @@ class Simulation {
   }
 
   size_t size_of(uint64_t message) const {
+    if (one_nic_) return kMost;
     std::mt19937 own(static_cast<uint32_t>(message * 2654435761u + 1));
     switch (own() % 5) {
       case 0:
@@ -145,7 +155,7 @@ class Simulation {
   }
 
   void one_round() {
-    host_.now_ns += 20'000 + any(200'000);
+    host_.now_ns += one_nic_ ? 15'000'000 : 20'000 + any(200'000);
     uint64_t now = host_.now_ns;
     for (uint64_t n = any(40); n > 0; --n) fabric_.step();
     application(now);
@@ -266,6 +276,7 @@ class Simulation {
   }
 
   std::mt19937 random_;
+  const bool one_nic_;
   const uint64_t messages_;
   uint64_t faults_left_;
   stand_in::Fabric fabric_;
@@ -286,8 +297,8 @@ class Simulation {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
+  if (argc != 4 && argc != 5) return 2;
   Simulation(static_cast<uint32_t>(strtoul(argv[1], nullptr, 10)), strtoull(argv[2], nullptr, 10),
-             strtoull(argv[3], nullptr, 10))
+             strtoull(argv[3], nullptr, 10), argc == 5)
       .run();
 }

@@ -116,10 +116,6 @@ class Transport {
   virtual void serve(uint64_t id, uint64_t now) = 0;
   // Ends what has passed its deadline.
   virtual void tick(uint64_t now) = 0;
-  // How often connections at work are looked after, and lanes that may be about to fail: what the transport does not
-  // say of itself is found that late.
-  virtual int busy_tick_ms() const { return 10; }
-  virtual int suspect_tick_ms() const { return 4; }
 
   // ---- memory; NCCL's threads ----
   // nullptr: this kind is not supported.

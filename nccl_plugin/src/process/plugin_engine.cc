@@ -17,7 +17,7 @@
 namespace fabricpulse {
 namespace {
 
-constexpr int kIdleTickMs = 50, kEmptyTickMs = 250;
+constexpr int kSuspectTickMs = 4, kBusyTickMs = 10, kIdleTickMs = 50, kEmptyTickMs = 250;
 constexpr uint64_t kPublishNs = 100'000'000;
 constexpr uint64_t kPrimaryGraceNs = 300'000'000;  // connect() waits so long for the lane that NCCL chose
 
@@ -313,8 +313,8 @@ int PluginEngine::tick(uint64_t now, uint64_t since_last) {
   }
   transport_->tick(now);
   publish(now);
-  if (suspect) return transport_->suspect_tick_ms();
-  return busy || transport_->dialling() ? transport_->busy_tick_ms() : any ? kIdleTickMs : kEmptyTickMs;
+  if (suspect) return kSuspectTickMs;
+  return busy || transport_->dialling() ? kBusyTickMs : any ? kIdleTickMs : kEmptyTickMs;
 }
 
 void PluginEngine::failed(const std::exception& error) {

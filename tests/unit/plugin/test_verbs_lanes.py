@@ -7,8 +7,8 @@ import pytest
 from tests.fixtures.native import native
 
 
-def _simulate(seed: int, messages: int, faults: int, variant: str) -> dict[str, int]:
-    command = [str(native("plugin_verbs_lanes", variant)), str(seed), str(messages), str(faults)]
+def _simulate(seed: int, messages: int, faults: int, variant: str, *mode: str) -> dict[str, int]:
+    command = [str(native("plugin_verbs_lanes", variant)), str(seed), str(messages), str(faults), *mode]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     result: dict[str, int] = json.loads(done.stdout)
@@ -24,6 +24,15 @@ def test_every_message_once_and_no_late_write(seed: int) -> None:
     assert result["messages"] == 200
     assert result["failed"] > 0
     assert result["dials"] > 4
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
+def test_lanes_over_one_nic_are_nothing_to_balance_with() -> None:
+    """A second lane over the same NIC is a reserve: messages go in large chunks all the same."""
+    result = _simulate(1, 300, 0, "address", "one-nic")
+    assert result["messages"] == 300
+    assert result["chunks"] < 5 * 300
 
 
 @pytest.mark.build

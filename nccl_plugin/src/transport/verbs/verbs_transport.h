@@ -38,9 +38,6 @@ class VerbsTransport final : public TcpTransport {
   uint16_t listen(uint32_t nic, const NicInfo& info, uint16_t port) override;
   void dial(const NicInfo& from, const DialRequest& request, uint64_t now) override;
   void serve(uint64_t id, uint64_t now) override;
-  // A queue pair's faults are told by completions and events of the port, but for a path that is silent.
-  int busy_tick_ms() const override { return 20; }
-  int suspect_tick_ms() const override { return 10; }
   RegisteredMemory* register_memory(void* data, size_t size, int kind) override;
   void deregister_memory(RegisteredMemory* memory) override;
 
