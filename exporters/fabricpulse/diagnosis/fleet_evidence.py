@@ -20,14 +20,17 @@ LEASE_S = 20.0
 # An exporter that is restarted looks like a dead NIC for some seconds; a cable does not restart.
 # Only where all is lost: who loses a part of his packets is running.
 _HOLD_S = {"host": 20.0, "nic": 20.0, "nic_tx": 20.0, "nic_rx": 20.0}
-# Hosts report at different moments: for a second or two the evidence is that of some of them.
-_USUAL_HOLD_S = 3.0
+# Hosts report at different moments: for a second the evidence is that of some of them. A switch waits for the second
+# report of all: only then it is known whether it is dead.
+_USUAL_HOLD_S, _SWITCH_HOLD_S = 1.2, 3.0
 # A suspect is kept for as long after the last evidence.
 _LINGER_S = 5.0
 # A flow that has lost packets in so many reports has been mended after some seconds, and some gaps, without a loss.
 _OFTEN, _MENDED_S = 3, 4.0
 # How long paths that have become known may wait to be used: longer in a large fleet, whose sums take seconds.
 _PATHS_WAIT_S, _FLOWS_A_SECOND = 5.0, 100_000
+# Pairs of NICs that are named with a suspect.
+_MOST_SUFFERERS = 8
 FABRIC = "fabric"
 
 
@@ -35,7 +38,8 @@ FABRIC = "fabric"
 class Suspect:
     """A component that is faulty. what : loss or delay. component, peer : names; peer only of a link or a pair, the far
     end. since_s : of evidence. alternatives : what it cannot be told apart from. runner_up : "" if there is none.
-    silent : of most of its flows nothing arrives.
+    silent : of most of its flows nothing arrives. leaf : a declared leaf that is dead; "" for all else.
+    pairs : directed pairs of NICs that suffer; sufferers : names of some of them.
     """
 
     what: str
@@ -49,6 +53,9 @@ class Suspect:
     alternatives: tuple[str, ...]
     runner_up: str
     silent: bool = False
+    leaf: str = ""
+    pairs: int = 0
+    sufferers: tuple[str, ...] = ()
 
 
 @dataclass
@@ -88,6 +95,7 @@ class FleetEvidence:
     switch_of: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._leaves = frozenset(self.leaf_of.values())
         self._hosts: dict[str, _Host] = {}
         # (moment, host, edge x port, sent, lost); host by name, because numbers change with the fleet.
         self._losses: deque[tuple[float, str, int, int, int]] = deque()
@@ -96,7 +104,6 @@ class FleetEvidence:
         self._paths_changed = False
         self._live: tuple[str, ...] = ()
         self._seen: dict[tuple[str, str, str, str], tuple[float, float, Suspect]] = {}
-        self._dead: set[int] = set()  # flows of which nothing arrived in any report of the window
         self.reports = 0
 
     @property
@@ -153,13 +160,22 @@ class FleetEvidence:
         if self._layout is None:
             self._laid_out_s, self._paths_changed = now_s, False
         layout = self._laid_out()
-        for what, finding in self._findings(layout, now_s):
-            dead = len(self._dead.intersection(finding.flows))
-            silent = what == "loss" and 2 * dead > len(finding.flows)
-            suspect = replace(_suspect(layout, what, finding), silent=silent)
+        findings = self._findings(layout, now_s)
+        dead = self._dead_flows(now_s) if findings else frozenset()
+        for what, finding in findings:
+            suspect = _suspect(layout, what, finding)
             key = (what, suspect.kind, suspect.component, suspect.peer)
-            since = self._seen[key][0] if key in self._seen else now_s
-            self._seen[key] = since, now_s, suspect
+            since, _, before = self._seen.get(key, (now_s, now_s, suspect))
+            # Once silent it remains so: the packets that arrive as it is mended are no other fault.
+            silent = before.silent or (
+                what == "loss" and 2 * len(dead.intersection(finding.flows)) > len(finding.flows)
+            )
+            leaf = (
+                suspect.component
+                if silent and suspect.kind == "switch" and suspect.component in self._leaves
+                else ""
+            )
+            self._seen[key] = since, now_s, replace(suspect, silent=silent, leaf=leaf)
         self._seen = {k: seen for k, seen in self._seen.items() if now_s - seen[1] <= _LINGER_S}
         found = [
             replace(suspect, since_s=since)
@@ -237,9 +253,18 @@ class FleetEvidence:
         flows = np.array(sorted(lost), dtype=np.int64)
         missing_of = np.array([lost[flow] for flow in flows.tolist()], dtype=float)
         told = np.array([sent[flow] for flow in flows.tolist()], dtype=float)
-        self._dead = {flow for flow, missing in lost.items() if missing >= 0.99 * sent[flow]}
         # Reports without a loss do not say what was sent; the rate does.
         return flows, missing_of, np.maximum(told, layout.table.rate[flows] * window_s)
+
+    def _dead_flows(self, now_s: float) -> frozenset[int]:
+        """Flows of which nothing arrived in the last report that told of a loss."""
+        latest: dict[int, bool] = {}
+        for at, name, number, packets, missing in reversed(self._losses):
+            if now_s - at > WINDOWS_S[0]:
+                break
+            if name in self._live:
+                latest.setdefault(self._hosts[name].first + number, missing >= 0.99 * packets)
+        return frozenset(flow for flow, dead in latest.items() if dead)
 
     def _laid_out(self) -> _Layout:
         if self._layout is not None:
@@ -329,6 +354,8 @@ class FleetEvidence:
 
 
 def _hold_s(suspect: Suspect) -> float:
+    if suspect.kind == "switch":
+        return _SWITCH_HOLD_S
     return _HOLD_S.get(suspect.kind, _USUAL_HOLD_S) if suspect.silent else _USUAL_HOLD_S
 
 
@@ -351,6 +378,9 @@ def _told(layout: _Layout, findings: tuple[Finding, ...]) -> list[Finding]:
 
 def _suspect(layout: _Layout, what: str, finding: Finding) -> Suspect:
     kind, a, b = parts(finding.component)
+    flows = np.array(finding.flows, np.int64)
+    _, first = np.unique(layout.table.edge[flows], return_index=True)
+    pairs = flows[first]
     return Suspect(
         what,
         kind.name.lower(),
@@ -362,6 +392,11 @@ def _suspect(layout: _Layout, what: str, finding: Finding) -> Suspect:
         0.0,
         tuple(_text(layout, other) for other in finding.alternatives),
         _text(layout, finding.runner_up) if finding.runner_up is not None else "",
+        pairs=len(pairs),
+        sufferers=tuple(
+            f"{_name(layout, int(layout.table.source[flow]))} to {_name(layout, int(layout.table.destination[flow]))}"
+            for flow in pairs[:_MOST_SUFFERERS].tolist()
+        ),
     )
 
 

@@ -3,13 +3,15 @@
 from fabricpulse.core.metrics.catalogue import MetricSpec
 
 _COMPONENT = ("what", "kind", "component", "peer")
+_LEAF = (*_COMPONENT, "leaf")
 
 FAULT = MetricSpec(
     "fabricpulse_fault_component",
     "gauge",
     "Probability that this component is what makes flows suffer, given that one of the candidates is. what: loss, "
-    "delay. kind: host, nic, nic_tx, nic_rx, switch, link (component to peer), pair. Suspects only.",
-    _COMPONENT,
+    "delay. kind: host, nic, nic_tx, nic_rx, switch, link (component to peer), pair. leaf: the component if it is a "
+    "declared leaf that is dead. Suspects only.",
+    _LEAF,
 )
 FAULT_SHARE = MetricSpec(
     "fabricpulse_fault_component_affected_ratio",

@@ -1,19 +1,21 @@
-"""The diagnosis as a part of a daemon: takes reports over HTTP, has a process look at them once a second, answers with
-metrics and JSON.
+"""The diagnosis as a part of a daemon: takes reports over HTTP, has a process diagnose several times a second, answers
+with metrics and JSON, pushes what is located to Alertmanager.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from fabricpulse.core.config import load_config
+from fabricpulse.core.alerting.metrics import expose_pushes
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.diagnosis import metrics as m
+from fabricpulse.diagnosis.alerts import FaultAlerting, FaultPusher
 from fabricpulse.diagnosis.fleet_evidence import Suspect
 from fabricpulse.diagnosis.messages import (
     EVIDENCE_PATH,
@@ -24,13 +26,13 @@ from fabricpulse.diagnosis.messages import (
     check_edges,
     unpack_flows,
 )
+from fabricpulse.diagnosis.page import POLICY, suspects_page
 from fabricpulse.diagnosis.process import DiagnosisProcess
-from fabricpulse.diagnosis.topology import Topology
 from fabricpulse.diagnosis.worker import Answer, Declared, Report
 
 log = get_logger(__name__)
 
-SUSPECTS_PATH = "/api/v1/suspects"
+SUSPECTS_PATH, PAGE_PATH = "/api/v1/suspects", "/suspects"
 # A host that has not reported for so long is asked for its edges again; the worker forgets it later than that.
 _FORGET_S = 60.0
 _decoder = msgspec.msgpack.Decoder(EvidenceReport)
@@ -50,11 +52,13 @@ class _Known:
 class DiagnosisService:
     """Of one coordinator. accepts : whether a request may report, by its Authorization header."""
 
-    def __init__(self, topology: Path | None, accepts: Callable[[str], bool]) -> None:
-        """Raises ConfigError for a topology file that cannot be used."""
-        declared = load_config(topology, Topology) if topology is not None else Topology()
+    def __init__(
+        self, declared: Declared, accepts: Callable[[str], bool], alerting: FaultAlerting | None = None
+    ) -> None:
         self._accepts = accepts
-        self.process = DiagnosisProcess(Declared(declared.leaf_of(), declared.switch_of()), self._answered)
+        self._alertmanagers = alerting.alertmanagers if alerting is not None else ()
+        self.pusher = FaultPusher(alerting or FaultAlerting(), time.time)
+        self.process = DiagnosisProcess(declared, self._answered)
         self._known: dict[str, _Known] = {}
         self._pruned_s = 0.0
         self._worker = 0  # that has the edges of `_known`
@@ -65,6 +69,7 @@ class DiagnosisService:
         """Where exporters report and people look."""
         router.add_post(EVIDENCE_PATH, self.serve_evidence)
         router.add_get(SUSPECTS_PATH, self.serve_suspects)
+        router.add_get(PAGE_PATH, self.serve_page)
 
     async def serve_evidence(self, request: web.Request) -> web.Response:
         """POST /api/v1/evidence: an EvidenceReport; the reply is an EvidenceReply."""
@@ -108,25 +113,38 @@ class DiagnosisService:
 
     async def serve_suspects(self, _: web.Request) -> web.Response:
         """GET /api/v1/suspects: what is faulty now, the surest first."""
-        now = time.monotonic()
-        return web.json_response(
-            {
-                "hosts": self.process.answer.hosts,
-                "flows": self.process.answer.flows,
-                "paths": self.process.answer.paths,
-                "suspects": [
-                    {
-                        **{k: v for k, v in asdict(s).items() if k != "since_s"},
-                        "age_s": round(now - s.since_s, 1),
-                    }
-                    for s in self.suspects
-                ],
-            }
-        )
+        return web.json_response(self._document())
+
+    async def serve_page(self, _: web.Request) -> web.Response:
+        """GET /suspects: the same for a browser."""
+        page = suspects_page(self._document())
+        headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+        return web.Response(text=page, content_type="text/html", headers=headers)
+
+    def _document(self) -> dict[str, Any]:
+        now, answer = time.monotonic(), self.process.answer
+        suspects = [
+            {**{k: v for k, v in asdict(s).items() if k != "since_s"}, "age_s": round(now - s.since_s, 1)}
+            for s in self.suspects
+        ]
+        return {"hosts": answer.hosts, "flows": answer.flows, "paths": answer.paths, "suspects": suspects}
 
     async def run(self) -> None:
-        """Has the reports looked at once a second, until cancelled; less often where a look takes long."""
-        await self.process.run()
+        """Diagnoses until cancelled, several times a second; less often where that takes long. Raises ConfigError when
+        a file of alerting.http_client cannot be used.
+        """
+        await self.pusher.open()
+        tasks = [asyncio.ensure_future(self.pusher.serve(url)) for url in self._alertmanagers]
+        tasks.append(asyncio.ensure_future(self.process.run()))
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            if self._alertmanagers:
+                await self.pusher.flush()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.pusher.close()
 
     def _answered(self, answer: Answer) -> None:
         self._tell(answer.suspects)
@@ -151,6 +169,7 @@ class DiagnosisService:
         for key in before.keys() - after.keys():
             log.info("fault gone", what=key[0], kind=key[1], component=key[2], peer=key[3])
         self.suspects = found
+        self.pusher.follow(found)
 
     def write(self, out: Exposition) -> None:
         """Adds the metrics."""
@@ -160,8 +179,9 @@ class DiagnosisService:
         out.add(m.EVIDENCE_REPORTS, (), self.process.answer.reports)
         out.add(m.EVIDENCE_REFUSED, (), self._refused)
         out.add(m.DIAGNOSIS_SECONDS, (), self.process.answer.took_s)
+        expose_pushes(self.pusher.pushes, out)
         for suspect in self.suspects:
             values = (suspect.what, suspect.kind, suspect.component, suspect.peer)
-            out.add(m.FAULT, values, suspect.confidence)
+            out.add(m.FAULT, (*values, suspect.leaf), suspect.confidence)
             out.add(m.FAULT_SHARE, values, suspect.share)
             out.add(m.FAULT_FLOWS, values, suspect.flows)

@@ -20,7 +20,7 @@ from fabricpulse.diagnosis.messages import EvidenceReport
 
 log = get_logger(__name__)
 
-_ROUND_S = 1.0
+_ROUND_S = 0.4
 _LENGTH = 4
 
 

@@ -12,8 +12,8 @@ DEFAULT_LABELS = {"component": "mesh", "job": "fabricpulse-mesh"}
 RUNBOOK_URL = f"https://github.com/fabricpulse/fabricpulse/blob/main/docs/runbooks/{ALERT_NAME}.md"
 
 
-def nic_alert(config: Alerting, host: str, device: str, network: str) -> AlertContent:
-    """Labels and annotations of the alert on one disconnected NIC."""
+def nic_alert(config: Alerting, host: str, device: str, network: str, leaf: str = "") -> AlertContent:
+    """Labels and annotations of the alert on one disconnected NIC. leaf : "" where it is not known."""
     labels = {
         **DEFAULT_LABELS,
         "instance": host,
@@ -22,6 +22,7 @@ def nic_alert(config: Alerting, host: str, device: str, network: str) -> AlertCo
         "severity": config.severity,
         "device": device,
         "network": network,
+        **({"leaf": leaf} if leaf else {}),
     }
     return AlertContent(
         labels,
@@ -49,9 +50,9 @@ class AlertPusher(Pusher[tuple[str, str]]):
         self._alerting = config
         self._host = host
 
-    def fire(self, device: str, network: str) -> None:
-        """The NIC is disconnected."""
-        self.tell((device, network), nic_alert(self._alerting, self._host, device, network))
+    def fire(self, device: str, network: str, leaf: str = "") -> None:
+        """The NIC is disconnected. leaf : "" where it is not known."""
+        self.tell((device, network), nic_alert(self._alerting, self._host, device, network, leaf))
 
     def resolve(self, device: str, network: str) -> None:
         """The NIC is connected again, is no longer ours, or nothing is known of it any more."""

@@ -15,7 +15,7 @@ from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url, check_url
 
-_OWN_LABELS = ("alertname", "device", "network", "severity")
+_OWN_LABELS = ("alertname", "device", "network", "leaf", "severity")
 Positive = Annotated[float, Meta(gt=0)]
 _SHORTEST_KEY = 16
 MOST_EVENTS = 100_000

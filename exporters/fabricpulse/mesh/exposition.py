@@ -96,6 +96,7 @@ class MeshExposition:
         self._per_edge = per_edge
         self._view = view
         self._nic_values = [(nic.device, nic.network) for nic in view.nics]
+        self._leaves = [nic.leaf for nic in view.nics]
         self._edge_values = [(view.nics[peer.nic].device, peer.host, peer.device) for peer in view.peers]
         self._edge_text = native.EdgeText(
             [spec.name for spec in _EDGE_FAMILIES],
@@ -121,15 +122,15 @@ class MeshExposition:
                 out.add(m.EDGE_EVIDENCE, (*values, seen), 1)
 
     def _write_nics(self, out: Exposition, snapshot: Snapshot, nic_edges: Sequence[Sequence[int]]) -> None:
-        nics = list(zip(self._nic_values, snapshot.nics, strict=True))
-        for values, nic in nics:
+        nics = list(zip(self._nic_values, self._leaves, snapshot.nics, strict=True))
+        for values, leaf, nic in nics:
             if nic.state != HealthState.UNKNOWN:
-                out.add(m.NIC_CONNECTED, values, int(nic.state == HealthState.UP))
+                out.add(m.NIC_CONNECTED, (*values, leaf), int(nic.state == HealthState.UP))
             for state, name in STATE_NAMES.items():
                 out.add(m.NIC_STATE, (*values, name), int(nic.state == state))
             if nic.cause != Cause.NONE:
                 out.add(m.NIC_CAUSE, (*values, CAUSE_NAMES[Cause(nic.cause)]), 1)
-            out.add(m.NIC_DISCONNECTS, values, nic.disconnects)
+            out.add(m.NIC_DISCONNECTS, (*values, leaf), nic.disconnects)
             out.add(m.NIC_RECONNECTS, values, nic.reconnects)
             out.add(m.NIC_CHANGED, values, nic.changed_host_ns / 1e9)
             _histogram(out, m.NIC_OUTAGE, values, nic.outages)

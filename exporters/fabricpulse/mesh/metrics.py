@@ -4,6 +4,7 @@ from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.mesh import _probe_engine as native
 
 _NIC = ("device", "network")
+_NIC_AND_LEAF = (*_NIC, "leaf")  # "" where it is not known
 _EDGE = ("device", "peer", "peer_device")
 
 
@@ -16,7 +17,7 @@ NIC_CONNECTED = MetricSpec(
     "gauge",
     "1 if the NIC exchanges probes with at least one peer in both directions, 0 if with none for the interval. "
     "No sample while it is unknown.",
-    _NIC,
+    _NIC_AND_LEAF,
 )
 NIC_STATE = MetricSpec(
     "fabricpulse_nic_state",
@@ -39,7 +40,7 @@ NIC_DISCONNECTS = MetricSpec(
     "fabricpulse_nic_disconnects_total",
     "counter",
     "How often the NIC has lost all of its peers for longer than the interval.",
-    _NIC,
+    _NIC_AND_LEAF,
 )
 NIC_RECONNECTS = MetricSpec(
     "fabricpulse_nic_reconnects_total",

@@ -328,6 +328,9 @@ class MeshService:
         if changed:
             log.warning("changed settings need a restart", config=str(path), settings=", ".join(changed))
 
+    def _leaf(self, device: str) -> str:
+        return next((nic.leaf for nic in self.view.nics if nic.device == device), "")
+
     def _take_events(self) -> None:
         seen: dict[tuple[str, str, str], str | None] | None = None
         for event in self.engine.take_events():
@@ -338,7 +341,7 @@ class MeshService:
                 entry |= {"device": event.device, "network": event.network}
             if kind is EventKind.NIC_DISCONNECTED:
                 entry["cause"] = CAUSE_NAMES[Cause(event.cause)]
-                self.pusher.fire(event.device, event.network)
+                self.pusher.fire(event.device, event.network, self._leaf(event.device))
                 log.warning(
                     "NIC disconnected", device=event.device, network=event.network, cause=entry["cause"]
                 )

@@ -6,10 +6,11 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from fabricpulse.clocksync.coordinator.coordinator import Coordinator
+from fabricpulse.clocksync.coordinator.served_membership import served_membership
 from fabricpulse.clocksync.wire.messages import PROTOCOL, HostInfo, NicInfo, RoundReport
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.daemon import Lifetime
-from fabricpulse.core.fleet.membership import Membership
+from fabricpulse.core.fleet.membership import Host, Membership, Nic
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.web.options import WebOptions
 
@@ -125,3 +126,14 @@ async def test_who_has_the_membership_is_not_sent_it_again(
     assert (await get(served, changed))[0] == 200
     (tmp_path / "other").mkdir()
     assert (await get(Served(tmp_path / "other"), tag))[0] == 304
+
+
+def test_leaves_are_served_with_the_nics() -> None:
+    """Of the topology, else of the file; hosts that have joined by lease say nothing of leaves, and have them too."""
+    static = Membership(
+        (Host("a", (Nic("e0", "10.0.0.1", "n", "old"), Nic("e1", "10.0.1.1", "n", "leaf2"))),)
+    )
+    joined = [Host("b", (Nic("e0", "10.0.0.2", "n"), Nic("e1", "10.0.1.2", "n")))]
+    served, _ = served_membership(static, joined, {"a/e0": "leaf1", "b/e0": "leaf1"})
+    leaves = {(host.name, nic.device): nic.leaf for host in served.hosts for nic in host.nics}
+    assert leaves == {("a", "e0"): "leaf1", ("a", "e1"): "leaf2", ("b", "e0"): "leaf1", ("b", "e1"): ""}

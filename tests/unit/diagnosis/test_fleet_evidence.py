@@ -73,6 +73,32 @@ def test_dead_leaf_is_one_suspect() -> None:
     (suspect,) = play(evidence, lambda far, near, _: float("leaf1-r0" in (LEAF[far], LEAF[near])), 8)
 
     assert (suspect.kind, suspect.component) == ("switch", "leaf1-r0")
+    assert (suspect.silent, suspect.leaf) == (True, "leaf1-r0")
+    # Three NICs of rail 0 below the leaf, six beside it; to and from each of these.
+    assert (suspect.pairs, len(suspect.sufferers)) == (6 + 36, 8)
+    assert all("/r0 to " in pair for pair in suspect.sufferers)
+
+
+def test_a_dead_leaf_is_dead_from_the_first_to_the_last() -> None:
+    """The label that mutes the alerts of its NICs is there with the first word of it, and still while it is mended."""
+    evidence = FleetEvidence(LEAF)
+    told = []
+    share = {0: 0.4, 20: 0.6}
+    for second in range(40):
+
+        def loses(far: str, near: str, _: int, loss: float = share.get(second, float(second < 20))) -> float:
+            return loss * float("leaf1-r0" in (LEAF[far], LEAF[near]))
+
+        told += [(s.component, s.leaf) for s in play(evidence, loses, 1, second, edges_known=second > 0)]
+    assert set(told) == {("leaf1-r0", "leaf1-r0")}
+    assert len(told) > 10
+
+
+def test_a_lossy_leaf_mutes_no_nic() -> None:
+    """A leaf that loses a fifth is named, and does not pass for dead: what is dead below it has another cause."""
+    evidence = FleetEvidence(LEAF)
+    (suspect,) = play(evidence, lambda far, near, _: 0.2 * float("leaf1-r0" in (LEAF[far], LEAF[near])), 8)
+    assert (suspect.component, suspect.silent, suspect.leaf) == ("leaf1-r0", False, "")
 
 
 def test_loss_out_of_a_leaf_on_one_port() -> None:

@@ -73,7 +73,7 @@ class Worker:
 
 @pytest.fixture
 def service(monkeypatch) -> DiagnosisService:
-    made = DiagnosisService(None, lambda _: True)
+    made = DiagnosisService(Declared({}, {}), lambda _: True)
     monkeypatch.setattr(made, "process", Worker())
     return made
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from fabricpulse.core.alerting.pusher import rfc3339
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.mesh.alerts import AlertPusher
+from fabricpulse.mesh.alerts import AlertPusher, nic_alert
 from fabricpulse.mesh.config import Alerting
 
 NOW = 1_700_000_000.0
@@ -105,6 +105,12 @@ async def test_labels_are_those_of_the_rule():
     }
     assert NOW - 1 < seconds(alert["startsAt"]) <= NOW
     assert alert["endsAt"] == rfc3339(NOW + 4 * 30)  # four repeats of 30 s
+
+
+def test_the_leaf_is_a_label_where_it_is_known():
+    """As in the series that the rule alerts on: Prometheus has no label that is empty."""
+    assert nic_alert(Alerting(), "h0", "rail0", "a", "leaf-7").labels["leaf"] == "leaf-7"
+    assert "leaf" not in nic_alert(Alerting(), "h0", "rail0", "a").labels
 
 
 async def test_labels_can_be_made_those_of_any_rule():

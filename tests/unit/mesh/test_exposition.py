@@ -3,8 +3,10 @@
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.mesh.synthetic import edge_state, nic_state, view_and_snapshot
@@ -71,6 +73,16 @@ def test_golden():
     assert text == GOLDEN.read_text()
 
 
+def test_the_leaf_of_a_nic_is_a_label():
+    """Alerts on NICs take it from here, so that the one on a dead leaf mutes them; empty where it is not known."""
+    view, snapshot = troubled()
+    nics = (msgspec.structs.replace(view.nics[0], leaf="leaf-7"), view.nics[1])
+    text = render(replace(view, nics=nics), snapshot).decode()
+    for family in ("fabricpulse_nic_connected", "fabricpulse_nic_disconnects_total"):
+        assert f'{family}{{device="rail0",network="rail0",leaf="leaf-7"}}' in text
+        assert f'{family}{{device="rail1",network="rail1",leaf=""}}' in text
+
+
 def test_promtool_finds_nothing(tools):
     """`promtool check metrics` is content with names, help texts and types."""
     result = subprocess.run(
@@ -99,7 +111,7 @@ def test_unknown_is_not_down():
     text = render(view, snapshot).decode()
     assert 'fabricpulse_nic_connected{device="rail0"' not in text
     assert 'fabricpulse_nic_state{device="rail0",network="rail0",state="unknown"} 1' in text
-    assert 'fabricpulse_nic_disconnects_total{device="rail0",network="rail0"} 0' in text
+    assert 'fabricpulse_nic_disconnects_total{device="rail0",network="rail0",leaf=""} 0' in text
 
 
 def test_series_of_a_full_host():

@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from fabricpulse.clocksync.wire.limits import MAX_ROUND_S, DriftPpb, HoldoverDriftPpb
 from fabricpulse.core.config import Section
+from fabricpulse.diagnosis.alerts import FaultAlerting
 
 _DAY_S = 86_400
 
@@ -25,6 +26,8 @@ class CoordinatorConfig(Section, frozen=True):
     membership: str = ""
     # A topology file, which declares the leaf of each NIC: faults are then told apart by leaf.
     topology: str = ""
+    # FabricFaultLocated is pushed from here, ahead of the rule.
+    alerting: FaultAlerting = FaultAlerting()
     token_file: str = ""
     # Take reports as datagrams too, on the UDP ports of the same numbers as --web.listen-address; they cost far less.
     datagrams: bool = True

@@ -38,7 +38,9 @@ from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.core.web.urls import host_and_port, join_host_port
-from fabricpulse.diagnosis.service import SUSPECTS_PATH, DiagnosisService
+from fabricpulse.diagnosis.service import PAGE_PATH, DiagnosisService
+from fabricpulse.diagnosis.topology import Topology
+from fabricpulse.diagnosis.worker import Declared
 
 log = get_logger(__name__)
 
@@ -81,9 +83,10 @@ class Coordinator:
         self._static = _membership_of(self._config)
         self._token = TokenFile(self._config.token_file)
         self._token_shown = self._token.token
+        topology = _topology_of(self._config)
+        self._leaf_of = topology.leaf_of()
         self.diagnosis = DiagnosisService(
-            Path(self._config.topology) if self._config.topology else None,
-            self._accepts,
+            Declared(self._leaf_of, topology.switch_of()), self._accepts, self._config.alerting
         )
         self._arrived = asyncio.Event()
         # One event a solve: a thousand waiters wake at once, without a lock that they queue for.
@@ -103,7 +106,7 @@ class Coordinator:
             landing_links=[
                 ("/api/v1/membership", "Membership"),
                 ("/api/v1/clocksync/status", "Status"),
-                (SUSPECTS_PATH, "Suspects"),
+                (PAGE_PATH, "Suspects"),
             ],
             own_authentication=lambda request: (
                 bool(self._token.token)
@@ -126,7 +129,7 @@ class Coordinator:
         config = load_config(self._path, CoordinatorConfig)
         # All that can fail comes first: a reload that fails changes nothing.
         token, static = TokenFile(config.token_file), _membership_of(config)
-        for setting in ("datagrams", "topology"):
+        for setting in ("datagrams", "topology", "alerting"):
             if getattr(config, setting) != getattr(self._config, setting):
                 log.warning("this setting changes with a restart only", setting=setting)
         self._config, self._token, self._static = config, token, static
@@ -312,6 +315,7 @@ class Coordinator:
                 for m in latest
                 if m.info is not None and m.info.nics
             ),
+            self._leaf_of,
         )
         if left_out and left_out != self._left_out:
             log.warning(
@@ -446,6 +450,10 @@ def _target(member: Member, port: int, own_port: bool) -> str:
     except ValueError:  # it did not say where it is reached, or an older one said what is no URL
         return join_host_port(member.name, port)
     return join_host_port(host, listens if own_port else port)
+
+
+def _topology_of(config: CoordinatorConfig) -> Topology:
+    return load_config(Path(config.topology), Topology) if config.topology else Topology()
 
 
 def _membership_of(config: CoordinatorConfig) -> Membership:

@@ -5,19 +5,28 @@ one: a host that was renamed is there twice with the same addresses, until the l
 somebody takes that out of the file.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from fabricpulse.core.fleet.membership import Host, Membership, Nic
 
 
-def served_membership(static: Membership, joined: Iterable[Host]) -> tuple[Membership, tuple[str, ...]]:
-    """What to serve, and what was left out of it, in words. joined : hosts with a lease, the latest first.
+def served_membership(
+    static: Membership, joined: Iterable[Host], leaf_of: Mapping[str, str] | None = None
+) -> tuple[Membership, tuple[str, ...]]:
+    """What to serve, and what was left out of it, in words. joined : hosts with a lease, the latest first. leaf_of : by
+    host/device; a leaf that it does not know is that of the file.
 
     A lease outweighs the file, and a later claim to an address an earlier one.
     """
     hosts: dict[str, Host] = {}
     claims: dict[str, str] = {}
     left_out = []
+    leaves = {
+        **{f"{host.name}/{nic.device}": nic.leaf for host in static.hosts for nic in host.nics},
+        **(leaf_of or {}),
+    }
     for host in (*joined, *static.hosts):
         if host.name in hosts:
             continue
@@ -28,7 +37,8 @@ def served_membership(static: Membership, joined: Iterable[Host]) -> tuple[Membe
         for nic in host.nics:
             owner = claims.setdefault(nic.address, host.name)
             if owner == host.name:
-                nics.append(nic)
+                leaf = leaves.get(f"{host.name}/{nic.device}", "")
+                nics.append(nic if leaf == nic.leaf else msgspec.structs.replace(nic, leaf=leaf))
             else:
                 left_out.append(
                     f"{nic.device} of host {host.name!r}: {nic.address} is that of host {owner!r}"

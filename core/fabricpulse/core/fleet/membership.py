@@ -21,12 +21,14 @@ class Nic(Section, frozen=True):
     """A NIC that takes part in the mesh.
 
     device : name of the network device on its host. address : where it takes probes. network : the rail; NICs of one
-    network are peers first.
+    network are peers first. leaf : the switch that its cable goes to, if that is known: alerts on the NIC carry it, so
+    that one on the whole leaf can mute them.
     """
 
     device: str
     address: str
     network: str
+    leaf: str = ""
 
     def validate(self) -> None:
         ipaddress.ip_address(self.address)
@@ -34,6 +36,8 @@ class Nic(Section, frozen=True):
             raise ValueError(f"device name {self.device!r} must have 1 to 31 bytes")
         if not self.network or len(self.network.encode()) > 31:
             raise ValueError(f"network name {self.network!r} must have 1 to 31 bytes")
+        if len(self.leaf) > 253:
+            raise ValueError(f"leaf name {self.leaf[:40]!r}… must have at most 253 characters")
 
 
 class Host(Section, frozen=True):
