@@ -83,7 +83,7 @@ def test_from_alert_to_return():
     world.answer()
     assert (world.drain().phase, world.orders()) == ("drained", [])
     world.fire(firing=False)
-    world.tick(86_400)
+    world.tick(3_600)
     assert world.drain().phase == "drained", "nothing here can tell that it was repaired"
     assert world.release_host()
     (order,) = world.orders()
