@@ -87,6 +87,15 @@ def bench_wire(seconds: float) -> None:
         "ns",
         "<= 300",
     )
+    for case in results:
+        # Ours is read at any moment, through reports, the coordinator and the page; the filter, which is told the true
+        # rate, when its newest packet has come.
+        peer = of(case, "minimum filter").quantile(0.95)
+        sparse, dense = (of(case, f"clocksync {rate}/s").quantile(0.95) for rate in (16, 100))
+        mine = of(case, "clocksync 50/s").quantile(0.95)
+        report(case, "ratio_p95_minimum_filter", round(mine / peer, 2), "ratio", "<= 1.2",
+               contestant="clocksync 50/s", peer="minimum filter", peer_value=round(peer, 1))  # fmt: skip
+        report(case, "more_is_better", round(dense / sparse, 2), "ratio", "<= 1", at_100=dense, at_16=sparse)
     # With at most as many packets as a poll of -6; and what the best of chronyd's settings would be compared with.
     for contestant, own, metric, must in (
         ("chronyd poll -6", "clocksync 21/s", "ratio_p95_chrony", ">= 10"),

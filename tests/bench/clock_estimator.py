@@ -231,6 +231,7 @@ ABLATIONS: dict[str, Callable[[], Any]] = {
     ),
     "one length of window": lambda: _set(estimator, _SHARES=(1.0,)),
     "only the last second": lambda: _set(estimator, _SHARES=(0.25,)),
+    "no parts of it": lambda: _set(estimator, _PARTS=0),
     "gaps do not weigh": lambda: _set(EdgeFilter, _usual=lambda self: (self._gaps[-1], 0.0)),
     "a rate that changes is not noticed": lambda: _set(edge_filter, _ASIDE_SIGMAS=1e9),
 }

@@ -40,6 +40,8 @@ CHRONY = {
     "poll -6 filter": "minpoll -6 maxpoll -6 filter 15 maxdelayquant 0.3",
 }
 LINK_MBIT, QUEUE_MS = 200.0, 2.0
+# Looks at both clocks in the 4 s of trains that simple estimators get.
+_NAIVE_LOOKS = 80
 
 
 @dataclass
@@ -210,11 +212,14 @@ class Wire:
 
         rings = {h.name: SampleReader(self.instances[50].directory(h) / "probes") for h in (self.a,)}
         window = EdgeWindow(EstimatorParameters())
+        looks: list[tuple[int, int]] = []
         ptp_second: list[int] = []
         until = time.monotonic() + seconds
         next_second = time.monotonic() + 1
         while time.monotonic() < until:
             now = raw_now_ns()
+            stamps = self.instances[50].stamp_ns(self.a, now), self.instances[50].stamp_ns(self.b, now)
+            looks = [*looks[-_NAIVE_LOOKS:], stamps]
             for rate, instance in self.instances.items():
                 times = instance.read(now)
                 if times is None:
@@ -242,13 +247,15 @@ class Wire:
                     of("ptp4l").errors.append(float(np.mean(ptp_second)))
                     ptp_second.clear()
                 window.add(rings[self.a.name].read())
-                for name, value in self._naive(window).items():
+                for name, value in self._naive(window, looks).items():
                     of(name).errors.append(value)
             time.sleep(max(0.0, 0.05 - (raw_now_ns() - now) * 1e-9))
         return result
 
-    def _naive(self, window: EdgeWindow) -> dict[str, float]:
-        """What the same packets say to simpler estimators over the same 4 s: four-stamp mean, minimum filter."""
+    def _naive(self, window: EdgeWindow, looks: list[tuple[int, int]]) -> dict[str, float]:
+        """What the same packets say to simpler estimators over the same 4 s: four-stamp mean, minimum filter. They are
+        told the true rate in this time, by `looks` at both clocks, and are asked when the newest trains have come.
+        """
         kernel_raw = raw_now_ns()
         now = self.instances[50].stamp_ns(self.a, kernel_raw)
         begin = now - 4_000_000_000
@@ -256,17 +263,16 @@ class Wire:
         into = window._trains(INBOUND, begin, now)
         if not len(out) or not len(into):
             return {}
-        truth_now = self.instances[50].stamp_ns(self.b, kernel_raw) - now, now
-        up = _deviation(out.tx_ns, out.rx_ns, out.valid, 1, out.t_ns, truth_now, self._rate())
-        down = _deviation(into.tx_ns, into.rx_ns, into.valid, -1, into.t_ns, truth_now, self._rate())
+        there = self.instances[50].stamp_ns(self.b, kernel_raw)
+        truth_now = there - now, now
+        here0, there0 = looks[0]
+        rate = ((there - now) - (there0 - here0)) / (now - here0) * 1e9
+        up = _deviation(out.tx_ns, out.rx_ns, out.valid, 1, out.t_ns, truth_now, rate)
+        down = _deviation(into.tx_ns, into.rx_ns, into.valid, -1, into.t_ns, truth_now, rate)
         return {
             "four-stamp mean": (up.mean() + down.mean()) / 2,
             "minimum filter": (up.min() + down.max()) / 2,
         }
-
-    def _rate(self) -> float:
-        """Rate of b against a, ppb, as these simple estimators are given it for nothing."""
-        return (self.b.clock.drift_ppm - self.a.clock.drift_ppm) * 1e3
 
     def close(self) -> None:
         for query in self.queries.values():

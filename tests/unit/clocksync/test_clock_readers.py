@@ -124,6 +124,22 @@ def test_python_reader_follows_a_line_that_came_while_it_had_no_core(
     reader.close()
 
 
+def test_a_line_that_has_begun_is_not_published(tmp_path: Path) -> None:
+    """Readers keep the page before, whole; what has not begun they get."""
+    now = HostClock().cross_timestamp()
+    writer, first = ClockPageWriter(tmp_path / "clock"), page(now)
+    writer.write(first)
+    reader = ClockPageReader(tmp_path / "clock")
+    late = replace(first, current=ClockLine(now.raw_ns + 1, now.host_ns, 0), previous=first.current)
+    assert not writer.write(late, begins_ns=late.current.from_ns)
+    assert reader.read().current == first.current
+    assert reader.now().status == ClockStatus.SYNCHRONIZED
+    ahead = replace(late, current=ClockLine(now.raw_ns + 600 * S, now.host_ns, 0))
+    assert writer.write(ahead, begins_ns=ahead.current.from_ns)
+    assert reader.read().current == ahead.current
+    reader.close()
+
+
 def test_python_reader_says_now_earliest_and_latest(tmp_path: Path) -> None:
     """As the page has it: 1 ms ahead of the host, 20 ppm faster, within 2 us that grow."""
     written = HostClock().cross_timestamp()

@@ -264,3 +264,24 @@ def test_nothing_to_doubt_while_unknown() -> None:
     clock = FleetClock.start(PARAMETERS, at(0))
     assert clock.suspect(at(1)).status == ClockStatus.UNKNOWN
     assert clock.correct(at(2), truth(2, at(2))).status == ClockStatus.SYNCHRONIZED
+
+
+@pytest.mark.parametrize("late_s", [0.06, 0.3, 5.0])
+@pytest.mark.parametrize("error_ns", [-40_000, 40_000])
+def test_a_line_that_was_published_late_is_laid_anew(late_s: float, error_ns: int) -> None:
+    """The sidecar had no core between computing a line and writing it: readers, who have followed the line before all
+    along, never see time run backward, and the bound still holds the truth.
+    """
+    clock = synced()
+    shown = clock.page
+    clock.correct(at(6.0), truth(6.0, at(6.0), error_ns=error_ns, bound_ns=50_000))
+    now = 6.0 + late_s
+    page = clock.postpone(at(now), shown)
+    assert page.current.from_ns > at(now).raw_ns
+    said = shown.at(at(now).raw_ns).fleet_ns
+    for t in np.arange(now, now + 2, 0.001):
+        raw_ns = at(t).raw_ns
+        fleet = page.at(raw_ns)
+        assert fleet.fleet_ns >= said
+        said = fleet.fleet_ns
+        assert abs(fleet.fleet_ns - round(t * S)) <= fleet.bound_ns

@@ -219,6 +219,19 @@ class FleetClock:
             return self.page
         return self._rebound(now, self.page.status, drift_ppb)
 
+    def postpone(self, now: CrossTimestamp, shown: ClockPage) -> ClockPage:
+        """The line of `page` has begun before readers could see it: they still follow `shown`. Another one is laid."""
+        passed = self.page.current
+        # For as long readers have followed the line before, and do until the new one begins, which may be later still.
+        late_ns = max(0, now.raw_ns - passed.from_ns) + 2 * self.parameters.lead_ns
+        extra_ns = self._turn_ppb(shown.current) * late_ns // _NS + 1
+        drift_ppb = self.page.drift_ppb - self._turn_ppb(passed)
+        self.page = replace(self.page, current=shown.current, previous=shown.previous)
+        self._slew(now)
+        drift_ppb += self._turn_ppb(self.page.current)
+        self.page = self._rebound(now, self.page.status, drift_ppb, extra_ns)
+        return self.page
+
     def kept_bound_ns(self, now: CrossTimestamp) -> int:
         """What this clock alone is good for, whatever others know: as of the last correction, aged as in holdover."""
         return self.page.at(now.raw_ns).bound_ns + self._uncorrected_ns(now)

@@ -18,6 +18,8 @@ from fabricpulse.clocksync.edge.separating_line import SeparatingLine, feasible_
 
 # Floors are looked for in these shares of the window, shortest first: the shortest one that met no queue says most.
 _SHARES = (0.25, 0.5, 1.0)
+# And in what has come since the last fit, cut into so many parts at most, of so many packets each way at least.
+_PARTS, _PART_PACKETS = 4, 12
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -30,7 +32,7 @@ class EstimatorParameters:
     nu : share of the packets of a first window that may lie on the wrong side of its line. asymmetry_ns : difference
     of the two path lengths, halved, that no measurement can see and that stamps of the kernel may be late. drift_ppb :
     how far the rate may stray from a straight line within a window and the memory before it. wander_ppb : standard
-    deviation of the change of rate over 1 s. stamp_noise_ns : what a stamp is worth at best.
+    deviation of the change of rate over 1 s. stamp_noise_ns : what the middle of two packets is worth at best.
     """
 
     nu: float = 0.02
@@ -38,7 +40,7 @@ class EstimatorParameters:
     asymmetry_ns: float = 100.0
     drift_ppb: float = 250.0
     wander_ppb: float = 6.0
-    stamp_noise_ns: float = 10.0
+    stamp_noise_ns: float = 15.0
 
 
 class Quality(enum.IntEnum):
@@ -65,8 +67,8 @@ class Trains:
 
 
 class Floor(NamedTuple):
-    """The fastest packet of each direction in the last part of a window: the offset that it says, ns from the fit's
-    base_ns, and when, seconds from t_last_ns. upper : to the peer; lower : from it.
+    """The fastest packet of each direction in a part of a window: the offset that it says, ns from the fit's base_ns,
+    and when, seconds from t_last_ns. upper : to the peer; lower : from it.
     """
 
     upper_ns: float
@@ -93,8 +95,8 @@ class EdgeFit:
     did, as long as the clocks did not change their rates by more than drift_ppb. bound_ns : the larger of the two, more
     where the rate is seen to change, plus what stamps can hide. half_gap_ns : half of the round trip on the fastest
     paths seen. sigma_ns, rate_sigma_ppb : expected size of the error, for weights. raw_offset_ns : what this window
-    alone says, at t_ns. extremes : for the next windows' limits of the rate. floors, from base_ns : for the filter;
-    none without a prior.
+    alone says, at t_ns. extremes : for the next windows' limits of the rate. floors, parts, from base_ns : for the
+    filter, of the last shares of the window and of what has come since the prior; none without a prior.
     """
 
     t_ns: int
@@ -116,6 +118,7 @@ class EdgeFit:
     extremes: Extremes
     base_ns: int = 0
     floors: tuple[Floor, ...] = ()
+    parts: tuple[Floor, ...] = ()
 
     def at(self, t_ns: int) -> int:
         """Offset extrapolated to our host time `t_ns`, ns."""
@@ -126,7 +129,8 @@ class EdgeFit:
 @dataclass(frozen=True)
 class Prior:
     """What earlier windows know: the likely rate now, how fast it changes (drift_ppb_s) and may change (most_ppb_s),
-    the standard deviation of the rate, and the limits that causality sets it. extremes : of fits before, oldest first.
+    the standard deviation of the rate, and the limits that causality sets it. t_ns : end of the last window.
+    extremes : of fits before, oldest first.
     """
 
     rate_ppb: float
@@ -135,6 +139,7 @@ class Prior:
     sigma_ppb: float
     low_ppb: float
     high_ppb: float
+    t_ns: int = 0
     extremes: tuple[Extremes, ...] = ()
 
 
@@ -167,9 +172,10 @@ def fit_edge(
     if not len(upper.y) or not len(lower.y) or (few and prior is None):
         return None
     floors: tuple[Floor, ...] = ()
+    parts: tuple[Floor, ...] = ()
     changed_ppb = 0.0
     if prior is not None:
-        floors = _floors(upper, lower, prior, end_s, window_s)
+        floors, parts = _floors(upper, lower, prior, end_s, (last - prior.t_ns) * 1e-9)
         line = _line(floors, prior, end_s)
         sigma, rate_sigma = max(line.half_gap_ns / 2, parameters.stamp_noise_ns), np.inf
         quality = Quality.MINIMUM if few else Quality.FILTERED
@@ -177,7 +183,7 @@ def fit_edge(
         # Nothing is known of the rate, or what is known fits no packets: a clock has changed its rate.
         line = separate(upper.t, upper.y, lower.t, lower.y, parameters.nu)
         sigma = _scatter(upper, lower, line, parameters)
-        floors, quality, rate_sigma = (), Quality.WINDOW, np.sqrt(12) * sigma / window_s
+        floors, parts, quality, rate_sigma = (), (), Quality.WINDOW, np.sqrt(12) * sigma / window_s
         # In a window the rate may have changed by twice what its mean has.
         changed_ppb, prior = (2 * abs(line.rate_ppb - prior.rate_ppb) if prior else 0.0), None
     # Where the rate is seen to drift, a straight line is not what bounds it, and less so with the seconds before.
@@ -211,29 +217,38 @@ def fit_edge(
         extremes=_extremes(upper, lower, line, t_ref, base),
         base_ns=base,
         floors=floors,
+        parts=parts,
     )
 
 
-def _floors(upper: _Cloud, lower: _Cloud, prior: Prior, end_s: float, window_s: float) -> tuple[Floor, ...]:
-    """One for each of _SHARES in which both directions have a packet; the last is the whole window."""
+def _floors(
+    upper: _Cloud, lower: _Cloud, prior: Prior, end_s: float, fresh_s: float
+) -> tuple[tuple[Floor, ...], tuple[Floor, ...]]:
+    """Of _SHARES of the window, the last is all of it; and of the parts of its last `fresh_s`, none of which overlap.
+    Each where both directions have a packet.
+    """
     sides = []
     for cloud, sign in ((upper, 1.0), (lower, -1.0)):
         t = cloud.t - end_s
         # Before the end the rate was another one, if it drifts.
         sides.append((t, cloud.y, sign * (cloud.y - (prior.rate_ppb + prior.drift_ppb_s / 2 * t) * t)))
-    floors = []
-    for share in _SHARES:
+
+    def between(begin: float, end: float) -> list[Floor]:
         ends: list[float] = []
         for t, y, delay in sides:
-            inside = (
-                t >= -share * window_s - 1e-3
-            )  # the first train may be sent before its stamp, by rounding
+            inside = (t > begin) & (t <= end)
             if inside.any():
                 k = int(np.where(inside, delay, np.inf).argmin())
                 ends += [float(y[k]), float(t[k])]
-        if len(ends) == 4:
-            floors.append(Floor(*ends))
-    return tuple(floors)
+        return [Floor(*ends)] if len(ends) == 4 else []
+
+    # The first train may be sent before its stamp, by rounding.
+    floors = [floor for share in _SHARES for floor in between(-share * 2 * end_s - 1e-3, np.inf)]
+    packets = min(int((t > -fresh_s).sum()) for t, _, _ in sides)
+    count = min(max(packets // _PART_PACKETS, 1), _PARTS)
+    ends = [-fresh_s * (count - k) / count for k in range(count)] + [np.inf]
+    parts = [floor for k in range(count) for floor in between(ends[k], ends[k + 1])]
+    return tuple(floors), tuple(parts)
 
 
 def _line(floors: tuple[Floor, ...], prior: Prior, end_s: float) -> SeparatingLine:

@@ -5,9 +5,10 @@ measure it, so what earlier windows said still counts. What is measured at each 
 packets of both directions. How far to trust it is told by their gap. Were both packets those of empty queues and warm
 caches, the gap would be the usual one of this edge; if it is wider by 2 e, packets of either direction, or of both,
 were slow by 2 e together, and the middle is wrong by up to e. The same holds the other way round: a gap narrower than
-usual tells of late transmit stamps. A short part of the window is the fresher measurement, a long one has the faster
-packets; the part that is expected to be wrong by least is taken, and no pair of packets counts twice. What was tried
-beside this is in docs/decisions/0016. The error bound does not depend on the filter; it follows from causality alone.
+usual tells of late transmit stamps. What has come since the last round is measured in parts: a queue or a late stamp
+spoils one of them. Under load it may spoil all; of them together and of the last quarter, half and whole of the window
+that is taken which is expected to be wrong by least, and no pair of packets counts twice. What was tried beside this
+is in docs/decisions/0016. The error bound does not depend on the filter; it follows from causality alone.
 
 A rate that drifts (a temperature ramp) is a third state. While nothing tells of a ramp it is taken for small and
 steady, so that it adds no noise; measurements that leave to one side open it.
@@ -31,6 +32,13 @@ _GATE_SIGMAS, _GATE_NS = 8.0, 20_000.0
 _ASIDE_SIGMAS, _ASIDE_NS, _ASIDE = 3.0, 50.0, 2
 # How much less offset, rate and drift are then known, in squares of what the measurement is off by.
 _OPEN = (1.0, 1.0, 0.25)
+# A gap that is wider than usual by 2 e tells of an error from -e to e: of its variance, this share of e squared, and
+# a little more, as slow packets are more often those of one direction.
+_GAP_SHARE = 0.5
+# Where all parts are slower than usual by more than so many ns, it is queues, and all are wrong to the same side.
+_QUEUE_NS = 30.0
+# Of so many packets it is kept which have been counted: more than a window's.
+_COUNTED = 256
 # Stamps are late by so many ns at most; gaps that are narrower by more tell of a wrong rate, not of a bad measurement.
 _LATE_NS = 60.0
 # A rate that is known no better than drift_ppb makes the bound wider for as long as it takes to the next fit, s.
@@ -66,7 +74,8 @@ class EdgeFilter:
     _extremes: deque[Extremes] = field(default_factory=deque)
     _aside: int = 0
     _drift_ppb_s: float = _DRIFT_PPB_S
-    _counted: tuple[int, ...] = (0, 0)  # the packets of the last measurement, by our host time
+    # The packets of the last measurements, by our host time.
+    _counted: deque[int] = field(default_factory=lambda: deque(maxlen=_COUNTED))
 
     def clear(self) -> None:
         """Forgets everything but the counter. What comes then may be another clock, or one whose rate drifts."""
@@ -74,6 +83,7 @@ class EdgeFilter:
         self._drift_ppb_s = _CHANGED_PPB_S
         self._gaps.clear()
         self._extremes.clear()
+        self._counted.clear()
 
     def prior(self, t_ns: int) -> Prior | None:
         """What is known of the rate at host time `t_ns`; None before the first window."""
@@ -84,7 +94,8 @@ class EdgeFilter:
         sigma = float(np.sqrt(covariance[1, 1]))
         low, high = self.rate_low_ppb, self.rate_high_ppb
         most = abs(float(state[2])) + 3 * float(np.sqrt(covariance[2, 2]))
-        return Prior(float(state[1]), float(state[2]), most, sigma, low, high, tuple(self._extremes))
+        extremes = tuple(self._extremes)
+        return Prior(float(state[1]), float(state[2]), most, sigma, low, high, self.t_ns, extremes)
 
     def update(self, fit: EdgeFit) -> EdgeFit:
         """Takes a window and returns the fit that takes the past into account, valid at the window's end."""
@@ -118,36 +129,55 @@ class EdgeFilter:
             if self._contradicts(z, h, variance):
                 self.resets += 1
                 self.clear()
-            else:
-                self._measure(z, h, variance)
+                return
+            self._measure(z, h, variance)
 
     def _best(self, fit: EdgeFit) -> list[tuple[float, Floats, float]]:
-        """The new floor that is expected to be wrong by least: its offset, what that is of the state, its variance.
-
-        Nothing, if the packets of all floors have been counted.
+        """What is expected to be wrong by least, all parts or one floor: of each its offset, what that is of the state,
+        its variance. Nothing, if the packets of all floors have been counted.
         """
-        rate, drift = float(self.state[1]), float(self.state[2])
-        gaps = []
-        for upper, upper_s, lower, lower_s in fit.floors:
-            fall = (rate + drift / 2 * upper_s) * upper_s - (rate + drift / 2 * lower_s) * lower_s
-            gaps.append((upper - lower - fall) / 2)
-        # Of the second shortest part: the shortest one is often without a packet that met no queue.
-        self._gaps.append(gaps[min(1, len(gaps) - 1)])
+        parts, floors = ([(self._gap(at), at) for at in of] for of in (fit.parts, fit.floors))
+        # Of the second shortest share: the shortest one is often without a packet that met no queue.
+        self._gaps.append(floors[min(1, len(floors) - 1)][0])
         usual, scatter = self._usual()
-        wander = self.parameters.wander_ppb**2 / 12
-        best: tuple[float, Floor, tuple[int, ...]] | None = None
-        for gap, at in zip(gaps, fit.floors, strict=True):
-            packets = tuple(fit.t_last_ns + round(t * 1e9) for t in (at.upper_s, at.lower_s))
-            again = sum(now == before for now, before in zip(packets, self._counted, strict=True))
-            variance = self.parameters.stamp_noise_ns**2 + scatter**2 + max(gap - usual, -_LATE_NS) ** 2
-            variance += wander * (abs(at.upper_s) ** 3 + abs(at.lower_s) ** 3)
-            if again < 2 and (best is None or variance * (1 + again) < best[0]):
-                best = variance * (1 + again), at, packets
-        if best is None:
-            return []
-        variance, at, self._counted = best
-        h = np.array([1.0, (at.upper_s + at.lower_s) / 2, (at.upper_s**2 + at.lower_s**2) / 4])
-        return [((at.upper_ns + at.lower_ns) / 2 + float(fit.base_ns - self.base_ns), h, variance)]
+
+        def variance(gap: float, at: Floor) -> float:
+            wrong = _GAP_SHARE * max(gap - usual, -_LATE_NS) ** 2
+            wander = self.parameters.wander_ppb**2 / 12 * (abs(at.upper_s) ** 3 + abs(at.lower_s) ** 3)
+            return self.parameters.stamp_noise_ns**2 + wrong + wander
+
+        best = [(variance(gap, at), at) for gap, at in parts]
+        least = np.inf
+        if best:
+            weight = sum(1 / one for one, _ in best)
+            slow = sum(max(gap - usual, 0.0) / one for (gap, _), (one, _) in zip(parts, best, strict=True))
+            # What all parts have in common: a usual gap that is not the true one, queues of one direction.
+            least = 1 / weight + scatter**2 + max(slow / weight - _QUEUE_NS, 0.0) ** 2
+            best = [(one * least * weight, at) for one, at in best]
+        counted = set(self._counted)
+        for gap, at in floors:
+            again = sum(packet in counted for packet in _packets(fit, at))
+            one = variance(gap, at) + scatter**2
+            if again < 2 and one * (1 + again) < least:
+                # Half of what it says has been counted.
+                least = one * (1 + again)
+                best = [(least, at)]
+        self._counted += [packet for _, at in best for packet in _packets(fit, at)]
+        behind = float(fit.base_ns - self.base_ns)
+        return [
+            (
+                (at.upper_ns + at.lower_ns) / 2 + behind,
+                np.array([1.0, (at.upper_s + at.lower_s) / 2, (at.upper_s**2 + at.lower_s**2) / 4]),
+                one,
+            )
+            for one, at in best
+        ]
+
+    def _gap(self, at: Floor) -> float:
+        """Half of the round trip of both packets, along the line that is known, ns."""
+        rate, drift = float(self.state[1]), float(self.state[2]) / 2
+        fall = (rate + drift * at.upper_s) * at.upper_s - (rate + drift * at.lower_s) * at.lower_s
+        return (at.upper_ns - at.lower_ns - fall) / 2
 
     def _usual(self) -> tuple[float, float]:
         """The usual gap, where gaps are densest, and how far they scatter there."""
@@ -219,4 +249,10 @@ class EdgeFilter:
             sigma_ns=float(np.sqrt(max(self.covariance[0, 0], 1.0))),
             rate_sigma_ppb=rate_sigma,
             floors=(),
+            parts=(),
         )
+
+
+def _packets(fit: EdgeFit, at: Floor) -> tuple[int, int]:
+    """Both packets of a floor, by our host time."""
+    return fit.t_last_ns + round(at.upper_s * 1e9), fit.t_last_ns + round(at.lower_s * 1e9)

@@ -4,28 +4,41 @@ from pathlib import Path
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.run_dir import write_refused
-from fabricpulse.core.shm.clock_page import ClockPage, ClockPageReader, ClockPageWriter
+from fabricpulse.core.shm.clock_page import ClockPage, ClockPageReader, ClockPageWriter, ClockStatus
 from fabricpulse.core.shm.mapping import LayoutError
 
 log = get_logger(__name__)
 
 
 class PageFile:
-    """The clock page at `path`. Raises UserError when it cannot be made."""
+    """The clock page at `path`, and what readers see there. Raises UserError when it cannot be made."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, page: ClockPage) -> None:
         self._path = path
         try:
             self._writer = ClockPageWriter(path)
         except OSError as error:
             raise write_refused("the clock page", path, error) from error
         self._refused = ""
+        self._writer.write(page)
+        self.shown = page
 
-    def write(self, page: ClockPage) -> None:
-        """Publishes `page`, also to programs that have opened the file before somebody removed it."""
+    def write(self, page: ClockPage) -> bool:
+        """Publishes `page`, also to programs that have opened the file before somebody removed it.
+
+        False when its line has begun before it could be published: readers go on with `shown`.
+        """
         if self._writer.gone():
             self._renew()
-        self._writer.write(page)
+        begins_ns = page.current.from_ns if self._continues(page) else None
+        if not self._writer.write(page, begins_ns):
+            return False
+        self.shown = page
+        return True
+
+    def _continues(self, page: ClockPage) -> bool:
+        """Whether `page` has another line than readers follow. Fleet time that is set anew begins at once."""
+        return self.shown.status != ClockStatus.UNKNOWN and page.current != self.shown.current
 
     def _renew(self) -> None:
         """Makes the file again; where that cannot be, the next write tries again."""

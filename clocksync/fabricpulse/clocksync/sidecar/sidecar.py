@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock
 from fabricpulse.clocksync.outputs.outputs import Outputs
 from fabricpulse.clocksync.sidecar.config import SidecarConfig
@@ -87,8 +88,7 @@ class Sidecar:
         # Until the engine says: the same as it would choose.
         self._fleet_clock.epoch_ns &= -_EPOCH_NS
         self._epoch_reported = False
-        self._page_file = PageFile(clock_page_path())
-        self._page_file.write(self._fleet_clock.page)
+        self._page_file = PageFile(clock_page_path(), self._fleet_clock.page)
         self._outputs = Outputs(self._config.outputs)
         self._edges = HostEdges(probe_ring_path(), self._config.estimator.parameters(), self._config.host)
         self._edges_told = -1
@@ -189,18 +189,18 @@ class Sidecar:
 
     def _leave(self) -> None:
         """What the page says when nobody looks after it any more: holdover, for as long as a page holds."""
-        page = self._fleet_clock.hold(self._clock.cross_timestamp())
-        self._page_file.write(page)
+        self._fleet_clock.hold(now := self._clock.cross_timestamp())
+        self._publish(now)
+        page = self._fleet_clock.page
         self._outputs.publish(page, self._clock.cross_timestamp(), self._config.clock.holdover_drift_ppb)
         self._lock.release()
 
     def _tick(self) -> None:
         steps = self._fleet_clock.host.steps
         now = self._clock.cross_timestamp()
-        page = self._fleet_clock.tick(now)
+        self._fleet_clock.tick(now)
         if source := self._pauses.poll():
             self._contradict(source)
-            page = self._fleet_clock.page
         elif self._fleet_clock.host.steps != steps:
             log.warning(
                 "the system clock was stepped; fleet time goes on", steps=self._fleet_clock.host.steps
@@ -208,8 +208,15 @@ class Sidecar:
         # Trains that were on their way come in a little later, with stamps of both clocks.
         if self._contradicted_s is not None and time.monotonic() - self._contradicted_s < _LATE_TRAINS_S:
             self._edges.clear()
-        self._page_file.write(self._fleet_clock.published(now))
+        self._publish(now)
+        page = self._fleet_clock.page
         self._outputs.publish(page, self._clock.cross_timestamp(), self._config.clock.holdover_drift_ppb)
+
+    def _publish(self, now: CrossTimestamp) -> None:
+        while not self._page_file.write(self._fleet_clock.published(now)):
+            # This process had no core for longer than the lead of the new line.
+            now = self._clock.cross_timestamp()
+            self._fleet_clock.postpone(now, self._page_file.shown)
 
     def _contradict(self, source: str) -> None:
         """The machine was paused, or something else contradicts fleet time as this host has it."""
@@ -426,7 +433,7 @@ class Sidecar:
         known = self._fleet_clock.known
         shown = self._fleet_clock.page.at(now.raw_ns).fleet_ns
         self._fleet_clock.correct(now, correction)
-        self._page_file.write(self._fleet_clock.published(now))
+        self._publish(now)
         correction_ns = shown - self._fleet_clock.target.at(now.raw_ns) if known else 0
         self._history.add(self._fleet_clock, now, correction_ns)
 

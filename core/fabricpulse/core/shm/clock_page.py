@@ -6,6 +6,7 @@ import struct
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from fabricpulse.core._atomic import fence
 from fabricpulse.core.shm.mapping import (
@@ -53,12 +54,12 @@ class ClockLine:
         """What the other clock showed when this one showed `ns`."""
         elapsed = ns - self.from_ns
         scaled = elapsed * self.rate_ppt
-        whole = abs(scaled) // 10**12  # truncated towards zero, as in C
-        return self.to_ns + elapsed + (whole if scaled >= 0 else -whole)
+        # Truncated towards zero, as in C.
+        whole = scaled // 1_000_000_000_000 if scaled >= 0 else -(-scaled // 1_000_000_000_000)
+        return self.to_ns + elapsed + whole
 
 
-@dataclass(frozen=True)
-class FleetTime:
+class FleetTime(NamedTuple):
     """A stamp on fleet time: the truth lies in [earliest_ns, latest_ns]; ns since 1970."""
 
     fleet_ns: int
@@ -97,9 +98,9 @@ class ClockPage:
     def at(self, raw_ns: int) -> FleetTime:
         """Fleet time when CLOCK_MONOTONIC_RAW showed `raw_ns`."""
         line = self.current if raw_ns >= self.current.from_ns else self.previous
-        age = abs(raw_ns - self.bound_ref_raw_ns)
         status = ClockStatus.UNKNOWN if raw_ns > self.valid_until_raw_ns else self.status
-        return FleetTime(line.at(raw_ns), self.bound_ns + age * self.drift_ppb // 10**9, status)
+        bound_ns = self.bound_ns + abs(raw_ns - self.bound_ref_raw_ns) * self.drift_ppb // 1_000_000_000
+        return FleetTime(line.at(raw_ns), bound_ns, status)
 
     def raw_ns(self, host_ns: int) -> int:
         """What CLOCK_MONOTONIC_RAW showed when the host clock showed `host_ns`."""
@@ -113,7 +114,7 @@ class ClockPage:
         can mislead.
         """
         time_then = self.at(self.raw_ns(host_ns))
-        return replace(time_then, bound_ns=time_then.bound_ns + self.host_bound_ns)
+        return time_then._replace(bound_ns=time_then.bound_ns + self.host_bound_ns)
 
     def checked(self, raw_before_ns: int, host_ns: int, raw_after_ns: int) -> "ClockPage":
         """The page with what the host clock has done since the sidecar sampled it, by a later reading of both clocks.
@@ -136,6 +137,9 @@ _virtual_clock_of_process = functools.cache(open_virtual_clock)
 _NO_LINE = ClockLine(0, 0, 0)
 _NO_PAGE = ClockPage(ClockStatus.UNKNOWN, _NO_LINE, _NO_LINE, 0, 0, 0, 0, _NO_LINE, _NO_LINE, 0, 0, 0)
 _SEQUENCE_END = SEQUENCE_OFFSET + 4
+# What `now` needs of a page: its line, bound_ref_raw_ns, bound_ns, drift_ppb, valid_until_raw_ns, status.
+_Plain = tuple[int, int, int, int, int, int, int, ClockStatus]
+_fleet_time = tuple.__new__
 
 
 def raw_now_ns(virtual_clock: VirtualClock | None = None) -> int:
@@ -170,6 +174,7 @@ class ClockPageReader:
         self._file = MappedFile(path, MAGIC, VERSION, PAGE.size)
         self._time_namespace = time_namespace()
         self._copied, self._copy = b"", _NO_PAGE
+        self._plain: _Plain = (0, 0, 0, 0, 0, 0, 0, ClockStatus.UNKNOWN)
         try:
             same = self._same_namespace(self.read())
         except TimeoutError:
@@ -196,7 +201,7 @@ class ClockPageReader:
         """Fleet time now. Look at its status first: UNKNOWN means that there is none. Raises TimeoutError as `read`."""
         # The clock is read while the copy is the newest page. Whoever has no core between the two would follow a line
         # that has been replaced, and then see time run backward.
-        words = self._file.map
+        words, virtual_clock = self._file.map, self._virtual_clock
         while True:
             sequence = words[SEQUENCE_OFFSET:_SEQUENCE_END]
             fence()
@@ -206,15 +211,31 @@ class ClockPageReader:
                 if words[SEQUENCE_OFFSET:_SEQUENCE_END] != sequence or sequence[0] & 1:
                     continue
                 self._copied, self._copy = sequence, page
-            page = self._copy
-            raw_ns = raw_now_ns(self._virtual_clock)
+                self._plain = self._plain_of(page)
+            raw_ns = raw_now_ns(virtual_clock)
             fence()
             if words[SEQUENCE_OFFSET:_SEQUENCE_END] == sequence:
                 break
-        shown = page.at(raw_ns)
+        from_ns, to_ns, rate_ppt, ref_ns, bound_ns, drift_ppb, until_ns, status = self._plain
+        if from_ns <= raw_ns <= until_ns and raw_ns >= ref_ns:
+            # As `at`, for a quarter of its cost: this is called in loops.
+            elapsed = raw_ns - from_ns
+            scaled = elapsed * rate_ppt
+            whole = scaled // 1_000_000_000_000 if scaled >= 0 else -(-scaled // 1_000_000_000_000)
+            bound_ns += (raw_ns - ref_ns) * drift_ppb // 1_000_000_000
+            return _fleet_time(FleetTime, (to_ns + elapsed + whole, bound_ns, status))
+        shown = self._copy.at(raw_ns)
         # Timestamp in the future: the page is from a previous boot.
-        strange = raw_ns < page.bound_ref_raw_ns or not self._same_namespace(page)
-        return replace(shown, status=ClockStatus.UNKNOWN) if strange else shown
+        strange = raw_ns < ref_ns or status == ClockStatus.UNKNOWN
+        return shown._replace(status=ClockStatus.UNKNOWN) if strange else shown
+
+    def _plain_of(self, page: ClockPage) -> _Plain:
+        line = page.current
+        status = page.status if self._same_namespace(page) else ClockStatus.UNKNOWN
+        return (
+            *(line.from_ns, line.to_ns, line.rate_ppt),
+            *(page.bound_ref_raw_ns, page.bound_ns, page.drift_ppb, page.valid_until_raw_ns, status),
+        )
 
     def convert(self, host_ns: int) -> FleetTime:
         """A stamp of the host clock that was taken before this call, on fleet time. Raises TimeoutError as `read`.
@@ -231,7 +252,7 @@ class ClockPageReader:
                 before, host, after = reading
         shown = page.checked(before, host, after).convert(host_ns)
         strange = after < page.bound_ref_raw_ns or not self._same_namespace(page)
-        return replace(shown, status=ClockStatus.UNKNOWN) if strange else shown
+        return shown._replace(status=ClockStatus.UNKNOWN) if strange else shown
 
     def read(self) -> ClockPage:
         """One consistent copy. Raises TimeoutError if the writer died while writing."""
@@ -280,8 +301,12 @@ class ClockPageWriter:
         """True when the path names our page no more: somebody has removed it, and new readers find none."""
         return file_identity(self._path) != self._identity
 
-    def write(self, page: ClockPage) -> None:
-        """Publishes `page`; readers see the old one or the new one, never a mixture."""
+    def write(self, page: ClockPage, begins_ns: int | None = None) -> bool:
+        """Publishes `page`; readers see the old one or the new one, never a mixture.
+
+        begins_ns : of its line, where that must not have begun. False, and readers keep the old page, where
+        CLOCK_MONOTONIC_RAW is past it: they may have followed the old line beyond it, and would see time run backward.
+        """
         body = _BODY.pack(
             page.status,
             *_words(page.current),
@@ -299,8 +324,12 @@ class ClockPageWriter:
         )
         # The writer before us may have died in the middle, the sequence odd: it stays so until the page is whole.
         self._set_sequence((self._sequence + 1) | 1)
-        self._map[STATUS_OFFSET : STATUS_OFFSET + _BODY.size] = body
+        # From here on readers wait, so the clock does not pass the begin of the line before they see it.
+        late = begins_ns is not None and raw_now_ns() >= begins_ns
+        if not late:
+            self._map[STATUS_OFFSET : STATUS_OFFSET + _BODY.size] = body
         self._set_sequence(self._sequence + 1)
+        return not late
 
     def _set_sequence(self, value: int) -> None:
         self._sequence = value & 0xFFFFFFFF
