@@ -24,8 +24,11 @@
     // host that is gone for longer is the business of FabricExporterDown.
     lastValueWindow: '2m',
 
-    // An exporter counts as down when no scrape has worked for this long: at least twice the scrape interval.
+    // An exporter counts as down when no scrape has worked for this long, and so many within the window have failed:
+    // at a long scrape interval a single one fills the time, and the first scrape of a new target may come too early.
     exporterDownFor: '1m',
+    exporterFailedScrapes: 3,
+    exporterFailedWindow: '3m',
     // No fabricpulse daemon at all for this long: above a restart of Prometheus.
     noDataFor: '5m',
     // A collector that fails for this long is broken, not unlucky.
@@ -144,12 +147,16 @@
 
     // A host that is not in its own membership probes nothing.
     notMemberFor: '1m',
-    // A daemon that answered within the last day and is gone from discovery.
+    // A daemon that answered within the last day and is gone from discovery; one that answers without any metric.
     exporterGoneFor: '10m',
+    exporterEmptyFor: '5m',
     hostDownFor: '1m',
     // Share of the NICs of a network that must be disconnected for the network, not the NICs, to be the news.
     networkDownShare: 0.3,
     networkDownLeastNics: 3,
+    // The same of NICs whose delay is far above its baseline.
+    networkSlowShare: 0.3,
+    networkSlowLeastNics: 3,
     // An agent that reaches no receiver, a receiver that cannot see: before the next NIC flaps.
     agentLostFor: '2m',
     remediationBlindSeconds: 120.0,

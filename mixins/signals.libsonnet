@@ -13,9 +13,37 @@ function(config, matchers='') {
   // The last value that a scrape brought, also while scrapes fail: a stale series has no instant value.
   last(name, more=''):: 'last_over_time(%s[%s])' % [$.series(name, more), config.lastValueWindow],
 
+  // Without a good scrape: see exporterDownFor.
+  down::
+    local up = $.series('up', config.jobSelector);
+    '(max_over_time(%(up)s[%(time)s]) == 0 and count_over_time(%(up)s[%(window)s]) - sum_over_time(%(up)s[%(window)s]) >= %(scrapes)d)' % {
+      up: up,
+      time: config.exporterDownFor,
+      window: config.exporterFailedWindow,
+      scrapes: config.exporterFailedScrapes,
+    },
+
   nicConnected:: $.last('fabricpulse_nic_connected'),
+  // A NIC once, whichever pod speaks of it: the one that is there before one that has been replaced.
+  nicConnectedNow::
+    local nic = '%s, job, instance, device, network' % config.clusterLabel;
+    '(min by (%s) (%s) or min by (%s) (%s))' % [nic, $.series('fabricpulse_nic_connected'), nic, $.nicConnected],
+
+  // At least so many events of a counter within a window. `increase` sees those between two samples of the window; those
+  // before its first sample only the difference tells.
+  events(name, by, window, threshold)::
+    local series = $.series(name);
+    local labels = '%s, %s' % [config.clusterLabel, by];
+    '(sum by (%(labels)s) (increase(%(series)s[%(window)s])) >= %(threshold)d or sum by (%(labels)s) (%(series)s - %(series)s offset %(window)s) >= %(threshold)d)' % {
+      labels: labels,
+      series: series,
+      window: window,
+      threshold: threshold,
+    },
   nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
+  nicFlaps(window, threshold):: $.events('fabricpulse_nic_disconnects_total', 'job, instance, device, network', window, threshold),
   linkDowns(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_port_down_transitions_total'), window],
+  linkFlaps(window, threshold):: $.events('fabricpulse_nic_port_down_transitions_total', 'job, instance, device, rdma_device, port', window, threshold),
   // Lanes times speed, of what card and slot can both do; of what the card can do where the slot is not known.
   pcieShare(more='')::
     local last(name) = $.last('fabricpulse_nic_pcie_link_' + name, more);
@@ -31,10 +59,23 @@ function(config, matchers='') {
     ],
   clockSynchronized:: $.last('fabricpulse_clock_synchronized'),
   clockBound:: $.last('fabricpulse_clock_error_bound_seconds'),
+  laneFailovers(window):: 'increase(%s[%s])' % [$.series('fabricpulse_lane_failovers_total'), window],
   // A NIC that fails once fails all its lanes: what counts is how often a lane failed on average.
   laneFailoversPerLane(window)::
-    '%s / sum without (state) (%s)' % [$.laneFailovers(window), $.last('fabricpulse_lanes')],
-  laneFailovers(window):: 'increase(%s[%s])' % [$.series('fabricpulse_lane_failovers_total'), window],
+    local lane = '%s, job, instance, workload, device' % config.clusterLabel;
+    '%s / on (%s) sum by (%s) (%s)' % [$.laneFailoversSince(window, lane), lane, lane, $.last('fabricpulse_lanes')],
+  // A job has a workload of its own: its counters may be far above 0 when they are first seen. What an exporter shows that
+  // was there a window ago and did not show it has all happened since.
+  laneFailoversSince(window, lane)::
+    local name = 'fabricpulse_lane_failovers_total';
+    local known = 'group by (%s, job, instance) (%s offset %s)' % [config.clusterLabel, $.series('fabricpulse_build_info'), window];
+    '((sum by (%(lane)s) (%(series)s) unless sum by (%(lane)s) (%(series)s offset %(window)s)) and on (%(daemon)s) %(known)s or sum by (%(lane)s) (increase(%(series)s[%(window)s])))' % {
+      lane: lane,
+      series: $.series(name),
+      window: window,
+      daemon: '%s, job, instance' % config.clusterLabel,
+      known: known,
+    },
 
   // Quantile of a histogram; `keep` names the labels that stay, '' keeps all.
   quantile(q, name, window, keep='')::

@@ -14,7 +14,7 @@ local signals = import '../signals.libsonnet';
           'FabricNicDisconnected',
           'critical',
           'mesh',
-          s.nicConnected + ' == 0',
+          s.nicConnectedNow + ' == 0',
           'A NIC has lost the fabric.',
           'NIC {{ $labels.device }} of {{ $labels.instance }} reaches none of its peers on network {{ $labels.network }}.'
         ),
@@ -24,7 +24,7 @@ local signals = import '../signals.libsonnet';
           'FabricNicFlapping',
           'warning',
           'mesh',
-          '%s >= %d' % [s.nicDisconnects(config.flapWindow), config.flapThreshold],
+          s.nicFlaps(config.flapWindow, config.flapThreshold),
           'A NIC keeps losing the fabric and coming back.',
           'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
           { keep_firing_for: config.flapKeepFiringFor, labels: { remediate: 'nccl' } }
@@ -34,11 +34,9 @@ local signals = import '../signals.libsonnet';
           'FabricNicFlappingSlowly',
           'warning',
           'mesh',
-          '%s >= %d unless %s >= %d' % [
-            s.nicDisconnects(config.slowFlapWindow),
-            config.slowFlapThreshold,
-            s.nicDisconnects(config.flapWindow),
-            config.flapThreshold,
+          '%s unless %s' % [
+            s.nicFlaps(config.slowFlapWindow, config.slowFlapThreshold),
+            s.nicFlaps(config.flapWindow, config.flapThreshold),
           ],
           'A NIC loses the fabric now and then, for hours.',
           'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.slowFlapWindow + '.',
@@ -75,7 +73,7 @@ local signals = import '../signals.libsonnet';
           'FabricLinkFlapping',
           'warning',
           'nic',
-          '%s >= %d' % [s.linkDowns(config.flapWindow), config.flapThreshold],
+          s.linkFlaps(config.flapWindow, config.flapThreshold),
           'A link keeps going down and coming up.',
           'The link of {{ $labels.device }}{{ with $labels.port }} port {{ . }}{{ end }} on {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
           { keep_firing_for: config.flapKeepFiringFor }

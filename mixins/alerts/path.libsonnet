@@ -1,34 +1,14 @@
 // Gray failures as each host's probes see them. What several edges share is named instead of each edge.
 local lib = import '../lib/alerts.libsonnet';
 local flows = import '../lib/flows.libsonnet';
+local paths = import '../lib/paths.libsonnet';
 local signals = import '../signals.libsonnet';
 {
   prometheusAlerts+:: {
     local config = $._config,
     local s = signals(config),
-    local c = config.clusterLabel,
-    local edge = '%s, instance, device, peer, peer_device' % c,
-    local own = '%s, instance, device' % c,
-    local peer = '%s, peer, peer_device' % c,
-    local lossy = 'edge:fabricpulse_edge_probes_lost:lossy_ratio' + s.braces,
-    local elevated = 'max by (%s) (%s == 1)' % [edge, s.last('fabricpulse_edge_latency_elevated')],
-    // NICs that at least sharedEdges of the edges have in common, receiving or sending; the latter under the names of
-    // the former. `worst` keeps what is said of the edges.
-    local receiving(edges, worst) = '(%s by (%s) (%s) and on (%s) count by (%s) (%s) >= %d)' % [worst, own, edges, own, own, edges, config.sharedEdges],
-    local sending(edges, worst) =
-      local shared = '(%s by (%s) (%s) and on (%s) count by (%s) (%s) >= %d)' % [worst, peer, edges, peer, peer, edges, config.sharedEdges];
-      'max by (%s) (label_replace(label_replace(%s, "instance", "$1", "peer", "(.*)"), "device", "$1", "peer_device", "(.*)"))' % [own, shared],
-    local nics(edges, worst) =
-      'label_replace(%s, "direction", "receive", "", "") or label_replace(%s, "direction", "transmit", "", "")' % [receiving(edges, worst), sending(edges, worst)],
-    local single(edges) = '%s unless on (%s) %s unless on (%s) (count by (%s) (%s) >= %d)' % [
-      edges,
-      own,
-      receiving(edges, 'max'),
-      peer,
-      peer,
-      edges,
-      config.sharedEdges,
-    ],
+    local p = paths(config),
+    local own = p.own,
     groups+: [
       lib.group(config, 'path', [
         lib.alert(
@@ -36,7 +16,7 @@ local signals = import '../signals.libsonnet';
           'FabricPathLoss',
           'warning',
           'mesh',
-          single(lossy),
+          p.single(p.lossy),
           'A path loses packets.',
           '{{ $value | humanizePercentage }} of the probes from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are lost; the other direction has a series of its own.',
           { keep_firing_for: config.pathLossWindow }
@@ -46,7 +26,7 @@ local signals = import '../signals.libsonnet';
           'FabricNicLossy',
           'critical',
           'mesh',
-          nics(lossy, 'max'),
+          p.nics(p.lossy, 'max'),
           'A NIC loses packets of many peers.',
           'NIC {{ $labels.device }} of {{ $labels.instance }} loses up to {{ $value | humanizePercentage }} of what it exchanges with several peers ({{ $labels.direction }} direction): the NIC, its cable or its switch port.',
           { keep_firing_for: config.pathLossWindow }
@@ -56,7 +36,7 @@ local signals = import '../signals.libsonnet';
           'FabricPathSlow',
           'warning',
           'mesh',
-          single(elevated),
+          p.single(p.elevated),
           'A path has become slower than it was.',
           'The one-way delay from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} is far above its own baseline.',
           { 'for': config.pathSlowFor }
@@ -66,9 +46,9 @@ local signals = import '../signals.libsonnet';
           'FabricNicSlow',
           'warning',
           'mesh',
-          nics(elevated, 'count'),
+          'device:fabricpulse_edge_latency_elevated:count' + s.braces,
           'All paths of a NIC have become slower.',
-          '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} ({{ $labels.direction }} direction) are far above their baseline.',
+          '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
           { 'for': config.pathSlowFor }
         ),
         lib.alert(

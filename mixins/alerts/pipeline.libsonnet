@@ -13,7 +13,7 @@ local signals = import '../signals.libsonnet';
           'FabricExporterDown',
           'warning',
           'exporter',
-          'max_over_time(%s[%s]) == 0' % [s.series('up', config.jobSelector), config.exporterDownFor],
+          s.down,
           'A fabricpulse daemon does not answer Prometheus.',
           '{{ $labels.job }} of {{ $labels.instance }} has not answered a scrape for ' + config.exporterDownFor + '; what it watches is not watched.'
         ),
@@ -83,17 +83,34 @@ local signals = import '../signals.libsonnet';
           'FabricExporterGone',
           'warning',
           'exporter',
-          local info = 'group by (%s, instance, component) (last_over_time(%s[%%s]))' % [config.clusterLabel, s.series('fabricpulse_build_info')];
-          local key = '%s, instance, component' % config.clusterLabel;
-          'label_replace(%s, "daemon", "$1", "component", "(.*)") unless on (%s) %s unless on (%s, instance) %s == 0' % [
-            info % '1d',
-            key,
-            info % config.exporterGoneFor,
+          local daemon = '%s, job, instance, component' % config.clusterLabel;
+          'label_replace(daemon:fabricpulse_build_info:last_seen_timestamp_seconds%s unless on (%s) group by (%s) (last_over_time(%s[%s])) unless on (%s, job, instance) %s, "daemon", "$1", "component", "(.*)")' % [
+            s.braces,
+            daemon,
+            daemon,
+            s.series('fabricpulse_build_info'),
+            config.exporterGoneFor,
             config.clusterLabel,
-            'max_over_time(%s[%s])' % [s.series('up', config.jobSelector), config.exporterDownFor],
+            s.last('up', config.jobSelector),
           ],
           'A fabricpulse daemon is not scraped any more.',
-          "The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus' targets within the last day ({{ $value }}); what it watches is not watched."
+          "The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus' targets within the last day (last seen {{ $value | humanizeTimestamp }}); what it watches is not watched."
+        ),
+        lib.alert(
+          config,
+          'FabricExporterEmpty',
+          'warning',
+          'exporter',
+          local daemon = '%s, job, instance' % config.clusterLabel;
+          'min_over_time(%(up)s[%(window)s]) == 1 unless on (%(daemon)s) last_over_time(%(info)s[%(window)s])' % {
+            up: s.series('up', config.jobSelector),
+            info: s.series('fabricpulse_build_info'),
+            window: config.exporterEmptyFor,
+            daemon: daemon,
+          },
+          'A target of fabricpulse answers, and not with the metrics of fabricpulse.',
+          '{{ $labels.job }} of {{ $labels.instance }} answers scrapes ({{ $value }}) without fabricpulse_build_info: another program on this port, or relabelling that drops its metrics.',
+          { 'for': config.exporterEmptyFor }
         ),
         lib.alert(
           config,

@@ -14,8 +14,12 @@ local signals = import '../signals.libsonnet';
           'FabricHostDown',
           'critical',
           'exporter',
-          local up = 'max_over_time(%s[%s])' % [s.series('up', config.jobSelector), config.exporterDownFor];
-          'count by (%(c)s, instance) (%(up)s == 0) >= 2 unless on (%(c)s, instance) %(up)s == 1' % { c: c, up: up },
+          'count by (%(c)s, instance) (%(down)s) >= 2 unless on (%(c)s, instance) max_over_time(%(up)s[%(time)s]) == 1' % {
+            c: c,
+            down: s.down,
+            up: s.series('up', config.jobSelector),
+            time: config.exporterDownFor,
+          },
           'A host does not answer at all.',
           'None of the {{ $value | printf "%.0f" }} fabricpulse daemons of {{ $labels.instance }} answers: the host or its front-end network is down.',
           { 'for': config.hostDownFor }
@@ -34,6 +38,24 @@ local signals = import '../signals.libsonnet';
           },
           'Many NICs of a network are disconnected at once.',
           '{{ $value | printf "%.0f" }} NICs of network {{ $labels.network }} reach no peer: a switch or a rail, not the NICs.'
+        ),
+        lib.alert(
+          config,
+          'FabricNetworkSlow',
+          'warning',
+          'mesh',
+          local slow = 'count by (%(c)s, network) (group by (%(c)s, instance, device, network) (device:fabricpulse_edge_latency_elevated:count%(braces)s))' % { c: c, braces: s.braces };
+          local all = 'count by (%(c)s, network) (group by (%(c)s, instance, device, network) (%(connected)s))' % { c: c, connected: s.nicConnected };
+          '%(slow)s >= %(least)d and on (%(c)s, network) %(slow)s / %(all)s >= %(share)g' % {
+            c: c,
+            slow: slow,
+            all: all,
+            least: config.networkSlowLeastNics,
+            share: config.networkSlowShare,
+          },
+          'Many NICs of a network have become slower at once.',
+          '{{ $value | printf "%.0f" }} NICs of network {{ $labels.network }} are far above the delay that they usually have: a switch or a rail, or a job that fills it.',
+          { 'for': config.pathSlowFor }
         ),
         lib.alert(
           config,

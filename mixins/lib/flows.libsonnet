@@ -36,27 +36,42 @@ function(config) {
   slow:: '(%s > %g and on (%s) %s > %g)' % [score, config.contentionScore, flow, delay, config.contentionDelaySeconds],
   contended:: '%s and on (%s) %s' % [$.slow, flow, congested],
 
-  // The probes' delay between the same NICs, the slower direction of the two, s. The edge's own labels say peer ->
-  // device; swapped they say device -> peer. `instance` is the host's name (deploy/prometheus.yml).
-  local owd = s.last('fabricpulse_edge_owd_seconds', 'quantile="0.5"'),
-  local edge = '%s, instance, device, peer, peer_device' % c,
-  local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.*)")' % [expr, to, from],
-  local swapped =
-    move(move(move(move(move(move(owd, 'was_instance', 'instance'), 'was_device', 'device'), 'instance', 'peer'), 'device', 'peer_device'), 'peer', 'was_instance'), 'peer_device', 'was_device'),
-  local probes = 'max by (%s) (%s or %s)' % [edge, owd, swapped],
-
-  // The fastest chunks of a flow are far slower than its siblings' and than probes, and nothing says congestion.
-  inBandSlower:: '(%(floor)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(floor)s) > %(factor)g and on (%(flow)s) %(floor)s > %(least)g and on (%(edge)s) %(floor)s > on (%(edge)s) group_left () (%(ratio)g * %(probes)s)) unless on (%(flow)s) %(congested)s' % {
+  // The fastest chunks of a flow are far slower than its siblings', and nothing says congestion: their delay, s.
+  inBandSuspects:: '%(floor)s > on (%(job)s) group_left () (%(factor)g * quantile by (%(job)s) (0.25, %(floor)s)) > %(least)g unless on (%(flow)s) %(congested)s' % {
     floor: floor,
     job: job,
     factor: config.contentionScore,
-    flow: flow,
-    edge: edge,
     least: config.contentionDelaySeconds,
-    ratio: config.inBandRatio,
-    probes: probes,
+    flow: flow,
     congested: congested,
   },
+  // 1 for those of them that are far slower than the probes between the same NICs, 0 for those that are not. The edge's
+  // own labels say peer -> device; swapped they say device -> peer: `way` tells which edge it was compared with. `instance`
+  // is the host's name (deploy/prometheus.yml). Suspects are swapped and not edges: they are few.
+  local suspects = recorded('flow:fabricpulse_qp_owd_seconds:in_band_suspects'),
+  local edge = '%s, instance, device, peer, peer_device' % c,
+  local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.*)")' % [expr, to, from],
+  local swapped(expr) =
+    move(move(move(move(move(move(expr, 'was_instance', 'instance'), 'was_device', 'device'), 'instance', 'peer'), 'device', 'peer_device'), 'peer', 'was_instance'), 'peer_device', 'was_device'),
+  local way(expr, name) = 'label_replace(%s, "way", "%s", "", "")' % [expr, name],
+  slowerThanProbes:: '(%(receive)s or %(send)s) > bool on (%(edge)s) group_left () (%(ratio)g * max by (%(edge)s) (%(probes)s))' % {
+    receive: way(suspects, 'receive'),
+    send: way(swapped(suspects), 'send'),
+    edge: edge,
+    ratio: config.inBandRatio,
+    probes: s.last('fabricpulse_edge_owd_seconds', 'quantile="0.5"'),
+  },
+  // By how much they are slower than their siblings; slower than all edges that are known of, of one at least.
+  inBandSlower::
+    local compared(name) = s.series('flow:fabricpulse_qp_owd_seconds:slower_than_probes', 'way="%s"' % name);
+    '%(suspects)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(floor)s) and on (%(flow)s) (min by (%(flow)s) (%(receive)s or %(send)s) == 1)' % {
+      suspects: suspects,
+      job: job,
+      floor: floor,
+      flow: flow,
+      receive: compared('receive'),
+      send: swapped(compared('send')),
+    },
 
   collectiveBandwidth:: 'avg by (%s, workload, collective) (%s > 0)' % [c, s.last('fabricpulse_collective_bandwidth_bytes_per_second')],
 

@@ -1,28 +1,38 @@
-// Recorded per edge: only those that lose packets, which are few. Alerts read them several times over.
+// Recorded per edge: only those that lose packets or are slow, which are few. Alerts read them several times over.
+local paths = import '../lib/paths.libsonnet';
 local signals = import '../signals.libsonnet';
 {
   prometheusRules+:: {
     local config = $._config,
     local s = signals(config),
-    local edge = '%s, instance, device, peer, peer_device' % config.clusterLabel,
+    local p = paths(config),
+    local edge = p.edge,
     local increase(name) = 'sum by (%s) (increase(%s[%s]))' % [edge, s.series(name), config.pathLossWindow],
-    local lost = increase('fabricpulse_edge_probes_lost_total'),
-    local received = increase('fabricpulse_edge_probes_received_total'),
+    local lost = p.lost,
     // A NIC or a host that is silent altogether loses all of it: that is not a lossy path, and has alerts of its own.
     local silent = '(max_over_time(%s[%s]) > 0)' % [
       s.series('fabricpulse_edge_evidence', 'evidence=~"own_nic_disconnected|peer_silent|peer_host_silent|peer_nic_silent"'),
       config.pathLossWindow,
     ],
+    // Without the network label where nobody says which network a NIC is in.
+    local named(nics) =
+      local key = '%s, instance, device' % config.clusterLabel;
+      '(%(nics)s) * on (%(key)s) group_left (network) group by (%(key)s, network) (%(network)s) or on (%(key)s, direction) %(nics)s' % {
+        nics: nics,
+        key: key,
+        network: s.nicConnected,
+      },
     groups+: [
       {
         name: 'fabricpulse-path.rules',
         rules: [
+          { record: 'edge:fabricpulse_edge_probes_lost:increase', expr: increase('fabricpulse_edge_probes_lost_total') + ' > 0' },
           {
             record: 'edge:fabricpulse_edge_probes_lost:lossy_ratio',
             expr: '%s / (%s + %s) > %g and on (%s) %s >= %d unless on (%s) %s' % [
               lost,
               lost,
-              received,
+              increase('fabricpulse_edge_probes_received_total'),
               config.pathLossRatio,
               edge,
               lost,
@@ -30,6 +40,15 @@ local signals = import '../signals.libsonnet';
               edge,
               silent,
             ],
+          },
+          {
+            record: 'edge:fabricpulse_edge_latency_elevated:max',
+            expr: 'max by (%s) (%s == 1)' % [edge, s.last('fabricpulse_edge_latency_elevated')],
+          },
+          { record: 'device:fabricpulse_edge_latency_elevated:shared', expr: p.nics(p.elevated, 'count') },
+          {
+            record: 'device:fabricpulse_edge_latency_elevated:count',
+            expr: named('device:fabricpulse_edge_latency_elevated:shared' + s.braces),
           },
         ],
       },

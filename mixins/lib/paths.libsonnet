@@ -1,0 +1,35 @@
+// Expressions on edges: from the NIC of a peer to a NIC of this host. What several edges share is named instead of each.
+local signals = import '../signals.libsonnet';
+function(config) {
+  local s = signals(config),
+  local c = config.clusterLabel,
+  local edge = '%s, instance, device, peer, peer_device' % c,
+  local own = '%s, instance, device' % c,
+  local peer = '%s, peer, peer_device' % c,
+  edge:: edge,
+  own:: own,
+
+  // What is recorded (rules/path.libsonnet).
+  lost:: 'edge:fabricpulse_edge_probes_lost:increase' + s.braces,
+  lossy:: 'edge:fabricpulse_edge_probes_lost:lossy_ratio' + s.braces,
+  elevated:: 'edge:fabricpulse_edge_latency_elevated:max' + s.braces,
+
+  // NICs that at least sharedEdges of the edges have in common, receiving or sending; the latter under the names of the
+  // former. `worst` keeps what is said of the edges.
+  local receiving(edges, worst) = '(%s by (%s) (%s) and on (%s) count by (%s) (%s) >= %d)' % [worst, own, edges, own, own, edges, config.sharedEdges],
+  local sending(edges, worst) =
+    local shared = '(%s by (%s) (%s) and on (%s) count by (%s) (%s) >= %d)' % [worst, peer, edges, peer, peer, edges, config.sharedEdges];
+    'max by (%s) (label_replace(label_replace(%s, "instance", "$1", "peer", "(.*)"), "device", "$1", "peer_device", "(.*)"))' % [own, shared],
+  nics(edges, worst)::
+    'label_replace(%s, "direction", "receive", "", "") or label_replace(%s, "direction", "transmit", "", "")' % [receiving(edges, worst), sending(edges, worst)],
+  // The edges that share no NIC with so many others.
+  single(edges):: '%s unless on (%s) %s unless on (%s) (count by (%s) (%s) >= %d)' % [
+    edges,
+    own,
+    receiving(edges, 'max'),
+    peer,
+    peer,
+    edges,
+    config.sharedEdges,
+  ],
+}

@@ -1,0 +1,24 @@
+// Recorded per daemon: when it was last scraped, for a day. Each evaluation reads the one before, because the samples of
+// a day are too many to read.
+local signals = import '../signals.libsonnet';
+{
+  prometheusRules+:: {
+    local s = signals($._config),
+    local record = 'daemon:fabricpulse_build_info:last_seen_timestamp_seconds',
+    groups+: [
+      {
+        name: 'fabricpulse-daemon.rules',
+        rules: [
+          {
+            record: record,
+            expr: 'time() * group by (%(c)s, job, instance, component) (%(info)s) or last_over_time(%(record)s[15m]) > time() - 86400' % {
+              c: $._config.clusterLabel,
+              info: s.series('fabricpulse_build_info'),
+              record: record + s.braces,
+            },
+          },
+        ],
+      },
+    ],
+  },
+}
