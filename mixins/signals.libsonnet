@@ -26,7 +26,7 @@ function(config, matchers='') {
   nicConnected:: $.last('fabricpulse_nic_connected'),
   // A NIC once, whichever pod speaks of it: the one that is there before one that has been replaced.
   nicConnectedNow::
-    local nic = '%s, job, instance, device, network' % config.clusterLabel;
+    local nic = '%s, job, instance, device, network, leaf' % config.clusterLabel;
     '(min by (%s) (%s) or min by (%s) (%s))' % [nic, $.series('fabricpulse_nic_connected'), nic, $.nicConnected],
 
   // At least so many events of a counter within a window. `increase` sees those between two samples of the window; those
@@ -41,7 +41,7 @@ function(config, matchers='') {
       threshold: threshold,
     },
   nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
-  nicFlaps(window, threshold):: $.events('fabricpulse_nic_disconnects_total', 'job, instance, device, network', window, threshold),
+  nicFlaps(window, threshold):: $.events('fabricpulse_nic_disconnects_total', 'job, instance, device, network, leaf', window, threshold),
   linkDowns(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_port_down_transitions_total'), window],
   linkFlaps(window, threshold):: $.events('fabricpulse_nic_port_down_transitions_total', 'job, instance, device, rdma_device, port', window, threshold),
   // Lanes times speed, of what card and slot can both do; of what the card can do where the slot is not known.

@@ -94,7 +94,8 @@ local signals = import '../signals.libsonnet';
             s.last('up', config.jobSelector),
           ],
           'A fabricpulse daemon is not scraped any more.',
-          "The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus' targets within the last day (last seen {{ $value | humanizeTimestamp }}); what it watches is not watched."
+          "The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus' targets within the last day (last seen {{ $value | humanizeTimestamp }}); what it watches is not watched.",
+          { keep_firing_for: config.exporterDownFor }
         ),
         lib.alert(
           config,
