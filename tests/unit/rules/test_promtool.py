@@ -34,7 +34,7 @@ def promtool(request: pytest.FixtureRequest) -> str:
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, timeout=60
+        [str(part) for part in command], capture_output=True, text=True, check=False, timeout=300
     )
 
 
