@@ -55,15 +55,15 @@ def test_flap_is_seen_alerted_acted_on_and_survived(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(result_file.read_text())
-    assert list(result) == ["scenario", "steps", "promises", *FIGURES]
+    assert list(result) == ["scenario", "milestones", "promises", *FIGURES]
     assert result["scenario"] == "flap"
     expected = [
-        step.name
+        milestone.name
         for phase in SCENARIOS["flap"](Fleet(("h0", "h1"), ("rail0",))).phases()
-        for step in phase.steps
+        for milestone in phase.milestones
     ]
-    assert [step["name"] for step in result["steps"]] == expected
-    assert all(step["seen"] for step in result["steps"])
+    assert [entry["name"] for entry in result["milestones"]] == expected
+    assert all(entry["seen"] for entry in result["milestones"])
     assert result["promises"].keys() == {"detect_s", "stall_ms", "errors", "corrupt_bytes"}
     assert "broken" not in result["promises"].values()
     assert 0 < result["detect_s"] <= 1.0 + result["detect_late_s"]

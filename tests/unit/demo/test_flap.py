@@ -1,4 +1,4 @@
-"""The flap scenario marks its steps on the evidence that it names, and its figures come from what was seen."""
+"""The flap scenario marks its milestones on the evidence that it names, and its figures come from what was seen."""
 
 import pytest
 
@@ -25,7 +25,7 @@ class World:
         self.bandwidth = 50e6
 
     def run(self, seconds: float) -> list[str]:
-        """Lets time pass with the fleet as it is; returns the steps that were seen meanwhile."""
+        """Lets time pass with the fleet as it is; returns the milestones that were seen meanwhile."""
         seen = []
         for _ in range(round(seconds * 10)):
             self.now += 0.1
@@ -40,7 +40,7 @@ class World:
             workload.bandwidth.add(self.now, self.bandwidth)
             workload.longest_gap.add(self.now, 12.0)
             events = self.story.advance(self.observed, self.now)
-            seen += [event.result.step.name for event in events if event.kind == "seen" and event.result]
+            seen += [event.result.milestone.name for event in events if event.kind == "seen" and event.result]
         return seen
 
     def healthy(self) -> None:
@@ -93,11 +93,11 @@ def play(world: World) -> list[str]:
 
 
 def test_the_story_is_seen_in_full_and_measured() -> None:
-    """With all evidence every step is seen; latencies count from the fault, bandwidths from what the ring printed."""
+    """With all evidence all milestones are seen; latencies count from the fault, bandwidths are as printed."""
     world = World()
     seen = play(world)
     result = world.result()
-    assert sorted(seen) == sorted(step.step.name for step in world.story.results)
+    assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.story.results)
     assert result.success, result.failures()
     assert result.outcome.detect_s == pytest.approx(0.5, abs=0.11)
     assert result.outcome.alert_s == pytest.approx(3.5, abs=0.11)
@@ -106,7 +106,7 @@ def test_the_story_is_seen_in_full_and_measured() -> None:
     assert result.outcome.bandwidth_during == pytest.approx(25e6)
     assert result.outcome.bandwidth_after == pytest.approx(50e6)
     assert set(result.as_json()) == {
-        "scenario", "steps", "promises", "detect_s", "alert_s", "action_s", "stall_ms", "errors", "corrupt_bytes",
+        "scenario", "milestones", "promises", "detect_s", "alert_s", "action_s", "stall_ms", "errors", "corrupt_bytes",
         "bandwidth_before", "bandwidth_during", "bandwidth_after", "detect_late_s", "stall_late_ms",
     }  # fmt: skip
 
@@ -116,7 +116,7 @@ def test_the_story_is_seen_in_full_and_measured() -> None:
     ["corrupt", "errors", "exited", "stall"],
 )
 def test_a_broken_promise_fails_the_demo(spoil: str) -> None:
-    """Every step may be seen: one corrupt byte, one error, one dead rank or one long stall is a failure."""
+    """Every milestone may be seen: one corrupt byte, one error, one dead rank or one long stall is a failure."""
     world = World()
     play(world)
     workload = world.observed.workload
@@ -178,10 +178,10 @@ def test_lateness_of_another_time_excuses_nothing() -> None:
     assert not world.result().success
 
 
-def test_steps_wait_longer_on_a_late_machine_and_not_for_ever() -> None:
-    """Time for which a process waited for a CPU does not count against a step; ten times its limit ends the story."""
+def test_milestones_wait_longer_on_a_late_machine_and_not_for_ever() -> None:
+    """Time for which a process waited for a CPU counts against no milestone; ten times its limit ends the story."""
     world = World()
-    limit = world.story.results[0].step.within_s
+    limit = world.story.results[0].milestone.within_s
     world.run(limit - 1)
     world.observed.lateness.add_waits("mesh on h0", world.now - limit, {1: 0})
     world.observed.lateness.add_waits("mesh on h0", world.now, {1: 30_000_000_000})
@@ -193,8 +193,8 @@ def test_steps_wait_longer_on_a_late_machine_and_not_for_ever() -> None:
 
     hopeless = World()
     hopeless.observed.lateness.add_waits("mesh on h0", hopeless.now, {1: 0})
-    for step in range(1, 50):
-        hopeless.observed.lateness.add_waits("mesh on h0", hopeless.now, {1: step * 10_000_000_000})
+    for milestone in range(1, 50):
+        hopeless.observed.lateness.add_waits("mesh on h0", hopeless.now, {1: milestone * 10_000_000_000})
         hopeless.run(10)
         if hopeless.story.ended:
             break
@@ -210,7 +210,7 @@ def test_an_unmeasured_promise_fails_the_demo() -> None:
 
 
 def test_clocks_are_in_sync_only_when_all_say_so_within_the_bound() -> None:
-    """One unsynchronised sidecar, one wide bound, or a truth that cannot be told withholds the step."""
+    """One unsynchronised sidecar, one wide bound, or a truth that cannot be told withholds the milestone."""
     world = World()
     for spoilt in (
         ClockSeen(synchronized=False, bound_s=1e-6, true_error_s=0.0),

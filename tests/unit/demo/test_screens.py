@@ -103,7 +103,7 @@ def test_lines_tell_alerts_and_actions_once_each() -> None:
 
 
 def test_the_table_names_what_failed() -> None:
-    """A figure beyond its limit, one that was not measured and a step that was not seen each have a line in words."""
+    """A figure beyond its limit, one that was not measured and a milestone that was not seen each have a line."""
     world = World()
     world.healthy()
     world.run(8)
@@ -118,4 +118,4 @@ def test_the_table_names_what_failed() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for expected in ("1.50 s", "broken: detection", "not measured: stall", "not seen: ", "FAILED", "≤ 1 s"):
         assert expected in text
-    assert "every step was seen" not in text
+    assert "every milestone was seen" not in text

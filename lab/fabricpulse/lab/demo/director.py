@@ -86,6 +86,6 @@ class Director:
         self._observed.marks.setdefault(name, time.monotonic())
         self._changed.set()
 
-    def seen(self, step: str) -> bool:
-        """True once the story has seen a step."""
-        return self.story.result(step).seen_at is not None
+    def seen(self, milestone: str) -> bool:
+        """True once the story has seen a milestone."""
+        return self.story.result(milestone).seen_at is not None

@@ -23,12 +23,12 @@ class Lines:
         self._write(f"{now - self._started:7.2f}s  {kind:<9} {text}")
 
     def event(self, event: Event) -> None:
-        """A phase begins, a step was seen or missed, the story ends."""
+        """A phase begins, a milestone was seen or missed, the story ends."""
         if event.kind == "phase":
             self.line("PHASE", event.text, event.at)
         elif event.kind in ("seen", "missed") and event.result is not None:
             mark = "✓" if event.kind == "seen" else "✗"
-            self.line("step", f"{mark} {event.result.step.title}: {event.text}", event.at)
+            self.line("milestone", f"{mark} {event.result.milestone.title}: {event.text}", event.at)
         else:
             self.line("END", event.text, event.at)
 

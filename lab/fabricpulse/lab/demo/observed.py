@@ -1,4 +1,4 @@
-"""What the demo has seen so far: one plain tree that observers write and steps, view and result read.
+"""What the demo has seen so far: one plain tree that observers write and milestones, view and result read.
 
 Nothing in here was computed from what the demo did; every field comes from the output of a daemon, of Prometheus, of
 Alertmanager, or of the workload. Times are `time.monotonic()` seconds at which the demo held the answer in its hands,

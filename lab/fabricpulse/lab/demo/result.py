@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fabricpulse.lab.demo.scenarios.base import Judgement, Outcome, Promise
-from fabricpulse.lab.demo.story import StepResult
+from fabricpulse.lab.demo.story import MilestoneResult
 
 _STYLES = {Judgement.KEPT: "green", Judgement.BROKEN: "bold red", Judgement.NOT_JUDGED: "yellow"}
 
@@ -20,31 +20,33 @@ class Result:
 
     scenario: str
     started: float
-    steps: Sequence[StepResult]
+    milestones: Sequence[MilestoneResult]
     outcome: Outcome
     promises: Sequence[Promise]
 
     @property
     def success(self) -> bool:
-        """True when every step was seen and no promise is broken. One that was not judged is told, and no failure."""
-        return all(step.seen_at is not None for step in self.steps) and not any(
+        """True when every milestone was seen and no promise is broken. One not judged is told, and no failure."""
+        return all(milestone.seen_at is not None for milestone in self.milestones) and not any(
             promise.judgement is Judgement.BROKEN for promise in self.promises
         )
 
     def as_json(self) -> dict[str, Any]:
-        """`scenario`, `steps` (name, seen, t_s), `promises` (kept, broken, not judged) and the figures.
+        """`scenario`, `milestones` (name, seen, t_s), `promises` (kept, broken, not judged) and the figures.
 
         null where something was not measured.
         """
         return {
             "scenario": self.scenario,
-            "steps": [
+            "milestones": [
                 {
-                    "name": step.step.name,
-                    "seen": step.seen_at is not None,
-                    "t_s": _rounded(step.seen_at - self.started if step.seen_at is not None else None),
+                    "name": milestone.milestone.name,
+                    "seen": milestone.seen_at is not None,
+                    "t_s": _rounded(
+                        milestone.seen_at - self.started if milestone.seen_at is not None else None
+                    ),
                 }
-                for step in self.steps
+                for milestone in self.milestones
             ],
             "promises": {promise.name: promise.judgement.value for promise in self.promises},
             **{name: _rounded(value) for name, value in asdict(self.outcome).items()},
@@ -53,8 +55,8 @@ class Result:
     def failures(self) -> list[str]:
         """One line for each thing that makes the demo fail."""
         lines = [
-            f"not seen: {s.step.title} ({s.evidence or 'not reached'})"
-            for s in self.steps
+            f"not seen: {s.milestone.title} ({s.evidence or 'not reached'})"
+            for s in self.milestones
             if s.seen_at is None
         ]
         for promise in self.promises:
@@ -96,17 +98,17 @@ class Result:
             closing = Text("FAILED", style="bold red")
         elif self.not_judged():
             closing = Text(
-                "every step was seen; this machine was too late to judge every figure", style="yellow"
+                "every milestone was seen; this machine was too late to judge every figure", style="yellow"
             )
         else:
-            closing = Text("every step was seen", style="bold green")
+            closing = Text("every milestone was seen", style="bold green")
         return Group(*lines, closing)
 
     def _rows(self) -> list[tuple[str, str, str]]:
         o = self.outcome
-        seen = sum(step.seen_at is not None for step in self.steps)
+        seen = sum(milestone.seen_at is not None for milestone in self.milestones)
         return [
-            ("", "steps seen", f"{seen} of {len(self.steps)}"),
+            ("", "milestones seen", f"{seen} of {len(self.milestones)}"),
             ("detect_s", "fault → nic_connected 0 in the exporter", _unit(o.detect_s, 1, "s", 2)),
             ("alert_s", "fault → alert in Alertmanager", _unit(o.alert_s, 1, "s", 2)),
             ("action_s", "fault → NIC taken out of service", _unit(o.action_s, 1, "s", 2)),

@@ -29,7 +29,7 @@ class LineScreen:
         """Prints the URLs and begins the story's clock."""
         for name, url in urls:
             self._lines.line("look", f"{name}: {url}")
-        self._lines.line("start", f"the story begins: {len(story.results)} steps must be seen")
+        self._lines.line("start", f"the story begins: {len(story.results)} milestones must be seen")
 
     def progress(self, text: str) -> None:
         """One line."""
@@ -96,11 +96,11 @@ class LiveScreen:
             self._view.sample()
 
     def end(self, result: Result) -> None:
-        """Gives the terminal back and prints the steps and the table."""
+        """Gives the terminal back and prints the milestones and the table."""
         self.close()
-        for step in result.steps:
-            at = "not seen" if step.seen_at is None else f"{step.seen_at - result.started:6.2f} s"
-            self._console.print(f"{at:>9}  {step.step.title}", markup=False, highlight=False)
+        for milestone in result.milestones:
+            at = "not seen" if milestone.seen_at is None else f"{milestone.seen_at - result.started:6.2f} s"
+            self._console.print(f"{at:>9}  {milestone.milestone.title}", markup=False, highlight=False)
         self._plain.end(result)
 
     def staying(self, urls: list[tuple[str, str]]) -> None:

@@ -1,8 +1,8 @@
-"""The story of a scenario as a pure state machine: phases, and in each phase steps that must really be seen.
+"""The story of a scenario as a pure state machine: phases, and in each phase milestones that must really be seen.
 
-A step is seen when its check finds its evidence in what has been observed; time alone never marks one. The steps of
+A milestone is seen when its check finds its evidence in what has been observed; time alone never marks one. Those of
 a phase are watched side by side, because the speeds of data path, push and rules overlap. A phase ends when all its
-steps have been seen, and the story fails when one was not seen within its time.
+milestones have been seen, and the story fails when one was not seen within its time.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,7 +19,7 @@ Act = Callable[[Any], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Step:
+class Milestone:
     """One thing that must be seen.
 
     name : identifier in the JSON result. title : what a person reads. check : evidence in words, or None as long as
@@ -34,19 +34,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps that are watched together. act : what the demo does to the lab at the start of the phase."""
+    """Milestones that are watched together. act : what the demo does to the lab at the start of the phase."""
 
     name: str
     title: str
-    steps: tuple[Step, ...]
+    milestones: tuple[Milestone, ...]
     act: Act | None = None
 
 
 @dataclass
-class StepResult:
-    """What became of a step. seen_at : monotonic seconds, None if it was not seen."""
+class MilestoneResult:
+    """What became of a milestone. seen_at : monotonic seconds, None if it was not seen."""
 
-    step: Step
+    milestone: Milestone
     phase: str
     seen_at: float | None = None
     evidence: str = ""
@@ -60,7 +60,7 @@ class Event:
     at: float
     text: str
     phase: Phase | None = None
-    result: StepResult | None = None
+    result: MilestoneResult | None = None
 
 
 @dataclass
@@ -68,20 +68,22 @@ class Story:
     """Goes through the phases; `advance` is called with each new observation."""
 
     phases: Sequence[Phase]
-    results: list[StepResult] = field(default_factory=list)
+    results: list[MilestoneResult] = field(default_factory=list)
     _index: int = -1
     _phase_start: float = 0.0
     ended: bool = False
 
     def __post_init__(self) -> None:
-        self.results = [StepResult(step, phase.name) for phase in self.phases for step in phase.steps]
-        names = [result.step.name for result in self.results]
+        self.results = [
+            MilestoneResult(milestone, phase.name) for phase in self.phases for milestone in phase.milestones
+        ]
+        names = [result.milestone.name for result in self.results]
         if len(set(names)) != len(names):
-            raise ValueError("two steps of a story have one name")
+            raise ValueError("two milestones of a story have one name")
 
     @property
     def complete(self) -> bool:
-        """True when every step has been seen."""
+        """True when every milestone has been seen."""
         return all(result.seen_at is not None for result in self.results)
 
     @property
@@ -89,10 +91,10 @@ class Story:
         """The phase that is being played."""
         return self.phases[self._index] if 0 <= self._index < len(self.phases) and not self.ended else None
 
-    def result(self, name: str) -> StepResult:
-        """The result of the step `name`. Raises KeyError."""
+    def result(self, name: str) -> MilestoneResult:
+        """The result of the milestone `name`. Raises KeyError."""
         for result in self.results:
-            if result.step.name == name:
+            if result.milestone.name == name:
                 return result
         raise KeyError(name)
 
@@ -109,23 +111,25 @@ class Story:
         waited = now - self._phase_start
         late = observed.lateness.worst(self._phase_start, now)
         for result in pending:
-            evidence = result.step.check(observed)
+            evidence = result.milestone.check(observed)
             if evidence is not None:
                 result.seen_at = now
                 result.evidence = evidence
                 events.append(Event("seen", now, evidence, current, result))
-            elif waited - late > result.step.within_s or waited > PATIENCE * result.step.within_s:
+            elif waited - late > result.milestone.within_s or waited > PATIENCE * result.milestone.within_s:
                 result.evidence = f"not seen within {waited:.0f} s, host late {late:.1f} s"
                 events.append(Event("missed", now, result.evidence, current, result))
         if any(event.kind == "missed" for event in events):
             self.ended = True
-            events.append(Event("end", now, f"the story ends in phase {current.name!r}: a step was not seen"))
+            events.append(
+                Event("end", now, f"the story ends in phase {current.name!r}: a milestone was not seen")
+            )
         elif all(r.seen_at is not None for r in self.results if r.phase == current.name):
             if self._index + 1 < len(self.phases):
                 events.append(self._enter(self._index + 1, now))
             else:
                 self.ended = True
-                events.append(Event("end", now, "every step was seen"))
+                events.append(Event("end", now, "every milestone was seen"))
         return events
 
     def _enter(self, index: int, now: float) -> Event:

@@ -129,7 +129,7 @@ class View:
             else:
                 mark, style, at = " ", "bright_black", ""
             table.add_row(
-                Text(mark, style=style), Text(result.step.title, style=style), Text(at, style="dim")
+                Text(mark, style=style), Text(result.milestone.title, style=style), Text(at, style="dim")
             )
         return Panel(table, title="Story")
 

@@ -22,8 +22,8 @@ class Stage(Protocol):
     def mark(self, name: str) -> None:
         """Remembers the time of something that the scenario did, the first time that it does it."""
 
-    def seen(self, step: str) -> bool:
-        """True once the story has seen a step."""
+    def seen(self, milestone: str) -> bool:
+        """True once the story has seen a milestone."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Scenario(ABC):
 
     @abstractmethod
     def outcome(self, story: Story, observed: Observed) -> Outcome:
-        """The figures, from the times at which steps were seen and what the workload printed."""
+        """The figures, from the times at which milestones were seen and what the workload printed."""
 
     @abstractmethod
     def promises(self, outcome: Outcome) -> Sequence[Promise]:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from fabricpulse.lab.demo.names import DEMO, MESH
 from fabricpulse.lab.demo.observed import Observed, find_alert
 from fabricpulse.lab.demo.scenarios.base import Fleet, Outcome, Promise, Scenario, Stage, mean
-from fabricpulse.lab.demo.story import Phase, Step, Story
+from fabricpulse.lab.demo.story import Milestone, Phase, Story
 
 ALERT = "FabricNicFlapping"
 
-# One down/up cycle of the link. Long enough for the mesh to see each disconnect (its verdict takes about half a
+# One down/up cycle of the link. Long enough for the mesh to see each disconnect (which takes about half a
 # second), short enough for three of them to fit into the alert's window several times over.
 DOWN_S = 1.2
 UP_S = 1.3
@@ -46,31 +46,37 @@ class Flap(Scenario):
                 "healthy",
                 "healthy: clocks agree, every NIC is connected, the ring uses all rails",
                 (
-                    Step("clocks_in_sync", "all clocks in sync on fleet time", self._clocks, 45),
-                    Step("mesh_green", "every NIC connected in the probe mesh", self._mesh, 45),
-                    Step(
+                    Milestone("clocks_in_sync", "all clocks in sync on fleet time", self._clocks, 45),
+                    Milestone("mesh_green", "every NIC connected in the probe mesh", self._mesh, 45),
+                    Milestone(
                         "traffic_on_all_rails",
                         "the ring runs over all rails of every host",
                         self._traffic,
                         60,
                     ),
-                    Step("baseline_measured", "bandwidth of the healthy fabric measured", self._baseline, 60),
+                    Milestone(
+                        "baseline_measured", "bandwidth of the healthy fabric measured", self._baseline, 60
+                    ),
                 ),
             ),
             Phase(
                 "fault",
                 f"fault: the link of {self.device} on {self.host} flaps",
                 (
-                    Step(
+                    Milestone(
                         "nic_disconnected", "the mesh exporter shows nic_connected 0", self._disconnected, 10
                     ),
-                    Step("workload_survived", "the ring goes on over the other rail", self._survived, 10),
-                    Step("alert_firing", f"{ALERT} firing in Prometheus", self._firing, 40),
-                    Step("alert_notified", f"{ALERT} active in Alertmanager", self._notified, 45),
-                    Step(
+                    Milestone(
+                        "workload_survived", "the ring goes on over the other rail", self._survived, 10
+                    ),
+                    Milestone("alert_firing", f"{ALERT} firing in Prometheus", self._firing, 40),
+                    Milestone("alert_notified", f"{ALERT} active in Alertmanager", self._notified, 45),
+                    Milestone(
                         "action_applied", "NIC taken out of service, journaled and applied", self._avoided, 50
                     ),
-                    Step("nic_out_of_service", "the plugin reports the NIC out of service", self._out, 50),
+                    Milestone(
+                        "nic_out_of_service", "the plugin reports the NIC out of service", self._out, 50
+                    ),
                 ),
                 act=self._flap,
             ),
@@ -78,25 +84,32 @@ class Flap(Scenario):
                 "quiet",
                 f"quiet: the link of {self.device} on {self.host} stays up",
                 (
-                    Step(
+                    Milestone(
                         "nic_reconnected",
                         "the mesh exporter shows nic_connected 1 again",
                         self._reconnected,
                         15,
                     ),
-                    Step(
+                    Milestone(
                         "workload_on_other_rail",
                         "the ring runs on the other rail alone",
                         self._other_rail,
                         20,
                     ),
-                    Step("alert_resolved", f"{ALERT} resolved", self._resolved, 60),
-                    Step(
+                    Milestone("alert_resolved", f"{ALERT} resolved", self._resolved, 60),
+                    Milestone(
                         "hold_down", "hold-down: the NIC must stay quiet a while longer", self._hold_down, 60
                     ),
-                    Step("restored", "NIC put back in service, journaled and applied", self._restored, 75),
-                    Step("traffic_back", "the NIC carries its share of the ring again", self._back, 80),
-                    Step("bandwidth_recovered", "bandwidth back at its level of before", self._recovered, 95),
+                    Milestone(
+                        "restored", "NIC put back in service, journaled and applied", self._restored, 75
+                    ),
+                    Milestone("traffic_back", "the NIC carries its share of the ring again", self._back, 80),
+                    Milestone(
+                        "bandwidth_recovered",
+                        "bandwidth as before the fault",
+                        self._recovered,
+                        95,
+                    ),
                 ),
                 act=self._quiet,
             ),
@@ -285,8 +298,8 @@ class Flap(Scenario):
     def outcome(self, story: Story, observed: Observed) -> Outcome:
         fault = observed.marks.get("fault")
 
-        def since_fault(step: str) -> float | None:
-            at = story.result(step).seen_at
+        def since_fault(milestone: str) -> float | None:
+            at = story.result(milestone).seen_at
             return at - fault if at is not None and fault is not None else None
 
         def bandwidth(start: str, end: float | None) -> float | None:
