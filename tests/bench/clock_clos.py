@@ -65,8 +65,8 @@ class Mesh:
         windows = [EdgeWindow(EstimatorParameters(), round(self.window_s * NS)) for _ in a]
         records = np.zeros((self.steps, len(a)), EDGE_DTYPE)
         fitted = np.zeros(records.shape, np.bool_)
-        for step in range(-self.filled, self.steps):
-            begin = START_S + (self.filled + step) * self.round_s
+        for number in range(-self.filled, self.steps):
+            begin = START_S + (self.filled + number) * self.round_s
             end = begin + self.round_s
             blocks = []
             for routes, sender, receiver, direction in (
@@ -84,12 +84,12 @@ class Mesh:
             for k, window in enumerate(windows):
                 for block in blocks:
                     window.add(block[k])
-                if step < 0:
+                if number < 0:
                     continue
                 fit = window.advance(now[k])
                 if fit is not None:
-                    fitted[step, k] = True
-                    records[step, k] = np.frombuffer(
+                    fitted[number, k] = True
+                    records[number, k] = np.frombuffer(
                         pack_edges([edge_report(fit, int(number[k]))]), EDGE_DTYPE
                     )[0]
         return Fits(records, fitted, np.where(fitted, self._errors(a, b, records, fitted), np.nan))
@@ -136,10 +136,10 @@ def fit_all(mesh: Mesh, processes: int) -> Iterator[Fits]:
 
 @dataclass
 class ClosFleet(Timeline):
-    """n hosts with k edges each, on the average, for `steps` steps. processes : 0 for as many as there are cores.
+    """n hosts with k edges each, on the average, for `steps` rounds. processes : 0 for as many as there are cores.
 
-    measure() first, then step() up to `steps` times. filled : as if all sidecars had been started anew after so many
-    steps, with what their engines had measured meanwhile. progress : says on stderr how far it is.
+    measure() first, then play_round() up to `steps` times. filled : as if all sidecars had been started anew after so
+    many rounds, with what their engines had measured meanwhile. progress : says on stderr how far it is.
     """
 
     n: int
@@ -173,8 +173,8 @@ class ClosFleet(Timeline):
         self._steps_done = 0
         self.t = self._end_s(0)
 
-    def _end_s(self, step: int) -> float:
-        return START_S + (self.filled + step) * self.round_s
+    def _end_s(self, number: int) -> float:
+        return START_S + (self.filled + number) * self.round_s
 
     def instants(self, t_s: float) -> list[CrossTimestamp]:
         crystals = self.mesh.crystals
@@ -202,8 +202,8 @@ class ClosFleet(Timeline):
                 left_s = math.ceil((now - began) * (1 - share) / share)
                 self._say(f"{100 * share:.0f} % of {shape[1]} edges fitted, {left_s} s to go")
 
-    def step(self) -> None:
-        """Lets the next step pass: clocks, reports, the solve, corrections."""
+    def play_round(self) -> None:
+        """Lets the next round pass: clocks, reports, the solve, corrections."""
         began = time.monotonic()
         if self.tick_until(self._end_s(self._steps_done + 1)):
             raise RuntimeError("a clock stepped: no crystal does that, and the fits know nothing of it")
@@ -217,7 +217,7 @@ class ClosFleet(Timeline):
         self._steps_done += 1
         took = time.monotonic() - began
         if self.progress and took > 2:
-            self._say(f"step {self._steps_done} of {self.steps} took {took:.1f} s")
+            self._say(f"round {self._steps_done} of {self.steps} took {took:.1f} s")
 
     def _say(self, text: str) -> None:
         print(f"bench_clocksync: {self.n} hosts: {text}", file=sys.stderr, flush=True)

@@ -375,7 +375,7 @@ def main() -> int:
     bench_bounds(rows.report)
     if not arguments.bounds:
         bench_estimator(rows.report, arguments.seeds)
-    return rows.verdict()
+    return rows.exit_code()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A whole fleet in simulated time: the real estimator, filter, solve and fleet clock on the simulated fabric.
 
 Nothing here is a model of clocksync: `EdgeWindow`, `Fleet` and `FleetClock` are the ones of the daemons, fed through
-the same messages. Only clocks, queues and the passing of time are simulated. Everything may go wrong at any step; for
+the same messages. Only clocks, queues and the passing of time are simulated. Everything may go wrong in any round; for
 fleets of thousands without that see clock_clos.py.
 """
 
@@ -115,9 +115,9 @@ class SimFleet(Timeline):
     def peers(self, host: int) -> list[int]:
         return [edge.b for edge in self.owned[host]]
 
-    # One step
+    # One round
 
-    def step(self) -> None:
+    def play_round(self) -> None:
         """Lets `round_s` pass: probes, fits, reports, the solve (if there is a coordinator), corrections."""
         begin, end = self.t, self.t + self.round_s
         for edge in self.edges:
@@ -137,7 +137,7 @@ class SimFleet(Timeline):
     def run(self, seconds: float) -> None:
         """As many steps."""
         for _ in range(round(seconds / self.round_s)):
-            self.step()
+            self.play_round()
 
     def _samples(self, edge: SimEdge, begin: float, end: float) -> Samples:
         a, b = self.hosts[edge.a], self.hosts[edge.b]

@@ -1,7 +1,7 @@
-"""What one step of a large fleet costs its coordinator when reports come as datagrams: taking them, solving, answering.
+"""What one round of a large fleet costs a coordinator when reports come as datagrams: taking them, solving, answering.
 
 The coordinator's own classes on a real socket of the loopback, in a process of its own; another process sends the
-datagrams of all hosts, in each step over anew, as fast as it can. CPU time is that of the coordinator's process, all
+datagrams of all hosts, in each round over anew, as fast as it can. CPU time is that of the coordinator's process, all
 threads, also what the kernel does in its name: for replies on the loopback that includes their reception.
 """
 
@@ -29,7 +29,7 @@ from fabricpulse.clocksync.wire.messages import (
 
 
 def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) -> None:
-    """Prints one JSON object: CPU of a step by part, memory, and what the intake has counted."""
+    """Prints one JSON object: CPU of a round by part, memory, and what the intake has counted."""
     rng = np.random.default_rng(1)
     names = [f"gpu-{k:05d}" for k in range(n)]
     peers = (np.arange(n)[:, None] + rng.integers(1, n, (n, edges))) % n
@@ -44,7 +44,7 @@ def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) ->
         member = fleet.report(report, time.monotonic(), again=False)
         member.told = fleet.generation
         given.append(channels.open(member))
-    fleet.step(time.monotonic(), channels.take())
+    fleet.solve_round(time.monotonic(), channels.take())
     ready, go = os.pipe(), os.pipe()
     sender = os.fork()
     if sender == 0:
@@ -66,7 +66,7 @@ def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) ->
         marks.append(time.process_time())
         arrived = channels.take()
         marks.append(time.process_time())
-        solution = fleet.step(time.monotonic(), arrived)
+        solution = fleet.solve_round(time.monotonic(), arrived)
         marks.append(time.process_time())
         answered = channels.answer()
         marks.append(time.process_time())
@@ -93,7 +93,7 @@ def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) ->
 def _send_steps(
     names: list[str], channels: list[Channel], port: int, edges: int, steps: int, ready: int, go: int
 ) -> None:
-    """All hosts' datagrams of each step, when told to; a tenth of the edges is wrong by microseconds."""
+    """All hosts' datagrams of each round, when told to; a tenth of the edges is wrong by microseconds."""
     rng = np.random.default_rng(2)
     where = ("127.0.0.1", port)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

@@ -1,6 +1,6 @@
 """How many sidecars can report to one coordinator: a real one, and thousands of connections that report as sidecars do.
 
-Every simulated host reports `EDGES` edges once a step, over a connection of its own, and waits for the answer. What is
+Every simulated host reports `EDGES` edges once a round, over a connection of its own, and waits for the answer. What is
 said is consistent (all clocks agree), so that the solve is an ordinary one.
 """
 
@@ -107,7 +107,7 @@ class SimulatedSidecars:
             for name, line, info in zip(self._names, self._lines, self._infos, strict=True)
         ]
 
-    async def step(self) -> float:
+    async def play_round(self) -> float:
         """All report at once; returns the seconds until the last has its answer."""
         bodies = self._bodies()
         began = time.monotonic()
@@ -180,10 +180,10 @@ async def _load(report: Callable[..., None], n: int, steps: int, port: int, pid:
     fleet = SimulatedSidecars(n, port)
     await fleet.connect()
     for _ in range(3):
-        await fleet.step()
+        await fleet.play_round()
     before, took, solves = cpu_s(pid), [], []
     for _ in range(steps):
-        took.append(await fleet.step())
+        took.append(await fleet.play_round())
         solves.append(_solve_s(port))
     spent_s = (cpu_s(pid) - before) / steps
     case = f"{n} sidecars x {EDGES} edges"

@@ -2,7 +2,7 @@
 
 `python -m tests.bench.clock_replay record FILE.npz` (as root) runs the wire of the benchmark with all contestants, and
 keeps every train, the true clocks and what each contestant said, twenty times a second. `replay FILE.npz...` fits the
-trains as a sidecar does, one step a second, and prints one JSON object for each load and rate: the error of the edge
+trains as a sidecar does, one round a second, and prints one JSON object for each load and rate: the error of the edge
 at the moment one looks, ns, as each recording gives it, and the mean of the recordings. A change of the estimator is
 judged on the same packets as what it replaces, in seconds, on a machine that may be busy.
 

@@ -36,7 +36,7 @@ def bench_simulate(report: Callable[..., None], sizes: list[int]) -> None:
 def bench_size(report: Callable[..., None], n: int) -> None:
     """One Clos fabric of `n` hosts, loads of 0 to 90 %, seeded; the rows say what it took.
 
-    Every edge is fitted at every step. What is shown is of the steps that end 6 s or more after the first probe. The
+    Every edge is fitted in every round. What is shown is of the rounds that end 6 s or more after the first probe. The
     largest fleets begin with full windows, as when all sidecars are started anew: partial ones cost 3 fits an edge.
     """
     steps, filled = (20, 0) if n <= 256 else (10, 0) if n <= 10_000 else (5, 3)
@@ -55,7 +55,7 @@ def bench_size(report: Callable[..., None], n: int) -> None:
     errors: list[NDArray[np.float64]] = []
     bounds: list[NDArray[np.float64]] = []
     for step in range(steps):
-        fleet.step()
+        fleet.play_round()
         now = fleet.errors()
         pairs += len(now) * (len(now) - 1) // 2
         outside += fleet.violations()
@@ -149,7 +149,7 @@ def bench_faults(report: Callable[..., None]) -> None:
             fault.happen(fleet)
             suspects: set[str] = set()
             for _ in range(fault.seconds):
-                fleet.step()
+                fleet.play_round()
                 alive = [i for i, host in enumerate(fleet.hosts) if host.alive]
                 others = [i for i in alive if i != fault.guilty]
                 # A faulty host's fleet time is that of its stamps; whoever is only out of step must keep its bound.

@@ -1,4 +1,4 @@
-"""What a sidecar with ten edges costs: six hosts with two rails in the lab, real engines, one step a second."""
+"""What a sidecar with ten edges costs: six hosts with two rails in the lab, real engines, one round a second."""
 
 import json
 import os

@@ -123,7 +123,7 @@ class Timeline:
                     late = float(self._random.exponential(0.005))
                     coordinator.report(self._report(i, host, now, edges(i)), self.t + late)
             began = time.perf_counter(), time.thread_time()
-            if coordinator.step(self.t + 0.05) is not None:
+            if coordinator.solve_round(self.t + 0.05) is not None:
                 self.solve_s.append((time.perf_counter() - began[0], time.thread_time() - began[1]))
             quorum = coordinator.quorum
             for host, now in zip(self.hosts, self.instants(self.t + 0.06), strict=True):

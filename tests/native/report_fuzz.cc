@@ -191,7 +191,7 @@ class Coordinator {
     head.sequence = request.sequence;
     const std::unique_ptr<std::uint8_t[]> data(new std::uint8_t[kMaxDatagram]);
     Source to;
-    const std::size_t whole = residuals.size() / kVerdictSize * kVerdictSize;
+    const std::size_t whole = residuals.size() / kResidualSize * kResidualSize;
     const std::size_t size = table_.answer(head, residuals.data(), whole, name, data.get(), &to);
     const auto known = open_.find(request.channel);
     if (known == open_.end()) {

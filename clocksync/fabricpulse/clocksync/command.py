@@ -36,7 +36,7 @@ def sidecar(options: DaemonOptions) -> None:
 @command.command()
 @daemon_options("0.0.0.0:9614")
 def coordinator(options: DaemonOptions) -> None:
-    """Solve the fleet's clocks each step; serve membership and http_sd."""
+    """Solve the fleet's clocks each round; serve membership and http_sd."""
     from fabricpulse.clocksync.coordinator.coordinator import Coordinator
 
     async def main(life: Lifetime) -> None:

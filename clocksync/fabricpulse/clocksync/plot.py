@@ -112,7 +112,7 @@ def _write_png(path: Path, host: str, points: Sequence[HistoryPoint]) -> None:
     axes = figure.subplots()
     named: set[str] = set()
     for begin, end in _runs(points):
-        # To the first point of the next status: the bound of a step holds until the next one, as in the SVG.
+        # To the first point of the next status: the bound of a round holds until the next one, as in the SVG.
         part, status = slice(begin, end + 1), points[begin].status
         axes.fill_between(
             age[part],

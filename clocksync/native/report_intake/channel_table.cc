@@ -156,18 +156,18 @@ bool ChannelTable::may_reset(const Source& from, std::int64_t now_ns) {
   return true;
 }
 
-std::size_t ChannelTable::answer(ReplyHead head, const std::uint8_t* residuals, std::size_t verdict_bytes,
+std::size_t ChannelTable::answer(ReplyHead head, const std::uint8_t* residuals, std::size_t residual_bytes,
                                  const std::string& name, std::uint8_t* data, Source* to) const {
   if (head.channel >= channels_.size()) return 0;
   const Channel& channel = channels_[head.channel];
-  std::size_t size = sizeof(head) + verdict_bytes;
+  std::size_t size = sizeof(head) + residual_bytes;
   // A channel that is open and has never been used has no room.
   if (!channel.open || size + kTagSize > channel.room) return 0;
   head.magic = kReplyMagic;
   head.channel += salt_;
-  head.residuals = static_cast<std::uint16_t>(verdict_bytes / kVerdictSize);
+  head.residuals = static_cast<std::uint16_t>(residual_bytes / kResidualSize);
   std::memcpy(data, &head, sizeof(head));
-  if (verdict_bytes) std::memcpy(data + sizeof(head), residuals, verdict_bytes);
+  if (residual_bytes) std::memcpy(data + sizeof(head), residuals, residual_bytes);
   if (size + name.size() + kTagSize <= channel.room) {
     std::memcpy(data + size, name.data(), name.size());
     size += name.size();

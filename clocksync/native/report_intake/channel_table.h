@@ -28,7 +28,7 @@ namespace fabricpulse {
 constexpr std::uint32_t kRequestMagic = 0x31525046;  // "FPR1"
 constexpr std::uint32_t kReplyMagic = 0x31415046;    // "FPA1"
 constexpr std::uint32_t kResetMagic = 0x31585046;    // "FPX1"
-constexpr std::size_t kEdgeSize = 40, kVerdictSize = 8, kTagSize = 8, kResetSize = 24;
+constexpr std::size_t kEdgeSize = 40, kResidualSize = 8, kTagSize = 8, kResetSize = 24;
 // What an Ethernet frame of 1,500 bytes carries, with room for tunnels.
 constexpr std::size_t kMaxDatagram = 1432;
 // So that a reply fits even where no edge is reported.
@@ -115,7 +115,7 @@ class ChannelTable {
   // Writes the answer to the last report of a channel to `data`, of kMaxDatagram bytes. head : all but magic
   // and residuals, `channel` as a number. name : goes to its end if there is room. Returns its size, and where
   // to send it; 0 when the channel is no longer there, or the answer were longer than the report.
-  std::size_t answer(ReplyHead head, const std::uint8_t* residuals, std::size_t verdict_bytes,
+  std::size_t answer(ReplyHead head, const std::uint8_t* residuals, std::size_t residual_bytes,
                      const std::string& name, std::uint8_t* data, Source* to) const;
 
   // Channels that have reported since the last take(), and channels that should have: they had before it.

@@ -154,7 +154,7 @@ IntakeCounts ReportIntake::counts() {
 }
 
 std::size_t ReportIntake::answer(const std::vector<ReplyHead>& heads, const std::vector<std::uint32_t>& spans,
-                                 const std::uint8_t* residuals, std::size_t verdict_bytes,
+                                 const std::uint8_t* residuals, std::size_t residual_bytes,
                                  const std::string& name) {
   struct Outgoing {
     mmsghdr messages[kBatch];
@@ -170,7 +170,7 @@ std::size_t ReportIntake::answer(const std::vector<ReplyHead>& heads, const std:
       const std::lock_guard<std::mutex> lock(mutex_);
       for (; at < heads.size() && filled < kBatch; ++at) {
         const std::size_t begin = spans[2 * at], end = spans[2 * at + 1];
-        if (begin > end || end > verdict_bytes) continue;
+        if (begin > end || end > residual_bytes) continue;
         std::uint8_t* data = out.data[filled];
         const std::size_t size =
             table_.answer(heads[at], residuals + begin, end - begin, name, data, &out.to[filled]);

@@ -37,7 +37,7 @@ class ReportIntake {
   // Answers reports of the last take(). residuals : records; spans : begin and end of those of each head, in
   // bytes. name : goes to the end of every reply that has room for it. Returns how many were sent.
   std::size_t answer(const std::vector<ReplyHead>& heads, const std::vector<std::uint32_t>& spans,
-                     const std::uint8_t* residuals, std::size_t verdict_bytes, const std::string& name);
+                     const std::uint8_t* residuals, std::size_t residual_bytes, const std::string& name);
 
   // Readable when there is something new: a first report, at most each 10 ms after it, and the last that is
   // missing.

@@ -140,7 +140,7 @@ class DividedFleet:
         times = self.times(self.t_s)
         return {name for name, time in times.items() if time.status == ClockStatus.SYNCHRONIZED}
 
-    def step(self) -> None:
+    def play_round(self) -> None:
         """A second: probes, reports, solves, replies, neighbours. Raises AssertionError when a bound does not hold."""
         for quarter in range(1, 4):
             self._tick(self.t_s + quarter / 4)
@@ -165,7 +165,7 @@ class DividedFleet:
         self.random.shuffle(solving)
         for coordinator in solving:
             if coordinator is not None:
-                coordinator.step(self.t_s + 0.1)
+                coordinator.solve_round(self.t_s + 0.1)
         self.random.shuffle(sent)
         for index, host in sent:
             if self.random.random() >= self.lost:

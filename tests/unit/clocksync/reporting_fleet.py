@@ -98,7 +98,7 @@ class ReportingFleet:
             reporting = [host for host in self.hosts if host not in self.silent]
             for host in reporting:
                 self.fleet.report(self._report(host), float(self.second))
-            self.fleet.step(self.second + 0.1)
+            self.fleet.solve_round(self.second + 0.1)
             for host in reporting:
                 if host in self.lines:
                     left = self.lines[host].correction_ns - self.shown_ns[host]

@@ -64,10 +64,10 @@ class Anchored:
         info = HostInfo(1, "", (), tuple(names), "system" if anchor else "none")
         return RoundReport(PROTOCOL, host, 1, 1, now, pack_edges(edges), line, anchor, "", 0, info)
 
-    def step(self, t_s: float) -> None:
+    def play_round(self, t_s: float) -> None:
         for host in HOSTS:
             self.fleet.report(self.report(host, t_s), t_s)
-        self.fleet.step(t_s + 0.2)
+        self.fleet.solve_round(t_s + 0.2)
         for host in HOSTS:
             line = self.fleet.members[host].line
             assert line is not None
@@ -80,7 +80,7 @@ class Anchored:
         """Moments, hosts, errors and bounds where the truth is not within the bound."""
         # From the second report on the coordinator knows how fast the anchor's stamp clock goes away from UTC.
         for second in range(-1, seconds):
-            self.step(float(second))
+            self.play_round(float(second))
             for quarter in range(1, 5):
                 t_s = second + 0.2 + quarter / 4 - 0.05
                 for host in HOSTS:

@@ -70,7 +70,7 @@ def test_it_says_now_earliest_and_latest(program: list[str], tmp_path: Path) -> 
     assert 2_000 <= now - earliest <= 2_000 + 250 * past_s + 1
 
 
-def test_a_page_of_before_the_boot_is_no_fleet_time(program: list[str], tmp_path: Path) -> None:
+def test_a_page_from_before_the_boot_gives_no_fleet_time(program: list[str], tmp_path: Path) -> None:
     """In a run directory that outlives the boot, until the sidecar starts: the raw clock is behind the page's."""
     now = HostClock().cross_timestamp()
     ClockPageWriter(tmp_path / "clock").write(page(replace(now, raw_ns=now.raw_ns + 3600 * 10**9)))

@@ -24,10 +24,10 @@ from fabricpulse.core.web.token_file import TokenFile
 
 @pytest.mark.parametrize(("edges", "asks"), [(132, True), (133, False)])
 async def test_a_channel_is_asked_for_where_reports_fit_datagrams(edges: int, asks: bool) -> None:
-    """A host with more edges than that: a channel would be opened at each step, and not used."""
+    """A host with more edges than that: a channel would be opened at each round, and not used."""
     heard: list[RoundReport] = []
 
-    async def step(request: web.Request) -> web.Response:
+    async def serve_round(request: web.Request) -> web.Response:
         heard.append(report_decoder.decode(await request.read()))
         reply = RoundReply(1, None, "a", False, b"", "", None, 1)
         return web.Response(body=msgspec.msgpack.encode(reply))
@@ -38,7 +38,7 @@ async def test_a_channel_is_asked_for_where_reports_fit_datagrams(edges: int, as
         return RoundReport(PROTOCOL, "a", 1, 1, 0, block, None, None, "", 0, info)
 
     app = web.Application()
-    app.router.add_post(ROUND_PATH, step)
+    app.router.add_post(ROUND_PATH, serve_round)
     async with TestServer(app) as server, HttpClient(HttpClientConfig()) as http:
         client = CoordinatorClient(TokenFile(""))
         for _ in range(2):
@@ -53,7 +53,7 @@ async def test_after_a_lost_datagram_the_report_by_http_says_who_the_host_is() -
     """A coordinator that was restarted meanwhile then need not ask for it."""
     heard: list[RoundReport] = []
 
-    async def step(request: web.Request) -> web.Response:
+    async def serve_round(request: web.Request) -> web.Response:
         heard.append(report_decoder.decode(await request.read()))
         reply = RoundReply(1, None, "a", False, b"", "", None, 1, channel=Channel(1, bytes(16)))
         return web.Response(body=msgspec.msgpack.encode(reply))
@@ -63,7 +63,7 @@ async def test_after_a_lost_datagram_the_report_by_http_says_who_the_host_is() -
         return RoundReport(PROTOCOL, "a", 1, 1, 0, b"", None, None, "", 0, info)
 
     app = web.Application()
-    app.router.add_post(ROUND_PATH, step)
+    app.router.add_post(ROUND_PATH, serve_round)
     async with TestServer(app) as server, HttpClient(HttpClientConfig()) as http:
         client = CoordinatorClient(TokenFile(""))
         url = str(server.make_url(""))
@@ -74,7 +74,7 @@ async def test_after_a_lost_datagram_the_report_by_http_says_who_the_host_is() -
 
 
 async def test_a_fault_in_a_report_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged for each coordinator, the call returns, and the next step tries again."""
+    """It is logged for each coordinator, the call returns, and the next round tries again."""
 
     def report(_: bool) -> RoundReport:
         raise ZeroDivisionError

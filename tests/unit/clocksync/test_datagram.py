@@ -90,7 +90,7 @@ class Coordinator:
         """One step; returns how many datagrams were answered."""
         rows, records = self.channels.take()
         rows["received_s"] = self.now_s
-        self.fleet.step(self.now_s + 0.01, (rows, records))
+        self.fleet.solve_round(self.now_s + 0.01, (rows, records))
         self.now_s += 1
         return self.channels.answer()
 
@@ -163,7 +163,7 @@ def test_a_step_by_datagram_says_what_one_by_http_says(
     coordinator.now_s = 105.0
     assert coordinator.solve() == 3
     assert not coordinator.fleet.expire(111.0)
-    by_http.step(100.01)
+    by_http.solve_round(100.01)
     for host, sidecar in sidecars.items():
         data = sidecar.socket.recv(2048)
         assert len(data) <= sizes[host]
@@ -195,7 +195,7 @@ def test_half_of_a_fleet_hears_by_datagram_that_it_is_without_quorum(
         sidecar.socket.send(packed(sidecar.channel, 7, report))
     coordinator.wait_for(taken=3)
     coordinator.solve()
-    by_http.step(100.01)
+    by_http.solve_round(100.01)
     assert by_http.no_quorum
     for host, sidecar in sidecars.items():
         reply, expected = sidecar.receive(7), by_http.members[host].line

@@ -17,7 +17,7 @@ def running(hosts: int, coordinators: int, seed: int, lost: float = 0.0) -> Divi
     """All synchronized."""
     fleet = DividedFleet(hosts, coordinators, seed, lost)
     for _ in range(15):
-        fleet.step()
+        fleet.play_round()
     assert fleet.synchronized() == set(fleet.hosts)
     return fleet
 
@@ -47,11 +47,11 @@ def test_after_any_cut_bounds_hold(seed: int) -> None:
                 turn(fleet, part, _MORE_PPB)
             if second == 20 and dead is not None:
                 fleet.coordinators[dead] = Fleet()
-            fleet.step()
+            fleet.play_round()
         fleet.mend()
         turn(fleet, part, -_TURN_PPB - _MORE_PPB)
         for _ in range(20):
-            fleet.step()
+            fleet.play_round()
         assert fleet.synchronized() == set(names)
         assert fleet.spread_ns() < 1_000
 
@@ -64,7 +64,7 @@ def test_of_two_halves_exactly_one_is_the_fleet(seed: int) -> None:
     fleet.cut(half, {1})
     turn(fleet, half, _TURN_PPB)
     for second in range(30):
-        fleet.step()
+        fleet.play_round()
         if second >= 10:
             assert fleet.synchronized() in (half, set(fleet.hosts) - half)
 
@@ -78,9 +78,9 @@ def test_some_reach_only_one_of_the_coordinators(seed: int) -> None:
     for name in names[1:]:
         fleet.hears[name] = fleet.random.choice([{0}, {1}, {0, 1}])
     for _ in range(15):
-        fleet.step()
+        fleet.play_round()
     for _ in range(60):
-        fleet.step()
+        fleet.play_round()
         assert fleet.spread_ns() < 1_000
     # Some may hear a coordinator only that hears too few.
     assert 2 * len(fleet.synchronized()) >= len(names)
@@ -101,7 +101,7 @@ def test_a_host_that_loses_its_probes_but_no_coordinator(seed: int, turn_ppb: fl
     for second in range(20):
         if second == 2:
             turn(fleet, {name}, turn_ppb * 0.75)
-        fleet.step()
+        fleet.play_round()
     assert name not in fleet.synchronized()
     assert len(fleet.synchronized()) == 3
 
@@ -118,13 +118,13 @@ def test_what_is_left_of_a_fleet_becomes_the_fleet_when_sidecars_then_coordinato
 
     def look_on() -> set[str]:
         for _ in range(15):
-            fleet.step()
+            fleet.play_round()
         return fleet.synchronized()
 
     def restart_coordinators() -> set[str]:
         for number in range(coordinators):
             fleet.coordinators[number] = Fleet()
-            fleet.step()
+            fleet.play_round()
         return look_on()
 
     assert look_on() == set()

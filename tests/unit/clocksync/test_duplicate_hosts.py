@@ -20,7 +20,7 @@ def fleet() -> Fleet:
     made = Fleet()
     for host in HOSTS:
         made.report(report(host), 0.0)
-    made.step(0.1)
+    made.solve_round(0.1)
     assert placed(made) == HOSTS
     return made
 
@@ -31,7 +31,7 @@ def test_a_second_host_of_a_name_never_gets_the_place_of_the_first(fleet: Fleet)
         fleet.report(other("h2"), 0.3)
     for host in HOSTS:
         fleet.report(report(host), 1.0)
-    fleet.step(1.1)
+    fleet.solve_round(1.1)
     assert placed(fleet) == HOSTS
     with pytest.raises(NameTakenError, match=r"two hosts report as 'h2'.*name of its own"):
         fleet.report(other("h2"), 1.3)
@@ -40,7 +40,7 @@ def test_a_second_host_of_a_name_never_gets_the_place_of_the_first(fleet: Fleet)
             fleet.report(report(host, Line(NOW_NS, 0, 0, 100)), at)
         with pytest.raises(NameTakenError):
             fleet.report(report("h2"), at)
-        fleet.step(at + 0.1)
+        fleet.solve_round(at + 0.1)
         with pytest.raises(NameTakenError):
             fleet.report(other("h2"), at + 0.3)
         assert placed(fleet) == HOSTS[:2]
@@ -61,7 +61,7 @@ def test_when_one_of_two_is_gone_the_other_is_a_member(fleet: Fleet) -> None:
             fleet.report(report("h2"), float(at))
     for host in HOSTS:
         fleet.report(report(host), 12.5)
-    fleet.step(12.6)
+    fleet.solve_round(12.6)
     assert placed(fleet) == HOSTS
     assert fleet.suspects() == {}
 

@@ -41,7 +41,7 @@ def test_a_timeline_begins_with_all_that_are_known() -> None:
     for at, host in enumerate(HOSTS):
         assert placed(fleet) == []
         fleet.report(report(host), at * 0.1)
-        fleet.step(at * 0.1 + 0.05)
+        fleet.solve_round(at * 0.1 + 0.05)
     assert placed(fleet) == HOSTS
 
 
@@ -51,9 +51,9 @@ def test_one_that_never_comes_is_not_waited_for_long() -> None:
         fleet = Fleet(begin_s=1.0)
         for host in HOSTS[:2]:
             fleet.report(report(host, rank=rank), 0.0)
-        fleet.step(waits - 0.1)
+        fleet.solve_round(waits - 0.1)
         assert placed(fleet) == []
-        fleet.step(waits + 0.1)
+        fleet.solve_round(waits + 0.1)
         assert placed(fleet) == HOSTS[:2]
 
 
@@ -62,7 +62,7 @@ def test_who_has_fleet_time_brings_it() -> None:
     fleet = Fleet()
     fleet.report(report("h0", Line(NOW_NS, 5_000_000, 0, 100)), 0.0)
     fleet.report(report("h1"), 0.0)
-    fleet.step(0.1)
+    fleet.solve_round(0.1)
     assert placed(fleet) == ["h0", "h1"]
     for member in fleet.members.values():
         assert member.line is not None
@@ -78,13 +78,13 @@ def test_a_timeline_begins_on_utc_when_an_anchor_is_announced() -> None:
     for at in (0.0, 4.0, 29.0):
         for host in HOSTS:
             fleet.report(report(host, kind="system" if host == "h1" else "none"), at)
-        fleet.step(at + 0.5)
+        fleet.solve_round(at + 0.5)
         assert placed(fleet) == []
         assert fleet.awaited == ("h1",)
     for host in HOSTS:
         ready = host == "h1"
         fleet.report(report(host, kind="system" if ready else "none", anchor=UTC if ready else None), 29.8)
-    fleet.step(29.9)
+    fleet.solve_round(29.9)
     assert placed(fleet) == HOSTS
     assert fleet.awaited == ()
     for member in fleet.members.values():
@@ -98,9 +98,9 @@ def test_an_anchor_that_never_carries_utc_is_not_waited_for_for_ever() -> None:
     for at in (0.0, 29.5):
         for host in HOSTS:
             fleet.report(report(host, kind="system"), at)
-        fleet.step(at + 0.1)
+        fleet.solve_round(at + 0.1)
         assert placed(fleet) == []
-    fleet.step(30.1)
+    fleet.solve_round(30.1)
     assert placed(fleet) == HOSTS
 
 
@@ -111,9 +111,9 @@ def test_a_second_anchor_is_waited_for_as_long_as_any_host() -> None:
         fleet.report(
             report(host, kind="none" if host == "h2" else "system", anchor=UTC if host == "h0" else None), 0.0
         )
-    fleet.step(0.9)
+    fleet.solve_round(0.9)
     assert (placed(fleet), fleet.awaited) == ([], ("h1",))
-    fleet.step(1.1)
+    fleet.solve_round(1.1)
     assert placed(fleet) == HOSTS
 
 
@@ -122,7 +122,7 @@ def test_a_fleet_that_has_fleet_time_waits_for_no_anchor() -> None:
     fleet = Fleet()
     for host in HOSTS:
         fleet.report(report(host, Line(NOW_NS, 5_000_000, 0, 100), kind="system"), 0.0)
-    fleet.step(0.1)
+    fleet.solve_round(0.1)
     assert placed(fleet) == HOSTS
 
 
@@ -162,11 +162,11 @@ def test_a_timeline_that_has_begun_goes_on_before_its_hosts_say_so() -> None:
 
     for host in HOSTS[:2]:
         fleet.report(said(host, 0), 0.0)
-    fleet.step(3.1)
+    fleet.solve_round(3.1)
     first = times(3_100_000_000)
     assert sorted(first) == HOSTS[:2]
     fleet.report(said("h2", 3_400_000_000), 3.4)
-    fleet.step(3.5)
+    fleet.solve_round(3.5)
     second = times(3_100_000_000)
     assert sorted(second) == HOSTS
     for before, its_bound in first.values():
@@ -203,7 +203,7 @@ def test_what_a_fresh_report_measured_counts_beside_reports_that_waited() -> Non
         fleet.report(
             RoundReport(PROTOCOL, host, 1, 1, shown(host, made_ns), block, own, None, "h0", 0, info), 2.5
         )
-    fleet.step(2.51)
+    fleet.solve_round(2.51)
     assert placed(fleet) == HOSTS
     for host, member in fleet.members.items():
         line = member.line
@@ -222,10 +222,10 @@ def test_a_newcomer_between_two_of_the_longest_steps_does_not_cost_the_quorum() 
         now_s = at * MAX_ROUND_S
         for host, line in everybody.items():
             fleet.report(report(host, line), now_s)
-        fleet.step(now_s + 0.1)
+        fleet.solve_round(now_s + 0.1)
         assert not fleet.no_quorum
         for newcomer_s in (now_s + 0.25, now_s + MAX_ROUND_S - 0.25):
             fleet.report(report("new"), newcomer_s)
-            fleet.step(newcomer_s + 0.1)
+            fleet.solve_round(newcomer_s + 0.1)
             assert not fleet.no_quorum
             assert placed(fleet) == [*HOSTS, "new"]

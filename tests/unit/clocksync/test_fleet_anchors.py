@@ -21,7 +21,7 @@ def fleet_with(faulty_host: Anchor | None) -> SimFleet:
 def check(fleet: SimFleet, steps: int, *, first: int = 2) -> None:
     """Steps on; from step `first` on all hosts have UTC within their bounds, and agree with each other."""
     for step in range(steps):
-        fleet.step()
+        fleet.play_round()
         if step < first:
             continue
         for i, anchor in HONEST.items():

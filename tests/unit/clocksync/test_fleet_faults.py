@@ -29,7 +29,7 @@ def suspects(fleet: SimFleet) -> list[str]:
 def check(fleet: SimFleet, steps: int, hosts: list[int] | None = None, limit_ns: float = 200) -> None:
     """Steps on; all bounds hold, `hosts` agree, time never runs backward."""
     for _ in range(steps):
-        fleet.step()
+        fleet.play_round()
         assert fleet.violations(hosts) == 0
         assert abs(fleet.errors(hosts)).max() < limit_ns
     assert fleet.backward_jumps == 0
@@ -71,14 +71,14 @@ def test_a_partition_and_its_healing(fleet: SimFleet) -> None:
     for edge in cut:
         edge.up = False
     for _ in range(12):
-        fleet.step()
+        fleet.play_round()
         assert abs(fleet.errors(sorted(half))).max() < 200
         assert abs(fleet.errors([i for i in range(12) if i not in half])).max() < 200
         assert fleet.violations() == 0
     for edge in cut:
         edge.up = True
     for _ in range(6):
-        fleet.step()
+        fleet.play_round()
         assert fleet.violations() == 0
     check(fleet, 3)
 
@@ -87,7 +87,7 @@ def test_a_step_of_one_clock_is_its_own_affair(fleet: SimFleet) -> None:
     """1 ms: neither the others nor its own fleet time move, and nobody is called a faulty host."""
     fleet.hosts[3].clock.steps.append((fleet.t + 0.4, 1_000_000))
     for _ in range(8):
-        fleet.step()
+        fleet.play_round()
         assert abs(fleet.errors()).max() < 100
         assert fleet.violations() == 0
     assert set(fleet.statuses()) == {ClockStatus.SYNCHRONIZED}
@@ -100,7 +100,7 @@ def test_a_faulty_host_is_named_and_harms_nobody(fleet: SimFleet) -> None:
     fleet.hosts[7].lie_ns = lambda t: 1e6 + (t - begin) * 2_000 if t >= begin else 0.0
     others = [i for i in range(12) if i != 7]
     for _ in range(8):
-        fleet.step()
+        fleet.play_round()
         assert abs(fleet.errors(others)).max() < 100
         assert fleet.violations(others) == 0
     assert suspects(fleet) == ["h00007"]
@@ -116,7 +116,7 @@ def test_a_faulty_host_in_the_first_second_harms_nobody(seed: int, before_round_
     fleet.hosts[2].lie_ns = lambda t: 1e6 if t >= begin else 0.0
     others = [0, 1, 3]
     for _ in range(6):
-        fleet.step()
+        fleet.play_round()
         for after_s in (0.0, 0.12, 0.24):  # while clocks are slewed, too
             assert abs(fleet.errors(others, fleet.t + after_s)).max() < 100
         assert fleet.violations(others) == 0
@@ -129,7 +129,7 @@ def test_a_train_of_broken_stamps_is_left_out() -> None:
     begin = fleet.t + 0.215
     fleet.hosts[2].lie_ns = lambda t: 1e6 if begin <= t < begin + 0.02 else 0.0
     for _ in range(6):
-        fleet.step()
+        fleet.play_round()
         assert abs(fleet.errors()).max() < 100
         assert fleet.violations() == 0
     assert sum(edge.window.steps for edge in fleet.edges) == 0
@@ -139,7 +139,7 @@ def test_one_asymmetric_path_is_seen_and_bounded(fleet: SimFleet) -> None:
     """5 us more one way on one edge: that edge does not fit, nobody leaves their bound or is moved by 300 ns."""
     fleet.edges[4].forward.base_ns += 5_000
     for _ in range(10):
-        fleet.step()
+        fleet.play_round()
         assert fleet.violations() == 0
         assert abs(fleet.errors()).max() < 300
     assert fleet.coordinator is not None
@@ -152,7 +152,7 @@ def test_a_host_whose_receive_path_is_slow_stays_within_its_bound(fleet: SimFlee
     """3 us later on every edge looks like an offset of 1.5 us to everyone; only the bound can hold it, and does."""
     fleet.hosts[2].rx_late_ns = 3_000
     for _ in range(8):
-        fleet.step()
+        fleet.play_round()
         assert fleet.violations() == 0
     assert fleet.backward_jumps == 0
 

@@ -12,7 +12,7 @@ from fabricpulse.clocksync.coordinator.fleet_log import FleetLog
 def _run(hosts: ReportingFleet, log: FleetLog, seconds: int) -> None:
     for _ in range(seconds):
         hosts.run()
-        log.step(hosts.second + 0.1)
+        log.round_solved(hosts.second + 0.1)
 
 
 def _said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:

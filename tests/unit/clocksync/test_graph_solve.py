@@ -83,7 +83,7 @@ def test_the_mesh_is_better_than_its_edges() -> None:
     assert float(np.std(np.concatenate(errors))) < 10
 
 
-def test_edges_that_lie_have_no_say() -> None:
+def test_edges_wrong_by_microseconds_do_not_move_hosts() -> None:
     """One edge in ten is wrong by microseconds: hosts stay within 30 ns, and the faulty hosts have small weights."""
     rng, clock, _, edges = fleet(7, 60, 10, noise_ns=20)
     wrong = rng.random(len(edges.i)) < 0.1

@@ -36,7 +36,9 @@ def test_slow_readings_have_no_say(cold: int) -> None:
 
 @pytest.mark.parametrize("stepped_ns", [-1_000_000_000, -1_000, 1_000, 50_000_000])
 @pytest.mark.parametrize("step_at", [1, 50, 99])
-def test_a_step_amid_the_readings_gives_a_moment_of_before_or_after(step_at: int, stepped_ns: int) -> None:
+def test_a_clock_step_between_the_readings_errs_by_the_step_or_not_at_all(
+    step_at: int, stepped_ns: int
+) -> None:
     error = _error_ns(_readings(0, step_at, stepped_ns))
     assert min(abs(error), abs(error - stepped_ns)) <= 3
 

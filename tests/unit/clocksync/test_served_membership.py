@@ -78,7 +78,7 @@ async def test_the_latest_name_counts_while_both_have_a_lease(served: Served) ->
     served.join("z", {"eth1": "10.2.0.1"}, 9.0)
     assert "z" not in await served.hosts()
     assert (await served.hosts())["a"] == {"eth1": "10.2.0.1"}
-    served.coordinator.fleet.step(12.0)
+    served.coordinator.fleet.solve_round(12.0)
     assert (await served.hosts())["z"] == {"eth1": "10.2.0.1"}
 
 

@@ -69,7 +69,7 @@ def test_a_window_that_is_not_fitted_does_not_grow(probes: Probes, tmp_path: Pat
     assert len(edges.fits()) == len(PEERS)
 
 
-def test_verdicts_find_their_edges_and_one_too_many_is_ignored(probes: Probes, tmp_path: Path) -> None:
+def test_residuals_find_their_edges_and_one_too_many_is_ignored(probes: Probes, tmp_path: Path) -> None:
     """The coordinator may still speak of an edge that has just gone."""
     edges = HostEdges(tmp_path / "probes", EstimatorParameters())
     edges.read()
@@ -95,8 +95,8 @@ def test_no_engine_is_no_error(tmp_path: Path) -> None:
     assert edges.host == "h0"
 
 
-def test_after_a_step_nothing_of_before_comes_in(probes: Probes, tmp_path: Path) -> None:
-    """Also not what the engine has written since the last look at its ring."""
+def test_samples_written_before_a_clock_step_are_dropped(probes: Probes, tmp_path: Path) -> None:
+    """Also not what the engine has written since its ring was last read."""
     edges = HostEdges(tmp_path / "probes", EstimatorParameters())
     edges.read()
     probes.write(0, 2)

@@ -1,4 +1,4 @@
-"""One step of a sidecar: whatever goes wrong with its coordinators, its neighbours are there."""
+"""One round of a sidecar: whatever goes wrong with its coordinators, its neighbours are there."""
 
 import ssl
 from pathlib import Path
@@ -24,7 +24,7 @@ from fabricpulse.core.web.options import WebOptions
 async def test_neighbours_are_asked_after_a_report_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A fault on the way to the coordinators is logged and does not end the step."""
+    """A fault on the way to the coordinators is logged and does not end the round."""
     monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
     sidecar = Sidecar(
         DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"),
@@ -95,11 +95,11 @@ async def test_the_status_says_why_the_coordinator_refuses(
     """It does answer: what is wrong is the token, and the first thing to look at says so."""
     monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
 
-    async def step(_: web.Request) -> web.Response:
+    async def serve_round(_: web.Request) -> web.Response:
         return web.Response(status=401, text="this coordinator asks for a bearer token\n")
 
     app = web.Application()
-    app.router.add_post(ROUND_PATH, step)
+    app.router.add_post(ROUND_PATH, serve_round)
     async with TestServer(app) as server, HttpClient(HttpClientConfig()) as client:
         url = str(server.make_url("")).rstrip("/")
         config = tmp_path / "sidecar.yml"
@@ -126,12 +126,12 @@ async def test_a_reload_trusts_the_authority_that_is_in_the_file_now(
     new.issue_cert("localhost").configure_cert(context)
     reports = []
 
-    async def step(request: web.Request) -> web.Response:
+    async def serve_round(request: web.Request) -> web.Response:
         reports.append(await request.read())
         return web.Response(status=503)
 
     app = web.Application()
-    app.router.add_post(ROUND_PATH, step)
+    app.router.add_post(ROUND_PATH, serve_round)
     server = TestServer(app, scheme="https")
     await server.start_server(ssl=context)
     async with server:

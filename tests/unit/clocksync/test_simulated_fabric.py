@@ -151,7 +151,7 @@ def test_a_fleet_on_the_fabric_agrees_within_its_bounds(fleet: ClosFleet) -> Non
     assert (error <= fleet.fits.records["bound_ns"]).all()
     assert np.median(error[2:]) < 30
     for step in range(5):
-        fleet.step()
+        fleet.play_round()
         if step >= 2:
             assert np.abs(fleet.errors()).max() < 60
             assert len(fleet.bounds()) == 40

@@ -43,22 +43,22 @@ async def test_a_channel_ends_with_the_token_that_opened_it(
     client = CoordinatorClient(TokenFile(str(theirs)))
     async with HttpClient(HttpClientConfig()) as http:
 
-        async def step() -> int:
+        async def ask() -> int:
             """Reports; returns how many refusals there have been."""
             await client.report(http, [url], _report, lambda *_: None, wait_s=60.0, follow_s=2.0)
             return client.errors["status"]
 
         for _ in range(3):
-            assert await step() == 0
+            assert await ask() == 0
         by_datagram = sum(coordinator._channels.intake.counts().values())
         assert by_datagram >= 1
         ours.write_text("new, and of another length")
-        await step()
-        assert await step() == 1
+        await ask()
+        assert await ask() == 1
         assert not client.up
         theirs.write_text("new, and of another length")
         for _ in range(3):
-            assert await step() == 1
+            assert await ask() == 1
         assert client.up
         assert sum(coordinator._channels.intake.counts().values()) > by_datagram + 1
         await client.close()

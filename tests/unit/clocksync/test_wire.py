@@ -105,7 +105,7 @@ def test_a_wrong_record_harms_nobody_else() -> None:
     fleet.report(report_of("a", ["b", "c"], pack_edges(block)), 0.0)
     fleet.report(report_of("b", ["c"], pack_edges([edge(0, 400)])), 0.0)
     fleet.report(report_of("c", [], b""), 0.0)
-    assert fleet.step(0.1) is not None
+    assert fleet.solve_round(0.1) is not None
     lines = {name: member.line for name, member in fleet.members.items()}
     assert lines["a"] and lines["b"] and lines["c"]
     # clock b is 300 ahead of a, and c 400 of b.
@@ -119,24 +119,24 @@ def test_a_host_that_no_edge_ties_to_the_fleet_gets_no_line() -> None:
     fleet.report(report_of("a", ["b"], pack_edges([edge(0, 300)])), 0.0)
     fleet.report(report_of("b", [], b""), 0.0)
     fleet.report(report_of("lost", ["a"], b""), 0.0)
-    fleet.step(0.1)
+    fleet.solve_round(0.1)
     assert fleet.members["a"].line
     assert fleet.members["b"].line
     assert fleet.members["lost"].line is None
     assert fleet.unreached == 1
     for name, peers in (("a", ["b"]), ("b", []), ("lost", ["a"])):
         fleet.report(report_of(name, peers, b""), 1.0)
-    assert fleet.step(1.1) is None
+    assert fleet.solve_round(1.1) is None
     assert all(member.line is None for member in fleet.members.values())
 
 
-def test_verdicts_go_to_the_end_that_reported() -> None:
+def test_residuals_go_to_the_end_that_reported() -> None:
     """In the order of its records, by its numbers."""
     fleet = Fleet()
     fleet.report(report_of("a", ["x", "b", "c"], pack_edges([edge(2, 5), edge(1, 5)])), 0.0)
     fleet.report(report_of("b", ["a", "c"], pack_edges([edge(1, 0)])), 0.0)
     fleet.report(report_of("c", ["a", "b"], b""), 0.0)
-    fleet.step(0.1)
+    fleet.solve_round(0.1)
     assert [v.edge for v in unpack_residuals(fleet.members["a"].residuals)] == [2, 1]
     assert [v.edge for v in unpack_residuals(fleet.members["b"].residuals)] == [1]
     assert fleet.members["c"].residuals == b""
@@ -152,12 +152,12 @@ def test_the_solve_waits_for_those_who_were_there_and_not_for_the_dead() -> None
         fleet.report(report_of(name, [], b""), 0.0)
         fleet.report(report_of(name, [], b""), 0.1)
     assert (fleet.waiting, fleet.missing) == (3, 0)
-    fleet.step(0.2)
+    fleet.solve_round(0.2)
     assert (fleet.waiting, fleet.missing) == (0, 3)
     fleet.report(report_of("a", [], b""), 2.9)
     fleet.report(msgspec.structs.replace(report_of("b", [], b""), epoch=2), 2.9)
     assert (fleet.waiting, fleet.missing) == (2, 1)
-    fleet.step(3.0)
+    fleet.solve_round(3.0)
     assert (fleet.waiting, fleet.missing) == (0, 2)  # c has said nothing: nobody waits for it again
     fleet.report(report_of("a", [], b""), 3.3)
     assert fleet.expire(3.3) == ["c"]
@@ -171,7 +171,7 @@ def test_slots_of_hosts_that_are_gone_are_given_up() -> None:
         fleet.report(report_of(f"gone-{k}", [f"also-{k}"], b""), 0.0)
     fleet.report(report_of("a", ["b"], pack_edges([edge(0, 300)])), 5.0)
     fleet.report(report_of("b", [], b""), 5.0)
-    assert fleet.step(5.1) is not None
+    assert fleet.solve_round(5.1) is not None
     assert len(fleet._slots) == 2
     a, b = fleet.members["a"].line, fleet.members["b"].line
     assert a and b

@@ -47,8 +47,8 @@ log = get_logger(__name__)
 _reply_encoder = msgspec.msgpack.Encoder()
 # How long reports are gathered at least.
 _GATHER_S = 0.02
-# Of a step: how long a solve waits for the next report of many that are missing, and of few. In a large fleet somebody
-# is always late or lost, and must not cost the others half of their step each time.
+# Of a round: how long a solve waits for the next report of many that are missing, and of few. In a large fleet somebody
+# is always late or lost, and must not cost the others half of their round each time.
 _PATIENCE, _PATIENCE_WITH_FEW, _FEW = 0.5, 0.1, 0.02
 # What is left out of the membership is named up to so many.
 _LEFT_OUT = 5
@@ -110,11 +110,11 @@ class Coordinator:
             ],
             own_authentication=lambda request: (
                 bool(self._token.token)
-                and request.match_info.handler in (self._step, self.diagnosis.serve_evidence)
+                and request.match_info.handler in (self._serve_round, self.diagnosis.serve_evidence)
             ),
         )
         router = self.server.router
-        router.add_post(ROUND_PATH, self._step)
+        router.add_post(ROUND_PATH, self._serve_round)
         router.add_get("/api/v1/membership", self._membership)
         router.add_get("/api/v1/http_sd", self._http_sd)
         router.add_get("/api/v1/clocksync/status", self._status)
@@ -180,9 +180,9 @@ class Coordinator:
             began = time.monotonic()
             try:
                 arrived = self._channels.take() if self._channels is not None else None
-                solution = self.fleet.step(began, arrived)
+                solution = self.fleet.solve_round(began, arrived)
                 self._edges = 0 if solution is None else len(solution.residual_ns)
-                self._log.step(began)
+                self._log.round_solved(began)
             except Exception:
                 # One malformed report must not stop the fleet's clock.
                 self._failures += 1
@@ -218,7 +218,7 @@ class Coordinator:
             left = deadline - time.monotonic()
             if not missing or left <= 0:
                 return
-            # One that has died would hold up all; half the step is enough for those that live.
+            # One that has died would hold up all; half the round is enough for those that live.
             share = _PATIENCE if missing > _FEW * waiting else _PATIENCE_WITH_FEW
             self._arrived.clear()
             if not await wait_with_timeout(self._arrived, min(left, share * self._config.round_s)):
@@ -229,7 +229,7 @@ class Coordinator:
         waiting, missing = self._channels.intake.waiting() if self._channels is not None else (0, 0)
         return self.fleet.waiting + waiting, self.fleet.missing + missing
 
-    async def _step(self, request: web.Request) -> web.Response:
+    async def _serve_round(self, request: web.Request) -> web.Response:
         if not self._token.accepts(request.headers.get("Authorization", "")):
             text = "this coordinator asks for a bearer token: http_client.token_file of the sidecar\n"
             return web.Response(status=401, text=text, headers={"WWW-Authenticate": "Bearer"})

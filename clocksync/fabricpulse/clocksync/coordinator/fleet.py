@@ -1,11 +1,11 @@
-"""The coordinator's state and its step: who is in the fleet, what they reported, what the solve says.
+"""The coordinator's state and its round: who is in the fleet, what they reported, what the solve says.
 
 Nothing here is on disk and nothing is needed from a predecessor: membership comes from leases (and a file, if
 there is one), the timeline from the lines that the sidecars send with every report. Pure: time is passed in,
 as seconds of any clock that does not jump.
 
-A host has a slot, a number that it keeps; the edges of a host name its peers by slot, so that a step of the whole fleet
-is arithmetic on arrays.
+A host has a slot, a number that it keeps; the edges of a host name its peers by slot, so that a round of the whole
+fleet is arithmetic on arrays.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Fleet:
     again. anchor_wait_s : the same for the first of the hosts that are to carry UTC, which chronyd may still be setting
     right; a fleet that begins beside UTC takes hours to get there. holdover_drift_ppb : what the clocks of one part of
     a fleet, or all that follow an anchor, may do together while nobody sees it. awaited : those that are waited for
-    now. gone : whose leases had run out at the last step. on_gone : called with each member that is no longer one.
+    now. gone : whose leases had run out at the last round. on_gone : called with each member that is no longer one.
     quorum : the latest known; no_quorum : the last solve had none, so that its timeline may not be the fleet's.
     """
 
@@ -223,7 +223,7 @@ class Fleet:
         self._table.renumber(moved)
         self._peers = None
 
-    def step(self, now_s: float, arrived: tuple[Records, Records] | None = None) -> Solution | None:
+    def solve_round(self, now_s: float, arrived: tuple[Records, Records] | None = None) -> Solution | None:
         """Solves with what is there. Each member's `line` then holds at `ref_host_ns`, about its host time now.
 
         arrived : reports that came as rows of ROW_DTYPE (their `slot` those of members) and their edge records. They

@@ -1,4 +1,4 @@
-"""What the coordinator logs of its fleet: what has changed, once, and not what is, step by step."""
+"""What the coordinator logs of its fleet: what has changed, once, and not what is, round by round."""
 
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.core.log import get_logger
@@ -22,8 +22,8 @@ class FleetLog:
         self._had_quorum = False
         self._lost_s: float | None = None
 
-    def step(self, now_s: float) -> None:
-        """To be called after each step of the fleet, with the same time."""
+    def round_solved(self, now_s: float) -> None:
+        """To be called after each round of the fleet, with the same time."""
         self._log_awaited()
         self._log_gone()
         self._log_quorum(now_s)

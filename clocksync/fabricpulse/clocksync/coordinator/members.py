@@ -1,7 +1,7 @@
-"""Hosts with a lease, as the coordinator knows them: names and edges as objects, all that changes each step as columns.
+"""Hosts with a lease, as the coordinator knows them: names and edges as objects, what changes each round as columns.
 
 A host has a slot, a number that it keeps; edges name their peers by slot. At 50,000 hosts an attribute of an object a
-host would cost a step more than the solve.
+host would cost a round more than the solve.
 """
 
 import numpy as np

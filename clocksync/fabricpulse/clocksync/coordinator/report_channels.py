@@ -1,7 +1,7 @@
 """The coordinator's end of reports by datagram: who has which channel, and what the fleet answers.
 
 The native intake takes the datagrams from the sockets and checks them; here they become rows of the fleet's table, and
-the columns of the fleet become replies, all of a step at once.
+the columns of the fleet become replies, all of a round at once.
 """
 
 import secrets
@@ -31,7 +31,7 @@ from fabricpulse.clocksync.wire.report_table import Records
 # Room for reports of thousands of hosts in the time that the thread may have to wait for a core. The kernel gives what
 # net.core.rmem_max allows to a process without CAP_NET_ADMIN.
 _RECEIVE_BUFFER = 16 << 20
-# Hosts that are told in one step to fetch news of their neighbours by HTTP: where a whole fleet comes up there is news
+# Hosts that are told in one round to fetch news of their neighbours by HTTP: where a whole fleet comes up there is news
 # for all of them, again and again.
 _NEWS_A_STEP = 256
 
@@ -68,7 +68,7 @@ class ReportChannels:
             self.close(member)
 
     def take(self) -> tuple[Records, Records]:
-        """Rows and edge records of the reports since the last call, for `Fleet.step`."""
+        """Rows and edge records of the reports since the last call, for `Fleet.solve_round`."""
         arrivals, edges = self.intake.take()
         slot_of = np.full(max(self._members, default=-1) + 2, -1, np.int32)
         slot_of[list(self._members)] = [member.slot for member in self._members.values()]
@@ -111,7 +111,7 @@ class ReportChannels:
         )
 
     def _news(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of `slots` should fetch news of their neighbours now; the others' turn comes in later steps."""
+        """Which of `slots` should fetch news of their neighbours now; the others follow in later rounds."""
         untold = np.flatnonzero(self._fleet.untold(slots))
         quorum = self._fleet.quorum
         if quorum is not None and not quorum.root:

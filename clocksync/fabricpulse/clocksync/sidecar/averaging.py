@@ -1,6 +1,6 @@
 """Fleet time without a coordinator: each host moves towards what its neighbours and the edges to them say.
 
-One round of damped averaging a step; some twenty rounds give what the least squares give. The mean of a fleet
+One iteration of damped averaging a round; some twenty of them give what the least squares give. The mean of a fleet
 that averages stays where it is, so the timeline goes on. Bounds are passed along in the same way: mine is the
 smallest of my own, aged, and of each neighbour's plus what the edge to it can hide. With nobody to say what
 is right they grow, as they must. Pure.

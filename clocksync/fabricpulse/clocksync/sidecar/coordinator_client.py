@@ -167,7 +167,7 @@ class CoordinatorClient:
             # Else a restarted coordinator would have to ask for HostInfo, and get two reports by HTTP of each host.
             peer.resend_info = peer.resend_info or peer.datagrams.lost
             sent = msgspec.structs.replace(report(peer.resend_info), rank=self._peers.index(peer))
-            # With more edges than datagrams take a channel would be of no use, to be opened again at each step.
+            # With more edges than datagrams take a channel would be of no use, to be opened again at each round.
             small = fits(msgspec.structs.replace(sent, info=None))
             wanted = self._datagrams and peer.datagrams.wanted and small
             sent = msgspec.structs.replace(sent, datagrams=wanted)
@@ -221,7 +221,7 @@ class CoordinatorClient:
         except msgspec.MsgspecError as error:
             kind, reason = "reply", f"cannot be read: {error}"
         self.errors[kind] += 1
-        # Once for each reason, not once a step.
+        # Once for each reason, not once a round.
         if reason != peer.refused:
             peer.refused = reason
             log.warning("report not taken", url=peer.url, kind=kind, reason=reason)

@@ -88,7 +88,7 @@ class Quorum(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class RoundReport(msgspec.Struct, frozen=True, array_like=True):
-    """What a sidecar sends each step. edges : records of EDGE. host_ns : its stamp clock when it sent.
+    """What a sidecar sends each round. edges : records of EDGE. host_ns : its stamp clock when it sent.
 
     line : None while it has none. anchor : UTC minus stamp clock by a time source of its own, and its bound. root : of
     the last solve it has seen. clock_steps : how often its stamp clock has jumped, as it has noticed itself: pauses.

@@ -1,4 +1,4 @@
-"""The last report of each host, as arrays: what a step of the whole fleet computes with.
+"""The last report of each host, as arrays: what a round of the whole fleet computes with.
 
 A report by HTTP is a `RoundReport`, one by datagram already a row; both end up here. Rows stand in the order in which
 they came, and the edge records of all of them behind each other in the same order.
