@@ -2,7 +2,7 @@
 
 Causes are played as the series that exporters would show (tests/fixtures/why_series.py), put into a real Prometheus and
 asked about through its API, as the command does. What is simulated is the fabric and its sizes of effects, which are
-ours: a share of right verdicts says how `why` tells causes apart, not how often it would be right in a data centre.
+ours: a share of right answers says how `why` tells causes apart, not how often it would be right in a data centre.
 
     make bench NAME=why ARGS="--seeds 5 --healthy 40 --hosts 0"     # a quick run
 """
@@ -34,7 +34,7 @@ from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.lab.tools import find_tools
 from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.hang import find_heads
-from fabricpulse.why.infer import Verdict, infer
+from fabricpulse.why.infer import Answer, infer
 from fabricpulse.why.prometheus import PromQl
 from fabricpulse.why.queries import Scope
 
@@ -61,13 +61,13 @@ def play(seeds: int, quiet: int) -> list[World]:
     return worlds
 
 
-async def ask(url: str, workload: str, cluster: str, at_s: float) -> Verdict:
+async def ask(url: str, workload: str, cluster: str, at_s: float) -> Answer:
     async with PromQl(url, HttpClientConfig(timeout_s=60)) as prom:
         facts, _ = await gather(prom, Scope(workload, (), f'cluster="{cluster}"'), Times(at_s, at_s - 3600))
     return infer(facts)
 
 
-def verdicts(worlds: list[World], at_s: int) -> list[tuple[World, Verdict]]:
+def answers_of(worlds: list[World], at_s: int) -> list[tuple[World, Answer]]:
     """Through a real Prometheus, some worlds at a time."""
     tools, found = find_tools(), []
     for first in range(0, len(worlds), BATCH):
@@ -82,15 +82,15 @@ def verdicts(worlds: list[World], at_s: int) -> list[tuple[World, Verdict]]:
     return found
 
 
-def right(world: World, verdict: Verdict, number: int) -> bool:
+def right(world: World, answer: Answer, number: int) -> bool:
     """Whether the cause of this rank is one that was played, at its place."""
-    if number >= len(verdict.causes):
+    if number >= len(answer.causes):
         return False
-    f = verdict.causes[number].finding
+    f = answer.causes[number].finding
     return any(f.cause == cause and place in f.where for cause, place in world.truth)
 
 
-def judge(found: list[tuple[World, Verdict]]) -> None:
+def judge(found: list[tuple[World, Answer]]) -> None:
     """Prints top1, top2, false alarms and calibration."""
     played = [(w, v) for w, v in found if w.truth]
     one = [right(w, v, 0) for w, v in played]
@@ -121,12 +121,12 @@ def judge(found: list[tuple[World, Verdict]]) -> None:
         if within:
             case = f"confidence {low:.2f} to {high:.2f}"
             rows.report(case, "right", sum(within) / len(within), "ratio", runs=len(within), simulated=True)
-    for (world, verdict), ok in zip(played, one, strict=True):
+    for (world, answer), ok in zip(played, one, strict=True):
         if not ok:
-            got = [(r.finding.cause, r.finding.where) for r in verdict.causes[:3]]
+            got = [(r.finding.cause, r.finding.where) for r in answer.causes[:3]]
             print(f"wrong: {world.name} {world.topology} {world.truth}: {got}", file=sys.stderr)
-    for verdict in blamed:
-        print(f"blamed: {verdict.headline}", file=sys.stderr)
+    for answer in blamed:
+        print(f"blamed: {answer.headline}", file=sys.stderr)
 
 
 def hangs(count: int) -> None:
@@ -163,9 +163,9 @@ def answers(hosts: int, at_s: int) -> None:
             took = []
             for _ in range(5):
                 begun = time.monotonic()
-                verdict = asyncio.run(ask(url, "job0", "fleet", at_s))
+                answer = asyncio.run(ask(url, "job0", "fleet", at_s))
                 took.append(time.monotonic() - begun)
-            named = float(right(worlds[0], verdict, 0))
+            named = float(right(worlds[0], answer, 0))
     case = f"{hosts} hosts, {series} series, a job of {hosts // 8}"
     rows.report(
         case, "answer_s", quantile(took, 0.5), "s", "<= 3", worst=round(max(took), 3), first=round(took[0], 3)
@@ -218,12 +218,12 @@ def main() -> int:
     if options.hangs:
         hangs(options.hangs)
     if options.seeds:
-        judge(verdicts(play(options.seeds, options.healthy), at_s))
+        judge(answers_of(play(options.seeds, options.healthy), at_s))
     if options.hosts:
         answers(options.hosts, at_s)
     if options.live:
         live(options.live, options.scrape, options.seed, tuple(options.only), options.keep)
-    return rows.verdict()
+    return rows.exit_code()
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ class Live:
 
     @property
     def said(self) -> str:
-        """The verdict in short."""
+        """The answer in short."""
         causes = [f"{c['cause']} {c['where']} {c['confidence']:.2f}" for c in self.document["causes"][:3]]
         return f"{self.document['state']}: {causes}"
 

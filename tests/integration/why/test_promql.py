@@ -100,7 +100,7 @@ async def test_an_endless_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_all_answers_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that each are small enough are not taken once they are too much together; the verdict says so."""
+    """Answers that each are small enough are not taken once they are too much together; the answer says so."""
     body = {"metric": {"instance": "h0", "more": "x" * 2000}, "value": [1.0, "1"]}
     answer = json.dumps({"status": "success", "data": {"resultType": "vector", "result": [body]}})
     monkeypatch.setattr(prometheus, "MOST_BYTES", 10 * len(answer))
@@ -117,7 +117,7 @@ async def test_all_answers_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_all_questions_together() -> None:
-    """A backend that answers slowly is asked for a bounded time; what was not asked is named in the verdict."""
+    """A backend that answers slowly is asked for a bounded time; what was not asked is named in the answer."""
     now_s = 0.0
 
     async def handle(_: web.Request) -> web.Response:
@@ -145,7 +145,7 @@ async def test_a_silent_server() -> None:
             await ask(url, timeout_s=0.1)
 
 
-async def test_nobody_there() -> None:
+async def test_no_server_at_the_url_is_an_error_that_names_the_option() -> None:
     """No server: which URL, and which option mends it; no password of the URL."""
     with pytest.raises(UserError, match="--prometheus") as caught:
         await ask("http://user:secret@127.0.0.1:1")
@@ -153,7 +153,7 @@ async def test_nobody_there() -> None:
 
 
 async def test_one_refusal_costs_one_question() -> None:
-    """A backend that cannot answer one question still gets a verdict out of the others, and the gap is named."""
+    """A backend that cannot answer one question still gets an answer out of the others, and the gap is named."""
 
     async def handle(request: web.Request) -> web.Response:
         query = str((await request.post())["query"])
@@ -165,9 +165,9 @@ async def test_one_refusal_costs_one_question() -> None:
 
     async with server(handle) as url, PromQl(url, HttpClientConfig()) as prom:
         facts, _ = await gather(prom, Scope("train-7"), Times(1e9, 1e9 - 3600))
-    verdict = infer(facts)
+    answer = infer(facts)
     assert [h.name for h in facts.hosts] == ["h0"]
-    assert any("delay (too many samples)" in line for line in verdict.unknown)
+    assert any("delay (too many samples)" in line for line in answer.unknown)
 
 
 async def test_absurd_labels() -> None:

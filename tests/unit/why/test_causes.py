@@ -117,19 +117,19 @@ def test_every_cause_is_played() -> None:
 
 @pytest.mark.parametrize("cause", PLAYED)
 def test_found_first(cause: str) -> None:
-    """The cause is the first of the verdict, at its place, and said with confidence."""
+    """The cause is the first of the answer, at its place, and said with confidence."""
     facts, where = PLAYED[cause]
-    verdict = infer(facts)
-    assert [(r.finding.cause, r.finding.where) for r in verdict.causes[:1]] == [(cause, where)]
-    assert verdict.causes[0].finding.confidence >= 0.9
-    assert CAUSES[cause].title in verdict.headline
+    answer = infer(facts)
+    assert [(r.finding.cause, r.finding.where) for r in answer.causes[:1]] == [(cause, where)]
+    assert answer.causes[0].finding.confidence >= 0.9
+    assert CAUSES[cause].title in answer.headline
 
 
 def test_nothing_wrong() -> None:
     """A healthy job has no cause at all."""
-    verdict = infer(healthy())
-    assert (verdict.state, verdict.causes, verdict.unknown) == ("healthy", (), ())
-    assert "Nothing is wrong" in verdict.headline
+    answer = infer(healthy())
+    assert (answer.state, answer.causes, answer.unknown) == ("healthy", (), ())
+    assert "Nothing is wrong" in answer.headline
 
 
 @pytest.mark.parametrize("cause", ["straggler_rank", "straggler_gpu", "compute", "receiver_congestion"])
@@ -140,8 +140,8 @@ def test_the_network_is_not_the_reason(cause: str) -> None:
 
 def test_an_effect_is_below_its_reason() -> None:
     """Congestion of the receiver explains the slow flows into it: no incast is ranked beside it."""
-    verdict = infer(PLAYED["receiver_congestion"][0])
-    assert [r.finding.cause for r in verdict.causes] == ["receiver_congestion"]
+    answer = infer(PLAYED["receiver_congestion"][0])
+    assert [r.finding.cause for r in answer.causes] == ["receiver_congestion"]
 
 
 def test_two_at_once() -> None:
@@ -190,8 +190,8 @@ def test_an_ended_job() -> None:
     """All processes gone everywhere is an end, not a death."""
     gone = tuple(Host(h, 0, 2, EXPORTERS) for h in HOSTS)
     facts = replace(healthy(), flows=(), ranks=(), collectives=(), hosts=gone)
-    verdict = infer(facts)
-    assert (verdict.state, verdict.causes) == ("ended", ())
+    answer = infer(facts)
+    assert (answer.state, answer.causes) == ("ended", ())
 
 
 def test_a_stopped_process_is_the_head() -> None:
@@ -227,11 +227,9 @@ def test_a_dead_link_hangs_a_ring() -> None:
 def test_a_missing_exporter_is_named(component: str) -> None:
     """Which exporter is missing, and on which host."""
     hosts = tuple(Host(h, 2, 2, EXPORTERS - {component} if h == "h2" else EXPORTERS) for h in HOSTS)
-    verdict = infer(replace(healthy(), hosts=hosts))
-    assert verdict.missing == {component: ("h2",)}
-    assert any(
-        line.startswith(f"{component} did not answer on 1 of 4 hosts (h2)") for line in verdict.unknown
-    )
+    answer = infer(replace(healthy(), hosts=hosts))
+    assert answer.missing == {component: ("h2",)}
+    assert any(line.startswith(f"{component} did not answer on 1 of 4 hosts (h2)") for line in answer.unknown)
 
 
 def test_missing_data_lowers_confidence() -> None:

@@ -92,7 +92,7 @@ def test_two_passwords_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_links_have_no_password(tmp_path: Path) -> None:
-    """A verdict is sent around: no form of it tells the password of a URL."""
+    """An answer is sent around: no form of it tells the password of a URL."""
     with LoopbackServer(prometheus) as prom:
         url = prom.url.replace("://", "://me:secret@")
         for form in ("json", "html", "text"):

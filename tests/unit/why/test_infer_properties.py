@@ -1,4 +1,4 @@
-"""What holds for all facts: a verdict is always given, never without data, never certain."""
+"""What holds for all facts: an answer is always given, never without data, never certain."""
 
 import dataclasses
 import typing
@@ -67,14 +67,14 @@ ANY = st.builds(
 
 @settings(max_examples=80, deadline=None)
 @given(ANY)
-def test_always_a_verdict(facts: Facts) -> None:
+def test_all_facts_give_a_state_and_causes_with_evidence(facts: Facts) -> None:
     """Whatever is known, however absurd: a state, confidences in [0, 0.99], each cause with evidence."""
-    verdict = infer(facts)
-    assert verdict.state in STATES
-    for ranked in verdict.causes:
+    answer = infer(facts)
+    assert answer.state in STATES
+    for ranked in answer.causes:
         assert 0 <= ranked.finding.confidence <= 0.99
         assert ranked.finding.evidence
-    confidences = [round(r.finding.confidence, 2) for r in verdict.causes]
+    confidences = [round(r.finding.confidence, 2) for r in answer.causes]
     assert confidences == sorted(confidences, reverse=True)
 
 
@@ -91,21 +91,21 @@ def test_the_order_of_facts_does_not_matter(facts: Facts) -> None:
     }
 
 
-def test_no_verdict_without_data() -> None:
+def test_without_data_the_state_is_unknown() -> None:
     """Nothing known: nothing said, and what to start is named."""
-    verdict = infer(Facts("train-7", 1e9))
-    assert (verdict.state, verdict.causes) == ("unknown", ())
-    assert any("qp (port 9612)" in line for line in verdict.unknown)
+    answer = infer(Facts("train-7", 1e9))
+    assert (answer.state, answer.causes) == ("unknown", ())
+    assert any("qp (port 9612)" in line for line in answer.unknown)
 
 
 @given(st.sampled_from(["nics", "flows", "ranks", "collectives", "clocks", "waits"]))
 def test_less_data_blames_nobody(field: str) -> None:
     """A healthy job of which a part is unknown is not blamed for the gap."""
     gap: dict[str, Any] = {field: ()}
-    verdict = infer(dataclasses.replace(healthy(), **gap))
-    assert [r for r in verdict.causes if r.finding.cause != "plugin_off"] == []
+    answer = infer(dataclasses.replace(healthy(), **gap))
+    assert [r for r in answer.causes if r.finding.cause != "plugin_off"] == []
     if field == "collectives":
-        assert verdict.state == "unknown"
+        assert answer.state == "unknown"
 
 
 def test_since() -> None:

@@ -87,7 +87,7 @@ def test_links_have_workload_and_time() -> None:
     r = report(replace(healthy(), workload="a b&c"))
     link = r.dashboards()["Job"]
     assert "var-workload=a+b%26c" in link
-    assert f"from={int((r.verdict.at_s - 1800) * 1000)}" in link
+    assert f"from={int((r.answer.at_s - 1800) * 1000)}" in link
     assert r.query_link("disconnects").startswith("http://p/graph?")
     assert r.query_link("no such query") == ""
 

@@ -1,4 +1,4 @@
-"""The timeline is what Chrome's trace format says, in order, and carries what the verdict knows."""
+"""The timeline is what Chrome's trace format says, in order, and carries what the answer knows."""
 
 import io
 import json
@@ -57,7 +57,7 @@ def trace(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_valid_and_complete(tmp_path: Path) -> None:
-    """Each collective of each rank is a slice; what was done and the verdict are instants."""
+    """Each collective of each rank is a slice; what was done and the answer are instants."""
     events = trace(tmp_path)
     slices = [e for e in events if e["ph"] == "X"]
     assert sorted({e["pid"] - 1 for e in slices}) == [0, 1, 2]

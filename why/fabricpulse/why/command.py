@@ -164,7 +164,7 @@ def command(
 ) -> None:
     """Say why a job is slow, or where it hangs, from what Prometheus has: causes by confidence, with evidence.
 
-    Exits with 0 whatever the verdict is; with 1 when Prometheus cannot be asked.
+    Exits with 0 whatever the answer is; with 1 when Prometheus cannot be asked.
     """
     if (workload is not None) + (slurm_job is not None) + (pod is not None) != 1:
         raise UserError("give one of WORKLOAD, --slurm JOBID, --pod NAME")
@@ -243,11 +243,11 @@ async def _report(
         journal, trouble = await read_journal(
             receiver.url, receiver.config, facts, times.at_s - times.history_s
         )
-    verdict = infer(facts)
+    answer = infer(facts)
     if trouble:
-        verdict = replace(verdict, unknown=(*verdict.unknown, trouble))
+        answer = replace(answer, unknown=(*answer.unknown, trouble))
     links = (strip_credentials(url), strip_credentials(grafana))
-    return Report(verdict, queries, facts.bandwidth_history, *links, journal)
+    return Report(answer, queries, facts.bandwidth_history, *links, journal)
 
 
 def _first(errors: BaseExceptionGroup[UserError]) -> UserError:

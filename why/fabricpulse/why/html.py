@@ -21,7 +21,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 def html(report: Report) -> str:
     """The whole page."""
-    v = report.verdict
+    v = report.answer
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
         f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">',
@@ -59,7 +59,7 @@ def html(report: Report) -> str:
 
 
 def _cause(report: Report, number: int) -> str:
-    ranked = report.verdict.causes[number]
+    ranked = report.answer.causes[number]
     f = ranked.finding
     evidence = ""
     for e in f.evidence:
@@ -91,7 +91,7 @@ def _timeline(report: Report) -> str:
     history = report.history
     if len(history) < 2:
         return ""
-    v = report.verdict
+    v = report.answer
     start_s, end_s = history[0][0], max(history[-1][0], v.at_s)
     top = max(value for _, value in history) or 1.0
 

@@ -1,4 +1,4 @@
-"""From facts to a verdict: is the job slow, since when, which causes, how sure. Pure.
+"""From facts to an answer: is the job slow, since when, which causes, how sure. Pure.
 
 Each cause says where the facts show it and how strong each observation is; independent observations are put together as
 a noisy OR. A cause that another one brings about is shown below that one. Confidence falls for a cause whose exporters
@@ -15,7 +15,7 @@ from fabricpulse.why.finding import Finding
 from fabricpulse.why.hang import graph_lines
 
 STATES = ("healthy", "slow", "stalled", "ended", "unknown")
-# Below it a cause is a hint: shown, and not what the verdict says.
+# Below it a cause is a hint: shown, and not what the answer says.
 LIKELY = 0.5
 # Factor on the confidence for each component whose data is missing on some host.
 _MISSING = 0.85
@@ -30,7 +30,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Answer:
     """state : one of STATES. headline : one sentence. comparisons : the job with itself, its siblings, its links.
     since_s : when it became slow, if the history shows it. missing : exporter -> hosts on which it did not answer.
     flows : worst first. waits : lines of the wait-for graph. unknown : what could not be told, and why."""
@@ -49,8 +49,8 @@ class Verdict:
     waits: tuple[str, ...]
 
 
-def infer(facts: Facts) -> Verdict:
-    """The verdict on these facts. Depends on nothing else, and never raises."""
+def infer(facts: Facts) -> Answer:
+    """The answer on these facts. Depends on nothing else, and never raises."""
     a = Analysis(facts)
     findings = [f for cause in CAUSES.values() for f in cause.find(a)]
     missing = a.missing()
@@ -59,7 +59,7 @@ def infer(facts: Facts) -> Verdict:
     ]
     ranked = _rank(findings)
     state = _state(a)
-    return Verdict(
+    return Answer(
         workload=facts.workload,
         at_s=facts.at_s,
         window_s=facts.window_s,

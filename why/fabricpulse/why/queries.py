@@ -1,4 +1,4 @@
-"""The questions that are put to Prometheus: PromQL by name. A verdict's evidence names the query that shows it.
+"""The questions that are put to Prometheus: PromQL by name. An answer's evidence names the query that shows it.
 
 Placeholders: `{job}` matchers of the workload's own series, `{hosts}` of its hosts' series, `{others}` of other jobs',
 `{w}` the window of rates, `{e}` the longer one over which events are counted.

@@ -1,4 +1,4 @@
-"""A verdict with what only the edge knows: queries, links, journal; what `--output json` writes."""
+"""An answer with what only the edge knows: queries, links, journal; what `--output json` writes."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from fabricpulse.why.catalogue import CAUSES
-from fabricpulse.why.infer import Ranked, Verdict
+from fabricpulse.why.infer import Answer, Ranked
 
 SCHEMA = 1
 _BEFORE_S, _AFTER_S = 1800, 300
@@ -27,7 +27,7 @@ class Report:
     """queries : text by name. prometheus, grafana : base URLs for links, "" for none. journal : None when nobody was
     asked, or nobody answered."""
 
-    verdict: Verdict
+    answer: Answer
     queries: dict[str, str]
     history: tuple[tuple[float, float], ...] = ()
     prometheus: str = ""
@@ -38,7 +38,7 @@ class Report:
         """Title -> link, with workload and time range set; {} without a Grafana."""
         if not self.grafana:
             return {}
-        v = self.verdict
+        v = self.answer
         times = {"from": int((v.at_s - _BEFORE_S) * 1000), "to": int((v.at_s + _AFTER_S) * 1000)}
         found = {}
         for name, title in (("job", "Job"), ("paths", "Paths"), ("nic", "NIC"), ("now", "Now")):
@@ -55,14 +55,14 @@ class Report:
         parameters = {
             "g0.tab": 0,
             "g0.range_input": "1h",
-            "g0.end_input": f"{self.verdict.at_s:.0f}",
+            "g0.end_input": f"{self.answer.at_s:.0f}",
             "g0.expr": self.queries[name],
         }
         return f"{self.prometheus.rstrip('/')}/graph?{urlencode(parameters, quote_via=quote)}"
 
     def document(self) -> dict[str, Any]:
         """What `--output json` writes. Fields are added, never renamed, within a `schema`."""
-        v = self.verdict
+        v = self.answer
         return {
             "schema": SCHEMA,
             "workload": v.workload,

@@ -14,7 +14,7 @@ _MOST_FLOWS = 5
 
 def text(report: Report) -> str:
     """All of it, most important first."""
-    v = report.verdict
+    v = report.answer
     lines = [v.headline]
     if v.since_s is not None:
         lines.append(f"Since {when(v.since_s)}.")

@@ -30,7 +30,7 @@ def write_trace(report: Report, dumps: Iterable[Dump], out: TextIO) -> int:
 
 def events(report: Report, dumps: list[Dump]) -> Iterator[dict[str, Any]]:
     """Events as the format defines them: M (names), X (slices), C (counters), i (instants). Pure."""
-    v = report.verdict
+    v = report.answer
     yield {"ph": "M", "name": "process_name", "pid": _JOB, "tid": 0, "args": {"name": f"job {v.workload}"}}
     for at_s, bandwidth in report.history:
         yield {
