@@ -52,7 +52,7 @@ bool PathTracer::request(std::uint32_t edge, std::uint8_t path) {
   return true;
 }
 
-void PathTracer::step(std::int64_t now_ns) {
+void PathTracer::tick(std::int64_t now_ns) {
   if (running_.empty()) return;
   for (std::size_t nic = 0; nic < table_.nics().size(); ++nic) {
     for (const HopAnswer& answer : table_.nics()[nic].sockets.take_answers()) {

@@ -41,7 +41,7 @@ class PathTracer {
   bool request(std::uint32_t edge, std::uint8_t path);
   // Once a tick, behind everything else, so that answers come while nothing is sent: takes the answers that
   // have come, ends what is due and sends what was asked for. now_ns : monotonic.
-  void step(std::int64_t now_ns);
+  void tick(std::int64_t now_ns);
   std::vector<Trace> take_done();
   std::uint64_t packets() const { return packets_; }
 

@@ -167,7 +167,7 @@ void ProbeEngine::tick(std::int64_t planned) {
   // Most drivers stamp within the system call that sends: taken at once, while all of it is in the caches, a
   // stamp costs a third of what it costs a tick later. Those that come later wait for the next tick.
   for (Nic& nic : table_.nics()) send_.drain_stamps(nic);
-  tracer_.step(now.mono);
+  tracer_.tick(now.mono);
 }
 
 bool ProbeEngine::trace(std::uint32_t edge, std::uint8_t path) {

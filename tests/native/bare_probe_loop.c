@@ -3,7 +3,7 @@
 //
 // Wakes RATE times a second with the engine's jitter, takes in what has arrived, sends three packets of the
 // size of a probe to every remote address, the first without a TX stamp, and reads the stamps. No MAC, no
-// tables, no verdict, no samples, no pause between the packets of a train.
+// tables, no health, no samples, no pause between the packets of a train.
 //
 // A line on standard input (seconds) is one measurement, its answer a JSON object on standard output. It runs
 // only then. The edges of a device and local address share a socket and stand together.

@@ -56,7 +56,7 @@ class PathTracing:
         ]
         self.changes += 1
 
-    def step(self, engine: Tracer, generation: int, now_s: float) -> None:
+    def tick(self, engine: Tracer, generation: int, now_s: float) -> None:
         """Takes what has ended and asks for what is due. generation : the engine's configuration now."""
         for number, edge, port, hops in engine.take_traces():
             if number != generation or edge >= len(self._nic_of):
@@ -75,4 +75,4 @@ class PathTracing:
         """Traces until cancelled."""
         while True:
             await asyncio.sleep(min(self._probe.trace_s, 1.0))
-            self.step(engine(), generation(), time.monotonic())
+            self.tick(engine(), generation(), time.monotonic())

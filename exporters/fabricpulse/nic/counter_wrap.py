@@ -9,11 +9,11 @@ Pure: no I/O, no clock.
 from dataclasses import dataclass
 
 WRAP = 1 << 32
-# A step across the wrap is believed up to this multiple of the largest step seen, and always up to STEP_FLOOR.
-# Judgement: load of a queue pair changes by tens between scrapes, a reset from the upper half of the range looks like
-# a step of up to 2^31.
-STEP_FACTOR = 16
-STEP_FLOOR = 1 << 20
+# An increment across the wrap is believed up to this multiple of the largest increment seen, and always up to
+# INCREMENT_FLOOR. Judgement: load of a queue pair changes by tens between scrapes, a reset from the upper half of the
+# range looks like an increment of up to 2^31.
+INCREMENT_FACTOR = 16
+INCREMENT_FLOOR = 1 << 20
 
 
 @dataclass
@@ -22,28 +22,28 @@ class WrappingCounter:
 
     raw: int = -1
     base: int = 0
-    largest_step: int = 0
+    largest_increment: int = 0
 
     def update(self, raw: int, *, reset_likely: bool = False) -> int:
         """The widened value after `raw` was read.
 
         reset_likely : something happened since the last reading that is known to reset counters (the port flapped).
-        A fall is a wrap if the step across 2^32 is no larger than the steps seen so far make plausible; otherwise it
+        A fall is a wrap if the increment across 2^32 is no larger than those seen so far make plausible; otherwise it
         is a reset, and the exported value falls with it, as Prometheus expects of a reset.
         """
         if self.raw < 0:
             self.raw = raw
             return raw + self.base
-        step = raw - self.raw
-        if step < 0:
-            across = step + WRAP
-            plausible = max(STEP_FLOOR, STEP_FACTOR * self.largest_step)
+        increment = raw - self.raw
+        if increment < 0:
+            across = increment + WRAP
+            plausible = max(INCREMENT_FLOOR, INCREMENT_FACTOR * self.largest_increment)
             if not reset_likely and self.raw < WRAP and across <= plausible:
                 self.base += WRAP
-                step = across
+                increment = across
             else:
                 self.base = 0
-                step = 0
+                increment = 0
         self.raw = raw
-        self.largest_step = max(self.largest_step, step)
+        self.largest_increment = max(self.largest_increment, increment)
         return raw + self.base

@@ -2,16 +2,16 @@
 
 Theory of operation. The kernel counts each loss and each return of a carrier (carrier_down_count, carrier_up_count)
 and puts both counts into every link message. So messages tell *when*, and the counts tell *how often*: a message that
-was lost, merged or never sent (the exporter was not running, the socket overran) leaves a step of more than one in the
-counts. A flap is never counted from the message itself.
+was lost, merged or never sent (the exporter was not running, the socket overran) leaves a difference of more than
+one in the counts. A flap is never counted from the message itself.
 
 The exported total is `offset + kernel count`: `offset` carries what an earlier incarnation of the netdev has counted
 (driver reload, reboot with kept state). The kernel count begins when the netdev does, so the total includes the time
 before the exporter started.
 
 Two tables decide. `FlapTracker._change` says what an observation is about its link: the first of it, its removal, a
-netdev made anew under its name, an old message, nothing new, or a step in the counts. `STEPS` says what a step tells:
-which transitions there are, and what becomes of the begin of the outage.
+netdev made anew under its name, an old message, nothing new, or changed counts. `COUNT_CHANGES` says what these
+tell: which transitions there are, and what becomes of the begin of the outage.
 
 Pure: no I/O, no clock. Times are seconds on the host's clock.
 """
@@ -73,11 +73,11 @@ class Change(enum.Enum):
     REMOVED = enum.auto()
     RECREATED = enum.auto()
     STALE = enum.auto()
-    STEP = enum.auto()
+    COUNTS = enum.auto()
 
 
 class Outage(enum.Enum):
-    """What a step in the counts does to the begin of an outage."""
+    """What changed counts do to the begin of an outage."""
 
     KEPT = enum.auto()
     BEGINS = enum.auto()
@@ -86,8 +86,8 @@ class Outage(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a step in the counts tells.
+class CountChange:
+    """What changed counts tell.
 
     told : the transition that was seen, if any. is_timed : whether it is one of the downs counted, so that its time is
     known; the others are `missed`.
@@ -98,23 +98,23 @@ class Step:
     is_timed: bool = False
 
 
-# (seen as it happened, carrier now, downs counted, ups counted) -> what it tells. Only the last change of a step is the
+# (seen as it happened, carrier now, downs counted, ups counted) -> what it tells. Only the last of the changes is the
 # one that was seen: a down if the link is down now, else an up, which ends an outage that was seen to begin only if
 # nothing went down in between.
-STEPS: dict[tuple[bool, bool, bool, bool], Step] = {
+COUNT_CHANGES: dict[tuple[bool, bool, bool, bool], CountChange] = {
     # timely, carrier, downs, ups
-    (True, False, True, False): Step("down", Outage.BEGINS, is_timed=True),
-    (True, False, True, True): Step("down", Outage.BEGINS, is_timed=True),
-    (True, False, False, True): Step(None, Outage.KEPT),
-    (True, True, False, True): Step("up", Outage.ENDS),
-    (True, True, True, True): Step("up", Outage.UNKNOWN),
-    (True, True, True, False): Step(None, Outage.KEPT),
-    (False, False, True, False): Step("down", Outage.UNKNOWN),
-    (False, False, True, True): Step("down", Outage.UNKNOWN),
-    (False, False, False, True): Step(None, Outage.KEPT),
-    (False, True, False, True): Step("up", Outage.UNKNOWN),
-    (False, True, True, True): Step("up", Outage.UNKNOWN),
-    (False, True, True, False): Step(None, Outage.KEPT),
+    (True, False, True, False): CountChange("down", Outage.BEGINS, is_timed=True),
+    (True, False, True, True): CountChange("down", Outage.BEGINS, is_timed=True),
+    (True, False, False, True): CountChange(None, Outage.KEPT),
+    (True, True, False, True): CountChange("up", Outage.ENDS),
+    (True, True, True, True): CountChange("up", Outage.UNKNOWN),
+    (True, True, True, False): CountChange(None, Outage.KEPT),
+    (False, False, True, False): CountChange("down", Outage.UNKNOWN),
+    (False, False, True, True): CountChange("down", Outage.UNKNOWN),
+    (False, False, False, True): CountChange(None, Outage.KEPT),
+    (False, True, False, True): CountChange("up", Outage.UNKNOWN),
+    (False, True, True, True): CountChange("up", Outage.UNKNOWN),
+    (False, True, True, False): CountChange(None, Outage.KEPT),
 }
 
 
@@ -189,7 +189,7 @@ class FlapTracker:
         found: list[Transition] = []
         if added and seen.source == "event":
             found.append(Transition(seen.link, "added", now_s, seen.source))
-        return found + self._step(state, seen, now_s)
+        return found + self._count_change(state, seen, now_s)
 
     def _change(self, state: LinkState | None, seen: Observation) -> Change:
         """What the observation is about its link; the first line that fits.
@@ -206,9 +206,9 @@ class FlapTracker:
             return Change.RECREATED
         if self._is_lower(state, seen):
             return Change.STALE if state.present else Change.RECREATED
-        return Change.STEP
+        return Change.COUNTS
 
-    def _step(self, state: LinkState, seen: Observation, now_s: float) -> list[Transition]:
+    def _count_change(self, state: LinkState, seen: Observation, now_s: float) -> list[Transition]:
         up_count, down_count = self._counts(state, seen)
         downs, ups = down_count - state.down_count, up_count - state.up_count
         was_up = state.carrier
@@ -216,23 +216,23 @@ class FlapTracker:
         if not downs and not ups:
             return []
         timely = seen.source in ("event", "poll")
-        step = STEPS[timely, seen.carrier, downs > 0, ups > 0]
+        change = COUNT_CHANGES[timely, seen.carrier, downs > 0, ups > 0]
         found: list[Transition] = []
-        missed = downs - step.is_timed
+        missed = downs - change.is_timed
         if missed:
             state.unobserved += missed
             found.append(Transition(seen.link, "missed", now_s, seen.source, count=missed))
         if timely:
             state.last_transition_s = now_s
         length = None
-        if step.outage is Outage.ENDS and not was_up and state.down_since_s is not None:
+        if change.outage is Outage.ENDS and not was_up and state.down_since_s is not None:
             length = max(0.0, now_s - state.down_since_s)
             state.flap_counts[bisect_left(self._bounds, length)] += 1
             state.flap_seconds += length
-        if step.outage is not Outage.KEPT:
-            state.down_since_s = now_s if step.outage is Outage.BEGINS else None
-        if step.told is not None:
-            found.append(Transition(seen.link, step.told, now_s, seen.source, down_s=length))
+        if change.outage is not Outage.KEPT:
+            state.down_since_s = now_s if change.outage is Outage.BEGINS else None
+        if change.told is not None:
+            found.append(Transition(seen.link, change.told, now_s, seen.source, down_s=length))
         return found
 
     def _removed(self, state: LinkState, seen: Observation, now_s: float) -> list[Transition]:

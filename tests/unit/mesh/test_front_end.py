@@ -124,7 +124,7 @@ async def test_a_name_that_hangs_takes_one_look_up(monkeypatch):
     await asyncio.gather(rounds, return_exceptions=True)
 
 
-async def test_a_name_that_is_none_is_said_and_ends_nothing():
+async def test_a_name_that_cannot_be_resolved_is_reported_and_rounds_go_on():
     """What the resolver refuses to ask for is an answer like any other; the rounds go on."""
     watch = FrontEndWatch([("prometheus..example", 9090)], 0.02, lambda *_: None)
     rounds = asyncio.create_task(watch.run())

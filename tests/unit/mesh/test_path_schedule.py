@@ -93,13 +93,13 @@ def test_paths_stay_known_when_the_membership_changes():
     tracing, engine = PathTracing(Probe(paths=2, trace_s=1)), Engine()
     tracing.configure(view_of("b", "c"))
     for second in range(6):
-        tracing.step(engine, 1, second)
+        tracing.tick(engine, 1, second)
     assert tracing.known == {(e, p): ("leaf", f"spine{p}") for e in (0, 1) for p in (0, 1)}
     tracing.configure(view_of("c", "d"))
     assert set(tracing.known) == {(0, 0), (0, 1)}
-    tracing.step(engine, 2, 10)
+    tracing.tick(engine, 2, 10)
     assert engine.asked == [(1, 0)]
-    tracing.step(engine, 3, 10.5)  # the answer is of configuration 1
+    tracing.tick(engine, 3, 10.5)  # the answer is of configuration 1
     assert set(tracing.known) == {(0, 0), (0, 1)}
 
 

@@ -113,7 +113,7 @@ def test_what_is_no_exporter_is_said(exporter, status, body, words):
     assert words in str(result.exception)
 
 
-def test_nobody_there():
+def test_no_exporter_at_the_url_is_an_error_that_names_it():
     result = CliRunner().invoke(command, ["show", "--url", "http://127.0.0.1:1"])
     assert "no mesh exporter answers at http://127.0.0.1:1" in str(result.exception)
 

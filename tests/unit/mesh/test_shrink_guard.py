@@ -19,7 +19,7 @@ def test_what_is_held_back(before, after, share):
     assert guard.holds == (lost > share * before)
 
 
-def test_it_is_believed_when_it_stays_so():
+def test_a_smaller_membership_is_taken_when_it_lasts():
     guard = ShrinkGuard(0.5, 60)
     for now in range(0, 60, 2):
         assert not guard.admit(hosts(10), hosts(2), float(now))

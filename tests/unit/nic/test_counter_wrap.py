@@ -39,8 +39,8 @@ def test_a_counter_on_a_new_kernel_may_pass_32_bits():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_any_load_below_half_a_turn_per_reading_is_followed_exactly(seed):
-    """Random steps, many wraps: the widened value is the truth throughout."""
+def test_increments_below_half_a_wrap_per_reading_are_followed_exactly(seed):
+    """Random increments, many wraps: the widened value is the truth throughout."""
     rng = random.Random(seed)
     counter, truth = WrappingCounter(), rng.randrange(WRAP)
     first = truth

@@ -97,7 +97,7 @@ def test_infiniband_ports(tree, scrape):
         ("efa", "rdmap1s0", "unresponsive_remote_events", "unresponsive_remote_events_total"),
     ],
 )
-def test_one_vocabulary(tree, scrape, make, device, raw, metric):
+def test_names_of_all_drivers_give_one_metric(tree, scrape, make, device, raw, metric):
     """The drivers' names for one thing come out as one metric."""
     getattr(tree, make)(1)
     tree.write(tree.port(device) / "hw_counters" / raw, 4711)
