@@ -221,7 +221,7 @@ def main() -> None:
     }
     for name in options.only.split(",") if options.only else parts:
         parts[name]()
-    sys.exit(rows.verdict())
+    sys.exit(rows.exit_code())
 
 
 if __name__ == "__main__":

@@ -323,7 +323,7 @@ def main() -> int:
         bench_sidecar(report)
     if "chrony" in parts:
         bench_chrony(report)
-    return rows.verdict()
+    return rows.exit_code()
 
 
 if __name__ == "__main__":

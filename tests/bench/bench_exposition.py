@@ -77,7 +77,7 @@ def main() -> int:
         us = median_us(render)
         rows.report(case, "time_per_sample", us, "us", peer="prometheus-client", peer_value=round(peer_us, 3))
         rows.report(case, "speedup", peer_us / us, "ratio", must, peer="prometheus-client")
-    return rows.verdict()
+    return rows.exit_code()
 
 
 if __name__ == "__main__":

@@ -233,7 +233,7 @@ def main() -> None:
     for name, step in all_parts.items():
         if name in wanted:
             step()
-    sys.exit(rows.verdict())
+    sys.exit(rows.exit_code())
 
 
 if __name__ == "__main__":

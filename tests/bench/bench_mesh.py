@@ -64,7 +64,7 @@ def main() -> None:
     for name, steps in parts.items():
         for step in steps if name in wanted else ():
             step()
-    sys.exit(rows.verdict())
+    sys.exit(rows.exit_code())
 
 
 if __name__ == "__main__":

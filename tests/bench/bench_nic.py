@@ -21,7 +21,7 @@ from fabricpulse.core.log import configure_logging
 
 
 def in_namespace(what: str, count: int, folder: Path) -> None:
-    """Runs a part of this program in a network namespace of its own; its lines and its verdict are ours."""
+    """Runs a part of this program in a network namespace of its own; its lines and its exit code are ours."""
     name = f"nicbench{os.getpid()}"
     run = folder / f"run-{what}"
     run.mkdir()
@@ -60,7 +60,7 @@ def main() -> None:
     configure_logging("error")
     if options.inner:
         INNER[options.inner[0]](int(options.inner[1]))
-        sys.exit(rows.verdict())
+        sys.exit(rows.exit_code())
     wanted = set(filter(None, options.only.split(",")))
     binary = node_exporter()
     if binary is None:
@@ -91,7 +91,7 @@ def main() -> None:
                 in_namespace(part, count, folder)
     if binary is None:
         sys.exit(1)
-    sys.exit(rows.verdict())
+    sys.exit(rows.exit_code())
 
 
 if __name__ == "__main__":

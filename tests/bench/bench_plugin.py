@@ -85,7 +85,7 @@ def main() -> int:
                 }
                 run(speed_parts, parts)
         run(fault_parts, parts)
-    return rows.verdict()
+    return rows.exit_code()
 
 
 if __name__ == "__main__":

@@ -224,7 +224,7 @@ def main() -> None:
                 case(stack)
             finally:
                 stack.close()
-    sys.exit(rows.verdict())
+    sys.exit(rows.exit_code())
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ def main() -> None:
     for name, part in all_parts.items():
         if name in wanted:
             part()
-    sys.exit(rows.verdict())
+    sys.exit(rows.exit_code())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The floor of the engine's CPU: its system calls without the engine (tests/native/bare_probe_loop.c), in the same lab.
 
 What it uses is the kernel's: wake-ups, the UDP send path, the receive path, TX stamps, the steering of the wire. What
-the engine uses above it is the engine's own: MACs, tables, verdicts, samples, the pause between the packets of a train.
+the engine uses above it is the engine's own: MACs, tables, health, samples, the pause between the packets of a train.
 """
 
 import json

@@ -21,7 +21,7 @@ HOUR_NS = 3600 * 10**9
 class Stalls:
     """The ways in which a fleet can be disturbed without a dead NIC. Each method plays one and mends it.
 
-    Each sleep is the length of what is played: several intervals of 0.2 s, in which a false verdict would fall.
+    Each sleep is the length of what is played: several intervals of 0.2 s, in which a false alarm would fall.
     """
 
     def __init__(self, fleet: MeshFleet, seed: int) -> None:

@@ -61,7 +61,7 @@ def bench_forged(count: int) -> None:
             assert gate.take(packet) == "accepted"
             recording.append(packet)
     accepted = 0
-    verdicts: dict[str, int] = {}
+    outcomes: dict[str, int] = {}
     for number in range(count):
         way = number % 4
         packet = rng.choice(recording)
@@ -79,10 +79,10 @@ def bench_forged(count: int) -> None:
             packet = native.encode(
                 key, rng.randrange(1, 1000), rng.randrange(1, 1 << 20), 0, 76, rng.randrange(1, 999)
             )
-        verdict = gate.take(packet)
-        verdicts[verdict] = verdicts.get(verdict, 0) + 1
-        accepted += verdict == "accepted"
-    report(f"{count} forged packets", "forged_accepted", accepted, "packets", "== 0", refused=verdicts)
+        outcome = gate.take(packet)
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        accepted += outcome == "accepted"
+    report(f"{count} forged packets", "forged_accepted", accepted, "packets", "== 0", refused=outcomes)
 
 
 def bench_fuzz(seconds: int) -> None:

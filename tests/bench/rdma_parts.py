@@ -64,7 +64,7 @@ def run(
         rdma_faults.failover(fleet, rows, faults)
     if "chaos" in parts:
         rdma_faults.chaos(fleet, rows, chaos, seed)
-    return rows.verdict()
+    return rows.exit_code()
 
 
 def _nets(peer: list[str] | None) -> dict[str, tuple[list[str], Callable[[int], dict[str, str]]]]:

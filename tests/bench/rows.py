@@ -39,7 +39,7 @@ class Rows:
                 self.missed.append(f"{metric} ({case}): {value:g}, must be {must}")
         print(json.dumps(row), flush=True)
 
-    def verdict(self) -> int:
+    def exit_code(self) -> int:
         """The exit code of the program: 1 if a gate was missed, and says which."""
         for line in self.missed:
             print(f"bench {self.bench}: missed {line}", file=sys.stderr)

@@ -24,7 +24,7 @@ def test_a_missed_gate_is_remembered(must, value, ok, capsys):
     rows.report("a case", "detect_ms_p99", value, "ms", must, peer="another")
     line = json.loads(capsys.readouterr().out)
     assert (line["ok"], line["must"], line["peer"]) == (ok, must, "another")
-    assert rows.verdict() == int(not ok)
+    assert rows.exit_code() == int(not ok)
     assert ("missed detect_ms_p99 (a case)" in capsys.readouterr().err) == (not ok)
 
 
@@ -32,4 +32,4 @@ def test_a_row_without_a_gate_is_not_judged(capsys):
     rows = Rows("a bench")
     rows.report("a case", "series", 7, "series")
     assert json.loads(capsys.readouterr().out).keys() == {"bench", "case", "metric", "value", "unit"}
-    assert rows.verdict() == 0
+    assert rows.exit_code() == 0

@@ -29,7 +29,7 @@ def test_one_loop(loop):
     assert action["outcome"] == "succeeded"
     assert action["received_at"] <= action["sent_at"] <= action["applied_at"] <= action["verified_at"]
     assert action["processes"] == 2
-    wait_for(lambda: loop.actions()[0]["traffic"] == "moved", 10, "traffic verdict")
+    wait_for(lambda: loop.actions()[0]["traffic"] == "moved", 10, "whether traffic moved")
     loop.post(webhook(alert(status="resolved")))
     loop.wait_phase("in_service")
     assert [(op, device) for _, op, device in loop.effects()] == [("nic.avoid", "rail0")] * 2 + [

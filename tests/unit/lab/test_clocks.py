@@ -83,7 +83,7 @@ def test_before_the_first_program_a_change_holds_at_once(tmp_path: Path, driver:
     assert fresh.set(offset_ns=7) <= time.time_ns()
 
 
-def test_daemons_read_what_the_truth_says(clock: HostClock) -> None:
+def test_the_page_as_a_daemon_reads_it_agrees_with_the_true_time(clock: HostClock) -> None:
     """The page, read as a daemon reads it, agrees with truth() at every moment of a wild clock."""
     draw = random.Random(5)
     for _ in range(50):

@@ -85,7 +85,7 @@ def test_silence(tmp_path: Path) -> None:
         done.set()
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_a_socket_without_a_server_is_an_error_that_names_it(tmp_path: Path) -> None:
     """No socket, or one that nobody serves, is an error that names it."""
     with pytest.raises(ControlError, match="No such file"):
         ControlClient(tmp_path / "absent")

@@ -27,8 +27,8 @@ def test_links(tmp_path):
     assert found == {"eth1": "healthy", "eth2": "unhealthy", "rail3": "unhealthy", "rail4": "healthy"}
 
 
-def test_a_flap_between_two_looks_is_seen(tmp_path):
-    """The link is up at both looks and was down between them."""
+def test_a_flap_between_two_readings_is_seen(tmp_path):
+    """The link is up at both readings and was down between them."""
     observer = LinkObserver(tmp_path)
     nic(tmp_path, "eth1", "1", "4")
     assert observer.observe(Survey(), ["eth1"]) == {"eth1": "healthy"}

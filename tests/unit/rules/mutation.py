@@ -199,10 +199,10 @@ class Trial:
             check=False,
         )
         parts = re.split(r"^Unit Testing:\s+(.+)$", done.stdout, flags=re.M)[1:]
-        verdicts = dict(zip(parts[::2], parts[1::2], strict=True))
-        if set(verdicts) != set(paths):
+        outcomes = dict(zip(parts[::2], parts[1::2], strict=True))
+        if set(outcomes) != set(paths):
             raise RuntimeError(f"promtool did not run all tests: {done.stdout[-2000:]}")
-        caught = {id(paths[path]) for path, text in verdicts.items() if "SUCCESS" not in text}
+        caught = {id(paths[path]) for path, text in outcomes.items() if "SUCCESS" not in text}
         return [mutant for mutant in batch if id(mutant) not in caught]
 
     def _write(self, stem: str, mutant: Mutant) -> list[Path]:
