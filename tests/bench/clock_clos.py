@@ -65,8 +65,8 @@ class Mesh:
         windows = [EdgeWindow(EstimatorParameters(), round(self.window_s * NS)) for _ in a]
         records = np.zeros((self.steps, len(a)), EDGE_DTYPE)
         fitted = np.zeros(records.shape, np.bool_)
-        for number in range(-self.filled, self.steps):
-            begin = START_S + (self.filled + number) * self.round_s
+        for index in range(-self.filled, self.steps):
+            begin = START_S + (self.filled + index) * self.round_s
             end = begin + self.round_s
             blocks = []
             for routes, sender, receiver, direction in (
@@ -84,12 +84,12 @@ class Mesh:
             for k, window in enumerate(windows):
                 for block in blocks:
                     window.add(block[k])
-                if number < 0:
+                if index < 0:
                     continue
                 fit = window.advance(now[k])
                 if fit is not None:
-                    fitted[number, k] = True
-                    records[number, k] = np.frombuffer(
+                    fitted[index, k] = True
+                    records[index, k] = np.frombuffer(
                         pack_edges([edge_report(fit, int(number[k]))]), EDGE_DTYPE
                     )[0]
         return Fits(records, fitted, np.where(fitted, self._errors(a, b, records, fitted), np.nan))

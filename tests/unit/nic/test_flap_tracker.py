@@ -7,7 +7,7 @@ import pytest
 
 from fabricpulse.nic.flap_tracker import (
     ABSENT_MAX,
-    STEPS,
+    COUNT_CHANGES,
     FlapTracker,
     Observation,
     Outage,
@@ -58,8 +58,8 @@ def test_a_flap_has_a_time_and_a_length():
 def test_every_step_in_the_counts_has_its_line_in_the_table():
     """All that can be seen, and what must hold for each: a down or an up is told as the carrier is now."""
     possible = {key for key in itertools.product((False, True), repeat=4) if key[2] or key[3]}
-    assert STEPS.keys() == possible
-    for (timely, carrier, downs, _), step in STEPS.items():
+    assert COUNT_CHANGES.keys() == possible
+    for (timely, carrier, downs, _), step in COUNT_CHANGES.items():
         assert step.told in (None, "up" if carrier else "down")
         # Only a down that was seen as it happened has a time, and begins an outage.
         assert step.is_timed == (timely and not carrier and downs)
