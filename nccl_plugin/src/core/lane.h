@@ -100,6 +100,10 @@ class LaneTransport {
   virtual uint32_t chunks_taken() const = 0;
   // True if something is queued that the transport has not taken yet.
   virtual bool backlog() const = 0;
+  // Whether words about chunks wait behind the data of the other direction; and how long they take to be here, ns. What
+  // is kept under way then covers that too.
+  virtual bool words_wait() const { return false; }
+  virtual void note_way_back(uint64_t) {}
   // Pushes the queue into the transport as far as it goes.
   virtual LaneStatus flush() = 0;
   // Reads what has arrived, bounded, so that one lane cannot starve the others.

@@ -144,6 +144,12 @@ void RecvConnection::chunk_ends(uint32_t index, const FrameHeader& header) {
     }
   }
   if (lane.state == FP_LANE_SLOW_START) set_state(&lane, FP_LANE_UP, FP_REASON_NONE, now_ns_);
+  const bool fleet = (header.flags & kFlagFleetStamp) != 0;
+  int64_t arrived_ns = static_cast<int64_t>(now_ns_);
+  delay_of_ = fleet ? kDelayFleet : kDelayOwnClocks;
+  if (fleet && !runtime_->fleet_clock(&arrived_ns)) delay_of_ = kDelayNone;
+  delay_ns_ = static_cast<int64_t>(static_cast<uint64_t>(arrived_ns) - static_cast<uint64_t>(header.stamp));
+  delay_lane_ = index;
   uint64_t number = message_number(header.message);
   bool was_early = lands_early_[index];
   if (number >= posted_) {
@@ -193,9 +199,13 @@ void RecvConnection::report(uint64_t now) {
   FrameHeader header;
   header.type = FrameType::kState;
   header.length = sizeof(HeldState);
+  header.offset = delay_lane_;
+  header.stamp = delay_ns_;
+  header.message = delay_of_;
   HeldState body;
   state(&body);
   if (!lane->transport->post_state(header, &body)) return;
+  delay_of_ = kDelayNone;
   unreported_chunks_ = 0;
   reported_posted_ = posted_;
   reported_disabled_ = body.disabled;

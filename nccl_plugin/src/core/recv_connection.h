@@ -40,6 +40,9 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   bool test(ReceiveMessage* message, uint32_t* size, bool* truncated, uint64_t now);
 
   // The sender waits for our word about what has arrived or has been posted.
+  // Of the last chunk that has arrived, for the next word: see DelayOf.
+  uint32_t delay_of_ = kDelayNone, delay_lane_ = 0;
+  int64_t delay_ns_ = 0;
   bool ack_pending() const { return unreported_chunks_ > 0 || (large_ && reported_posted_ != posted_); }
   void flush_ack(uint64_t now) {
     if (ack_pending() && !closed_) report(now);

@@ -148,7 +148,11 @@ bool SendConnection::put(uint64_t number, Lane* lane, uint64_t now) {
   header.message_bytes = message.size;
   header.offset = chunk.offset;
   header.tag = message.tag;
-  if (runtime_->fleet_clock(&header.stamp)) header.flags |= kFlagFleetStamp;
+  if (runtime_->fleet_clock(&header.stamp)) {
+    header.flags |= kFlagFleetStamp;
+  } else {
+    header.stamp = static_cast<int64_t>(now);
+  }
   if (chunk.message >= posted_) header.flags |= kFlagEarly;
   if (!fencing_.assign(number, lane->index)) return false;
   if (!lane->transport->post_chunk(header, message.data + chunk.offset, message.memory)) {
@@ -233,7 +237,13 @@ void SendConnection::held(uint64_t number, uint8_t lane_index, uint64_t now) {
       flow.rate_at_ns = now;
     }
     if (lane.up) {
-      uint64_t wanted = static_cast<uint64_t>(flow.rate * kWindowSeconds);
+      // What is under way covers the way back of the words about chunks, which wait behind the data of the other
+      // direction: without that one direction starves the other, whose windows shrink with its rate.
+      flow.took_ns = flow.took_ns == 0 ? took : flow.took_ns - flow.took_ns / 8 + took / 8;
+      const uint64_t back_ns = lane.transport->words_wait() ? flow.forward.way_back(flow.took_ns) : 0;
+      lane.transport->note_way_back(back_ns);
+      uint64_t wanted =
+          static_cast<uint64_t>(flow.rate * (kWindowSeconds + static_cast<double>(back_ns) * 1e-9));
       wanted = std::min(std::max(wanted, kMinWindow), kMaxWindow);
       if (flow.slow_start) {
         flow.window += chunk.length;  // doubles each round trip
@@ -326,6 +336,8 @@ bool SendConnection::on_state_frame(uint32_t index, const FrameHeader& header, c
     case FrameType::kBye:
     case FrameType::kFenced: {
       if (header.type != FrameType::kFenced) lanes_[index].last_data_ns = now;
+      if (header.type == FrameType::kState && header.message != kDelayNone && header.offset < lanes_.size())
+        flow_[header.offset].forward.measured(header.stamp, header.message, now);
       if (!fencing_.apply(body, on_held)) return false;
       note_peer_state(body);
       bool command = header.type == FrameType::kFenced && header.message_bytes == FP_REASON_COMMAND;

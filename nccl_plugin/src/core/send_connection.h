@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/connection.h"
+#include "core/forward_delay.h"
 #include "core/lane_plan.h"
 #include "core/path_selector.h"
 
@@ -111,6 +112,8 @@ class SendConnection final : public Connection {
     uint64_t in_flight = 0;  // bytes
     double rate = 0;         // bytes per second, smoothed
     uint64_t window = 0;     // most bytes in flight
+    ForwardDelay forward;
+    uint64_t took_ns = 0;  // from a chunk's posting to the word that it is held, smoothed
     bool slow_start = false;
     uint64_t rate_at_ns = 0;
     uint64_t sent_since = 0;  // bytes since the weights were last published

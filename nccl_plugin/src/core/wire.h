@@ -47,17 +47,21 @@ enum FrameFlags : uint8_t {
   kFlagEarly = 4,       // kChunk: sent before its receive was known to be posted
 };
 
+// What the receiver says in a kState of the last chunk that has arrived: how long it took, from the sender's stamp to
+// the receiver's clock. Between two hosts' own clocks only changes of it mean something.
+enum DelayOf : uint32_t { kDelayNone = 0, kDelayFleet = 1, kDelayOwnClocks = 2 };
+
 struct FrameHeader {
   uint16_t magic = kFrameMagic;
   FrameType type = FrameType::kChunk;
   uint8_t flags = 0;
   uint32_t length = 0;   // bytes that follow the header
   uint64_t chunk = 0;    // kChunk: running number; kPing: mask of lanes that the pinging end has disabled
-  uint32_t message = 0;  // kChunk: low 32 bits of the message number; kFence(d): epoch
+  uint32_t message = 0;  // kChunk: low 32 bits of the message number; kFence(d): epoch; kState: DelayOf
   uint32_t message_bytes = 0;  // kChunk: size of the whole message; kFenced: reason
-  uint32_t offset = 0;         // kChunk: place in the message; kFence(d): lane
+  uint32_t offset = 0;         // kChunk: place in the message; kFence(d), kState: lane
   uint32_t tag = 0;            // kChunk: tag given to isend
-  int64_t stamp = 0;           // when the frame was given to the transport, ns
+  int64_t stamp = 0;           // when the frame was given to the transport, ns; kState: the delay
   uint32_t payload_crc = 0;    // CRC-32C of the payload
   uint32_t crc = 0;            // CRC-32C of the header up to here and, but for kChunk, of what follows it
 };

@@ -16,6 +16,7 @@
 #include "core/crc32c.h"
 #include "core/frame_check.h"
 #include "core/owned_fds.h"
+#include "core/socket_budget.h"
 
 namespace fabricpulse {
 namespace {
@@ -29,13 +30,6 @@ constexpr size_t kStaging = 64 * 1024;         // read buffer when frames are sm
 constexpr size_t kStagingLarge =
     4 * 1024;  // when chunks are large: little is copied out of the staging buffer
 constexpr size_t kLargeChunk = 32 * 1024;
-// Unacknowledged bytes in the socket: twice what the path holds, but at least so many. The kernel would take
-// several MiB, which leave the processor's cache before the NIC (or, between two processes of one host, the
-// peer) reads them: halves the throughput of 1 MiB messages; and all of it is sent again when the lane fails.
-// By time: what waits in the socket when a lane fails is what a fence and the next chunk wait behind.
-constexpr size_t kLeastInSocket = 48 * 1024, kEnoughInSocket = 512 * 1024;
-constexpr double kSocketSeconds = 0.006;
-constexpr size_t kMostInSocket = 64 * 1024 * 1024;
 constexpr size_t kMeasureBytes = 1024 * 1024;  // the path is measured anew each time so much was sent
 constexpr size_t kFrameMax = sizeof(FrameHeader) + sizeof(HeldState);
 
@@ -98,6 +92,9 @@ class TcpLane final : public LaneTransport {
 
   uint32_t chunks_taken() const override { return head_; }
   bool backlog() const override { return head_ != tail_ || state_sent_ != state_size_; }
+
+  bool words_wait() const override { return true; }
+  void note_way_back(uint64_t ns) override { budget_.way_back(static_cast<double>(ns) * 1e-9); }
 
   LaneStatus flush() override {
     LaneStatus status = LaneStatus::kIdle;
@@ -240,18 +237,16 @@ class TcpLane final : public LaneTransport {
       tcp_info info{};
       socklen_t size = sizeof(info);
       if (getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_min_rtt != UINT32_MAX) {
-        double rate = static_cast<double>(info.tcpi_delivery_rate);
-        double holds = rate * info.tcpi_min_rtt * 1e-6;
-        double least = std::clamp(rate * kSocketSeconds, double{kLeastInSocket}, double{kEnoughInSocket});
-        limit_ = static_cast<size_t>(std::min(std::max(2 * holds, least), double{kMostInSocket}));
+        budget_.measured(static_cast<double>(info.tcpi_delivery_rate), info.tcpi_min_rtt * 1e-6);
       }
     }
-    if (in_socket_ > limit_ / 2) {  // at most; what has left meanwhile is asked about seldom
+    const size_t limit = budget_.limit();
+    if (in_socket_ > limit / 2) {  // at most; what has left meanwhile is asked about seldom
       int queued = 0;
       if (ioctl(fd_, SIOCOUTQ, &queued) != 0) return kMaxWrite;
       in_socket_ = static_cast<size_t>(queued);
     }
-    if (in_socket_ < limit_) return std::min(kMaxWrite, limit_ - in_socket_);
+    if (in_socket_ < limit) return std::min(kMaxWrite, limit - in_socket_);
     return front_sent_ == 0 ? state_size_ - state_sent_ : 0;
   }
 
@@ -389,7 +384,8 @@ class TcpLane final : public LaneTransport {
 
   Outgoing queue_[kQueue];
   uint32_t head_ = 0, tail_ = 0;
-  size_t limit_ = 2 * kLeastInSocket, in_socket_ = 0, sent_since_measure_ = 0;
+  SocketBudget budget_;
+  size_t in_socket_ = 0, sent_since_measure_ = 0;
   size_t front_sent_ = 0;  // bytes of the first queued chunk (header included) that are out
   uint8_t state_[kStateBuffer];
   size_t state_size_ = 0, state_sent_ = 0;

@@ -1,0 +1,61 @@
+// How long chunks wait on their way to the peer, told apart from how long the words about them take back. Pure.
+//
+// As LEDBAT (RFC 6817): the receiver says how long each took by the two hosts' clocks, whose offset nobody knows; the
+// least that was seen lately is a chunk that did not wait, and what is above it is waiting.
+#ifndef FABRICPULSE_CORE_FORWARD_DELAY_H_
+#define FABRICPULSE_CORE_FORWARD_DELAY_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace fabricpulse {
+
+class ForwardDelay {
+ public:
+  // `delay_ns`: offset of the clocks included. `clocks`: which ones; of others nothing that was said before holds.
+  void measured(int64_t delay_ns, uint32_t clocks, uint64_t now) {
+    if (!known_ || clocks != clocks_) {
+      *this = ForwardDelay{};
+      known_ = true;
+      clocks_ = clocks;
+      least_ = least_before_ = delay_ns;
+      since_ns_ = now;
+      return;
+    }
+    if (now - since_ns_ > kSpanNs) {
+      least_before_ = least_;
+      least_ = delay_ns;
+      since_ns_ = now;
+    }
+    least_ = std::min(least_, delay_ns);
+    // The peer may say anything: unsigned, and bounded.
+    const uint64_t waited =
+        std::min(static_cast<uint64_t>(delay_ns) - static_cast<uint64_t>(std::min(least_, least_before_)),
+                 kMostWaitNs);
+    waited_ns_ = waited_ns_ - waited_ns_ / 8 + waited / 8;
+  }
+  // Of chunks of late, smoothed, ns.
+  uint64_t waited_ns() const { return waited_ns_; }
+  // Of `took_ns` from a chunk's posting to the word that it is held, what was the way back; 0 if that is not known.
+  // Never more than kMostNs: a path whose way back is longer is in trouble, and more under way would not help it.
+  uint64_t way_back(uint64_t took_ns) const {
+    if (!known_ || took_ns <= waited_ns_) return 0;
+    return std::min(took_ns - waited_ns_, kMostNs);
+  }
+
+  static constexpr uint64_t kMostNs = 50'000'000;
+
+ private:
+  static constexpr uint64_t kMostWaitNs = 10'000'000'000;
+  // The least of this time and of as much before: clocks drift apart by 1 ms in it at most.
+  static constexpr uint64_t kSpanNs = 10'000'000'000;
+
+  bool known_ = false;
+  uint32_t clocks_ = 0;
+  int64_t least_ = 0, least_before_ = 0;
+  uint64_t since_ns_ = 0, waited_ns_ = 0;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_CORE_FORWARD_DELAY_H_

@@ -1,0 +1,615 @@
+// Two ranks of a ring all-reduce over connections whose lanes are streams on simulated links, in virtual time: each NIC
+// sends at a rate through one queue that data, acknowledgements and words of all its lanes share; the stream
+// acknowledges every second segment, the rest after 40 ms, and sends again after 200 ms and ever later. The core is the
+// plugin's own.
+//
+// Usage: plugin_lane_simulation KEY=VALUE...; prints one JSON object.
+//   nics mbit queue_ms   of each host: NICs, their speed, what waits at most before packets are dropped
+//   bytes slice channels of the all-reduce
+//   fault                none, carrier, silent, rx, tx (of host 1's NIC 0, packets that it would get, or send)
+//   fault_ms lasts_ms    when, and for how long
+//   until_ms             end of the simulation
+//   late_us              most that a thread is late, evenly spread from 0
+//   lose_words           1: the first kFenced of each lane is lost on its way
+//   seed
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <queue>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/recv_connection.h"
+#include "core/send_connection.h"
+#include "core/socket_budget.h"
+
+using namespace fabricpulse;
+
+namespace {
+
+constexpr uint64_t kMs = 1'000'000, kStepNs = 50'000;
+constexpr uint64_t kHopNs = 30'000, kAckDelayNs = 40 * kMs, kFirstRtoNs = 200 * kMs;
+constexpr uint64_t kSegment = 8948, kHeaderBytes = 66;
+
+std::map<std::string, std::string> options{
+    {"nics", "2"},      {"mbit", "200"},   {"queue_ms", "20"},  {"bytes", "4194304"}, {"slice", "524288"},
+    {"channels", "2"},  {"fault", "none"}, {"fault_ms", "500"}, {"lasts_ms", "400"},  {"until_ms", "2000"},
+    {"late_us", "200"}, {"seed", "1"},     {"lose_words", "0"}};
+uint64_t option(const char* key) { return strtoull(options[key].c_str(), nullptr, 10); }
+
+uint64_t now_ns = 1'000 * kMs;
+std::mt19937_64 random_source;
+
+class Socket;
+
+struct Packet {
+  uint64_t at = 0;
+  Socket* to = nullptr;
+  uint32_t from_host = 0, nic = 0;
+  uint64_t first = 0, last = 0, acknowledges = 0;  // first == last: no data
+  bool reset = false;
+  bool operator<(const Packet& other) const { return at > other.at; }
+};
+
+// The NICs of both hosts; NIC n of one reaches NIC n of the other.
+struct Fabric {
+  uint64_t free_at[2][kMaxNics] = {};
+  bool deaf[2][kMaxNics] = {}, mute[2][kMaxNics] = {}, carrier_lost[2][kMaxNics] = {};
+  std::priority_queue<Packet> under_way;
+  uint64_t dropped = 0;
+
+  double rate() const { return static_cast<double>(option("mbit")) * 125e3; }
+  bool dead(uint32_t from, uint32_t nic) const { return mute[from][nic] || deaf[1 - from][nic]; }
+  uint64_t waits(uint32_t host, uint32_t nic) const {
+    return free_at[host][nic] > now_ns ? free_at[host][nic] - now_ns : 0;
+  }
+  void send(Packet packet) {
+    uint64_t& free = free_at[packet.from_host][packet.nic];
+    const uint64_t start = std::max(now_ns, free);
+    if (start - now_ns > option("queue_ms") * kMs) {
+      ++dropped;
+      return;
+    }
+    free = start + static_cast<uint64_t>(static_cast<double>(packet.last - packet.first + kHeaderBytes) *
+                                         1e9 / rate());
+    packet.at = free + kHopNs;
+    under_way.push(packet);
+  }
+} fabric;
+
+struct Frame {
+  FrameHeader header;
+  HeldState body;
+  uint64_t begin = 0, end = 0;  // in the stream
+};
+
+// One end of a stream.
+class Socket {
+ public:
+  Socket(uint32_t host, uint32_t nic) : host_(host), nic_(nic) {}
+  static void join(const std::shared_ptr<Socket>& a, const std::shared_ptr<Socket>& b) {
+    a->peer_ = b;
+    b->peer_ = a;
+  }
+
+  void write(const FrameHeader& header, const HeldState* body) {
+    Frame frame;
+    frame.header = header;
+    if (body != nullptr) frame.body = *body;
+    frame.begin = written_;
+    written_ += sizeof(FrameHeader) + header.length;
+    frame.end = written_;
+    frames_.push_back(frame);
+    push();
+  }
+  // What the handshake has told.
+  void round_trip(uint64_t ns) {
+    rtt_ = least_rtt_ = ns;
+    deviation_ = ns / 2;
+  }
+  uint64_t queued() const { return written_ - acknowledged_; }
+
+  void arrive(const Packet& packet) {
+    if (packet.reset) ended = true;
+    if (ended) return;
+    if (packet.first == packet.last) ++answers_;
+    if (packet.acknowledges > acknowledged_) {
+      acknowledged_ = packet.acknowledges;
+      rto_ = kFirstRtoNs;
+      timer_ns_ = now_ns;
+      while (!stamps_.empty() && stamps_.front().first <= acknowledged_) {
+        const uint64_t took = now_ns - stamps_.front().second;
+        least_rtt_ = std::min(least_rtt_, took);
+        const uint64_t off = took > rtt_ ? took - rtt_ : rtt_ - took;
+        deviation_ = rtt_ == 0 ? took / 2 : deviation_ + off / 4 - deviation_ / 4;
+        rtt_ = rtt_ == 0 ? took : rtt_ + took / 8 - rtt_ / 8;
+        stamps_.pop_front();
+      }
+      while (!frames_.empty() && frames_.front().end <= std::min(acknowledged_, peer_read()))
+        frames_.pop_front();
+      push();
+    }
+    if (packet.first == packet.last) return;
+    if (packet.first > arrived_ || packet.last <= arrived_) {
+      say_received();  // at once: something is missing, or came again
+      return;
+    }
+    arrived_ = packet.last;
+    if (ack_due_ns_ == 0) ack_due_ns_ = now_ns + kAckDelayNs;
+    if (arrived_ - said_ >= 2 * kSegment || arrived_ - said_ > kSegment) say_received();
+  }
+
+  void step() {
+    if (ended) return;
+    if (ack_due_ns_ != 0 && now_ns >= ack_due_ns_) say_received();
+    if (sent_ > acknowledged_ && now_ns - timer_ns_ >= rto_) {
+      rto_ *= 2;
+      ++retransmits_;
+      sent_ = acknowledged_;
+      stamps_.clear();
+      push();
+    }
+  }
+
+  // The next frame that has arrived whole; nullptr: none.
+  const Frame* read() {
+    auto peer = peer_.lock();
+    if (!peer) return nullptr;
+    for (const Frame& frame : peer->frames_) {
+      if (frame.begin != read_) continue;
+      if (frame.end > arrived_) return nullptr;
+      read_ = frame.end;
+      return &frame;
+    }
+    return nullptr;
+  }
+  void reset() {
+    ended = true;
+    if (auto peer = peer_.lock()) {
+      Packet packet{0, peer.get(), host_, nic_, 0, 0, 0, true};
+      fabric.send(packet);
+    }
+  }
+  PathSample sample() const {
+    PathSample sample;
+    sample.valid = true;
+    const uint64_t under_way = sent_ - acknowledged_;
+    sample.unacknowledged = static_cast<uint32_t>((under_way + kSegment - 1) / kSegment);
+    sample.few = under_way <= kSegment;
+    sample.acknowledged = acknowledged_;
+    sample.sent = segments_;
+    sample.answers = answers_;
+    sample.rtt_ns = rtt_;
+    sample.rtt_deviation_ns = deviation_;
+    sample.retransmits = retransmits_;
+    return sample;
+  }
+  uint64_t least_rtt() const { return least_rtt_; }
+  uint64_t acknowledged() const { return acknowledged_; }
+
+  bool ended = false;
+
+ private:
+  uint64_t peer_read() const {
+    auto peer = peer_.lock();
+    return peer ? peer->read_ : UINT64_MAX;
+  }
+  void push() {
+    auto peer = peer_.lock();
+    if (!peer || ended) return;
+    if (sent_ == acknowledged_) timer_ns_ = now_ns;
+    while (sent_ < written_) {
+      const uint64_t last = std::min(written_, sent_ + kSegment);
+      fabric.send({0, peer.get(), host_, nic_, sent_, last, arrived_, false});
+      ++segments_;
+      stamps_.emplace_back(last, now_ns);
+      sent_ = last;
+      said_ = arrived_;
+      ack_due_ns_ = 0;
+    }
+  }
+  void say_received() {
+    auto peer = peer_.lock();
+    ack_due_ns_ = 0;
+    said_ = arrived_;
+    if (peer) fabric.send({0, peer.get(), host_, nic_, 0, 0, arrived_, false});
+  }
+
+  const uint32_t host_, nic_;
+  std::weak_ptr<Socket> peer_;
+  std::deque<Frame> frames_;
+  std::deque<std::pair<uint64_t, uint64_t>> stamps_;  // end of a segment, when sent
+  uint64_t written_ = 0, sent_ = 0, acknowledged_ = 0, arrived_ = 0, said_ = 0, read_ = 0;
+  uint64_t ack_due_ns_ = 0, timer_ns_ = 0, rto_ = kFirstRtoNs;
+  uint64_t rtt_ = 0, deviation_ = 0, least_rtt_ = UINT64_MAX, retransmits_ = 0, segments_ = 0, answers_ = 0;
+};
+
+std::vector<std::weak_ptr<Socket>> sockets;  // all of them
+bool lose_word(uint32_t lane);
+
+// As TcpLane, over such a stream.
+class StreamLane final : public LaneTransport {
+ public:
+  explicit StreamLane(std::shared_ptr<Socket> socket) : socket_(std::move(socket)) {}
+  fp_lane_transport kind() const override { return FP_LANE_TCP; }
+  bool post_chunk(const FrameHeader& header, const void*, const RegisteredMemory*) override {
+    chunks_.push_back(header);
+    ++posted_;
+    return true;
+  }
+  bool post_state(const FrameHeader& header, const HeldState* body) override {
+    if (header.type == FrameType::kFenced && lose_word(header.offset)) return true;
+    if (states_.size() > 12) return false;
+    states_.emplace_back(header, body != nullptr ? *body : HeldState{});
+    return true;
+  }
+  uint32_t chunks_taken() const override { return static_cast<uint32_t>(posted_ - chunks_.size()); }
+  bool backlog() const override { return !chunks_.empty() || !states_.empty(); }
+  bool words_wait() const override { return true; }
+  void note_way_back(uint64_t ns) override { budget_.way_back(static_cast<double>(ns) * 1e-9); }
+  LaneStatus flush() override {
+    if (socket_->ended) return LaneStatus::kFailed;
+    LaneStatus status = LaneStatus::kIdle;
+    while (backlog()) {
+      status = LaneStatus::kProgress;
+      if (!states_.empty()) {
+        socket_->write(states_.front().first,
+                       states_.front().first.length > 0 ? &states_.front().second : nullptr);
+        states_.pop_front();
+        continue;
+      }
+      measure();
+      if (socket_->queued() >= budget_.limit()) break;
+      socket_->write(chunks_.front(), nullptr);
+      chunks_.pop_front();
+    }
+    return status;
+  }
+  LaneStatus poll(uint32_t lane, LaneSink* sink) override {
+    if (socket_->ended) return LaneStatus::kFailed;
+    LaneStatus status = LaneStatus::kIdle;
+    while (const Frame* frame = closed_ ? nullptr : socket_->read()) {
+      status = LaneStatus::kProgress;
+      if (frame->header.type == FrameType::kChunk) {
+        bool fatal = false;
+        if (sink->chunk_begins(lane, frame->header, &fatal) != nullptr) sink->chunk_ends(lane, frame->header);
+        if (fatal) return LaneStatus::kProtocol;
+      } else if (!sink->state_frame(lane, frame->header, frame->body)) {
+        return LaneStatus::kProtocol;
+      }
+    }
+    return status;
+  }
+  PathSample sample() const override { return closed_ ? PathSample{} : socket_->sample(); }
+  int wait_fd() const override { return -1; }
+  uint64_t queue_pair() const override { return 1; }
+  uint32_t entropy() const override { return 1; }
+  void close(bool) override {
+    if (!closed_ && !socket_->ended) socket_->reset();
+    closed_ = true;
+  }
+
+ private:
+  void measure() {
+    const uint64_t acknowledged = socket_->acknowledged();
+    if (acknowledged - measured_ < 1024 * 1024) return;
+    if (measured_ns_ != 0)
+      budget_.measured(
+          static_cast<double>(acknowledged - measured_) * 1e9 / static_cast<double>(now_ns - measured_ns_),
+          static_cast<double>(socket_->least_rtt()) * 1e-9);
+    measured_ = acknowledged;
+    measured_ns_ = now_ns;
+  }
+  std::shared_ptr<Socket> socket_;
+  std::deque<FrameHeader> chunks_;
+  std::deque<std::pair<FrameHeader, HeldState>> states_;
+  SocketBudget budget_;
+  uint64_t posted_ = 0, measured_ = 0, measured_ns_ = 0;
+  bool closed_ = false;
+};
+
+class Host final : public Runtime {
+ public:
+  explicit Host(uint32_t number) : number_(number) {
+    config_.telemetry = false;
+    std::string complaint;
+    telemetry_.open(config_, "test", &complaint);
+  }
+  const Config& config() const override { return config_; }
+  Telemetry* telemetry() override { return &telemetry_; }
+  uint64_t now() const override { return now_ns; }
+  int64_t host_clock() const override { return static_cast<int64_t>(now_ns); }
+  bool fleet_clock(int64_t*) const override { return false; }
+  bool nic_up(uint32_t nic) const override { return !fabric.carrier_lost[number_][nic]; }
+  bool nic_avoided(uint32_t) const override { return false; }
+  const char* nic_name(uint32_t) const override { return "nic"; }
+  uint64_t nic_bytes_per_second(uint32_t) const override { return 1'250'000'000; }  // what a veth says
+  PathTable::Path* path(uint32_t nic, const uint8_t* address, uint64_t now) override {
+    return paths_.at(nic, address, now);
+  }
+  void wake() override { woken = true; }
+  void warn(const std::string& text) override { fprintf(stderr, "host %u: %s\n", number_, text.c_str()); }
+  void info(const std::string& text) override {
+    if (getenv("VERBOSE") != nullptr)
+      fprintf(stderr, "%.1f host %u: %s\n", static_cast<double>(now_ns) * 1e-6, number_, text.c_str());
+    ++given_up;
+  }
+  bool woken = false;
+  uint64_t given_up = 0;
+
+ private:
+  const uint32_t number_;
+  Config config_;
+  Telemetry telemetry_;
+  PathTable paths_;
+};
+
+struct Channel {
+  SendConnection* sender = nullptr;
+  RecvConnection* receiver = nullptr;
+  uint64_t recv_posted = 0, recv_done = 0, send_posted = 0, send_done = 0;
+  std::deque<ReceiveMessage*> receives;
+  std::deque<SendMessage*> sends;
+};
+
+struct Rank {
+  std::vector<Channel> channels;
+  uint64_t next_round_ns = 0, next_progress_ns = 0, next_tick_ns = 0, last_tick_ns = 0;
+  uint64_t last_arrival_ns = 0;
+  bool in_round = false;
+};
+
+struct Dial {
+  uint64_t at = 0;
+  SendConnection* sender = nullptr;
+  RecvConnection* receiver = nullptr;
+  uint32_t host = 0;
+  DialPlan plan;
+};
+
+class Simulation {
+ public:
+  Simulation()
+      : slice_(option("slice")),
+        channels_(option("channels")),
+        nics_count_(static_cast<uint32_t>(option("nics"))) {
+    for (uint32_t n = 0; n < nics_count_; ++n) {
+      snprintf(nics_[n].device, sizeof(nics_[n].device), "nic%u", n);
+      nics_[n].address[15] = static_cast<uint8_t>(n + 1);
+    }
+    slices_ = std::max<uint64_t>(option("bytes") / channels_ / 2 / slice_, 1);
+    buffer_.resize(slice_);
+    for (Rank& rank : ranks_) rank.channels.resize(channels_);
+    for (uint32_t host = 0; host < 2; ++host)
+      for (uint64_t c = 0; c < channels_; ++c) connect(host, c);
+  }
+
+  void run() {
+    const uint64_t begin = now_ns, fault_at = begin + option("fault_ms") * kMs,
+                   heal_at = fault_at + option("lasts_ms") * kMs;
+    const uint64_t end = begin + option("until_ms") * kMs;
+    uint64_t during = 0, before = 0;
+    bool broken = false, healed = false;
+    for (; now_ns < end; now_ns += kStepNs) {
+      if (!broken && now_ns >= fault_at) broken = true, fault(true), before = bytes_, longest_ns_ = 0;
+      if (broken && !healed && now_ns >= heal_at) healed = true, fault(false), during = bytes_ - before;
+      step();
+    }
+    if (broken && !healed) during = bytes_ - before;
+    uint64_t failed = 0;
+    for (const auto& connection : connections_)
+      for (const Lane& lane : connection->lanes())
+        failed += lane.record != nullptr ? lane.record->failovers : 0;
+    const double seconds = static_cast<double>(std::min(heal_at, end) - fault_at) * 1e-9;
+    printf(
+        "{\"during_ratio\": %.4f, \"before_ratio\": %.4f, \"longest_gap_ms\": %.2f, \"lanes_failed\": %llu, "
+        "\"dropped\": %llu}\n",
+        static_cast<double>(during) / 2 / seconds / fabric.rate(),
+        static_cast<double>(before) / 2 / (static_cast<double>(fault_at - begin) * 1e-9) / fabric.rate(),
+        static_cast<double>(longest_ns_) * 1e-6, static_cast<unsigned long long>(failed),
+        static_cast<unsigned long long>(fabric.dropped));
+  }
+
+ private:
+  uint64_t lateness() { return random_source() % (option("late_us") * 1000 + 1); }
+
+  void connect(uint32_t host, uint64_t c) {
+    const auto primary = static_cast<uint32_t>(c % nics_count_);
+    std::vector<NicPair> lanes = plan_lanes({nics_count_, nics_count_, primary, primary, 8, 2},
+                                            [](NicPair pair) { return pair.first == pair.second; });
+    auto sender = std::make_unique<SendConnection>(&hosts_[host], c + 1, primary, 1, lanes);
+    auto receiver = std::make_unique<RecvConnection>(&hosts_[1 - host], c + 1, primary, 1,
+                                                     static_cast<uint32_t>(lanes.size()));
+    sender->set_peer({}, nics_, nics_count_);
+    receiver->set_peer({}, nics_, nics_count_);
+    ranks_[host].channels[c].sender = sender.get();
+    ranks_[1 - host].channels[c].receiver = receiver.get();
+    pairs_.push_back({host, sender.get(), receiver.get()});
+    connections_.push_back(std::move(sender));
+    connections_.push_back(std::move(receiver));
+  }
+
+  void fault(bool on) {
+    const std::string& kind = options["fault"];
+    if (kind == "carrier") fabric.carrier_lost[1][0] = on;
+    if (kind == "carrier" || kind == "silent" || kind == "rx") fabric.deaf[1][0] = on;
+    if (kind == "carrier" || kind == "silent" || kind == "tx") fabric.mute[1][0] = on;
+    hosts_[1].woken = true;
+  }
+
+  void step() {
+    while (!fabric.under_way.empty() && fabric.under_way.top().at <= now_ns) {
+      Packet packet = fabric.under_way.top();
+      fabric.under_way.pop();
+      if (!fabric.dead(packet.from_host, packet.nic)) packet.to->arrive(packet);
+    }
+    for (auto& socket : all_) socket->step();
+    for (uint32_t host = 0; host < 2; ++host) {
+      Rank& rank = ranks_[host];
+      if (now_ns >= rank.next_progress_ns) {
+        rank.next_progress_ns = now_ns + kStepNs + lateness();
+        progress(&rank);
+      }
+      if (now_ns >= rank.next_tick_ns || hosts_[host].woken) tick(host);
+    }
+    for (size_t i = 0; i < dials_.size();) {
+      if (now_ns < dials_[i].at) {
+        ++i;
+        continue;
+      }
+      Dial dial = dials_[i];
+      dials_.erase(dials_.begin() + static_cast<ptrdiff_t>(i));
+      finish(dial);
+    }
+  }
+
+  void progress(Rank* rank) {
+    if (!rank->in_round && now_ns < rank->next_round_ns) return;
+    if (!rank->in_round) {
+      rank->in_round = true;
+      rank->last_arrival_ns = now_ns;
+      for (Channel& c : rank->channels) c.recv_posted = c.recv_done = c.send_posted = c.send_done = 0;
+    }
+    bool finished = true;
+    for (Channel& c : rank->channels) finished &= progress(rank, &c);
+    if (!finished) return;
+    rank->in_round = false;
+    rank->next_round_ns = now_ns + 2 * kMs + lateness();  // it checks what has arrived
+  }
+
+  // As fabricpulse-ring of two ranks: what is sent in the second step was received in the first.
+  bool progress(Rank* rank, Channel* c) {
+    constexpr uint64_t kDepth = 8;
+    const uint64_t total = 2 * slices_;
+    while (c->recv_posted < total && c->recv_posted - c->recv_done < kDepth) {
+      ReceiveMessage* message = c->receiver->receive(buffer_.data(), slice_, nullptr, now_ns);
+      if (message == nullptr) break;
+      c->receives.push_back(message);
+      ++c->recv_posted;
+    }
+    uint32_t size = 0;
+    bool truncated = false;
+    while (!c->receives.empty() && c->receiver->test(c->receives.front(), &size, &truncated, now_ns)) {
+      c->receives.pop_front();
+      ++c->recv_done;
+      bytes_ += size;
+      longest_ns_ = std::max(longest_ns_, now_ns - rank->last_arrival_ns);
+      rank->last_arrival_ns = now_ns;
+    }
+    while (c->send_posted < total && c->send_posted - c->send_done < kDepth &&
+           (c->send_posted < slices_ || c->recv_done > c->send_posted - slices_)) {
+      SendMessage* message =
+          c->sender->send(buffer_.data(), static_cast<uint32_t>(slice_), 0, nullptr, now_ns);
+      if (message == nullptr) break;
+      c->sends.push_back(message);
+      ++c->send_posted;
+    }
+    while (!c->sends.empty() && c->sender->test(c->sends.front(), &size, now_ns)) {
+      c->sends.pop_front();
+      ++c->send_done;
+    }
+    return c->recv_done == total && c->send_done == total;
+  }
+
+  void tick(uint32_t host) {
+    Rank& rank = ranks_[host];
+    hosts_[host].woken = false;
+    bool suspect = false;
+    for (Channel& c : rank.channels) {
+      for (Connection* connection :
+           {static_cast<Connection*>(c.sender), static_cast<Connection*>(c.receiver)}) {
+        connection->tick(now_ns, now_ns - rank.last_tick_ns);
+        suspect |= connection->suspects();
+      }
+      DialPlan plan;
+      while (c.sender->want_dial(now_ns, &plan)) {
+        const uint32_t nic = c.sender->lanes()[plan.lane].nic;
+        const bool dead = fabric.dead(0, nic) || fabric.dead(1, nic);
+        dials_.push_back(
+            {now_ns + (dead ? 150 * kMs : 2 * kHopNs + lateness()), c.sender, peer_of(c.sender), host, plan});
+      }
+    }
+    rank.last_tick_ns = now_ns;
+    rank.next_tick_ns = now_ns + (suspect ? 4 : 10) * kMs + lateness();
+  }
+
+  RecvConnection* peer_of(const SendConnection* sender) const {
+    for (const auto& pair : pairs_)
+      if (pair.sender == sender) return pair.receiver;
+    abort();
+  }
+
+  void finish(const Dial& dial) {
+    const uint32_t nic = dial.sender->lanes()[dial.plan.lane].nic;
+    if (fabric.dead(0, nic) || fabric.dead(1, nic)) {
+      dial.sender->dialled(dial.plan.lane, dial.plan.epoch, nullptr, nullptr, now_ns);
+      return;
+    }
+    Hello hello;
+    hello.connection = dial.sender->id();
+    hello.lane = dial.plan.lane;
+    hello.lanes = static_cast<uint32_t>(dial.sender->lanes().size());
+    hello.epoch = dial.plan.epoch;
+    hello.flags = dial.plan.flags;
+    hello.device = nic;
+    HelloReply reply;
+    reply.status = dial.receiver->hello(hello, nic, &reply.held, now_ns);
+    if (reply.status != HelloStatus::kOk) {
+      dial.sender->dialled(dial.plan.lane, dial.plan.epoch, nullptr, &reply, now_ns);
+      return;
+    }
+    auto here = std::make_shared<Socket>(dial.host, nic),
+         there = std::make_shared<Socket>(1 - dial.host, nic);
+    Socket::join(here, there);
+    for (const auto& socket : {here, there})
+      socket->round_trip(fabric.waits(0, nic) + fabric.waits(1, nic) + 2 * kHopNs);
+    all_.push_back(here);
+    all_.push_back(there);
+    dial.receiver->attach(dial.plan.lane, dial.plan.epoch, std::make_unique<StreamLane>(there), now_ns);
+    dial.sender->dialled(dial.plan.lane, dial.plan.epoch, std::make_unique<StreamLane>(here), &reply, now_ns);
+  }
+
+  struct Pair {
+    uint32_t host;
+    SendConnection* sender;
+    RecvConnection* receiver;
+  };
+  const uint64_t slice_, channels_;
+  const uint32_t nics_count_;
+  uint64_t slices_ = 1;
+  Host hosts_[2]{Host(0), Host(1)};
+  WireNic nics_[kMaxNics];
+  std::vector<uint8_t> buffer_;
+  Rank ranks_[2];
+  std::vector<std::shared_ptr<Socket>> all_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::vector<Pair> pairs_;
+  std::vector<Dial> dials_;
+  uint64_t bytes_ = 0, longest_ns_ = 0;
+};
+
+bool lose_word(uint32_t lane) {
+  static uint32_t lost = 0;
+  if (option("lose_words") == 0 || ((lost >> lane) & 1) != 0) return false;
+  lost |= 1u << lane;
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos || options.count(word.substr(0, equals)) == 0) return 2;
+    options[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  random_source.seed(option("seed"));
+  Simulation().run();
+  return 0;
+}
