@@ -46,11 +46,12 @@ def coordinator(options: DaemonOptions) -> None:
 
 
 @command.command()
-def include() -> None:
+@click.option("--pkg-config", "pkg_config", is_flag=True, help="Print a fabricpulse.pc for PKG_CONFIG_PATH.")
+def include(pkg_config: bool) -> None:
     """Print the folder of the C headers, for the compiler's -I."""
-    from fabricpulse.core.shm.headers import include_dir
+    from fabricpulse.core.shm.headers import include_dir, pkg_config_file
 
-    click.echo(include_dir())
+    click.echo(pkg_config_file() if pkg_config else include_dir(), nl=not pkg_config)
 
 
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line; ns since 1970.")

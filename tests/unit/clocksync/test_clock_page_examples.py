@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,25 @@ def test_it_says_when_there_is_no_fleet_time(program: list[str], tmp_path: Path)
         assert result.returncode == 1
         assert result.stdout == ""
         assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="no pkg-config")
+def test_a_build_outside_finds_the_headers_by_pkg_config(tmp_path: Path) -> None:
+    """The example in C compiles with what pkg-config says, away from this tree; the version is the package's."""
+    text = CliRunner().invoke(command, ["include", "--pkg-config"]).output
+    (tmp_path / "fabricpulse.pc").write_text(text)
+    environment = os.environ | {"PKG_CONFIG_PATH": str(tmp_path)}
+
+    def asked(option: str) -> list[str]:
+        words = ["pkg-config", option, "fabricpulse"]
+        result = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+        return shlex.split(result.stdout)
+
+    assert asked("--modversion") == [version("fabricpulse")]
+    (tmp_path / "now.c").write_text(example("c"))
+    flags = [*asked("--cflags"), *asked("--libs"), "-Wall", "-Werror"]
+    subprocess.run(["cc", *flags, "now.c", "-o", "now"], cwd=tmp_path, check=True)
+    words = [str(tmp_path / "now"), str(tmp_path / "no-page")]
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "no-page" in result.stderr
