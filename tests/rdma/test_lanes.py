@@ -1,14 +1,19 @@
 """The plugin's lanes over queue pairs: a verified ring between two hosts goes on through the faults of its network."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.rdma.ring_pair import UP, RingPair
 
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.lab.rdma.fleet import RdmaFleet
+from fabricpulse.qp.command import Exporter
+from fabricpulse.qp.config import QpConfig
 
 # The first test of a module waits for the guest and for all tests of the module.
 pytestmark = [pytest.mark.rdma, pytest.mark.timeout(600)]
@@ -41,6 +46,38 @@ def test_lanes_are_queue_pairs_of_both_rails(ring: RingPair) -> None:
     }
     assert sending == receiving
     assert {lane["transport"] for lane in ring.lanes() if lane["state"] == "up"} == {"verbs"}
+
+
+@pytest.mark.slow
+def test_the_qp_exporter_tells_of_queue_pairs(ring: RingPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes by NIC and peer NIC, and what each NIC's lanes are; retransmits only where the transport counts them."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(ring.run_dir(0)))
+    ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+
+    async def scrape() -> str:
+        exporter = Exporter(QpConfig())
+        try:
+            return (await exporter.scrape(TextFormat.PLAIN)).decode()
+        finally:
+            await exporter.close()
+
+    text = asyncio.run(scrape())
+    found = {
+        (sample.name, sample.labels["device"]): sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "device" in sample.labels and sample.labels.get("state", "up") == "up"
+    }
+    sent = {
+        lane["device"]: lane["sent_bytes"]
+        for lane in ring.lanes()
+        if lane["rank"] == 0 and lane["device"] == lane["peer_device"]
+    }
+    for rail in ("rail0", "rail1"):
+        sample = found["fabricpulse_qp_sent_bytes_total", rail]
+        assert sample.labels["peer_device"] == rail
+        assert 0 < sample.value <= sent[rail]
+        assert found["fabricpulse_lanes", rail].value >= 1
 
 
 def both_rails_dead(fleet: RdmaFleet) -> ExitStack:
