@@ -1,5 +1,6 @@
 """Gray loss on real links: until when one of three uplinks of a leaf is named, and whether anything else is."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -40,6 +41,10 @@ def bench_gray(rows: Rows, percents: list[float], times: int) -> None:
                 took += [seconds] if seconds is not None else []
                 named += wanted in found
                 others += len(found - {wanted})
+                for wrong in found - {wanted}:
+                    print(
+                        f"bench map: {percent:g} % on {' '.join(wanted)}: {' '.join(wrong)}", file=sys.stderr
+                    )
             case = f"one-way loss of {percent:g} % on one of three uplinks, {times} times"
             rows.report(case, "found_percent", 100 * len(took) / times, "%")
             rows.report(

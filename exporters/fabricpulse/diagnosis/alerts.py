@@ -17,9 +17,9 @@ ALERT_NAME = "FabricFaultLocated"
 RUNBOOK_URL = f"https://github.com/fabricpulse/fabricpulse/blob/main/docs/runbooks/{ALERT_NAME}.md"
 # What the rule alerts on: NICs and hosts have alerts of their own.
 _KINDS = ("switch", "link")
-_OWN_LABELS = ("alertname", "severity", "component", "what", "kind", "faulty", "peer", "leaf")
+_OWN_LABELS = ("alertname", "severity", "component", "what", "kind", "faulty", "peer", "leaf", "network")
 Positive = Annotated[float, Meta(gt=0)]
-Key = tuple[str, str, str, str, str]
+Key = tuple[str, str, str, str, str, str]
 
 
 class FaultAlerting(Section, frozen=True):
@@ -59,6 +59,7 @@ def fault_alert(config: FaultAlerting, suspect: Suspect) -> AlertContent:
         "faulty": suspect.component,
         "peer": suspect.peer,
         "leaf": suspect.leaf,
+        "network": suspect.network,
     }
     labels = {
         "component": "clocksync",
@@ -101,7 +102,11 @@ class FaultPusher(Pusher[Key]):
         now: dict[Key, Suspect] = {}
         firing = self.firing()
         for suspect in suspects:
-            key = (suspect.what, suspect.kind, suspect.component, suspect.peer, suspect.leaf)
+            key = (
+                *(suspect.what, suspect.kind, suspect.component, suspect.peer),
+                suspect.leaf,
+                suspect.network,
+            )
             if suspect.kind in _KINDS and (key in firing or suspect.confidence >= self._alerting.confidence):
                 now[key] = suspect
         for key in firing.keys() - now.keys():

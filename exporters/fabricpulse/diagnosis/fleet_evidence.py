@@ -39,7 +39,8 @@ class Suspect:
     """A component that is faulty. what : loss or delay. component, peer : names; peer only of a link or a pair, the far
     end. since_s : of evidence. alternatives : what it cannot be told apart from. runner_up : "" if there is none.
     silent : of most of its flows nothing arrives. leaf : a declared leaf that is dead; "" for all else.
-    pairs : directed pairs of NICs that suffer; sufferers : names of some of them.
+    network : of the NICs below that leaf, where all are of one. pairs : directed pairs of NICs that suffer;
+    sufferers : names of some of them.
     """
 
     what: str
@@ -56,6 +57,7 @@ class Suspect:
     leaf: str = ""
     pairs: int = 0
     sufferers: tuple[str, ...] = ()
+    network: str = ""
 
 
 @dataclass

@@ -3,14 +3,14 @@
 from fabricpulse.core.metrics.catalogue import MetricSpec
 
 _COMPONENT = ("what", "kind", "component", "peer")
-_LEAF = (*_COMPONENT, "leaf")
+_LEAF = (*_COMPONENT, "leaf", "network")
 
 FAULT = MetricSpec(
     "fabricpulse_fault_component",
     "gauge",
     "Probability that this component is what makes flows suffer, given that one of the candidates is. what: loss, "
     "delay. kind: host, nic, nic_tx, nic_rx, switch, link (component to peer), pair. leaf: the component if it is a "
-    "declared leaf that is dead. Suspects only.",
+    "declared leaf that is dead; network: of the NICs below it. Suspects only.",
     _LEAF,
 )
 FAULT_SHARE = MetricSpec(

@@ -53,9 +53,15 @@ class DiagnosisService:
     """Of one coordinator. accepts : whether a request may report, by its Authorization header."""
 
     def __init__(
-        self, declared: Declared, accepts: Callable[[str], bool], alerting: FaultAlerting | None = None
+        self,
+        declared: Declared,
+        accepts: Callable[[str], bool],
+        alerting: FaultAlerting | None = None,
+        network_of: Callable[[str], str] = lambda _: "",
     ) -> None:
+        """accepts : see the class. network_of : that of all NICs below a leaf, "" if they have several or none."""
         self._accepts = accepts
+        self._network_of = network_of
         self._alertmanagers = alerting.alertmanagers if alerting is not None else ()
         self.pusher = FaultPusher(alerting or FaultAlerting(), time.time)
         self.process = DiagnosisProcess(declared, self._answered)
@@ -153,6 +159,7 @@ class DiagnosisService:
         def names(suspects: tuple[Suspect, ...]) -> dict[tuple[str, str, str, str], Suspect]:
             return {(s.what, s.kind, s.component, s.peer): s for s in suspects}
 
+        found = tuple(replace(s, network=self._network_of(s.leaf)) if s.leaf else s for s in found)
         before, after = names(self.suspects), names(found)
         for key, suspect in after.items():
             if key not in before:
@@ -182,6 +189,6 @@ class DiagnosisService:
         expose_pushes(self.pusher.pushes, out)
         for suspect in self.suspects:
             values = (suspect.what, suspect.kind, suspect.component, suspect.peer)
-            out.add(m.FAULT, (*values, suspect.leaf), suspect.confidence)
+            out.add(m.FAULT, (*values, suspect.leaf, suspect.network), suspect.confidence)
             out.add(m.FAULT_SHARE, values, suspect.share)
             out.add(m.FAULT_FLOWS, values, suspect.flows)

@@ -15,13 +15,16 @@ RAILS = ("rail0", "rail1")
 
 @dataclass
 class Fleet:
-    """State of a fleet. dead_hosts, dead_nics (host, device), dead_coordinator : the fault. ticks : scrapes so far.
+    """State of a fleet. dead_hosts, dead_nics (host, device), dead_coordinator : the fault. leaves : of
+    NICs, where they are known. dead_leaf : one that the coordinator has located. ticks : scrapes so far.
 
     A host's NIC n is `rail<n>` on the network of that name; every NIC probes those of the same network on all hosts.
     """
 
     name: str
     hosts: tuple[str, ...]
+    dead_leaf: str = ""
+    leaves: dict[tuple[str, str], str] = field(default_factory=dict)
     dead_hosts: set[str] = field(default_factory=set)
     dead_nics: set[tuple[str, str]] = field(default_factory=set)
     dead_coordinator: bool = False
@@ -47,7 +50,7 @@ class Fleet:
         yield "fabricpulse_mesh_member 1"
         for device in RAILS:
             up = self._up(host, device)
-            nic = f'device="{device}",network="{device}"'
+            nic = f'device="{device}",network="{device}",leaf="{self.leaves.get((host, device), "")}"'
             yield f"fabricpulse_nic_connected{{{nic}}} {int(up)}"
             yield f"fabricpulse_nic_disconnects_total{{{nic}}} {int(not up)}"
             for peer in self.hosts:
@@ -84,6 +87,9 @@ class Fleet:
     def _coordinator(self) -> Iterator[str]:
         yield 'fabricpulse_build_info{component="coordinator",version="1"} 1'
         yield "fabricpulse_clocksync_quorum 1"
+        if self.dead_leaf:
+            fault = f'what="loss",kind="switch",component="{self.dead_leaf}",peer="",leaf="{self.dead_leaf}"'
+            yield f'fabricpulse_fault_component{{{fault},network="{RAILS[0]}"}} 1'
         yield f"fabricpulse_clocksync_members {len(self.hosts) - len(self.dead_hosts)}"
 
     def jobs(self, address: str) -> Iterator[tuple[str, dict[str, object]]]:

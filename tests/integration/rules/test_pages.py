@@ -1,4 +1,4 @@
-"""One fault, one page: five fleets with a fault each, a real Prometheus with our rules, a real Alertmanager, our route.
+"""One fault, one page: six fleets with a fault each, a real Prometheus with our rules, a real Alertmanager, our route.
 
 The faults are in fleets of their own, under one Prometheus and one Alertmanager: a page of one fleet must not mute, or
 be grouped with, that of another.
@@ -20,7 +20,9 @@ from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
 from tests.integration.rules.fleets import RAILS, Fleet, fleet_server
 
-from fabricpulse.core.alerting.pusher import PushedAlert
+from fabricpulse.core.alerting.pusher import AlertContent, PushedAlert
+from fabricpulse.diagnosis.alerts import FaultAlerting, fault_alert
+from fabricpulse.diagnosis.fleet_evidence import Suspect
 from fabricpulse.lab.tools import command_line, find_tool
 from fabricpulse.mesh.alerts import nic_alert
 from fabricpulse.mesh.config import Alerting
@@ -44,6 +46,7 @@ PAGES = {
     "host": {("FabricHostDown", "h1", None)},
     "coordinator": {("FabricClockCoordinatorLost", None, None)},
     "leaf": {("FabricNetworkDown", None, None)},
+    "known-leaf": {("FabricFaultLocated", None, None)},
     "rail": {("FabricNetworkDown", None, None)},
     "nic": {("FabricNicDisconnected", "h2", "rail1")},
 }
@@ -132,7 +135,20 @@ def answers(url: str) -> bool:
 def push(alertmanager: str, fleet: Fleet, host: str, device: str, now: float) -> None:
     """What the mesh exporter posts in the second in which it loses a NIC."""
     config = Alerting(labels={"cluster": fleet.name})
-    body = PushedAlert(nic_alert(config, host, device, device), now).body(config.resend_s, now, now, now)
+    post(alertmanager, nic_alert(config, host, device, device, fleet.leaves.get((host, device), "")), now)
+
+
+def push_fault(alertmanager: str, fleet: Fleet, now: float) -> None:
+    """What the coordinator posts some seconds after a leaf has died."""
+    leaf = Suspect(
+        "loss", "switch", fleet.dead_leaf, "", 1.0, 1.0, 9, 0.0, (), "", leaf=fleet.dead_leaf, network="rail0"
+    )
+    post(alertmanager, fault_alert(FaultAlerting(labels={"cluster": fleet.name}), leaf), now)
+
+
+def post(alertmanager: str, content: AlertContent, now: float) -> None:
+    """To Alertmanager, as firing for two minutes."""
+    body = PushedAlert(content, now).body(30.0, now, now, now)
     request = urllib.request.Request(  # noqa: S310 - http of ours
         f"{alertmanager}/api/v2/alerts",
         json.dumps([body]).encode(),
@@ -142,10 +158,13 @@ def push(alertmanager: str, fleet: Fleet, host: str, device: str, now: float) ->
 
 
 def break_things(fleets: dict[str, Fleet]) -> None:
-    """The five faults. A leaf has the NICs of three hosts on a rail."""
+    """The faults. A leaf has the NICs of three hosts on a rail; of one leaf the coordinator knows the name."""
     fleets["host"].dead_hosts.add("h1")
     fleets["coordinator"].dead_coordinator = True
     fleets["leaf"].dead_nics |= {(host, "rail0") for host in HOSTS[:3]}
+    known = fleets["known-leaf"]
+    known.dead_nics |= {(host, "rail0") for host in HOSTS[:3]}
+    known.dead_leaf = "leaf7"
     fleets["rail"].dead_nics |= {(host, "rail1") for host in HOSTS}
     fleets["nic"].dead_nics.add(("h2", "rail1"))
 
@@ -155,11 +174,13 @@ def break_things(fleets: dict[str, Fleet]) -> None:
 @pytest.mark.root
 @pytest.mark.prometheus
 def test_one_page_per_fault(tmp_path: Path) -> None:
-    """A dead host, coordinator, leaf, rail and NIC are one critical alert each, told once, and none in a fleet that is
-    well; what else Alertmanager holds of a fleet is muted or of low severity. Pushed and ruled alert are one.
+    """A dead host, coordinator, leaf (of unknown and of known name), rail and NIC are one critical alert each, told
+    once, and none in a fleet that is well; what else Alertmanager holds of a fleet is muted or of low severity. Pushed
+    and ruled alert are one.
     """
     write(tmp_path / "rules", rendered_files(compile_mixin(settings=SETTINGS)))
     fleets = {name: Fleet(name, HOSTS) for name in (*PAGES, "well")}
+    fleets["known-leaf"].leaves |= {(host, "rail0"): "leaf7" for host in HOSTS[:3]}
     ports = [reserved_port() for _ in range(2)]
     prometheus, alertmanager = (f"http://127.0.0.1:{port}" for port in ports)
     with ExitStack() as stack:
@@ -212,6 +233,8 @@ def test_one_page_per_fault(tmp_path: Path) -> None:
         for fleet in fleets.values():
             for host, device in sorted(fleet.dead_nics):
                 push(alertmanager, fleet, host, device, now)
+            if fleet.dead_leaf:
+                push_fault(alertmanager, fleet, now)
         wait_for(lambda: all(on_call.pages(name) for name in PAGES), 90, "a page of each fault")
         # As long again as the group's interval: whatever else becomes of the fault has been told by then.
         done = time.time()

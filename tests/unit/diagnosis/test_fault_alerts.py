@@ -12,7 +12,9 @@ from fabricpulse.diagnosis.alerts import FaultAlerting, FaultPusher, fault_alert
 from fabricpulse.diagnosis.fleet_evidence import Suspect
 
 LINK = Suspect("loss", "link", "leaf1", "spine2", 0.2, 0.99, 7, 0.0, (), "")
-LEAF = Suspect("loss", "switch", "leaf1", "", 1.0, 0.99, 700, 0.0, (), "", silent=True, leaf="leaf1")
+LEAF = Suspect(
+    "loss", "switch", "leaf1", "", 1.0, 0.99, 700, 0.0, (), "", silent=True, leaf="leaf1", network="n1"
+)
 CONFIG = FaultAlerting(("http://a:9093",), labels={"cluster": "c"})
 
 
@@ -26,8 +28,11 @@ def rule():
 def test_the_labels_are_those_of_the_rule(suspect: Suspect) -> None:
     """What the rule aggregates by, its own labels, and nothing that is empty: else one fault would be two alerts."""
     content = fault_alert(CONFIG, suspect)
-    kept = {"cluster", "what", "kind", "faulty", "peer", "leaf"}
-    assert f"max by ({', '.join(['cluster', 'what', 'kind', 'faulty', 'peer', 'leaf'])})" in rule()["expr"]
+    kept = {"cluster", "what", "kind", "faulty", "peer", "leaf", "network"}
+    assert (
+        f"max by ({', '.join(['cluster', 'what', 'kind', 'faulty', 'peer', 'leaf', 'network'])})"
+        in rule()["expr"]
+    )
     own = {**rule()["labels"], "alertname": rule()["alert"]}
     assert own.items() <= content.labels.items()
     assert content.labels.keys() - own.keys() <= kept

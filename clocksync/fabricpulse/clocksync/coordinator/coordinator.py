@@ -86,7 +86,10 @@ class Coordinator:
         topology = _topology_of(self._config)
         self._leaf_of = topology.leaf_of()
         self.diagnosis = DiagnosisService(
-            Declared(self._leaf_of, topology.switch_of()), self._accepts, self._config.alerting
+            Declared(self._leaf_of, topology.switch_of()),
+            self._accepts,
+            self._config.alerting,
+            self._network_of,
         )
         self._arrived = asyncio.Event()
         # One event a solve: a thousand waiters wake at once, without a lock that they queue for.
@@ -120,6 +123,11 @@ class Coordinator:
         router.add_get("/api/v1/clocksync/status", self._status)
         self.diagnosis.add_routes(router)
         life.on_reload(self._reload)
+
+    def _network_of(self, leaf: str) -> str:
+        """Of the NICs below a leaf; "" if they are of several, or none is known."""
+        networks = {nic.network for host in self.membership().hosts for nic in host.nics if nic.leaf == leaf}
+        return networks.pop() if len(networks) == 1 else ""
 
     def _accepts(self, authorization: str) -> bool:
         """Whether who sends this header may report; with the token as it is now."""
