@@ -10,7 +10,7 @@
 //   fault_ms lasts_ms    when, and for how long
 //   until_ms             end of the simulation
 //   late_us              most that a thread is late, evenly spread from 0
-//   lose_words           1: the first kFenced of each lane is lost on its way
+//   lose_fenced          1: no kFenced arrives
 //   seed
 #include <algorithm>
 #include <cstdio>
@@ -39,7 +39,7 @@ constexpr uint64_t kSegment = 8948, kHeaderBytes = 66;
 std::map<std::string, std::string> options{
     {"nics", "2"},      {"mbit", "200"},   {"queue_ms", "20"},  {"bytes", "4194304"}, {"slice", "524288"},
     {"channels", "2"},  {"fault", "none"}, {"fault_ms", "500"}, {"lasts_ms", "400"},  {"until_ms", "2000"},
-    {"late_us", "200"}, {"seed", "1"},     {"lose_words", "0"}};
+    {"late_us", "200"}, {"seed", "1"},     {"lose_fenced", "0"}};
 uint64_t option(const char* key) { return strtoull(options[key].c_str(), nullptr, 10); }
 
 uint64_t now_ns = 1'000 * kMs;
@@ -230,7 +230,6 @@ class Socket {
 };
 
 std::vector<std::weak_ptr<Socket>> sockets;  // all of them
-bool lose_word(uint32_t lane);
 
 // As TcpLane, over such a stream.
 class StreamLane final : public LaneTransport {
@@ -243,7 +242,7 @@ class StreamLane final : public LaneTransport {
     return true;
   }
   bool post_state(const FrameHeader& header, const HeldState* body) override {
-    if (header.type == FrameType::kFenced && lose_word(header.offset)) return true;
+    if (header.type == FrameType::kFenced && option("lose_fenced") != 0) return true;
     if (states_.size() > 12) return false;
     states_.emplace_back(header, body != nullptr ? *body : HeldState{});
     return true;
@@ -592,13 +591,6 @@ class Simulation {
   std::vector<Dial> dials_;
   uint64_t bytes_ = 0, longest_ns_ = 0;
 };
-
-bool lose_word(uint32_t lane) {
-  static uint32_t lost = 0;
-  if (option("lose_words") == 0 || ((lost >> lane) & 1) != 0) return false;
-  lost |= 1u << lane;
-  return true;
-}
 
 }  // namespace
 
