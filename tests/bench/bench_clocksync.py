@@ -30,6 +30,7 @@ from tests.bench.clock_scenarios import bench_simulate
 from tests.bench.clock_sidecar import bench_sidecar
 from tests.bench.clock_simulator import Clock, Edge, loaded_path
 from tests.bench.clock_steered import bench_steered
+from tests.bench.clock_violations import bench_violations
 from tests.bench.clock_wire import Measured, run_wire
 from tests.bench.rows import Rows
 
@@ -256,7 +257,21 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-PARTS = ("cost", "estimator", "load", "restart", "simulate", "wire", "steered", "fleet", "sidecar", "chrony")
+PARTS = (
+    *(
+        "cost",
+        "estimator",
+        "violations",
+        "load",
+        "restart",
+        "simulate",
+        "wire",
+        "steered",
+        "fleet",
+        "sidecar",
+    ),
+    "chrony",
+)
 
 
 def _look_error_ns(line: int = 12, lines: int = 10) -> float:
@@ -307,6 +322,8 @@ def main() -> int:
     if "estimator" in parts:
         bench_bounds(report)
         bench_estimator(report)
+    if "violations" in parts:
+        bench_violations(report)
     if "load" in parts:
         bench_load(report, [1_000, 5_000])
     if "restart" in parts:

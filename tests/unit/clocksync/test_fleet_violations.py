@@ -1,0 +1,18 @@
+"""Bounds of a fleet through what happens to clocks, paths and daemons: each event of the bench, near its largest."""
+
+from collections.abc import Callable
+
+import pytest
+from tests.bench.clock_fleet import SimFleet
+from tests.bench.clock_violations import EVENTS, violations
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("event", EVENTS.values(), ids=list(EVENTS))
+def test_bounds_hold_from_the_second_round_after_an_event_on(
+    event: Callable[[SimFleet, float], None],
+) -> None:
+    """No two hosts that say synchronized are further apart than their bounds, and none runs backward."""
+    outside, pairs, backward = violations(event, seed=7, size=0.9)
+    assert pairs > 50
+    assert (outside, backward) == (0, 0)
