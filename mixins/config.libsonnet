@@ -126,7 +126,7 @@
     // A flapper that is too slow for flapThreshold: one flap in three minutes, for hours.
     slowFlapThreshold: 6,
     slowFlapWindow: '1h',
-    // No verdict on a NIC: nobody to probe, or the host itself was late all the time.
+    // The health of a NIC is unknown: nobody to probe, or the host itself was late all the time.
     nicUnknownFor: '10m',
     // A NIC that is gone from its bus, ports that are missing: longer than a reset takes.
     nicGoneFor: '1m',

@@ -50,7 +50,6 @@ class LatencyHealth {
     return std::min(ceiling_, static_cast<std::int64_t>(baseline_ + margin(baseline_)));
   }
   std::int64_t baseline() const { return static_cast<std::int64_t>(baseline_); }
-  bool learned() const { return learned_ >= kLearn; }
   HealthState state() const { return state_; }  // kDown = elevated
 
  private:

@@ -27,12 +27,10 @@ class OwdWindow {
     halves_[current_] = Half{};
   }
   std::uint32_t count() const { return halves_[0].count + halves_[1].count; }
-  std::uint32_t current_count() const { return halves_[current_].count; }
   std::int64_t min() const { return std::min(halves_[0].min, halves_[1].min); }
   std::int64_t max() const { return std::max(halves_[0].max, halves_[1].max); }
   // Error below 1.6 % of the value. Undefined when count() is 0.
-  std::int64_t quantile(double q) const { return quantile_of(q, true); }
-  std::int64_t current_quantile(double q) const { return quantile_of(q, false); }
+  std::int64_t quantile(double q) const { return quantile_of(q); }
 
  private:
   // 64 cells per power of two from 64 ns to 2^31 ns; below 64 ns a cell is 1 ns. Delays below zero, which
@@ -69,20 +67,18 @@ class OwdWindow {
     const std::int64_t low = static_cast<std::int64_t>((1 << kSub) + (cell & ((1 << kSub) - 1))) << shift;
     return low + (shift > 0 ? std::int64_t{1} << (shift - 1) : 0);
   }
-  std::int64_t quantile_of(double q, bool both) const {
+  std::int64_t quantile_of(double q) const {
     const Half& a = halves_[current_];
     const Half& b = halves_[current_ ^ 1];
-    const std::uint32_t total = a.count + (both ? b.count : 0);
-    const std::int64_t low = both ? min() : a.min;
-    const std::int64_t high = both ? max() : a.max;
-    if (q >= 1) return high;
+    const std::uint32_t total = count();
+    if (q >= 1) return max();
     const double rank = q * total;
     double seen = 0;
     for (int i = 0; i < kCells; ++i) {
-      seen += a.cells[i] + (both ? b.cells[i] : 0);
-      if (seen > 0 && seen >= rank) return std::clamp(middle_of(i), low, high);
+      seen += a.cells[i] + b.cells[i];
+      if (seen > 0 && seen >= rank) return std::clamp(middle_of(i), min(), max());
     }
-    return high;
+    return max();
   }
 
   struct Half {

@@ -49,7 +49,7 @@ local signals = import '../signals.libsonnet';
           'mesh',
           s.last('fabricpulse_nic_state', 'state="unknown"') + ' == 1',
           'Nobody can tell whether a NIC is connected.',
-          'The mesh has no verdict on NIC {{ $labels.device }} of {{ $labels.instance }} (network {{ $labels.network }}, {{ $value }}): no peers, or the host was late all the time.',
+          'The health of NIC {{ $labels.device }} of {{ $labels.instance }} is unknown (network {{ $labels.network }}, {{ $value }}): no peers, or the host was late all the time.',
           { 'for': config.nicUnknownFor }
         ),
         // While the network is dead nothing is scraped, so the counter tells of it afterwards. The gauge tells of a host

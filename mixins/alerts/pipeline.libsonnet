@@ -75,7 +75,7 @@ local signals = import '../signals.libsonnet';
           'remediation',
           '%s > %g' % [s.last('fabricpulse_remediation_heartbeat_age_seconds'), config.remediationStalledSeconds],
           'The remediation receiver answers and does not decide.',
-          'The reconciler of {{ $labels.instance }} last came round {{ $value | humanizeDuration }} ago.'
+          'The reconciler of {{ $labels.instance }} ended its last cycle {{ $value | humanizeDuration }} ago.'
         ),
         // Gone from discovery, too: a target that is not there any more has no `up`.
         lib.alert(

@@ -11,6 +11,7 @@ from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
+from fabricpulse.core.output import OutputFormat, output_option, print_json
 
 if TYPE_CHECKING:
     from fabricpulse.core.shm.clock_page import ClockPageReader, FleetTime
@@ -54,13 +55,11 @@ def include(pkg_config: bool) -> None:
     click.echo(pkg_config_file() if pkg_config else include_dir(), nl=not pkg_config)
 
 
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line; ns since 1970.")
-
-
-def _print(shown: "FleetTime", as_json: bool) -> None:
+def _print(shown: "FleetTime", output: OutputFormat) -> None:
+    """`json` is one object a line; ns since 1970."""
     from fabricpulse.clocksync.reading import document, line
 
-    click.echo(json.dumps(document(shown)) if as_json else line(shown))
+    click.echo(json.dumps(document(shown)) if output == "json" else line(shown))
 
 
 def _reader() -> "ClockPageReader":
@@ -80,36 +79,36 @@ def _reader() -> "ClockPageReader":
 
 
 @command.command()
-@_json
-def now(as_json: bool) -> None:
+@output_option
+def now(output: OutputFormat) -> None:
     """Print fleet time with its error bound."""
     from fabricpulse.clocksync.reading import usable
 
-    _print(usable(_reader().now()), as_json)
+    _print(usable(_reader().now()), output)
 
 
 @command.command()
 @click.argument("stamps", nargs=-1, required=True)
-@_json
-def convert(stamps: tuple[str, ...], as_json: bool) -> None:
+@output_option
+def convert(stamps: tuple[str, ...], output: OutputFormat) -> None:
     """Print STAMPS of this host's clock on fleet time: ns since 1970, or seconds as `date +%s.%N` prints them."""
     from fabricpulse.clocksync.reading import stamp_ns, usable
 
     reader = _reader()
     for stamp in stamps:
-        _print(usable(reader.convert(stamp_ns(stamp)), f"fleet time of {stamp}"), as_json)
+        _print(usable(reader.convert(stamp_ns(stamp)), f"fleet time of {stamp}"), output)
 
 
 @command.command()
 @click.option("--until", help="Fleet time: ns since 1970, or seconds. Default: now, at the latest.")
-@_json
-def wait(until: str | None, as_json: bool) -> None:
+@output_option
+def wait(until: str | None, output: OutputFormat) -> None:
     """Wait until fleet time is past on every host (commit-wait), and print it."""
     from fabricpulse.clocksync.reading import stamp_ns, usable, wait_past
 
     reader = _reader()
     moment_ns = usable(reader.now()).latest_ns if until is None else stamp_ns(until)
-    _print(wait_past(moment_ns, reader.now, time.sleep), as_json)
+    _print(wait_past(moment_ns, reader.now, time.sleep), output)
 
 
 @command.command()
@@ -119,7 +118,7 @@ def wait(until: str | None, as_json: bool) -> None:
     show_default=True,
     help="A sidecar, or a coordinator (port 9614).",
 )
-@click.option("--json", "as_json", is_flag=True, help="The document as it is.")
+@output_option
 @click.option(
     "--watch", type=click.FloatRange(min=0.0), default=0.0, help="Print again every so many seconds."
 )
@@ -134,7 +133,7 @@ def wait(until: str | None, as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="TLS and password to show: the keys of http_client in a sidecar's configuration.",
 )
-def status(url: str, as_json: bool, watch: float, plot: Path | None, http_config: Path | None) -> None:
+def status(url: str, output: OutputFormat, watch: float, plot: Path | None, http_config: Path | None) -> None:
     """Show the clock of a host (its sidecar) or of the fleet (its coordinator)."""
     import msgspec
     from rich.console import Console
@@ -146,8 +145,8 @@ def status(url: str, as_json: bool, watch: float, plot: Path | None, http_config
     client = load_config(http_config, HttpClientConfig)
     while True:
         document = fetch(url, STATUS_PATH, client)
-        if as_json:
-            click.echo(json.dumps(document, indent=2))
+        if output == "json":
+            print_json(document)
         else:
             print_status(document, Console())
         if plot is not None:

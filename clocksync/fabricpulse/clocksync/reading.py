@@ -22,7 +22,7 @@ def usable(shown: FleetTime, what: str = "fleet time") -> FleetTime:
 
 
 def document(shown: FleetTime) -> dict[str, Any]:
-    """For --json: ns since 1970."""
+    """For --output json: ns since 1970."""
     return {
         "fleet_ns": shown.fleet_ns,
         "earliest_ns": shown.earliest_ns,

@@ -42,7 +42,7 @@ CrossTimestamp combine(const std::vector<ClockReading>& readings) {
     // Where the real clock shows what it did in the fastest reading, the raw one is so far after that began.
     const int64_t begun = (reading.before - fastest.before) - (reading.real - fastest.real);
     const double middle = static_cast<double>(begun) + static_cast<double>(took(reading)) / 2;
-    // Another is of before, or after, a step of the real clock.
+    // Another was taken before, or after, a step of the real clock.
     if (std::abs(middle - middle_of_fastest) > longest) continue;
     sum += middle;
     ++count;

@@ -21,10 +21,10 @@ namespace {
 constexpr int kBatch = 64;
 constexpr std::size_t kBuffer = 2048;
 constexpr std::int64_t kSignalNs = 10'000'000;
-// Batches that are taken at a turn: a flood on one socket keeps neither the others' reports nor the end of
+// Batches that are taken in a tick: a flood on one socket keeps neither the others' reports nor the end of
 // the thread waiting, and costs half of a core at most.
-constexpr int kBatchesPerTurn = 16;
-// After reports have come the thread rests: in a fleet they come by the thousand, and a turn for each of them
+constexpr int kBatchesPerTick = 16;
+// After reports have come the thread rests: in a fleet they come by the thousand, and a tick for each of them
 // would cost more than taking it.
 constexpr timespec kRest = {0, 1'000'000};
 
@@ -235,7 +235,7 @@ bool ReportIntake::drain(int socket, Buffers& buffers) {
   const int fd = sockets_[static_cast<std::size_t>(socket)];
   Source from;
   from.socket = fd;
-  for (int turn = 0; turn < kBatchesPerTurn; ++turn) {
+  for (int turn = 0; turn < kBatchesPerTick; ++turn) {
     for (mmsghdr& message : buffers.messages) {
       message.msg_hdr.msg_namelen = sizeof(sockaddr_storage);
       message.msg_hdr.msg_controllen = sizeof(buffers.control[0]);

@@ -20,12 +20,8 @@ from fabricpulse.core.output import OutputFormat, output_option, print_json, pri
 from fabricpulse.core.reference import CONFIGS_GROUP
 
 VALID, INVALID, UNKNOWN = 0, 1, 2
-# What a file is called beside the names of its kind.
-_NAMES = {"fleet": "membership", "sidecar": "clocksync-sidecar", "coordinator": "clocksync-coordinator"} | {
-    "receiver": "remediation-receiver",
-    "node": "remediation-node",
-    "web": "web-config-file",
-}
+# What a file is called beside the names of its kind; and each <component>-<daemon> is <daemon> where only one is.
+_NAMES = {"fleet": "membership", "web": "web-config-file"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,13 @@ def kinds() -> dict[str, type[Section]]:
 def kind_of(path: Path, known: dict[str, type[Section]]) -> str | None:
     """The kind of a file by its name, then by its keys; None if neither tells. Raises OSError."""
     stem = path.stem.replace("_", "-").lower()
-    names = {name: name for name in known} | {name: kind for name, kind in _NAMES.items() if kind in known}
+    daemons = [name.split("-")[1] for name in known if name.count("-") == 1]
+    names = {
+        name.split("-")[1]: name
+        for name in known
+        if name.count("-") == 1 and daemons.count(name.split("-")[1]) == 1
+    }
+    names |= {name: name for name in known} | {name: kind for name, kind in _NAMES.items() if kind in known}
     hits = [name for name in names if name in stem]
     if hits:
         return names[max(hits, key=len)]

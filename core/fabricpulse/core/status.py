@@ -141,7 +141,7 @@ async def _ask(client: HttpClient, component: str, url: str, *, must: bool) -> D
             if response.status != 200:
                 reason = f"/metrics is answered with status {response.status}"
                 if response.status in (401, 403):
-                    reason += ": give --http.config with a password, token or certificate"
+                    reason += ": give --http.config.file with a password, token or certificate"
                 return DaemonStatus(component, url, "lacking", lacks=(reason,))
             return judge(component, url, ready, (await read_body(response)).decode(errors="replace"))
     except aiohttp.ClientConnectorError as error:
@@ -187,7 +187,7 @@ def _parse_urls(_: click.Context, __: click.Parameter, values: tuple[str, ...]) 
 )
 @click.option("--only", is_flag=True, help="Ask only the daemons of --url.")
 @click.option(
-    "--http.config",
+    "--http.config.file",
     "http_config",
     type=click.Path(path_type=Path),
     help="TLS, password and token to show: the keys of http_client in a sidecar's configuration.",

@@ -12,6 +12,7 @@ import click
 from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Membership
+from fabricpulse.core.output import OutputFormat, output_option
 from fabricpulse.deploy.catalogue import FOLDERS, HOST, MONITOR, catalogue, data_folder, find
 from fabricpulse.deploy.fill_in import Values, filled_in
 from fabricpulse.deploy.placing import Placing, State, apply, plan
@@ -49,10 +50,10 @@ def _values(monitor: str | None, cluster: str | None, fleet: Path | None) -> Val
 
 
 @command.command(name="list")
-@click.option("--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def list_files(form: str) -> None:
+@output_option
+def list_files(output: OutputFormat) -> None:
     """List all files: name, kind of machine, where it goes."""
-    if form == "json":
+    if output == "json":
         rows = [
             {"name": file.name, "role": file.role, "target": file.target, "about": file.about}
             for file in catalogue()

@@ -26,7 +26,9 @@ EVIDENCE_HOSTS = MetricSpec(
     "fabricpulse_diagnosis_hosts", "gauge", "Hosts whose mesh exporters report evidence to this coordinator."
 )
 EVIDENCE_FLOWS = MetricSpec(
-    "fabricpulse_diagnosis_flows", "gauge", "Flows (source ports of pairs of NICs) that they watch."
+    "fabricpulse_diagnosis_flows",
+    "gauge",
+    "Flows (source ports of pairs of NICs) that mesh exporters watch.",
 )
 EVIDENCE_PATHS = MetricSpec(
     "fabricpulse_diagnosis_paths", "gauge", "Flows whose switches are known, by traces of the mesh exporters."

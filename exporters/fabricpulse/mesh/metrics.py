@@ -281,7 +281,9 @@ PATH_TRACES = MetricSpec(
     "fabricpulse_mesh_path_traces_total", "counter", "Traces of the switches that a source port crosses."
 )
 PATH_TRACES_UNANSWERED = MetricSpec(
-    "fabricpulse_mesh_path_traces_unanswered_total", "counter", "Those of them that no switch has answered."
+    "fabricpulse_mesh_path_traces_unanswered_total",
+    "counter",
+    "Traces of source ports that no switch has answered.",
 )
 PATHS_KNOWN = MetricSpec(
     "fabricpulse_mesh_paths_known", "gauge", "Source ports to a peer of which at least one switch is known."

@@ -17,6 +17,7 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.core.files import atomic_write
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions, daemon_options
+from fabricpulse.core.output import OutputFormat, output_option
 from fabricpulse.core.run_dir import ensure_run_dir
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.virtual_clock import ENV as VIRTUAL_CLOCK_ENV
@@ -151,23 +152,16 @@ def command(
 
 
 @command.command("show")
-@click.option(
-    "--output",
-    "output_format",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="A table for a person, or JSON for a program.",
-)
+@output_option
 @click.pass_obj
-def show(exporter: NicExporter, output_format: str) -> None:
+def show(exporter: NicExporter, output: OutputFormat) -> None:
     """Print the NICs of this host."""
     # Late: neither tables nor a parser of expositions in the daemon's memory.
     from fabricpulse.nic.show import print_json, print_tables, report
 
     found = report(exporter)
     exporter.close()
-    (print_json if output_format == "json" else print_tables)(found)
+    (print_json if output == "json" else print_tables)(found)
 
 
 async def serve(

@@ -1,4 +1,4 @@
-"""Runs collectors so that a target that raises or hangs costs itself and nothing else.
+"""Isolates collectors: a target that raises or hangs does not affect the others.
 
 A read of a NIC whose firmware has died can hang for a minute in the kernel, where no signal reaches it. So targets are
 collected on a worker thread that the caller watches: when one target takes longer than `stall_s`, the thread is left

@@ -135,7 +135,7 @@ RANK_OPERATIONS = MetricSpec(
 RANK_BUSY = MetricSpec(
     "fabricpulse_rank_busy_seconds_total",
     "counter",
-    "Durations of those collectives, summed. All ranks end together: who enters late is in them for less time.",
+    "Summed durations of a rank's ended collectives. All ranks end together: who enters late is in them for less time.",
     _RANK,
 )
 RANK_IN_PROGRESS = MetricSpec(

@@ -18,7 +18,7 @@ POSTS = MetricSpec(
 SENT_BYTES = MetricSpec(
     "fabricpulse_verbs_sent_bytes_total",
     "counter",
-    "Payload of those work requests; of reads, what is fetched.",
+    "Payload of the send work requests that were posted; of reads, what is fetched.",
     (*_PAIR, "opcode"),
 )
 RECEIVED_BYTES = MetricSpec(
@@ -67,7 +67,7 @@ PROCESSES = MetricSpec(
 UNSEEN = MetricSpec(
     "fabricpulse_verbs_unseen_total",
     "counter",
-    "What passed the interposer by: posts and completions of queue pairs that it does not know, records without room.",
+    "Not counted by the interposer: posts and completions of queue pairs that it does not know, records without room.",
     ("workload", "kind"),
 )
 BYPASS = MetricSpec(

@@ -12,19 +12,12 @@ from rich.console import Console
 from rich.live import Live
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.output import OutputFormat, output_option
 from fabricpulse.plugin import environment, jobs, links
 from fabricpulse.plugin.arguments import parse_arguments
 from fabricpulse.plugin.locate import library
 from fabricpulse.plugin.status import status_table
 from fabricpulse.plugin_ipc.process import parse_name
-
-_output = click.option(
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How to print it.",
-)
 
 
 @click.group()
@@ -102,8 +95,8 @@ def env(
 @command.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--default", is_flag=True, help="Also the names that are found without any variable.")
-@_output
-def link(folder: Path, default: bool, output: str) -> None:
+@output_option
+def link(folder: Path, default: bool, output: OutputFormat) -> None:
     """Make links to the library in FOLDER, by the names under which NCCL and RCCL look for it.
 
     With FOLDER in LD_LIBRARY_PATH, NCCL_NET_PLUGIN=fabricpulse and NCCL_PROFILER_PLUGIN=fabricpulse load it in jobs of
@@ -115,7 +108,7 @@ def link(folder: Path, default: bool, output: str) -> None:
 
 @command.command()
 @click.argument("pid", required=False)
-@_output
+@output_option
 @click.option("--watch", is_flag=True, help="Show a live table until interrupted.")
 @click.option(
     "--interval",
@@ -124,7 +117,7 @@ def link(folder: Path, default: bool, output: str) -> None:
     show_default=True,
     help="Seconds between two samples of --watch.",
 )
-def status(pid: str | None, output: str, watch: bool, interval: float) -> None:
+def status(pid: str | None, output: OutputFormat, watch: bool, interval: float) -> None:
     """Show the lanes of all jobs of this host, or of process PID.
 
     PID is that of the job in its own container. Where several containers have it, say the name of its control socket

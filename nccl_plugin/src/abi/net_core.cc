@@ -93,8 +93,8 @@ Result report(PluginEngine* engine, const std::string& text, Result result) {
   return result;
 }
 
-// Receivers that owe their sender a word. It is given when this thread has nothing better to do, which is
-// soon: NCCL polls. Given at once it would lie between a receive and the send that answers it; left to the
+// Receive connections with a deferred acknowledgement. It is sent when test() makes no progress, which is
+// soon: NCCL polls. Sent at once it would lie between a receive and the send that answers it; left to the
 // next call on that connection it may come late, since after the last receive NCCL has no reason to call.
 class DeferredAcks {
  public:

@@ -88,8 +88,7 @@ void ControlServer::open(std::string* complaint) {
   thread_ = quiet_thread("fabricpulse-ctl", [this] { run(); });
 }
 
-// Who knocks is heard as long as there are tokens; without one, the wait is no longer than to the next:
-// whoever asks anew each time waits for that. ppoll, since epoll_pwait2, which takes nanoseconds too, is
+// Accepts are rate-limited by a token bucket: without a token the loop waits for the next one. ppoll, since epoll_pwait2, which takes nanoseconds too, is
 // younger than the systems that are supported; and the listening socket beside the clients' epoll set, not in
 // it, since it would go in and out for every client of a flood.
 void ControlServer::run() {

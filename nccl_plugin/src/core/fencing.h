@@ -262,7 +262,7 @@ class ReceiverFencing {
   struct LaneView {
     bool open = false, draining = false;
     uint32_t epoch = 0;   // of the incarnation that is or was open
-    uint32_t closed = 0;  // lives up to this one are closed for good
+    uint32_t closed = 0;  // incarnations up to this one are closed for good
     uint64_t writing = kNone;
   };
   HeldChunks held_;

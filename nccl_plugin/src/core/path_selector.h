@@ -109,8 +109,6 @@ class PathSelector {
     lane.rtt_floor_ns = 0;
   }
 
-  uint32_t bad_windows(uint32_t index) const { return lanes_[index].bad; }
-
  private:
   static constexpr uint64_t kQueueNs = 1'000'000;
   static constexpr uint64_t kRecentNs = 10 * kWindowNs;

@@ -13,17 +13,10 @@ from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
+from fabricpulse.core.output import OutputFormat, output_option
 
 # Exit code of `status` when remediation does not work as a whole, or waits for an operator.
 NEEDS_ATTENTION = 3
-
-_OUTPUT = click.option(
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="How to print it; json is one document.",
-)
 
 
 def _client_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -101,8 +94,8 @@ def node(options: DaemonOptions) -> None:
 
 @command.command()
 @_client_options
-@_OUTPUT
-def status(client: Any, output: str) -> None:
+@output_option
+def status(client: Any, output: OutputFormat) -> None:
     """Show problems, NICs with a decision, and agents.
 
     Exit code 0 when remediation can act, 3 when it cannot or waits for an operator (the problems say why), 1 when the
@@ -121,10 +114,10 @@ def status(client: Any, output: str) -> None:
 
 @command.command()
 @_client_options
-@_OUTPUT
+@output_option
 @click.argument("host", metavar="HOST|ALERT.json")
 @click.argument("device", default="")
-def explain(client: Any, output: str, host: str, device: str) -> None:
+def explain(client: Any, output: OutputFormat, host: str, device: str) -> None:
     """Show why a NIC is where it is, and what it waits for; or what an alert would come to.
 
     ALERT.json holds an alert, a list of them, or a webhook body, as Alertmanager gives them; - is standard input.
@@ -160,8 +153,8 @@ def explain(client: Any, output: str, host: str, device: str) -> None:
 
 @command.command()
 @_client_options
-@_OUTPUT
-def actions(client: Any, output: str) -> None:
+@output_option
+def actions(client: Any, output: OutputFormat) -> None:
     """Show what was decided and what became of it."""
     from fabricpulse.remediation.tables import actions_table
 
@@ -174,12 +167,12 @@ def actions(client: Any, output: str) -> None:
 
 @command.command()
 @_client_options
-@_OUTPUT
+@output_option
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Lines at most.")
 @click.option(
     "--after", type=click.IntRange(0), help="Only lines with a higher number. [default: the newest]"
 )
-def journal(client: Any, output: str, limit: int, after: int | None) -> None:
+def journal(client: Any, output: OutputFormat, limit: int, after: int | None) -> None:
     """Show the journal: every decision and what became of it, with its reason."""
     from fabricpulse.remediation.tables import journal_table
 
@@ -192,8 +185,8 @@ def journal(client: Any, output: str, limit: int, after: int | None) -> None:
 
 @command.command()
 @_client_options
-@_OUTPUT
-def verify(client: Any, output: str) -> None:
+@output_option
+def verify(client: Any, output: OutputFormat) -> None:
     """Check the journal's hash chain and seal; exit code 1 if a line or the state was changed by somebody else."""
     from fabricpulse.remediation.text import printable
 
@@ -208,9 +201,9 @@ def verify(client: Any, output: str) -> None:
 
 @command.command()
 @_client_options
-@_OUTPUT
+@output_option
 @click.argument("name", metavar="OPERATION|HOST/DEVICE")
-def show(client: Any, output: str, name: str) -> None:
+def show(client: Any, output: OutputFormat, name: str) -> None:
     """Show all that the journal has about an operation, or about a NIC."""
     from urllib.parse import quote
 
@@ -227,8 +220,8 @@ def show(client: Any, output: str, name: str) -> None:
 
 @command.command()
 @_client_options
-@_OUTPUT
-def plans(client: Any, output: str) -> None:
+@output_option
+def plans(client: Any, output: OutputFormat) -> None:
     """Show what waits for an operator's approval (rules with mode: approve)."""
     from fabricpulse.remediation.tables import plans_table
 
@@ -263,7 +256,7 @@ def check(config: Path) -> None:
 
 
 @command.command()
-@_OUTPUT
+@output_option
 @click.option(
     "--config",
     required=True,
@@ -271,7 +264,7 @@ def check(config: Path) -> None:
     help="The receiver configuration to try.",
 )
 @click.argument("export_file", metavar="EXPORT", type=click.File("r", encoding="utf-8"))
-def replay(output: str, config: Path, export_file: Any) -> None:
+def replay(output: OutputFormat, config: Path, export_file: Any) -> None:
     """Show what another configuration would have decided about the deliveries of the past.
 
     EXPORT is what `export --deliveries` writes; - is standard input. Hosts are assumed to be well and to obey.

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.output import OutputFormat, output_option
 from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
 from fabricpulse.rules.files import differences, write
 from fabricpulse.rules.formats import FORMATS, Placement, files_of, text_of
@@ -98,7 +99,7 @@ def render(
 @click.option("--token-file", default="", help="File with a bearer token to show it.")
 @_overrides
 @_settings
-@click.option("--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option
 def check(
     url: str,
     ca_file: str,
@@ -107,7 +108,7 @@ def check(
     token_file: str,
     overrides: Path | None,
     settings: tuple[str, ...],
-    form: str,
+    output: OutputFormat,
 ) -> None:
     """Ask a Prometheus whether each selector of the rules finds series there.
 
@@ -118,7 +119,7 @@ def check(
     if ca_file or cert_file or key_file:
         tls = TlsClientConfig(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
     found = ask(url, mixin, HttpClientConfig(tls_config=tls, token_file=token_file, timeout_s=30))
-    if form == "json":
+    if output == "json":
         click.echo(json.dumps({"selectors": found.selectors, "empty": found.empty()}, indent=2))
     else:
         for selector in found.empty():

@@ -60,7 +60,7 @@ class Host:
     root: str = ""
 
     def begin(self, now: CrossTimestamp) -> None:
-        """The sidecar starts; its page of before is still there."""
+        """The sidecar starts; its previous page is still there."""
         old = None if self.clock is None else self.clock.page
         self.clock = FleetClock.start(FleetClockParameters(), now, old)
         self.healths = [CoordinatorHealth() for _ in range(self.coordinators)]

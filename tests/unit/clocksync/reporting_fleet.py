@@ -119,7 +119,7 @@ class ReportingFleet:
         )
 
     def restart(self, host: str) -> None:
-        """Its sidecar is restarted, and goes on with the line of before."""
+        """Its sidecar is restarted, and goes on with its previous line."""
         self.silent.add(host)
         self.run(3)
         self.silent.remove(host)

@@ -40,7 +40,7 @@ def test_a_host_whose_stamps_jumped_stays_suspect_and_its_bound_says_so(fleet: R
 
 
 def test_it_is_trusted_again_when_its_stamps_come_back(fleet: ReportingFleet) -> None:
-    """After the time that a suspicion is held, and with its bound of before at once."""
+    """After the time that a suspicion is held, and with its previous bound at once."""
     before = fleet.bound_ns("h02")
     fleet.lies_ns["h02"] = _MS
     fleet.run(30)
@@ -84,7 +84,7 @@ def test_a_step_of_its_clock_explains_a_jump(fleet: ReportingFleet) -> None:
 def test_edges_that_are_late_to_know_of_a_step_make_nobody_suspect(
     fleet: ReportingFleet, seconds: int, follows: bool
 ) -> None:
-    """They fit the clock of before for a while. A sidecar does not follow them; if it does, its bound says so."""
+    """They fit the pre-step clock for a while. A sidecar does not follow them; if it does, its bound says so."""
     fleet.step_clock("h03", _MS)
     fleet.lies_ns["h03"] = -_MS
     if not follows:

@@ -127,7 +127,7 @@ def test_a_fleet_that_has_fleet_time_waits_for_no_anchor() -> None:
 
 
 def test_a_timeline_that_has_begun_goes_on_before_its_hosts_say_so() -> None:
-    """A solve for a newcomer 0.4 s after the first, with the reports of before: 2 us off if it began anew."""
+    """A solve for a newcomer 0.4 s after the first, with the previous reports: 2 us off if it began anew."""
     fleet = Fleet()
     rates_ppb = {"h0": 50_000, "h1": 40_000, "h2": -50_000}
 

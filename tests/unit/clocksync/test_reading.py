@@ -49,13 +49,14 @@ def run(*arguments: str) -> str:
 def test_now_and_convert(page: ClockPageWriter) -> None:
     """The time, the bound, the status; a stamp as ns and as `date` prints it is the same moment."""
     before = time.time_ns()
-    shown = json.loads(run("now", "--json"))
+    shown = json.loads(run("now", "--output", "json"))
     assert before + S - 100_000 < shown["fleet_ns"] < time.time_ns() + S + 100_000
     assert shown["latest_ns"] - shown["earliest_ns"] == 2 * shown["bound_ns"] == 4_000
     assert shown["status"] == "synchronized"
     seconds, ns = divmod(before, S)
     first, second = (
-        json.loads(line) for line in run("convert", "--json", str(before), f"{seconds}.{ns:09d}").splitlines()
+        json.loads(line)
+        for line in run("convert", "--output=json", str(before), f"{seconds}.{ns:09d}").splitlines()
     )
     assert first["fleet_ns"] == second["fleet_ns"]
     assert abs(first["fleet_ns"] - before - S) <= first["bound_ns"]
@@ -64,10 +65,10 @@ def test_now_and_convert(page: ClockPageWriter) -> None:
 
 def test_wait_ends_when_everybody_is_past(page: ClockPageWriter) -> None:
     """What it prints is certainly later than what was the latest at its begin."""
-    begin = json.loads(run("now", "--json"))
-    assert json.loads(run("wait", "--json"))["earliest_ns"] > begin["latest_ns"]
+    begin = json.loads(run("now", "--output", "json"))
+    assert json.loads(run("wait", "--output=json"))["earliest_ns"] > begin["latest_ns"]
     assert (
-        json.loads(run("wait", "--until", str(begin["latest_ns"]), "--json"))["earliest_ns"]
+        json.loads(run("wait", "--until", str(begin["latest_ns"]), "--output=json"))["earliest_ns"]
         > begin["latest_ns"]
     )
 

@@ -60,7 +60,7 @@ def test_a_change_of_rate_is_continuous(clock: HostClock) -> None:
 
 
 def test_a_step_is_a_step_and_the_past_stays(clock: HostClock) -> None:
-    """Stamps of before the step keep their meaning; the rate goes on."""
+    """Stamps from before the step keep their meaning; the rate goes on."""
     first = clock.set(offset_ns=0, drift_ppm=10)
     start = clock.step(-3_000_000)
     assert start > first

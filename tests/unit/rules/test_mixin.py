@@ -251,7 +251,7 @@ def test_what_grafana_needs_to_draw_a_panel(file: str) -> None:
     """What Grafana 12 was seen to draw wrongly without a word: scatter plots, legends of states, units of labels."""
     for panel in panels(MIXIN.dashboards[file]):
         if panel["type"] == "xychart":
-            # Options without a version are read as those of before 11.1: the panel says "Err".
+            # Options without a version are read as those of Grafana < 11.1: the panel says "Err".
             assert panel["pluginVersion"] == "11.1.0"
             # Rows merge by all fields in common, and both frames have a __name__, each its own.
             steps = [step["id"] for step in panel["transformations"]]

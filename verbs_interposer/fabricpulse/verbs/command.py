@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.output import OutputFormat, output_option
 from fabricpulse.core.run_dir import plugin_dir
 from fabricpulse.verbs.environment import Program, render, variable
 from fabricpulse.verbs.locate import nccl_library, preload_library
@@ -44,14 +45,8 @@ def env(program: str, format_: str) -> None:
 
 
 @command.command()
-@click.option(
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How to print it.",
-)
-def status(output: str) -> None:
+@output_option
+def status(output: OutputFormat) -> None:
     """Show the queue pairs of this host's processes that have loaded the interposer, and what it cannot see."""
     found, complaints = snapshots(plugin_dir())
     for complaint in complaints:

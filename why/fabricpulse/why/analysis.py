@@ -6,7 +6,6 @@ Thresholds are those of the alerts (mixins/config.libsonnet), so that `why` and 
 from collections import defaultdict
 from dataclasses import replace
 from functools import cached_property
-from statistics import median
 
 import numpy as np
 
@@ -137,11 +136,6 @@ class Analysis:
             return 0.0
         before = f.delay_s / f.delay_before_s if f.delay_before_s else 0.0
         return max(f.delay_s / quick, before)
-
-    @cached_property
-    def _median_sent(self) -> float | None:
-        sent = [f.sent for f in self.facts.flows if f.sent is not None]
-        return median(sent) if sent else None
 
     def congested(self, f: Flow) -> bool:
         """Whether the flow shows signs of a queue: marks or packets sent again. Less bandwidth alone is none, as a

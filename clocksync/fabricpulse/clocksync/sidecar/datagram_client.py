@@ -58,7 +58,7 @@ class DatagramClient(asyncio.DatagramProtocol):
         return time.monotonic() - self._opened_s < self._life_s and not self._news
 
     async def open(self, reply: RoundReply) -> None:
-        """Takes the channel of a reply by HTTP, if it has one; the one of before has ended in any case."""
+        """Takes the channel of a reply by HTTP, if it has one; the previous one has ended in any case."""
         self.close()
         self.lost = False
         if reply.channel is None:

@@ -450,7 +450,7 @@ def _sources(hosts: Hosts, change: Floats, root: int | None, anchors: Anchors) -
     """How far hosts that know something themselves may be wrong; the bound of any is the shortest way to one of them.
 
     Right are: surviving anchors, within their own bounds; without anchors the root, if there is one, by
-    definition of the timeline; and any host as far as its bound of before still holds.
+    definition of the timeline; and any host as far as its previous bound still holds.
     """
     source = np.where(hosts.known & ~anchors.disputed, hosts.bound_ns + np.abs(change), np.inf)
     if np.isfinite(hosts.anchor_ns).any():

@@ -21,7 +21,7 @@ CLOCK_BOUND_S = 0.001
 BASELINE_S = 4.0
 DURING_S = 3.0
 AFTER_S = 4.0
-# Recovered means at least this share of the bandwidth of before the fault.
+# Recovered means at least this share of the bandwidth before the fault.
 RECOVERED_SHARE = 0.8
 # A rail carries traffic when it moves at least this share of what the busiest rail of its host moves.
 CARRIES_SHARE = 0.2
@@ -280,7 +280,7 @@ class Flap(Scenario):
             return None
         seen.marks.setdefault("after_start", now - AFTER_S)
         seen.marks.setdefault("after_end", now)
-        return f"bus bandwidth {after / 1e6:.0f} MB/s, {100 * after / before:.0f} % of before"
+        return f"bus bandwidth {after / 1e6:.0f} MB/s, {100 * after / before:.0f} % of the bandwidth before"
 
     # Help.
 

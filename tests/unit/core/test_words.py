@@ -1,0 +1,93 @@
+"""One word, one meaning: the glossary is unambiguous, the map is complete, and words that were replaced stay away."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from fabricpulse.core.cli import cli
+
+ROOT = Path(__file__).parents[3]
+FILES = [
+    ROOT / name
+    for name in subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\n")
+    if name
+]
+# Pattern -> what is said instead, and below which folders.
+REPLACED = {
+    r"\bk?[Vv]erdict": ("health, residual, answer, outcome", ""),
+    r"(?<!those )\bof before\b": ("previous, before the fault", ""),
+    r"\b[Nn]obody_there\b": ("what the test expects", "tests/"),
+    r"\b(?:each|every|a|one|the last) step of the (?:whole )?fleet\b": ("round", "clocksync/"),
+    r"[Ff]leet\.step\b": ("round", ""),
+}
+TEXT = {".py", ".md", ".h", ".cc", ".c", ".yaml", ".yml", ".libsonnet", ".sh", ".toml"}
+
+
+@pytest.mark.parametrize("pattern", REPLACED)
+def test_replaced_words_stay_away(pattern: str) -> None:
+    """In code, docs, rules and tests; the changelog may say what something was called."""
+    instead, below = REPLACED[pattern]
+    found = []
+    for path in FILES:
+        name = str(path.relative_to(ROOT))
+        if path.suffix not in TEXT or not name.startswith(below) or not path.is_file():
+            continue
+        if name == "CHANGELOG.md" or path == Path(__file__):
+            continue
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        found += [f"{name}:{number}" for number, line in enumerate(lines, 1) if re.search(pattern, line)]
+
+    assert found == [], f"say instead: {instead}"
+
+
+def test_a_term_has_one_row() -> None:
+    """No two rows of the glossary explain one term; `unknown` is of the fabric and, as a status, of a clock."""
+    rows = [line for line in (ROOT / "docs/glossary.md").read_text().split("\n") if line.startswith("| ")]
+    terms = [term.strip() for row in rows for term in row.split("|")[1].split(",")]
+    twice = {term for term in terms if terms.count(term) > 1} - {"term", "unknown"}
+
+    assert twice == set()
+
+
+def test_the_map_is_complete() -> None:
+    """ARCHITECTURE names each top folder and each package."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    names = [path.relative_to(ROOT) for path in FILES]
+    folders = {f"{name.parts[0]}/" for name in names if len(name.parts) > 1}
+    packages = {
+        f"{name.parts[2]}" for name in names if name.suffix == ".py" and name.parts[1] == "fabricpulse"
+    }
+
+    assert {folder for folder in folders if f"`{folder}" not in text} == set()
+    assert {name for name in packages if not re.search(rf"`(?:\S*[/.])?{name}[/`]", text)} == set()
+
+
+def commands(command: click.Command, name: str) -> list[tuple[str, click.Command]]:
+    """All commands below one, with their full names."""
+    if not isinstance(command, click.Group):
+        return [(name, command)]
+    context = click.Context(command)
+    found = []
+    for word in command.list_commands(context):
+        inner = command.get_command(context, word)
+        assert inner is not None
+        found += commands(inner, f"{name} {word}")
+    return found
+
+
+def test_what_shows_something_shows_it_as_json() -> None:
+    """Each `status` and `show` has `--output` with the same two values."""
+    shown = [
+        (name, each) for name, each in commands(cli, "fabricpulse") if name.split()[-1] in ("status", "show")
+    ]
+    assert len(shown) > 5
+    for name, each in shown:
+        output = next((option for option in each.params if option.name == "output"), None)
+        assert output is not None, name
+        assert isinstance(output.type, click.Choice), name
+        assert list(output.type.choices) == ["text", "json"], name
