@@ -14,8 +14,8 @@
 #include <cstring>
 
 #include "core/owned_fds.h"
-#include "process/plugin_engine.h"
 #include "core/threads.h"
+#include "process/plugin_engine.h"
 
 namespace fabricpulse {
 namespace {
