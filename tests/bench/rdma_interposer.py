@@ -69,11 +69,13 @@ def interposer(
         sampled=sampled,
     )
     for ms in DELAYS_MS:
-        reported = []
+        reported, fastest = [], []
         for _ in range(rounds):
-            usual = _delay_ms(measure, plain, seconds)
+            usual = _delays_ms(measure, plain, seconds)
             with fleet.netem(HOSTS[1], 0, "delay", f"{ms}ms"):
-                reported.append(_delay_ms(measure, plain, seconds) - usual)
+                delayed = _delays_ms(measure, plain, seconds)
+            reported.append(statistics.median(delayed) - statistics.median(usual))
+            fastest.append(quantile(delayed, 0.1) - quantile(usual, 0.1))
         median = statistics.median(reported)
         rows.report(
             f"NCCL IB, 8 B, delay of {ms} ms",
@@ -82,6 +84,8 @@ def interposer(
             "%",
             "<= 20",
             reported_ms=median,
+            # Both ends poll on the one processor of the guest: what the fastest messages show has less of that noise.
+            fastest_tenth_ms=statistics.median(fastest),
             rounds=rounds,
         )
 
@@ -150,13 +154,10 @@ def _matched(sender: VerbsTelemetryReader, receiver: VerbsTelemetryReader) -> tu
     return [arrived[key] - posted[key] for key in posted.keys() & arrived.keys()], len(posted)
 
 
-def _delay_ms(measure: Measure, plain: Environment, seconds: float) -> float:
-    """One-way delay of small messages that go to and fro, from the second host to the first.
-
-    Of the fastest tenth: both ends poll on the one processor of the guest, which the others wait for as well.
-    """
+def _delays_ms(measure: Measure, plain: Environment, seconds: float) -> list[float]:
+    """One-way delays of small messages that go to and fro, from the second host to the first."""
     with tempfile.TemporaryDirectory() as folder:
         measure(_with(plain, Path(folder), every=1), "latency", 8, seconds)
         files = _files(Path(folder))
         delays, _ = _matched(files["send"], files["receive"])
-    return quantile([delay * 1e-6 for delay in delays], 0.1)
+    return [delay * 1e-6 for delay in delays]
