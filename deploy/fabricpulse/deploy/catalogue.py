@@ -5,20 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fabricpulse.core.errors import UserError
-
-HOST, MONITOR = "host", "monitor"
-
-# Unit of a daemon: where it runs. Its settings have the same name.
-_DAEMONS = {
-    "mesh": HOST,
-    "nic": HOST,
-    "qp": HOST,
-    "clocksync-sidecar": HOST,
-    "remediation-node": HOST,
-    "audit-node": HOST,
-    "clocksync-coordinator": MONITOR,
-    "remediation-receiver": MONITOR,
-}
+from fabricpulse.deploy.daemons import DAEMONS, HOST, MONITOR
 
 # Beside the files below: folders, to be read where they are.
 FOLDERS = {"runbooks": "docs/runbooks", "mixins": "mixins", "rules": "rules"}
@@ -70,7 +57,7 @@ def catalogue() -> list[DataFile]:
             "the run directory",
         )
     )
-    for daemon, role in _DAEMONS.items():
+    for daemon, (role, _) in DAEMONS.items():
         unit, settings = f"fabricpulse-{daemon}.service", f"{daemon}.yaml"
         found += [
             DataFile(unit, f"deploy/systemd/{unit}", f"/etc/systemd/system/{unit}", role, "unit"),

@@ -13,7 +13,8 @@ from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.output import OutputFormat, output_option
-from fabricpulse.deploy.catalogue import FOLDERS, HOST, MONITOR, catalogue, data_folder, find
+from fabricpulse.deploy.catalogue import FOLDERS, catalogue, data_folder, find
+from fabricpulse.deploy.daemons import HOST, MONITOR
 from fabricpulse.deploy.fill_in import Values, filled_in
 from fabricpulse.deploy.placing import Placing, State, apply, plan
 

@@ -1,7 +1,7 @@
 """`fabricpulse status`: the daemons of this host, and what each of them lacks.
 
-Asks /-/ready and /metrics of each, as a prober and Prometheus do. What a sample means for a person is in `NEEDS`; the
-names are held against the metric catalogue by a test, so that core need not know the components.
+Asks /-/ready and /metrics of each, as a prober and Prometheus do. What a sample means for a person is in `NEEDS`; a
+test holds its names against the metric catalogue.
 """
 
 import asyncio
@@ -21,19 +21,9 @@ from fabricpulse.core.output import OutputFormat, output_option, print_json, pri
 from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url
+from fabricpulse.deploy.daemons import DAEMONS
 
 FINE, LACKING, NONE = 0, 1, 2
-# Component and port of each daemon, as the units start them.
-DAEMONS = {
-    "mesh": 9610,
-    "nic": 9611,
-    "qp": 9612,
-    "clocksync-sidecar": 9613,
-    "clocksync-coordinator": 9614,
-    "remediation-receiver": 9615,
-    "remediation-node": 9616,
-    "audit-node": 9617,
-}
 _ENABLED_UNITS = Path("/etc/systemd/system/multi-user.target.wants")
 _LONGEST = 200
 _MOST_READY = 64 << 10
@@ -203,7 +193,7 @@ def command(
     """
     if only and not urls:
         raise click.UsageError("--only needs --url")
-    asked = urls if only else {name: f"http://localhost:{port}" for name, port in DAEMONS.items()} | urls
+    asked = urls if only else {name: f"http://localhost:{port}" for name, (_, port) in DAEMONS.items()} | urls
     must = frozenset(urls) | (frozenset() if only else enabled_daemons())
     statuses = asyncio.run(ask_all(asked, must, load_config(http_config, HttpClientConfig)))
     code = exit_code(statuses)

@@ -9,11 +9,14 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.core.test_web import LOCAL
 
+from fabricpulse.clocksync.coordinator.coordinator import SD_PORTS
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.metrics.catalogue import load_catalogue
 from fabricpulse.core.metrics.formats import TextFormat
-from fabricpulse.core.status import (
-    DAEMONS,
+from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.server import WebServer
+from fabricpulse.deploy.daemons import DAEMONS
+from fabricpulse.deploy.status import (
     NEEDS,
     DaemonStatus,
     ask_all,
@@ -22,8 +25,6 @@ from fabricpulse.core.status import (
     exit_code,
     judge,
 )
-from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.core.web.server import WebServer
 
 OLD = '# TYPE fabricpulse_build_info gauge\nfabricpulse_build_info{version="0.0.1",component="mesh"} 1\n'
 
@@ -88,6 +89,12 @@ def test_enabled_units(tmp_path: Path) -> None:
     assert enabled_daemons(tmp_path) == {"nic"}
     units = Path(__file__).parents[3] / "deploy" / "systemd"
     assert {f"fabricpulse-{name}.service" for name in DAEMONS} <= {unit.name for unit in units.iterdir()}
+
+
+def test_ports_are_those_that_prometheus_is_told() -> None:
+    """The coordinator lists the exporters of all hosts for Prometheus, and imports no other component."""
+    for name, port in SD_PORTS.items():
+        assert port == DAEMONS["clocksync-sidecar" if name == "clocksync" else name].port
 
 
 async def test_asking() -> None:
