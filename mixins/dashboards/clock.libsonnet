@@ -30,7 +30,7 @@ local signals = import '../signals.libsonnet';
             g.query(counted(host.last('fabricpulse_clock_suspect') + ' == 1', host.last('fabricpulse_clock_suspect')), instant=true),
           ], bad),
           g.stat('No coordinator', 'Hosts without a coordinator. ' +
-            'Their fleet time is kept by their neighbours, and error bounds grow.', 'short', [
+                                   'Their fleet time is kept by their neighbours, and error bounds grow.', 'short', [
             g.query(counted(host.last('fabricpulse_clock_coordinator_up') + ' == 0', host.last('fabricpulse_clock_coordinator_up')), instant=true),
           ], bad),
           g.stat('With a quorum', 'Coordinators whose last solve had an anchor or most of the hosts.', 'short', [
