@@ -35,6 +35,13 @@ ROOT = Path(__file__).parents[3]
 MIXIN = compile_mixin()
 DEVICES = ("rail0", "rail1")
 STEP_S = 0.5
+# Series of what is suspected only: rightly empty here, where nothing is. promtool's cases hold them.
+SUSPECTS = {
+    "flow:fabricpulse_qp_owd_seconds:in_band_suspects",
+    "flow:fabricpulse_qp_owd_seconds:slower_than_probes",
+    "device:fabricpulse_edge_latency_elevated:shared",
+    "device:fabricpulse_edge_latency_elevated:count",
+}
 
 
 def find_prometheus() -> list[str]:
@@ -183,7 +190,7 @@ def prometheus(
 def warmed_up(server: Prometheus) -> bool:
     """Whether all recording rules have had the samples that they need."""
     try:
-        records = [rule["record"] for group in MIXIN.rules for rule in group["rules"]]
+        records = {rule["record"] for group in MIXIN.rules for rule in group["rules"]} - SUSPECTS
         scrapes = server.query("min(count_over_time(fabricpulse_nic_disconnects_total[1m]))")
         return bool(scrapes) and float(scrapes[0]["value"][1]) >= 5 and all(map(server.query, records))
     except OSError:

@@ -70,7 +70,9 @@ def test_sample_of_mutants_is_caught(trial: Trial) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_new_mutant_survives(trial: Trial, part: int) -> None:
     """Of all changes to all rules only those that are listed go unnoticed."""
-    changed = MUTANTS[part::PARTS]
+    # Two changes far to the right of an expression may have one name: they are judged together.
+    names = set(sorted({told(mutant) for mutant in MUTANTS})[part::PARTS])
+    changed = [mutant for mutant in MUTANTS if told(mutant) in names]
     survivors = {told(mutant) for mutant in trial.survivors(changed)}
     listed = SURVIVING & {told(mutant) for mutant in changed}
 
