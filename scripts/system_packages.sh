@@ -49,6 +49,8 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Pyth
 PY
 if [[ ${1:-} == test ]] && ! links_libfuzzer; then missing+=(clang libclang-rt-dev); fi
 if [[ ${1:-} == test ]] && ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then missing+=(postgresql); fi
+# The clock's headers are compiled as a program outside of this tree finds them.
+if [[ ${1:-} == test ]] && ! command -v pkg-config >/dev/null; then missing+=(pkg-config); fi
 # Pages are tested in a browser, where the distribution has one without a desktop.
 if [[ ${1:-} == test ]] && ! command -v chromium-headless-shell >/dev/null && apt-cache show chromium-headless-shell >/dev/null 2>&1; then
   missing+=(chromium-headless-shell)

@@ -210,7 +210,7 @@
   // One dot a label set: a query of x against a query of y. names: of the two axes. units: likewise.
   scatter(title, description, x, y, names, units)::
     panel('xychart', title, description, units[1], [q { format: 'table', instant: true, range: false } for q in [x, y]]) {
-      // Without a version Grafana takes the options for those of before 11.1 and finds no series in them.
+      // A panel without a version is read with the options that Grafana had before 11.1, which know no such series.
       pluginVersion: '11.1.0',
       fieldConfig: {
         defaults: { unit: units[1], custom: { pointSize: { fixed: 6 }, show: 'points', fillOpacity: 60 } },

@@ -97,7 +97,9 @@ def test_it_says_when_there_is_no_fleet_time(program: list[str], tmp_path: Path)
         assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="no pkg-config")
+@pytest.mark.skipif(
+    shutil.which("pkg-config") is None, reason="no pkg-config: system_packages.sh test installs it"
+)
 def test_a_build_outside_finds_the_headers_by_pkg_config(tmp_path: Path) -> None:
     """The example in C compiles with what pkg-config says, away from this tree; the version is the package's."""
     text = CliRunner().invoke(command, ["include", "--pkg-config"]).output
