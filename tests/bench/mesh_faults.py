@@ -30,12 +30,12 @@ DISCONNECTS = "fabricpulse_nic_disconnects_total"
 
 
 @contextmanager
-def fleet_of_four(interval_s: float, **config: Any) -> Iterator[MeshFleet]:
+def fleet_of_four(down_after_s: float, **config: Any) -> Iterator[MeshFleet]:
     """Four hosts, two rails, all probing, on true fleet time."""
     with Lab() as lab:
         for number, host in enumerate(lab.hosts):
             host.clock.set(offset_ns=(number - 1) * 5_000_000_000, drift_ppm=11.0 * (number - 1))
-        fleet = MeshFleet(lab, {"interval_s": interval_s}, latency={"window_s": 5}, **config)
+        fleet = MeshFleet(lab, {"down_after_s": down_after_s}, latency={"window_s": 5}, **config)
         fleet.start()
         fleet.true_clock()
         fleet.wait_green(30)
@@ -77,9 +77,9 @@ def nics_of_rail(fleet: MeshFleet, rail: int, count: int, seed: int) -> Iterator
         yield host.name, host.nics[rail]
 
 
-def bench_detect(interval_s: float, faults: int, must: str) -> None:
+def bench_detect(down_after_s: float, faults: int, must: str) -> None:
     """From the moment a link goes down to the metric that says so, scraped all the while."""
-    with fleet_of_four(interval_s) as fleet:
+    with fleet_of_four(down_after_s) as fleet:
 
         def play(rail: int, count: int) -> list[float]:
             watches = {host.name: Watch(fleet, host.name) for host in fleet.lab.hosts}
@@ -97,7 +97,7 @@ def bench_detect(interval_s: float, faults: int, must: str) -> None:
         times = in_parallel(
             [partial(play, r, n) for r, n in zip(rails, shares(faults, len(rails)), strict=True)]
         )
-    report_times(f"link down to metric, interval {interval_s:g} s", "detect_ms", times, must)
+    report_times(f"link down to metric, down after {down_after_s:g} s", "detect_ms", times, must)
 
 
 def report_times(case: str, metric: str, times: list[float], must: str) -> None:
@@ -119,7 +119,7 @@ def bench_alert(faults: int) -> None:
         config = {"route": {"receiver": "none"}, "receivers": [{"name": "none"}]}
         alertmanager = start_alertmanager(lab, config, tools=find_tools())
         url = f"http://{lab.resolve('mgmt')}:{alertmanager.port}"
-        fleet = MeshFleet(lab, {"interval_s": 0.2})
+        fleet = MeshFleet(lab, {"down_after_s": 0.2})
         for host in lab.hosts:
             labels = {"job": "mesh", "instance": host.name}
             # No Prometheus is there whose copy of the alert would have to end first.
@@ -149,7 +149,7 @@ def bench_alert(faults: int) -> None:
         times = in_parallel(
             [partial(play, r, n) for r, n in zip(rails, shares(faults, len(rails)), strict=True)]
         )
-    report_times("link down to Alertmanager, interval 0.2 s", "alert_ms", times, "<= 500")
+    report_times("link down to Alertmanager, down after 0.2 s", "alert_ms", times, "<= 500")
 
 
 class Flapping:

@@ -55,7 +55,7 @@ class MembershipSource(Section, frozen=True):
 class Probe(Section, frozen=True):
     """How the fabric is probed; alike on all hosts of a fleet.
 
-    interval_s : silence after which a NIC or an edge is down. grace_s : how long a NIC that was never connected stays
+    down_after_s : silence after which a NIC or an edge is down. grace_s : how long a NIC that was never connected stays
     unknown after the start. peers : K, peers of a NIC. cross_peers : how many of them are on other networks.
     rate : trains of three packets a second to each peer. paths : source ports that the sweep cycles through.
     sweep : every sweep-th train leaves the main flow; 0 switches the sweep off. port : UDP port, and the first of the
@@ -69,7 +69,7 @@ class Probe(Section, frozen=True):
     retrace_s : how long a path that is known is believed.
     """
 
-    interval_s: Annotated[float, Meta(ge=0.2, le=60)] = 1.0
+    down_after_s: Annotated[float, Meta(ge=0.2, le=60)] = 1.0
     grace_s: Positive = 10.0
     peers: Annotated[int, Meta(ge=1, le=64)] = 10
     cross_peers: Annotated[int, Meta(ge=0, le=64)] = 2
@@ -88,8 +88,8 @@ class Probe(Section, frozen=True):
     def validate(self) -> None:
         if self.cross_peers > self.peers:
             raise ValueError("cross_peers must not be above peers")
-        if self.interval_s < 6 / self.rate:
-            raise ValueError("interval_s must be at least six train periods (6 / rate)")
+        if self.down_after_s < 6 / self.rate:
+            raise ValueError("down_after_s must be at least six train periods (6 / rate)")
 
 
 class Latency(Section, frozen=True):
@@ -217,7 +217,7 @@ class MeshConfig(Section, frozen=True):
 
 
 def changed_settings(old: Section, new: Section, prefix: str = "") -> list[str]:
-    """The keys whose values differ, as in the file: probe.interval_s."""
+    """The keys whose values differ, as in the file: probe.down_after_s."""
     changed = []
     for name in old.__struct_fields__:
         before, after = getattr(old, name), getattr(new, name)

@@ -60,7 +60,7 @@ def engine_settings(config: MeshConfig, host: str, edges: int) -> native.Setting
     s.bind_device = probe.bind_device
     s.hardware = probe.timestamps == "hardware"
     s.rate = probe.rate
-    s.interval_ns = round(probe.interval_s * 1e9)
+    s.interval_ns = round(probe.down_after_s * 1e9)
     s.grace_ns = round(probe.grace_s * 1e9)
     s.window_ns = round(latency.window_s * 1e9)
     s.latency_ceiling_ns = round(latency.ceiling_s * 1e9)

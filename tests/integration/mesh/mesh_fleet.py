@@ -54,7 +54,7 @@ class MeshFleet:
         self.membership = lab.write_membership()
         self.key_file = lab.directory / "keys"
         self.key_file.write_text("0123456789abcdef0123456789abcdef\n")
-        self.probe = {"interval_s": 0.5, **(probe or {})}
+        self.probe = {"down_after_s": 0.5, **(probe or {})}
         self.config = config
         self.without_key = False
         self.environments: dict[str, Mapping[str, str]] = {}
@@ -147,7 +147,7 @@ class MeshFleet:
             }
 
         before = sent()
-        probes = intervals * self.probe["interval_s"] * 3 * 50  # trains of three packets, 50 a second
+        probes = intervals * self.probe["down_after_s"] * 3 * 50  # trains of three packets, 50 a second
 
         def enough() -> bool:
             now = sent()

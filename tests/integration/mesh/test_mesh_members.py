@@ -113,12 +113,12 @@ def test_reload_says_which_settings_need_a_restart(fleet):
     path = fleet.lab.host("h0").directory / "mesh.yaml"
     text = path.read_text()
     document = yaml.safe_load(text)
-    document["probe"]["interval_s"] = 0.7
+    document["probe"]["down_after_s"] = 0.7
     document["sample_cap"] = 5000
     path.write_text(yaml.safe_dump(document))
     daemon.send_signal(signal.SIGHUP)
     wait_for(lambda: "changed settings need a restart" in daemon.output(), 5, "the warning")
-    assert 'settings="probe.interval_s, sample_cap"' in daemon.output()
+    assert 'settings="probe.down_after_s, sample_cap"' in daemon.output()
     path.write_text("probe: {intervall_s: 1}\n")
     daemon.send_signal(signal.SIGHUP)
     wait_for(lambda: "reload failed" in daemon.output(), 5, "a file that is wrong is refused")

@@ -19,7 +19,7 @@ CLI = ("-m", "fabricpulse.core.cli")
 def test_ipv6_and_short_interval(make_lab):
     """Over IPv6, at 200 ms: a dead link is seen within 350 ms."""
     lab = make_lab(hosts=3, rails=1)
-    fleet = MeshFleet(lab, {"interval_s": 0.2})
+    fleet = MeshFleet(lab, {"down_after_s": 0.2})
     document = {
         "hosts": [
             {
@@ -53,7 +53,7 @@ def test_two_hosts_when_one_dies(make_lab):
 def test_rates_are_limited_both_ways(make_lab):
     """A node sends at its rate, whatever comes in; what a peer sends above `receive_rate` is dropped."""
     lab = make_lab(hosts=2, rails=1)
-    fleet = MeshFleet(lab, {"receive_rate": 60, "interval_s": 1})
+    fleet = MeshFleet(lab, {"receive_rate": 60, "down_after_s": 1})
     fleet.start()
     rate = {"device": "rail0", "reason": "rate"}
     wait_for(
@@ -157,8 +157,8 @@ def test_sigterm_ends_it_cleanly(make_lab):
         ),
         ({"membership": {"fil": "x"}}, "did you mean 'file'"),
         ({"membership": {"file": "a", "url": "http://b"}}, "one of file, url and dns"),
-        ({"probe": {"interval_s": 0.1}}, "interval_s"),
-        ({"probe": {"rate": 10, "interval_s": 0.5}}, "six train periods"),
+        ({"probe": {"down_after_s": 0.1}}, "down_after_s"),
+        ({"probe": {"rate": 10, "down_after_s": 0.5}}, "six train periods"),
         ({"alerting": {"alertmanagers": ["am:9093"]}}, "not an http or https URL"),
         ({"membership": {"file": "FLEET"}, "key_file": "/nonexistent/key"}, "cannot read key file"),
     ],

@@ -30,13 +30,13 @@ def test_sample_configurations_are_known_and_good(path: Path, tmp_path: Path) ->
 def test_a_mistake_is_shown_with_its_place(tmp_path: Path) -> None:
     """File, line, key, the nearest key, and a caret below it; exit code 1."""
     path = tmp_path / "mesh.yaml"
-    path.write_text("host: a\nprobe:\n  intervall_s: 1\n")
+    path.write_text("host: a\nprobe:\n  down_afer_s: 1\n")
     result = check(path)
 
     assert result.exit_code == 1
     assert result.output == (
-        f"{path}:3: unknown key 'probe.intervall_s'; did you mean 'interval_s'?\n"
-        "  3 |   intervall_s: 1\n"
+        f"{path}:3: unknown key 'probe.down_afer_s'; did you mean 'down_after_s'?\n"
+        "  3 |   down_afer_s: 1\n"
         "    |   ^^^^^^^^^^^\n"
     )
 

@@ -187,7 +187,7 @@ class Stack:
             "host": host,
             "membership": {"file": str(self._membership)},
             # A NIC is down after 0.4 s of silence; the rates leave the two cores to the ring.
-            "probe": {"interval_s": 0.4, "rate": 20, "peers": 4, "cross_peers": 1, "paths": 2},
+            "probe": {"down_after_s": 0.4, "rate": 20, "peers": 4, "cross_peers": 1, "paths": 2},
             "alerting": {
                 "alertmanagers": [f"http://{self._mgmt}:{_PORTS[ALERTMANAGER]}"],
                 "labels": {"instance": host, "job": f"fabricpulse-{MESH}"},
