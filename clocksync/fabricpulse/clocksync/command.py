@@ -139,12 +139,13 @@ def status(url: str, output: OutputFormat, watch: float, plot: Path | None, http
     from rich.console import Console
 
     from fabricpulse.clocksync.plot import HistoryPoint, write_plot
-    from fabricpulse.clocksync.status import HISTORY_PATH, STATUS_PATH, fetch, print_status
+    from fabricpulse.clocksync.status import HISTORY_PATH, STATUS_PATH, print_status
     from fabricpulse.core.web.client_config import HttpClientConfig
+    from fabricpulse.core.web.document import fetch_document
 
     client = load_config(http_config, HttpClientConfig)
     while True:
-        document = fetch(url, STATUS_PATH, client)
+        document = fetch_document(url, STATUS_PATH, client, daemon="clocksync daemon")
         if output == "json":
             print_json(document)
         else:
@@ -154,7 +155,8 @@ def status(url: str, output: OutputFormat, watch: float, plot: Path | None, http
                 raise UserError(
                     f"{url} is a coordinator, which keeps no history: give --plot the --url of a sidecar"
                 )
-            points = msgspec.convert(fetch(url, HISTORY_PATH, client), list[HistoryPoint])
+            history = fetch_document(url, HISTORY_PATH, client, daemon="sidecar")
+            points = msgspec.convert(history, list[HistoryPoint])
             write_plot(plot, document["host"], points)
         if watch <= 0:
             return

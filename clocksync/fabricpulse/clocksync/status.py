@@ -1,10 +1,5 @@
 """`fabricpulse clocksync status`: what a person wants to know of the clock of one host, or of the fleet."""
 
-import http.client
-import json
-import ssl
-import urllib.error
-import urllib.request
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,61 +8,8 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from fabricpulse.core.errors import UserError
-from fabricpulse.core.web.client import Credentials
-from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.core.web.urls import check_base_url
-
 STATUS_PATH = "/api/v1/clocksync/status"
 HISTORY_PATH = "/api/v1/clocksync/history"
-
-
-def fetch(url: str, path: str, client: HttpClientConfig | None = None) -> Any:
-    """The JSON document at `url` + `path`. Raises UserError naming what could not be reached, and what to do."""
-    try:
-        check_base_url("--url", url)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    client = client or HttpClientConfig()
-    credentials = Credentials(client)
-    headers = credentials.headers
-    request = urllib.request.Request(url.rstrip("/") + path, headers=headers)  # noqa: S310 - checked above
-    try:
-        with urllib.request.urlopen(  # noqa: S310 - checked above
-            request, timeout=client.timeout_s, context=credentials.tls
-        ) as response:
-            return json.loads(response.read())
-    except urllib.error.HTTPError as error:
-        raise UserError(_refusal(url, error, shown=bool(headers))) from error
-    except json.JSONDecodeError as error:
-        raise UserError(f"what answers at {url} is no clocksync daemon: its answer is not JSON") from error
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise UserError(_unreachable(url, getattr(error, "reason", error))) from error
-
-
-def _refusal(url: str, error: urllib.error.HTTPError, *, shown: bool) -> str:
-    if error.code not in (401, 403):
-        return f"{url} answered {error.code} {error.reason}: is this a clocksync daemon?"
-    if shown:
-        return f"{url} does not accept the password or token that was shown ({error.code} {error.reason})"
-    return f"{url} asks for a password ({error.code} {error.reason}): give it as basic_auth in --http.config.file"
-
-
-def _unreachable(url: str, reason: object) -> str:
-    if isinstance(reason, ssl.SSLCertVerificationError):
-        # A wrong name is a certificate that is trusted, and shows another host.
-        if "mismatch" in reason.verify_message:
-            return f"the certificate of {url} is not for this name: {reason.verify_message}"
-        return (
-            f"the certificate of {url} is not trusted: {reason.verify_message}; name the authority's file as "
-            "tls_config.ca_file in --http.config.file"
-        )
-    if isinstance(reason, ssl.SSLError):
-        why = reason.reason or reason
-        return f"TLS with {url} failed: {why}; does it speak https, or ask for a certificate of yours?"
-    if isinstance(reason, (http.client.HTTPException, ConnectionResetError)) and url.startswith("http://"):
-        return f"{url} closed the connection without an answer: does it speak https?"
-    return f"cannot reach {url}: {reason}; is the daemon running, and --url right?"
 
 
 def duration(ns: float | None) -> str:

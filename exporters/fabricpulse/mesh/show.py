@@ -5,8 +5,6 @@ for `fetch_edges` and `fetch_suspects`.
 from datetime import UTC, datetime
 from typing import Any
 
-import aiohttp
-import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -14,8 +12,9 @@ from rich.table import Table
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import printable
-from fabricpulse.core.web.client import describe, fetch
 from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.document import fetch_document
+from fabricpulse.core.web.urls import redact
 
 FINE, TROUBLE = 0, 1
 
@@ -31,24 +30,12 @@ def fetch_suspects(url: str, client: HttpClientConfig) -> dict[str, Any]:
 
 
 def _fetched(
-    url: str, path: str, client: HttpClientConfig, who: str, flag: str, lists: tuple[str, ...]
+    url: str, path: str, client: HttpClientConfig, daemon: str, option: str, lists: tuple[str, ...]
 ) -> dict[str, Any]:
-    try:
-        status, body = fetch(url.rstrip("/") + path, client)
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise UserError(
-            f"no {who} answers at {url}: {describe(error)}; start it, or name another with {flag}"
-        ) from error
-    if status != 200:
-        raise UserError(f"{url} answers with status {status} instead of what a {who} has at {path}")
-    try:
-        document = msgspec.json.decode(body)
-        parts = [document[name] for name in lists]
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise UserError(f"what {url} answers is not from a {who}") from error
-    if not all(isinstance(part, list) for part in parts):
-        raise UserError(f"what {url} answers is not from a {who}")
-    return dict(document)
+    document = fetch_document(url, path, client, daemon=daemon, option=option)
+    if not isinstance(document, dict) or not all(isinstance(document.get(name), list) for name in lists):
+        raise UserError(f"what {redact(url)} answers is not from a {daemon}")
+    return document
 
 
 def troubled(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -83,7 +83,7 @@ def test_brackets_of_addresses_and_answers_are_no_markup() -> None:
 def test_a_coordinator_has_nothing_to_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence that says whom to ask instead."""
     document = {"members": [], "residual_p50_ns": 0.0, "outlier_edges": []}
-    monkeypatch.setattr("fabricpulse.clocksync.status.fetch", lambda url, path, client: document)
+    monkeypatch.setattr("fabricpulse.core.web.document.fetch_document", lambda *_, **__: document)
     result = CliRunner().invoke(command, ["status", "--plot", str(tmp_path / "a.svg")])
     assert isinstance(result.exception, UserError)
     assert "sidecar" in str(result.exception)

@@ -4,7 +4,6 @@ Credentials are never logged; `describe` makes a log field of an error whose tex
 """
 
 import asyncio
-import socket
 import ssl
 from base64 import b64encode
 from pathlib import Path
@@ -164,24 +163,8 @@ class _ClientContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """For asyncio and aiohttp."""
         name = self.server_name or server_hostname
         return super().wrap_bio(incoming, outgoing, server_side, name, session)
-
-    def wrap_socket(
-        self,
-        sock: socket.socket,
-        server_side: bool = False,
-        do_handshake_on_connect: bool = True,
-        suppress_ragged_eofs: bool = True,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLSocket:
-        """For urllib."""
-        name = self.server_name or server_hostname
-        return super().wrap_socket(
-            sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, name, session
-        )
 
 
 def _new_context(tls: TlsClientConfig) -> ssl.SSLContext:
