@@ -21,6 +21,7 @@ from fabricpulse.core.files import atomic_write
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
 from fabricpulse.core.run_dir import clock_page_path
+from fabricpulse.core.web.client_options import COORDINATOR, client_options
 from fabricpulse.hostinfo.gid_rules import NcclRules
 from fabricpulse.hostinfo.sources import host_sources
 
@@ -302,16 +303,14 @@ def node_command(options: DaemonOptions) -> None:
     "--hosts", default="", metavar="LIST", help="Only these, as Slurm writes lists: gpu-[001-016],gpu-020."
 )
 @click.option("--agent-url", default="http://{host}:9617", show_default=True, help="Of the agent of a host.")
-@click.option("--token-file", type=click.Path(path_type=Path), help="Bearer token of the agents.")
+@client_options("the agents")
+@client_options("the coordinator", COORDINATOR, prefix="coordinator", parameter="coordinator_client")
 @click.option(
     "--paths", is_flag=True, help="Test pairs of NICs too: connectivity and MTU, by some echoes each."
 )
 @click.option("--all-pairs", is_flag=True, help="With --paths: all pairs, not 2 log2 n rounds of them.")
 @click.option(
     "--leaves", type=click.Path(path_type=Path), help="With --paths: which hosts hang on which leaf (YAML)."
-)
-@click.option(
-    "--ca-file", type=click.Path(path_type=Path), help="Authorities that sign the agents' certificates."
 )
 @click.option(
     "--host-timeout", "host_timeout_s", type=click.FloatRange(1, 600), default=30.0, show_default=True
@@ -348,8 +347,8 @@ RUN_FLAGS = (
     "membership",
     "hosts",
     "agent_url",
-    "token_file",
-    "ca_file",
+    "client",
+    "coordinator_client",
     "host_timeout_s",
     "profile",
     "paths",

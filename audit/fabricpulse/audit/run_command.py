@@ -27,7 +27,9 @@ from fabricpulse.core.config import Section, load_config, parse_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Membership, load_membership
 from fabricpulse.core.web.client import HttpClient, describe, fetch
-from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
+from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.client_options import ClientOptions
+from fabricpulse.core.web.urls import redact
 
 MEMBERSHIP_PATH = "/api/v1/membership"
 
@@ -37,8 +39,8 @@ def run_fleet(
     membership: Path | None,
     hosts: str,
     agent_url: str,
-    token_file: Path | None,
-    ca_file: Path | None,
+    client: ClientOptions,
+    coordinator_client: ClientOptions,
     host_timeout_s: float,
     profile: Path | None,
     paths: bool,
@@ -47,10 +49,10 @@ def run_fleet(
 ) -> Run:
     """Asks the hosts. Ctrl-C ends the requests and makes a run of what has come. Raises UserError."""
     pinned = load_profile(profile) if profile else None
-    tls = TlsClientConfig(ca_file=str(ca_file)) if ca_file else None
-    config = HttpClientConfig(tls_config=tls, token_file=str(token_file or ""), timeout_s=host_timeout_s)
-    fleet = _membership(coordinator, membership, tls)
+    fleet = _membership(coordinator, membership, coordinator_client or ClientOptions(ca_file=client.ca_file))
     wanted = targets(fleet, expand(hosts), agent_url)
+    config = client.config("--agent-url", *(target.url for target in wanted))
+    config = msgspec.structs.replace(config, timeout_s=host_timeout_s)
     started_at, begun = time.time(), time.monotonic()
     more: list[Finding] = []
     notes: list[str] = []
@@ -172,20 +174,21 @@ async def _collect(
     return reports, silent, cancelled.is_set()
 
 
-def _membership(coordinator: str | None, path: Path | None, tls: TlsClientConfig | None) -> Membership | None:
+def _membership(coordinator: str | None, path: Path | None, client: ClientOptions) -> Membership | None:
     if coordinator and path:
         raise UserError("--coordinator and --membership exclude each other: give one of them")
     if path:
         return load_membership(path)
     if not coordinator:
         return None
+    config = msgspec.structs.replace(client.config("--coordinator", coordinator), timeout_s=10)
     url = coordinator.rstrip("/") + MEMBERSHIP_PATH
     try:
-        status, body = fetch(url, HttpClientConfig(tls_config=tls, timeout_s=10))
+        status, body = fetch(url, config)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise UserError(
-            f"cannot read the membership from {url}: {describe(error)}; is it the coordinator's address?"
+            f"cannot read the membership from {redact(url)}: {describe(error)}; is it the coordinator's address?"
         ) from error
     if status != 200:
-        raise UserError(f"{url} answers HTTP {status}; is it the coordinator's address?")
-    return parse_config(body.decode("utf-8", "replace"), Membership, url)
+        raise UserError(f"{redact(url)} answers HTTP {status}; is it the coordinator's address?")
+    return parse_config(body.decode("utf-8", "replace"), Membership, redact(url))

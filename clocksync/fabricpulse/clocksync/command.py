@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.output import OutputFormat, output_option, print_json
+from fabricpulse.core.web.client_options import ClientOptions, client_options
 
 if TYPE_CHECKING:
     from fabricpulse.core.shm.clock_page import ClockPageReader, FleetTime
@@ -127,25 +127,19 @@ def wait(until: str | None, output: OutputFormat) -> None:
     type=click.Path(path_type=Path),
     help="Corrections and error bound of a sidecar's host, to a .svg file, or a .png (needs fabricpulse[plot]).",
 )
-@click.option(
-    "--http.config.file",
-    "http_config",
-    type=click.Path(path_type=Path),
-    help="TLS and password to show: the keys of http_client in a sidecar's configuration.",
-)
-def status(url: str, output: OutputFormat, watch: float, plot: Path | None, http_config: Path | None) -> None:
+@client_options("the sidecar or the coordinator")
+def status(url: str, output: OutputFormat, watch: float, plot: Path | None, client: ClientOptions) -> None:
     """Show the clock of a host (its sidecar) or of the fleet (its coordinator)."""
     import msgspec
     from rich.console import Console
 
     from fabricpulse.clocksync.plot import HistoryPoint, write_plot
     from fabricpulse.clocksync.status import HISTORY_PATH, STATUS_PATH, print_status
-    from fabricpulse.core.web.client_config import HttpClientConfig
     from fabricpulse.core.web.document import fetch_document
 
-    client = load_config(http_config, HttpClientConfig)
+    config = client.config("--url", url)
     while True:
-        document = fetch_document(url, STATUS_PATH, client, daemon="clocksync daemon")
+        document = fetch_document(url, STATUS_PATH, config, daemon="clocksync daemon")
         if output == "json":
             print_json(document)
         else:
@@ -155,7 +149,7 @@ def status(url: str, output: OutputFormat, watch: float, plot: Path | None, http
                 raise UserError(
                     f"{url} is a coordinator, which keeps no history: give --plot the --url of a sidecar"
                 )
-            history = fetch_document(url, HISTORY_PATH, client, daemon="sidecar")
+            history = fetch_document(url, HISTORY_PATH, config, daemon="sidecar")
             points = msgspec.convert(history, list[HistoryPoint])
             write_plot(plot, document["host"], points)
         if watch <= 0:

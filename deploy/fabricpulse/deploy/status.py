@@ -15,11 +15,11 @@ import click
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from fabricpulse.core.config import load_config
 from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
 from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.client_options import ClientOptions, client_options
 from fabricpulse.core.web.urls import check_base_url
 from fabricpulse.deploy.daemons import DAEMONS
 
@@ -131,7 +131,7 @@ async def _ask(client: HttpClient, component: str, url: str, *, must: bool) -> D
             if response.status != 200:
                 reason = f"/metrics is answered with status {response.status}"
                 if response.status in (401, 403):
-                    reason += ": give --http.config.file with a password, token or certificate"
+                    reason += ": give --token-file, --cert-file or --http.config.file"
                 return DaemonStatus(component, url, "lacking", lacks=(reason,))
             return judge(component, url, ready, (await read_body(response)).decode(errors="replace"))
     except aiohttp.ClientConnectorError as error:
@@ -176,16 +176,11 @@ def _parse_urls(_: click.Context, __: click.Parameter, values: tuple[str, ...]) 
     help="Where a daemon is, if not on its port of this host; it must answer then. Repeatable.",
 )
 @click.option("--only", is_flag=True, help="Ask only the daemons of --url.")
-@click.option(
-    "--http.config.file",
-    "http_config",
-    type=click.Path(path_type=Path),
-    help="TLS, password and token to show: the keys of http_client in a sidecar's configuration.",
-)
+@client_options("the daemons")
 @output_option
 @click.pass_context
 def command(
-    ctx: click.Context, urls: dict[str, str], only: bool, http_config: Path | None, output: OutputFormat
+    ctx: click.Context, urls: dict[str, str], only: bool, client: ClientOptions, output: OutputFormat
 ) -> None:
     """Show the daemons of this host and what each lacks.
 
@@ -195,7 +190,7 @@ def command(
         raise click.UsageError("--only needs --url")
     asked = urls if only else {name: f"http://localhost:{port}" for name, (_, port) in DAEMONS.items()} | urls
     must = frozenset(urls) | (frozenset() if only else enabled_daemons())
-    statuses = asyncio.run(ask_all(asked, must, load_config(http_config, HttpClientConfig)))
+    statuses = asyncio.run(ask_all(asked, must, client.config("--url", *asked.values())))
     code = exit_code(statuses)
     if output == "json":
         print_json({"exit_code": code, "daemons": [asdict(status) for status in statuses]})

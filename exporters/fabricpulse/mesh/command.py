@@ -1,7 +1,6 @@
 """`fabricpulse mesh`: the daemon; `show` for a person."""
 
 import sys
-from pathlib import Path
 
 import click
 
@@ -9,7 +8,7 @@ from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import run_daemon
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.output import OutputFormat, output_option, print_json
-from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.client_options import ClientOptions, client_options
 
 DEFAULT_LISTEN = ":9610"
 
@@ -36,15 +35,10 @@ def command(context: click.Context, /, options: DaemonOptions) -> None:
 @command.command("show")
 @click.option("--url", default="http://127.0.0.1:9610", show_default=True, help="The mesh exporter to ask.")
 @click.option("--fleet", metavar="URL", default="", help="The coordinator to ask: which component is faulty.")
-@click.option(
-    "--http.config.file",
-    "http_config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File with TLS, password or token of the request (keys of http_client).",
-)
+@client_options("the exporter or the coordinator")
 @click.option("--all", "everything", is_flag=True, help="All edges, not only those that suffer.")
 @output_option
-def show(url: str, fleet: str, http_config: Path | None, everything: bool, output: OutputFormat) -> None:
+def show(url: str, fleet: str, client: ClientOptions, everything: bool, output: OutputFormat) -> None:
     """Show NICs and the edges that suffer: which source ports, since when. Exits with 1 if any does.
 
     With --fleet: which NIC, switch or link of the whole fleet loses packets or is slow, as the coordinator tells it
@@ -52,15 +46,14 @@ def show(url: str, fleet: str, http_config: Path | None, everything: bool, outpu
     """
     from fabricpulse.mesh import show as view
 
-    client = load_config(http_config, HttpClientConfig)
     if fleet:
-        suspects = view.fetch_suspects(fleet, client)
+        suspects = view.fetch_suspects(fleet, client.config("--fleet", fleet))
         if output == "json":
             print_json(suspects)
         else:
             view.print_suspects(suspects)
         sys.exit(view.TROUBLE if suspects["suspects"] else view.FINE)
-    document = view.fetch_edges(url, client)
+    document = view.fetch_edges(url, client.config("--url", url))
     if output == "json":
         print_json(document if everything else {**document, "edges": view.troubled(document)})
     else:

@@ -14,6 +14,7 @@ from fabricpulse.core.daemon import run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.output import OutputFormat, output_option
+from fabricpulse.core.web.client_options import RECEIVER, ClientOptions, client_options
 
 # Exit code of `status` when remediation does not work as a whole, or waits for an operator.
 NEEDS_ATTENTION = 3
@@ -22,47 +23,22 @@ NEEDS_ATTENTION = 3
 def _client_options(function: Callable[..., None]) -> Callable[..., None]:
     """Adds the options that say where the receiver is and what to show it, and hands over a client."""
 
-    def wrapper(
-        url: str,
-        http_config: Path | None,
-        token_file: str,
-        ca_file: str,
-        cert_file: str,
-        key_file: str,
-        **rest: Any,
-    ) -> None:
+    def wrapper(url: str, client: ClientOptions, **rest: Any) -> None:
         from fabricpulse.remediation.operator_client import OperatorClient
 
-        function(OperatorClient(url, http_config, token_file, ca_file, cert_file, key_file), **rest)
+        function(OperatorClient(url, client), **rest)
 
     wrapper.__name__ = function.__name__
     wrapper.__doc__ = function.__doc__
     wrapper.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-    options = (
-        ("--url", "url", "http://localhost:9615", "FABRICPULSE_RECEIVER", "Base URL of the receiver."),
-        ("--token-file", "token_file", "", "FABRICPULSE_RECEIVER_TOKEN_FILE", "Bearer token to show."),
-        (
-            "--ca-file",
-            "ca_file",
-            "",
-            "FABRICPULSE_RECEIVER_CA_FILE",
-            "Authority of the receiver's certificate.",
-        ),
-        ("--cert-file", "cert_file", "", "FABRICPULSE_RECEIVER_CERT_FILE", "Client certificate to show."),
-        ("--key-file", "key_file", "", "FABRICPULSE_RECEIVER_KEY_FILE", "Its key."),
-    )
-    decorated: Callable[..., None] = click.option(
-        "--http.config.file",
-        "http_config",
-        type=click.Path(path_type=Path),
-        envvar="FABRICPULSE_RECEIVER_HTTP_CONFIG_FILE",
-        help="TLS, password or token to show: the keys of http_client in an agent's configuration.",
-    )(wrapper)
-    for name, argument, default, variable, help_text in reversed(options):
-        decorated = click.option(
-            name, argument, default=default, show_default=bool(default), envvar=variable, help=help_text
-        )(decorated)
-    return decorated
+    return click.option(
+        "--url",
+        default="http://localhost:9615",
+        show_default=True,
+        envvar=RECEIVER,
+        show_envvar=True,
+        help="Base URL of the receiver.",
+    )(client_options("the receiver", RECEIVER)(wrapper))
 
 
 @click.group()

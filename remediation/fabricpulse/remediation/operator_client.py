@@ -3,7 +3,6 @@
 import asyncio
 import ssl
 import sys
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -11,7 +10,7 @@ import msgspec
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.client import HttpClient, describe
-from fabricpulse.core.web.client_options import client_config
+from fabricpulse.core.web.client_options import ClientOptions
 from fabricpulse.core.web.urls import redact
 from fabricpulse.remediation.text import printable
 
@@ -21,25 +20,8 @@ _TIMEOUT_S = 10.0
 class OperatorClient:
     """Requests to one receiver. Every failure is a UserError that names the URL, without its credentials."""
 
-    def __init__(
-        self,
-        url: str,
-        http_config: Path | None,
-        token_file: str = "",
-        ca_file: str = "",
-        cert_file: str = "",
-        key_file: str = "",
-    ) -> None:
-        """http_config : file with the keys of `http_client`; the other arguments replace single keys of it."""
-        config = client_config(
-            "--url",
-            url,
-            http_config,
-            token_file=token_file,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-        )
+    def __init__(self, url: str, options: ClientOptions) -> None:
+        config = options.config("--url", url)
         config = msgspec.structs.replace(config, timeout_s=max(config.timeout_s, _TIMEOUT_S))
         self._base = url.rstrip("/")
         self._shown = redact(url)

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import OutputFormat, output_option
-from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
+from fabricpulse.core.web.client_options import PROMETHEUS, ClientOptions, client_options
 from fabricpulse.rules.files import differences, write
 from fabricpulse.rules.formats import FORMATS, Placement, files_of, text_of
 from fabricpulse.rules.live import ask
@@ -19,6 +20,9 @@ from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 def command() -> None:
     """Render the recording and alert rules, and check them against a Prometheus."""
 
+
+# Counting the series of one selector of a large fleet takes a Prometheus seconds.
+_LEAST_TIMEOUT_S = 30.0
 
 _overrides = click.option(
     "--config",
@@ -92,20 +96,21 @@ def render(
 
 
 @command.command("check")
-@click.option("--prometheus", "url", required=True, help="URL of the Prometheus that evaluates the rules.")
-@click.option("--ca-file", default="", help="Certificates to trust for it.")
-@click.option("--cert-file", default="", help="Client certificate to show it.")
-@click.option("--key-file", default="", help="Key of the client certificate.")
-@click.option("--token-file", default="", help="File with a bearer token to show it.")
+@click.option(
+    "--prometheus",
+    "url",
+    required=True,
+    envvar=PROMETHEUS,
+    show_envvar=True,
+    help="URL of the Prometheus that evaluates the rules.",
+)
+@client_options("Prometheus", PROMETHEUS)
 @_overrides
 @_settings
 @output_option
 def check(
     url: str,
-    ca_file: str,
-    cert_file: str,
-    key_file: str,
-    token_file: str,
+    client: ClientOptions,
     overrides: Path | None,
     settings: tuple[str, ...],
     output: OutputFormat,
@@ -115,10 +120,10 @@ def check(
     A selector without series is no fault by itself (no remediation, no InfiniBand). Exit status 1: none finds any.
     """
     mixin = compile_mixin(settings=dict(map(parse_setting, settings)), overrides=overrides)
-    tls = None
-    if ca_file or cert_file or key_file:
-        tls = TlsClientConfig(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
-    found = ask(url, mixin, HttpClientConfig(tls_config=tls, token_file=token_file, timeout_s=30))
+    config = client.config("--prometheus", url)
+    found = ask(
+        url, mixin, msgspec.structs.replace(config, timeout_s=max(config.timeout_s, _LEAST_TIMEOUT_S))
+    )
     if output == "json":
         click.echo(json.dumps({"selectors": found.selectors, "empty": found.empty()}, indent=2))
     else:

@@ -94,7 +94,7 @@ def test_a_refusal_is_one_sentence_that_says_what_to_do(
     for config, ca in ((None, ""), (client(tmp_path, ca="other-ca.pem"), "other")):
         words = refused(guarded(url, config=config))
         assert "is not trusted" in words, ca
-        assert "tls_config.ca_file" in words
+        assert "--ca-file" in words
     assert "asks for a password" in refused(
         guarded(url, config=f"tls_config: {{ca_file: {tmp_path}/ca.pem}}")
     )

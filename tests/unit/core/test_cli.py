@@ -1,9 +1,11 @@
 """`fabricpulse` as a person meets it."""
 
 import os
+import shlex
 import subprocess
 import sys
-from importlib.metadata import entry_points, version
+from importlib.metadata import EntryPoint, entry_points, version
+from pathlib import Path
 
 import click
 import pytest
@@ -58,6 +60,54 @@ def test_a_users_mistake_is_one_sentence() -> None:
         "fabricpulse: error: the mixin has no knob 'flapTreshold'; did you mean 'flapThreshold'?\n"
     )
     assert ConfigError.exit_code == 2
+
+
+def completed(*words: str) -> list[str]:
+    """What a real bash offers for the last word, by the script that the command prints."""
+    script = fabricpulse("completion", "bash").stdout
+    quoted = " ".join(map(shlex.quote, words))
+    script += f"COMP_WORDS=({quoted}) COMP_CWORD={len(words) - 1}\n_fabricpulse_completion fabricpulse\n"
+    script += "printf '%s\\n' \"${COMPREPLY[@]}\"\n"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    result = subprocess.run(
+        ["bash", "--norc"],
+        input=script,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={"PATH": path},
+    )
+    return result.stdout.split()
+
+
+def test_completion_in_bash() -> None:
+    """Commands, subcommands and options, in the shell itself."""
+    assert completed("fabricpulse", "re") == ["remediation"]
+    assert completed("fabricpulse", "remediation", "st") == ["status"]
+    assert completed("fabricpulse", "mesh", "show", "--tok") == ["--token-file"]
+
+
+def test_completion_of_names_imports_no_component(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of commands come from the installed entry points; a command that is not installed is no error."""
+
+    def load(entry: EntryPoint) -> None:
+        raise AssertionError(entry)
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+    items = cli.cli.shell_complete(click.Context(cli.cli), "")
+
+    assert {*cli.SUMMARIES} == {item.value for item in items}
+    assert all(item.help for item in items)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_every_shell(shell: str) -> None:
+    """The script calls back the command by the variable that it answers to, whether or not the shell is here."""
+    script = fabricpulse("completion", shell).stdout
+
+    assert f"_FABRICPULSE_COMPLETE={shell}_complete" in script
+    assert "%(" not in script
 
 
 def test_daemon_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def test_a_document_is_decoded(serve: Serve) -> None:
         (http("500 Oops"), "answers with status 500 instead of what a coordinator has at /a"),
         (
             http("401 No"),
-            "asks for a password or token (401): give basic_auth or token_file in --http.config.file",
+            "asks for a password or token (401): give --token-file, or basic_auth in --http.config.file",
         ),
         (http("200 OK", b"<html>"), "is not from a coordinator: it is not JSON"),
         (http("200 OK", b"[" * 100_000), "is not from a coordinator: it is not JSON"),

@@ -11,7 +11,7 @@ import msgspec
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import print_json
 from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.core.web.client_options import client_config
+from fabricpulse.core.web.client_options import PROMETHEUS, RECEIVER, ClientOptions, client_options
 from fabricpulse.core.web.urls import strip_credentials
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
@@ -70,7 +70,8 @@ class Receiver:
     "url",
     default="http://127.0.0.1:9090",
     show_default=True,
-    envvar="FABRICPULSE_PROMETHEUS",
+    envvar=PROMETHEUS,
+    show_envvar=True,
     help="URL of Prometheus, Thanos, Mimir or VictoriaMetrics.",
 )
 @click.option(
@@ -79,22 +80,11 @@ class Receiver:
 @click.option(
     "--receiver",
     default="",
-    envvar="FABRICPULSE_RECEIVER",
+    envvar=RECEIVER,
+    show_envvar=True,
     help="URL of the remediation receiver, for what was done already.",
 )
-@click.option(
-    "--receiver.http.config.file",
-    "receiver_http_config",
-    type=click.Path(path_type=Path),
-    envvar="FABRICPULSE_RECEIVER_HTTP_CONFIG_FILE",
-    help="TLS and credentials for the receiver (YAML, the keys of http_client): Prometheus' are not sent to it.",
-)
-@click.option(
-    "--receiver-token-file",
-    default="",
-    envvar="FABRICPULSE_RECEIVER_TOKEN_FILE",
-    help="File with a bearer token for the receiver.",
-)
+@client_options("the receiver", RECEIVER, prefix="receiver", parameter="receiver_client")
 @click.option(
     "--flight-recorder",
     "recorded",
@@ -108,18 +98,11 @@ class Receiver:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write a timeline for Perfetto to this file (Chrome's JSON).",
 )
-@click.option("--grafana", default="", envvar="FABRICPULSE_GRAFANA", help="URL of Grafana, for links.")
-@click.option("--tenant", default="", help="X-Scope-OrgID to send, for Mimir.")
 @click.option(
-    "--http.config.file",
-    "http_config",
-    type=click.Path(path_type=Path),
-    help="TLS and credentials for Prometheus (YAML, the keys of http_client).",
+    "--grafana", default="", envvar="FABRICPULSE_GRAFANA", show_envvar=True, help="URL of Grafana, for links."
 )
-@click.option("--ca-file", default="", help="Certificates to trust.")
-@click.option("--cert-file", default="", help="Client certificate to show.")
-@click.option("--key-file", default="", help="Key of the client certificate.")
-@click.option("--token-file", default="", help="File with a bearer token for Prometheus.")
+@click.option("--tenant", default="", help="X-Scope-OrgID to send, for Mimir.")
+@client_options("Prometheus", PROMETHEUS)
 @click.option(
     "--timeout",
     "timeout_s",
@@ -148,17 +131,12 @@ def command(
     url: str,
     selector: str,
     receiver: str,
-    receiver_http_config: Path | None,
-    receiver_token_file: str,
+    receiver_client: ClientOptions,
     recorded: tuple[Path, ...],
     trace_file: Path | None,
     grafana: str,
     tenant: str,
-    http_config: Path | None,
-    ca_file: str,
-    cert_file: str,
-    key_file: str,
-    token_file: str,
+    client: ClientOptions,
     timeout_s: float,
     form: str,
 ) -> None:
@@ -181,20 +159,11 @@ def command(
             raise UserError("--between: FROM must be at least 30 s before TO")
         window_s = events_s = round(at_s - start_s)
         baseline_s = max(baseline_s, window_s + 60)
-    config = client_config(
-        "--prometheus",
-        url,
-        http_config,
-        ca_file=ca_file,
-        cert_file=cert_file,
-        key_file=key_file,
-        token_file=token_file,
-    )
-    config = msgspec.structs.replace(config, timeout_s=timeout_s)
+    config = msgspec.structs.replace(client.config("--prometheus", url), timeout_s=timeout_s)
     # What authenticates us to Prometheus is nothing that the receiver, another server, may learn.
     asked = None
     if receiver:
-        theirs = client_config("--receiver", receiver, receiver_http_config, token_file=receiver_token_file)
+        theirs = receiver_client.config("--receiver", receiver)
         asked = Receiver(receiver, msgspec.structs.replace(theirs, timeout_s=timeout_s))
     scope = Scope(workload, (), selector.strip().strip("{}"), window_s, events_s)
     times = Times(at_s, at_s - baseline_s, max(3600.0, 2.0 * window_s))

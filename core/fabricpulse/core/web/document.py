@@ -42,9 +42,7 @@ def _refusal(url: str, path: str, status: int, config: HttpClientConfig, daemon:
         return f"{url} answers with status {status} instead of what a {daemon} has at {path}"
     if config.basic_auth or config.token_file:
         return f"{url} does not accept the password or token that was shown ({status})"
-    return (
-        f"{url} asks for a password or token ({status}): give basic_auth or token_file in --http.config.file"
-    )
+    return f"{url} asks for a password or token ({status}): give --token-file, or basic_auth in --http.config.file"
 
 
 def _unreachable(url: str, error: Exception, config: HttpClientConfig, daemon: str, option: str) -> str:
@@ -58,8 +56,8 @@ def _unreachable(url: str, error: Exception, config: HttpClientConfig, daemon: s
         if "mismatch" in cause.verify_message:
             return f"the certificate of {url} is not for this name: {cause.verify_message}"
         return (
-            f"the certificate of {url} is not trusted: {cause.verify_message}; name the authority's file as "
-            "tls_config.ca_file in --http.config.file"
+            f"the certificate of {url} is not trusted: {cause.verify_message}; give its authority with "
+            "--ca-file"
         )
     if isinstance(cause, ssl.SSLError):
         why = cause.reason or describe(cause)
