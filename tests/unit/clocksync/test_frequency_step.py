@@ -111,3 +111,26 @@ def test_a_longer_route_is_counted_and_a_change_of_rate_is_not(longer_ns: int) -
         assert abs(fit.at(fit.t_last_ns) - 5_000_000) <= fit.bound_ns
     assert window.route_changes == (longer_ns > 0)
     assert window.steps == window.frequency_steps == 0
+
+
+@pytest.mark.parametrize("missed", [range(8, 9), range(9, 10), range(9, 11), range(8, 12), range(6, 16)])
+def test_a_longer_route_is_noticed_after_missed_rounds(missed: range) -> None:
+    """A busy host fits nothing for some seconds around the change: four rounds later the offset is where the longer way
+    puts it, and not a minute later.
+    """
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        window = EdgeWindow(EstimatorParameters())
+        for second in range(missed.stop + 4):
+            samples = second_of(rng, second, 0.0)
+            if second >= 8:
+                samples["rx_ns"][samples["direction"] == OUTBOUND] += 20_000
+            window.add(samples)
+            if second not in missed:
+                fit = window.advance(T0_NS + (second + 1) * S)
+                assert fit is not None
+                assert abs(fit.at(fit.t_last_ns) - 5_000_000) <= fit.bound_ns
+        assert fit is not None
+        assert window.route_changes == 1
+        # What no measurement can see: half of what one way takes longer.
+        assert abs(fit.at(fit.t_last_ns) - 5_010_000) < 200

@@ -26,6 +26,8 @@ STEP_TRAINS = 3
 # A floor of the round trip that moved by this share, and at least this much, is another route.
 ROUTE_SHARE, ROUTE_NS = 0.15, 500.0
 ROUTE_TRAINS = 20
+# A round that comes later after the one before than this share of the window.
+MISSED = 0.3
 # A window that is cut shorter after a frequency step is none.
 SHORTEST_NS = 100_000_000
 
@@ -43,6 +45,8 @@ class EdgeWindow:
     filter: EdgeFilter = field(init=False)
     _chunks: dict[int, list[Samples]] = field(default_factory=lambda: {INBOUND: [], OUTBOUND: []})
     _not_before_ns: int = 0
+    # Of the trains of `fit`, outbound and inbound (_floor).
+    _floors: tuple[tuple[float, float], tuple[float, float]] = ((0.0, 0.0), (0.0, 0.0))
     _broken: list[int] = field(default_factory=list)  # trains that are left out, by our host time
 
     def __post_init__(self) -> None:
@@ -110,6 +114,11 @@ class EdgeWindow:
             self.fit = None
         elif self.fit is None or fit.t_last_ns > self.fit.t_last_ns:
             self.fit = self.filter.update(fit)
+            since = self._not_before_ns
+            self._floors = (
+                _floor(_after(outbound, since), 1, self.fit),
+                _floor(_after(inbound, since), -1, self.fit),
+            )
         return self.fit
 
     def _after_frequency_step(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> EdgeFit | None:
@@ -178,27 +187,28 @@ class EdgeWindow:
         return None
 
     def _route_time(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> int | None:
-        """When the fastest way became longer in the middle of the window; None if it did not.
+        """The middle of the window when by then the fastest way has become longer; None if it has not.
 
-        Told by the floors of the two halves: no packet is as fast as half of them were before. Where the other
-        direction seems faster, it is the rate that changes. A way that became shorter needs no cut: its packets are
-        the fastest from then on.
+        Told by the later half of the window: no packet is as fast as two fifths of the earlier half were. That
+        shows for little more than a round; after a missed round the window of the last fit is compared instead. Where
+        the other direction seems faster, it is the rate that changes. A way that became shorter needs no cut: its
+        packets are the fastest from then on.
         """
         if fit.quality != Quality.FILTERED or fit.window_s < 1.0:
             return None
-        middle = fit.t_ns
+        missed = self.fit is not None and fit.t_last_ns - self.fit.t_last_ns > MISSED * self.window_ns
         floors = []
-        for trains, sign in ((outbound, 1), (inbound, -1)):
-            rest = _above_line(trains, sign, fit, first=1)
-            old, new = rest[trains.t_ns < middle], rest[trains.t_ns >= middle]
-            if min(len(old), len(new)) < ROUTE_TRAINS:
+        for trains, sign, last in zip((outbound, inbound), (1, -1), self._floors, strict=True):
+            early, late = _only(trains, trains.t_ns < fit.t_ns), _after(trains, fit.t_ns)
+            if len(late) < ROUTE_TRAINS or (len(early) < ROUTE_TRAINS and not missed):
                 return None
-            floors.append((_floor(old), _floor(new)))
+            base = self.fit if missed and self.fit is not None else fit
+            floors.append((last if missed else _floor(early, sign, fit), _floor(late, sign, base)))
         moved = max(ROUTE_NS, ROUTE_SHARE * 2 * max(fit.half_gap_ns, 0.0))
         rise, other = sorted(((new[0] - old[0]) for old, new in floors), reverse=True)
         if other < -rise / 4:
             return None
-        return middle if any(new[0] - old[1] > moved for old, new in floors) else None
+        return fit.t_ns if any(new[0] - old[1] + min(other, 0.0) > moved for old, new in floors) else None
 
 
 def _bent(outbound: Trains, inbound: Trains, fit: EdgeFit, parameters: EstimatorParameters) -> bool:
@@ -247,9 +257,14 @@ def _early(trains: Trains, sign: int, fit: EdgeFit) -> NDArray[np.bool_]:
     return early
 
 
-def _floor(delay: NDArray[np.float64]) -> tuple[float, float]:
-    """The fastest packet and the median."""
-    return float(delay.min()), float(np.median(delay))
+def _floor(trains: Trains, sign: int, fit: EdgeFit) -> tuple[float, float]:
+    """Delays by the fit, ns: of the fastest train, and of the one that two fifths are faster than.
+
+    Less than the median: a way that changed just before the middle of the window then shows in the next one.
+    """
+    delay = _above_line(trains, sign, fit, first=1)
+    usual = (2 * len(delay) - 2) // 5
+    return float(delay.min()), float(np.partition(delay, usual)[usual])
 
 
 def _after(trains: Trains, cut_ns: int) -> Trains:
