@@ -32,6 +32,8 @@ async def listed(url: str, query: str = "") -> tuple[int, str]:
         ("https://node1.example", "?exporter=mesh", "node1.example:9610"),
         ("http://[fd00::1]:9713", "", "[fd00::1]:9713"),
         ("http://[fd00::1]:9713", "?exporter=nic", "[fd00::1]:9611"),
+        ("http://10.0.0.1:9713", "?exporter=remediation-node", "10.0.0.1:9616"),
+        ("http://10.0.0.1:9713", "?exporter=audit-node", "10.0.0.1:9617"),
         ("http://10.0.0.1:9713", "?port=9100", "10.0.0.1:9100"),
         ("", "", "node1:9613"),
         ("node1:9713", "", "node1:9613"),  # not from one of our version

@@ -10,9 +10,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from fabricpulse.clocksync.coordinator.coordinator import SD_PORTS
 from fabricpulse.core.cli import cli
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
+from fabricpulse.deploy.daemons import DAEMONS, HOST
 from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 
 ROOT = Path(__file__).parents[3]
@@ -153,6 +155,30 @@ def test_prometheus_configuration() -> None:
         assert re.fullmatch(pattern[1], job["job_name"])
         first = job["static_configs"][0]["targets"][0]
         assert first.endswith(f":{PORTS[job['job_name'].removeprefix('fabricpulse-')]}")
+
+
+def test_every_daemon_is_scraped(tmp_path: Path) -> None:
+    """With the job that is offered for audit agents, which are off by default, no daemon's port is left out."""
+    text = (DEPLOY / "prometheus.yml").read_text()
+    path = tmp_path / "prometheus.yml"
+    path.write_text(re.sub(r"^  #(?=(- job_name:|  ))", "  ", text, flags=re.M))
+    result = run(tool("promtool"), "check", "config", "--syntax-only", path)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    jobs = yaml.safe_load(path.read_text())["scrape_configs"]
+    targets = {target for job in jobs for group in job["static_configs"] for target in group["targets"]}
+    assert {int(target.rpartition(":")[2]) for target in targets} == {
+        daemon.port for daemon in DAEMONS.values()
+    }
+    assert all(job["relabel_configs"] == jobs[0]["relabel_configs"] for job in jobs)
+
+
+def test_http_sd_knows_the_ports_of_a_host() -> None:
+    """What the coordinator lists for Prometheus is what the units start on each host."""
+    short = {
+        name.removesuffix("-sidecar"): daemon.port for name, daemon in DAEMONS.items() if daemon.role == HOST
+    }
+    assert short == SD_PORTS
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,15 @@ _GATHER_S = 0.02
 _PATIENCE, _PATIENCE_WITH_FEW, _FEW = 0.5, 0.1, 0.02
 # What is left out of the membership is named up to so many.
 _LEFT_OUT = 5
-# Exporters that http_sd may list, by the name asked for.
-SD_PORTS = {"mesh": 9610, "nic": 9611, "qp": 9612, "clocksync": 9613}
+# Daemons of a host that http_sd may list, by the name asked for.
+SD_PORTS = {
+    "mesh": 9610,
+    "nic": 9611,
+    "qp": 9612,
+    "clocksync": 9613,
+    "remediation-node": 9616,
+    "audit-node": 9617,
+}
 
 
 @dataclass(frozen=True)
@@ -356,8 +363,8 @@ class Coordinator:
         return response
 
     async def _http_sd(self, request: web.Request) -> web.Response:
-        """Targets for Prometheus: one group a host that has a lease; `?exporter=mesh|nic|qp|clocksync` or
-        `?port=`. A sidecar is listed with the port of its own URL; one that listens on a wildcard and has no
+        """Targets for Prometheus: one group a host that has a lease; `?exporter=` one of SD_PORTS, or `?port=`. A
+        sidecar is listed with the port of its own URL; one that listens on a wildcard and has no
         advertise_url is taken to listen on the usual port.
         """
         if (left := self._started_s + self._config.lease_s - time.monotonic()) > 0:
