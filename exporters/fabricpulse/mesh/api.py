@@ -16,7 +16,7 @@ from fabricpulse.mesh.snapshot import (
     EdgeState,
     HealthState,
     Snapshot,
-    summarize_paths,
+    worst_path,
 )
 
 _EDGE_STATES = {HealthState.UNKNOWN: "unknown", HealthState.UP: "up", HealthState.DOWN: "down"}
@@ -89,7 +89,7 @@ def edges_document(
 def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
     known = edge.window_count > 0
     learned = edge.latency != HealthState.UNKNOWN
-    summary = summarize_paths(edge)
+    worst = worst_path(edge)
     return {
         "slot": edge.slot,
         "state": _EDGE_STATES[HealthState(edge.state)],
@@ -119,7 +119,7 @@ def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
             "baseline_ns": edge.baseline_ns if learned else None,
             "limit_ns": edge.limit_ns,
         },
-        "worst_port": port + summary.worst if summary is not None else None,
+        "worst_port": port + worst if worst is not None else None,
         "paths": [
             {
                 "port": port + index,

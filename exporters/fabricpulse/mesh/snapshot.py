@@ -138,37 +138,19 @@ class EdgeState(NamedTuple):
         return self.raw_paths[3 : PATH_FIELDS * self.paths : PATH_FIELDS].count(HealthState.DOWN)
 
 
-class PathSummary(NamedTuple):
-    """Delays over the source ports of an edge, ns. worst : index of the worst path. dead : paths that do not arrive.
-    degraded : paths that are down, lossy or elevated.
-    """
-
-    best_ns: int
-    median_ns: int
-    worst_ns: int
-    worst: int
-    dead: int
-    degraded: int
-
-
-def summarize_paths(edge: EdgeState) -> PathSummary | None:
-    """Best, median and worst source port; None before any was measured. The worst is one that is down, else the one
-    that loses most, else the slowest. The same as summarize_paths of exporters/probe_engine/edge_text.cc.
+def worst_path(edge: EdgeState) -> int | None:
+    """Index of the worst source port: one that is down, else the one that loses most, else the slowest. None while
+    nothing of this is known. The same as summarize_paths of exporters/probe_engine/edge_text.cc.
     """
     paths = [edge.path(index) for index in range(edge.paths)]
-    dead = [index for index, path in enumerate(paths) if path.state == HealthState.DOWN]
-    lossy = [(path.loss_ppm, -index) for index, path in enumerate(paths) if path.lossy and path.loss_ppm]
-    known = sorted(
-        (path.owd_ns, index)
-        for index, path in enumerate(paths)
-        if path.state != HealthState.DOWN and path.owd_ns is not None
-    )
-    if not known:
-        return None
-    degraded = sum(HealthState.DOWN in (path.state, path.latency) or path.lossy != 0 for path in paths)
-    worst_ns, slowest = known[-1]
-    worst = dead[-1] if dead else -max(lossy)[1] if lossy else slowest
-    return PathSummary(known[0][0], known[len(known) // 2][0], worst_ns, worst, len(dead), degraded)
+    if dead := [index for index, path in enumerate(paths) if path.state == HealthState.DOWN]:
+        return dead[-1]
+    if lossy := [(path.loss_ppm, -index) for index, path in enumerate(paths) if path.lossy and path.loss_ppm]:
+        return -max(lossy)[1]
+    return max(
+        ((path.owd_ns, index) for index, path in enumerate(paths) if path.owd_ns is not None),
+        default=(0, None),
+    )[1]
 
 
 _EDGE_FIELDS = len(EdgeState._fields) - 1

@@ -22,7 +22,7 @@ from fabricpulse.mesh.snapshot import (
     HealthState,
     pack_snapshot,
     parse_snapshot,
-    summarize_paths,
+    worst_path,
 )
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "mesh" / "metrics.txt"
@@ -147,17 +147,36 @@ def test_ten_thousand_series_are_quick():
 @pytest.mark.parametrize("dead", [None, 3])
 def test_worst_path(dead):
     """Best, median and worst of the source ports; a dead one is the worst, and unmeasured ones do not count."""
+    view, snapshot = view_and_snapshot()
     edge = edge_state(0, 0, paths=6)
     raw = list(edge.raw_paths)
     raw[2] = UNKNOWN_OWD
     if dead is not None:
         raw[PATH_FIELDS * dead + 3] = HealthState.DOWN
-    summary = summarize_paths(edge._replace(raw_paths=tuple(raw)))
-    assert summary is not None
-    assert summary.best_ns == 2_010
-    assert summary.worst_ns == 2_050
-    assert summary.worst == (5 if dead is None else 3)
-    assert summary.dead == (0 if dead is None else 1)
+    snapshot.edges[0] = edge._replace(raw_paths=tuple(raw))
+    assert worst_path(snapshot.edges[0]) == (5 if dead is None else 3)
+    text = render(view, snapshot).decode()
+    labels = 'device="rail0",peer="h1",peer_device="rail0"'
+    for path, seconds in (("best", "2.01e-06"), ("worst", "2.05e-06")):
+        assert f'fabricpulse_edge_path_owd_seconds{{{labels},path="{path}"}} {seconds}\n' in text
+    assert f"fabricpulse_edge_paths_down{{{labels}}} {0 if dead is None else 1}\n" in text
+
+
+def test_a_dead_path_is_the_worst_without_fleet_time():
+    """Which source port is dead is told, by scrape and JSON alike, where no delay can be known."""
+    view, snapshot = view_and_snapshot()
+    edge = edge_state(0, 0, paths=6)
+    raw = list(edge.raw_paths)
+    for path in range(6):
+        raw[PATH_FIELDS * path + 2] = UNKNOWN_OWD
+    snapshot.edges[0] = edge._replace(raw_paths=tuple(raw))
+    assert worst_path(snapshot.edges[0]) is None
+    raw[PATH_FIELDS * 4 + 3] = HealthState.DOWN
+    snapshot.edges[0] = edge._replace(raw_paths=tuple(raw))
+    assert worst_path(snapshot.edges[0]) == 4
+    text = render(view, snapshot).decode()
+    labels = '{device="rail0",peer="h1",peer_device="rail0"}'
+    assert f"fabricpulse_edge_worst_path_port{labels} 9624\n" in text
 
 
 def test_lossy_and_slow_paths_are_degraded():
@@ -173,8 +192,7 @@ def test_lossy_and_slow_paths_are_degraded():
         raw[PATH_FIELDS * path + 5 : PATH_FIELDS * path + 7] = 1, ppm
     raw[PATH_FIELDS * 6 + 4] = HealthState.DOWN
     snapshot.edges[0] = edge._replace(raw_paths=tuple(raw))
-    summary = summarize_paths(snapshot.edges[0])
-    assert (summary.worst, summary.degraded) == (4, 3)
+    assert worst_path(snapshot.edges[0]) == 4
     text = render(view, snapshot).decode()
     labels = '{device="rail0",peer="h1",peer_device="rail0"}'
     assert f"fabricpulse_edge_paths_degraded_ratio{labels} 0.375\n" in text
@@ -202,7 +220,7 @@ def test_series_of_single_edges_on_request(per_edge, edges):
 
 
 def test_no_path_measured():
-    assert summarize_paths(edge_state(0, 0, paths=0)) is None
+    assert worst_path(edge_state(0, 0, paths=0)) is None
 
 
 def test_snapshot_round_trip():
