@@ -74,7 +74,8 @@ def test_rates_are_limited_both_ways(make_lab):
         return last.value(name) - first.value(name)
 
     assert grown("fabricpulse_edge_probes_received_total") <= 60 * took + 60
-    assert 150 * took * 0.8 < grown("fabricpulse_edge_probes_sent_total") < 150 * took * 1.2 + 3
+    # `took` holds both scrapes, which a busy machine makes long.
+    assert 150 * took * 0.5 < grown("fabricpulse_edge_probes_sent_total") < 150 * took * 1.2 + 3
     assert last.value("fabricpulse_edge_up") == 1  # what is taken is enough to judge by
 
 

@@ -129,17 +129,17 @@ def test_the_cap_cuts_edges_before_nics():
 
 
 def test_ten_thousand_series_are_quick():
-    """A scrape of 10,000 series stays within some milliseconds (the gate is in bench_mesh; this one is generous)."""
+    """A scrape of 10,000 series takes some milliseconds of a core (the gate is in bench_mesh; this one is generous)."""
     view, snapshot = view_and_snapshot(8, 65)
     exposition = MeshExposition(view, 9620)
     raw = pack_snapshot(snapshot)
     times = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.thread_time()
         out = Exposition()
         exposition.write(out, raw, Counters())
         text = out.render()
-        times.append(time.perf_counter() - start)
+        times.append(time.thread_time() - start)
     assert len(text.splitlines()) > 10_000
     assert min(times) < 0.06
 
