@@ -33,6 +33,7 @@ from tests.bench.clock_steered import bench_steered
 from tests.bench.clock_violations import bench_violations
 from tests.bench.clock_wire import Measured, run_wire
 from tests.bench.rows import Rows
+from tests.fixtures.clock_election import undisputed
 
 from fabricpulse.clocksync.edge.estimator import EstimatorParameters, fit_edge
 from fabricpulse.clocksync.edge.filter import EdgeFilter
@@ -201,7 +202,6 @@ def solve_child() -> None:
     """In a process of its own, for its memory; one thread, in CPU time, which other work on the machine does not
     change: the solve of 50,000 hosts with 10 edges each, 10 % of them wrong."""
     from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
-    from fabricpulse.clocksync.solve.quorum import Election
 
     n, k = 50_000, 10
     rng = np.random.default_rng(1)
@@ -223,14 +223,14 @@ def solve_child() -> None:
         np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.bool_), np.full(n, np.inf), nothing, nothing
     )
     began = time.thread_time()
-    first = solve(cold, edges, Election.undisputed(len(cold)), SolveParameters())
+    first = solve(cold, edges, undisputed(len(cold)), SolveParameters())
     cold_s = time.thread_time() - began
     moved = first.correction_ns + np.rint(rng.normal(0, 10, n)).astype(np.int64)
     warm = Hosts(moved, first.rate_ppb, np.ones(n, np.bool_), first.bound_ns, nothing, nothing)
     runs = []
     for _ in range(3):
         began = time.thread_time()
-        second = solve(warm, edges, Election.undisputed(len(warm), first.root), SolveParameters())
+        second = solve(warm, edges, undisputed(len(warm), first.root), SolveParameters())
         runs.append(time.thread_time() - began)
     error = (second.correction_ns + clock).astype(np.float64)
     error -= np.median(error)

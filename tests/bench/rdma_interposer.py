@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from tests.bench.rows import Rows, quantile
+from tests.fixtures.verbs_samples import read_samples
 
 from fabricpulse.lab.rdma.fleet import HOSTS, RdmaFleet
 from fabricpulse.plugin_ipc.verbs import OPCODES, VerbsTelemetryReader
@@ -139,8 +140,8 @@ _SENT, _RECEIVED = 1, 2
 
 def _matched(sender: VerbsTelemetryReader, receiver: VerbsTelemetryReader) -> tuple[list[int], int]:
     """Delays of the sampled messages that both files have, ns, and how many the sender's has."""
-    sent, _, _ = sender.read_samples(0)
-    received, _, _ = receiver.read_samples(0)
+    sent, _, _ = read_samples(sender, 0)
+    received, _, _ = read_samples(receiver, 0)
     arrived = {
         (int(s["peer_number"]), int(s["number"]), int(s["psn"]), int(s["message"])): int(s["raw_ns"])
         for s in received

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.fixtures.verbs_samples import read_samples
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.lab.rdma.fleet import RdmaFleet
@@ -52,7 +53,7 @@ def test_a_program_is_counted_exactly_and_its_messages_match(fleet: RdmaFleet, t
         "messages": int(counters["messages_sent"].sum()),
     } == said
     assert int(counters["messages_received"].sum()) == MESSAGES
-    samples, _, lost = reader.read_samples(0)
+    samples, _, lost = read_samples(reader, 0)
     sent, received = (
         {int(sample["message"]): int(sample["raw_ns"]) for sample in samples if sample["direction"] == way}
         for way in (SENT, RECEIVED)

@@ -6,7 +6,7 @@ dead NIC, cable or path. Who is at fault can only be told from the evidence of m
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from fabricpulse.mesh.snapshot import HealthState
 
@@ -19,7 +19,6 @@ Evidence = Literal[
     "peer_does_not_hear",
     "paths_down",
 ]
-EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 
 
 class EdgeView(NamedTuple):

@@ -12,10 +12,10 @@ _OUTAGE = len(native.OUTAGE_BUCKETS_NS) + 1
 
 DROP_REASONS = ("malformed", "wrong_fleet", "bad_mac", "replay", "not_a_member", "unconfirmed", "rate")
 
-_HEADER = struct.Struct(f"<4I2Q2q3Qq{_LATENESS}Qq")
-_NIC = struct.Struct(f"<4BI2Q2q{_OUTAGE}Qq{_OWD}Qq{len(DROP_REASONS)}Q2Q")
-_EDGE = struct.Struct("<2I4BI4Q2qQq2I7qQ3q" + "QQq3BxI" * native.MAX_PATHS)
-if (_HEADER.size, _NIC.size, _EDGE.size) != native.RECORD_SIZES:
+HEADER = struct.Struct(f"<4I2Q2q3Qq{_LATENESS}Qq")
+NIC = struct.Struct(f"<4BI2Q2q{_OUTAGE}Qq{_OWD}Qq{len(DROP_REASONS)}Q2Q")
+EDGE = struct.Struct("<2I4BI4Q2qQq2I7qQ3q" + "QQq3BxI" * native.MAX_PATHS)
+if (HEADER.size, NIC.size, EDGE.size) != native.RECORD_SIZES:
     raise ImportError("the native probe engine is of another build; run `make build`")
 UNKNOWN_OWD = -(1 << 63)
 
@@ -179,12 +179,12 @@ def parse_snapshot(data: bytes, edges_too: bool = True) -> Snapshot:
 
     edges_too : False leaves the edges out, which are nearly all of the work.
     """
-    h = _HEADER.unpack_from(data)
-    offset = _HEADER.size
+    h = HEADER.unpack_from(data)
+    offset = HEADER.size
     nics = []
     for _ in range(h[1]):
-        f = _NIC.unpack_from(data, offset)
-        offset += _NIC.size
+        f = NIC.unpack_from(data, offset)
+        offset += NIC.size
         at = 9 + _OUTAGE + 1
         drops = at + _OWD + 1
         outages = Distribution(f[9 : 9 + _OUTAGE], f[9 + _OUTAGE])
@@ -195,30 +195,7 @@ def parse_snapshot(data: bytes, edges_too: bool = True) -> Snapshot:
     if edges_too:
         edges = [
             EdgeState._make((*f[:_EDGE_FIELDS], f[_EDGE_FIELDS:]))
-            for f in _EDGE.iter_unpack(memoryview(data)[offset:])
+            for f in EDGE.iter_unpack(memoryview(data)[offset:])
         ]
     lateness = Distribution(h[12 : 12 + _LATENESS], h[12 + _LATENESS])
     return Snapshot._make((h[0], h[3], *h[4:12], lateness, nics, edges))
-
-
-def pack_snapshot(snapshot: Snapshot) -> bytes:
-    """The inverse of parse_snapshot, for tests and tools that play a recorded engine."""
-    parts = [
-        _HEADER.pack(
-            snapshot.generation,
-            len(snapshot.nics),
-            len(snapshot.edges),
-            *snapshot[1:10],
-            *snapshot.lateness.counts,
-            snapshot.lateness.sum_ns,
-        )
-    ]
-    for nic in snapshot.nics:
-        outages, owd = nic.outages, nic.owd
-        parts.append(
-            _NIC.pack(
-                *nic[:9], *outages.counts, outages.sum_ns, *owd.counts, owd.sum_ns, *nic.drops, *nic[-2:]
-            )
-        )
-    parts += [_EDGE.pack(*edge[:_EDGE_FIELDS], *edge.raw_paths) for edge in snapshot.edges]
-    return b"".join(parts)

@@ -5,9 +5,7 @@ Looked for in FABRICPULSE_TOOLS (a directory, or several as in PATH) if it is se
 """
 
 import os
-import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,14 +103,3 @@ def checkout_root() -> Path | None:
             if (folder / "pyproject.toml").is_file() and (folder / "lab" / "fabricpulse").is_dir():
                 return folder
     return None
-
-
-def version_of(program: Path) -> tuple[int, ...]:
-    """(2, 42, 0) of Prometheus or Alertmanager. Raises UserError when the program does not say."""
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=30)
-    match = re.search(r"version (\d+(?:\.\d+)+)", done.stdout + done.stderr)
-    if match is None:
-        raise UserError(
-            f"{program} --version does not say its version: {(done.stdout + done.stderr)[:200]!r}"
-        )
-    return tuple(int(part) for part in match.group(1).split("."))

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fabricpulse.core._atomic import fence
 from fabricpulse.core.files import open_regular
 from fabricpulse.plugin_ipc.table_file import PATIENCE_S, Layout, Records, TableFile, TableFileKind, text
 
@@ -113,7 +111,6 @@ _MOST: dict[int, int] = {
     VerbsTable.QUEUE_PAIRS: 4096,
     VerbsTable.TOTALS: 1024,
 }
-MOST_SAMPLES = 8192
 MAX_BYTES = 16 << 20
 _KIND = TableFileKind(MAGIC, VERSION, HEADER, _TABLES, _MOST, MAX_BYTES)
 
@@ -184,35 +181,6 @@ class VerbsTelemetryReader(TableFile):
             owner=self.owner,
             running=is_locked(self.path),
         )
-
-    def read_samples(self, since: int) -> tuple[Records, int, int]:
-        """The samples with an index of `since` or more: those that are there, the next index, and how many are lost.
-
-        Lost are those that were written over before they were read. Raises LayoutError or OSError.
-        """
-        info = self.place(VerbsTable.SAMPLES)
-        start, size, capacity = int(info["offset"]), int(info["record_size"]), int(info["capacity"])
-        if size < SAMPLE.itemsize or not 0 < capacity <= MOST_SAMPLES or start + size * capacity > self.size:
-            return np.zeros(0, SAMPLE), since, 0
-        end = int(self.header()["samples_next"])
-        first = max(since, end - capacity) if end >= since else end
-        if end <= first:
-            return np.zeros(0, SAMPLE), end, 0
-        fence()
-        ring = np.ndarray((capacity,), SAMPLE, self.raw(start, size * capacity), 0, (size,))
-        fence()
-        after = self.raw_commits(start, size, capacity)
-        wanted: NDArray[np.uint64] = np.arange(first, end, dtype=np.uint64)
-        where = (wanted % np.uint64(capacity)).astype(np.intp)
-        whole = (ring["commit"][where] == 2 * wanted + 2) & (after[where] == 2 * wanted + 2)
-        found = ring[where[whole]].copy()
-        return found, end, end - since - len(found)
-
-    def raw_commits(self, start: int, size: int, capacity: int) -> NDArray[np.uint64]:
-        """`commit` of all samples."""
-        ring = np.ndarray((capacity,), SAMPLE, self.raw(start, size * capacity), 0, (size,))
-        commits: NDArray[np.uint64] = ring["commit"]
-        return commits
 
 
 def is_locked(path: Path) -> bool:

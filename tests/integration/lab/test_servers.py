@@ -1,6 +1,8 @@
 """Real Prometheus and Alertmanager in a lab."""
 
 import os
+import re
+import subprocess
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -11,11 +13,19 @@ from tests.fixtures.waiting import wait_for
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab
 from fabricpulse.lab.servers import start_alertmanager, start_prometheus
-from fabricpulse.lab.tools import Tools, find_tools, version_of
+from fabricpulse.lab.tools import Tools, find_tools
 
 pytestmark = [pytest.mark.root, pytest.mark.prometheus]
 
 NO_RECEIVER = {"route": {"receiver": "none"}, "receivers": [{"name": "none"}]}
+
+
+def version_of(program: Path) -> tuple[int, ...]:
+    """(2, 42, 0) of Prometheus."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    match = re.search(r"version (\d+(?:\.\d+)+)", said.stdout + said.stderr)
+    assert match, said
+    return tuple(int(part) for part in match.group(1).split("."))
 
 
 def test_a_scrape_becomes_an_alert_in_alertmanager(lab: Lab, tools: Tools) -> None:

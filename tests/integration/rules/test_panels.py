@@ -22,6 +22,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from tests.fixtures.ports import reserved_port
+from tests.fixtures.summaries import add_summary
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.errors import UserError
@@ -73,7 +74,7 @@ def exposition(scrapes: int) -> bytes:
             if spec.type == "histogram":
                 out.add_histogram(spec, values, [scrapes * 3] * (len(spec.buckets) + 1), scrapes / 10)
             elif spec.type == "summary":
-                out.add_summary(spec, values, {0.5: 1e-5, 0.99: 2e-5, 1: 3e-5}, scrapes / 10, scrapes)
+                add_summary(out, spec, values, {0.5: 1e-5, 0.99: 2e-5, 1: 3e-5}, scrapes / 10, scrapes)
             elif spec.name == "fabricpulse_edge_probes_received_total":
                 out.add(spec, values, scrapes * (3 - number))
             else:

@@ -3,11 +3,11 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.clock_election import undisputed
 from tests.unit.clocksync.test_graph_solve import PARAMETERS, fleet, unknown
 
 from fabricpulse.clocksync.solve.anchors import intersection, weighted_median
 from fabricpulse.clocksync.solve.graph_solve import Edges, solve
-from fabricpulse.clocksync.solve.quorum import Election
 
 _HOSTS = 16
 _ASYMMETRY_NS = 1_900
@@ -54,7 +54,7 @@ def test_bounds_hold_when_most_anchors_are_right(seed: int, right: int, wrong: i
     """However sure of themselves the wrong ones are, and whether or not it shows; no right one is called wrong."""
     wrong = min(wrong, right - 1)
     clock, utc, anchors, faulty, edges = anchored(seed, right, wrong)
-    solution = solve(unknown(_HOSTS, anchors), edges, Election.undisputed(_HOSTS), PARAMETERS)
+    solution = solve(unknown(_HOSTS, anchors), edges, undisputed(_HOSTS), PARAMETERS)
     assert (np.abs(solution.correction_ns + clock - utc) <= solution.bound_ns + 4).all()
     assert set(np.flatnonzero(solution.falsetickers).tolist()) <= faulty
     assert not solution.disputed.any()
@@ -67,7 +67,7 @@ def test_bounds_tell_of_all_anchors_when_no_majority_agrees(seed: int, count: in
     clock, utc, anchors, _, edges = anchored(seed, count, 0)
     for number, host in enumerate(anchors):
         anchors[host] = (float(utc - clock[host] + number * 100_000_000), anchors[host][1])
-    solution = solve(unknown(_HOSTS, anchors), edges, Election.undisputed(_HOSTS), PARAMETERS)
+    solution = solve(unknown(_HOSTS, anchors), edges, undisputed(_HOSTS), PARAMETERS)
     assert set(np.flatnonzero(solution.disputed).tolist()) == set(anchors)
     assert not solution.falsetickers.any()
     for host, (claimed, bound) in anchors.items():
@@ -82,7 +82,7 @@ def test_a_wrong_anchor_that_is_surest_of_itself_is_outvoted() -> None:
     """Two that may be off by 1 ms, against one 10 ms away within 1 us: it moves nobody, and is named."""
     _, clock, _, edges = fleet(9, 20, 4)
     anchors = {k: (float(-clock[k]), 1e6) for k in (2, 11)} | {5: (float(10_000_000 - clock[5]), 1e3)}
-    solution = solve(unknown(20, anchors), edges, Election.undisputed(20), PARAMETERS)
+    solution = solve(unknown(20, anchors), edges, undisputed(20), PARAMETERS)
     assert np.abs(solution.correction_ns + clock).max() <= 4
     assert np.flatnonzero(solution.falsetickers).tolist() == [5]
     # Of the two that are left both must be right, or there were no majority.

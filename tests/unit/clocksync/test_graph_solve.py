@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.clock_election import undisputed
 
 from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
-from fabricpulse.clocksync.solve.quorum import Election
 
 S = 10**9
 PARAMETERS = SolveParameters()
@@ -65,7 +65,7 @@ def spread(correction: np.ndarray, clock: np.ndarray) -> np.ndarray:
 def test_exact_data_give_the_exact_answer(seed: int, n: int) -> None:
     """From nothing, clocks seconds apart: within 2 ns and 0.1 ppb everywhere, everybody reached."""
     _, clock, rate, edges = fleet(seed, n)
-    solution = solve(unknown(n), edges, Election.undisputed(n), PARAMETERS)
+    solution = solve(unknown(n), edges, undisputed(n), PARAMETERS)
     assert np.abs(spread(solution.correction_ns, clock)).max() <= 2
     assert np.ptp(solution.rate_ppb + rate) < 0.1
     assert solution.reached.all()
@@ -77,9 +77,7 @@ def test_the_mesh_is_better_than_its_edges() -> None:
     errors = []
     for seed in range(5):
         _, clock, _, edges = fleet(seed, 60, 10, noise_ns=20)
-        errors.append(
-            spread(solve(unknown(60), edges, Election.undisputed(60), PARAMETERS).correction_ns, clock)
-        )
+        errors.append(spread(solve(unknown(60), edges, undisputed(60), PARAMETERS).correction_ns, clock))
     assert float(np.std(np.concatenate(errors))) < 10
 
 
@@ -88,7 +86,7 @@ def test_edges_wrong_by_microseconds_do_not_move_hosts() -> None:
     rng, clock, _, edges = fleet(7, 60, 10, noise_ns=20)
     wrong = rng.random(len(edges.i)) < 0.1
     edges.offset_ns[wrong] += rng.integers(1_500, 6_000, wrong.sum()) * rng.choice([-1, 1], wrong.sum())
-    solution = solve(unknown(60), edges, Election.undisputed(60), PARAMETERS)
+    solution = solve(unknown(60), edges, undisputed(60), PARAMETERS)
     assert np.abs(spread(solution.correction_ns, clock)).max() < 30
     assert solution.weight[wrong].max() < 0.1
     assert np.median(solution.weight[~wrong]) > 0.5
@@ -97,12 +95,12 @@ def test_edges_wrong_by_microseconds_do_not_move_hosts() -> None:
 def test_the_timeline_goes_on_when_hosts_join_leave_and_step() -> None:
     """The others' corrections do not move by more than 20 ns when one host's clock is stepped by 1 ms."""
     _, clock, _, edges = fleet(3, 12, 6, noise_ns=10)
-    first = solve(unknown(12), edges, Election.undisputed(12), PARAMETERS)
+    first = solve(unknown(12), edges, undisputed(12), PARAMETERS)
     hosts = known(first.correction_ns, first.rate_ppb)
     clock[5] += 1_000_000
     edges.offset_ns[edges.j == 5] += 1_000_000
     edges.offset_ns[edges.i == 5] -= 1_000_000
-    second = solve(hosts, edges, Election.undisputed(len(hosts), first.root), PARAMETERS)
+    second = solve(hosts, edges, undisputed(len(hosts), first.root), PARAMETERS)
     moved = second.correction_ns - first.correction_ns
     assert np.abs(np.delete(moved, 5)).max() <= 20
     assert moved[5] == pytest.approx(-1_000_000, abs=50)
@@ -114,7 +112,7 @@ def test_anchors_set_the_timeline_and_its_bounds() -> None:
     _, clock, _, edges = fleet(9, 20, 4)
     utc = 7 * S
     anchors = {2: (float(utc - clock[2]), 300.0), 11: (float(utc - clock[11]) + 3_000, 5_000.0)}
-    solution = solve(unknown(20, anchors), edges, Election.undisputed(20), PARAMETERS)
+    solution = solve(unknown(20, anchors), edges, undisputed(20), PARAMETERS)
     assert np.abs(solution.correction_ns + clock - utc).max() <= 4
     assert solution.bound_ns[2] == pytest.approx(300, abs=5)
     assert solution.bound_ns.min() == solution.bound_ns[2]
@@ -126,7 +124,7 @@ def test_hosts_without_edges_keep_what_they_know() -> None:
     _, clock, _, edges = fleet(5, 10, 4)
     alone = (edges.i != 4) & (edges.j != 4)
     fields = [getattr(edges, name)[alone] for name in edges.__dataclass_fields__]
-    solution = solve(unknown(10), Edges(*fields), Election.undisputed(10), PARAMETERS)
+    solution = solve(unknown(10), Edges(*fields), undisputed(10), PARAMETERS)
     assert not solution.reached[4]
     assert np.abs(np.delete(spread(solution.correction_ns, clock), 4)).max() <= 2
 
@@ -134,13 +132,13 @@ def test_hosts_without_edges_keep_what_they_know() -> None:
 def test_a_partition_gives_two_timelines_that_both_go_on() -> None:
     """Both halves keep their corrections; the half without the root ages instead of trusting itself."""
     _, _, _, edges = fleet(8, 20, 6)
-    whole = solve(unknown(20), edges, Election.undisputed(20), PARAMETERS)
+    whole = solve(unknown(20), edges, undisputed(20), PARAMETERS)
     side = np.arange(20) < 12
     inside = side[edges.i] == side[edges.j]
     fields = [getattr(edges, name)[inside] for name in edges.__dataclass_fields__]
     hosts = known(whole.correction_ns, whole.rate_ppb, 2_500)
     root = whole.root
-    parted = solve(hosts, Edges(*fields), Election.undisputed(len(hosts), root), PARAMETERS)
+    parted = solve(hosts, Edges(*fields), undisputed(len(hosts), root), PARAMETERS)
     assert np.abs(parted.correction_ns - whole.correction_ns).max() <= 4
     assert parted.bound_ns[~side if side[root] else side].min() >= 2_500
 
@@ -151,7 +149,7 @@ def test_bounds_hold_whatever_asymmetry_the_edges_hide(seed: int, asymmetry: int
     """Every edge is wrong by anything within its own bound: no host is outside of its bound to the root."""
     rng, clock, _, edges = fleet(seed, 15, 4)
     edges.offset_ns[:] += rng.integers(-asymmetry, asymmetry + 1, len(edges.i))
-    solution = solve(unknown(15), edges, Election.undisputed(15), PARAMETERS)
+    solution = solve(unknown(15), edges, undisputed(15), PARAMETERS)
     fleet_time = solution.correction_ns + clock
     assert (np.abs(fleet_time - fleet_time[solution.root]) <= solution.bound_ns + 2).all()
 
@@ -160,7 +158,7 @@ def test_the_rate_of_the_fleet_turns_too_slowly_to_break_a_holdover() -> None:
     """The median clock is 20 ppm away: turning to it may take a tenth of what a holdover of 1,000 s allows for."""
     _, clock, rate, edges = fleet(5)
     hosts = known(-clock, -rate + 20_000.0)
-    solution = solve(hosts, edges, Election.undisputed(len(hosts)), PARAMETERS)
+    solution = solve(hosts, edges, undisputed(len(hosts)), PARAMETERS)
     turned = float(np.median(solution.rate_ppb - hosts.rate_ppb))
     assert -0.06 < turned < 0
     # Four solves a second for 1,000 s: half of turn * t^2 against the 1,000 ppb that a holdover allows for.

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.fixtures.clock_election import undisputed
 
 from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
 from fabricpulse.clocksync.solve.outliers import faulty_hosts, outlier_limit_ns, typical_size
-from fabricpulse.clocksync.solve.quorum import Election
 
 
 def pairs(rng: np.random.Generator, hosts: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
@@ -67,7 +67,7 @@ def judge(seed: int, hosts: int, degree: int, count: int) -> Judged:
         nothing,
         np.full(hosts, np.inf),
     )
-    solution = solve(known, edges, Election.undisputed(hosts, 0), SolveParameters())
+    solution = solve(known, edges, undisputed(hosts, 0), SolveParameters())
     residual_ns = solution.residual_ns
     named = faulty_hosts(hosts, i, j, residual_ns, outlier_limit_ns(residual_ns))
     total = np.bincount(np.concatenate([i, j]), minlength=hosts)

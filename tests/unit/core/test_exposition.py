@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from tests.fixtures.summaries import add_summary
 
 from fabricpulse.core.metrics import exposition as exposition_module
 from fabricpulse.core.metrics.catalogue import MetricSpec
@@ -61,7 +62,7 @@ def filled(**options: int) -> Exposition:
     exposition.add(UP, ('q"b\\n\nx', ""), False)
     exposition.add(SENT, (), 12345678901234)
     exposition.add_histogram(DELAY, ("rail0",), (1, 2, 0, 4), 0.125)
-    exposition.add_summary(EDGE, ("h1",), {0.5: 7.5e-6, 0.99: float("nan"), 1: float("inf")}, 0.25, 4)
+    add_summary(exposition, EDGE, ("h1",), {0.5: 7.5e-6, 0.99: float("nan"), 1: float("inf")}, 0.25, 4)
     return exposition
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from tests.fixtures.summaries import add_summary
 from tests.unit.core.test_exposition import GOLDEN, UP, filled
 
 from fabricpulse.core.metrics.catalogue import MetricSpec, load_catalogue
@@ -155,7 +156,7 @@ def test_the_whole_catalogue() -> None:
         if spec.type == "histogram":
             exposition.add_histogram(spec, values, [1] * (len(spec.buckets) + 1), 0.5)
         elif spec.type == "summary":
-            exposition.add_summary(spec, values, {0.5: 1e-5, 1: 3e-5}, 0.5, 3)
+            add_summary(exposition, spec, values, {0.5: 1e-5, 1: 3e-5}, 0.5, 3)
         else:
             exposition.add(spec, values, 1)
 

@@ -4,6 +4,9 @@ from fabricpulse.core.fleet.membership import Nic
 from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh.fleet_view import FleetView, Peer
 from fabricpulse.mesh.snapshot import (
+    EDGE,
+    HEADER,
+    NIC,
     UNKNOWN_OWD,
     Distribution,
     EdgeState,
@@ -107,3 +110,15 @@ def view_and_snapshot(nics=2, peers=3):
         edges=[edge_state(i, i // peers) for i in range(nics * peers)],
     )
     return view, snapshot
+
+
+def pack_snapshot(snapshot: Snapshot) -> bytes:
+    """What the engine would answer: the inverse of parse_snapshot."""
+    lateness = snapshot.lateness
+    counts = len(snapshot.nics), len(snapshot.edges)
+    parts = [HEADER.pack(snapshot.generation, *counts, *snapshot[1:10], *lateness.counts, lateness.sum_ns)]
+    for nic in snapshot.nics:
+        distributions = (*nic.outages.counts, nic.outages.sum_ns, *nic.owd.counts, nic.owd.sum_ns)
+        parts.append(NIC.pack(*nic[:9], *distributions, *nic.drops, *nic[-2:]))
+    parts += [EDGE.pack(*edge[:-1], *edge.raw_paths) for edge in snapshot.edges]
+    return b"".join(parts)

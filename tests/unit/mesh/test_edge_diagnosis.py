@@ -1,9 +1,11 @@
 """Evidence of edges: what one host sees, never more than it can know."""
 
+from typing import get_args
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricpulse.mesh.edge_diagnosis import EVIDENCE, EdgeView, diagnose
+from fabricpulse.mesh.edge_diagnosis import EdgeView, Evidence, diagnose
 from fabricpulse.mesh.snapshot import HealthState
 
 UP, DOWN, UNKNOWN = HealthState.UP, HealthState.DOWN, HealthState.UNKNOWN
@@ -89,6 +91,6 @@ def test_what_is_not_measured_is_no_evidence(views):
         elif view.state == UP:
             assert evidence in (None, "paths_down")
         else:
-            assert evidence in set(EVIDENCE) - {"paths_down"}
+            assert evidence in set(get_args(Evidence)) - {"paths_down"}
         if evidence not in (None, "own_nic_disconnected", "paths_down"):
             assert view.nic_state == UP

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.unit.mesh.synthetic import edge_state, nic_state, view_and_snapshot
+from tests.unit.mesh.synthetic import edge_state, nic_state, pack_snapshot, view_and_snapshot
 
 from fabricpulse.core.alerting.pusher import PushCounters
 from fabricpulse.core.metrics.exposition import Exposition
@@ -20,7 +20,6 @@ from fabricpulse.mesh.snapshot import (
     UNKNOWN_OWD,
     Cause,
     HealthState,
-    pack_snapshot,
     parse_snapshot,
     worst_path,
 )

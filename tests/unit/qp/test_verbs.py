@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.fixtures.verbs_file import VerbsFile
+from tests.fixtures.verbs_samples import read_samples
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.plugin_ipc.verbs import VerbsTable, VerbsTelemetryReader
@@ -116,9 +117,9 @@ def test_samples_are_read_once_and_losses_are_counted(tmp_path: Path) -> None:
     for number in range(40):
         file.sample(message=number, direction=1, raw_ns=number)
     reader = VerbsTelemetryReader(file.path)
-    samples, following, lost = reader.read_samples(0)
+    samples, following, lost = read_samples(reader, 0)
     assert list(samples["message"]) == list(range(8, 40))
     assert (following, lost) == (40, 8)
     file.sample(message=40)
-    samples, following, lost = reader.read_samples(following)
+    samples, following, lost = read_samples(reader, following)
     assert (list(samples["message"]), following, lost) == ([40], 41, 0)

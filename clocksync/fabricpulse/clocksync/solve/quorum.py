@@ -82,13 +82,6 @@ class Election:
         decides = root is not None and bool(heard[root]) and int(order[root]) == int(roots[0])
         return cls(quorum, heard & (part | ~spoken), part, root, decides, order)
 
-    @classmethod
-    def undisputed(cls, hosts: int, root: int | None = None) -> "Election":
-        """The election when there was no earlier quorum, or all members are present."""
-        everybody = np.ones(hosts, np.bool_)
-        order = np.arange(hosts, dtype=np.uint64)
-        return cls(None, everybody, everybody, root, root is not None, order)
-
     def has_quorum(self, part: NDArray[np.bool_], anchored: bool) -> bool:
         """Whether the rows in `part` speak for the fleet. anchored : one of them is an anchor, so that UTC is right."""
         if self.quorum is None or anchored:

@@ -7,7 +7,7 @@ from the families added last and says what it dropped, so that a scrape never fa
 than expected.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite, isnan
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
@@ -102,24 +102,6 @@ class Exposition:
         plain = render_labels(spec, values)
         lines.append(f"{spec.name}_sum{plain} {format_value(total)}\n")
         lines.append(f"{spec.name}_count{plain} {running}\n")
-        self._group(spec).append((len(lines), lines))
-
-    def add_summary(
-        self,
-        spec: MetricSpec,
-        values: Sequence[str],
-        quantiles: Mapping[float, float],
-        total: float,
-        count: int,
-    ) -> None:
-        """Adds one summary. quantiles : quantile in [0, 1] -> value."""
-        lines = []
-        for quantile, value in quantiles.items():
-            labels = render_labels(spec, values, f'quantile="{format_value(quantile)}"')
-            lines.append(f"{spec.name}{labels} {format_value(value)}\n")
-        plain = render_labels(spec, values)
-        lines.append(f"{spec.name}_sum{plain} {format_value(total)}\n")
-        lines.append(f"{spec.name}_count{plain} {count}\n")
         self._group(spec).append((len(lines), lines))
 
     def add_block(self, spec: MetricSpec, text: str, samples: int) -> None:
