@@ -12,8 +12,10 @@ from tests.bench.rows import quantile
 from tests.fixtures import native as programs
 from tests.fixtures.fuzzing import CrashError, run_target
 from tests.fixtures.probe_fuzz import LONGEST, seeds
+from tests.fixtures.probe_samples import read_samples
 
-from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, ProbeRingReader
+from fabricpulse.clocksync.edge.samples import SampleReader
+from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND
 from fabricpulse.mesh import _probe_engine as native
 
 
@@ -21,16 +23,16 @@ def bench_owd(seconds: float) -> None:
     """One-way delays of the engine against RX minus TX kernel stamp, hosts' clocks seconds and ppm apart."""
     with fleet_of_four(0.5) as fleet:
         errors, delays = [], []
-        rings = {host.name: ProbeRingReader(host.run_dir / "probes") for host in fleet.lab.hosts}
+        rings = {host.name: SampleReader(host.run_dir / "probes") for host in fleet.lab.hosts}
         epochs = {name: ring.stamp_epoch_ns for name, ring in rings.items()}
         for host in fleet.lab.hosts:
-            reader = ProbeRingReader(host.run_dir / "probes")
+            reader = SampleReader(host.run_dir / "probes")
             edges = reader.edges()
             fleet.true_clock()
             end = time.monotonic() + seconds / 4
             while time.monotonic() < end:
                 time.sleep(0.2)  # the ring holds 8 s
-                for sample in reader.read():
+                for sample in read_samples(reader):
                     if sample.direction != INBOUND or not sample.flags & FLEET_VALID:
                         continue
                     peer = fleet.lab.host(edges[sample.edge].peer)

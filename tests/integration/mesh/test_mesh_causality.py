@@ -1,10 +1,12 @@
 """A machine that was paused: its clocks agree with each other, and its fleet time is wrong by the pause."""
 
 import pytest
+from tests.fixtures.probe_samples import read_samples
 from tests.fixtures.waiting import wait_for
 from tests.integration.mesh.mesh_fleet import MeshFleet
 
-from fabricpulse.core.shm.probe_ring import FLEET_VALID, HEADER, INBOUND, ProbeRingReader
+from fabricpulse.clocksync.edge.samples import SampleReader
+from fabricpulse.core.shm.probe_ring import FLEET_VALID, HEADER, INBOUND
 
 pytestmark = pytest.mark.root
 
@@ -27,10 +29,10 @@ def test_the_paused_host_is_told_and_nobody_else(make_lab, pause_ns: int) -> Non
     fleet.start()
     fleet.true_clock(BOUND_NS)
     fleet.wait_green()
-    reader = ProbeRingReader(lab.host("h1").run_dir / "probes")
+    reader = SampleReader(lab.host("h1").run_dir / "probes")
 
     def valid() -> list[int]:
-        return [s.owd_ns for s in reader.read() if s.direction == INBOUND and s.flags & FLEET_VALID]
+        return [s.owd_ns for s in read_samples(reader) if s.direction == INBOUND and s.flags & FLEET_VALID]
 
     wait_for(valid, 10, "delays")
     fleet.wait_probing(2)

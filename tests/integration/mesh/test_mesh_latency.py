@@ -1,10 +1,12 @@
 """Delay that comes and goes on a real link: told against the edge's own habit, and visible though nobody looked."""
 
 import pytest
+from tests.fixtures.probe_samples import read_samples
 from tests.fixtures.waiting import wait_for
 from tests.integration.mesh.mesh_fleet import MeshFleet
 
-from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, ProbeRingReader
+from fabricpulse.clocksync.edge.samples import SampleReader
+from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND
 
 pytestmark = pytest.mark.root
 
@@ -26,11 +28,15 @@ def two_hosts(make_lab, window_s):
 def wait_for_delay(fleet, host, condition, what):
     """The first delay, ns, that `host` has measured since the call on its edge's main path, which alone the edge's
     summary is of, and that is as `condition` says; asks no metrics."""
-    reader = ProbeRingReader(fleet.lab.host(host).run_dir / "probes")
-    list(reader.read())
+    reader = SampleReader(fleet.lab.host(host).run_dir / "probes")
+    reader.read()
 
     def found():
-        new = (s for s in reader.read() if s.direction == INBOUND and s.path == 0 and s.flags & FLEET_VALID)
+        new = (
+            s
+            for s in read_samples(reader)
+            if s.direction == INBOUND and s.path == 0 and s.flags & FLEET_VALID
+        )
         return next((s.owd_ns for s in new if condition(s.owd_ns)), None)
 
     return wait_for(found, 10, what)

@@ -4,10 +4,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.fixtures.probe_samples import read_samples
 from tests.fixtures.waiting import wait_for
 from tests.integration.mesh.mesh_fleet import MeshFleet
 
-from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, ProbeRingReader
+from fabricpulse.clocksync.edge.samples import SampleReader
+from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND
 
 pytestmark = pytest.mark.root
 
@@ -46,11 +48,11 @@ def start(make_lab, shim):
 
 def inbound(fleet, host, enough):
     """The next samples of what `host` receives, at least `enough` of them."""
-    reader = ProbeRingReader(fleet.lab.host(host).run_dir / "probes")
+    reader = SampleReader(fleet.lab.host(host).run_dir / "probes")
     samples = []
 
     def read():
-        samples.extend(s for s in reader.read() if s.direction == INBOUND)
+        samples.extend(s for s in read_samples(reader) if s.direction == INBOUND)
         return len(samples) >= enough
 
     wait_for(read, 20, f"{enough} samples of {host}")

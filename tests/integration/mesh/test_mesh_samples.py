@@ -1,9 +1,11 @@
 """What the engine measures: both directions, one-way delay on fleet time."""
 
 import pytest
+from tests.fixtures.probe_samples import read_samples
 from tests.fixtures.waiting import wait_for
 
-from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, OUTBOUND, ProbeRingReader
+from fabricpulse.clocksync.edge.samples import SampleReader
+from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND, OUTBOUND
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("green_again")]
 
@@ -12,13 +14,13 @@ def test_owd_is_the_truth(fleet):
     """One-way delay on fleet time equals RX minus TX kernel stamp, though the hosts' clocks are seconds apart."""
     lab = fleet.lab
     fleet.true_clock()
-    reader = ProbeRingReader(lab.host("h1").run_dir / "probes")
+    reader = SampleReader(lab.host("h1").run_dir / "probes")
     edges = reader.edges()
-    epochs = {host.name: ProbeRingReader(host.run_dir / "probes").stamp_epoch_ns for host in lab.hosts}
+    epochs = {host.name: SampleReader(host.run_dir / "probes").stamp_epoch_ns for host in lab.hosts}
     samples = []
 
     def enough():
-        samples.extend(reader.read())
+        samples.extend(read_samples(reader))
         return len(samples) > 500
 
     wait_for(enough, 10, "500 samples")
@@ -45,11 +47,11 @@ def test_both_directions_are_in_the_ring(fleet):
 
     The warm-up packet has an RX stamp only: no one uses its TX stamp, which is a third of the cost of all stamps.
     """
-    reader = ProbeRingReader(fleet.lab.host("h0").run_dir / "probes")
+    reader = SampleReader(fleet.lab.host("h0").run_dir / "probes")
     seen = {INBOUND: 0, OUTBOUND: 0}
 
     def enough():
-        for sample in reader.read():
+        for sample in read_samples(reader):
             if sample.tx_valid == 0b110 and sample.rx_valid == 0b111:
                 seen[sample.direction] += 1
         return min(seen.values()) > 100

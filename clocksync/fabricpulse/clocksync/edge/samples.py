@@ -1,8 +1,7 @@
-"""Probe samples as numpy arrays: the ring of core/include/fabricpulse/probe_ring.h read in blocks.
+"""Reader of the probe ring (core/include/fabricpulse/probe_ring.h), in blocks: numpy arrays.
 
-`fabricpulse.core.shm.probe_ring` makes one Python object a sample, which at 1,000 trains a second would cost
-more than the estimator. Here a block of slots is copied at once and checked by its commit words before and
-after.
+One Python object a sample would cost more than the estimator at 1,000 trains a second. So a block of slots is copied
+at once and checked by its commit words before and after.
 """
 
 from pathlib import Path
