@@ -99,7 +99,7 @@ def field_meanings(kind: type[Section]) -> dict[str, str]:
     for base in reversed(kind.__mro__):
         if base is Section or not issubclass(base, Section):
             continue
-        names = list(base.__annotations__)
+        names = list(base.__struct_fields__)  # a section may say more of what it inherits
         found |= _from_docstring(inspect.getdoc(base) or "", names)
         found |= _from_comments(base)
     return found

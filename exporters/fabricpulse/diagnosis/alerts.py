@@ -6,49 +6,31 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from fabricpulse.core.alerting.labels import check_labels, check_resolve_hold
+from fabricpulse.core.alerting.config import Alerting, Positive
 from fabricpulse.core.alerting.pusher import AlertContent, Pusher
-from fabricpulse.core.config import Section
-from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.core.web.urls import check_base_url
 from fabricpulse.diagnosis.fleet_evidence import Suspect
 
 ALERT_NAME = "FabricFaultLocated"
 RUNBOOK_URL = f"https://github.com/fabricpulse/fabricpulse/blob/main/docs/runbooks/{ALERT_NAME}.md"
 # What the rule alerts on: NICs and hosts have alerts of their own.
 _KINDS = ("switch", "link")
-_OWN_LABELS = ("alertname", "severity", "component", "what", "kind", "faulty", "peer", "leaf", "network")
-Positive = Annotated[float, Meta(gt=0)]
 Key = tuple[str, str, str, str, str, str]
 
 
-class FaultAlerting(Section, frozen=True):
+class FaultAlerting(Alerting, frozen=True):
     """Where a located fault is pushed to at once.
 
-    alertmanagers : base URLs; each gets every alert. http_client : TLS, client certificate, password or token that they
-    ask for. labels : those that the rule's alert has beside its own, so that both are one alert: the cluster, external
-    labels of Prometheus, what the rule was rendered with. severity, confidence : as the rule has them
-    (faultConfidence). generator_url : link shown beside the alert. resend_s : how often a firing alert is sent again.
+    labels : those that the rule's alert has beside its own, so that both are one alert: the cluster, external labels of
+    Prometheus, what the rule was rendered with. severity, confidence : as the rule has them (faultConfidence).
     resolve_hold_s : how long after the fault is gone the end is told; faultKeepFiring, the scrape interval and the
     evaluation interval together, so that the rule's copy has ended by then. At most three times resend_s.
-    retry_s : pause after a failed push, doubled up to resend_s.
     """
 
-    alertmanagers: tuple[str, ...] = ()
-    http_client: HttpClientConfig = HttpClientConfig(timeout_s=2.0)
-    labels: dict[str, str] = {}
-    severity: Annotated[str, Meta(min_length=1)] = "critical"
+    OWN_LABELS = ("alertname", "severity", "component", "what", "kind", "faulty", "peer", "leaf", "network")
+
     confidence: Annotated[float, Meta(gt=0, le=1)] = 0.9
-    generator_url: str = ""
     resend_s: Positive = 60.0
     resolve_hold_s: Annotated[float, Meta(ge=0)] = 145.0
-    retry_s: Positive = 0.2
-
-    def validate(self) -> None:
-        for url in self.alertmanagers:
-            check_base_url("alertmanager", url)
-        check_labels(self.labels, _OWN_LABELS)
-        check_resolve_hold(self.resolve_hold_s, self.resend_s)
 
 
 def fault_alert(config: FaultAlerting, suspect: Suspect) -> AlertContent:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from fabricpulse.core.alerting.pusher import AlertContent, Pusher
-from fabricpulse.mesh.config import Alerting
+from fabricpulse.mesh.config import NicAlerting
 
 ALERT_NAME = "FabricNicDisconnected"
 # Those of the rule and of the scrape job in deploy/prometheus.yml.
@@ -12,7 +12,7 @@ DEFAULT_LABELS = {"component": "mesh", "job": "fabricpulse-mesh"}
 RUNBOOK_URL = f"https://github.com/fabricpulse/fabricpulse/blob/main/docs/runbooks/{ALERT_NAME}.md"
 
 
-def nic_alert(config: Alerting, host: str, device: str, network: str, leaf: str = "") -> AlertContent:
+def nic_alert(config: NicAlerting, host: str, device: str, network: str, leaf: str = "") -> AlertContent:
     """Labels and annotations of the alert on one disconnected NIC. leaf : "" where it is not known."""
     labels = {
         **DEFAULT_LABELS,
@@ -40,7 +40,7 @@ class AlertPusher(Pusher[tuple[str, str]]):
 
     def __init__(
         self,
-        config: Alerting,
+        config: NicAlerting,
         host: str,
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,

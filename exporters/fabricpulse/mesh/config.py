@@ -8,14 +8,13 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from fabricpulse.core.alerting.labels import check_labels, check_resolve_hold
+from fabricpulse.core.alerting.config import Alerting
 from fabricpulse.core.config import Section
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url, check_url
 
-_OWN_LABELS = ("alertname", "device", "network", "leaf", "severity")
 Positive = Annotated[float, Meta(gt=0)]
 _SHORTEST_KEY = 16
 MOST_EVENTS = 100_000
@@ -106,34 +105,18 @@ class Latency(Section, frozen=True):
     slack_s: Annotated[float, Meta(ge=0)] = 5e-6
 
 
-class Alerting(Section, frozen=True):
+class NicAlerting(Alerting, frozen=True):
     """Where a lost NIC is pushed to at once.
 
-    alertmanagers : base URLs; each gets every alert. http_client : TLS, client certificate, password or token that they
-    ask for. labels : those of the rule's alert, so that both are one alert: instance (default: this host's name), job
-    (default: fabricpulse-mesh), external labels of Prometheus if it has some, and what the rule was rendered with.
-    alertname, device and network are set by the exporter. severity : as the rule has it. generator_url : link shown
-    beside the alert. resend_s : how often a
-    firing alert is sent again. resolve_hold_s : how long after the NIC is back the end is told; a little more than the
-    scrape interval and the evaluation interval of Prometheus together, so that its copy of the alert has ended by then;
-    0 where Prometheus has no such rule. At most three times resend_s, or the alert would expire before.
-    retry_s : pause after a failed push, doubled up to resend_s.
+    labels : those of the rule's alert, so that both are one alert: instance (default: this host's name), job (default:
+    fabricpulse-mesh), external labels of Prometheus if it has some, and what the rule was rendered with. alertname,
+    device and network are set by the exporter. resolve_hold_s : how long after the NIC is back the end is told; a
+    little more than the scrape interval and the evaluation interval of Prometheus together, so that its copy of the
+    alert has ended by then; 0 where Prometheus has no such rule. At most three times resend_s, or the alert would
+    expire before.
     """
 
-    alertmanagers: tuple[str, ...] = ()
-    http_client: HttpClientConfig = HttpClientConfig(timeout_s=2.0)
-    labels: dict[str, str] = {}
-    severity: Annotated[str, Meta(min_length=1)] = "critical"
-    generator_url: str = ""
-    resend_s: Positive = 30.0
-    resolve_hold_s: Annotated[float, Meta(ge=0)] = 22.0
-    retry_s: Positive = 0.2
-
-    def validate(self) -> None:
-        for url in self.alertmanagers:
-            check_base_url("alertmanager", url)
-        check_labels(self.labels, _OWN_LABELS)
-        check_resolve_hold(self.resolve_hold_s, self.resend_s)
+    OWN_LABELS = ("alertname", "device", "network", "leaf", "severity")
 
 
 class FrontEnd(Section, frozen=True):
@@ -203,7 +186,7 @@ class MeshConfig(Section, frozen=True):
     key_file: str = ""
     probe: Probe = Probe()
     latency: Latency = Latency()
-    alerting: Alerting = Alerting()
+    alerting: NicAlerting = NicAlerting()
     front_end: FrontEnd = FrontEnd()
     evidence: Evidence = Evidence()
     event_log: EventLog = EventLog()

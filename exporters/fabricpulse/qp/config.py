@@ -5,14 +5,11 @@ from typing import Annotated
 
 import msgspec
 
-from fabricpulse.core.alerting.labels import check_labels, check_resolve_hold
+from fabricpulse.core.alerting.config import Alerting, Positive
 from fabricpulse.core.config import Section
 from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url
-
-_OWN_LABELS = ("alertname", "severity", "workload", "head", "rank", "peer", "peer_rank")
-Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Worst(Section, frozen=True):
@@ -28,38 +25,27 @@ class Worst(Section, frozen=True):
     waiting_s: Positive = 1.0
 
 
-class Alerting(Section, frozen=True):
+class StallAlerting(Alerting, frozen=True):
     """A collective that does not end is pushed to Alertmanager, as FabricCollectiveStalled says some scrapes later.
 
-    alertmanagers : base URLs; each gets every alert; none: nothing is pushed, no peer is asked. http_client : TLS,
-    client certificate, password or token that they ask for. labels : those that the rule's alert has beside its own, so
-    that both are one alert: the cluster label, external labels of Prometheus. severity : as the rule has it.
-    generator_url : link shown beside the alert. stalled_s : for so long nothing has moved on a connection with an
-    unfinished request; the rule's knob stalledSeconds. resend_s : how often a firing alert is sent again.
-    resolve_hold_s : how long after the collective goes on the end is told; a little more than scrape interval and
-    evaluation interval of Prometheus together; at most three times resend_s. retry_s : pause after a failed push,
-    doubled up to resend_s. peer_url : the qp exporter of another host, which is asked what a rank there waits for;
-    {host} is what the plugin calls the host. peer_client : TLS, client certificate, password or token for that. A
-    password or token is for https alone: names of peers come from the jobs.
+    alertmanagers : base URLs; each gets every alert; none: nothing is pushed, no peer is asked. labels : those that the
+    rule's alert has beside its own, so that both are one alert: the cluster label, external labels of Prometheus.
+    stalled_s : for so long nothing has moved on a connection with an unfinished request; the rule's knob
+    stalledSeconds. resolve_hold_s : how long after the collective goes on the end is told; a little more than scrape
+    interval and evaluation interval of Prometheus together; at most three times resend_s. peer_url : the qp exporter of
+    another host, which is asked what a rank there waits for; {host} is what the plugin calls the host. peer_client :
+    TLS, client certificate, password or token for that. A password or token is for https alone: names of peers come
+    from the jobs.
     """
 
-    alertmanagers: tuple[str, ...] = ()
-    http_client: HttpClientConfig = HttpClientConfig(timeout_s=2.0)
-    labels: dict[str, str] = {}
-    severity: Annotated[str, msgspec.Meta(min_length=1)] = "critical"
-    generator_url: str = ""
+    OWN_LABELS = ("alertname", "severity", "workload", "head", "rank", "peer", "peer_rank")
+
     stalled_s: Annotated[float, msgspec.Meta(ge=1)] = 5.0
-    resend_s: Positive = 30.0
-    resolve_hold_s: Annotated[float, msgspec.Meta(ge=0)] = 22.0
-    retry_s: Positive = 0.2
     peer_url: str = "http://{host}:9612"
     peer_client: HttpClientConfig = HttpClientConfig(timeout_s=1.0)
 
     def validate(self) -> None:
-        for url in self.alertmanagers:
-            check_base_url("alertmanager", url)
-        check_labels(self.labels, _OWN_LABELS)
-        check_resolve_hold(self.resolve_hold_s, self.resend_s)
+        super().validate()
         if "{host}" not in self.peer_url:
             raise ValueError("peer_url has no {host} in it")
         parts = check_base_url("peer_url", self.peer_url.replace("{host}", "host"))
@@ -81,7 +67,7 @@ class QpConfig(Section, frozen=True):
     cleanup_after_s: Positive = 60.0
     forget_after_s: Positive = 300.0
     worst: Worst = Worst()
-    alerting: Alerting = Alerting()
+    alerting: StallAlerting = StallAlerting()
     host: str = ""
     sample_cap: Annotated[int, msgspec.Meta(ge=100)] = DEFAULT_SAMPLE_CAP
 

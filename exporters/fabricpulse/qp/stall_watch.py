@@ -16,7 +16,7 @@ from fabricpulse.core.alerting.pusher import AlertContent, Pusher
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.urls import redact
-from fabricpulse.qp.config import Alerting
+from fabricpulse.qp.config import StallAlerting
 from fabricpulse.qp.stall import HostRanks, Stall, find_stalls, stuck
 
 log = get_logger(__name__)
@@ -35,7 +35,7 @@ class StallWatch:
 
     def __init__(
         self,
-        config: Alerting,
+        config: StallAlerting,
         host: str,
         ranks: Callable[[], HostRanks],
         clock: Callable[[], float] = time.time,
@@ -107,7 +107,7 @@ class StallWatch:
         return None
 
 
-def content(config: Alerting, stall: Stall, age_s: float) -> AlertContent:
+def content(config: StallAlerting, stall: Stall, age_s: float) -> AlertContent:
     """Labels and annotations of the alert on a stall, those of the rule."""
     labels = {**DEFAULT_LABELS, **config.labels, "alertname": ALERT_NAME, "severity": config.severity}
     labels |= {"workload": stall.workload, "head": stall.head, "rank": stall.rank, "peer": stall.peer}

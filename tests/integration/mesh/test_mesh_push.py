@@ -176,10 +176,10 @@ def test_an_old_end_does_not_end_a_new_outage(fleet, tools):
 _PUSH = """
 import asyncio, signal, sys, time
 from fabricpulse.mesh.alerts import AlertPusher
-from fabricpulse.mesh.config import Alerting
+from fabricpulse.mesh.config import NicAlerting
 
 async def main(url, ahead_s):
-    config = Alerting(alertmanagers=(url,), labels={"instance": "h9", "job": "mesh"}, resolve_hold_s=0)
+    config = NicAlerting(alertmanagers=(url,), labels={"instance": "h9", "job": "mesh"}, resolve_hold_s=0)
     pusher = AlertPusher(config, "h9", lambda: time.time() + ahead_s)
     await pusher.open()
     task = asyncio.create_task(pusher.serve(url))

@@ -25,7 +25,7 @@ from fabricpulse.diagnosis.alerts import FaultAlerting, fault_alert
 from fabricpulse.diagnosis.fleet_evidence import Suspect
 from fabricpulse.lab.tools import command_line, find_tool
 from fabricpulse.mesh.alerts import nic_alert
-from fabricpulse.mesh.config import Alerting
+from fabricpulse.mesh.config import NicAlerting
 from fabricpulse.rules.files import rendered_files, write
 from fabricpulse.rules.mixin import compile_mixin
 
@@ -134,7 +134,7 @@ def answers(url: str) -> bool:
 
 def push(alertmanager: str, fleet: Fleet, host: str, device: str, now: float) -> None:
     """What the mesh exporter posts in the second in which it loses a NIC."""
-    config = Alerting(labels={"cluster": fleet.name})
+    config = NicAlerting(labels={"cluster": fleet.name})
     post(alertmanager, nic_alert(config, host, device, device, fleet.leaves.get((host, device), "")), now)
 
 

@@ -14,7 +14,7 @@ from fabricpulse.core.alerting.pusher import rfc3339
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.mesh.alerts import AlertPusher, nic_alert
-from fabricpulse.mesh.config import Alerting
+from fabricpulse.mesh.config import NicAlerting
 
 NOW = 1_700_000_000.0
 
@@ -74,7 +74,7 @@ class FakeAlertmanager:
 @asynccontextmanager
 async def pushing(*urls, clock=lambda: NOW, monotonic=time.monotonic, **settings):
     settings = {"resolve_hold_s": 0, **settings}
-    config = Alerting(alertmanagers=urls, labels={"instance": "h0", "job": "mesh"}, **settings)
+    config = NicAlerting(alertmanagers=urls, labels={"instance": "h0", "job": "mesh"}, **settings)
     pusher = AlertPusher(config, "h0", clock, monotonic)
     await pusher.open()
     tasks = [asyncio.create_task(pusher.serve(url)) for url in urls]
@@ -109,15 +109,15 @@ async def test_labels_are_those_of_the_rule():
 
 def test_the_leaf_is_a_label_where_it_is_known():
     """As in the series that the rule alerts on: Prometheus has no label that is empty."""
-    assert nic_alert(Alerting(), "h0", "rail0", "a", "leaf-7").labels["leaf"] == "leaf-7"
-    assert "leaf" not in nic_alert(Alerting(), "h0", "rail0", "a").labels
+    assert nic_alert(NicAlerting(), "h0", "rail0", "a", "leaf-7").labels["leaf"] == "leaf-7"
+    assert "leaf" not in nic_alert(NicAlerting(), "h0", "rail0", "a").labels
 
 
 async def test_labels_can_be_made_those_of_any_rule():
     """Another severity, instance, component and external labels: as the rule that Prometheus has was rendered."""
     fake = FakeAlertmanager()
     async with fake.running() as url:
-        config = Alerting(
+        config = NicAlerting(
             alertmanagers=(url,), severity="page", labels={"instance": "gpu-1", "component": "net", "dc": "a"}
         )
         pusher = AlertPusher(config, "h0", lambda: NOW)
@@ -149,7 +149,7 @@ async def test_labels_can_be_made_those_of_any_rule():
 )
 def test_labels_that_cannot_be_are_refused(labels, words):
     with pytest.raises(ConfigError, match=words):
-        parse_config(f"labels: {{{labels}}}", Alerting, "f")
+        parse_config(f"labels: {{{labels}}}", NicAlerting, "f")
 
 
 async def test_a_password_is_shown_and_a_refusal_counted(tmp_path):
@@ -171,7 +171,7 @@ async def test_a_password_is_shown_and_a_refusal_counted(tmp_path):
     for http_client, taken in (({}, False), (good, True)):
         config = parse_config(
             json.dumps({"alertmanagers": [url], "retry_s": 60, "resend_s": 60, "http_client": http_client}),
-            Alerting,
+            NicAlerting,
             "f",
         )
         pusher = AlertPusher(config, "h0", lambda: NOW)
@@ -218,7 +218,7 @@ async def test_a_refusal_that_is_no_text_is_a_refusal(content_type):
 )
 def test_what_is_no_url_is_refused(url):
     with pytest.raises(ConfigError, match=r"c\.yaml.*is not an http or https URL"):
-        parse_config(f"alertmanagers: ['{url}']\n", Alerting, "c.yaml")
+        parse_config(f"alertmanagers: ['{url}']\n", NicAlerting, "c.yaml")
 
 
 async def test_sent_again_while_it_fires_and_once_when_it_ends():
@@ -404,7 +404,7 @@ async def test_a_held_end_is_told_when_the_exporter_stops():
 
 def test_a_hold_beyond_the_expiry_is_refused():
     with pytest.raises(ConfigError, match="resolve_hold_s"):
-        parse_config("resolve_hold_s: 100", Alerting, "mesh.yaml")
+        parse_config("resolve_hold_s: 100", NicAlerting, "mesh.yaml")
 
 
 async def test_without_alertmanagers_nothing_runs():

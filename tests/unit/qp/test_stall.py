@@ -13,7 +13,7 @@ from tests.fixtures.waiting import wait_for
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.qp.aggregate import Waiting
-from fabricpulse.qp.config import Alerting, QpConfig
+from fabricpulse.qp.config import QpConfig, StallAlerting
 from fabricpulse.qp.progress import Heartbeat
 from fabricpulse.qp.stall import HostRanks, Stall, find_stalls
 from fabricpulse.qp.stall_watch import StallWatch, content
@@ -67,9 +67,9 @@ def test_labels_are_those_of_the_rule() -> None:
     """Push and rule are one alert: the labels of the rule, those by which its expression groups, and no others."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     (rule,) = (r for g in groups for r in g["rules"] if r["alert"] == "FabricCollectiveStalled")
-    config = Alerting(labels={"cluster": "gpu-a"})
-    assert Alerting().stalled_s == 5
-    assert f"> {Alerting().stalled_s:g}" in rule["expr"]
+    config = StallAlerting(labels={"cluster": "gpu-a"})
+    assert StallAlerting().stalled_s == 5
+    assert f"> {StallAlerting().stalled_s:g}" in rule["expr"]
     assert "(cluster, workload, rank, peer, peer_rank)" in rule["expr"]
     for stall in (Stall("job", "network", "0", "h1", "1"), Stall("job", "rank", "1", "h1")):
         labels = dict(content(config, stall, 9).labels)
@@ -94,9 +94,9 @@ class Fleet:
         ranks = self.hosts.get(request.path.split("/")[1])
         return Reply(status=500) if ranks is None else Reply(json.dumps(_document(ranks)).encode())
 
-    def config(self, **settings: float) -> Alerting:
+    def config(self, **settings: float) -> StallAlerting:
         url = self.server.url.rstrip("/")
-        return Alerting(alertmanagers=(url,), peer_url=f"{url}/{{host}}", resolve_hold_s=0, **settings)  # type: ignore[arg-type]
+        return StallAlerting(alertmanagers=(url,), peer_url=f"{url}/{{host}}", resolve_hold_s=0, **settings)  # type: ignore[arg-type]
 
     def asked(self) -> set[str]:
         return {r.path.split("/")[1] for r in self.server.requests if r.path.endswith("/api/v1/ranks")}
@@ -161,7 +161,7 @@ async def test_a_broken_answer_is_none(body: bytes) -> None:
     """What is no answer is counted, and nothing is said of the peer."""
     with LoopbackServer(lambda _: Reply(body)) as server:
         url = server.url.rstrip("/")
-        config = Alerting(alertmanagers=(url,), peer_url=f"{url}/{{host}}")
+        config = StallAlerting(alertmanagers=(url,), peer_url=f"{url}/{{host}}")
         watch = StallWatch(config, "h0", lambda: host(0, wait(0, 1, "peer_send")))
         await watch.open()
         await watch.look()

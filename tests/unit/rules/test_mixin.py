@@ -13,7 +13,7 @@ import yaml
 
 from fabricpulse.core.metrics.catalogue import load_catalogue
 from fabricpulse.mesh.alerts import ALERT_NAME, DEFAULT_LABELS
-from fabricpulse.mesh.config import Alerting
+from fabricpulse.mesh.config import NicAlerting
 from fabricpulse.rules.files import differences, rendered_files
 from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 
@@ -210,7 +210,7 @@ def test_pushed_alert_is_the_rules_alert() -> None:
     rule = ALERTS["FabricNicDisconnected"]
 
     target = {"job"}
-    pushed = {"alertname": ALERT_NAME, "severity": Alerting().severity, **DEFAULT_LABELS}
+    pushed = {"alertname": ALERT_NAME, "severity": NicAlerting().severity, **DEFAULT_LABELS}
     assert rule["labels"] | {"alertname": rule["alert"]} == {
         k: v for k, v in pushed.items() if k not in target
     }

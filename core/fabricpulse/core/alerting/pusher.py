@@ -21,15 +21,15 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 
 from fabricpulse.core.alerting.alertmanager_time import AlertmanagerTime
+from fabricpulse.core.alerting.config import Alerting
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient, describe
-from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import redact
 
 log = get_logger(__name__)
@@ -42,25 +42,6 @@ _FLUSH_S = 2.0
 # For how long Prometheus sends the end of an alert again, and how often an alert is sent that such an end may hit.
 _ENDS_REPEATED_S = 15 * 60.0
 _CONTESTED_RESEND_S = 1.0
-
-
-class PushConfig(Protocol):
-    """How alerts are pushed.
-
-    alertmanagers : base URLs; each gets every alert. resend_s : how often a firing alert is sent again.
-    resolve_hold_s : for how long its end is held back. retry_s : pause after a failed push, doubled up to resend_s.
-    """
-
-    @property
-    def alertmanagers(self) -> tuple[str, ...]: ...
-    @property
-    def http_client(self) -> HttpClientConfig: ...
-    @property
-    def resend_s(self) -> float: ...
-    @property
-    def resolve_hold_s(self) -> float: ...
-    @property
-    def retry_s(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -130,7 +111,7 @@ class Pusher(Generic[Key]):
 
     def __init__(
         self,
-        config: PushConfig,
+        config: Alerting,
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
