@@ -10,7 +10,7 @@ from fabricpulse.hostinfo.inventory import Netdev
 from fabricpulse.hostinfo.netlink.dcb import DcbSource, DcbState
 from fabricpulse.hostinfo.sysfs import CachedDirectory, DescriptorBudget
 from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
-from fabricpulse.nic.collectors.ethtool import DECLINED, DECLINED_PAUSE_S
+from fabricpulse.nic.collectors.link_base import DECLINED, DECLINED_PAUSE_S
 from fabricpulse.nic.metric_spec import LINK, PRIORITY, counter, gauge
 
 PFC_ENABLED = gauge(

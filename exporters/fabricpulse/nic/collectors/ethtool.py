@@ -2,28 +2,14 @@
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.core.metrics.exposition import format_value, sample_prefix
 from fabricpulse.hostinfo.inventory import Netdev
-from fabricpulse.hostinfo.netlink.ethtool import EthtoolSource
 from fabricpulse.nic import ethtool_counters as c
-from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
+from fabricpulse.nic.collectors.base import Context, register
+from fabricpulse.nic.collectors.link_base import DECLINED, DECLINED_PAUSE_S, LinkCollector
 from fabricpulse.nic.ethtool_counter_map import statistic
-
-# What drivers answer that have no such statistics, or a link that has just gone.
-DECLINED = {
-    errno.EOPNOTSUPP,
-    errno.EINVAL,
-    errno.ENODEV,
-    errno.ENXIO,
-    errno.ENOSYS,
-    errno.ENODATA,
-    errno.ENOTTY,
-}
-# How long a netdev that has declined is left alone, seconds. Judgement: capabilities change with a driver reload.
-DECLINED_PAUSE_S = 300.0
 
 _FEC = {
     "corrected_blocks": c.FEC_CORRECTED,
@@ -46,27 +32,13 @@ class _Link:
 
 
 @register(c.METRICS)
-class EthtoolCollector(Collector):
-    """source : the kernel, or a stand-in."""
+class EthtoolCollector(LinkCollector[_Link]):
+    """Statistics, FEC and pause frames of each netdev."""
 
     name = "ethtool"
 
-    @classmethod
-    def make(cls, environment: Environment) -> Self | None:
-        ethtool = environment.sources.ethtool
-        return cls(ethtool()) if ethtool is not None else None
-
-    def __init__(self, source: EthtoolSource) -> None:
-        self._source = source
-        self._links: dict[str, _Link] = {}
-
-    def targets(self, context: Context) -> Sequence[str]:
-        links = {}
-        for netdev in context.inventory.netdevs:
-            known = self._links.get(netdev.name)
-            links[netdev.name] = known if known is not None and known.netdev == netdev else _Link(netdev)
-        self._links = links
-        return list(links)
+    def new_link(self, netdev: Netdev) -> _Link:
+        return _Link(netdev)
 
     def collect(self, target: str, context: Context) -> None:
         link = self._links[target]
@@ -119,9 +91,6 @@ class EthtoolCollector(Collector):
             # The driver's own list has it already, under its own name.
             if spec.name not in given:
                 context.sink.add(spec, link.netdev.labels, value)
-
-    def close(self) -> None:
-        self._source.close()
 
 
 def plan(names: Sequence[str], labels: tuple[str]) -> Plan:

@@ -1,17 +1,14 @@
 """Optical modules: temperature, light, laser. Off by default: the EEPROM is on a slow bus and needs CAP_NET_ADMIN."""
 
 import errno
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.core.metrics.exposition import sample_prefix
 from fabricpulse.hostinfo.inventory import Netdev
 from fabricpulse.hostinfo.module_eeprom import Module, read_module
-from fabricpulse.hostinfo.netlink.ethtool import EthtoolSource
-from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
-from fabricpulse.nic.collectors.ethtool import DECLINED, DECLINED_PAUSE_S
+from fabricpulse.nic.collectors.base import Context, register
+from fabricpulse.nic.collectors.link_base import DECLINED, DECLINED_PAUSE_S, LinkCollector
 from fabricpulse.nic.metric_spec import LANE, LINK, gauge
 
 MODULE_INFO = gauge(
@@ -74,29 +71,14 @@ class _Link:
 
 
 @register()
-class ModuleCollector(Collector):
+class ModuleCollector(LinkCollector[_Link]):
     """One target a netdev with a PCI function."""
 
     name = "module"
     on_by_default = False
 
-    @classmethod
-    def make(cls, environment: Environment) -> Self | None:
-        ethtool = environment.sources.ethtool
-        return cls(ethtool()) if ethtool is not None else None
-
-    def __init__(self, source: EthtoolSource) -> None:
-        self._source = source
-        self._links: dict[str, _Link] = {}
-
-    def targets(self, context: Context) -> Sequence[str]:
-        links = {}
-        for netdev in context.inventory.netdevs:
-            if netdev.pci_address:
-                known = self._links.get(netdev.name)
-                links[netdev.name] = known if known is not None and known.netdev == netdev else _Link(netdev)
-        self._links = links
-        return list(links)
+    def new_link(self, netdev: Netdev) -> _Link | None:
+        return _Link(netdev) if netdev.pci_address else None
 
     def collect(self, target: str, context: Context) -> None:
         link = self._links[target]
@@ -120,9 +102,6 @@ class ModuleCollector(Collector):
                     context.errors.add(link.netdev.name, "module", reason)
         for family, line in link.lines:
             context.sink.line(family, line)
-
-    def close(self) -> None:
-        self._source.close()
 
 
 def lines_of(module: Module, labels: tuple[str]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from typing import Self
 from fabricpulse.hostinfo.inventory import RdmaDevice
 from fabricpulse.hostinfo.netlink.rdma import RdmaSource
 from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
-from fabricpulse.nic.collectors.ethtool import DECLINED, DECLINED_PAUSE_S
+from fabricpulse.nic.collectors.link_base import DECLINED, DECLINED_PAUSE_S
 from fabricpulse.nic.metric_spec import RDMA, counter, gauge
 
 RESOURCES = gauge(
