@@ -1,5 +1,7 @@
 """Requests of our daemons: what they trust and show, while files change; and what is never logged."""
 
+import errno
+import socket
 import ssl
 from base64 import b64encode
 from pathlib import Path
@@ -8,6 +10,7 @@ import aiohttp
 import pytest
 import trustme
 from aiohttp import web
+from tests.fixtures.ports import reserved_port
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
@@ -172,7 +175,20 @@ def test_credentials_in_urls_are_not_told() -> None:
             check_url("alertmanagers", url)
         assert "sec" not in str(refused.value)
     assert describe(TimeoutError()) == "TimeoutError"
+    assert describe(ConnectionResetError(errno.ECONNRESET, "")) == "connection reset by peer"
     assert describe(aiohttp.InvalidURL("http://u:p@am")) == "http://***@am"
+
+
+async def test_a_connection_that_is_not_made_is_told_in_the_kernels_words() -> None:
+    """Host, port and reason, without what the library thinks of it."""
+    port = reserved_port()
+    async with HttpClient(HttpClientConfig()) as client:
+        with pytest.raises(aiohttp.ClientConnectorError) as error:
+            await client.get(f"http://127.0.0.1:{port}/")
+    assert describe(error.value) == f"127.0.0.1:{port}: connection refused"
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    named = aiohttp.ClientConnectorDNSError(error.value._conn_key._replace(host="gpu-9"), unknown)
+    assert describe(named) == "gpu-9: name or service not known"
 
 
 async def test_an_answer_without_end() -> None:

@@ -55,6 +55,16 @@ def test_nothing_is_imported_unasked() -> None:
     assert sorted(imported() - set(required())) == []
 
 
+def test_what_development_needs_is_named() -> None:
+    """Each distribution of the dependency groups stands in docs/dependencies.md."""
+    text = (ROOT / "docs" / "dependencies.md").read_text().lower()
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    lines = [line for group in groups.values() for line in group if isinstance(line, str)]
+    names = {re.split(r"[<>=\[; ]", line, maxsplit=1)[0].lower() for line in lines}
+    short = {name.removeprefix("pytest-").removesuffix("-cu13") for name in names}
+    assert {name for name in short if name not in text} == set()
+
+
 @pytest.mark.parametrize("name", sorted(required().values()))
 def test_each_is_explained(name: str) -> None:
     """docs/dependencies.md says what it is for."""

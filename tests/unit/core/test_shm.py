@@ -143,7 +143,11 @@ def test_dead_page_is_unknown() -> None:
     ("content", "words"),
     [
         (b"", "0 bytes"),
-        (b"x" * 64, "expected 0x1 version 1"),
+        (b"x" * 64, "not a file of this kind"),
+        (
+            b"\x01" + bytes(7) + b"\x02" + bytes(55),
+            "its layout has version 2, this fabricpulse reads version 1",
+        ),
         (struct.pack("<QI", 1, 9) + bytes(52), "version 9"),
     ],
 )

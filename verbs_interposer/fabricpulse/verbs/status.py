@@ -26,7 +26,7 @@ def snapshots(folder: Path) -> tuple[list[VerbsSnapshot], list[str]]:
         except FileNotFoundError:
             continue
         except (OSError, LayoutError, TornReadError) as error:
-            complaints.append(f"{path}: {error}")
+            complaints.append(str(error) if str(error).startswith(str(path)) else f"{path}: {error}")
             continue
         if snapshot.running:
             found.append(snapshot)

@@ -121,9 +121,11 @@ class SharedFile:
 
 def _check_layout(path: Path, head: bytes, magic: int, version: int) -> None:
     got_magic, got_version = int.from_bytes(head[0:8], "little"), int.from_bytes(head[8:12], "little")
-    if got_magic != magic or got_version != version:
+    if got_magic != magic:
+        raise LayoutError(f"{path}: not a file of this kind, or not written yet (magic {got_magic:#x})")
+    if got_version != version:
         raise LayoutError(
-            f"{path}: layout {got_magic:#x} version {got_version}, expected {magic:#x} version {version}"
+            f"{path}: its layout has version {got_version}, this fabricpulse reads version {version}"
         )
 
 

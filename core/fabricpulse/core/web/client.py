@@ -4,6 +4,8 @@ Credentials are never logged; `describe` makes a log field of an error whose tex
 """
 
 import asyncio
+import os
+import socket
 import ssl
 from base64 import b64encode
 from pathlib import Path
@@ -146,8 +148,33 @@ def fetch(
 
 
 def describe(error: BaseException) -> str:
-    """What went wrong with a request, for a log line or a message: never empty, no credentials."""
+    """What went wrong with a request, for a log line or a message: never empty, no credentials.
+
+    A connection that was not made is told in the kernel's or the resolver's words: connection refused.
+    """
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        cause = error.os_error
+        if isinstance(cause, socket.gaierror) and cause.strerror:
+            return f"{error.host}: {_lower(cause.strerror)}"
+        return f"{error.host}:{error.port}: {_of_errno(cause)}"
+    if (
+        isinstance(error, OSError)
+        and error.filename is None
+        and not isinstance(error, aiohttp.ClientSSLError)
+    ):
+        return redact(_of_errno(error))
     return redact(str(error)) or type(error).__name__
+
+
+def _of_errno(error: OSError) -> str:
+    # asyncio puts "Connect call failed" with the address in place of what the kernel has said.
+    if error.errno and not isinstance(error, (socket.gaierror, ssl.SSLError)):
+        return _lower(os.strerror(error.errno))
+    return str(error) or type(error).__name__
+
+
+def _lower(words: str) -> str:
+    return words[:1].lower() + words[1:]
 
 
 class _ClientContext(ssl.SSLContext):
