@@ -16,10 +16,10 @@ async def listed(url: str, query: str = "") -> tuple[int, str]:
     """Status and body of http_sd of a coordinator with one member, `node1`, which is reached at `url`."""
     options = DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt")
     coordinator = Coordinator(options, Lifetime())
-    coordinator._started_s -= 3600  # so long ago that all who live have reported
+    coordinator._api._started_s -= 3600  # so long ago that all who live have reported
     info = HostInfo(1, url, (), (), "none")
     coordinator.fleet.report(RoundReport(PROTOCOL, "node1", 1, 1, 0, b"", None, None, "", 0, info), 0.0)
-    response = await coordinator._http_sd(make_mocked_request("GET", f"/api/v1/http_sd{query}"))
+    response = await coordinator._api._http_sd(make_mocked_request("GET", f"/api/v1/http_sd{query}"))
     return response.status, response.text or ""
 
 

@@ -6,6 +6,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from fabricpulse.clocksync.coordinator.coordinator import Coordinator
+from fabricpulse.clocksync.coordinator.fleet_api import FleetApi
 from fabricpulse.clocksync.coordinator.served_membership import served_membership
 from fabricpulse.clocksync.wire.messages import PROTOCOL, HostInfo, NicInfo, RoundReport
 from fabricpulse.core.config import parse_config
@@ -42,7 +43,7 @@ class Served:
 
     async def hosts(self) -> dict[str, dict[str, str]]:
         """Addresses by host and device, as a mesh reads them. Raises ConfigError when it would refuse them."""
-        response = await self.coordinator._membership(make_mocked_request("GET", "/api/v1/membership"))
+        response = await self.coordinator._api._membership(make_mocked_request("GET", "/api/v1/membership"))
         membership = parse_config(response.text or "", Membership, "m")
         return {host.name: {nic.device: nic.address for nic in host.nics} for host in membership.hosts}
 
@@ -96,18 +97,18 @@ async def test_who_has_the_membership_is_not_sent_it_again(
 ) -> None:
     """Every mesh asks every two seconds: the document is made once for each change, and not sent without one."""
     made = []
-    original = Coordinator.membership
+    original = FleetApi.membership
 
-    def counted(coordinator: Coordinator) -> Membership:
-        made.append(coordinator)
-        return original(coordinator)
+    def counted(api: FleetApi) -> Membership:
+        made.append(api)
+        return original(api)
 
-    monkeypatch.setattr(Coordinator, "membership", counted)
+    monkeypatch.setattr(FleetApi, "membership", counted)
 
     async def get(server: Served, tag: str = "") -> tuple[int, str, int]:
         headers = {"If-None-Match": tag} if tag else {}
         request = make_mocked_request("GET", "/api/v1/membership", headers=headers)
-        response = await server.coordinator._membership(request)
+        response = await server.coordinator._api._membership(request)
         return response.status, response.headers["ETag"], len(response.text or "")
 
     status, tag, size = await get(served)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from fabricpulse.clocksync.coordinator.coordinator import SD_PORTS
+from fabricpulse.clocksync.coordinator.fleet_api import SD_PORTS
 from fabricpulse.core.cli import cli
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.core.test_web import LOCAL
 
-from fabricpulse.clocksync.coordinator.coordinator import SD_PORTS
+from fabricpulse.clocksync.coordinator.fleet_api import SD_PORTS
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.metrics.catalogue import load_catalogue
 from fabricpulse.core.metrics.formats import TextFormat

@@ -1,4 +1,4 @@
-"""`fabricpulse clocksync coordinator`: HTTP around `fleet.Fleet`.
+"""`fabricpulse clocksync coordinator`: rounds around `fleet.Fleet`.
 
 A report waits for the solve that uses it and takes its result home in the reply. A solve starts when all members that
 were in the last one have reported, or half of `round_s` after the last that did (a tenth if few are missing), or
@@ -7,10 +7,8 @@ opened.
 """
 
 import asyncio
-import hashlib
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -20,15 +18,15 @@ from fabricpulse.clocksync import metrics
 from fabricpulse.clocksync.coordinator.config import CoordinatorConfig
 from fabricpulse.clocksync.coordinator.duplicate_hosts import NameHeldError, NameTakenError
 from fabricpulse.clocksync.coordinator.fleet import Fleet
+from fabricpulse.clocksync.coordinator.fleet_api import FleetApi
 from fabricpulse.clocksync.coordinator.fleet_log import FleetLog
 from fabricpulse.clocksync.coordinator.members import Member
 from fabricpulse.clocksync.coordinator.report_channels import ReportChannels
-from fabricpulse.clocksync.coordinator.served_membership import served_membership
 from fabricpulse.clocksync.solve.graph_solve import SolveParameters
 from fabricpulse.clocksync.wire.messages import PROTOCOL, ROUND_PATH, RoundReply, report_decoder
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime
-from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_membership
+from fabricpulse.core.fleet.membership import Membership, load_membership
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
@@ -37,7 +35,6 @@ from fabricpulse.core.supervision import supervised
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
-from fabricpulse.core.web.urls import host_and_port, join_host_port
 from fabricpulse.diagnosis.service import PAGE_PATH, DiagnosisService
 from fabricpulse.diagnosis.topology import Topology
 from fabricpulse.diagnosis.worker import Declared
@@ -50,27 +47,6 @@ _GATHER_S = 0.02
 # Of a round: how long a solve waits for the next report of many that are missing, and of few. In a large fleet somebody
 # is always late or lost, and must not cost the others half of their round each time.
 _PATIENCE, _PATIENCE_WITH_FEW, _FEW = 0.5, 0.1, 0.02
-# What is left out of the membership is named up to so many.
-_LEFT_OUT = 5
-# Daemons of a host that http_sd may list, by the name asked for.
-SD_PORTS = {
-    "mesh": 9610,
-    "nic": 9611,
-    "qp": 9612,
-    "clocksync": 9613,
-    "remediation-node": 9616,
-    "audit-node": 9617,
-}
-
-
-@dataclass(frozen=True)
-class _Document:
-    """The membership as it is served. generation, static : what it was made of. tag : names the content."""
-
-    generation: int
-    static: Membership
-    body: bytes
-    tag: str
 
 
 class Coordinator:
@@ -87,26 +63,22 @@ class Coordinator:
             parameters=SolveParameters(drift_ppb=self._config.drift_ppb),
         )
         self._log = FleetLog(self.fleet)
-        self._static = _membership_of(self._config)
         self._token = TokenFile(self._config.token_file)
         self._token_shown = self._token.token
         topology = _topology_of(self._config)
-        self._leaf_of = topology.leaf_of()
+        self._api = FleetApi(self.fleet, _membership_of(self._config), topology.leaf_of())
         self.diagnosis = DiagnosisService(
-            Declared(self._leaf_of, topology.switch_of()),
+            Declared(topology.leaf_of(), topology.switch_of()),
             self._accepts,
             self._config.alerting,
-            self._network_of,
+            self._api.network_of,
         )
         self._arrived = asyncio.Event()
         # One event a solve: a thousand waiters wake at once, without a lock that they queue for.
         self._solved = asyncio.Event()
-        self._started_s = time.monotonic()
         self._solve_s = 0.0
         self._failures = 0
         self._edges = 0
-        self._left_out: tuple[str, ...] = ()
-        self._document: _Document | None = None
         self._channels: ReportChannels | None = None
         self.server = WebServer(
             "fabricpulse clocksync coordinator",
@@ -125,16 +97,9 @@ class Coordinator:
         )
         router = self.server.router
         router.add_post(ROUND_PATH, self._serve_round)
-        router.add_get("/api/v1/membership", self._membership)
-        router.add_get("/api/v1/http_sd", self._http_sd)
-        router.add_get("/api/v1/clocksync/status", self._status)
+        self._api.add_routes(router)
         self.diagnosis.add_routes(router)
         life.on_reload(self._reload)
-
-    def _network_of(self, leaf: str) -> str:
-        """Of the NICs below a leaf; "" if they are of several, or none is known."""
-        networks = {nic.network for host in self.membership().hosts for nic in host.nics if nic.leaf == leaf}
-        return networks.pop() if len(networks) == 1 else ""
 
     def _accepts(self, authorization: str) -> bool:
         """Whether who sends this header may report; with the token as it is now."""
@@ -147,7 +112,7 @@ class Coordinator:
         for setting in ("datagrams", "topology", "alerting"):
             if getattr(config, setting) != getattr(self._config, setting):
                 log.warning("this setting changes with a restart only", setting=setting)
-        self._config, self._token, self._static = config, token, static
+        self._config, self._token, self._api.static = config, token, static
         self.fleet.lease_s, self.fleet.anchor_wait_s = config.lease_s, config.anchor_wait_s
         self.fleet.holdover_drift_ppb = config.holdover_drift_ppb
         self.fleet.parameters = SolveParameters(drift_ppb=config.drift_ppb)
@@ -320,116 +285,6 @@ class Coordinator:
             self._channels.open(member) if by_datagram and self._channels is not None else None,
         )
 
-    def membership(self) -> Membership:
-        """The file's hosts, and those that have joined by lease."""
-        latest = sorted(self.fleet.members.values(), key=lambda member: -member.moved)
-        membership, left_out = served_membership(
-            self._static,
-            (
-                Host(m.name, tuple(Nic(n.device, n.address, n.network) for n in m.info.nics))
-                for m in latest
-                if m.info is not None and m.info.nics
-            ),
-            self._leaf_of,
-        )
-        if left_out and left_out != self._left_out:
-            log.warning(
-                "left out of the membership, or every mesh would refuse it: was a host renamed? Take the old name out "
-                "of the membership file, give each NIC an address of its own",
-                what=left_out[:_LEFT_OUT],
-                all=len(left_out),
-            )
-        self._left_out = left_out
-        return membership
-
-    async def _membership(self, request: web.Request) -> web.Response:
-        """Every mesh of the fleet asks every two seconds: made once for each change, sent to those who lack it."""
-        document = self._document
-        if (
-            document is None
-            or document.generation != self.fleet.generation
-            or document.static is not self._static
-        ):
-            # JSON is YAML: the document can be saved and used as a membership file.
-            body = msgspec.json.format(msgspec.json.encode(self.membership()), indent=1) + b"\n"
-            # Of the content: a coordinator that was restarted, or another one, need not send it again.
-            tag = hashlib.sha256(body).hexdigest()[:32]
-            document = self._document = _Document(self.fleet.generation, self._static, body, tag)
-        if any(tag.value in (document.tag, "*") for tag in request.if_none_match or ()):
-            response = web.Response(status=304)
-        else:
-            response = web.Response(body=document.body, content_type="application/json")
-        response.etag = document.tag
-        return response
-
-    async def _http_sd(self, request: web.Request) -> web.Response:
-        """Targets for Prometheus: one group a host that has a lease; `?exporter=` one of SD_PORTS, or `?port=`. A
-        sidecar is listed with the port of its own URL; one that listens on a wildcard and has no
-        advertise_url is taken to listen on the usual port.
-        """
-        if (left := self._started_s + self._config.lease_s - time.monotonic()) > 0:
-            # An empty list would make Prometheus drop what it has; after an error it keeps that.
-            text = f"started just now: hosts that live have reported in {left:.0f} s\n"
-            return web.Response(status=503, text=text, headers={"Retry-After": f"{left:.0f}"})
-        exporter = request.query.get("exporter", "clocksync")
-        asked = request.query.get("port", "")
-        if asked and not (asked.isascii() and asked.isdigit() and 1 <= int(asked) <= 65535):
-            return web.Response(status=400, text=f"port {asked!r} does not lie within 1 and 65535\n")
-        port = int(asked) if asked else SD_PORTS.get(exporter)
-        if port is None:
-            known = ", ".join(SD_PORTS)
-            return web.Response(
-                status=400, text=f"exporter {exporter!r} is not known; one of {known}, or ?port=\n"
-            )
-        own_ports = exporter == "clocksync" and not asked
-        groups = [
-            {"targets": [_target(member, port, own_ports)], "labels": {"fabricpulse_host": member.name}}
-            for member in sorted(self.fleet.members.values(), key=lambda m: m.name)
-        ]
-        return web.json_response(groups)
-
-    async def _status(self, _: web.Request) -> web.Response:
-        now = time.monotonic()
-        fleet = self.fleet
-        members = [
-            {
-                "host": m.name,
-                "age_s": round(now - m.received_s, 3),
-                "bound_ns": line.bound_ns if line is not None else None,
-                "correction_ns": line.correction_ns if line is not None else None,
-                "rate_ppb": line.rate_ppt * 1e-3 if line is not None else None,
-                "edges": len(m.info.edges) if m.info is not None else 0,
-                "reported_edges": m.reported_edges,
-                "outlier_edges": m.outliers,
-                "suspect": m.suspect,
-            }
-            for m in sorted(fleet.members.values(), key=lambda m: m.name)
-            for line in [m.line]
-        ]
-        outliers = [
-            {
-                "host": host,
-                "device": e.device,
-                "peer": e.peer,
-                "peer_device": e.peer_device,
-                "residual_ns": round(ns),
-            }
-            for host, e, ns in fleet.outlier_edges
-        ]
-        return web.json_response(
-            {
-                "solves": fleet.solves,
-                "root": fleet.root,
-                "quorum": not fleet.no_quorum,
-                "awaited_anchors": list(fleet.awaited),
-                "duplicate_names": list(fleet.duplicates),
-                "generation": fleet.generation,
-                "residual_p50_ns": fleet.residual_p50_ns,
-                "members": members,
-                "outlier_edges": outliers,
-            }
-        )
-
     async def _metrics(self, text_format: TextFormat) -> bytes:
         fleet = self.fleet
         out = Exposition()
@@ -453,18 +308,6 @@ class Coordinator:
 
 def _packed(reply: RoundReply) -> web.Response:
     return web.Response(body=_reply_encoder.encode(reply), content_type="application/msgpack")
-
-
-def _target(member: Member, port: int, own_port: bool) -> str:
-    """What Prometheus scrapes of `member`: its sidecar's address, by name if that is not known, and `port`.
-
-    own_port : take the sidecar's own instead, where it is known.
-    """
-    try:
-        host, listens = host_and_port(member.info.url if member.info is not None else "")
-    except ValueError:  # it did not say where it is reached, or an older one said what is no URL
-        return join_host_port(member.name, port)
-    return join_host_port(host, listens if own_port else port)
 
 
 def _topology_of(config: CoordinatorConfig) -> Topology:
