@@ -24,7 +24,7 @@ from fabricpulse.clocksync.sidecar.host_edges import HostEdges
 from fabricpulse.clocksync.sidecar.neighbours import NeighbourBook, ask_lines, consensus, own_url
 from fabricpulse.clocksync.sidecar.page_file import PageFile, previous_page
 from fabricpulse.clocksync.sidecar.pause import majority_stepped, pause_watch
-from fabricpulse.clocksync.sidecar.system_anchor import anchor_bound
+from fabricpulse.clocksync.sidecar.system_anchor import SystemAnchor
 from fabricpulse.clocksync.sidecar.view import SidecarHistory, SidecarView
 from fabricpulse.clocksync.wire.messages import (
     LINE_PATH,
@@ -46,7 +46,7 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path
 from fabricpulse.core.run_lock import RunLock
-from fabricpulse.core.shm.clock_page import STEP_NS, ClockStatus
+from fabricpulse.core.shm.clock_page import ClockStatus
 from fabricpulse.core.supervision import supervised
 from fabricpulse.core.web.client import Credentials, HttpClient
 from fabricpulse.core.web.listeners import parse_address
@@ -94,8 +94,7 @@ class Sidecar:
         self._edges_told = -1
         self._epoch = time.time_ns() & 0x7FFFFFFFFFFFFFFF
         self._generation = 0
-        self._anchors: bool | None = None
-        self._anchor_bound_ns: int | None = None
+        self._anchor = SystemAnchor(self._clock)
         self._contradicted_s: float | None = None
         self._pauses = pause_watch()
         self.contradictions = dict.fromkeys(("causality", "edges", "epoch", "suspend", "vmclock"), 0)
@@ -360,48 +359,13 @@ class Sidecar:
             host_ns=self._stamp_now_ns(),
             edges=pack_edges(self._edges.reports()),
             line=self._own_line(),
-            anchor=self._anchor(),
+            anchor=self._anchor.read(self._config.anchor, self._fleet_clock.epoch_ns),
             root=self._root,
             clock_steps=self._fleet_clock.page.disruptions,
             info=self._info if with_info else None,
             quorum=self._coordinator.quorum,
             no_quorum=self._fleet_clock.no_quorum,
         )
-
-    def _anchor(self) -> tuple[int, int] | None:
-        """UTC minus stamp clock by this host's clock, and how far that may be wrong; a change is logged."""
-        bound_ns: int | None = None
-        refused = ""
-        before = self._clock.cross_timestamp()
-        try:
-            bound_ns = anchor_bound(self._config.anchor)
-        except OSError as error:
-            refused = error.strerror or str(error)
-        now = self._clock.cross_timestamp()
-        utc_ns = now.host_ns - now.raw_ns - self._fleet_clock.epoch_ns
-        anchor = None if bound_ns is None else (utc_ns, bound_ns)
-        if abs(now.host_ns - before.host_ns - (now.raw_ns - before.raw_ns)) > STEP_NS:
-            anchor = None  # stepped between the two; the next round knows better
-        anchors = anchor is not None
-        if self._config.anchor.kind == "system" and anchors != self._anchors:
-            if anchor is not None:
-                log.info("the host's clock is an anchor of fleet time", error_bound_ns=anchor[1])
-            elif refused:
-                log.warning(
-                    "no anchor: adjtimex, which says how well the host's clock is synchronized, is forbidden; does the "
-                    "unit's SystemCallFilter allow adjtimex and clock_adjtime, without ProtectClock?",
-                    reason=refused,
-                )
-            elif bound_ns is not None:
-                log.info("no anchor for now: the host's clock was stepped")
-            else:
-                log.warning(
-                    "no anchor: the kernel says that the host's clock is not synchronized; does chronyd run, with a "
-                    "source and with rtcsync in its configuration?"
-                )
-        self._anchors = anchors
-        self._anchor_bound_ns = None if anchor is None else anchor[1]
-        return anchor
 
     def _take_reply(self, reply: RoundReply, follow: bool) -> None:
         """Raises ValueError when it makes no sense. follow : it is of the coordinator whose timeline is ours."""
@@ -475,7 +439,7 @@ class Sidecar:
             self._root,
             self._suspect,
             self._fit_s,
-            self._anchor_bound_ns,
+            self._anchor.bound_ns,
             self.contradictions,
         )
 

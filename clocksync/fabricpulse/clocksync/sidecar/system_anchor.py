@@ -1,9 +1,14 @@
-"""What the kernel knows of its own clock's error: `adjtimex`, as chronyd, ntpd and phc2sys maintain it."""
+"""Whether this host's clock carries UTC, and how well: `adjtimex`, as chronyd, ntpd and phc2sys maintain it."""
 
 import ctypes
 import os
 
 from fabricpulse.clocksync.sidecar.config import AnchorConfig
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.shm.clock_page import STEP_NS
+
+log = get_logger(__name__)
 
 _TIME_ERROR = 5
 
@@ -39,3 +44,50 @@ def anchor_bound(config: AnchorConfig) -> int | None:
     if state == _TIME_ERROR:
         return None  # the kernel says "not synchronised"
     return max(config.uncertainty_ns, int(timex.maxerror) * 1000)
+
+
+class SystemAnchor:
+    """This host as an anchor. bound_ns : how far from UTC its clock may be, None while it is no anchor."""
+
+    def __init__(self, clock: HostClock) -> None:
+        self._clock = clock
+        self._anchors: bool | None = None
+        self.bound_ns: int | None = None
+
+    def read(self, config: AnchorConfig, epoch_ns: int) -> tuple[int, int] | None:
+        """UTC minus stamp clock by this host's clock, and how far that may be wrong; a change is logged.
+
+        epoch_ns : stamp clock minus raw clock.
+        """
+        bound_ns: int | None = None
+        refused = ""
+        before = self._clock.cross_timestamp()
+        try:
+            bound_ns = anchor_bound(config)
+        except OSError as error:
+            refused = error.strerror or str(error)
+        now = self._clock.cross_timestamp()
+        utc_ns = now.host_ns - now.raw_ns - epoch_ns
+        anchor = None if bound_ns is None else (utc_ns, bound_ns)
+        if abs(now.host_ns - before.host_ns - (now.raw_ns - before.raw_ns)) > STEP_NS:
+            anchor = None  # stepped between the two; the next round knows better
+        anchors = anchor is not None
+        if config.kind == "system" and anchors != self._anchors:
+            if anchor is not None:
+                log.info("the host's clock is an anchor of fleet time", error_bound_ns=anchor[1])
+            elif refused:
+                log.warning(
+                    "no anchor: adjtimex, which says how well the host's clock is synchronized, is forbidden; does the "
+                    "unit's SystemCallFilter allow adjtimex and clock_adjtime, without ProtectClock?",
+                    reason=refused,
+                )
+            elif bound_ns is not None:
+                log.info("no anchor for now: the host's clock was stepped")
+            else:
+                log.warning(
+                    "no anchor: the kernel says that the host's clock is not synchronized; does chronyd run, with a "
+                    "source and with rtcsync in its configuration?"
+                )
+        self._anchors = anchors
+        self.bound_ns = None if anchor is None else anchor[1]
+        return anchor
