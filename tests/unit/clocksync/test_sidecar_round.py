@@ -84,7 +84,7 @@ async def test_a_ring_of_another_version_keeps_nobody_from_reporting(
     said = [record for record in caplog.records if record.levelname == "ERROR"]
     assert [record.getMessage() for record in said] == ["no probe samples"]
     assert not said[0].exc_info
-    for words in (str(path), f"version {VERSION + 1}, expected", "upgrade the older"):
+    for words in (str(path), f"version {VERSION + 1}, this fabricpulse reads", "upgrade the older"):
         assert words in refused
     assert sidecar._view().status()["why"].startswith("no edge has samples")
 
