@@ -106,7 +106,7 @@ local signals = import '../signals.libsonnet';
           ' or ' + byNic('max', 'increase(%s[10m])' % s.series('fabricpulse_nic_pause_storm_warning_events_total')) + ' > 0' +
           ' or ' + byNic('max', 'increase(%s[10m])' % s.series('fabricpulse_nic_pause_storm_error_events_total')) + ' > 0',
           'A NIC stops the network with pause frames.',
-          'NIC {{ $labels.device }} of {{ $labels.instance }} pauses its switch port without end ({{ $value | printf "%.3g" }}: share of time, or storms that its watchdog saw); the pause spreads to all who share the switch\'s buffers.'
+          'NIC {{ $labels.device }} of {{ $labels.instance }} keeps pausing its switch port ({{ $value | printf "%.3g" }}: share of time, or storms that its watchdog saw); the pause spreads to all who share the switch\'s buffers.'
         ),
         lib.alert(
           config,

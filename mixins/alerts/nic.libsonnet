@@ -48,8 +48,8 @@ local signals = import '../signals.libsonnet';
           'warning',
           'mesh',
           s.last('fabricpulse_nic_state', 'state="unknown"') + ' == 1',
-          'Nobody can tell whether a NIC is connected.',
-          'The health of NIC {{ $labels.device }} of {{ $labels.instance }} is unknown (network {{ $labels.network }}, {{ $value }}): no peers, or the host was late all the time.',
+          'It is not known whether a NIC is connected.',
+          'The health of NIC {{ $labels.device }} of {{ $labels.instance }} is unknown (network {{ $labels.network }}, state {{ $value }}): it has no peers, or its host was too late to judge. A fault of it would not be seen.',
           { 'for': config.nicUnknownFor }
         ),
         // While the network is dead nothing is scraped, so the counter tells of it afterwards. The gauge tells of a host

@@ -77,7 +77,7 @@ local signals = import '../signals.libsonnet';
           'warning',
           'plugin',
           flows(config).inBandSlower,
-          "A job's packets take another way than probes.",
+          "A job's packets take another path than probes.",
           'Flow {{ $labels.device }} of {{ $labels.instance }} to {{ $labels.peer_device }} of {{ $labels.peer }} (workload {{ $labels.workload }}) is {{ $value | printf "%.1f" }} times as slow as its siblings without congestion, and probes between the same NICs are not: another route or encapsulation (RoCE v1).',
           { 'for': config.inBandFor }
         ),
@@ -96,7 +96,7 @@ local signals = import '../signals.libsonnet';
               objective: objective,
             };
           missed('network:fabricpulse_edge_owd_seconds:slo_ratio', 'delay') + ' or ' + missed('network:fabricpulse_edge_probes_lost:slo_ratio', 'loss'),
-          'A network does not keep what was promised of it.',
+          'A network misses its service level objective.',
           'Network {{ $labels.network }} kept its {{ $labels.objective }} objective on {{ $value | humanizePercentage }} of paths and time within ' + config.sloWindow + '.'
         ),
       ]),

@@ -24,7 +24,7 @@ local signals = import '../signals.libsonnet';
           'critical',
           'exporter',
           'absent_over_time(%s[%s])' % [s.series('fabricpulse_build_info'), config.noDataFor],
-          'Prometheus has no data of any fabricpulse daemon that these rules would look at.',
+          'The rules find no data of any fabricpulse daemon.',
           'No fabricpulse daemon has been scraped for ' + config.noDataFor + ', or the selector of the rules matches none; no other alert of fabricpulse can fire ({{ $value }}).',
         ),
         lib.alert(
@@ -43,7 +43,7 @@ local signals = import '../signals.libsonnet';
           'warning',
           'exporter',
           s.last('fabricpulse_exporter_dropped_samples', 'family!=""') + ' > 0',
-          'An exporter leaves samples out to keep its size.',
+          'An exporter leaves samples out because it has reached its sample cap.',
           '{{ $labels.job }} of {{ $labels.instance }} drops {{ $value | printf "%.0f" }} samples of {{ $labels.family }}: its sample cap is too low for this host.',
           { 'for': config.collectorFailingFor }
         ),
@@ -57,7 +57,7 @@ local signals = import '../signals.libsonnet';
             config.remediationFailedWindow,
           ],
           'An automatic action did not do what it should.',
-          'Action {{ $labels.action }} of the remediation receiver {{ $labels.instance }} ended as {{ $labels.outcome }}; the journal has the case. A person must look.'
+          'Action {{ $labels.action }} of the remediation receiver {{ $labels.instance }} ended as {{ $labels.outcome }}; `fabricpulse remediation journal` has the details. An operator must look.'
         ),
         lib.alert(
           config,
@@ -66,7 +66,7 @@ local signals = import '../signals.libsonnet';
           'remediation',
           s.last('fabricpulse_remediation_breaker_tripped') + ' == 1',
           'Automatic actions have stopped themselves.',
-          'The {{ $labels.direction }} breaker of the remediation receiver {{ $labels.instance }} has tripped: more hosts at once than it may touch. Nothing is done until a person resets it.'
+          'The {{ $labels.direction }} breaker of the remediation receiver {{ $labels.instance }} has tripped: more hosts at once than it may touch. Nothing is done until an operator resets it (`fabricpulse remediation resume`).'
         ),
         lib.alert(
           config,
@@ -74,7 +74,7 @@ local signals = import '../signals.libsonnet';
           'critical',
           'remediation',
           '%s > %g' % [s.last('fabricpulse_remediation_heartbeat_age_seconds'), config.remediationStalledSeconds],
-          'The remediation receiver answers and does not decide.',
+          'The remediation receiver answers but decides nothing.',
           'The reconciler of {{ $labels.instance }} ended its last cycle {{ $value | humanizeDuration }} ago.'
         ),
         // Gone from discovery, too: a target that is not there any more has no `up`.
@@ -109,7 +109,7 @@ local signals = import '../signals.libsonnet';
             window: config.exporterEmptyFor,
             daemon: daemon,
           },
-          'A target of fabricpulse answers, and not with the metrics of fabricpulse.',
+          'A target of fabricpulse answers, but without the metrics of fabricpulse.',
           '{{ $labels.job }} of {{ $labels.instance }} answers scrapes ({{ $value }}) without fabricpulse_build_info: another program on this port, or relabelling that drops its metrics.',
           { 'for': config.exporterEmptyFor }
         ),
@@ -167,7 +167,7 @@ local signals = import '../signals.libsonnet';
             s.last('fabricpulse_remediation_alertmanager_age_seconds'),
           ],
           'The remediation receiver cannot ask Alertmanager.',
-          'The receiver {{ $labels.instance }} has not learnt from all Alertmanagers what is active for {{ $value | printf "%.0f" }} s (-1: never); it restores nothing meanwhile.',
+          'The receiver {{ $labels.instance }} has not been able to poll all Alertmanagers for {{ $value | printf "%.0f" }} s (-1: never); it puts no NIC back into service meanwhile.',
           { 'for': config.agentLostFor }
         ),
         lib.alert(
@@ -176,7 +176,7 @@ local signals = import '../signals.libsonnet';
           'warning',
           'remediation',
           s.last('fabricpulse_remediation_paused') + ' == 1',
-          'The kill switch of remediation has been set for long.',
+          'Remediation has been paused for long.',
           'The receiver {{ $labels.instance }} has been paused ({{ $value }}) for longer than ' + config.remediationPausedFor + '; did somebody forget it?',
           { 'for': config.remediationPausedFor }
         ),
@@ -203,8 +203,8 @@ local signals = import '../signals.libsonnet';
             s.series('fabricpulse_remediation_unauthorized_total'),
             config.remediationFailedWindow,
           ],
-          'Somebody asks the remediation receiver without the right to.',
-          'The receiver {{ $labels.instance }} turned away {{ $value | printf "%.0f" }} requests of {{ $labels.route }} for want of valid credentials: a wrong token somewhere, or a stranger.'
+          'The remediation receiver refuses requests without valid credentials.',
+          'The receiver {{ $labels.instance }} refused {{ $value | printf "%.0f" }} requests of {{ $labels.route }} without valid credentials: a wrong token somewhere, or an intruder.'
         ),
         lib.alert(
           config,

@@ -75,13 +75,21 @@ def own_reader(
 
 @command.command("local")
 @click.option(
-    "--root", type=click.Path(path_type=Path), default=Path("/"), show_default=True, help="Tree to audit."
+    "--root",
+    type=click.Path(path_type=Path),
+    default=Path("/"),
+    show_default=True,
+    help="Audit this tree (sys, proc, etc) in place of /.",
 )
 @click.option(
     "--profile", "--sla", "profile", type=click.Path(path_type=Path), help="Values that the host must have."
 )
 @click.option(
-    "--output", type=click.Choice(["text", "json", "junit"]), default="text", show_default=True, help="Form."
+    "--output",
+    type=click.Choice(["text", "json", "junit"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
 )
 @click.option("--all", "every", is_flag=True, help="Show what passed, too.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write the page here, too.")
@@ -93,7 +101,11 @@ def own_reader(
     "--textfile", type=click.Path(path_type=Path), help="Write metrics for node_exporter here (*.prom)."
 )
 @click.option(
-    "--fail-on", type=click.Choice(["error", "warning"]), default="error", show_default=True, help="Exit 10."
+    "--fail-on",
+    type=click.Choice(["error", "warning"]),
+    default="error",
+    show_default=True,
+    help="Least severity of a finding that makes the exit code 10.",
 )
 @click.pass_context
 def local(
@@ -191,7 +203,11 @@ def learn_command(run: Path) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--html", type=click.Path(path_type=Path), help="Write the page here instead.")
 @click.option(
-    "--output", type=click.Choice(["text", "json", "junit"]), default="text", show_default=True, help="Form."
+    "--output",
+    type=click.Choice(["text", "json", "junit"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
 )
 @click.option("--all", "every", is_flag=True, help="Show what passed, too.")
 def show_command(run: Path, html: Path | None, output: str, every: bool) -> None:
@@ -237,10 +253,19 @@ def checks_command() -> None:
     "--state", type=click.Path(path_type=Path), default=STATE, show_default=True, help="Folder of reports."
 )
 @click.option(
-    "--max-age", "max_age_h", type=float, default=24.0, show_default=True, help="Of the last audit, hours."
+    "--max-age",
+    "max_age_h",
+    type=float,
+    default=24.0,
+    show_default=True,
+    help="How old the last audit may be, in hours.",
 )
 @click.option(
-    "--fail-on", type=click.Choice(["error", "warning"]), default="error", show_default=True, help="Close on."
+    "--fail-on",
+    type=click.Choice(["error", "warning"]),
+    default="error",
+    show_default=True,
+    help="Least severity of a finding that closes the gate.",
 )
 @click.option("--ignore", multiple=True, metavar="CHECK", help="A check that does not count; repeatable.")
 @output_option
@@ -302,7 +327,7 @@ def node_command(options: DaemonOptions) -> None:
 @click.option(
     "--hosts", default="", metavar="LIST", help="Only these, as Slurm writes lists: gpu-[001-016],gpu-020."
 )
-@click.option("--agent-url", default="http://{host}:9617", show_default=True, help="Of the agent of a host.")
+@click.option("--agent-url", default="http://{host}:9617", show_default=True, help="URL of a host's agent.")
 @client_options("the agents")
 @client_options("the coordinator", COORDINATOR, prefix="coordinator", parameter="coordinator_client")
 @click.option(
@@ -313,19 +338,32 @@ def node_command(options: DaemonOptions) -> None:
     "--leaves", type=click.Path(path_type=Path), help="With --paths: which hosts hang on which leaf (YAML)."
 )
 @click.option(
-    "--host-timeout", "host_timeout_s", type=click.FloatRange(1, 600), default=30.0, show_default=True
+    "--host-timeout",
+    "host_timeout_s",
+    type=click.FloatRange(1, 600),
+    default=30.0,
+    show_default=True,
+    help="Seconds that a host has for its audit.",
 )
 @click.option(
     "--profile", "--sla", "profile", type=click.Path(path_type=Path), help="Values that hosts must have."
 )
 @click.option(
-    "--output", type=click.Choice(["text", "json", "junit"]), default="text", show_default=True, help="Form."
+    "--output",
+    type=click.Choice(["text", "json", "junit"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
 )
 @click.option("--save", type=click.Path(path_type=Path), help="Write the run here, too, as JSON.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write the page here, too.")
 @click.option("--all", "every", is_flag=True, help="Show what passed, too.")
 @click.option(
-    "--fail-on", type=click.Choice(["error", "warning"]), default="error", show_default=True, help="Exit 10."
+    "--fail-on",
+    type=click.Choice(["error", "warning"]),
+    default="error",
+    show_default=True,
+    help="Least severity of a finding that makes the exit code 10.",
 )
 @click.pass_context
 def run_command(ctx: click.Context, /, **flags: Any) -> None:

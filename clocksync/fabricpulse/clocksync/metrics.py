@@ -33,7 +33,7 @@ HOST_CLOCK_STEPS = MetricSpec(
 CONTRADICTIONS = MetricSpec(
     "fabricpulse_clock_contradictions_total",
     "counter",
-    "Times that fleet time of this host was found wrong and set anew, by what told: causality (delays below zero), "
+    "Times that fleet time of this host was found wrong and set anew, by what showed it: causality (delays below 0), "
     "edges (clocks of most peers jumped at once), epoch (the mesh began another stamp clock), suspend, vmclock.",
     ("source",),
 )
@@ -96,7 +96,9 @@ OUTPUT_FAILURES = MetricSpec(
     ("output",),
 )
 
-MEMBERS = MetricSpec("fabricpulse_clocksync_members", "gauge", "Hosts with a lease.")
+MEMBERS = MetricSpec(
+    "fabricpulse_clocksync_members", "gauge", "Hosts in the membership: those whose sidecars report."
+)
 UNREACHED = MetricSpec(
     "fabricpulse_clocksync_unreached_members",
     "gauge",
@@ -107,7 +109,7 @@ QUORUM = MetricSpec(
     "gauge",
     "1 while the last solve had a quorum: an anchor, or most hosts of the previous quorum; 0: minority partition.",
 )
-SOLVES = MetricSpec("fabricpulse_clocksync_solves_total", "counter", "Solves of the fleet.")
+SOLVES = MetricSpec("fabricpulse_clocksync_solves_total", "counter", "Solves of the fleet's clocks.")
 SOLVE_SECONDS = MetricSpec("fabricpulse_clocksync_solve_seconds", "gauge", "Duration of the last solve.")
 SOLVE_FAILURES = MetricSpec("fabricpulse_clocksync_solve_failures_total", "counter", "Solves that failed.")
 SOLVE_EDGES = MetricSpec("fabricpulse_clocksync_edges", "gauge", "Edge fits in the last solve.")

@@ -96,7 +96,12 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
                 help="Serve on the sockets of a systemd .socket unit, not on --web.listen-address.",
             ),
             click.option(
-                "--log.level", "log_level", type=click.Choice(LEVELS), default="info", show_default=True
+                "--log.level",
+                "log_level",
+                type=click.Choice(LEVELS),
+                default="info",
+                show_default=True,
+                help="Least severity of the lines that are logged.",
             ),
             click.option(
                 "--log.format",
@@ -104,6 +109,7 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
                 type=click.Choice(["logfmt", "json"]),
                 default="logfmt",
                 show_default=True,
+                help="Format of log lines.",
             ),
         ]
         decorated: Callable[..., Any] = wrapper

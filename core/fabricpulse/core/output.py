@@ -13,7 +13,11 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def output_option(function: _F) -> _F:
     """Adds `--output`; the command receives `output: OutputFormat`."""
     return click.option(
-        "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form."
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Output format.",
     )(function)
 
 

@@ -37,7 +37,9 @@ EVIDENCE_REPORTS = MetricSpec(
     "fabricpulse_diagnosis_reports_total", "counter", "Reports of evidence that were taken."
 )
 EVIDENCE_REFUSED = MetricSpec(
-    "fabricpulse_diagnosis_reports_refused_total", "counter", "Reports of evidence that made no sense."
+    "fabricpulse_diagnosis_reports_refused_total",
+    "counter",
+    "Reports of evidence that were refused: malformed, too large, or out of bounds.",
 )
 DIAGNOSIS_SECONDS = MetricSpec(
     "fabricpulse_diagnosis_duration_seconds", "gauge", "How long the last diagnosis took."

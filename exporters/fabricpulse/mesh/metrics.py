@@ -15,7 +15,7 @@ def _seconds(bounds_ns: tuple[int, ...]) -> tuple[float, ...]:
 NIC_CONNECTED = MetricSpec(
     "fabricpulse_nic_connected",
     "gauge",
-    "1 if the NIC exchanges probes with at least one peer in both directions, 0 if with none for the interval. "
+    "1 if the NIC exchanges probes with at least one peer in both directions, 0 if with none for probe.down_after_s. "
     "No sample while it is unknown.",
     _NIC_AND_LEAF,
 )
@@ -39,7 +39,7 @@ NIC_CAUSE = MetricSpec(
 NIC_DISCONNECTS = MetricSpec(
     "fabricpulse_nic_disconnects_total",
     "counter",
-    "How often the NIC has lost all of its peers for longer than the interval.",
+    "How often the NIC has lost all of its peers for longer than probe.down_after_s.",
     _NIC_AND_LEAF,
 )
 NIC_RECONNECTS = MetricSpec(
@@ -106,7 +106,7 @@ NIC_PROBES = MetricSpec(
 EDGE_UP = MetricSpec(
     "fabricpulse_edge_up",
     "gauge",
-    "1 if probes pass in both directions, 0 if not for the interval. No sample while it is unknown.",
+    "1 if probes pass in both directions, 0 if not for probe.down_after_s. No sample while it is unknown.",
     _EDGE,
 )
 EDGE_SENT = MetricSpec(
@@ -246,12 +246,12 @@ LATENESS = MetricSpec(
 STALLS = MetricSpec(
     "fabricpulse_probe_stalls_total",
     "counter",
-    "Times when this host stalled the engine for over half an interval.",
+    "Times when this host stalled the engine for more than half of probe.down_after_s.",
 )
 STALLED = MetricSpec(
     "fabricpulse_probe_stalled_seconds_total",
     "counter",
-    "Time that counts as nobody's silence, because the engine was stalled.",
+    "Time in which the engine was stalled; it does not count as silence of any peer.",
 )
 CLOCK_STEPS = MetricSpec(
     "fabricpulse_probe_clock_steps_total", "counter", "Steps of this host's clock that the engine has seen."

@@ -41,7 +41,7 @@ def _collector_options(function: Callable[..., Any]) -> Callable[..., Any]:
             f"--collector.{name}/--no-collector.{name}",
             f"collector_{name}",
             default=None,
-            help=f"Collector {name}. [default: {default}]",
+            help=f"Switch collector {name} on or off. [default: {default}]",
         )(function)
     return function
 
@@ -58,7 +58,12 @@ def _source_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--nic.raw-counters", "raw", is_flag=True, help="Export counters under the drivers' names too."
         ),
         click.option(
-            "--path.sysfs", "sysfs", type=click.Path(path_type=Path), default=Path("/sys"), show_default=True
+            "--path.sysfs",
+            "sysfs",
+            type=click.Path(path_type=Path),
+            default=Path("/sys"),
+            show_default=True,
+            help="Where sysfs is mounted.",
         ),
         click.option(
             "--path.procfs",
@@ -66,6 +71,7 @@ def _source_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=Path),
             default=Path("/proc"),
             show_default=True,
+            help="Where procfs is mounted.",
         ),
     ]
     for option in reversed(options):

@@ -47,10 +47,16 @@ COMPLETION = MetricSpec(
     COMPLETION_BUCKETS_S,
 )
 QUEUE_PAIRS = MetricSpec(
-    "fabricpulse_verbs_queue_pairs", "gauge", "Connected queue pairs, and those of datagrams.", _PAIR
+    "fabricpulse_verbs_queue_pairs",
+    "gauge",
+    "Queue pairs of programs with the verbs interposer: connected ones, and those of datagrams.",
+    _PAIR,
 )
 OUTSTANDING = MetricSpec(
-    "fabricpulse_verbs_outstanding", "gauge", "Send work requests without a completion now.", _PAIR
+    "fabricpulse_verbs_outstanding",
+    "gauge",
+    "Send work requests of programs with the verbs interposer that have no completion yet.",
+    _PAIR,
 )
 WAITING = MetricSpec(
     "fabricpulse_verbs_waiting_seconds",

@@ -28,7 +28,7 @@ DEAD_LETTERS = MetricSpec(
 UNAUTHORIZED = MetricSpec(
     "fabricpulse_remediation_unauthorized_total",
     "counter",
-    "Requests without valid credentials (401) or role (403), by who asks such things: alertmanager, agents, operator.",
+    "Requests without valid credentials (401) or role (403), by whose route it was: alertmanager, agents, operator.",
     ("route",),
 )
 NOTIFICATIONS = MetricSpec(
@@ -46,19 +46,19 @@ REBALANCES = MetricSpec(
 REBALANCE_GAIN = MetricSpec(
     "fabricpulse_remediation_rebalance_gain_ratio",
     "gauge",
-    "Goodput after the last plan that was measured, by that before it: predicted, measured.",
+    "Goodput after the last rebalancing plan divided by the goodput before it, by kind: predicted, measured.",
     ("kind",),
 )
 DRAINS = MetricSpec(
     "fabricpulse_remediation_drains_total",
     "counter",
-    "Hosts that were to be left, by what became of it: drained, returned, failed, dropped, dry_run.",
+    "Drains of hosts by outcome: drained, returned, failed, dropped, dry_run.",
     ("outcome",),
 )
 HOSTS_OUT = MetricSpec(
     "fabricpulse_remediation_hosts_out",
     "gauge",
-    "Hosts that are being left, were left, or of which the command failed.",
+    "Hosts that are being drained, are drained, or whose drain command failed.",
 )
 INGEST_SECONDS = MetricSpec(
     "fabricpulse_remediation_ingest_seconds",
@@ -93,7 +93,7 @@ PAUSED = MetricSpec("fabricpulse_remediation_paused", "gauge", "1 while the kill
 BUDGET = MetricSpec(
     "fabricpulse_remediation_budget",
     "gauge",
-    "Tokens left in the rate limit.",
+    "Actions that the rate limit allows at this moment.",
     ("direction",),
 )
 BREAKER = MetricSpec(

@@ -54,7 +54,7 @@ _settings = click.option(
     help="prometheus: rule files and dashboards; prometheusrule: an object for the Prometheus operator; "
     "configmap: one object a dashboard for Grafana's sidecar; grafana: dashboards and their provider.",
 )
-@click.option("--namespace", default="monitoring", show_default=True, help="Of Kubernetes objects.")
+@click.option("--namespace", default="monitoring", show_default=True, help="Namespace of Kubernetes objects.")
 @click.option(
     "--label",
     "labels",

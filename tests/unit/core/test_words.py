@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -93,3 +94,20 @@ def test_what_shows_something_shows_it_as_json() -> None:
         assert output is not None, name
         assert isinstance(output.type, click.Choice), name
         assert list(output.type.choices)[:2] == ["text", "json"], name
+
+
+def test_every_option_is_explained() -> None:
+    """Each option of each command has a help text of more than one word."""
+
+    def options(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                yield f"{path} {option.opts[0]}", option.help or ""
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                if (one := command.get_command(context, name)) is not None:
+                    yield from options(one, f"{path} {name}")
+
+    terse = {name for name, text in options(cli, "fabricpulse") if len(text.split()) < 2}
+    assert terse == set()

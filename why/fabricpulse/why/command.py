@@ -55,7 +55,7 @@ class Receiver:
     default=120,
     show_default=True,
     type=click.IntRange(30, 86_400),
-    help="Seconds over which rates are, four scrape intervals or more.",
+    help="Seconds over which rates are taken, four scrape intervals or more.",
 )
 @click.option(
     "--baseline",
@@ -117,7 +117,7 @@ class Receiver:
     type=click.Choice(["text", "json", "html"]),
     default="text",
     show_default=True,
-    help="Form.",
+    help="Output format.",
 )
 def command(
     workload: str | None,

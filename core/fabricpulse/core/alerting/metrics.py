@@ -10,7 +10,7 @@ from fabricpulse.core.web.urls import redact
 PUSHES = MetricSpec(
     "fabricpulse_alert_pushes_total",
     "counter",
-    "Pushes to an Alertmanager, with those that it did not take; each carries all alerts that are due.",
+    "Pushes to an Alertmanager, failed ones included; each carries all alerts that are due.",
     ("alertmanager",),
 )
 PUSH_FAILURES = MetricSpec(

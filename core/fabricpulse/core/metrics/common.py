@@ -52,7 +52,7 @@ HTTP_CONNECTIONS = MetricSpec(
 HTTP_CLOSED = MetricSpec(
     "fabricpulse_http_connections_closed_total",
     "counter",
-    "Connections that this daemon has ended or refused, by reason: who was late, or had to make room.",
+    "Connections that this daemon has ended or refused, by reason: a time limit exceeded, or room needed.",
     ("reason",),
 )
 HTTP_RESPONSES = MetricSpec(
