@@ -1,0 +1,353 @@
+"""From the answers of Prometheus to the facts of a workload. Pure."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from fabricpulse.why.facts import Clock, Collective, Facts, Flow, Gpu, Host, Nic, NicId, Process, Rank, Wait
+from fabricpulse.why.prometheus import Sample
+from fabricpulse.why.queries import QUERIES
+
+_THROTTLED_BITS = 0b1110_1000
+_DROPS = tuple(q.name for q in QUERIES if q.name.startswith("drops_"))
+
+Answers = Mapping[str, list[Sample]]
+
+
+@dataclass
+class Gathered:
+    """now, before : answers by name of query; one that is not in it was not answered."""
+
+    now: dict[str, list[Sample]] = field(default_factory=dict)
+    before: dict[str, list[Sample]] = field(default_factory=dict)
+    unanswered: dict[str, str] = field(default_factory=dict)
+    queries: dict[str, str] = field(default_factory=dict)
+
+
+def assemble(workload: str, at_s: float, window_s: float, got: Gathered) -> Facts:
+    """Facts of answers. Labels that are missing or absurd cost the sample they belong to."""
+    now, before = _finite(got.now), _finite(got.before)
+    return Facts(
+        workload=workload,
+        at_s=at_s,
+        window_s=window_s,
+        hosts=_host_facts(got),
+        nics=_nics(now, before),
+        flows=_flows(now, before),
+        ranks=_ranks(now, before),
+        collectives=_collectives(now, before),
+        clocks=_clocks(now),
+        waits=_waits(now),
+        processes=tuple(
+            Process(s.labels.get("instance", ""), _int(s.labels.get("rank")), s.value)
+            for s in now.get("heartbeat", ())
+        ),
+        gpus=_gpus(now),
+        other_slow_flows=_other_slow_flows(now),
+        unanswered=tuple(f"{name} ({reason})" for name, reason in sorted(got.unanswered.items())),
+    )
+
+
+def _finite(answers: Answers) -> Answers:
+    """Without infinite values, but for the error bound of a clock: infinite while fleet time is unknown."""
+    return {
+        name: samples if name == "clock_bound" else [s for s in samples if math.isfinite(s.value)]
+        for name, samples in answers.items()
+    }
+
+
+def hosts_of(got: Gathered) -> set[str]:
+    """The hosts on which processes of the workload run, or ran before."""
+    return set(_by_instance(got.now.get("processes", ()))) | set(
+        _by_instance(got.before.get("processes", ()))
+    )
+
+
+def _host_facts(got: Gathered) -> tuple[Host, ...]:
+    now, before = _by_instance(got.now.get("processes", ())), _by_instance(got.before.get("processes", ()))
+    exporters: defaultdict[str, set[str]] = defaultdict(set)
+    for s in got.now.get("exporters", ()):
+        component = s.labels.get("component", "")
+        exporters[s.labels.get("instance", "")].add(component.removesuffix("-sidecar"))
+    for host in now:
+        exporters[host].add("qp")
+    return tuple(
+        Host(
+            host, now.get(host, 0.0 if host in before else None), before.get(host), frozenset(exporters[host])
+        )
+        for host in sorted(hosts_of(got))
+    )
+
+
+def _nics(now: Answers, before: Answers) -> tuple[Nic, ...]:
+    values = {name: _by_nic(samples) for name, samples in now.items()}
+    speed_before, sent_before = _by_nic(before.get("speed", ())), _by_nic(before.get("transmitted", ()))
+    networks = {
+        NicId(s.labels.get("instance", ""), s.labels.get("device", "")): s.labels.get("network", "")
+        for s in now.get("connected", ())
+    }
+    loss = loss_of(now)
+    ids = set(networks) | {nic for nic in _by_nic(now.get("speed", ())) if not networks}
+    # Of a host's NICs those that carry the job, and those of the fabric that the mesh knows.
+    ids |= {f.source for f in _flows(now, before)}
+
+    def of(name: str, nic: NicId) -> float | None:
+        return values.get(name, {}).get(nic)
+
+    found = []
+    for nic in sorted(ids):
+        connected = of("connected", nic)
+        drops = [d for name in _DROPS if (d := of(name, nic)) is not None]
+        loss_in, loss_out = loss.get(nic, (None, None))
+        found.append(
+            Nic(
+                nic,
+                networks.get(nic, ""),
+                None if connected is None else connected > 0.5,
+                of("disconnects", nic),
+                of("link_downs", nic),
+                of("failovers", nic),
+                of("speed", nic) or None,
+                speed_before.get(nic) or None,
+                of("transmitted", nic),
+                sent_before.get(nic),
+                loss_in,
+                loss_out,
+                of("lossy_edges", nic),
+                of("edges", nic),
+                sum(drops) if drops else None,
+                of("pause_sent", nic),
+                of("pause_received", nic),
+                of("pcie_stalled", nic),
+                of("pcie_share", nic),
+                of("avoided", nic),
+            )
+        )
+    return tuple(found)
+
+
+def loss_of(now: Answers) -> dict[NicId, tuple[float | None, float | None]]:
+    """Share of probes lost, in and out."""
+    rates: defaultdict[NicId, dict[str, float]] = defaultdict(dict)
+    for s in now.get("probes", ()):
+        nic = NicId(s.labels.get("instance", ""), s.labels.get("device", ""))
+        rates[nic][s.labels.get("what", "")] = s.value
+    found = {}
+    for nic, r in rates.items():
+        into = r.get("received", 0.0) + r.get("inbound_lost", 0.0)
+        out = r.get("sent", 0.0)
+        found[nic] = (
+            r.get("inbound_lost", 0.0) / into if into > 0 else None,
+            min(r.get("outbound_lost", 0.0) / out, 1.0) if out > 0 else None,
+        )
+    return found
+
+
+def _flow_key(s: Sample) -> tuple[NicId, NicId]:
+    get = s.labels.get
+    return NicId(get("instance", ""), get("device", "")), NicId(get("peer", ""), get("peer_device", ""))
+
+
+def _flows(now: Answers, before: Answers) -> tuple[Flow, ...]:
+    def by(samples: Iterable[Sample]) -> dict[tuple[NicId, NicId], float]:
+        return {_flow_key(s): s.value for s in samples}
+
+    sent, sent_before = by(now.get("sent", ())), by(before.get("sent", ()))
+    delay, delay_before = by(now.get("delay", ())), by(before.get("delay", ()))
+    floor, marked, resent = (
+        by(now.get("floor", ())),
+        by(now.get("marked", ())),
+        by(now.get("retransmits", ())),
+    )
+    # Labels of an edge say peer -> device. The slower direction counts, as one end alone may know it.
+    probes: dict[tuple[NicId, NicId], float] = {}
+    for (here, there), value in by(now.get("probe_delay", ())).items():
+        for key in ((here, there), (there, here)):
+            probes[key] = max(probes.get(key, value), value)
+    return tuple(
+        Flow(
+            source,
+            target,
+            sent.get((source, target)),
+            sent_before.get((source, target)),
+            delay.get((source, target)),
+            delay_before.get((source, target)),
+            floor.get((source, target)),
+            probes.get((source, target)),
+            marked.get((source, target)),
+            resent.get((source, target)),
+        )
+        # A flow on which nothing is sent now or before is a connection of the other direction.
+        for source, target in sorted(sent)
+        if sent[source, target] > 0 or sent_before.get((source, target), 0) > 0
+    )
+
+
+def _ranks(now: Answers, before: Answers) -> tuple[Rank, ...]:
+    def by(samples: Iterable[Sample]) -> dict[tuple[str, str, int], float]:
+        return {
+            (s.labels.get("instance", ""), s.labels.get("communicator", ""), rank): s.value
+            for s in samples
+            if (rank := _int(s.labels.get("rank"))) is not None
+        }
+
+    operations, progress = by(now.get("rank_operations", ())), by(now.get("rank_in_progress", ()))
+    rate, busy = by(now.get("rank_rate", ())), by(now.get("rank_busy", ()))
+    rate_before, busy_before = by(before.get("rank_rate", ())), by(before.get("rank_busy", ()))
+
+    def ratio(a: float | None, b: float | None) -> float | None:
+        return a / b if a is not None and b else None
+
+    size: dict[str, int] = defaultdict(int)
+    for _, communicator, _ in operations:
+        size[communicator] += 1
+    return tuple(
+        Rank(
+            communicator,
+            rank,
+            host,
+            size[communicator],
+            operations[key],
+            rate.get(key),
+            rate_before.get(key),
+            ratio(busy.get(key), rate.get(key)),
+            ratio(busy_before.get(key), rate_before.get(key)),
+            progress.get(key),
+        )
+        for key in sorted(operations)
+        for host, communicator, rank in [key]
+    )
+
+
+def _collectives(now: Answers, before: Answers) -> tuple[Collective, ...]:
+    def by(samples: Iterable[Sample]) -> dict[str, float]:
+        return {s.labels.get("collective", ""): s.value for s in samples}
+
+    rate, size, busy = by(now.get("rate", ())), by(now.get("bytes", ())), by(now.get("busy", ()))
+    rate0, size0, busy0 = by(before.get("rate", ())), by(before.get("bytes", ())), by(before.get("busy", ()))
+    total = sum(busy0.values()) or sum(busy.values())
+    siblings = _siblings(now)
+
+    def ratio(a: float | None, b: float | None) -> float | None:
+        return a / b if a is not None and b else None
+
+    found = []
+    for name in sorted(rate.keys() | rate0.keys()):
+        each = ratio(size.get(name), rate.get(name))
+        found.append(
+            Collective(
+                name,
+                rate.get(name),
+                rate0.get(name),
+                ratio(size.get(name), busy.get(name)),
+                ratio(size0.get(name), busy0.get(name)),
+                (busy0 or busy).get(name, 0.0) / total if total else None,
+                each,
+                ratio(size0.get(name), rate0.get(name)),
+                _sibling(siblings.get(name, []), each),
+            )
+        )
+    return tuple(found)
+
+
+def _siblings(now: Answers) -> dict[str, list[tuple[float, float]]]:
+    """Collective -> (size, bandwidth) of other jobs."""
+
+    def by(samples: Iterable[Sample]) -> dict[tuple[str, str], float]:
+        return {(s.labels.get("workload", ""), s.labels.get("collective", "")): s.value for s in samples}
+
+    rate, size, busy = (by(now.get(f"others_{name}", ())) for name in ("rate", "bytes", "busy"))
+    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for key, value in size.items():
+        if rate.get(key) and busy.get(key):
+            found[key[1]].append((value / rate[key], value / busy[key]))
+    return found
+
+
+def _sibling(others: list[tuple[float, float]], size: float | None) -> float | None:
+    """Median bandwidth of at least two other jobs with messages of half to twice the size."""
+    if not size:
+        return None
+    alike = [bandwidth for s, bandwidth in others if 0.5 < s / size < 2]
+    return median(alike) if len(alike) >= 2 else None
+
+
+def _clocks(now: Answers) -> tuple[Clock, ...]:
+    synchronized, bound = (
+        _by_instance(now.get("clock_synchronized", ())),
+        _by_instance(now.get("clock_bound", ())),
+    )
+    disruptions, suspect = (
+        _by_instance(now.get("clock_disruptions", ())),
+        _by_instance(now.get("clock_suspect", ())),
+    )
+    return tuple(
+        Clock(
+            host,
+            None if host not in synchronized else synchronized[host] > 0.5,
+            bound.get(host),
+            disruptions.get(host),
+            None if host not in suspect else suspect[host] > 0.5,
+        )
+        for host in sorted(synchronized.keys() | bound.keys() | disruptions.keys())
+    )
+
+
+def _waits(now: Answers) -> tuple[Wait, ...]:
+    return tuple(
+        Wait(
+            s.labels.get("instance", ""),
+            _int(s.labels.get("rank")),
+            s.labels.get("peer", ""),
+            _int(s.labels.get("peer_rank")),
+            s.labels.get("waits_for", ""),
+            s.value,
+        )
+        for s in now.get("waiting", ())
+    )
+
+
+def _gpus(now: Answers) -> tuple[Gpu, ...]:
+    def by(samples: Iterable[Sample]) -> dict[tuple[str, str], float]:
+        return {(s.labels.get("Hostname", ""), s.labels.get("gpu", "")): s.value for s in samples}
+
+    clock, reasons = by(now.get("gpu_clock", ())), by(now.get("gpu_throttled", ()))
+    usual = median(clock.values()) if clock else 0.0
+    return tuple(
+        Gpu(
+            host,
+            gpu,
+            clock[host, gpu] / usual if (host, gpu) in clock and usual > 0 else None,
+            bool(int(reasons[host, gpu]) & _THROTTLED_BITS) if (host, gpu) in reasons else None,
+        )
+        for host, gpu in sorted(clock.keys() | reasons.keys())
+    )
+
+
+def _other_slow_flows(now: Answers) -> dict[str, tuple[Flow, ...]] | None:
+    recorded = now.get("recorded")
+    if not recorded or "other_slow_flows" not in now:
+        return None
+    found: defaultdict[str, list[Flow]] = defaultdict(list)
+    for s in now["other_slow_flows"]:
+        found[s.labels.get("workload", "")].append(Flow(*_flow_key(s)))
+    return {workload: tuple(flows) for workload, flows in found.items()}
+
+
+def _by_instance(samples: Iterable[Sample]) -> dict[str, float]:
+    return {s.labels.get("instance", ""): s.value for s in samples}
+
+
+def _by_nic(samples: Iterable[Sample]) -> dict[NicId, float]:
+    return {
+        NicId(s.labels.get("instance", ""), s.labels["device"]): s.value
+        for s in samples
+        if "device" in s.labels
+    }
+
+
+def _int(text: str | None) -> int | None:
+    """A rank; None for what is none."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
