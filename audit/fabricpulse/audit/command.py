@@ -335,6 +335,46 @@ def node_command(options: DaemonOptions) -> None:
 )
 @click.option("--all-pairs", is_flag=True, help="With --paths: all pairs, not 2 log2 n rounds of them.")
 @click.option(
+    "--transfers",
+    is_flag=True,
+    help="Measure loss, bandwidth and one-way delay of pairs, by real traffic; implies --paths.",
+)
+@click.option("--yes", is_flag=True, help="With --transfers: do not ask.")
+@click.option(
+    "--rate",
+    "rate_mbps",
+    type=click.IntRange(1, 10_000_000),
+    default=10_000,
+    show_default=True,
+    help="With --transfers: most that a NIC sends, Mb/s.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 10),
+    default=0.5,
+    show_default=True,
+    help="With --transfers: of TCP, each way of a pair.",
+)
+@click.option(
+    "--datagrams",
+    type=click.IntRange(100, 200_000),
+    default=2000,
+    show_default=True,
+    help="With --transfers: that loss is measured by, each way of a pair.",
+)
+@click.option(
+    "--budget-gb",
+    type=float,
+    default=1000.0,
+    show_default=True,
+    help="With --transfers: most that all send together.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    help="Go on with an interrupted run: hosts and ways that it has are not asked again.",
+)
+@click.option(
     "--leaves", type=click.Path(path_type=Path), help="With --paths: which hosts hang on which leaf (YAML)."
 )
 @click.option(
@@ -370,7 +410,12 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
     """Audit a fleet through the agents of its hosts, and compare the hosts with one another."""
     from fabricpulse.audit.run_command import run_fleet
 
-    run = run_fleet(**{name: flags[name] for name in RUN_FLAGS})
+    transfers = None
+    if flags["transfers"]:
+        from fabricpulse.audit.transfer_tests import Transfers
+
+        transfers = Transfers(flags["rate_mbps"] * 1_000_000, flags["seconds"], datagrams=flags["datagrams"])
+    run = run_fleet(**{name: flags[name] for name in RUN_FLAGS}, transfers=transfers)
     if flags["save"] is not None:
         write_file(flags["save"], encode(run))
     write_page(run, flags["html"])
@@ -392,4 +437,7 @@ RUN_FLAGS = (
     "paths",
     "all_pairs",
     "leaves",
+    "budget_gb",
+    "yes",
+    "resume",
 )

@@ -56,6 +56,47 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "Set the MTU of the switch ports on the way (9216 or what they can do), or lower that of the NICs.",
     ),
     Check(
+        "path-loss",
+        "back-end",
+        "error",
+        "Loss of pairs",
+        "Datagrams of the full MTU, sent at a quarter of `--rate`, arrive: less than 0.1 % of them are lost.",
+        "2,000 numbered datagrams each way of each tested pair (`audit run --transfers`); what the receiver's own "
+        "socket had no room for is not counted. Ways that lose are tested again.",
+        "Clean or change the cable and the module of the NIC named; look at errors and discards of its switch port.",
+    ),
+    Check(
+        "path-bandwidth",
+        "back-end",
+        "error",
+        "Bandwidth of pairs",
+        "TCP between the NICs of each network reaches 80 % of `--rate`, or of what most others reach.",
+        "Paced TCP streams, each way of each tested pair, one transfer a NIC at a time (`audit run --transfers`); slow "
+        "ways are tested again, with other partners where that decides whose fault it is.",
+        "Compare speed, PCIe width, NUMA node and pause frames of the NIC named with those of its peers; a slow path "
+        "between two good NICs is the fabric's.",
+    ),
+    Check(
+        "path-delay",
+        "back-end",
+        "warning",
+        "One-way delay of pairs",
+        "The smallest one-way delay of each way is like that of others: within a leaf, or between.",
+        "Fleet time in the datagrams of `audit run --transfers`; more than 1.5 times the lower quartile and 50 µs "
+        "above, with the bounds of the clocks in its favour. Not judged without fleet time.",
+        "Follow the path hop by hop: a detour, a queue that never empties, or interrupts of the NIC named that are "
+        "held back (`ethtool -c`).",
+    ),
+    Check(
+        "path-untested",
+        "back-end",
+        "warning",
+        "NICs that were not tested",
+        "Every NIC that tests were planned for has taken part.",
+        "What agents answer: a NIC that carries a job is not tested with traffic, and says so.",
+        "Run the tests again when no job runs on the host named; look at its agent if it has not answered.",
+    ),
+    Check(
         "host-silent",
         "fleet",
         "error",

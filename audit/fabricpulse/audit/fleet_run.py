@@ -7,7 +7,7 @@ each request is whole, and ends with its connection.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -28,6 +28,8 @@ from fabricpulse.core.web.client_config import HttpClientConfig
 # Of a report: 20,000 outcomes are more than any host has.
 MOST_ANSWER = 16 << 20
 AT_A_TIME = 256
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -108,14 +110,19 @@ async def _audit(client: HttpClient, target: Target) -> HostReport:
 
 async def probe(client: HttpClient, target: Target, probes: Sequence[Probe]) -> tuple[ProbeResult, ...]:
     """Has an agent make probes; as many results. Raises AgentError."""
-    body = await _post(client, target.url + PROBES_PATH, ProbesRequest(tuple(probes)))
-    try:
-        answer = msgspec.json.decode(body, type=ProbesAnswer)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise AgentError(f"its answer is none: {error}") from error
+    answer = await ask(client, target.url + PROBES_PATH, ProbesRequest(tuple(probes)), ProbesAnswer)
     if len(answer.results) != len(probes):
         raise AgentError(f"{len(answer.results)} results for {len(probes)} probes")
     return answer.results
+
+
+async def ask(client: HttpClient, url: str, document: msgspec.Struct, kind: type[T]) -> T:
+    """An agent's answer to a request. Raises AgentError."""
+    body = await _post(client, url, document)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise AgentError(f"its answer is none: {error}") from error
 
 
 async def _post(client: HttpClient, url: str, document: msgspec.Struct) -> bytes:

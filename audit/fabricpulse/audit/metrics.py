@@ -32,7 +32,7 @@ RUNS = MetricSpec("fabricpulse_audit_runs_total", "counter", "Audits of this hos
 REFUSED = MetricSpec(
     "fabricpulse_audit_refused_requests_total",
     "counter",
-    "Requests to the agent that it has refused, by reason (token, busy, invalid).",
+    "Requests to the agent that it has refused, by reason (token, busy, invalid; job: a job runs on the NIC; off).",
     ("reason",),
 )
 

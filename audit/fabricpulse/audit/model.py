@@ -92,11 +92,34 @@ class Finding(Struct, frozen=True):
     evidence: dict[Name, Text] = {}
 
 
+MeasurementKind = Literal["connectivity", "mtu", "loss", "owd", "bandwidth"]
+
+
+class Measurement(Struct, frozen=True, array_like=True, order=True):
+    """What one test from NIC to NIC has measured.
+
+    kind, value : connectivity and mtu, round trip in seconds, 0 without an answer; loss, share of datagrams; owd,
+    smallest one-way delay in seconds; bandwidth, bits per second. network : of both NICs. ok : None where the value
+    decides nothing. attempts : how often the test was made; its best value counts, of loss that of all datagrams.
+    """
+
+    kind: MeasurementKind
+    network: Name
+    source_host: Name
+    source_device: Name
+    target_host: Name
+    target_device: Name
+    value: float
+    ok: bool | None
+    attempts: int = 1
+    bound: float = 0.0
+
+
 class Run(Struct, frozen=True):
     """One audit of a fleet.
 
     id : of its beginning, in UTC. asked : the hosts that were to be audited. hosts : reports of those that answered.
-    findings : worst first. cancelled : not all hosts were waited for.
+    findings : worst first. cancelled : not all hosts were waited for. measurements : of the tests between NICs.
     """
 
     id: Name
@@ -108,6 +131,7 @@ class Run(Struct, frozen=True):
     cancelled: bool = False
     profile: Text = ""
     notes: tuple[Text, ...] = field(default=())
+    measurements: tuple[Measurement, ...] = ()
     schema: Literal[1] = 1
 
 

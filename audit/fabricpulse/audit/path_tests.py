@@ -1,4 +1,4 @@
-"""Echo tests between the NICs of a fleet: who tests whom, and what the answers mean. Pure.
+"""Tests between the NICs of a fleet: who tests whom, what echoes mean, and what failed tests say of whom. Pure.
 
 Each pair of a plan is tested in both directions, small and at the full MTU of the sender's NIC. The echo of a packet
 comes back along the way back, so an exchange fails with either direction: the request is sent whole ("do not
@@ -7,27 +7,64 @@ the MTU of that direction; a failure of small packets is connectivity.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fabricpulse.audit.blame import Blame, Nic, PathTest, blame
-from fabricpulse.audit.model import Finding, HostReport, clip
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Severity, clip
 from fabricpulse.audit.node.wire import Probe, ProbeResult
 from fabricpulse.audit.pairing import Plan, directions, plan_rounds
 from fabricpulse.core.fleet.membership import Membership
 
-CONNECTIVITY, MTU = "path-connectivity", "path-mtu"
 SMALL = 128
 
 
 @dataclass(frozen=True)
+class Told:
+    """How failed tests of a kind are told. what … nic : of a NIC; what … path : of a path. unit : of its values."""
+
+    check: str
+    severity: Severity
+    what: str
+    nic: str
+    path: str
+    unit: Callable[[float], str] | None = None
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2g} %"
+
+
+def _bits(value: float) -> str:
+    return f"{value / 1e9:.3g} Gb/s" if value >= 1e9 else f"{value / 1e6:.3g} Mb/s"
+
+
+def _microseconds(value: float) -> str:
+    return f"{1e6 * value:.0f} µs"
+
+
+TOLD: Mapping[str, Told] = {
+    "connectivity": Told("path-connectivity", "error", "packets", "do not pass", "do not pass to"),
+    "mtu": Told("path-mtu", "error", "packets of the full MTU", "do not pass", "do not pass to"),
+    "loss": Told("path-loss", "error", "datagrams", "are lost", "are lost on the way to", _percent),
+    "bandwidth": Told("path-bandwidth", "error", "TCP", "is slow", "is slow to", _bits),
+    "owd": Told(
+        "path-delay", "warning", "packets", "take longer than others'", "take long to", _microseconds
+    ),
+}
+
+
+@dataclass(frozen=True)
 class Way:
-    """One direction between two NICs of a rail. size : 0 where the MTU of the sender's NIC is not known."""
+    """One direction between two NICs of a rail. size : 0 where the MTU of the sender's NIC is not known. own : address
+    of the source, address : of the target."""
 
     source: Nic
     target: Nic
     address: str
     size: int
+    network: str = ""
+    own: str = ""
 
     def probes(self) -> list[Probe]:
         """Small, then whole."""
@@ -35,35 +72,66 @@ class Way:
         return [Probe(self.source[1], self.address, size) for size in sizes]
 
 
-def plan_ways(
-    membership: Membership, reports: Sequence[HostReport], leaves: Mapping[str, str], most: int | None = None
-) -> tuple[dict[str, list[Way]], dict[str, Plan]]:
-    """What each host tests, and the plan of each network.
+@dataclass(frozen=True)
+class Rail:
+    """The NICs of one network that take part, with their addresses, and who meets whom."""
 
-    reports : of the hosts that take part; the MTU of their NICs is from there. leaves : host -> leaf, as far as known.
-    most : rounds, 2·log2 n if None.
-    """
-    mtus = {(r.host, v.subject): v.value for r in reports for v in r.values if v.attribute == "mtu"}
-    taking_part = {report.host for report in reports}
-    rails: dict[str, list[tuple[Nic, str]]] = defaultdict(list)
+    nics: tuple[tuple[Nic, str], ...]
+    plan: Plan
+
+
+def plan_rails(
+    membership: Membership, hosts: Collection[str], leaves: Mapping[str, str], most: int | None = None
+) -> dict[str, Rail]:
+    """network -> its rail. hosts : those that take part. leaves : host -> leaf, as far as known; the membership's leaf
+    of a NIC where it is not. most : rounds, 2·log2 n if None."""
+    rails: dict[str, list[tuple[Nic, str, str]]] = defaultdict(list)
     for host in membership.hosts:
         for nic in host.nics:
-            if host.name in taking_part:
-                rails[nic.network].append(((host.name, nic.device), nic.address))
+            if host.name in hosts:
+                leaf = leaves.get(host.name, nic.leaf)
+                rails[nic.network].append(((host.name, nic.device), nic.address, leaf))
+    return {
+        network: Rail(
+            tuple((nic, address) for nic, address, _ in nics), plan_rounds([leaf for *_, leaf in nics], most)
+        )
+        for network, nics in sorted(rails.items())
+    }
+
+
+class Ways:
+    """Makes ways between NICs of the fleet. reports : the MTU of their NICs is from there."""
+
+    def __init__(self, rails: Mapping[str, Rail], reports: Sequence[HostReport]) -> None:
+        self._mtus = {(r.host, v.subject): v.value for r in reports for v in r.values if v.attribute == "mtu"}
+        self._places = {
+            nic: (address, network) for network, rail in rails.items() for nic, address in rail.nics
+        }
+
+    def way(self, source: Nic, target: Nic) -> Way:
+        """From one NIC of the rails to another."""
+        mtu = self._mtus.get(source, "")
+        own, network = self._places[source]
+        size = int(mtu) if mtu.isdigit() else 0
+        return Way(source, target, self._places[target][0], size, network, own)
+
+    def knows(self, source: Nic, target: Nic) -> bool:
+        """Whether both NICs are in the rails."""
+        return source in self._places and target in self._places
+
+
+def plan_ways(rails: Mapping[str, Rail], ways: Ways) -> dict[str, list[Way]]:
+    """What each host tests: both directions of all pairs."""
     by_host: dict[str, list[Way]] = defaultdict(list)
-    plans = {}
-    for network, nics in sorted(rails.items()):
-        plan = plan_rounds([leaves.get(nic[0], "") for nic, _ in nics], most)
-        plans[network] = plan
-        for a, b in directions(pair for pairs in plan.rounds for pair in pairs):
-            (source, _), (target, address) = nics[a], nics[b]
-            mtu = mtus.get(source, "")
-            by_host[source[0]].append(Way(source, target, address, int(mtu) if mtu.isdigit() else 0))
-    return dict(by_host), plans
+    for rail in rails.values():
+        for a, b in directions(pair for pairs in rail.plan.rounds for pair in pairs):
+            source = rail.nics[a][0]
+            by_host[source[0]].append(ways.way(source, rail.nics[b][0]))
+    return dict(by_host)
 
 
-def judge(ways: Sequence[Way], results: Sequence[ProbeResult]) -> list[tuple[str, PathTest]]:
-    """(check, test) of the ways of one host. results : of the probes of all ways, in order.
+def measurements(ways: Sequence[Way], results: Sequence[ProbeResult]) -> list[Measurement]:
+    """Of the echoes of one host. results : of the probes of all ways, in order.
 
     MTU is judged only where small packets pass: without connectivity nothing is known of it.
     """
@@ -71,50 +139,70 @@ def judge(ways: Sequence[Way], results: Sequence[ProbeResult]) -> list[tuple[str
     rest = iter(results)
     for way in ways:
         answers = [next(rest) for _ in way.probes()]
+        ends = (way.network, *way.source, *way.target)
         small = answers[0].answered > 0
-        found.append((CONNECTIVITY, PathTest(way.source, way.target, small)))
+        found.append(Measurement("connectivity", *ends, answers[0].rtt_s, small))
         if small and len(answers) > 1:
-            found.append((MTU, PathTest(way.source, way.target, answers[1].answered > 0)))
+            found.append(Measurement("mtu", *ends, answers[1].rtt_s, answers[1].answered > 0))
     return found
 
 
-def path_findings(tests: Sequence[tuple[str, PathTest]]) -> list[Finding]:
+def path_tests(measured: Iterable[Measurement], kind: str) -> list[PathTest]:
+    """The decided tests of one kind."""
+    return [
+        PathTest((m.source_host, m.source_device), (m.target_host, m.target_device), m.ok)
+        for m in measured
+        if m.kind == kind and m.ok is not None
+    ]
+
+
+def path_findings(measured: Sequence[Measurement]) -> list[Finding]:
     """What the tests of all hosts say, by whom is to blame."""
     found = []
-    for check in (CONNECTIVITY, MTU):
-        own = [test for name, test in tests if name == check]
-        peers: dict[Nic, set[Nic]] = defaultdict(set)
-        for test in own:
-            if not test.ok:
-                peers[test.source].add(test.target)
-                peers[test.target].add(test.source)
-        found += [_finding(check, entry, peers) for entry in blame(own)]
+    for kind in TOLD:
+        own = path_tests(measured, kind)
+        worst: dict[Nic, list[Measurement]] = defaultdict(list)
+        for m in measured:
+            if m.kind == kind and m.ok is False:
+                worst[m.source_host, m.source_device].append(m)
+                worst[m.target_host, m.target_device].append(m)
+        found += [_finding(kind, entry, worst) for entry in blame(own)]
     return found
 
 
-def _finding(check: str, entry: Blame, peers: Mapping[Nic, set[Nic]]) -> Finding:
-    what = "packets of the full MTU" if check == MTU else "packets"
+def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]) -> Finding:
+    told = TOLD[kind]
     host, device = entry.nic
     evidence = {"blame": entry.kind, "failed_tests": str(entry.failed)}
+    own = [m for nic, found in worst.items() if nic[0] == host and device in ("", nic[1]) for m in found]
     if entry.target is not None:
+        own = [m for m in own if (m.target_host, m.target_device) == entry.target]
         target = " ".join(entry.target)
         evidence["target"] = target
         doubt = "" if entry.kind == "path" else " (the NIC, its peer or the path: not decided)"
-        text = f"{what} do not pass to {target}{doubt}"
+        text = f"{told.what} {told.path} {target}{doubt}"
     else:
-        own = sorted({" ".join(peer) for nic in peers for peer in peers[nic] if nic == entry.nic})
-        if own:
-            evidence["peers"] = clip(", ".join(own[:12]))
+        ends = {(m.source_host, m.source_device) for m in own} | {
+            (m.target_host, m.target_device) for m in own
+        }
+        peers = sorted({" ".join(nic) for nic in ends if nic[0] != host})
+        if peers:
+            evidence["peers"] = clip(", ".join(peers[:12]))
         side = {"sends": "that it sends", "receives": "that it is sent", "both": "between it and its peers"}
-        text = f"{what} {side[entry.side]} do not pass"
-    return Finding(check, "back-end", "error", host, device, text, evidence)
+        text = f"{told.what} {side[entry.side]} {told.nic}"
+    values = [m.value for m in own if m.value]
+    if told.unit and values:
+        worst_value = min(values) if kind == "bandwidth" else max(values)
+        evidence["worst"] = told.unit(worst_value)
+        text += f" (worst {evidence['worst']})"
+    return Finding(told.check, "back-end", told.severity, host, device, clip(text), evidence)
 
 
-def coverage_note(plans: Mapping[str, Plan]) -> str:
+def coverage_note(rails: Mapping[str, Rail]) -> str:
     """One line of how much was tested."""
     parts = [
-        f"{network}: {len(plan.rounds)} rounds, {sum(map(len, plan.rounds))} pairs, "
-        f"{plan.covered} of {plan.leaf_pairs} pairs of leaves"
-        for network, plan in plans.items()
+        f"{network}: {len(rail.plan.rounds)} rounds, {sum(map(len, rail.plan.rounds))} pairs, "
+        f"{rail.plan.covered} of {rail.plan.leaf_pairs} pairs of leaves"
+        for network, rail in rails.items()
     ]
     return "paths: " + "; ".join(parts) if parts else "paths: no network with two NICs"

@@ -4,34 +4,38 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
+import click
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fabricpulse.audit.blame import PathTest
-from fabricpulse.audit.fleet_run import AgentError, Target, collect, probe, until
+from fabricpulse.audit.blame import Nic
+from fabricpulse.audit.fleet_paths import FleetPaths, unreachable
+from fabricpulse.audit.fleet_run import Target, collect
 from fabricpulse.audit.host_list import expand
-from fabricpulse.audit.model import Finding, HostReport, Run, clip
-from fabricpulse.audit.node.echo import COUNT, PATIENCE_S, PROBES_AT_A_TIME
-from fabricpulse.audit.node.wire import MOST_PROBES
-from fabricpulse.audit.path_tests import Way, coverage_note, judge, path_findings, plan_ways
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Run
+from fabricpulse.audit.path_tests import Rail, Ways, coverage_note, path_findings, plan_rails
 from fabricpulse.audit.profile import load_profile
 from fabricpulse.audit.runs import run_of
+from fabricpulse.audit.storage import read
 from fabricpulse.audit.targets import targets
+from fabricpulse.audit.transfer_tests import Transfers, untested_findings
 from fabricpulse.core.config import Section, load_config, parse_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Membership, load_membership
-from fabricpulse.core.web.client import HttpClient, describe, fetch
+from fabricpulse.core.web.client import describe, fetch
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.client_options import ClientOptions
 from fabricpulse.core.web.urls import redact
 
 MEMBERSHIP_PATH = "/api/v1/membership"
+# Of a run that is gone on with: what hosts have said since is what they are like.
+MOST_RESUME_S = 6 * 3600.0
 
 
 def run_fleet(
@@ -46,6 +50,10 @@ def run_fleet(
     paths: bool,
     all_pairs: bool,
     leaves: Path | None,
+    transfers: Transfers | None = None,
+    budget_gb: float = 1000.0,
+    yes: bool = False,
+    resume: Path | None = None,
 ) -> Run:
     """Asks the hosts. Ctrl-C ends the requests and makes a run of what has come. Raises UserError."""
     pinned = load_profile(profile) if profile else None
@@ -54,17 +62,34 @@ def run_fleet(
     config = client.config("--agent-url", *(target.url for target in wanted))
     config = msgspec.structs.replace(config, timeout_s=host_timeout_s)
     started_at, begun = time.time(), time.monotonic()
+    if (paths or transfers) and fleet is None:
+        raise UserError("tests of paths need the addresses of NICs: give --coordinator or --membership")
+    by_leaf = load_leaves(leaves) if leaves else {}
+    earlier = _earlier(resume, started_at)
+    heard = {report.host for report in earlier.hosts} if earlier else set()
+    reports, silent, cancelled = asyncio.run(
+        _collect([target for target in wanted if target.host not in heard], config, host_timeout_s)
+    )
+    asked = tuple(target.host for target in wanted)
+    reports += [report for report in (earlier.hosts if earlier else ()) if report.host in asked]
     more: list[Finding] = []
     notes: list[str] = []
-    if paths and fleet is None:
-        raise UserError("--paths needs the addresses of NICs: give --coordinator or --membership")
-    by_leaf = load_leaves(leaves) if leaves else {}
-    reports, silent, cancelled = asyncio.run(_collect(wanted, config, host_timeout_s))
-    if paths and fleet is not None and not cancelled:
+    measured: list[Measurement] = list(earlier.measurements) if earlier else []
+    if (paths or transfers) and fleet is not None and not cancelled:
         most = max(len(fleet.hosts), 1) if all_pairs else None
-        more, note, cancelled = asyncio.run(_paths(wanted, config, fleet, reports, by_leaf, most))
-        notes += note
-    asked = tuple(target.host for target in wanted)
+        rails = plan_rails(fleet, {report.host for report in reports}, by_leaf, most)
+        if transfers is not None:
+            _consent(transfers, rails, budget_gb, yes=yes)
+        known = {
+            (host.name, nic.device): by_leaf.get(host.name, nic.leaf)
+            for host in fleet.hosts
+            for nic in host.nics
+        }
+        measured, more, notes, cancelled = asyncio.run(
+            _test(wanted, config, rails, reports, known, transfers, measured)
+        )
+    if earlier is not None:
+        notes.append(f"resumed from {earlier.id}: {len(heard & set(asked))} hosts were not asked again")
     return run_of(
         reports,
         silent,
@@ -76,7 +101,41 @@ def run_fleet(
         cancelled,
         more,
         tuple(notes),
+        measured,
     )
+
+
+def _earlier(path: Path | None, now: float) -> Run | None:
+    """The run to go on with. Raises UserError for one that is too old to say what hosts are like."""
+    if path is None:
+        return None
+    run = read(path, Run)
+    if not -60 <= now - run.started_at <= MOST_RESUME_S:
+        raise UserError(
+            f"{path} is {(now - run.started_at) / 3600:.1f} h old, hosts may have changed: run without --resume"
+        )
+    return run
+
+
+def _consent(transfers: Transfers, rails: Mapping[str, Rail], budget_gb: float, *, yes: bool) -> None:
+    """Says what will be sent and asks. Raises UserError beyond the budget, and without a yes."""
+    ways = sum(2 * len(pairs) for rail in rails.values() for pairs in rail.plan.rounds)
+    rounds = sum(2 * len(rail.plan.rounds) for rail in rails.values())
+    cost_gb = transfers.cost(ways) / 1e9
+    if cost_gb > budget_gb:
+        raise UserError(
+            f"transfers would send up to {cost_gb:.4g} GB, the budget is {budget_gb:g} GB: lower --rate or --seconds, "
+            "or raise --budget-gb"
+        )
+    what = (
+        f"{ways} transfers in {rounds} rounds, up to {transfers.rate_bps / 1e9:g} Gb/s a NIC and {cost_gb:.3g} GB "
+        "altogether; NICs that carry a job are left alone"
+    )
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError(f"--transfers puts traffic on the fabric ({what}): say --yes")
+    click.confirm(f"Start {what}?", abort=True, err=True)
 
 
 def load_leaves(path: Path) -> dict[str, str]:
@@ -94,40 +153,32 @@ class Leaves(Section, frozen=True):
     leaves: dict[str, str]
 
 
-async def _paths(
+async def _test(
     wanted: list[Target],
     config: HttpClientConfig,
-    fleet: Membership,
+    rails: Mapping[str, Rail],
     reports: list[HostReport],
-    leaves: dict[str, str],
-    most: int | None,
-) -> tuple[list[Finding], list[str], bool]:
-    """Findings, notes, and whether it was cancelled. An agent that does not answer costs its own tests."""
-    by_host, plans = plan_ways(fleet, reports, leaves, most)
-    tests: list[tuple[str, PathTest]] = []
-    notes = [coverage_note(plans)]
-    agents = {target.host: target for target in wanted}
-    # Of the worst case, in which no echo of a host is answered.
-    longest = max((sum(len(way.probes()) for way in ways) for ways in by_host.values()), default=0)
-    patience = 30 + longest * COUNT * PATIENCE_S / PROBES_AT_A_TIME
+    leaves: Mapping[Nic, str],
+    transfers: Transfers | None,
+    before: Sequence[Measurement],
+) -> tuple[list[Measurement], list[Finding], list[str], bool]:
+    """Measurements, findings, notes, whether it was cancelled. An agent that does not answer costs its own tests."""
     cancelled = asyncio.Event()
-    with _cancelling(cancelled):
-        async with HttpClient(
-            msgspec.structs.replace(config, timeout_s=min(patience, 3600)), connections=256
-        ) as client:
+    with _cancelling(cancelled), _bar("testing") as bar:
+        task = bar.add_task("paths", total=None, silent=0)
 
-            async def one(host: str, ways: list[Way]) -> None:
-                for start in range(0, len(ways), MOST_PROBES // 2):
-                    part = ways[start : start + MOST_PROBES // 2]
-                    try:
-                        results = await probe(client, agents[host], [p for way in part for p in way.probes()])
-                    except AgentError as error:
-                        notes.append(clip(f"paths: {host} has not tested: {error}"))
-                        return
-                    tests.extend(judge(part, results))
+        def progress(what: str, done: int, of: int) -> None:
+            bar.update(task, description=what, completed=done, total=of)
 
-            await until(cancelled, (one(host, ways) for host, ways in by_host.items()))
-    return path_findings(tests), notes, cancelled.is_set()
+        agents = {target.host: target for target in wanted}
+        paths = FleetPaths(agents, config, rails, Ways(rails, reports), leaves, cancelled, progress)
+        paths.notes.append(coverage_note(rails))
+        measured = await paths.echoes(before)
+        if transfers is not None and not cancelled.is_set():
+            # Between NICs that do not reach one another there is nothing to measure, and much to wait for.
+            measured += await paths.transfers(transfers, before, unreachable(measured))
+    findings = path_findings(measured) + untested_findings(paths.untested)
+    return measured, findings, paths.notes, cancelled.is_set()
 
 
 @contextmanager
@@ -143,23 +194,24 @@ def _cancelling(cancelled: asyncio.Event) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
+def _bar(what: str) -> Progress:
+    return Progress(
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[silent]} silent"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
 async def _collect(
     wanted: list[Target], config: HttpClientConfig, host_timeout_s: float
 ) -> tuple[list[HostReport], dict[str, str], bool]:
     cancelled = asyncio.Event()
-    with (
-        _cancelling(cancelled),
-        Progress(
-            TextColumn("auditing"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[silent]} silent"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        ) as bar,
-    ):
+    with _cancelling(cancelled), _bar("auditing") as bar:
         task = bar.add_task("hosts", total=len(wanted), silent=0)
         silent_so_far = 0
 

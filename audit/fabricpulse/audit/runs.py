@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from fabricpulse.audit.findings import fleet_findings
-from fabricpulse.audit.model import Finding, HostReport, Run
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Run
 from fabricpulse.audit.profile import Profile
 
 
@@ -24,6 +24,7 @@ def run_of(
     cancelled: bool = False,
     more: Sequence[Finding] = (),
     notes: tuple[str, ...] = (),
+    measurements: Sequence[Measurement] = (),
 ) -> Run:
     """The run of these reports, compared. more : findings of tests between hosts."""
     findings = fleet_findings(reports, silent, profile, more)
@@ -37,4 +38,5 @@ def run_of(
         cancelled,
         profile_name,
         notes,
+        tuple(measurements),
     )

@@ -33,7 +33,7 @@ def run(shared_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
     membership = shared_lab.write_membership()
     saved = folder / "run.json"
 
-    def once(host_timeout_s: int = 30) -> Run:
+    def once(host_timeout_s: int = 30, *more: str) -> Run:
         saved.unlink(missing_ok=True)
         arguments = [
             "--membership",
@@ -44,6 +44,7 @@ def run(shared_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
             "--all-pairs",
             "--host-timeout",
             str(host_timeout_s),
+            *more,
         ]
         process = shared_lab.mgmt.popen([*CLI, "run", *arguments, "--save", str(saved)], name="run")
         process.wait(120)
@@ -91,3 +92,30 @@ def test_a_host_that_is_frozen_is_silent(shared_lab: Lab, run: Callable[..., Run
         agent.resume()
     assert [(f.check, f.host) for f in found.findings if f.check == "host-silent"] == [("host-silent", "h3")]
     wait_for(lambda: len(run().hosts) == 4, 60, "the agent to answer again")
+
+
+# 12 rounds; far below what the machine of a test carries.
+TRANSFERS = ("--transfers", "--yes", "--rate", "100", "--seconds", "0.3", "--datagrams", "200")
+
+
+def of_transfers(run: Run) -> set[tuple[str, str, str, str]]:
+    return {
+        (f.check, f.evidence.get("blame", ""), f.host, f.subject)
+        for f in run.findings
+        if f.check.startswith("path-")
+    }
+
+
+@pytest.mark.slow
+def test_transfers_of_a_lab(shared_lab: Lab, run: Callable[..., Run]) -> None:
+    """On a good lab nothing is found and all ways have loss and bandwidth; a lossy cable and a slow NIC are named, each
+    by its own check, with host, NIC and direction, and nobody else is."""
+    good = run(30, *TRANSFERS)
+    assert of_transfers(good) == set()
+    kinds = {kind: sum(m.kind == kind for m in good.measurements) for kind in ("loss", "bandwidth")}
+    assert kinds == {"loss": 24, "bandwidth": 24}
+    with shared_lab.host("h1").nic("rail1").loss(10, way="tx"), shared_lab.host("h2").nic("rail0").limit(40):
+        found = of_transfers(run(30, *TRANSFERS))
+    assert ("path-loss", "nic", "h1", "rail1") in found
+    assert ("path-bandwidth", "nic", "h2", "rail0") in found
+    assert {(host, nic) for _, _, host, nic in found} == {("h1", "rail1"), ("h2", "rail0")}

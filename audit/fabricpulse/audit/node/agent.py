@@ -1,15 +1,17 @@
 """The audit agent: `fabricpulse audit node`. Off unless it is started: opening a port is the operator's decision.
 
-It answers nobody without the token. It sends packets for two requests alone: none for an audit, and for probes echoes
-of the sizes asked for, a few at a time, from NICs that the host has.
+It answers nobody without the token. An audit sends no packet. Probes are echoes of the sizes asked for, few at a time.
+A transfer is bounded in time and rate, is the only one of its NIC, and is refused where a job runs; it ends when a job
+starts, and with the connection of who asked for it.
 """
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -21,14 +23,20 @@ from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS
 from fabricpulse.audit.model import HostReport
 from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.echo import PROBES_AT_A_TIME, echo
+from fabricpulse.audit.node.jobs import in_use, job_on
+from fabricpulse.audit.node.transfer import Receiver, TransferError, send
 from fabricpulse.audit.node.wire import (
     AUDIT_PATH,
     PROBES_PATH,
+    RECEIVE_PATH,
+    SEND_PATH,
     AuditRequest,
     Probe,
     ProbeResult,
     ProbesAnswer,
     ProbesRequest,
+    ReceiveRequest,
+    SendRequest,
 )
 from fabricpulse.audit.storage import encode, keep, read, stamp_name
 from fabricpulse.core.daemon import Lifetime
@@ -37,14 +45,18 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
+from fabricpulse.core.run_dir import clock_page_path, plugin_dir
+from fabricpulse.core.shm.clock_page import ClockPageReader, FleetTime
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
-T = TypeVar("T", AuditRequest, ProbesRequest)
+T = TypeVar("T", AuditRequest, ProbesRequest, ReceiveRequest, SendRequest)
 
 # Whoever asks again sooner gets the report that there is.
 FRESH_S = 1.0
+# How often a transfer under way looks for a job.
+WATCH_S = 0.2
 
 
 class Agent:
@@ -64,6 +76,9 @@ class Agent:
         self._state = Path(config.state)
         self._audit = asyncio.Lock()
         self._probing = asyncio.Lock()
+        # NICs that have a transfer, and what stops it.
+        self._transfers: dict[str, threading.Event] = {}
+        self._receiving: set[asyncio.Task[None]] = set()
         self._report = self._last()
         self._reported_at = float("-inf")
         self._rails: dict[str, str] | None = None
@@ -78,6 +93,8 @@ class Agent:
         )
         self.server.router.add_post(AUDIT_PATH, self._serve_audit)
         self.server.router.add_post(PROBES_PATH, self._serve_probes)
+        self.server.router.add_post(RECEIVE_PATH, self._serve_receive)
+        self.server.router.add_post(SEND_PATH, self._serve_send)
 
     def _last(self) -> HostReport | None:
         try:
@@ -92,6 +109,9 @@ class Agent:
             self._life.ready()
             await self._life.stopped()
         finally:
+            for stop in self._transfers.values():
+                stop.set()
+            await asyncio.gather(*self._receiving, return_exceptions=True)
             await self.server.stop()
 
     async def _serve_audit(self, request: web.Request) -> web.Response:
@@ -135,6 +155,78 @@ class Agent:
         answer = ProbesAnswer(tuple(task.result() for task in tasks))
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
+    async def _serve_receive(self, request: web.Request) -> web.Response:
+        wanted = await self._decoded(request, ReceiveRequest)
+        stop = await self._claim(wanted.device)
+        try:
+            receiver = Receiver(wanted, fleet_clock())
+        except (OSError, ValueError) as error:
+            del self._transfers[wanted.device]
+            self._refuse("invalid")
+            raise web.HTTPBadRequest(text=f"{wanted.device} {wanted.address}: {error}\n") from error
+
+        async def take() -> None:
+            try:
+                await self._watched(asyncio.to_thread(receiver.run, stop), stop)
+            except (TransferError, OSError) as error:
+                log.info("a transfer was not received to its end", device=wanted.device, error=str(error))
+            finally:
+                receiver.close()
+                del self._transfers[wanted.device]
+
+        task = asyncio.create_task(take())
+        self._receiving.add(task)
+        task.add_done_callback(self._receiving.discard)
+        return web.Response(body=msgspec.json.encode(receiver.answer), content_type="application/json")
+
+    async def _serve_send(self, request: web.Request) -> web.Response:
+        wanted = await self._decoded(request, SendRequest)
+        stop = await self._claim(wanted.device)
+        try:
+            most = self._config.transfer_mbps * 1_000_000
+            wanted = msgspec.structs.replace(wanted, rate_bps=min(wanted.rate_bps, most))
+            work = asyncio.to_thread(send, wanted, fleet_clock(), stop)
+            result, why = await self._watched(work, stop, request)
+            if why:
+                result = msgspec.structs.replace(result, error=why)
+        finally:
+            del self._transfers[wanted.device]
+        return web.Response(body=msgspec.json.encode(result), content_type="application/json")
+
+    async def _claim(self, device: str) -> threading.Event:
+        """The right to the only transfer of a NIC that carries no job. Raises HTTPConflict."""
+        if not self._config.transfers:
+            self._refuse("off")
+            raise web.HTTPForbidden(text="this host takes no part in transfers (transfers: false)\n")
+        if device in self._transfers:
+            self._refuse("busy")
+            raise web.HTTPConflict(text=f"{device} has a transfer already\n")
+        stop = self._transfers[device] = threading.Event()
+        try:
+            reader = self._make_reader(dict(self._rails or {}))
+            why = await asyncio.to_thread(in_use, reader, device, plugin_dir())
+        except BaseException:
+            del self._transfers[device]
+            raise
+        if why:
+            del self._transfers[device]
+            self._refuse("job")
+            raise web.HTTPConflict(text=f"in use: {why}\n")
+        return stop
+
+    async def _watched(
+        self, work: Any, stop: threading.Event, request: web.Request | None = None
+    ) -> tuple[Any, str]:
+        """What `work` gives, and why it was stopped: a job has begun, or nobody waits for it any more."""
+        task = asyncio.ensure_future(work)
+        why = ""
+        while not (await asyncio.wait({task}, timeout=WATCH_S))[0]:
+            why = why or await asyncio.to_thread(job_on, plugin_dir())
+            gone = request is not None and (request.transport is None or request.transport.is_closing())
+            if why or gone:
+                stop.set()
+        return await task, why
+
     async def _decoded(self, request: web.Request, kind: type[T]) -> T:
         if not self._token.accepts(request.headers.get("Authorization", "")):
             self._refuse("token")
@@ -153,6 +245,22 @@ class Agent:
         exposition.declare(METRICS)
         expose(self._report, exposition)
         exposition.add(RUNS, (), self._runs)
-        for reason in ("token", "busy", "invalid"):
+        for reason in ("token", "busy", "invalid", "job", "off"):
             exposition.add(REFUSED, (reason,), self._refused[reason])
         return exposition.render(text_format)
+
+
+def fleet_clock() -> Callable[[], FleetTime | None]:
+    """Fleet time of this host as it is asked for; None where no sidecar writes a page."""
+    try:
+        reader = ClockPageReader(clock_page_path())
+    except (OSError, ValueError):
+        return lambda: None
+
+    def now() -> FleetTime | None:
+        try:
+            return reader.now()
+        except (OSError, ValueError):
+            return None
+
+    return now

@@ -14,7 +14,8 @@ class NodeConfig(Section, frozen=True):
     token_file : the bearer token that whoever asks for an audit must show, the same on all hosts; read again when it
     changes. The agent does not start without. host : this host's name in the fleet; the system's host name if empty.
     state : folder of the reports. keep_runs : how many of them. nccl_gid_index : what jobs set NCCL_IB_GID_INDEX to,
-    -1 if they do not.
+    -1 if they do not. transfers : whether this host takes part in tests of bandwidth and loss; never on a NIC that
+    carries a job. transfer_mbps : most that one NIC of this host is asked to send, megabits per second.
     """
 
     token_file: str = "/etc/fabricpulse/audit.token"  # noqa: S105 - a path
@@ -22,6 +23,8 @@ class NodeConfig(Section, frozen=True):
     state: str = "/var/lib/fabricpulse/audit"
     keep_runs: Annotated[int, Meta(ge=1, le=10_000)] = 30
     nccl_gid_index: Annotated[int, Meta(ge=-1, le=65_535)] = -1
+    transfers: bool = True
+    transfer_mbps: Annotated[int, Meta(ge=1, le=10_000_000)] = 400_000
 
     def validate(self) -> None:
         if not self.token_file:

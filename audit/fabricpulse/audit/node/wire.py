@@ -8,9 +8,15 @@ from fabricpulse.audit.model import Name
 
 AUDIT_PATH = "/api/v1/audit"
 PROBES_PATH = "/api/v1/audit/probes"
+RECEIVE_PATH = "/api/v1/audit/receive"
+SEND_PATH = "/api/v1/audit/send"
 # Of one request: rails of a host, NICs to probe.
 MOST_RAILS = 64
 MOST_PROBES = 4096
+# Of one transfer.
+MOST_SECONDS = 10.0
+MOST_STREAMS = 16
+MOST_DATAGRAMS = 200_000
 
 Address = Annotated[str, Meta(max_length=45)]
 
@@ -49,3 +55,59 @@ class ProbesAnswer(Struct, frozen=True):
     """In the order of the request."""
 
     results: Annotated[tuple[ProbeResult, ...], Meta(max_length=MOST_PROBES)]
+
+
+class ReceiveRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Take one transfer. device, address : of the NIC that receives. peer : address of the one that sends."""
+
+    device: Name
+    address: Address
+    peer: Address
+    streams: Annotated[int, Meta(ge=1, le=MOST_STREAMS)] = 4
+    seconds: Annotated[float, Meta(gt=0, le=MOST_SECONDS)] = 1.0
+
+
+class ReceiveAnswer(Struct, frozen=True):
+    """Where the transfer is awaited, for some seconds. key : that the sender must show, hexadecimal."""
+
+    tcp_port: Annotated[int, Meta(ge=1, le=65_535)]
+    udp_port: Annotated[int, Meta(ge=1, le=65_535)]
+    key: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class SendRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Make one transfer: `datagrams` of `datagram_bytes` (of the whole IP packet) at a quarter of the rate, then
+    `streams` of TCP for `seconds` at `rate_bps`, bits per second, all together."""
+
+    device: Name
+    address: Address
+    peer: Address
+    tcp_port: Annotated[int, Meta(ge=1, le=65_535)]
+    udp_port: Annotated[int, Meta(ge=1, le=65_535)]
+    key: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    rate_bps: Annotated[int, Meta(ge=1_000_000, le=10**13)]
+    seconds: Annotated[float, Meta(gt=0, le=MOST_SECONDS)] = 1.0
+    streams: Annotated[int, Meta(ge=1, le=MOST_STREAMS)] = 4
+    datagrams: Annotated[int, Meta(ge=1, le=MOST_DATAGRAMS)] = 2000
+    datagram_bytes: Annotated[int, Meta(ge=128, le=65_000)] = 1500
+
+
+class Received(Struct, frozen=True):
+    """What the receiver has seen of the datagrams. overflowed : those that its own socket had no room for, which no
+    network has lost. owd_ns : smallest one-way delay on fleet time, None where either end has none; owd_bound_ns : of
+    its error."""
+
+    datagrams: Annotated[int, Meta(ge=0)]
+    overflowed: Annotated[int, Meta(ge=0)] = 0
+    owd_ns: int | None = None
+    owd_bound_ns: int = 0
+
+
+class TransferResult(Struct, frozen=True):
+    """Of one transfer. sent : datagrams. bps : goodput of TCP at the receiver without its beginning, None if too
+    little came to tell. error : why it was not finished, "" if it was; what came before counts."""
+
+    sent: Annotated[int, Meta(ge=0)] = 0
+    received: Received | None = None
+    bps: float | None = None
+    error: Annotated[str, Meta(max_length=256)] = ""

@@ -1,0 +1,83 @@
+"""Does a NIC carry a job? Then no test may put traffic on it."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.plugin_ipc.process import parse_name, process_exists
+from fabricpulse.plugin_ipc.verbs import is_locked
+
+# A NIC that moves more than this is in use by somebody: probes of a mesh are two orders below.
+BUSY_BYTES_PER_S = 5e6
+WINDOW_S = 0.1
+
+
+def job_on(plugin: Path) -> str:
+    """Which process of this host has the NCCL plugin, or the verbs interposer, loaded: a sentence, "" for none.
+
+    A process of another PID namespace whose file is there counts: whether it lives cannot be asked.
+    """
+    with suppress(OSError):
+        for name in sorted(os.listdir(plugin)):  # noqa: PTH208 - names are all that is wanted
+            stem, _, kind = name.rpartition(".")
+            process = parse_name(stem)
+            if process is None or kind not in ("telemetry", "verbs"):
+                continue
+            if kind == "verbs" and not is_locked(plugin / name):
+                continue
+            if process.is_foreign() or process_exists(process.pid):
+                return f"a job runs here (process {process.pid})"
+    return ""
+
+
+def queue_pairs_on(host: HostReader, device: str) -> str:
+    """Whether user processes have connected queue pairs on the NIC, by RDMA netlink: a sentence, "" for none or where
+    the kernel does not say."""
+    if host.sources.rdma is None:
+        return ""
+    with suppress(OSError):
+        source = host.sources.rdma()
+        try:
+            for port in host.ports:
+                if port.netdev != device:
+                    continue
+                index = source.indices().get(port.device.name)
+                pairs = source.queue_pairs(index) if index is not None else {}
+                connected = sum(
+                    count
+                    for (kind, state), count in pairs.items()
+                    if kind in ("rc", "xrc_ini", "xrc_tgt", "driver") and state in ("rtr", "rts", "sqd")
+                )
+                if connected:
+                    return f"{connected} connected queue pairs on {port.device.name}"
+        finally:
+            source.close()
+    return ""
+
+
+def traffic_on(
+    host: HostReader, device: str, sleep: Callable[[float], None] = time.sleep, window_s: float = WINDOW_S
+) -> str:
+    """Whether the NIC moves packets in earnest, watched for `window_s`: a sentence, "" if not. A NIC whose counters
+    cannot be read is said to be in use: nothing proves that it is not."""
+    before = _octets(host, device)
+    begun = time.monotonic()
+    sleep(window_s)
+    after, elapsed = _octets(host, device), time.monotonic() - begun
+    if before is None or after is None:
+        return f"the counters of {device} cannot be read"
+    rate = (after - before) / max(elapsed, 1e-3)
+    return f"{device} carries {rate * 8 / 1e6:.0f} Mb/s" if rate > BUSY_BYTES_PER_S else ""
+
+
+def _octets(host: HostReader, device: str) -> int | None:
+    counts = [host.number(f"/sys/class/net/{device}/statistics/{name}") for name in ("rx_bytes", "tx_bytes")]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def in_use(host: HostReader, device: str, plugin: Path) -> str:
+    """Why the NIC may not be tested with traffic now, "" if it may."""
+    return job_on(plugin) or queue_pairs_on(host, device) or traffic_on(host, device)

@@ -1,0 +1,280 @@
+"""What transfers between NICs mean, and one transfer over the loopback."""
+
+import itertools
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fixtures.host_tree import GpuHost
+
+from fabricpulse.audit.blame import Nic
+from fabricpulse.audit.fleet_paths import disjoint, merge, recalled, unreachable
+from fabricpulse.audit.model import Measurement
+from fabricpulse.audit.node.jobs import in_use, job_on, traffic_on
+from fabricpulse.audit.node.transfer import Receiver, TransferError, rate_after_warm_up, send
+from fabricpulse.audit.node.wire import Received, ReceiveRequest, SendRequest, TransferResult
+from fabricpulse.audit.pairing import plan_rounds
+from fabricpulse.audit.path_tests import Rail, Way, Ways, path_findings
+from fabricpulse.audit.transfer_tests import Transferred, Transfers, again, judge
+from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
+
+RATE = 10e9
+
+
+def nics(hosts: int) -> list[Nic]:
+    return [(f"h{host}", "eth0") for host in range(hosts)]
+
+
+def transferred(
+    source: Nic,
+    target: Nic,
+    *,
+    bps: float | None = RATE,
+    lost: int = 0,
+    owd_ns: int | None = 10_000,
+    bound_ns: int = 1_000,
+    overflowed: int = 0,
+) -> Transferred:
+    way = Way(source, target, "10.0.0.2", 9000, "rail0", "10.0.0.1")
+    received = Received(2000 - lost - overflowed, overflowed, owd_ns, bound_ns)
+    return Transferred(way, TransferResult(2000, received, bps))
+
+
+def told(done: list[Transferred], rate: float = RATE) -> set[tuple[str, str, Nic, str]]:
+    measured, _ = judge(done, rate, {})
+    return {
+        (f.check, f.evidence["blame"], (f.host, f.subject), f.summary.split(" (")[0])
+        for f in path_findings(measured)
+    }
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(4, 8), st.data())
+def test_a_slow_lossy_or_late_nic_is_named_and_nobody_else(hosts: int, data: st.DataObject) -> None:
+    """One NIC of a fleet, in one direction or both, at half rate, or losing 1 %, or 200 us late; the others differ by
+    noise."""
+    fleet = nics(hosts)
+    bad = data.draw(st.sampled_from(fleet))
+    side = data.draw(st.sampled_from(["sends", "receives", "both"]))
+    change: Any
+    kind, change = data.draw(
+        st.sampled_from(
+            [
+                ("path-bandwidth", {"bps": RATE / 2}),
+                ("path-loss", {"lost": 20}),
+                ("path-delay", {"owd_ns": 210_000}),
+            ]
+        )
+    )
+    noise = data.draw(st.randoms())
+    done = []
+    for a, b in itertools.permutations(fleet, 2):
+        hit = (a == bad and side in ("sends", "both")) or (b == bad and side in ("receives", "both"))
+        usual: dict[str, Any] = {
+            "bps": RATE * noise.uniform(0.9, 1.0),
+            "owd_ns": int(noise.uniform(10_000, 30_000)),
+            "lost": noise.randrange(2),
+        }
+        done.append(transferred(a, b, **{**usual, **(change if hit else {})}))
+    found = told(done)
+    assert {(check, blamed, nic) for check, blamed, nic, _ in found} == {(kind, "nic", bad)}
+    words = {"sends": "that it sends", "receives": "that it is sent", "both": "between"}
+    assert all(words[side] in text for *_, text in found)
+
+
+def test_a_fleet_that_is_slower_than_asked_is_compared_with_itself() -> None:
+    """All reach 40 of 100 Gb/s: nobody is slow, and the note says what was reached."""
+    done = [transferred(a, b, bps=4e10) for a, b in itertools.permutations(nics(4), 2)]
+    measured, notes = judge(done, 1e11, {})
+    assert all(m.ok for m in measured if m.kind == "bandwidth")
+    assert any("40 of 100 Gb/s" in note for note in notes)
+
+
+def test_too_few_pairs_decide_nothing() -> None:
+    """Two NICs at half of the rate: nobody can say that it is not the fleet's usual one. Loss needs no comparison."""
+    a, b = nics(2)
+    measured, notes = judge([transferred(a, b, bps=5e9, lost=100), transferred(b, a, bps=5e9)], RATE, {})
+    assert {m.ok for m in measured if m.kind in ("bandwidth", "owd")} == {None}
+    assert [m.ok for m in measured if m.kind == "loss"] == [False, True]
+    assert any("too few" in note for note in notes)
+
+
+def test_what_the_receiver_had_no_room_for_is_not_lost() -> None:
+    """500 of 2,000 dropped by its own socket."""
+    a, b = nics(2)
+    measured, _ = judge([transferred(a, b, overflowed=500)], RATE, {})
+    [loss] = [m for m in measured if m.kind == "loss"]
+    assert (loss.value, loss.ok) == (0, True)
+
+
+def test_a_second_test_decides() -> None:
+    """Bandwidth: the better of both; loss: both together; a transfer that was slow once names nobody."""
+    fleet = nics(4)
+    done = [transferred(a, b) for a, b in itertools.permutations(fleet, 2)]
+    first = [transferred(fleet[0], fleet[1], bps=1e9, lost=4), *done[1:]]
+    assert again(judge(first, RATE, {})[0]) == [(fleet[0], fleet[1])]
+    assert told([*first, transferred(fleet[0], fleet[1], lost=0)]) == set()
+
+
+def test_delay_gives_clocks_the_benefit_of_their_bounds() -> None:
+    """300 us late with a bound of 400 us is not late; before the past is no delay at all."""
+    fleet = nics(4)
+    done = [transferred(a, b) for a, b in itertools.permutations(fleet, 2)]
+    doubtful = [*done[1:], transferred(fleet[0], fleet[1], owd_ns=310_000, bound_ns=400_000)]
+    assert told(doubtful) == set()
+    wrong = judge([*done[1:], transferred(fleet[0], fleet[1], owd_ns=-500_000)], RATE, {})[0]
+    assert [m.ok for m in wrong if m.kind == "owd" and m.value < 0] == [None]
+
+
+def test_no_fleet_time_is_said() -> None:
+    """Delay without clocks is unknown, never 0."""
+    a, b = nics(2)
+    measured, notes = judge([transferred(a, b, owd_ns=None)], RATE, {})
+    assert not [m for m in measured if m.kind == "owd"]
+    assert any("no fleet time" in note for note in notes)
+
+
+def test_echoes_that_pass_the_second_time() -> None:
+    """The way passes, and is told as one that had failed; one that fails again stays failed."""
+    first = [
+        Measurement("connectivity", "r", "a", "e", "b", "e", 0, False),
+        Measurement("connectivity", "r", "b", "e", "a", "e", 0, False),
+    ]
+    second = [
+        Measurement("connectivity", "r", "a", "e", "b", "e", 1e-4, True),
+        Measurement("connectivity", "r", "b", "e", "a", "e", 0, False),
+    ]
+    merged, recovered = merge(first, second)
+    assert [(m.source_host, m.ok, m.attempts) for m in merged] == [("a", True, 2), ("b", False, 2)]
+    assert recovered == [(("a", "e"), ("b", "e"))]
+    assert unreachable(merged) == {(("b", "e"), ("a", "e")), (("a", "e"), ("b", "e"))}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(nics(6)), st.sampled_from(nics(6))).filter(lambda w: w[0] != w[1]),
+        unique=True,
+    )
+)
+def test_disjoint_rounds(ways: list[tuple[Nic, Nic]]) -> None:
+    """All ways, each once, and no NIC twice in a round."""
+    rounds = disjoint(ways)
+    assert sorted(way for own in rounds for way in own) == sorted(ways)
+    for own in rounds:
+        ends = [nic for way in own for nic in way]
+        assert len(ends) == len(set(ends))
+
+
+def test_an_interrupted_run_is_recalled() -> None:
+    """What it measured is judged with what is measured now, as one."""
+    fleet = nics(4)
+    rail = Rail(tuple((nic, f"10.0.0.{i}") for i, nic in enumerate(fleet)), plan_rounds([""] * 4))
+    ways = Ways({"rail0": rail}, [])
+    done = [
+        transferred(a, b, bps=RATE / 2 if fleet[2] in (a, b) else RATE, lost=7 * (a == fleet[1]))
+        for a, b in itertools.permutations(fleet, 2)
+    ]
+    measured, _ = judge(done, RATE, {})
+    half = [m for m in measured if m.source_host in ("h0", "h1")]
+    rest = [one for one in done if one.way.source[0] not in ("h0", "h1")]
+    gone = [Measurement("loss", "rail0", "h9", "eth0", "h0", "eth0", 0, True)]
+    assert told([*recalled([*half, *gone], ways, Transfers()), *rest]) == told(done)
+
+
+def test_rate_leaves_out_the_beginning() -> None:
+    """1 Gb/s after a slow start of 0.1 s; nothing after the last byte counts; one sample is no rate."""
+    samples = [(0.0, 0), (0.1, 1_000), (0.2, 12_501_000), (0.3, 25_001_000), (0.9, 25_001_000)]
+    amount, seconds = rate_after_warm_up(samples, 0.1)
+    assert amount * 8 / seconds == pytest.approx(1e9)
+    assert rate_after_warm_up([(0.0, 5)], 0.1) == []
+    assert rate_after_warm_up([], 0.1) == []
+
+
+def ticking() -> FleetTime:
+    return FleetTime(time.time_ns(), 500, ClockStatus.SYNCHRONIZED)
+
+
+def over_loopback(stop: threading.Event, **changes: object) -> TransferResult:
+    receiver = Receiver(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 2, 0.2), ticking)
+    answer = receiver.answer
+
+    def take() -> None:
+        try:
+            receiver.run(stop)
+        except (TransferError, OSError):
+            receiver.close()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    fields = {"device": "lo", "address": "127.0.0.1", "peer": "127.0.0.1", "tcp_port": answer.tcp_port,
+              "udp_port": answer.udp_port, "key": answer.key, "rate_bps": 200_000_000, "seconds": 0.2, "streams": 2,
+              "datagrams": 200, "datagram_bytes": 1500}  # fmt: skip
+    try:
+        return send(SendRequest(**(fields | changes)), ticking, stop)  # type: ignore[arg-type]
+    finally:
+        stop.set()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_transfer_over_the_loopback() -> None:
+    """All datagrams arrive, with a delay; the rate is bounded by the one that was asked for."""
+    result = over_loopback(threading.Event())
+    assert result.error == ""
+    assert result.sent == 200
+    assert result.received is not None
+    assert result.received.datagrams + result.received.overflowed == 200
+    assert result.received.owd_ns is not None
+    assert result.received.owd_ns > -1_000_000
+    assert result.bps is not None
+    # Pacing has a burst of some packets; the bound is on the load, a slow machine may be below.
+    assert 0 < result.bps < 2 * 200_000_000
+
+
+def test_a_wrong_key_gets_nothing() -> None:
+    """The receiver closes the connection and goes on waiting for the right one."""
+    result = over_loopback(threading.Event(), key="0" * 32)
+    assert result.error
+    assert result.received is None
+    assert result.bps is None
+
+
+def test_a_transfer_that_is_stopped_ends() -> None:
+    """Both ends give up."""
+    stop = threading.Event()
+    stop.set()
+    assert over_loopback(stop).bps is None
+
+
+def test_a_job_keeps_tests_away(tmp_path: Path) -> None:
+    """A live process with the plugin, or a NIC that moves packets, is told; a file of a dead process is not."""
+    host = GpuHost(tmp_path / "host")
+    reader = host.reader()
+    plugin = tmp_path / "plugin"
+    assert job_on(plugin) == ""
+    plugin.mkdir()
+    (plugin / "2147483646.telemetry").touch()
+    (plugin / "notes.txt").touch()
+    assert job_on(plugin) == ""
+    (plugin / f"{os.getpid()}.telemetry").touch()
+    assert str(os.getpid()) in job_on(plugin)
+    assert "job" in in_use(reader, "eth0np0", plugin)
+
+    def busy(_: float) -> None:
+        host.net("eth0np0", "statistics/rx_bytes", 10**9)
+
+    assert "cannot be read" in traffic_on(reader, "nosuch0", lambda _: None)
+    host.net("eth0np0", "statistics/rx_bytes", 0)
+    host.net("eth0np0", "statistics/tx_bytes", 0)
+    assert traffic_on(reader, "eth0np0", lambda _: None) == ""
+    assert "carries" in traffic_on(reader, "eth0np0", busy)
+
+
+def test_cost_is_a_bound() -> None:
+    """24 ways of 0.5 s at 10 Gb/s and 2,000 jumbo frames."""
+    assert Transfers().cost(24) == 24 * (625_000_000 + 18_000_000)
