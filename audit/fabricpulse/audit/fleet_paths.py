@@ -120,26 +120,52 @@ class FleetPaths:
                 for turn in (0, 1):
                     ends = [(rail.nics[p[turn]][0], rail.nics[p[1 - turn]][0]) for p in pairs]
                     rounds.append([way for way in ends if way not in tested])
+        unfinished: dict[Ends, tuple[Nic, str]] = {}
         async with self._client(2 * TRANSFER_PATIENCE_S + 60 + wanted.seconds) as client:
             for number, ends in enumerate(rounds):
                 if self._cancelled.is_set():
                     break
                 self._progress("transfers", number, len(rounds))
-                done += await self._round(client, wanted, ends)
+                done += await self._round(client, wanted, ends, unfinished)
             found, _ = judge(done, wanted.rate_bps, self._leaves)
             failed = set(again(found))
             kinds = ("loss", "bandwidth", "owd")
             failed |= {way for kind in kinds for way in retests(path_tests(found, kind))}
+            failed |= unfinished.keys()
             for ends in disjoint(sorted(failed - set(without))[:MOST_AGAIN]):
                 if self._cancelled.is_set():
                     break
                 self._progress("tested again", 0, len(failed))
-                done += await self._round(client, wanted, ends)
+                for way in ends:
+                    unfinished.pop(way, None)
+                done += await self._round(client, wanted, ends, unfinished)
         found, notes = judge(done, wanted.rate_bps, self._leaves)
         self.notes += notes
+        self._tell_unfinished(found, unfinished)
         return found
 
-    async def _round(self, client: HttpClient, wanted: Transfers, ends: Iterable[Ends]) -> list[Transferred]:
+    def _tell_unfinished(
+        self, found: Iterable[Measurement], unfinished: Mapping[Ends, tuple[Nic, str]]
+    ) -> None:
+        """A NIC of which nothing is known is untested; of one that has other tests it is a note."""
+        known = {nic for m in found for nic in _ends(m)}
+        rest = []
+        for (source, target), (nic, why) in sorted(unfinished.items()):
+            if nic in known:
+                rest.append(f"{' '.join(source)} to {' '.join(target)} ({why})")
+            else:
+                self.untested[nic] = why
+        if rest:
+            self.notes.append(clip(f"{len(rest)} transfers were not made to the end: {'; '.join(rest[:4])}"))
+
+    async def _round(
+        self,
+        client: HttpClient,
+        wanted: Transfers,
+        ends: Iterable[Ends],
+        unfinished: dict[Ends, tuple[Nic, str]],
+    ) -> list[Transferred]:
+        """Those that were made. unfinished : takes ways that were not, or not to the end, with whose doing and why."""
         found: list[Transferred] = []
 
         async def one(source: Nic, target: Nic) -> None:
@@ -152,16 +178,16 @@ class FleetPaths:
                     ReceiveAnswer,
                 )
             except AgentError as error:
-                self.untested[target] = str(error)
+                unfinished[source, target] = target, str(error)
                 return
             try:
                 request = wanted.request(way, answer.tcp_port, answer.udp_port, answer.key)
                 result = await ask(client, self._agents[source[0]].url + SEND_PATH, request, TransferResult)
             except AgentError as error:
-                self.untested[source] = str(error)
+                unfinished[source, target] = source, str(error)
                 return
             if result.error:
-                self.untested.setdefault(source, clip(f"to {' '.join(target)}: {result.error}"))
+                unfinished[source, target] = source, clip(f"to {' '.join(target)}: {result.error}")
             found.append(Transferred(way, result))
 
         await until(self._cancelled, (one(source, target) for source, target in ends))

@@ -57,6 +57,8 @@ T = TypeVar("T", AuditRequest, ProbesRequest, ReceiveRequest, SendRequest)
 FRESH_S = 1.0
 # How often a transfer under way looks for a job.
 WATCH_S = 0.2
+# How long a request waits for the transfer before it.
+RELEASE_S = 5.0
 
 
 class Agent:
@@ -198,6 +200,10 @@ class Agent:
         if not self._config.transfers:
             self._refuse("off")
             raise web.HTTPForbidden(text="this host takes no part in transfers (transfers: false)\n")
+        # One end has its result a moment before the other has let go of the NIC.
+        patience = time.monotonic() + RELEASE_S
+        while device in self._transfers and time.monotonic() < patience:  # noqa: ASYNC110 - rare and short
+            await asyncio.sleep(0.02)
         if device in self._transfers:
             self._refuse("busy")
             raise web.HTTPConflict(text=f"{device} has a transfer already\n")
