@@ -75,9 +75,9 @@ def simulated(
     ]  # fmt: skip
     if ramp_ppb_s:
         for tenth in range(100):
-            clocks[1].turn(seconds / 2 + tenth / 10, ramp_ppb_s / 10)
+            clocks[1].change_rate(seconds / 2 + tenth / 10, ramp_ppb_s / 10)
     if step_ppb:
-        clocks[1].turn(seconds / 2 + 0.37, step_ppb)
+        clocks[1].change_rate(seconds / 2 + 0.37, step_ppb)
     library: dict[float, list[Queue]] = {}
     base = float(rng.uniform(800, 3_000))
     paths = [loaded_path(rng, of, library, seconds=0.25, base_ns=base, noise_ns=10.0) for of in load]

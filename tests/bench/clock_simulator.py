@@ -56,7 +56,7 @@ class Clock:
     def _integral(self) -> Floats:
         return np.concatenate([[0.0], np.cumsum(self._rate[:-1]) * self._grid_s])
 
-    def turn(self, at_s: float, by_ppb: float) -> None:
+    def change_rate(self, at_s: float, by_ppb: float) -> None:
         """The rate changes at once at true time `at_s`."""
         self._rate = self._rate + by_ppb * (self._grid >= at_s)
         self._gained = self._integral()

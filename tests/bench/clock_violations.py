@@ -27,13 +27,13 @@ def _step(fleet: SimFleet, size: float) -> None:
 
 
 def _frequency_step(fleet: SimFleet, size: float) -> None:
-    fleet.hosts[3].clock.turn(fleet.t + 0.4, _sign(fleet) * 100 * 5_000**size)
+    fleet.hosts[3].clock.change_rate(fleet.t + 0.4, _sign(fleet) * 100 * 5_000**size)
 
 
 def _ramp(fleet: SimFleet, size: float) -> None:
     by_ppb = _sign(fleet) * 10 * 100**size
     for tenth in range(80):
-        fleet.hosts[3].clock.turn(fleet.t + tenth / 10, by_ppb / 10)
+        fleet.hosts[3].clock.change_rate(fleet.t + tenth / 10, by_ppb / 10)
 
 
 def _lengthen_one_way(fleet: SimFleet, size: float) -> None:

@@ -72,7 +72,7 @@ class Host:
         raw = _NS + round(t_s * 1e9 + self.turned_ns + (t_s - self.since_s) * self.rate_ppb)
         return CrossTimestamp(raw + round(self.ahead_ns), raw)
 
-    def turn(self, t_s: float, by_ppb: float) -> None:
+    def change_rate(self, t_s: float, by_ppb: float) -> None:
         """Its crystal runs faster by `by_ppb` from now on."""
         self.turned_ns += (t_s - self.since_s) * self.rate_ppb
         self.since_s, self.rate_ppb = t_s, self.rate_ppb + by_ppb

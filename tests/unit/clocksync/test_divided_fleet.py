@@ -22,9 +22,9 @@ def running(hosts: int, coordinators: int, seed: int, lost: float = 0.0) -> Divi
     return fleet
 
 
-def turn(fleet: DividedFleet, part: set[str], by_ppb: float) -> None:
+def change_rate(fleet: DividedFleet, part: set[str], by_ppb: float) -> None:
     for name in part:
-        fleet.hosts[name].turn(fleet.t_s, by_ppb)
+        fleet.hosts[name].change_rate(fleet.t_s, by_ppb)
 
 
 @pytest.mark.parametrize("seed", seeds(40, quick=12))
@@ -38,18 +38,18 @@ def test_after_any_cut_bounds_hold(seed: int) -> None:
         part = set(random.sample(names, random.randint(1, len(names) - 1)))
         cut = set(random.sample(range(len(fleet.coordinators)), random.randint(0, len(fleet.coordinators))))
         fleet.cut(part, cut)
-        turn(fleet, part, _TURN_PPB)
+        change_rate(fleet, part, _TURN_PPB)
         dead = random.randrange(len(fleet.coordinators)) if random.random() < 0.3 else None
         if dead is not None:
             fleet.coordinators[dead] = None
         for second in range(30):
             if second == 12:
-                turn(fleet, part, _MORE_PPB)
+                change_rate(fleet, part, _MORE_PPB)
             if second == 20 and dead is not None:
                 fleet.coordinators[dead] = Fleet()
             fleet.play_round()
         fleet.mend()
-        turn(fleet, part, -_TURN_PPB - _MORE_PPB)
+        change_rate(fleet, part, -_TURN_PPB - _MORE_PPB)
         for _ in range(20):
             fleet.play_round()
         assert fleet.synchronized() == set(names)
@@ -62,7 +62,7 @@ def test_of_two_halves_exactly_one_is_the_fleet(seed: int) -> None:
     fleet = running(4, 2, seed)
     half = set(fleet.random.sample(sorted(fleet.hosts), 2))
     fleet.cut(half, {1})
-    turn(fleet, half, _TURN_PPB)
+    change_rate(fleet, half, _TURN_PPB)
     for second in range(30):
         fleet.play_round()
         if second >= 10:
@@ -97,10 +97,10 @@ def test_a_host_that_loses_its_probes_but_no_coordinator(seed: int, turn_ppb: fl
     for host in fleet.hosts:
         fleet.near[host] = fleet.near[host] - {name} if host != name else set()
     # What nobody has missed yet may be off by as much as clocks turn while they are measured.
-    turn(fleet, {name}, turn_ppb * 0.25)
+    change_rate(fleet, {name}, turn_ppb * 0.25)
     for second in range(20):
         if second == 2:
-            turn(fleet, {name}, turn_ppb * 0.75)
+            change_rate(fleet, {name}, turn_ppb * 0.75)
         fleet.play_round()
     assert name not in fleet.synchronized()
     assert len(fleet.synchronized()) == 3

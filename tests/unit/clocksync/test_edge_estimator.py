@@ -117,7 +117,7 @@ def test_a_rate_that_drifts_is_followed(ramp_ppb_s: float) -> None:
     """A temperature ramp for 20 s: bounds hold, and from its seventh second on the line is good to 60 ns."""
     rng, edge, _, b = make_edge(7, (0.3, 0.1))
     for tenth in range(200):
-        b.turn(10 + tenth / 10, ramp_ppb_s / 10)
+        b.change_rate(10 + tenth / 10, ramp_ppb_s / 10)
     edge_filter = EdgeFilter(PARAMETERS)
     out: list[Trains] = []
     into: list[Trains] = []
@@ -140,7 +140,7 @@ def test_a_rate_that_turns_is_followed(turn_ppb: float) -> None:
     """The rate of a clock changes at once, as chronyd does it: bounds hold, 5 s later so does the old accuracy."""
     rng, edge, _, b = make_edge(9, (0.3, 0.1))
     at_s, late = 20, []
-    b.turn(at_s, turn_ppb)
+    b.change_rate(at_s, turn_ppb)
     edge_filter = EdgeFilter(PARAMETERS)
     out: list[Trains] = []
     into: list[Trains] = []

@@ -62,7 +62,7 @@ def test_an_anchor_that_runs_away_is_outvoted() -> None:
     """Its clock turns by 2 ppm while it goes on to claim 2 us: nobody follows, and no bound is broken meanwhile."""
     fleet = fleet_with(Anchor(2_000, -200, 3.0))
     check(fleet, 6)
-    fleet.hosts[FAULTY].clock.turn(fleet.t, 2_000)
+    fleet.hosts[FAULTY].clock.change_rate(fleet.t, 2_000)
     check(fleet, 10, first=0)
     own = fleet.hosts[FAULTY].cross_timestamp(fleet.t).host_ns - UTC_NS - round(fleet.t * NS)
     assert own > 19_000

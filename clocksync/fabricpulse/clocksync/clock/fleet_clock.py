@@ -22,7 +22,7 @@ _NS = 1_000_000_000
 @dataclass(frozen=True)
 class Correction:
     """fleet = stamp clock + correction_ns at stamp time ref_ns, with the rate rate_ppb; true within bound_ns
-    there. free : of hosts that follow only each other, or an anchor, so that all may turn away from the fleet, or from
+    there. free : of hosts that follow only each other, or an anchor, so that all may drift away from the fleet, or from
     UTC, together. no_quorum : and they know that they are not the fleet.
     """
 
@@ -141,13 +141,13 @@ class FleetClock:
             self._slew(now)
         ahead = abs(target.at(now.raw_ns) - self.page.at(now.raw_ns).fleet_ns)
         # The last slew goes on until the new line begins.
-        ahead += self._turn_ppb(self.page.previous) * self.parameters.lead_ns // _NS + 1
+        ahead += self._slew_ppb(self.page.previous) * self.parameters.lead_ns // _NS + 1
         self.page = replace(
             self.page,
             status=ClockStatus.SYNCHRONIZED if held else ClockStatus.HOLDOVER,
             bound_ref_raw_ns=now.raw_ns,
             bound_ns=bound + ahead + 1,
-            drift_ppb=drift_ppb + self._turn_ppb(self.page.current),
+            drift_ppb=drift_ppb + self._slew_ppb(self.page.current),
             valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns,
         )
         return self.page
@@ -163,7 +163,7 @@ class FleetClock:
         page = self.page
         synchronized = page.status == ClockStatus.SYNCHRONIZED
         drift_ppb = self.parameters.drift_ppb if synchronized else self.parameters.holdover_drift_ppb
-        drift_ppb += self._turn_ppb(page.current)
+        drift_ppb += self._slew_ppb(page.current)
         if drift_ppb > page.drift_ppb:  # after a late tick a slew has overshot, and turns back
             page = self._rebound(now, page.status, drift_ppb)
         uncorrected_ns = now.raw_ns - self.corrected_raw_ns
@@ -208,13 +208,13 @@ class FleetClock:
             self.suspected_raw_ns = None
             self.page = page = replace(page, status=ClockStatus.UNKNOWN)
         if page.status in (ClockStatus.SYNCHRONIZED, ClockStatus.DISRUPTED):
-            drift_ppb = self.parameters.holdover_drift_ppb + self._turn_ppb(page.current)
+            drift_ppb = self.parameters.holdover_drift_ppb + self._slew_ppb(page.current)
             self.page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb, self._uncorrected_ns(now))
         return self.page
 
     def published(self, now: CrossTimestamp) -> ClockPage:
         """The page for readers: from now on its bound grows as in holdover, as nobody may come to say that it must."""
-        drift_ppb = self.parameters.holdover_drift_ppb + self._turn_ppb(self.page.current)
+        drift_ppb = self.parameters.holdover_drift_ppb + self._slew_ppb(self.page.current)
         if not self.known or drift_ppb <= self.page.drift_ppb:
             return self.page
         return self._rebound(now, self.page.status, drift_ppb)
@@ -224,11 +224,11 @@ class FleetClock:
         passed = self.page.current
         # For as long readers have followed the line before, and do until the new one begins, which may be later still.
         late_ns = max(0, now.raw_ns - passed.from_ns) + 2 * self.parameters.lead_ns
-        extra_ns = self._turn_ppb(shown.current) * late_ns // _NS + 1
-        drift_ppb = self.page.drift_ppb - self._turn_ppb(passed)
+        extra_ns = self._slew_ppb(shown.current) * late_ns // _NS + 1
+        drift_ppb = self.page.drift_ppb - self._slew_ppb(passed)
         self.page = replace(self.page, current=shown.current, previous=shown.previous)
         self._slew(now)
-        drift_ppb += self._turn_ppb(self.page.current)
+        drift_ppb += self._slew_ppb(self.page.current)
         self.page = self._rebound(now, self.page.status, drift_ppb, extra_ns)
         return self.page
 
@@ -253,7 +253,7 @@ class FleetClock:
             drift_ppb=max(drift_ppb, self.page.drift_ppb) if status == self.page.status else drift_ppb,
         )
 
-    def _turn_ppb(self, line: ClockLine) -> int:
+    def _slew_ppb(self, line: ClockLine) -> int:
         """How much faster or slower than asked for a line runs, to get to its place, rounded up. It runs on like that,
         past its place, when no tick of ours ends it: the bound has to grow as fast.
         """
@@ -273,8 +273,8 @@ class FleetClock:
         here = old.at(begin)
         ahead = self.target.at(begin) - here
         limit = round(self.parameters.max_slew_ppm * 1e6)
-        turn = max(-limit, min(limit, ahead * 10**12 // self.parameters.slew_time_ns))
-        line = ClockLine(begin, here, self.target.rate_ppt + turn)
+        slew = max(-limit, min(limit, ahead * 10**12 // self.parameters.slew_time_ns))
+        line = ClockLine(begin, here, self.target.rate_ppt + slew)
         if line.rate_ppt != old.rate_ppt:
             self.page = replace(self.page, current=line, previous=old)
 

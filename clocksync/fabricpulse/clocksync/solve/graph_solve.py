@@ -108,12 +108,11 @@ class Solution:
 @dataclass(frozen=True)
 class SolveParameters:
     """drift_ppb : growth of bounds with age; holdover_drift_ppb : where nothing was measured for unmeasured_s.
-    pull_ppb : how much the fleet's rate may turn in a solve towards
-    the median of its clocks.
+    pull_ppb : how much the fleet's rate may change in a solve towards the median of its clocks.
 
-    A host in holdover cannot know that the fleet's rate turns. At 4 solves a second (the start of a fleet) and 0.05 ppb
-    this is 0.1 us after 1,000 s for each 1 us that its own clock may be wrong by (holdover_drift_ppb): 20 ppb would be
-    a hundred times its bound.
+    A host in holdover cannot know that the fleet's rate changes. At 4 solves a second (the start of a fleet) and
+    0.05 ppb this is 0.1 us after 1,000 s for each 1 us that its own clock may be wrong by (holdover_drift_ppb): 20 ppb
+    would be a hundred times its bound.
     """
 
     drift_ppb: float = 250.0
@@ -426,7 +425,7 @@ def _gauge_rate(
     keeps: NDArray[np.bool_],
     survivors: NDArray[np.bool_],
 ) -> Floats:
-    """Fixes the fleet's frequency: it goes on as it was and turns slowly to the median of the hosts'
+    """Fixes the fleet's frequency: it goes on as it was and moves slowly to the median of the hosts'
     frequencies.
     """
     out = rate.copy()
