@@ -17,7 +17,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
-from fabricpulse.core.run_dir import clock_page_path, ensure_run_dir, probe_ring_path, write_refused
+from fabricpulse.core.run_dir import ensure_run_dir, probe_ring_path, write_refused
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.virtual_clock import host_now_ns, open_virtual_clock
 from fabricpulse.core.supervision import supervised
@@ -27,50 +27,21 @@ from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh.alerts import AlertPusher
 from fabricpulse.mesh.api import edges_document
 from fabricpulse.mesh.config import MOST_EVENTS, MeshConfig, changed_settings, load_keys
+from fabricpulse.mesh.engine_settings import engine_settings
 from fabricpulse.mesh.evidence import EvidenceReporter, url_of
 from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_evidence
 from fabricpulse.mesh.fleet_view import FleetView, view_of
 from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
-from fabricpulse.mesh.membership_source import MembershipReader
+from fabricpulse.mesh.membership_watch import MembershipWatch
 from fabricpulse.mesh.path_tracing import PathTracing
-from fabricpulse.mesh.shrink_guard import ShrinkGuard
 from fabricpulse.mesh.snapshot import Cause, EventKind, HealthState, Snapshot, parse_snapshot
 
 log = get_logger(__name__)
 
 FRONT_END_EVENTS = {False: "front_end_disconnected", True: "front_end_connected"}
-_RING_SECONDS = 8
 # Above what an answer at the sample cap takes in all its forms.
 _KEPT_BYTES = 16 << 20
 _EDGES_EXPECTED = 80  # while the membership is not known: eight NICs with ten peers
-_SMALLEST_RING, _LARGEST_RING = 1 << 12, 1 << 17
-
-
-def engine_settings(config: MeshConfig, host: str, edges: int) -> native.Settings:
-    """The engine's settings from the configuration. host : as the fleet calls it. `edges` sizes the ring."""
-    probe, latency = config.probe, config.latency
-    s = native.Settings()
-    s.host = host
-    s.ring_path = str(probe_ring_path())
-    s.clock_path = str(clock_page_path())
-    s.port = probe.port
-    s.dscp = probe.dscp
-    s.paths = probe.paths
-    s.sweep = probe.sweep
-    s.bind_device = probe.bind_device
-    s.hardware = probe.timestamps == "hardware"
-    s.rate = probe.rate
-    s.interval_ns = round(probe.down_after_s * 1e9)
-    s.grace_ns = round(probe.grace_s * 1e9)
-    s.window_ns = round(latency.window_s * 1e9)
-    s.latency_ceiling_ns = round(latency.ceiling_s * 1e9)
-    s.latency_factor = latency.factor
-    s.latency_slack_ns = round(latency.slack_s * 1e9)
-    s.receive_rate = probe.receive_rate
-    s.priority = 1 if probe.realtime else 0
-    wanted = int(2 * max(edges, 1) * probe.rate * _RING_SECONDS)
-    s.ring_capacity = min(max(1 << (wanted - 1).bit_length(), _SMALLEST_RING), _LARGEST_RING)
-    return s
 
 
 class MeshService:
@@ -78,7 +49,7 @@ class MeshService:
 
     def __init__(self, config: MeshConfig) -> None:
         self.config = config
-        self._reader = MembershipReader(config.membership)
+        self._membership = MembershipWatch(config.membership)
         log_config = config.event_log
         self.events = EventLog(
             Path(log_config.path) if log_config.path else None, log_config.max_bytes, log_config.keep
@@ -97,9 +68,6 @@ class MeshService:
         self.view = FleetView(config.host_name, (), (), 0, is_member=False)
         self.paths = PathTracing(config.probe)
         self.generation = 0  # of the engine's configuration
-        self._membership: Membership | None = None
-        self._shrink_guard = ShrinkGuard(config.membership.max_shrink, config.membership.shrink_hold_s)
-        self._held: Membership | None = None  # read, and not yet believed
         self._exposition = MeshExposition(self.view, config.probe.port, config.per_edge)
         self._engine: native.ProbeEngine | None = None
         self._engine_host = ""
@@ -108,7 +76,7 @@ class MeshService:
         self._keys_path = Path(config.key_file) if config.key_file else None
         self._keys: list[bytes] = []
         self._socket_errors: dict[str, int] = {}
-        self._keys_error = self._membership_error = ""  # what was last logged
+        self._keys_error = ""  # what was last logged
 
     @property
     def engine(self) -> native.ProbeEngine:
@@ -119,7 +87,7 @@ class MeshService:
 
     async def start(self) -> None:
         """Reads keys and membership and starts probing. Raises UserError."""
-        membership = await self._first_membership()
+        membership = await self._membership.first()
         view = await self._view_of(membership) if membership is not None else self.view
         self._lock = RunLock(ensure_run_dir(), "mesh")
         self._make_engine(view.host, len(view.peers) if membership else _EDGES_EXPECTED)
@@ -169,21 +137,6 @@ class MeshService:
         if self._lock is not None:
             self._lock.release()
 
-    async def _first_membership(self) -> Membership | None:
-        """The membership, None when it cannot be had yet: `watch` goes on trying. A bad file is refused at once."""
-        try:
-            return await self._reader.read()
-        except ConfigError:
-            raise
-        except UserError as error:
-            self._membership_error = str(error)
-            log.warning(
-                "no membership yet; nothing is probed until there is one",
-                error=str(error),
-                retry_s=self.config.membership.refresh_s,
-            )
-            return None
-
     async def _view_of(self, membership: Membership) -> FleetView:
         """In a thread: a scrape must not wait for the peer graph of a large fleet."""
         probe = self.config.probe
@@ -212,7 +165,7 @@ class MeshService:
             # Not ours any more, or no peer is left who could tell: unknown.
             if (device, network) not in probed:
                 self.pusher.resolve(device, network)
-        self._membership, self.view = membership, view
+        self._membership.current, self.view = membership, view
         self.generation = self.snapshot().generation
         self.paths.configure(view)
         self._exposition = MeshExposition(view, self.config.probe.port, self.config.per_edge)
@@ -270,7 +223,7 @@ class MeshService:
         self._socket_errors = errors
 
     async def refresh(self) -> None:
-        """Looks once at keys and membership. What is bad is logged once, and what was in force stays."""
+        """Reads keys and membership once. What is bad is logged once, and what was in force stays."""
         try:
             self._load_keys()
             self._keys_error = ""
@@ -279,40 +232,17 @@ class MeshService:
                 log.error("the keys stay as they were", error=str(error))
             self._keys_error = str(error)
         try:
-            membership = await self._reader.read() or self._held
-            if membership is not None and membership != self._membership and self._admits(membership):
+            membership = await self._membership.changed()
+            self.counters.membership_held = self._membership.holds
+            if membership is not None:
                 view = await self._view_of(membership)
                 await self._follow_name(view)
                 self._apply(membership, view)
-            self.counters.membership_ok = self._membership is not None
-            self._membership_error = ""
+            self.counters.membership_ok = self._membership.current is not None
+            self._membership.succeeded()
         except (UserError, ValueError) as error:
-            if str(error) != self._membership_error:
-                have = self._membership is not None
-                log.error(
-                    "the membership stays as it was" if have else "still no membership", error=str(error)
-                )
-            self._membership_error = str(error)
+            self._membership.failed(error)
             self.counters.membership_ok = False
-
-    def _admits(self, membership: Membership) -> bool:
-        """Whether it is believed. One that is not is kept, and asked for again: its source tells it only once."""
-        before, after = (
-            frozenset(host.name for host in known.hosts) if known is not None else frozenset[str]()
-            for known in (self._membership, membership)
-        )
-        held_before = self._shrink_guard.holds
-        admitted = self._shrink_guard.admit(before, after, time.monotonic())
-        self._held = None if admitted else membership
-        self.counters.membership_held = self._shrink_guard.holds
-        if self._shrink_guard.holds and not held_before:
-            log.error(
-                "the membership has lost many hosts at once and is held back; SIGHUP confirms it",
-                lost=len(before - after),
-                of=len(before),
-                hold_s=self.config.membership.shrink_hold_s,
-            )
-        return admitted
 
     async def reload(self, path: Path | None) -> None:
         """SIGHUP: keys and membership at once; of the configuration it says which settings need a restart.
@@ -320,7 +250,7 @@ class MeshService:
         The engine's settings are those of its sockets, ring and health: made anew, all that was learned would be
         lost, which is what a restart does. Raises ConfigError for a file that a restart would refuse.
         """
-        self._shrink_guard.confirm()
+        self._membership.confirm()
         await self.refresh()
         if path is None:
             return
@@ -375,7 +305,7 @@ class MeshService:
 
     def not_ready(self) -> str:
         """Why this exporter is of no use although it runs, "" if it is."""
-        if self._membership is not None and not self.view.is_member:
+        if self._membership.current is not None and not self.view.is_member:
             return f"this host, {self.config.host_name}, is not in the membership"
         return ""
 

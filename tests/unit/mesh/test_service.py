@@ -132,6 +132,28 @@ async def test_a_membership_that_loses_most_hosts_is_held_back(config):
     await service.stop()
 
 
+async def test_a_membership_that_is_whole_again_ends_what_was_held(config):
+    """A file was cut short for a moment: the short one is forgotten, and neither time nor SIGHUP brings it back."""
+    made, fleet = config()
+    small = fleet.read_text()
+    whole = small + "".join(
+        f"  - {{name: m{n}, nics: [{{device: lo, address: 127.0.1.{n}, network: a}}]}}\n" for n in (1, 2, 3)
+    )
+    fleet.write_text(whole)
+    service = MeshService(made)
+    await service.start()
+    fleet.write_text(small)
+    await service.refresh()
+    assert service.counters.membership_held
+    fleet.write_text(whole)
+    await service.refresh()
+    assert not service.counters.membership_held
+    await service.refresh()
+    await service.reload(None)
+    assert service.view.members == 5
+    await service.stop()
+
+
 async def test_the_fleet_may_know_this_host_by_its_full_name(config):
     """Listed as h0.example.com, called h0 by the system: probed under the fleet's name, whenever that is learned."""
     made, fleet = config()
