@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
-from fabricpulse.audit.model import Finding, HostReport, Run
+from fabricpulse.audit.model import Finding, FleetFindings, HostReport, Run
 from fabricpulse.audit.nvml import ask as ask_nvml
 from fabricpulse.audit.profile import learn, load_profile
 from fabricpulse.audit.runs import run_of
@@ -268,6 +268,7 @@ def checks_command() -> None:
     help="Least severity of a finding that closes the gate.",
 )
 @click.option("--ignore", multiple=True, metavar="CHECK", help="A check that does not count; repeatable.")
+@click.option("--strict", is_flag=True, help="What is unknown makes the answer not known.")
 @output_option
 @click.pass_context
 def gate_command(
@@ -276,9 +277,12 @@ def gate_command(
     max_age_h: float,
     fail_on: str,
     ignore: tuple[str, ...],
+    strict: bool,
     output: OutputFormat,
 ) -> None:
     """Tell from the last audit whether this host may take a job.
+
+    Both the host's own audit and what the last run of the fleet said of it count; what is unknown is listed.
 
     Exit code 0: yes; 10: no, an error was found; 11: not known, there is no audit or it is too old.
     """
@@ -286,13 +290,24 @@ def gate_command(
 
     last = state / "last.json"
     report = read(last, HostReport) if last.exists() else None
-    answer = gate(report, time.time(), max_age_h * 3600, fail_on=fail_on, ignore=ignore)
+    told = state / "fleet.json"
+    answer = gate(
+        report,
+        time.time(),
+        max_age_h * 3600,
+        fail_on=fail_on,
+        ignore=ignore,
+        fleet=read(told, FleetFindings) if told.exists() else None,
+        strict=strict,
+    )
     if output == "json":
-        print_json({"open": answer.open, "reasons": answer.reasons})
+        print_json({"open": answer.open, "reasons": answer.reasons, "unknown": answer.unknown})
     else:
         click.echo({True: "open", False: "closed", None: "not known"}[answer.open])
         for reason in answer.reasons:
             click.echo(printable(f"  {reason}"))
+        for line in answer.unknown:
+            click.echo(printable(f"  unknown: {line}"))
     ctx.exit({True: GOOD, False: FOUND, None: NOT_KNOWN}[answer.open])
 
 
@@ -396,6 +411,12 @@ def node_command(options: DaemonOptions) -> None:
     help="Output format.",
 )
 @click.option("--save", type=click.Path(path_type=Path), help="Write the run here, too, as JSON.")
+@click.option(
+    "--publish/--no-publish",
+    default=True,
+    show_default=True,
+    help="Tell each agent what was found about its host, for `gate`.",
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Write the page here, too.")
 @click.option("--all", "every", is_flag=True, help="Show what passed, too.")
 @click.option(
@@ -440,4 +461,5 @@ RUN_FLAGS = (
     "budget_gb",
     "yes",
     "resume",
+    "publish",
 )

@@ -3,7 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from fabricpulse.audit.attributes import BY_NAME
-from fabricpulse.audit.model import SEVERITIES, Finding, HostReport, Severity, Status, clip
+from fabricpulse.audit.model import (
+    SEVERITIES,
+    Finding,
+    FleetFindings,
+    HostReport,
+    Run,
+    Severity,
+    Status,
+    clip,
+)
 from fabricpulse.audit.odd_one_out import Comparison, against, compare
 from fabricpulse.audit.profile import Profile
 
@@ -50,6 +59,14 @@ def fleet_findings(
     for host, reason in silent.items():
         found.append(_fleet(SILENT, "error", host, "", clip(f"no answer: {reason}"), {}))
     return worst_first(found)
+
+
+def of_host(run: Run, host: str) -> FleetFindings:
+    """What the run says of a host and the host does not itself, worst first."""
+    report = next((report for report in run.hosts if report.host == host), None)
+    own = set() if report is None else {(f.check, f.subject) for f in failures(report)}
+    found = [f for f in run.findings if f.host == host and (f.check, f.subject) not in own]
+    return FleetFindings(run.id, run.started_at + run.duration_s, tuple(found[:1000]))
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -116,6 +116,11 @@ async def probe(client: HttpClient, target: Target, probes: Sequence[Probe]) -> 
     return answer.results
 
 
+async def tell(client: HttpClient, url: str, document: msgspec.Struct) -> None:
+    """Gives an agent a document. Raises AgentError when it does not take it."""
+    await _post(client, url, document)
+
+
 async def ask(client: HttpClient, url: str, document: msgspec.Struct, kind: type[T]) -> T:
     """An agent's answer to a request. Raises AgentError."""
     body = await _post(client, url, document)

@@ -3,15 +3,17 @@ condition. Pure."""
 
 from dataclasses import dataclass
 
-from fabricpulse.audit.model import HostReport, Status
+from fabricpulse.audit.model import FleetFindings, HostReport, Status
 
 
 @dataclass(frozen=True)
 class Answer:
-    """open : whether the host may take a job; None if that is not known. reasons : one line each, worst first."""
+    """open : whether the host may take a job; None if that is not known. reasons : why not, one line each, worst first.
+    unknown : what could not be judged, one line each; it closes nothing unless that is asked for."""
 
     open: bool | None
     reasons: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
 
 
 def gate(
@@ -21,11 +23,14 @@ def gate(
     *,
     fail_on: str = "error",
     ignore: tuple[str, ...] = (),
+    fleet: FleetFindings | None = None,
+    strict: bool = False,
 ) -> Answer:
     """The answer at `now`, Unix seconds.
 
     fail_on : "error", or "warning" for both. ignore : checks that do not count. A report that is older than
-    `max_age_s`, or from the future, proves nothing.
+    `max_age_s`, or from the future, proves nothing. fleet : what the last run of the fleet said of this host. strict :
+    what is unknown, of checks that would close, or of the fleet, makes the answer not known.
     """
     if report is None:
         return Answer(None, ("this host was never audited: run `fabricpulse audit local --keep`",))
@@ -41,5 +46,20 @@ def gate(
         if result.outcome.status is Status.FAILED and result.severity in bad and result.check not in ignore
     ]
     found.sort(key=lambda result: bad.index(result.severity))
-    reasons = tuple(f"{r.check} {r.outcome.subject}".strip() + f": {r.outcome.summary}" for r in found)
-    return Answer(not found, reasons)
+    reasons = [f"{r.check} {r.outcome.subject}".strip() + f": {r.outcome.summary}" for r in found]
+    unknown = [
+        f"{r.check} {r.outcome.subject}".strip() + f": {r.outcome.summary}"
+        for r in report.results
+        if r.outcome.status is Status.UNKNOWN and r.severity in bad and r.check not in ignore
+    ]
+    if fleet is None:
+        unknown.append("no run of the fleet has told of this host")
+    elif not -60 <= now - fleet.at <= max_age_s:
+        unknown.append(f"the last run of the fleet, {fleet.run}, is {(now - fleet.at) / 3600:.1f} h old")
+    else:
+        said = [f for f in fleet.findings if f.severity in bad and f.check not in ignore]
+        said.sort(key=lambda finding: bad.index(finding.severity))
+        reasons += [f"{f.check} {f.subject}".strip() + f": {f.summary}" for f in said]
+    if not reasons and strict and unknown:
+        return Answer(None, ("not everything is known, and --strict was asked for",), tuple(unknown))
+    return Answer(not reasons, tuple(reasons), tuple(unknown))

@@ -135,6 +135,18 @@ class Run(Struct, frozen=True):
     schema: Literal[1] = 1
 
 
+class FleetFindings(Struct, frozen=True):
+    """What a run of the fleet has found about one host, beside the host's own checks.
+
+    run, at : the run's id, and when it ended, Unix seconds.
+    """
+
+    run: Name
+    at: float
+    findings: Annotated[tuple[Finding, ...], Meta(max_length=1000)]
+    schema: Literal[1] = 1
+
+
 def passed(summary: str, subject: str = "", **evidence: object) -> Outcome:
     """The check has seen that it is right."""
     return _outcome(Status.PASSED, summary, subject, evidence)

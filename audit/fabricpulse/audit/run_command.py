@@ -15,10 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fabricpulse.audit.blame import Nic
+from fabricpulse.audit.findings import of_host
 from fabricpulse.audit.fleet_paths import FleetPaths, unreachable
-from fabricpulse.audit.fleet_run import Target, collect
+from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, collect, tell, until
 from fabricpulse.audit.host_list import expand
-from fabricpulse.audit.model import Finding, HostReport, Measurement, Run
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Run, clip
+from fabricpulse.audit.node.wire import FINDINGS_PATH
 from fabricpulse.audit.path_tests import Rail, Ways, coverage_note, path_findings, plan_rails
 from fabricpulse.audit.profile import load_profile
 from fabricpulse.audit.runs import run_of
@@ -28,7 +30,7 @@ from fabricpulse.audit.transfer_tests import Transfers, untested_findings
 from fabricpulse.core.config import Section, load_config, parse_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Membership, load_membership
-from fabricpulse.core.web.client import describe, fetch
+from fabricpulse.core.web.client import HttpClient, describe, fetch
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.client_options import ClientOptions
 from fabricpulse.core.web.urls import redact
@@ -54,6 +56,7 @@ def run_fleet(
     budget_gb: float = 1000.0,
     yes: bool = False,
     resume: Path | None = None,
+    publish: bool = True,
 ) -> Run:
     """Asks the hosts. Ctrl-C ends the requests and makes a run of what has come. Raises UserError."""
     pinned = load_profile(profile) if profile else None
@@ -90,7 +93,7 @@ def run_fleet(
         )
     if earlier is not None:
         notes.append(f"resumed from {earlier.id}: {len(heard & set(asked))} hosts were not asked again")
-    return run_of(
+    run = run_of(
         reports,
         silent,
         pinned,
@@ -103,6 +106,32 @@ def run_fleet(
         tuple(notes),
         measured,
     )
+    if publish and not cancelled:
+        deaf = asyncio.run(_publish(wanted, config, run))
+        if deaf:
+            note = clip(f"{len(deaf)} agents did not take the findings for their gate: {'; '.join(deaf[:5])}")
+            run = msgspec.structs.replace(run, notes=(*run.notes, note))
+    return run
+
+
+async def _publish(wanted: list[Target], config: HttpClientConfig, run: Run) -> list[str]:
+    """Tells each host that has answered what was found about it; those that did not take it, with why."""
+    heard = {report.host for report in run.hosts}
+    deaf: list[str] = []
+    slots = asyncio.Semaphore(AT_A_TIME)
+    cancelled = asyncio.Event()
+    with _cancelling(cancelled):
+        async with HttpClient(config, connections=AT_A_TIME) as client:
+
+            async def one(target: Target) -> None:
+                async with slots:
+                    try:
+                        await tell(client, target.url + FINDINGS_PATH, of_host(run, target.host))
+                    except AgentError as error:
+                        deaf.append(f"{target.host}: {error}")
+
+            await until(cancelled, (one(target) for target in wanted if target.host in heard))
+    return sorted(deaf)
 
 
 def _earlier(path: Path | None, now: float) -> Run | None:

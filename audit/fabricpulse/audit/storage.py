@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import msgspec
 
-from fabricpulse.audit.model import HostReport, Run
+from fabricpulse.audit.model import FleetFindings, HostReport, Run
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.files import atomic_write
 
-T = TypeVar("T", HostReport, Run)
+T = TypeVar("T", HostReport, Run, FleetFindings)
 # Of 1,000 hosts with 100 outcomes each: about 40 MB.
 MOST_BYTES = 1 << 29
 _NAME = re.compile(r"\d{8}T\d{6}Z[\w.-]{0,32}\.json", re.ASCII)
@@ -22,7 +22,7 @@ def stamp_name(now: float) -> str:
     return f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}.json"
 
 
-def encode(document: HostReport | Run) -> bytes:
+def encode(document: HostReport | Run | FleetFindings) -> bytes:
     """One JSON document."""
     return msgspec.json.encode(document)
 
@@ -47,6 +47,17 @@ def read(path: Path, kind: type[T]) -> T:
     if len(data) > MOST_BYTES:
         raise UserError(f"{path} is larger than {MOST_BYTES >> 20} MiB; no audit is")
     return decode(data, kind, str(path))
+
+
+def keep_fleet(folder: Path, findings: FleetFindings) -> None:
+    """Writes `fleet.json`, in place of that of the run before. Raises UserError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(folder / "fleet.json", encode(findings), mode=0o644)
+    except OSError as error:
+        raise UserError(
+            f"cannot keep the findings in {folder}: {error.strerror}; make room or choose another folder"
+        ) from error
 
 
 def keep(folder: Path, name: str, data: bytes, most: int) -> Path:

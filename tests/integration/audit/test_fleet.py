@@ -23,13 +23,14 @@ from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.model import Run
 from fabricpulse.audit.node.agent import Agent
 from fabricpulse.audit.node.config import NodeConfig
-from fabricpulse.audit.node.wire import AUDIT_PATH, PROBES_PATH
+from fabricpulse.audit.node.wire import AUDIT_PATH, FINDINGS_PATH, PROBES_PATH, SEND_PATH
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.web.client import fetch
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.options import WebOptions
 
+WARN = ("--fail-on", "warning")
 TOKEN = "0123456789abcdef"  # noqa: S105
 
 
@@ -166,7 +167,7 @@ def test_a_wrong_token_is_refused_and_told(fleet: Fleet) -> None:
     assert b"fabricpulse_audit_last_run_timestamp_seconds 0" in body
 
 
-@pytest.mark.parametrize("path", [AUDIT_PATH, PROBES_PATH])
+@pytest.mark.parametrize("path", [AUDIT_PATH, PROBES_PATH, FINDINGS_PATH, SEND_PATH])
 @pytest.mark.parametrize(
     "body", [b"", b"{", b'{"rails": 7}', b'{"probes": [{"device": "lo"}]}', b"[" * 100_000]
 )
@@ -212,6 +213,18 @@ def test_reports_are_kept_bounded_and_the_gate_reads_them(fleet: Fleet, tmp_path
     assert len(names) <= 3
     opened = runner.invoke(command, ["gate", "--state", str(tmp_path / "state0")])
     assert (opened.exit_code, opened.output) == (GOOD, "open\n")
+    # The fleet is compared: what it says of a host closes that host's gate, and no other.
+    for number, host in enumerate(fleet.hosts.values()):
+        if number == 1:
+            host.write("proc/sys/kernel/osrelease", "5.15.0")
+
+    def told() -> bool:
+        fleet.run("--fail-on", "warning")
+        return "5.15.0" in runner.invoke(command, ["gate", "--state", str(tmp_path / "state1"), *WARN]).output
+
+    wait_for(told, 30, "the finding to reach its host", poll_s=0.5)
+    assert runner.invoke(command, ["gate", "--state", str(tmp_path / "state1"), *WARN]).exit_code == FOUND
+    assert runner.invoke(command, ["gate", "--state", str(tmp_path / "state0"), *WARN]).exit_code == GOOD
     stale = runner.invoke(command, ["gate", "--state", str(tmp_path / "state0"), "--max-age", "0"])
     assert stale.exit_code == NOT_KNOWN
 

@@ -9,7 +9,7 @@ from tests.fixtures.audit_runs import large_run
 
 from fabricpulse.audit.expose import expose
 from fabricpulse.audit.gate import gate
-from fabricpulse.audit.model import Finding, HostReport, Outcome, Result, Run, Status
+from fabricpulse.audit.model import Finding, FleetFindings, HostReport, Outcome, Result, Run, Status
 from fabricpulse.audit.page import page
 from fabricpulse.core.metrics.exposition import Exposition
 
@@ -102,6 +102,27 @@ def test_gate(
     answer = gate(report(*results), now, 3600, **options)  # type: ignore[arg-type]
     assert answer.open is is_open
     assert bool(answer.reasons) == (is_open is not True)
+
+
+def test_gate_hears_the_fleet() -> None:
+    """A fresh finding of the fleet closes; an old one, or none, is unknown, which closes nothing unless strict."""
+    good = report(
+        ("a", "error", Status.PASSED), ("b", "error", Status.UNKNOWN), ("c", "warning", Status.UNKNOWN)
+    )
+    lossy = FleetFindings("run", 1000, (Finding("path-loss", "back-end", "error", "h", "eth1", "lossy"),))
+    closed = gate(good, 1100, 3600, fleet=lossy)
+    assert (closed.open, closed.reasons, closed.unknown) == (False, ("path-loss eth1: lossy",), ("b: s",))
+    assert gate(good, 1100, 3600, fleet=lossy, ignore=("path-loss",)).open is True
+    old = gate(good, 1100, 3600, fleet=FleetFindings("run", -10_000, lossy.findings))
+    assert old.open is True
+    assert any("old" in line for line in old.unknown)
+    alone = gate(good, 1100, 3600)
+    assert alone.open is True
+    assert len(alone.unknown) == 2
+    assert gate(good, 1100, 3600, strict=True).open is None
+    assert gate(good, 1100, 3600, fleet=lossy, strict=True).open is False
+    whole = report(("a", "error", Status.PASSED))
+    assert gate(whole, 1100, 3600, fleet=FleetFindings("run", 1000, ()), strict=True).open is True
 
 
 def test_no_audit_is_not_known() -> None:

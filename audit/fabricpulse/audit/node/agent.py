@@ -20,13 +20,14 @@ from fabricpulse.audit.expose import expose
 from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS
-from fabricpulse.audit.model import HostReport
+from fabricpulse.audit.model import FleetFindings, HostReport
 from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.echo import PROBES_AT_A_TIME, echo
 from fabricpulse.audit.node.jobs import in_use, job_on
 from fabricpulse.audit.node.transfer import Receiver, TransferError, send
 from fabricpulse.audit.node.wire import (
     AUDIT_PATH,
+    FINDINGS_PATH,
     PROBES_PATH,
     RECEIVE_PATH,
     SEND_PATH,
@@ -38,7 +39,7 @@ from fabricpulse.audit.node.wire import (
     ReceiveRequest,
     SendRequest,
 )
-from fabricpulse.audit.storage import encode, keep, read, stamp_name
+from fabricpulse.audit.storage import encode, keep, keep_fleet, read, stamp_name
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
@@ -51,7 +52,7 @@ from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
-T = TypeVar("T", AuditRequest, ProbesRequest, ReceiveRequest, SendRequest)
+T = TypeVar("T", FleetFindings, AuditRequest, ProbesRequest, ReceiveRequest, SendRequest)
 
 # Whoever asks again sooner gets the report that there is.
 FRESH_S = 1.0
@@ -95,6 +96,7 @@ class Agent:
         )
         self.server.router.add_post(AUDIT_PATH, self._serve_audit)
         self.server.router.add_post(PROBES_PATH, self._serve_probes)
+        self.server.router.add_post(FINDINGS_PATH, self._serve_findings)
         self.server.router.add_post(RECEIVE_PATH, self._serve_receive)
         self.server.router.add_post(SEND_PATH, self._serve_send)
 
@@ -156,6 +158,15 @@ class Agent:
                 tasks = [group.create_task(one(probe)) for probe in wanted.probes]
         answer = ProbesAnswer(tuple(task.result() for task in tasks))
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+    async def _serve_findings(self, request: web.Request) -> web.Response:
+        told = await self._decoded(request, FleetFindings)
+        try:
+            await asyncio.to_thread(keep_fleet, self._state, told)
+        except UserError as error:
+            log.error("the findings of the fleet cannot be kept", error=str(error))
+            raise web.HTTPInsufficientStorage(text="the findings cannot be kept\n") from error
+        return web.Response(text="kept\n")
 
     async def _serve_receive(self, request: web.Request) -> web.Response:
         wanted = await self._decoded(request, ReceiveRequest)

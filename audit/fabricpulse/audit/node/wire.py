@@ -8,6 +8,7 @@ from fabricpulse.audit.model import Name
 
 AUDIT_PATH = "/api/v1/audit"
 PROBES_PATH = "/api/v1/audit/probes"
+FINDINGS_PATH = "/api/v1/audit/findings"
 RECEIVE_PATH = "/api/v1/audit/receive"
 SEND_PATH = "/api/v1/audit/send"
 # Of one request: rails of a host, NICs to probe.
