@@ -5,8 +5,9 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
-#include "fabricpulse/clock_page.h"
+#include "fabricpulse/followed_clock_page.h"
 
 namespace fabricpulse {
 
@@ -14,12 +15,9 @@ class FleetClockReader {
  public:
   // path : empty = there is no fleet time. stamp_epoch_ns : stamp clock minus CLOCK_MONOTONIC_RAW.
   FleetClockReader(std::string path, std::int64_t stamp_epoch_ns)
-      : path_(std::move(path)), stamp_epoch_ns_(stamp_epoch_ns) {}
-  ~FleetClockReader();
-  FleetClockReader(const FleetClockReader&) = delete;
-  FleetClockReader& operator=(const FleetClockReader&) = delete;
+      : file_(std::move(path), kCheckNs, kTries), stamp_epoch_ns_(stamp_epoch_ns) {}
 
-  // Reads the page. now_ns : monotonic; the file itself is looked at each 250 ms.
+  // Reads the page. now_ns : monotonic; the file itself is checked every 250 ms.
   void refresh(std::int64_t now_ns);
 
   // The page is wrong: no conversions until the sidecar has taken notice.
@@ -34,13 +32,12 @@ class FleetClockReader {
   }
 
  private:
-  void follow_file();
+  static constexpr std::int64_t kCheckNs = 250'000'000;
+  static constexpr int kTries = 10000;
 
-  std::string path_;
+  FollowedClockPage file_;
   std::int64_t stamp_epoch_ns_;
-  fp_fleet_clock clock_{};
   fp_clock_page page_{};  // copy of the last good read
-  std::int64_t next_check_ = 0;
   bool ok_ = false;
   bool distrusted_ = false;
   std::uint64_t distrusted_disruptions_ = 0;  // of the page that is distrusted

@@ -215,12 +215,11 @@ static inline int fp_fleet_clock_same_namespace(const struct fp_fleet_clock* clo
          clock->time_namespace == page->time_namespace;
 }
 
-// Returns 0, or -1 with errno: ENOENT before the first sidecar has started, EPROTO for a page of another
-// layout, ENOTSUP in another time namespace than the sidecar's, whose CLOCK_MONOTONIC_RAW is another clock.
-static inline int fp_fleet_clock_open(struct fp_fleet_clock* clock, const char* path) {
+// Maps the page that is open as `fd`, and closes `fd` in any case. Returns 0, or -1 with errno: EPROTO for a page
+// of another layout, ENOTSUP in another time namespace than the sidecar's, whose CLOCK_MONOTONIC_RAW is another
+// clock.
+static inline int fp_fleet_clock_map(struct fp_fleet_clock* clock, int fd) {
   clock->page = NULL;
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return -1;
   struct stat st;
   if (fstat(fd, &st) != 0 || (size_t)st.st_size < sizeof(struct fp_clock_page)) {
     close(fd);
@@ -246,6 +245,13 @@ static inline int fp_fleet_clock_open(struct fp_fleet_clock* clock, const char* 
   clock->device = (uint64_t)st.st_dev;
   clock->inode = (uint64_t)st.st_ino;
   return 0;
+}
+
+// Returns 0, or -1 with errno: as fp_fleet_clock_map(), and ENOENT before the first sidecar has started.
+static inline int fp_fleet_clock_open(struct fp_fleet_clock* clock, const char* path) {
+  clock->page = NULL;
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  return fd < 0 ? -1 : fp_fleet_clock_map(clock, fd);
 }
 
 // 1 when `path` names another page than the one that is open: close and open again. A sidecar that starts
@@ -288,13 +294,19 @@ static inline int fp_fleet_clock_now(const struct fp_fleet_clock* clock, struct 
 }
 
 // A copy of the page by which readings of CLOCK_MONOTONIC_RAW are converted (fp_clock_at). Returns 0, or -1 when
-// the writer was stopped in the middle of an update.
-static inline int fp_fleet_clock_copy(const struct fp_fleet_clock* clock, struct fp_clock_page* copy) {
-  if (fp_clock_page_read(clock->page, copy, 10000) != 0) return -1;
+// the page was changing at each of `tries` attempts.
+static inline int fp_fleet_clock_try_copy(const struct fp_fleet_clock* clock, struct fp_clock_page* copy,
+                                          int tries) {
+  if (fp_clock_page_read(clock->page, copy, tries) != 0) return -1;
   if (fp_raw_clock_now() < copy->bound_ref_raw_ns || !fp_fleet_clock_same_namespace(clock, copy)) {
     copy->status = (uint32_t)FP_CLOCK_UNKNOWN;
   }
   return 0;
+}
+
+// The same; -1 means that the writer was stopped in the middle of an update.
+static inline int fp_fleet_clock_copy(const struct fp_fleet_clock* clock, struct fp_clock_page* copy) {
+  return fp_fleet_clock_try_copy(clock, copy, 10000);
 }
 
 // A copy of the page by which stamps of the host clock that were taken before this call can be converted

@@ -2,41 +2,23 @@
 
 #include <cstring>
 
-#include "core/runtime.h"
-#include "core/trusted_file.h"
-
 namespace fabricpulse {
 namespace {
 
-constexpr uint64_t kPollNs = 1'000'000'000;  // the file is looked for this often
+constexpr int64_t kCheckNs = 1'000'000'000;
 constexpr int kReadAttempts = 100;
 
 bool holds(uint32_t status) { return status == FP_CLOCK_SYNCHRONIZED || status == FP_CLOCK_HOLDOVER; }
 
 }  // namespace
 
-FleetTime::FleetTime(const std::string& run_dir) : folder_(run_dir), path_(run_dir + "/clock") {
+FleetTime::FleetTime(const std::string& run_dir) : page_(run_dir + "/clock", kCheckNs, kReadAttempts) {
   for (auto& word : words_) word.store(0, std::memory_order_relaxed);
 }
 
-FleetTime::~FleetTime() { fp_fleet_clock_close(&clock_); }
-
-// The clock daemon may come, go and come again as another file while the job runs.
-void FleetTime::reopen() {
-  if (clock_.page != nullptr && fp_fleet_clock_stale(&clock_, path_.c_str()) == 0) return;
-  fp_fleet_clock_close(&clock_);
-  if (!trusted_file(folder_, path_)) return;
-  fp_fleet_clock_open(&clock_, path_.c_str());  // without a page there is no fleet time
-}
-
 uint32_t FleetTime::refresh(uint64_t now) {
-  if (polled_ns_ == 0 || elapsed(now, polled_ns_) >= kPollNs) {
-    polled_ns_ = now;
-    reopen();
-  }
   fp_clock_page copy;
-  if (clock_.page == nullptr || fp_clock_page_read(clock_.page, &copy, kReadAttempts) != 0 ||
-      fp_fleet_clock_same_namespace(&clock_, &copy) == 0) {
+  if (!page_.read(static_cast<int64_t>(now), &copy)) {
     valid_.store(false, std::memory_order_release);
     return FP_CLOCK_UNKNOWN;
   }

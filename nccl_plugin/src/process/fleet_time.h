@@ -6,33 +6,26 @@
 #include <cstdint>
 #include <string>
 
-#include "fabricpulse/clock_page.h"
+#include "fabricpulse/followed_clock_page.h"
 
 namespace fabricpulse {
 
 class FleetTime {
  public:
   explicit FleetTime(const std::string& run_dir);
-  ~FleetTime();
-  FleetTime(const FleetTime&) = delete;
-  FleetTime& operator=(const FleetTime&) = delete;
 
-  // service thread: looks at the page. Returns enum fp_clock_status.
+  // service thread: reads the page. Returns enum fp_clock_status.
   uint32_t refresh(uint64_t now);
   // Any thread: fleet time now. False while the clock is not synchronised.
   bool read(int64_t* fleet_ns) const;
 
  private:
-  void reopen();
-
-  const std::string folder_, path_;
+  FollowedClockPage page_;
   // The page as last seen by refresh(), in words so that any thread may read it while it changes.
   static constexpr size_t kWords = sizeof(fp_clock_page) / 8;
   std::atomic<uint32_t> sequence_{0};
   std::atomic<uint64_t> words_[kWords];
   std::atomic<bool> valid_{false};
-  fp_fleet_clock clock_{};
-  uint64_t polled_ns_ = 0;
 };
 
 }  // namespace fabricpulse
