@@ -2,19 +2,14 @@
 // carries COUNT messages, each within a step of a proxy operation of an all-reduce. Usage: plugin_flow_host
 // LIBRARY COUNT. Prints "played" and how often the net plugin has called the profiler, then waits for
 // SIGTERM.
-#include <dlfcn.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include <initializer_list>
-
-#include "abi/net.h"
 #include "abi/profiler.h"
+#include "nccl_host.h"
 
 using namespace fabricpulse::abi;
+using namespace nccl_host;
 using Descriptor7 = DescriptorV7;
 using Profiler = ProfilerV5<Descriptor7>;
 
@@ -23,10 +18,6 @@ namespace {
 const Profiler* profiler = nullptr;
 void* profiling = nullptr;
 int asked = 0;
-
-void log_line(int, unsigned long, const char*, int, const char* format, ...) {
-  fprintf(stderr, "%s\n", format);
-}
 
 // NCCL's part of the callback: our event under the one of the step.
 Result callback(void** event, int type, void* parent, int64_t plugin, void* data) {
@@ -40,19 +31,11 @@ Result callback(void** event, int type, void* parent, int64_t plugin, void* data
   return profiler->start_event(profiling, event, &d);
 }
 
-int failed(const char* what) {
-  fprintf(stderr, "%s\n", what);
-  return 1;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  const sigset_t stop = blocked(SIGTERM);
   void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return failed(dlerror());
   profiler = static_cast<const Profiler*>(dlsym(library, "ncclProfiler_v7"));
@@ -61,7 +44,7 @@ int main(int argc, char** argv) {
   int mask = 0;
   if (profiler->init(&profiling, 77, &mask, "world", 2, 4, 1, log_line) != kSuccess)
     return failed("profiler");
-  void *context = nullptr, *listening = nullptr, *sending = nullptr, *receiving = nullptr;
+  void* context = nullptr;
   Config config{-1};
   if (net->init(&context, 77, &config, log_line, callback) != kSuccess) return failed("init");
   NetAttributes attributes{};
@@ -69,15 +52,8 @@ int main(int argc, char** argv) {
   attributes.algorithms = 2;
   attributes.protocols = 1;
   net->set_attributes(context, &attributes);
-  char handle[kHandleBytes];
-  if (net->listen(context, 0, handle, &listening) != kSuccess) return failed("listen");
-  while (sending == nullptr || receiving == nullptr) {
-    if (sending == nullptr && net->connect(context, 0, handle, &sending, nullptr) != kSuccess)
-      return failed("connect");
-    if (receiving == nullptr && net->accept(listening, &receiving, nullptr) != kSuccess)
-      return failed("accept");
-    usleep(1000);  // as NCCL, asks again and again
-  }
+  Loop loop;
+  if (const char* what = loop.connect(net, context)) return failed(what);
   static char out[4096], in[4096];
   const long count = strtol(argv[2], nullptr, 10);
   for (long i = 0; i < count; ++i) {
@@ -101,20 +77,8 @@ int main(int argc, char** argv) {
     s.type = kEventProxyStep;
     s.parent = operation;
     profiler->start_event(profiling, &step, &s);
-    void *sent = nullptr, *received = nullptr;
-    void* data = in;
-    size_t size = sizeof(in);
-    int tag = 0, done = 0;
     memset(out, i, sizeof(out));
-    while (received == nullptr)
-      if (net->irecv(receiving, 1, &data, &size, &tag, nullptr, &step, &received) != kSuccess)
-        return failed("irecv");
-    while (sent == nullptr)
-      if (net->isend(sending, out, sizeof(out), tag, nullptr, step, &sent) != kSuccess)
-        return failed("isend");
-    for (void* request : {received, sent})
-      for (done = 0; !done;)
-        if (net->test(request, &done, nullptr) != kSuccess) return failed("test");
+    if (const char* what = loop.move(net, out, in, sizeof(out), step)) return failed(what);
     if (memcmp(in, out, sizeof(in)) != 0) return failed("other data");
     for (void* event : {step, operation, collective}) profiler->stop_event(event);
   }
@@ -122,14 +86,12 @@ int main(int argc, char** argv) {
   net->set_attributes(context, &attributes);
   void* last = nullptr;
   while (last == nullptr)
-    if (net->isend(sending, out, 1, 0, nullptr, nullptr, &last) != kSuccess) return failed("isend");
+    if (net->isend(loop.sending, out, 1, 0, nullptr, nullptr, &last) != kSuccess) return failed("isend");
   printf("played %d\n", asked);
   fflush(stdout);
   int signal = 0;
   sigwait(&stop, &signal);
-  net->close_send(sending);
-  net->close_recv(receiving);
-  net->close_listen(listening);
+  loop.close(net);
   if (net->finalize(context) != kSuccess || profiler->finalize(profiling) != kSuccess)
     return failed("finalize");
   return 0;

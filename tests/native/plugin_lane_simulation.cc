@@ -27,6 +27,7 @@
 #include "core/recv_connection.h"
 #include "core/send_connection.h"
 #include "core/socket_budget.h"
+#include "test_runtime.h"
 
 using namespace fabricpulse;
 
@@ -312,21 +313,11 @@ class StreamLane final : public LaneTransport {
   bool closed_ = false;
 };
 
-class Host final : public Runtime {
+class Host final : public TestRuntime {
  public:
-  explicit Host(uint32_t number) : number_(number) {
-    config_.telemetry = false;
-    std::string complaint;
-    telemetry_.open(config_, "test", &complaint);
-  }
-  const Config& config() const override { return config_; }
-  Telemetry* telemetry() override { return &telemetry_; }
+  explicit Host(uint32_t number) : number_(number) {}
   uint64_t now() const override { return now_ns; }
-  int64_t host_clock() const override { return static_cast<int64_t>(now_ns); }
-  bool fleet_clock(int64_t*) const override { return false; }
   bool nic_up(uint32_t nic) const override { return !fabric.carrier_lost[number_][nic]; }
-  bool nic_avoided(uint32_t) const override { return false; }
-  const char* nic_name(uint32_t) const override { return "nic"; }
   uint64_t nic_bytes_per_second(uint32_t) const override { return 1'250'000'000; }  // what a veth says
   PathTable::Path* path(uint32_t nic, const uint8_t* address, uint64_t now) override {
     return paths_.at(nic, address, now);
@@ -343,8 +334,6 @@ class Host final : public Runtime {
 
  private:
   const uint32_t number_;
-  Config config_;
-  Telemetry telemetry_;
   PathTable paths_;
 };
 

@@ -18,40 +18,13 @@
 
 #include "core/recv_connection.h"
 #include "core/send_connection.h"
+#include "test_runtime.h"
 #include "transport/verbs/verbs_lane.h"
 #include "verbs_stand_in.h"
 
 using namespace fabricpulse;
 
 namespace {
-
-class TestHost final : public Runtime {
- public:
-  TestHost() {
-    config_.telemetry = false;
-    std::string complaint;
-    telemetry_.open(config_, "test", &complaint);
-  }
-  const Config& config() const override { return config_; }
-  Telemetry* telemetry() override { return &telemetry_; }
-  uint64_t now() const override { return now_ns; }
-  int64_t host_clock() const override { return static_cast<int64_t>(now_ns); }
-  bool fleet_clock(int64_t*) const override { return false; }
-  bool nic_up(uint32_t) const override { return true; }
-  bool nic_avoided(uint32_t) const override { return false; }
-  const char* nic_name(uint32_t) const override { return "nic"; }
-  uint64_t nic_bytes_per_second(uint32_t) const override { return 1'000'000'000; }
-  void wake() override {}
-  void warn(const std::string& text) override { said = text; }
-  void info(const std::string&) override {}
-
-  uint64_t now_ns = 1'000'000'000;
-  std::string said;
-
- private:
-  Config config_;
-  Telemetry telemetry_;
-};
 
 [[noreturn]] void broken(const std::string& what) {
   fprintf(stderr, "%s\n", what.c_str());
@@ -101,7 +74,7 @@ class Simulation {
       one_round();
       idle = received_ + acknowledged_ == before ? idle + 1 : 0;
       if (idle > 400'000) broken("nothing moves: " + std::to_string(received_) + " received");
-      if (sender_->lost() || receiver_->lost()) broken("the connection is lost: " + host_.said);
+      if (sender_->lost() || receiver_->lost()) broken("the connection is lost: " + host_.warned);
     }
     uint64_t chunks = 0;
     for (const Lane& lane : sender_->lanes())
@@ -284,7 +257,7 @@ class Simulation {
   VerbsDevices devices_{&library_};
   std::shared_ptr<VerbsReaper> reaper_ = std::make_shared<VerbsReaper>();
   NicDevices nic_devices_;
-  TestHost host_;
+  SteppedRuntime host_;
   WireNic nics_[2];
   std::unique_ptr<SendConnection> sender_;
   std::shared_ptr<RecvConnection> receiver_;

@@ -21,6 +21,7 @@
 #include "core/recv_connection.h"
 #include "core/send_connection.h"
 #include "fuzz_standalone.h"
+#include "test_runtime.h"
 #include "transport/tcp/tcp_lane.h"
 
 using namespace fabricpulse;
@@ -29,34 +30,12 @@ namespace {
 
 constexpr uint32_t kLanes = 2;
 
-class TestHost final : public Runtime {
+class TestHost final : public SteppedRuntime {
  public:
-  TestHost() {
-    config_.telemetry = false;
-    std::string complaint;
-    telemetry_.open(config_, "test", &complaint);
-  }
-  const Config& config() const override { return config_; }
-  Telemetry* telemetry() override { return &telemetry_; }
-  uint64_t now() const override { return now_ns; }
-  int64_t host_clock() const override { return static_cast<int64_t>(now_ns); }
   bool fleet_clock(int64_t* fleet_ns) const override {
     *fleet_ns = static_cast<int64_t>(now_ns);
     return true;
   }
-  bool nic_up(uint32_t) const override { return true; }
-  bool nic_avoided(uint32_t) const override { return false; }
-  const char* nic_name(uint32_t) const override { return "nic"; }
-  uint64_t nic_bytes_per_second(uint32_t) const override { return 1'000'000'000; }
-  void wake() override {}
-  void warn(const std::string&) override {}
-  void info(const std::string&) override {}
-
-  uint64_t now_ns = 1'000'000'000;
-
- private:
-  Config config_;
-  Telemetry telemetry_;
 };
 
 class Input {

@@ -30,38 +30,33 @@ inline void fence_acquire() {
 #endif
 }
 
-// Odd while it lives: readers of the record wait or try again.
-template <typename Record>
-class RecordChange {
+// The sequence of a seqlock is odd while this exists: readers wait or try again.
+template <typename Sequence>
+class SequenceChange {
  public:
-  explicit RecordChange(Record* record) : record_(record) {
-    __atomic_store_n(&record_->sequence, record_->sequence + 1, __ATOMIC_RELAXED);
+  explicit SequenceChange(Sequence* sequence) : sequence_(sequence) {
+    __atomic_store_n(sequence_, *sequence_ + 1, __ATOMIC_RELAXED);
     fence_release();
   }
-  ~RecordChange() { __atomic_store_n(&record_->sequence, record_->sequence + 1, __ATOMIC_RELEASE); }
-  RecordChange(const RecordChange&) = delete;
-  RecordChange& operator=(const RecordChange&) = delete;
+  ~SequenceChange() { __atomic_store_n(sequence_, *sequence_ + 1, __ATOMIC_RELEASE); }
+  SequenceChange(const SequenceChange&) = delete;
+  SequenceChange& operator=(const SequenceChange&) = delete;
 
  private:
-  Record* record_;
+  Sequence* sequence_;
+};
+
+// A change of one record.
+template <typename Record>
+struct RecordChange : SequenceChange<decltype(Record::sequence)> {
+  explicit RecordChange(Record* record) : SequenceChange<decltype(Record::sequence)>(&record->sequence) {}
 };
 
 // Births and deaths: a pass of a reader over the tables of a file that saw one is taken again.
 template <typename Header>
-class TablesChange {
- public:
-  explicit TablesChange(Header* header) : header_(header) {
-    __atomic_store_n(&header_->tables_sequence, header_->tables_sequence + 1, __ATOMIC_RELAXED);
-    fence_release();
-  }
-  ~TablesChange() {
-    __atomic_store_n(&header_->tables_sequence, header_->tables_sequence + 1, __ATOMIC_RELEASE);
-  }
-  TablesChange(const TablesChange&) = delete;
-  TablesChange& operator=(const TablesChange&) = delete;
-
- private:
-  Header* header_;
+struct TablesChange : SequenceChange<decltype(Header::tables_sequence)> {
+  explicit TablesChange(Header* header)
+      : SequenceChange<decltype(Header::tables_sequence)>(&header->tables_sequence) {}
 };
 
 // Copies a record of this process that another thread may be writing. A copy that stays torn after some tries
