@@ -199,4 +199,8 @@ def command(
             click.echo(f"{status.component:<22} {status.state:<10} {status.version:<10} {status.url}")
             for lack in status.lacks:
                 click.echo(f"  - {lack}")
+        if code == NONE:
+            click.echo(
+                "no daemon answers; `fabricpulse files list` shows their units, `systemctl start` starts them"
+            )
     ctx.exit(code)

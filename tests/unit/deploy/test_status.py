@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.fixtures.ports import reserved_port
 from tests.unit.core.test_web import LOCAL
 
 from fabricpulse.clocksync.coordinator.fleet_api import SD_PORTS
@@ -131,6 +132,14 @@ async def test_asking() -> None:
     assert statuses[1].lacks == ("it is starting",)
     assert result.exit_code == 1
     assert [d["state"] for d in json.loads(result.output)["daemons"]] == ["ready", "not ready"]
+
+
+def test_none_answers_says_what_to_do() -> None:
+    """Exit code 2, and where the daemons' units are."""
+    result = CliRunner().invoke(command, ["--only", "--url", f"mesh=http://127.0.0.1:{reserved_port()}"])
+    assert result.exit_code == 2
+    assert "connection refused" in result.output
+    assert "systemctl start" in result.output
 
 
 @pytest.mark.parametrize("option", ["mash=http://x", "mesh=ftp://x", "mesh"])
