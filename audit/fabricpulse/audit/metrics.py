@@ -28,7 +28,9 @@ LAST_RUN = MetricSpec(
 DURATION = MetricSpec(
     "fabricpulse_audit_duration_seconds", "gauge", "How long the last audit of this host took on the host."
 )
-RUNS = MetricSpec("fabricpulse_audit_runs_total", "counter", "Audits of this host since the agent started.")
+RUNS = MetricSpec(
+    "fabricpulse_audit_runs_total", "counter", "Audits of this host since the audit agent started."
+)
 REFUSED = MetricSpec(
     "fabricpulse_audit_refused_requests_total",
     "counter",

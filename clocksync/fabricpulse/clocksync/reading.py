@@ -58,6 +58,6 @@ def wait_past(moment_ns: int, now: Callable[[], FleetTime], sleep: Callable[[flo
     2012): whoever stamps an event after it, on any host, stamps it later. Raises UserError as `usable`.
     """
     while (shown := usable(now())).earliest_ns <= moment_ns:
-        # Fleet time is slewed by 500 ppm at most: the next look is not late by more than that.
+        # Fleet time is slewed by 500 ppm at most: the next reading is not late by more than that.
         sleep(max((moment_ns - shown.earliest_ns) / _NS, 1e-6))
     return shown

@@ -60,7 +60,10 @@ class FileStamp:
 
     Holds device, inode, modification and change time in ns, size; None when there is no file or it cannot be looked
     at. The change time is the kernel's own: a writer that sets the modification time back is noticed. Not noticed is
-    what is written in place, without a change of size, within one tick of the kernel's clock (4 ms) of the last look.
+    what is written in place, without a change of size, within one tick of the kernel's clock (4 ms) of the last stamp.
+
+    For files. Whether a directory has other entries its inode and modification time tell (`hostinfo`): the change time
+    would also move with its permissions.
     """
 
     identity: tuple[int, int, int, int, int] | None

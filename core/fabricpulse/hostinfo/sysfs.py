@@ -202,7 +202,7 @@ class CachedDirectory:
         self._identity: tuple[int, int, int] | None = None
 
     def refresh(self, errors: ReadErrors) -> bool:
-        """Looks at the directory; returns whether it is there and can be listed."""
+        """Lists the directory if it has changed; returns whether it is there and can be listed."""
         try:
             status = os.stat(self.path)
             identity = (status.st_dev, status.st_ino, status.st_mtime_ns)

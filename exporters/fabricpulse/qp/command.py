@@ -112,7 +112,7 @@ class Exporter:
         """Looks for stalls once an interval, for ever."""
         while True:
             await asyncio.sleep(self._config.interval_s)
-            await watch.look()
+            await watch.poll()
 
     async def open(self) -> None:
         """Must come before `keep_watching`. Raises ConfigError."""

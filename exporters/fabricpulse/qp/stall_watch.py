@@ -60,7 +60,7 @@ class StallWatch:
             await self._client.close()
         await self.pusher.close()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """One interval: fires and ends what has changed."""
         config, own = self._config, self._ranks()
         peers = {w.peer for w in stuck(own.waiting, config.stalled_s)} - {self._host}

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.files import atomic_write
 from fabricpulse.core.fleet.membership import Host as MemberHost
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.fleet.membership import Nic as MemberNic
@@ -206,9 +207,7 @@ class Lab(LabNetwork):
                 f"      - {{device: {nic.device}, address: {nic.address}, network: {nic.network}}}"
                 for nic in host.nics
             ]
-        temporary = path.with_name(f".{path.name}.new")
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        atomic_write(path, "\n".join(lines) + "\n", durable=False)
         return path
 
     # Truth and faults

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import yaml
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.files import atomic_write
 from fabricpulse.lab.lab import Lab
 from fabricpulse.lab.process import LabProcess
 from fabricpulse.lab.tools import Tools, command_line, find_tools
@@ -182,7 +183,5 @@ def start_alertmanager(
 
 def write_config(path: Path, config: Mapping[str, Any]) -> Path:
     """Writes a YAML configuration whole or not at all."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
-    temporary.replace(path)
+    atomic_write(path, yaml.safe_dump(dict(config), sort_keys=False), durable=False)
     return path

@@ -78,7 +78,7 @@ def env(
             err=True,
         )
     lanes = transport if transport in (environment.Transport.TCP, environment.Transport.VERBS) else None
-    wanted = environment.plan(library(), version, observe, lanes)
+    wanted = environment.job_environment(library(), version, observe, lanes)
     if not check_only:
         click.echo(wanted.render(environment.Format(format_), os.environ))
         return

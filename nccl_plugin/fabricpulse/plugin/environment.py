@@ -85,8 +85,8 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to set for one NCCL release.
+class JobEnvironment:
+    """What to set in a job for one NCCL release.
 
     net, profiler : the versions that NCCL will choose from this library; net is 0 if NCCL keeps its own transport.
     takes_paths : whether that release lets NCCL_NET_PLUGIN be a path.
@@ -148,9 +148,9 @@ def rdma_devices(folder: Path = Path("/sys/class/infiniband")) -> list[str]:
         return []
 
 
-def plan(
+def job_environment(
     library: Path, nccl: tuple[int, int] | None, profiler_only: bool = False, lanes: str | None = None
-) -> Plan:
+) -> JobEnvironment:
     """The variables for NCCL release `nccl` (None: the newest known).
 
     profiler_only : NCCL keeps its own transport and only feeds telemetry. lanes : FABRICPULSE_LANES; None: left
@@ -171,7 +171,7 @@ def plan(
                 f"NCCL {release} loads no profiler version that {library.name} has; use 2.27 or newer"
             )
         setting = Setting("NCCL_PROFILER_PLUGIN", str(library), "telemetry of NCCL's own transport")
-        return Plan(library, True, (setting,), 0, profiler)
+        return JobEnvironment(library, True, (setting,), 0, profiler)
     if net is None:
         offered = ", ".join(f"v{v}" for v in sorted(net_versions)) or "none"
         raise UserError(
@@ -200,7 +200,7 @@ def plan(
         settings.append(
             Setting("NCCL_PROFILER_PLUGIN", str(library), "per-collective bandwidth; may be left out")
         )
-    return Plan(library, takes_paths, tuple(settings), net, profiler)
+    return JobEnvironment(library, takes_paths, tuple(settings), net, profiler)
 
 
 def _oldest(net_versions: set[int]) -> str:
@@ -209,8 +209,8 @@ def _oldest(net_versions: set[int]) -> str:
     return ".".join(map(str, min(releases, default=_LOADS[0][0])))
 
 
-def check(wanted: Plan, environment: Mapping[str, str]) -> list[str]:
-    """What is wrong with `environment` for this plan, one sentence each; empty when it will work."""
+def check(wanted: JobEnvironment, environment: Mapping[str, str]) -> list[str]:
+    """What is wrong with `environment` where `wanted` should be set, one sentence each; empty when it will work."""
     problems = []
     if wanted.net == 0 and environment.get("NCCL_NET", "").lower() == NET_NAME:
         problems.append(

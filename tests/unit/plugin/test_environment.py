@@ -46,7 +46,7 @@ def test_each_release_gets_the_newest_versions_that_both_sides_know(
     library: Path, nccl: str, net: int, profiler: int | None
 ) -> None:
     """What NCCL will choose, by release; without a common profiler version none is set."""
-    plan = environment.plan(library, environment.parse_version(nccl))
+    plan = environment.job_environment(library, environment.parse_version(nccl))
     assert (plan.net, plan.profiler) == (net, profiler)
     names = {setting.name for setting in plan.settings}
     expected = {"NCCL_NET_PLUGIN", "NCCL_NET"} | ({"NCCL_PROFILER_PLUGIN"} if profiler else set())
@@ -57,7 +57,7 @@ def test_each_release_gets_the_newest_versions_that_both_sides_know(
 def test_a_release_that_is_too_old_is_refused_with_the_reason(library: Path, nccl: str) -> None:
     """Older NCCL would fall back to its own transport in silence."""
     with pytest.raises(UserError, match=r"2\.20 or newer|too old"):
-        environment.plan(library, environment.parse_version(nccl))
+        environment.job_environment(library, environment.parse_version(nccl))
 
 
 def test_a_version_that_is_none_is_refused() -> None:
@@ -68,7 +68,7 @@ def test_a_version_that_is_none_is_refused() -> None:
 
 def test_what_is_printed_passes_the_check(library: Path) -> None:
     """The environment that `env` prints has no problem; an empty one names each variable that is missing."""
-    plan = environment.plan(library, (2, 30))
+    plan = environment.job_environment(library, (2, 30))
     assert environment.check(plan, {setting.name: setting.value for setting in plan.settings}) == []
     problems = environment.check(plan, {})
     assert len(problems) == 2
@@ -77,7 +77,7 @@ def test_what_is_printed_passes_the_check(library: Path) -> None:
 
 def test_what_leads_nccl_elsewhere_is_found(library: Path, tmp_path: Path) -> None:
     """Another library, another transport, and a short name that the loader cannot find are each named."""
-    plan = environment.plan(library, (2, 30))
+    plan = environment.job_environment(library, (2, 30))
     good = {setting.name: setting.value for setting in plan.settings}
     other = tmp_path / "libnccl-net-other.so"
     other.touch()
@@ -93,7 +93,7 @@ def test_what_leads_nccl_elsewhere_is_found(library: Path, tmp_path: Path) -> No
 
 def test_a_short_name_on_the_loaders_path_is_right(library: Path) -> None:
     """`NCCL_NET_PLUGIN=fabricpulse` works with the folder on LD_LIBRARY_PATH."""
-    plan = environment.plan(library, (2, 30))
+    plan = environment.job_environment(library, (2, 30))
     good = {setting.name: setting.value for setting in plan.settings}
     good |= {
         "NCCL_NET_PLUGIN": "fabricpulse",
@@ -106,7 +106,7 @@ def test_a_short_name_on_the_loaders_path_is_right(library: Path) -> None:
 @pytest.mark.parametrize("before", ["", "/opt/lib"])
 def test_a_release_that_takes_no_path_finds_it_by_name(library: Path, before: str) -> None:
     """NCCL before 2.21 makes libnccl-net-VALUE.so of whatever NCCL_NET_PLUGIN says."""
-    plan = environment.plan(library, (2, 20))
+    plan = environment.job_environment(library, (2, 20))
     commands = plan.render(Format.SHELL, {})
     script = f"{commands}\necho $NCCL_NET_PLUGIN $LD_LIBRARY_PATH"
     done = subprocess.run(
@@ -132,15 +132,15 @@ def test_the_oldest_release_that_will_do_is_said(tmp_path: Path) -> None:
     source.write_text("int ncclNetPlugin_v9;")
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
     with pytest.raises(UserError, match=r"use NCCL 2\.24 or newer"):
-        environment.plan(library, (2, 20))
+        environment.job_environment(library, (2, 20))
 
 
 def test_profiler_only_keeps_the_transport(library: Path) -> None:
     """Telemetry without the transport sets the profiler alone, and says so when NCCL is too old for it."""
-    plan = environment.plan(library, (2, 28), profiler_only=True)
+    plan = environment.job_environment(library, (2, 28), profiler_only=True)
     assert [setting.name for setting in plan.settings] == ["NCCL_PROFILER_PLUGIN"]
     with pytest.raises(UserError, match=r"2\.27 or newer"):
-        environment.plan(library, (2, 24), profiler_only=True)
+        environment.job_environment(library, (2, 24), profiler_only=True)
 
 
 def test_a_file_that_is_no_library_is_one_sentence(tmp_path: Path) -> None:
@@ -148,14 +148,14 @@ def test_a_file_that_is_no_library_is_one_sentence(tmp_path: Path) -> None:
     broken = tmp_path / "libnccl-net-fabricpulse.so"
     broken.write_text("no library")
     with pytest.raises(UserError, match="cannot be loaded"):
-        environment.plan(broken, (2, 30))
+        environment.job_environment(broken, (2, 30))
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 @pytest.mark.parametrize("evaluate", ['eval "$(cat commands)"', "eval $(cat commands)"])
 def test_shell_commands_are_safe_for_eval(library: Path, tmp_path: Path, shell: str, evaluate: str) -> None:
     """With and without quotes around the substitution every variable has its value and nothing more."""
-    plan = environment.plan(library, (2, 20))
+    plan = environment.job_environment(library, (2, 20))
     (tmp_path / "commands").write_text(plan.render(Format.SHELL, {}))
     names = [setting.name for setting in plan.settings]
     script = f"{evaluate}; " + "; ".join(f'printf "%s\\n" "${name}"' for name in names)
@@ -174,7 +174,7 @@ def test_shell_commands_are_safe_for_eval(library: Path, tmp_path: Path, shell: 
 def test_formats_that_are_read_literally_have_values_only(library: Path, style: Format, prefix: str) -> None:
     """slurmd (_run_script_and_set_env) and docker --env-file take all behind the first = as the value: no comment, no
     quotes, no reference to another variable."""
-    plan = environment.plan(library, (2, 20))
+    plan = environment.job_environment(library, (2, 20))
     lines = plan.render(style, {"LD_LIBRARY_PATH": "/opt/lib"}).splitlines()
     assert all(line.startswith(prefix) for line in lines)
     values = dict(line.removeprefix(prefix).split("=", 1) for line in lines)
@@ -187,7 +187,7 @@ def test_formats_that_are_read_literally_have_values_only(library: Path, style: 
 
 def test_json_has_the_reasons(library: Path) -> None:
     """Variables as they shall be, why each, and the versions that NCCL will choose."""
-    found = json.loads(environment.plan(library, (2, 30)).render(Format.JSON, {}))
+    found = json.loads(environment.job_environment(library, (2, 30)).render(Format.JSON, {}))
     assert found["variables"]["NCCL_NET"] == "fabricpulse"
     assert set(found["reasons"]) == set(found["variables"])
     assert (found["net"], found["profiler"]) == (12, 6)
@@ -195,7 +195,7 @@ def test_json_has_the_reasons(library: Path) -> None:
 
 def test_a_value_that_a_format_cannot_carry_is_refused(library: Path) -> None:
     """A line break would end the value in the middle."""
-    plan = environment.Plan(library, True, (environment.Setting("NAME", "a\nb", "why"),), 12, None)
+    plan = environment.JobEnvironment(library, True, (environment.Setting("NAME", "a\nb", "why"),), 12, None)
     with pytest.raises(UserError, match="--format json"):
         plan.render(Format.SLURM, {})
 

@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_the_check_of_the_environment_knows_the_links(tmp_path: Path) -> None:
     """Short names are right with the folder on the library path, and wrong without."""
-    plan = environment.plan(library(), None)
+    plan = environment.job_environment(library(), None)
     short = {
         "NCCL_NET_PLUGIN": "fabricpulse",
         "NCCL_NET": "fabricpulse",

@@ -122,20 +122,20 @@ async def test_pushed_and_ended() -> None:
         await watch.open()
         task = asyncio.create_task(watch.pusher.serve(fleet.server.url.rstrip("/")))
         fleet.own = host(0, wait(0, 1, "peer_send", 3.0))
-        await watch.look()
+        await watch.poll()
         assert (fleet.asked(), dict(watch.pusher.firing())) == (set(), {})
         fleet.own = host(0, wait(0, 1, "peer_send", 6.0))
-        await watch.look()
-        await watch.look()
+        await watch.poll()
+        await watch.poll()
         assert fleet.asked() == {"h1"}
         await asyncio.to_thread(wait_for, lambda: fleet.told() == [("1", False)], 10, "one push")
         # The peer falls silent while the request is still stuck: what was known stays.
         del fleet.hosts["h1"]
-        await watch.look()
+        await watch.poll()
         assert watch.failed == 1
         assert list(watch.pusher.firing()) == [Stall("job", "rank", "1", "h1")]
         fleet.own = host(0)
-        await watch.look()
+        await watch.poll()
         assert dict(watch.pusher.firing()) == {}
         await asyncio.to_thread(wait_for, lambda: len(fleet.told()) == 2, 10, "the end")
         task.cancel()
@@ -151,7 +151,7 @@ async def test_names_of_peers_are_names() -> None:
         watch = StallWatch(fleet.config(), "h0", lambda: fleet.own)
         await watch.open()
         fleet.own = HostRanks(tuple(Waiting("job", "0", name, "1", "peer_send", 9.0) for name in names))
-        await watch.look()
+        await watch.poll()
         assert (fleet.server.requests, watch.failed) == ([], 0)
         await watch.close()
 
@@ -164,7 +164,7 @@ async def test_a_broken_answer_is_none(body: bytes) -> None:
         config = StallAlerting(alertmanagers=(url,), peer_url=f"{url}/{{host}}")
         watch = StallWatch(config, "h0", lambda: host(0, wait(0, 1, "peer_send")))
         await watch.open()
-        await watch.look()
+        await watch.poll()
         assert (watch.failed, dict(watch.pusher.firing())) == (1, {})
         await watch.close()
 

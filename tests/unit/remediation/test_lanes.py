@@ -63,7 +63,7 @@ def test_for_how_much_of_the_time_a_lane_is_busy(tmp_path, clock):
     sampler.sample()
     for under_way in (4096, 0, 1, 0, 9, 9):
         file.lane(0, 0, "h1", connection=3, index=0, direction=1, in_flight_bytes=under_way)
-        assert sampler.look() >= 0.1
+        assert sampler.poll() >= 0.1
     clock[0] += 2
     (sample,) = sampler.sample()
     assert sample.busy == pytest.approx(5 / 8), "with the looks of both samples"

@@ -17,7 +17,7 @@ def create_mapping(path: Path, size: int, mode: int = 0o644, initial: bytes = b"
 
     `initial` holds what a reader checks when it opens the file, which must be true before the name appears. The old
     file is unlinked, not overwritten: a reader that still maps it keeps its old, consistent content and finds the new
-    file when it looks again (`MappedFile.stale`). Raises OSError, with nothing left behind.
+    file when it asks again (`MappedFile.stale`). Raises OSError, with nothing left behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)

@@ -210,7 +210,7 @@ class NodeAgent:
         while True:
             wait_s = self._config.report_interval_s
             if self._report_lanes:
-                wait_s = await asyncio.to_thread(self._lanes.look)
+                wait_s = await asyncio.to_thread(self._lanes.poll)
             await asyncio.sleep(wait_s)
 
     def _observe(self) -> dict[str, Health]:

@@ -29,11 +29,11 @@ _MOST_LANES = 16_384
 _PATIENCE_S = 0.05
 # Between two samples at least: a rate of less time is noise.
 _LEAST_S = 0.2
-# Looking at what is under way: so often, but for this part of a processor at most.
-_LOOK_S = 0.1
-_LOOK_SHARE = 0.03
-# Of fewer looks no part of the time is told.
-_FEWEST_LOOKS = 5
+# Polls of what is under way: so often, but for this part of a processor at most.
+_POLL_S = 0.1
+_POLL_SHARE = 0.03
+# Of fewer polls no part of the time is told.
+_FEWEST_POLLS = 5
 
 _Key = tuple[str, str, int]
 
@@ -51,7 +51,7 @@ class _Counts:
 
 
 class LaneSampler:
-    """Rates between two calls of `sample`; between them `look` finds for how much of the time lanes are busy.
+    """Rates between two calls of `sample`; between them `poll` finds for how much of the time lanes are busy.
 
     users : whose files count, root's always do; empty for everybody's. Both may be called from any thread.
     """
@@ -61,8 +61,8 @@ class LaneSampler:
         self._users = users
         self._readers: dict[Path, PluginTelemetryReader] = {}
         self._before: dict[_Key, _Counts] = {}
-        # Looks at a lane since the last sample, and those at which something was under way.
-        self._looks: dict[_Key, tuple[int, int]] = {}
+        # Polls of a lane since the last sample, and those at which something was under way.
+        self._polls: dict[_Key, tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def sample(self) -> list[LaneSample]:
@@ -74,16 +74,16 @@ class LaneSampler:
                 self._count_busy(process, snapshot)
                 samples += self._lanes(process, snapshot, seen)
             self._before = seen
-            self._looks = {key: looks for key, looks in self._looks.items() if key in seen}
+            self._polls = {key: polls for key, polls in self._polls.items() if key in seen}
             return samples[:MAX_LANES]
 
-    def look(self) -> float:
-        """Looks at what is under way; returns the seconds to wait before the next look."""
+    def poll(self) -> float:
+        """Samples what is under way; returns the seconds to wait before the next poll."""
         begun = time.thread_time()
         with self._lock:
             for process, snapshot in self._snapshots():
                 self._count_busy(process, snapshot)
-        return max(_LOOK_S, (time.thread_time() - begun) / _LOOK_SHARE)
+        return max(_POLL_S, (time.thread_time() - begun) / _POLL_SHARE)
 
     def _snapshots(self) -> list[tuple[str, TelemetrySnapshot]]:
         paths = set()
@@ -107,11 +107,11 @@ class LaneSampler:
             strict=True,
         ):
             identity = connections.get(slot)
-            if direction != _SENDS or identity is None or len(self._looks) >= _MOST_LANES:
+            if direction != _SENDS or identity is None or len(self._polls) >= _MOST_LANES:
                 continue
             key = (process, f"{identity:016x}", index & 4095)
-            looks, busy = self._looks.get(key, (0, 0))
-            self._looks[key] = looks + 1, busy + (under_way > 0)
+            polls, busy = self._polls.get(key, (0, 0))
+            self._polls[key] = polls + 1, busy + (under_way > 0)
 
     def close(self) -> None:
         """Closes all files."""
@@ -166,8 +166,8 @@ class LaneSampler:
             carries = int(record["state"]) in (LaneState.UP, LaneState.SLOW_START)
             if before is not None and carries:
                 speed = speeds.get(int(record["device"]), 0.0)
-                looks, busy = self._looks.pop(key, (0, 0))
-                part = busy / looks if looks >= _FEWEST_LOOKS else -1.0
+                polls, busy = self._polls.pop(key, (0, 0))
+                part = busy / polls if polls >= _FEWEST_POLLS else -1.0
                 samples.append(_sample(key, snapshot.workload, device, speed, part, record, before, counts))
         return samples
 
