@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.plugin.environment import plan
+from fabricpulse.plugin.environment import job_environment
 from fabricpulse.plugin.jobs import Job, change_message, find_jobs
 from fabricpulse.plugin.locate import library
 
@@ -86,7 +86,7 @@ def work(rank: int, port: int, elements: int) -> None:
 
 def start(rank: int, port: int, elements: int, run_dir: str) -> subprocess.Popen[str]:
     """A rank with the variables that `fabricpulse plugin env` prints; its complaints go to <run_dir>/rank*.log."""
-    recommended = {setting.name: setting.value for setting in plan(library(), None).settings}
+    recommended = {setting.name: setting.value for setting in job_environment(library(), None).settings}
     own = {
         "NCCL_HOSTID": f"gpu-test-{rank}",
         "NCCL_MNNVL_ENABLE": "0",
