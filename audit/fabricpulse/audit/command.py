@@ -393,6 +393,20 @@ def node_command(options: DaemonOptions) -> None:
     "--leaves", type=click.Path(path_type=Path), help="With --paths: which hosts hang on which leaf (YAML)."
 )
 @click.option(
+    "--wiring", is_flag=True, help="Compare where cables go, by LLDP, with `leaf` of the membership."
+)
+@click.option(
+    "--wiring-file", type=click.Path(path_type=Path), help="Compare with this plan (YAML); implies --wiring."
+)
+@click.option(
+    "--wiring-wait",
+    "wiring_wait_s",
+    type=click.FloatRange(1, 300),
+    default=35.0,
+    show_default=True,
+    help="With --wiring: how long to listen, seconds.",
+)
+@click.option(
     "--host-timeout",
     "host_timeout_s",
     type=click.FloatRange(1, 600),
@@ -462,4 +476,7 @@ RUN_FLAGS = (
     "yes",
     "resume",
     "publish",
+    "wiring",
+    "wiring_file",
+    "wiring_wait_s",
 )

@@ -97,6 +97,26 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "Run the tests again when no job runs on the host named; look at its agent if it has not answered.",
     ),
     Check(
+        "wiring",
+        "back-end",
+        "error",
+        "Wiring plan",
+        "The cable of each NIC goes to the switch, and the port, that the plan names.",
+        "LLDP frames that the agents hear (`audit run --wiring`), against the plan: `--wiring-file`, or `leaf` of the "
+        "NIC in the membership.",
+        "Move the cable of the NIC named, or correct the plan; a NIC that it is swapped with is named too.",
+    ),
+    Check(
+        "wiring-unknown",
+        "back-end",
+        "warning",
+        "Wiring that is not known",
+        "Each NIC that the plan has was told by LLDP where its cable goes.",
+        "LLDP frames that the agents hear (`audit run --wiring`) within `--wiring-wait`.",
+        "Switch LLDP on at the switch port; give the agent CAP_NET_RAW (audit/README.md); a NIC whose firmware keeps "
+        "LLDP to itself must be told not to (ice: `ethtool --set-priv-flags DEV fw-lldp-agent off`).",
+    ),
+    Check(
         "host-silent",
         "fleet",
         "error",

@@ -17,16 +17,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.findings import of_host
 from fabricpulse.audit.fleet_paths import FleetPaths, unreachable
-from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, collect, tell, until
+from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, ask, collect, tell, until
 from fabricpulse.audit.host_list import expand
+from fabricpulse.audit.lldp import Neighbour
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Run, clip
-from fabricpulse.audit.node.wire import FINDINGS_PATH
+from fabricpulse.audit.node.wire import FINDINGS_PATH, NEIGHBOURS_PATH, NeighboursAnswer, NeighboursRequest
 from fabricpulse.audit.path_tests import Rail, Ways, coverage_note, path_findings, plan_rails
 from fabricpulse.audit.profile import load_profile
 from fabricpulse.audit.runs import run_of
 from fabricpulse.audit.storage import read
 from fabricpulse.audit.targets import targets
 from fabricpulse.audit.transfer_tests import Transfers, untested_findings
+from fabricpulse.audit.wiring import Heard, Place, Wiring, planned_places, wiring_findings
 from fabricpulse.core.config import Section, load_config, parse_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Membership, load_membership
@@ -57,6 +59,9 @@ def run_fleet(
     yes: bool = False,
     resume: Path | None = None,
     publish: bool = True,
+    wiring: bool = False,
+    wiring_file: Path | None = None,
+    wiring_wait_s: float = 35.0,
 ) -> Run:
     """Asks the hosts. Ctrl-C ends the requests and makes a run of what has come. Raises UserError."""
     pinned = load_profile(profile) if profile else None
@@ -91,6 +96,15 @@ def run_fleet(
         measured, more, notes, cancelled = asyncio.run(
             _test(wanted, config, rails, reports, known, transfers, measured)
         )
+    if (wiring or wiring_file) and not cancelled:
+        if fleet is None:
+            raise UserError("--wiring needs the NICs of the fleet: give --coordinator or --membership")
+        places = planned_places(load_config(wiring_file, Wiring) if wiring_file else None, fleet)
+        places = {nic: place for nic, place in places.items() if nic[0] in {r.host for r in reports}}
+        if not places:
+            raise UserError("--wiring: no NIC has a plan: give --wiring-file, or `leaf` in the membership")
+        told, cancelled = asyncio.run(_neighbours(wanted, config, places, wiring_wait_s))
+        more += wiring_findings(places, told)
     if earlier is not None:
         notes.append(f"resumed from {earlier.id}: {len(heard & set(asked))} hosts were not asked again")
     run = run_of(
@@ -112,6 +126,35 @@ def run_fleet(
             note = clip(f"{len(deaf)} agents did not take the findings for their gate: {'; '.join(deaf[:5])}")
             run = msgspec.structs.replace(run, notes=(*run.notes, note))
     return run
+
+
+async def _neighbours(
+    wanted: list[Target], config: HttpClientConfig, places: Mapping[Nic, Place], wait_s: float
+) -> tuple[Heard, bool]:
+    """What all hosts hear at the same time, and whether it was cancelled."""
+    heard: dict[Nic, Neighbour] = {}
+    reasons: dict[Nic, str] = {}
+    devices: dict[str, list[str]] = {}
+    for host, device in sorted(places):
+        devices.setdefault(host, []).append(device)
+    cancelled = asyncio.Event()
+    with _cancelling(cancelled):
+        patient = msgspec.structs.replace(config, timeout_s=wait_s + 30)
+        async with HttpClient(patient, connections=100_000) as client:
+
+            async def one(target: Target) -> None:
+                own = devices.get(target.host, [])
+                request = NeighboursRequest(tuple(own), wait_s)
+                try:
+                    answer = await ask(client, target.url + NEIGHBOURS_PATH, request, NeighboursAnswer)
+                except AgentError as error:
+                    reasons.update({(target.host, device): str(error) for device in own})
+                    return
+                heard.update({(target.host, device): who for device, who in answer.heard.items()})
+                reasons.update({(target.host, device): why for device, why in answer.deaf.items()})
+
+            await until(cancelled, (one(target) for target in wanted if target.host in devices))
+    return Heard(heard, reasons), cancelled.is_set()
 
 
 async def _publish(wanted: list[Target], config: HttpClientConfig, run: Run) -> list[str]:

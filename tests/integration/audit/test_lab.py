@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -119,3 +120,59 @@ def test_transfers_of_a_lab(shared_lab: Lab, run: Callable[..., Run]) -> None:
     assert ("path-loss", "nic", "h1", "rail1") in found
     assert ("path-bandwidth", "nic", "h2", "rail0") in found
     assert {(host, nic) for _, _, host, nic in found} == {("h1", "rail1"), ("h2", "rail0")}
+
+
+SPEAK = """
+import socket, struct, sys, time
+tlv = lambda kind, value: struct.pack("!H", kind << 9 | len(value)) + value
+links = []
+for pair in sys.argv[1:]:
+    device, port = pair.split("=")
+    link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    link.bind((device, 0))
+    name = socket.gethostname().encode()
+    body = tlv(1, b"\\x07sw") + tlv(2, b"\\x05" + port.encode()) + tlv(3, b"\\0x") + tlv(5, name)
+    links.append((link, bytes.fromhex("0180c200000e020000000001") + b"\\x88\\xcc" + body + b"\\0\\0"))
+print("speaking", flush=True)
+while True:
+    for link, frame in links:
+        link.send(frame)
+    time.sleep(0.2)
+"""
+
+
+@pytest.mark.slow
+def test_swapped_cables_are_named(shared_lab: Lab, run: Callable[..., Run], tmp_path: Path) -> None:
+    """Leaves speak LLDP; of two NICs the plan has each other's ports. A NIC that hears nobody is unknown."""
+    nics = {(host.name, nic.device): nic.switch_port for host in shared_lab.hosts for nic in host.nics}
+    by_leaf: dict[str, list[str]] = {}
+    for port in nics.values():
+        by_leaf.setdefault(port.node, []).append(f"{port.device}={port.device}")
+    mute = nics["h3", "rail1"]
+    by_leaf[mute.node].remove(f"{mute.device}={mute.device}")
+    speakers = [
+        shared_lab.node(leaf).popen([sys.executable, "-Ic", SPEAK, *ports], name="lldp")
+        for leaf, ports in by_leaf.items()
+    ]
+    plan = {nic: port.device for nic, port in nics.items()}
+    plan["h0", "rail0"], plan["h1", "rail0"] = plan["h1", "rail0"], plan["h0", "rail0"]
+    lines = ["wiring:"]
+    for host in shared_lab.hosts:
+        lines.append(f"  {host.name}:")
+        lines += [
+            f"    {nic.device}: {{switch: {nics[host.name, nic.device].node}, port: {plan[host.name, nic.device]}}}"
+            for nic in host.nics
+        ]
+    (tmp_path / "wiring.yaml").write_text("\n".join(lines))
+    try:
+        for speaker in speakers:
+            speaker.wait_for_output("speaking")
+        found = run(30, "--wiring-file", str(tmp_path / "wiring.yaml"), "--wiring-wait", "8")
+    finally:
+        for speaker in speakers:
+            speaker.kill()
+    assert {(f.check, f.host, f.subject) for f in found.findings if f.check.startswith("wiring")} == {
+        ("wiring", "h0", "rail0"),
+        ("wiring", "h1", "rail0"),
+        ("wiring-unknown", "h3", "rail1"),
+    }

@@ -24,14 +24,18 @@ from fabricpulse.audit.model import FleetFindings, HostReport
 from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.echo import PROBES_AT_A_TIME, echo
 from fabricpulse.audit.node.jobs import in_use, job_on
+from fabricpulse.audit.node.neighbours import hear
 from fabricpulse.audit.node.transfer import Receiver, TransferError, send
 from fabricpulse.audit.node.wire import (
     AUDIT_PATH,
     FINDINGS_PATH,
+    NEIGHBOURS_PATH,
     PROBES_PATH,
     RECEIVE_PATH,
     SEND_PATH,
     AuditRequest,
+    NeighboursAnswer,
+    NeighboursRequest,
     Probe,
     ProbeResult,
     ProbesAnswer,
@@ -52,7 +56,7 @@ from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
-T = TypeVar("T", FleetFindings, AuditRequest, ProbesRequest, ReceiveRequest, SendRequest)
+T = TypeVar("T", FleetFindings, NeighboursRequest, AuditRequest, ProbesRequest, ReceiveRequest, SendRequest)
 
 # Whoever asks again sooner gets the report that there is.
 FRESH_S = 1.0
@@ -79,6 +83,7 @@ class Agent:
         self._state = Path(config.state)
         self._audit = asyncio.Lock()
         self._probing = asyncio.Lock()
+        self._listening = asyncio.Lock()
         # NICs that have a transfer, and what stops it.
         self._transfers: dict[str, threading.Event] = {}
         self._receiving: set[asyncio.Task[None]] = set()
@@ -97,6 +102,7 @@ class Agent:
         self.server.router.add_post(AUDIT_PATH, self._serve_audit)
         self.server.router.add_post(PROBES_PATH, self._serve_probes)
         self.server.router.add_post(FINDINGS_PATH, self._serve_findings)
+        self.server.router.add_post(NEIGHBOURS_PATH, self._serve_neighbours)
         self.server.router.add_post(RECEIVE_PATH, self._serve_receive)
         self.server.router.add_post(SEND_PATH, self._serve_send)
 
@@ -168,6 +174,19 @@ class Agent:
             raise web.HTTPInsufficientStorage(text="the findings cannot be kept\n") from error
         return web.Response(text="kept\n")
 
+    async def _serve_neighbours(self, request: web.Request) -> web.Response:
+        wanted = await self._decoded(request, NeighboursRequest)
+        if self._listening.locked():
+            self._refuse("busy")
+            raise web.HTTPConflict(text="another request listens already; try again later\n")
+        async with self._listening:
+            stop = threading.Event()
+            work = asyncio.to_thread(hear, wanted.devices, wanted.seconds, stop)
+            (heard, deaf), _ = await self._watched(work, stop, request, jobs=False)
+        return web.Response(
+            body=msgspec.json.encode(NeighboursAnswer(heard, deaf)), content_type="application/json"
+        )
+
     async def _serve_receive(self, request: web.Request) -> web.Response:
         wanted = await self._decoded(request, ReceiveRequest)
         stop = await self._claim(wanted.device)
@@ -232,13 +251,14 @@ class Agent:
         return stop
 
     async def _watched(
-        self, work: Any, stop: threading.Event, request: web.Request | None = None
+        self, work: Any, stop: threading.Event, request: web.Request | None = None, *, jobs: bool = True
     ) -> tuple[Any, str]:
         """What `work` gives, and why it was stopped: a job has begun, or nobody waits for it any more."""
         task = asyncio.ensure_future(work)
         why = ""
         while not (await asyncio.wait({task}, timeout=WATCH_S))[0]:
-            why = why or await asyncio.to_thread(job_on, plugin_dir())
+            if jobs:
+                why = why or await asyncio.to_thread(job_on, plugin_dir())
             gone = request is not None and (request.transport is None or request.transport.is_closing())
             if why or gone:
                 stop.set()

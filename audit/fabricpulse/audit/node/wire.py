@@ -4,11 +4,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fabricpulse.audit.model import Name
+from fabricpulse.audit.lldp import Neighbour
+from fabricpulse.audit.model import Name, Text
 
 AUDIT_PATH = "/api/v1/audit"
 PROBES_PATH = "/api/v1/audit/probes"
 FINDINGS_PATH = "/api/v1/audit/findings"
+NEIGHBOURS_PATH = "/api/v1/audit/neighbours"
 RECEIVE_PATH = "/api/v1/audit/receive"
 SEND_PATH = "/api/v1/audit/send"
 # Of one request: rails of a host, NICs to probe.
@@ -56,6 +58,20 @@ class ProbesAnswer(Struct, frozen=True):
     """In the order of the request."""
 
     results: Annotated[tuple[ProbeResult, ...], Meta(max_length=MOST_PROBES)]
+
+
+class NeighboursRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Listen for LLDP on these NICs, for so long at most; switches speak every 30 s by default."""
+
+    devices: Annotated[tuple[Name, ...], Meta(max_length=MOST_RAILS)]
+    seconds: Annotated[float, Meta(gt=0, le=300)] = 35.0
+
+
+class NeighboursAnswer(Struct, frozen=True):
+    """netdev -> who was heard; netdev -> why nobody can be. A NIC in neither has heard nothing."""
+
+    heard: Annotated[dict[Name, Neighbour], Meta(max_length=MOST_RAILS)]
+    deaf: Annotated[dict[Name, Text], Meta(max_length=MOST_RAILS)] = {}
 
 
 class ReceiveRequest(Struct, frozen=True, forbid_unknown_fields=True):

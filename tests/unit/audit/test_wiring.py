@@ -1,0 +1,126 @@
+"""Where cables go: LLDP frames, and the plan."""
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabricpulse.audit.lldp import Neighbour, parse
+from fabricpulse.audit.model import Finding
+from fabricpulse.audit.wiring import Heard, Place, Wiring, planned_places, wiring_findings
+from fabricpulse.core.fleet.membership import Host, Membership, Nic
+
+
+def tlv(kind: int, value: bytes) -> bytes:
+    return struct.pack("!H", kind << 9 | len(value)) + value
+
+
+def frame(*tlvs: bytes) -> bytes:
+    return bytes.fromhex("0180c200000e") + bytes(6) + b"\x88\xcc" + b"".join(tlvs) + b"\0\0"
+
+
+CHASSIS, PORT, TTL = tlv(1, b"\x04\x02\0\0\0\0\x01"), tlv(2, b"\x05Ethernet7"), tlv(3, b"\0x")
+
+
+def test_frames() -> None:
+    """System name before chassis; a MAC address as one; the port by its identifier."""
+    whole = frame(CHASSIS, PORT, TTL, tlv(4, b"gpu-001 eth1"), tlv(5, b"leaf-1.dc"))
+    assert parse(whole) == Neighbour("leaf-1.dc", "Ethernet7", "gpu-001 eth1")
+    assert parse(frame(CHASSIS, PORT, TTL)) == Neighbour("02:00:00:00:00:01", "Ethernet7")
+    assert parse(frame(CHASSIS, tlv(2, b"\x03\x02\0\0\0\0\x09"), TTL)) == Neighbour(
+        "02:00:00:00:00:01", "02:00:00:00:00:09"
+    )
+
+
+def test_what_is_no_frame_of_ours() -> None:
+    """Cut off, another type, or without its identifiers: nothing is said."""
+    whole = frame(CHASSIS, PORT, TTL)
+    for broken in (
+        b"",
+        whole[:13],
+        whole[:20],
+        whole[:12] + b"\x08\0" + whole[14:],
+        frame(CHASSIS),
+        frame(PORT),
+    ):
+        assert parse(broken) is None
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes(data: bytes) -> None:
+    """Whoever sits on the cable writes what they like: names are short and printable, or nothing is said."""
+    found = parse(bytes(12) + b"\x88\xcc" + data)
+    if found is not None:
+        for text in (found.switch, found.port, found.description):
+            assert len(text) <= 128
+            assert text.isprintable()
+
+
+PLAN = {
+    ("h0", "eth1"): Place("leaf-1", "p0"),
+    ("h1", "eth1"): Place("leaf-1", "p1"),
+    ("h1", "eth2"): Place("leaf-2"),
+}
+
+
+def told(
+    neighbours: dict[tuple[str, str], Neighbour], reasons: dict[tuple[str, str], str] | None = None
+) -> list[Finding]:
+    return wiring_findings(PLAN, Heard(neighbours, reasons or {}))
+
+
+RIGHT = {
+    ("h0", "eth1"): Neighbour("LEAF-1.dc.example", "p0"),
+    ("h1", "eth1"): Neighbour("leaf-1", "Ethernet1", "p1"),
+    ("h1", "eth2"): Neighbour("leaf-2", "whatever"),
+}
+
+
+def test_as_planned() -> None:
+    """Names short or qualified; the port by identifier or description; any port where the plan has none."""
+    assert told(RIGHT) == []
+
+
+def test_swapped_cables_name_both() -> None:
+    """Each of the two, with the other; nobody else."""
+    swapped = RIGHT | {("h0", "eth1"): Neighbour("leaf-1", "p1"), ("h1", "eth1"): Neighbour("leaf-1", "p0")}
+    found = told(swapped)
+    assert [(f.check, f.host, f.subject) for f in found] == [
+        ("wiring", "h0", "eth1"),
+        ("wiring", "h1", "eth1"),
+    ]
+    assert "swapped with h1 eth1" in found[0].summary
+    assert "swapped with h0 eth1" in found[1].summary
+
+
+def test_a_cable_in_another_switch() -> None:
+    """What is planned, and what is there."""
+    [found] = told(RIGHT | {("h1", "eth2"): Neighbour("leaf-9", "p3")})
+    assert (found.host, found.subject, found.severity) == ("h1", "eth2", "error")
+    assert found.summary == "hangs on leaf-9 p3, planned is leaf-2"
+
+
+def test_silence_is_unknown() -> None:
+    """No frame, and no right to listen, are told as such and never pass."""
+    found = told({("h0", "eth1"): RIGHT["h0", "eth1"]}, {("h1", "eth2"): "the agent lacks CAP_NET_RAW"})
+    assert [(f.check, f.host, f.subject) for f in found] == [
+        ("wiring-unknown", "h1", "eth1"),
+        ("wiring-unknown", "h1", "eth2"),
+    ]
+    assert "no LLDP frame" in found[0].summary
+    assert "CAP_NET_RAW" in found[1].summary
+
+
+def test_the_file_before_the_membership() -> None:
+    """`leaf` of the membership where the file says nothing; hosts by either name."""
+    nics = (
+        Nic("eth1", "10.0.0.1", "rail0", "leaf-a"),
+        Nic("eth2", "10.0.1.1", "rail1", "leaf-b"),
+        Nic("eth3", "10.0.2.1", "rail2"),
+    )
+    fleet = Membership((Host("h0.example", nics),))
+    wiring = Wiring({"h0": {"eth1": Place("leaf-z", "p1")}})
+    assert planned_places(wiring, fleet) == {
+        ("h0.example", "eth1"): Place("leaf-z", "p1"),
+        ("h0.example", "eth2"): Place("leaf-b"),
+    }
