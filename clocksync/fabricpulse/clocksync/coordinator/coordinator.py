@@ -245,18 +245,8 @@ class Coordinator:
     def _unplaced(self) -> RoundReply:
         """To a host that is no member."""
         fleet = self.fleet
-        return RoundReply(
-            fleet.solves,
-            None,
-            fleet.root,
-            True,
-            b"",
-            "",
-            None,
-            fleet.generation,
-            fleet.quorum,
-            fleet.no_quorum,
-        )
+        told = fleet.generation, fleet.quorum, fleet.no_quorum
+        return RoundReply(fleet.solves, None, fleet.root, True, b"", "", None, *told)
 
     def _reply(self, member: Member, by_datagram: bool) -> RoundReply:
         neighbours = None

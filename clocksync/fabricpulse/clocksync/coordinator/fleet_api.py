@@ -149,15 +149,10 @@ class FleetApi:
             for m in sorted(fleet.members.values(), key=lambda m: m.name)
             for line in [m.line]
         ]
+        names = ("device", "peer", "peer_device")
         outliers = [
-            {
-                "host": host,
-                "device": e.device,
-                "peer": e.peer,
-                "peer_device": e.peer_device,
-                "residual_ns": round(ns),
-            }
-            for host, e, ns in fleet.outlier_edges
+            {"host": host, **{name: getattr(edge, name) for name in names}, "residual_ns": round(ns)}
+            for host, edge, ns in fleet.outlier_edges
         ]
         return web.json_response(
             {

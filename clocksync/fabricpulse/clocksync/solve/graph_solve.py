@@ -1,10 +1,8 @@
 """Offsets and rates of all hosts from the fits of all edges: robust weighted least squares on the graph.
 
 Unknown per host: its correction c (fleet time minus host clock, ns) and its rate r (fleet rate minus host
-rate, ppb). An edge fit says: clock of j minus clock of i is m, so c_i - c_j = m and r_i - r_j = its rate. The
-normal equations are a graph Laplacian; conjugate gradients with a Jacobi preconditioner solve them in a few
-dozen products (a direct factorisation of a random graph fills in completely and must never be used). Huber
-weights take edges that do not fit out of the answer. Pure: arrays in, arrays out.
+rate, ppb). An edge fit says: clock of j minus clock of i is m, so c_i - c_j = m and r_i - r_j = its rate.
+Robust least squares solve both. Pure: arrays in, arrays out.
 """
 
 from dataclasses import dataclass, replace
@@ -15,22 +13,11 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from fabricpulse.clocksync.solve.anchors import AnchorSelection, select_anchors
-from fabricpulse.clocksync.solve.outliers import typical_size
+from fabricpulse.clocksync.solve.least_squares import Floats, Graph, robust_least_squares
 from fabricpulse.clocksync.solve.quorum import Election
 from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-_HUBER = 1.5
-# A round that moves no host by more than _ENOUGH of the usual error is the last; after _ROUNDS one that moves none by
-# more than _ROUGHLY of it. The edges of a faulty host may take more.
-_ROUNDS, _MOST_ROUNDS = 5, 24
-_ENOUGH, _ROUGHLY = 0.02, 3.0
-# The typical residual is so many times as large as expected only where faulty hosts have pulled the solution.
-_FAR = 10.0
-_MAX_ITERATIONS = 200
-_CG_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -119,107 +106,6 @@ class SolveParameters:
     holdover_drift_ppb: float = 1_000.0
     unmeasured_s: float = 2.0
     pull_ppb: float = 0.05
-
-
-class Graph:
-    """The pattern of the normal equations of one set of edges, made once and filled with new weights at each round."""
-
-    def __init__(self, n: int, i: NDArray[np.intp], j: NDArray[np.intp]) -> None:
-        self.n, self.i, self.j = n, i.astype(np.int32), j.astype(np.int32)
-        rows = np.concatenate([self.i, self.j])
-        self._order = np.argsort(rows, kind="stable")
-        self._columns = np.concatenate([self.j, self.i])[self._order]
-        self._starts = np.zeros(n + 1, np.int32)
-        np.cumsum(np.bincount(rows, minlength=n), out=self._starts[1:])
-
-    def adjacency(self, weight: Floats) -> csr_array:
-        """Symmetric, `weight` at both places of each edge; parallel edges stay apart, a product adds them up."""
-        data = np.concatenate([weight, weight])[self._order]
-        return csr_array((data, self._columns, self._starts), shape=(self.n, self.n))
-
-    def sum_at_ends(self, value: Floats, sign: float) -> Floats:
-        """Per host: the sum of `value` over edges where it is i, plus `sign` times that where it is j."""
-        total: Floats = np.bincount(self.i, value, self.n) + sign * np.bincount(self.j, value, self.n)
-        return total
-
-
-def robust_least_squares(
-    graph: Graph, m: Floats, sigma: Floats, start: Floats | None = None
-) -> tuple[Floats, Floats]:
-    """x with x_i - x_j close to m for each edge, and the Huber weight of each edge.
-
-    x is fixed up to one constant a component; the mean change against `start` is 0 in each. sigma : > 0, expected
-    error of m; scaled by what the residuals really are. O(edges) per iteration.
-    """
-    i, j = graph.i, graph.j
-    x = np.zeros(graph.n) if start is None else start.copy()
-    base = 1.0 / np.square(sigma)
-    residual = m - (x[i] - x[j])
-    typical = float(np.median(sigma))
-    # Where most edges fit what was known, the few that do not have no say from the first round on.
-    scale = _scale(np.abs(residual) / sigma)
-    trusted = scale < _FAR
-    huber = _weights(residual, sigma, scale) if trusted else np.ones(len(m))
-    # Faulty hosts that pull the solution make the typical residual larger, which gives them more weight, and so on.
-    most = 2 * scale if trusted else np.inf
-    for number in range(_MOST_ROUNDS):
-        weight = base * huber
-        diagonal = graph.sum_at_ends(weight, 1.0)
-        diagonal[diagonal == 0] = 1.0
-        b = graph.sum_at_ends(weight * residual, -1.0)
-        step = _conjugate_gradients(graph.adjacency(weight), diagonal, b)
-        x += step
-        residual = m - (x[i] - x[j])
-        before, scale = scale, _scale(np.abs(residual) / sigma)
-        # Where so much is wrong, what is usual is known only when what is wrong has lost its say: least absolute
-        # residuals, as long as they help.
-        absolute = scale > _FAR and scale < 0.8 * before
-        huber = _weights(residual, sigma, 1.0 if absolute else min(scale, most))
-        moved = float(np.abs(step).max(initial=0.0))
-        if moved < _ENOUGH * typical or (number >= _ROUNDS - 1 and moved < _ROUGHLY * scale * typical):
-            break
-    return x, huber
-
-
-def _scale(normal: Floats) -> float:
-    """By how much residuals are larger than expected, 1 at least."""
-    return max(1.0, typical_size(normal) / 0.6745)
-
-
-def _weights(residual: Floats, sigma: Floats, scale: float) -> Floats:
-    weights: Floats = np.minimum(1.0, _HUBER * scale * sigma / np.maximum(np.abs(residual), 1e-9))
-    return weights
-
-
-def _conjugate_gradients(off_diagonal: csr_array, diagonal: Floats, b: Floats) -> Floats:
-    """Solves (diag - off_diagonal) x = b, singular on constants, for b without a constant part."""
-    x = np.zeros_like(b)
-    r = b.copy()
-    inverse = 1.0 / diagonal
-    z = r * inverse
-    p = z.copy()
-    rz = _dot(r, z)
-    target = _CG_TOLERANCE**2 * rz + 1e-24
-    for _ in range(_MAX_ITERATIONS):
-        if rz <= target:
-            break
-        q = diagonal * p - off_diagonal @ p
-        curvature = _dot(p, q)
-        if curvature <= 0:
-            break
-        alpha = rz / curvature
-        x += alpha * p
-        r -= alpha * q
-        np.multiply(r, inverse, out=z)
-        rz, old = _dot(r, z), rz
-        p *= rz / old
-        p += z
-    return x
-
-
-def _dot(a: Floats, b: Floats) -> float:
-    # Not a @ b: BLAS would wake its threads for each of these small products, and they spin.
-    return float(np.einsum("i,i->", a, b))
 
 
 def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParameters) -> Solution:
