@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from fabricpulse.core.alerting.config import Alerting, Positive
 from fabricpulse.core.alerting.pusher import AlertContent, Pusher
-from fabricpulse.diagnosis.fleet_evidence import Suspect
+from fabricpulse.diagnosis.suspect import Suspect
 
 ALERT_NAME = "FabricFaultLocated"
 RUNBOOK_URL = f"https://github.com/fabricpulse/fabricpulse/blob/main/docs/runbooks/{ALERT_NAME}.md"

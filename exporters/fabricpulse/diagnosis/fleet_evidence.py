@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Kind, parts
-from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals, totals
+from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, totals
 from fabricpulse.diagnosis.locate import Finding, locate
 from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, check_edges, unpack_flows
 from fabricpulse.diagnosis.silent_hops import named
+from fabricpulse.diagnosis.suspect import Layout, Suspect, suspect_of, without_fabric
 
 # Seconds of evidence that are looked at: the second time for what is too slight to show in the first.
 WINDOWS_S = (30.0, 120.0)
@@ -29,35 +30,7 @@ _LINGER_S = 5.0
 _OFTEN, _MENDED_S = 3, 4.0
 # How long paths that have become known may wait to be used: longer in a large fleet, whose sums take seconds.
 _PATHS_WAIT_S, _FLOWS_A_SECOND = 5.0, 100_000
-# Pairs of NICs that are named with a suspect.
-_MOST_SUFFERERS = 8
 FABRIC = "fabric"
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """A component that is faulty. what : loss or delay. component, peer : names; peer only of a link or a pair, the far
-    end. since_s : of evidence. alternatives : what it cannot be told apart from. runner_up : "" if there is none.
-    silent : of most of its flows nothing arrives. leaf : a declared leaf that is dead; "" for all else.
-    network : of the NICs below that leaf, where all are of one. pairs : directed pairs of NICs that suffer;
-    sufferers : names of some of them.
-    """
-
-    what: str
-    kind: str
-    component: str
-    peer: str
-    share: float
-    confidence: float
-    flows: int
-    since_s: float
-    alternatives: tuple[str, ...]
-    runner_up: str
-    silent: bool = False
-    leaf: str = ""
-    pairs: int = 0
-    sufferers: tuple[str, ...] = ()
-    network: str = ""
 
 
 @dataclass
@@ -82,13 +55,6 @@ class _Host:
         return swept / main if port == 0 and edge in self.even and swept > 0 else 1.0
 
 
-@dataclass(frozen=True)
-class _Layout:
-    table: FlowTable
-    totals: Totals
-    names: tuple[str, ...]
-
-
 @dataclass
 class FleetEvidence:
     """leaf_of : by host/device. switch_of : names of switches by address. Moments are monotonic seconds."""
@@ -101,7 +67,7 @@ class FleetEvidence:
         self._hosts: dict[str, _Host] = {}
         # (moment, host, edge x port, sent, lost); host by name, because numbers change with the fleet.
         self._losses: deque[tuple[float, str, int, int, int]] = deque()
-        self._layout: _Layout | None = None
+        self._layout: Layout | None = None
         self._laid_out_s = -math.inf
         self._paths_changed = False
         self._live: tuple[str, ...] = ()
@@ -165,7 +131,7 @@ class FleetEvidence:
         findings = self._findings(layout, now_s)
         dead = self._dead_flows(now_s) if findings else frozenset()
         for what, finding in findings:
-            suspect = _suspect(layout, what, finding)
+            suspect = suspect_of(layout, what, finding)
             key = (what, suspect.kind, suspect.component, suspect.peer)
             since, _, before = self._seen.get(key, (now_s, now_s, suspect))
             # Once silent it remains so: the packets that arrive as it is mended are no other fault.
@@ -209,7 +175,7 @@ class FleetEvidence:
         if mended:
             self._losses = deque(entry for entry in self._losses if (entry[1], entry[2]) not in mended)
 
-    def _findings(self, layout: _Layout, now_s: float) -> list[tuple[str, Finding]]:
+    def _findings(self, layout: Layout, now_s: float) -> list[tuple[str, Finding]]:
         found: dict[tuple[str, int], Finding] = {}
         explained: set[int] = set()
         for window_s in WINDOWS_S:
@@ -221,7 +187,9 @@ class FleetEvidence:
             # What lost packets only long ago has been mended.
             recent = set(self._observed(layout, now_s, window_s / 5)[0].tolist())
             others: set[int] = set()
-            for finding in _told(layout, locate(layout.table, layout.totals, *observed, window_s).findings):
+            for finding in without_fabric(
+                layout, locate(layout.table, layout.totals, *observed, window_s).findings
+            ):
                 explained.update(finding.flows)
                 # Flows that cross what explains more say nothing of this one: a fault that has been mended must not
                 # come back because another one hits some of its flows.
@@ -240,7 +208,7 @@ class FleetEvidence:
             found.setdefault(("delay", finding.component), finding)
         return [(what, f) for (what, _), f in found.items() if parts(f.component)[0] is not Kind.FLOW]
 
-    def _observed(self, layout: _Layout, now_s: float, window_s: float) -> tuple[Flows, Floats, Floats]:
+    def _observed(self, layout: Layout, now_s: float, window_s: float) -> tuple[Flows, Floats, Floats]:
         lost: dict[int, float] = {}
         sent: dict[int, float] = {}
         for at, name, number, packets, missing in reversed(self._losses):
@@ -268,7 +236,7 @@ class FleetEvidence:
                 latest.setdefault(self._hosts[name].first + number, missing >= 0.99 * packets)
         return frozenset(flow for flow, dead in latest.items() if dead)
 
-    def _laid_out(self) -> _Layout:
+    def _laid_out(self) -> Layout:
         if self._layout is not None:
             return self._layout
         nodes: dict[str, int] = {}
@@ -328,7 +296,7 @@ class FleetEvidence:
             tuple(switch.may_be for switch in silent),
         )
         names = (*nodes, *(FABRIC for _ in silent))
-        self._layout = _Layout(table, totals(table), names)
+        self._layout = Layout(table, totals(table), names)
         return self._layout
 
     def _traced(self, sender: str, edge: int | None, port: int) -> tuple[str, ...] | None:
@@ -359,61 +327,3 @@ def _hold_s(suspect: Suspect) -> float:
     if suspect.kind == "switch":
         return _SWITCH_HOLD_S
     return _HOLD_S.get(suspect.kind, _USUAL_HOLD_S) if suspect.silent else _USUAL_HOLD_S
-
-
-def _told(layout: _Layout, findings: tuple[Finding, ...]) -> list[Finding]:
-    """Without "the fabric", which may be all that lies between two leaves, where one way into or out of it is told."""
-    first = layout.table.first_unnamed
-
-    def ways(finding: Finding) -> set[int]:
-        kind, a, b = parts(finding.component)
-        return {node for node in (a, b) if node >= first} if kind is Kind.LINK else set()
-
-    told = set().union(*map(ways, findings)) if findings else set()
-    return [
-        finding
-        for finding in findings
-        for kind, a, _ in [parts(finding.component)]
-        if kind is not Kind.SWITCH or a < first or a not in told
-    ]
-
-
-def _suspect(layout: _Layout, what: str, finding: Finding) -> Suspect:
-    kind, a, b = parts(finding.component)
-    flows = np.array(finding.flows, np.int64)
-    _, first = np.unique(layout.table.edge[flows], return_index=True)
-    pairs = flows[first]
-    return Suspect(
-        what,
-        kind.name.lower(),
-        _name(layout, a),
-        _name(layout, b) if kind in (Kind.LINK, Kind.PAIR) else "",
-        float(finding.share),
-        finding.confidence,
-        len(finding.flows),
-        0.0,
-        tuple(_text(layout, other) for other in finding.alternatives),
-        _text(layout, finding.runner_up) if finding.runner_up is not None else "",
-        pairs=len(pairs),
-        sufferers=tuple(
-            f"{_name(layout, int(layout.table.source[flow]))} to {_name(layout, int(layout.table.destination[flow]))}"
-            for flow in pairs[:_MOST_SUFFERERS].tolist()
-        ),
-    )
-
-
-def _name(layout: _Layout, node: int) -> str:
-    return layout.names[node] if node < len(layout.names) else "?"
-
-
-def _text(layout: _Layout, component: int) -> str:
-    kind, a, b = parts(component)
-    if kind is Kind.FLOW:
-        flow = component & ((1 << 58) - 1)
-        if flow >= len(layout.table):
-            return "flow ?"
-        ends = int(layout.table.source[flow]), int(layout.table.destination[flow])
-        return f"flow {_name(layout, ends[0])} to {_name(layout, ends[1])}"
-    if kind in (Kind.LINK, Kind.PAIR):
-        return f"{kind.name.lower()} {_name(layout, a)} to {_name(layout, b)}"
-    return f"{kind.name.lower()} {_name(layout, a)}"

@@ -16,7 +16,6 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.diagnosis import metrics as m
 from fabricpulse.diagnosis.alerts import FaultAlerting, FaultPusher
-from fabricpulse.diagnosis.fleet_evidence import Suspect
 from fabricpulse.diagnosis.messages import (
     EVIDENCE_PATH,
     MOST_BYTES,
@@ -28,6 +27,7 @@ from fabricpulse.diagnosis.messages import (
 )
 from fabricpulse.diagnosis.page import POLICY, suspects_page
 from fabricpulse.diagnosis.process import DiagnosisProcess
+from fabricpulse.diagnosis.suspect import Suspect
 from fabricpulse.diagnosis.worker import Answer, Declared, Report
 
 log = get_logger(__name__)

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import msgspec
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.diagnosis.fleet_evidence import FleetEvidence, Suspect
+from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
 from fabricpulse.diagnosis.messages import EvidenceReport
+from fabricpulse.diagnosis.suspect import Suspect
 
 log = get_logger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fabricpulse.diagnosis.fleet_evidence import FABRIC, FleetEvidence, Suspect
+from fabricpulse.diagnosis.fleet_evidence import FABRIC, FleetEvidence
 from fabricpulse.diagnosis.messages import (
     PROTOCOL,
     EdgeName,
@@ -13,6 +13,7 @@ from fabricpulse.diagnosis.messages import (
     pack_flows,
     unpack_flows,
 )
+from fabricpulse.diagnosis.suspect import Suspect
 
 PORTS = 4
 HOSTS = [f"h{i}" for i in range(9)]
