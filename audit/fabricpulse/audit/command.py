@@ -239,6 +239,22 @@ def diff_command(ctx: click.Context, before: Path, after: Path) -> None:
     ctx.exit(FOUND if found.new else GOOD)
 
 
+@command.command("labels")
+@click.argument("run", type=click.Path(path_type=Path))
+@output_option
+def labels_command(run: Path, output: OutputFormat) -> None:
+    """Print the commands that label Kubernetes nodes by RUN: passed, failed or unknown. Pipe them into sh."""
+    from fabricpulse.audit.labels import kubectl_lines, node_labels
+
+    found = read(run, Run)
+    labels = node_labels(found)
+    if output == "json":
+        print_json([{"node": one.host, "audit": one.state, "reason": one.reason} for one in labels])
+    else:
+        for line in kubectl_lines(found, labels):
+            click.echo(line)
+
+
 @command.command("checks")
 def checks_command() -> None:
     """List the checks."""
