@@ -10,14 +10,12 @@ have not. What has been added since the last poll belongs to the source that hol
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 
 from fabricpulse.plugin_ipc.telemetry import (
-    UNKNOWN,
     DelaySource,
     LaneState,
     Records,
@@ -25,11 +23,18 @@ from fabricpulse.plugin_ipc.telemetry import (
     TelemetrySnapshot,
     text,
 )
+from fabricpulse.qp.delay_histogram import Histogram, rebucketed
 from fabricpulse.qp.flows import Flow, flows
-from fabricpulse.qp.metrics import DELAY_BUCKETS_S
 from fabricpulse.qp.progress import Heartbeat, RankProgress, heartbeats, rank_progress
+from fabricpulse.qp.waiting import (
+    MOST_WAITING,
+    OLDEST_PER_PROCESS,
+    Waiting,
+    largest,
+    oldest,
+    waiting_requests,
+)
 
-WAITS = ("nothing", "peer_receive", "delivery", "peer_send", "arrival", "lane")
 COUNTERS = (
     "sent_bytes", "received_bytes", "ecn_marked", "retransmits", "resent_chunks", "failovers", "stalls", "repaths",
     "corrupt_frames",
@@ -43,25 +48,8 @@ COLLECTIVE_COUNTERS = ("operations", "bytes", "busy_ns")
 # Totals kept of one user's processes, by process, pair and collective. A process of the plugin has 5,120 pairs at most.
 KEPT_PER_OWNER = 65_536
 
-# Requests that are shown of each process that waits, and processes of one user of which they are.
-OLDEST_PER_PROCESS = 4
-MOST_WAITING = 64
-
 ProcessId = tuple[int, int, int, int]  # TelemetrySnapshot.process
 Pair = tuple[str, str, str, str]  # workload, device, peer, peer_device
-
-
-@dataclass
-class Histogram:
-    """Delays in the buckets of the exported metrics; the last one is everything above."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(DELAY_BUCKETS_S) + 1))
-    sum_s: float = 0.0
-
-    def add(self, other: "Histogram") -> None:
-        """Adds another one."""
-        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-        self.sum_s += other.sum_s
 
 
 @dataclass
@@ -92,18 +80,6 @@ class WorstPair:
     qp: str
     owd_s: float
     flow: Flow | None = None
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """A request that is old now: who waits for whom."""
-
-    workload: str
-    rank: str
-    peer: str
-    peer_rank: str
-    waits_for: str
-    age_s: float
 
 
 @dataclass
@@ -180,7 +156,7 @@ class Aggregator:
                 for key, delta in bandwidth.items()
                 if delta["busy_ns"]
             }
-        gauges.worst = _largest(gauges.worst, lambda w: (w.pair, w.qp), lambda w: w.owd_s, self._worst_count)
+        gauges.worst = largest(gauges.worst, lambda w: (w.pair, w.qp), lambda w: w.owd_s, self._worst_count)
         gauges.ranks, gauges.heartbeats = rank_progress(living), heartbeats(living, now_s)
         gauges.waiting = self._oldest_waiting(gauges.waiting)
         self._forget(now_s)
@@ -249,7 +225,7 @@ class Aggregator:
             added = buckets.astype(np.int64) - old_buckets.astype(np.int64)
             if (added > 0).any():
                 histogram = entry.owd if fleet.get(pair, False) else entry.half_rtt
-                histogram.add(_rebucket(np.maximum(added, 0), snapshot.delay_bounds_ns, sum_ns[0] - old_sum))
+                histogram.add(rebucketed(np.maximum(added, 0), snapshot.delay_bounds_ns, sum_ns[0] - old_sum))
             entry.counters, entry.buckets, entry.sum_ns = counters, buckets, sum_ns[0]
             self._pairs[process, pair] = entry
 
@@ -300,32 +276,13 @@ class Aggregator:
             gauges.lane_state[workload, device] = max(carrying, int(state.carries))
         for flow in flows(snapshot).values():
             gauges.flows[workload, flow.collective, flow.algorithm, flow.protocol] += 1
-        self._waiting(snapshot, now_s)
+        self._take_waiting(snapshot, now_s)
 
-    def _waiting(self, snapshot: TelemetrySnapshot, now_s: float) -> None:
-        rank = "" if snapshot.rank is None else str(snapshot.rank)
-        found: list[Waiting] = []
-        for record in snapshot.tables[Table.CONNECTIONS]:
-            oldest = int(record["oldest_request_mono_ns"])
-            age_s = now_s - max(oldest, int(record["last_progress_mono_ns"])) * 1e-9
-            waits = int(record["waits_for"])
-            if oldest == 0 or waits == 0 or waits >= len(WAITS) or age_s < self._waiting_s:
-                continue
-            peer_rank = int(record["peer_rank"])
-            found.append(
-                Waiting(
-                    snapshot.workload,
-                    rank,
-                    text(record["peer"]),
-                    "" if peer_rank == UNKNOWN else str(peer_rank),
-                    WAITS[waits],
-                    age_s,
-                )
-            )
-
+    def _take_waiting(self, snapshot: TelemetrySnapshot, now_s: float) -> None:
+        found = waiting_requests(snapshot, now_s, self._waiting_s)
         if found:
             self.gauges.waiting += found
-            self._waiting_of[snapshot.owner].append(_oldest(found, OLDEST_PER_PROCESS))
+            self._waiting_of[snapshot.owner].append(oldest(found, OLDEST_PER_PROCESS))
 
     def _oldest_waiting(self, waiting: list[Waiting]) -> list[Waiting]:
         """The oldest of all and the oldest of each process: who is left out would look as if it waited for nobody.
@@ -334,11 +291,11 @@ class Aggregator:
         """
         if not self._worst_count:
             return []
-        kept = _oldest(waiting, self._worst_count)
+        kept = oldest(waiting, self._worst_count)
         for processes in self._waiting_of.values():
             for own in sorted(processes, key=lambda own: -own[0].age_s)[:MOST_WAITING]:
                 kept += own
-        return _oldest(kept, len(kept))
+        return oldest(kept, len(kept))
 
     def _lane_delays(self, snapshot: TelemetrySnapshot) -> dict[tuple[ProcessId, int, int], tuple[int, int]]:
         """Finds the slowest lanes of the interval; returns what the next interval starts from."""
@@ -378,27 +335,6 @@ class Aggregator:
             self._kept[collective_key[0][0]] -= 1
 
 
-Named = TypeVar("Named")
-
-
-def _largest(
-    entries: list[Named], key: Callable[[Named], object], value: Callable[[Named], float], count: int
-) -> list[Named]:
-    """The `count` largest, largest first, one a key: two entries of one key would be one series twice."""
-    best: dict[object, Named] = {}
-    for entry in sorted(entries, key=value):
-        best[key(entry)] = entry
-    return sorted(best.values(), key=value, reverse=True)[:count]
-
-
-def _oldest(waiting: list[Waiting], count: int) -> list[Waiting]:
-    return _largest(waiting, _waiting_key, lambda w: w.age_s, count)
-
-
-def _waiting_key(waiting: Waiting) -> object:
-    return (waiting.workload, waiting.rank, waiting.peer, waiting.peer_rank, waiting.waits_for)
-
-
 def _lane_state(value: int) -> LaneState | None:
     """None for a free slot and for a state that this version does not know."""
     try:
@@ -406,16 +342,3 @@ def _lane_state(value: int) -> LaneState | None:
     except ValueError:
         return None
     return None if state is LaneState.FREE else state
-
-
-def _rebucket(counts: np.ndarray, bounds_ns: tuple[int, ...], sum_ns: int) -> Histogram:
-    """Counts by the telemetry's bounds into the exported buckets; a bucket that straddles a bound goes above it."""
-    histogram = Histogram(sum_s=max(sum_ns, 0) * 1e-9)
-    bounds_s = [bound * 1e-9 for bound in bounds_ns]
-    for index, count in enumerate(counts):
-        if index == len(bounds_s):
-            target = len(DELAY_BUCKETS_S)
-        else:
-            target = next((i for i, b in enumerate(DELAY_BUCKETS_S) if bounds_s[index] <= b * (1 + 1e-9)), -1)
-        histogram.counts[target] += int(count)
-    return histogram

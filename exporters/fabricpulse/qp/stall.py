@@ -11,8 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from fabricpulse.qp.aggregate import Waiting
 from fabricpulse.qp.progress import Heartbeat
+from fabricpulse.qp.waiting import Waiting
 
 Head = Literal["network", "process", "rank"]
 _NETWORK = {"delivery", "lane"}

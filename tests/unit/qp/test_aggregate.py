@@ -9,9 +9,10 @@ from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.plugin_ipc.telemetry import UNKNOWN, PluginTelemetryReader, Table, TelemetrySnapshot
-from fabricpulse.qp.aggregate import MOST_WAITING, Aggregator
+from fabricpulse.qp.aggregate import Aggregator
 from fabricpulse.qp.expose import expose
 from fabricpulse.qp.metrics import METRICS
+from fabricpulse.qp.waiting import MOST_WAITING
 
 PAIR = ("train-7", "rail0", "h1", "rail0")
 

@@ -12,11 +12,11 @@ from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.qp.aggregate import Waiting
 from fabricpulse.qp.config import QpConfig, StallAlerting
 from fabricpulse.qp.progress import Heartbeat
 from fabricpulse.qp.stall import HostRanks, Stall, find_stalls
 from fabricpulse.qp.stall_watch import StallWatch, content
+from fabricpulse.qp.waiting import Waiting
 
 STALLED_S = 5.0
 RULES = Path(__file__).parents[3] / "rules" / "alerts" / "job.yaml"
