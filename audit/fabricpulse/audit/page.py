@@ -12,13 +12,22 @@ from html import escape
 from pathlib import Path
 
 from fabricpulse.audit.fleet_checks import all_checks
-from fabricpulse.audit.model import SEVERITIES, Finding, Run, Status
+from fabricpulse.audit.model import SEVERITIES, Finding, Measurement, Run, Status
 
 # Of findings that are in the markup itself.
 FIRST = 50
 # Findings that the page holds; a fleet that has more has a common cause, and the JSON has all.
 MOST_FINDINGS = 4000
 _LETTERS = {Status.PASSED: "p", Status.FAILED: "f", Status.UNKNOWN: "u", Status.NOT_APPLICABLE: "n"}
+# Ways that the matrices hold, all together.
+MOST_CELLS = 60_000
+_UNITS = {
+    "bandwidth": (1e-9, "Gb/s"),
+    "connectivity": (1e6, "µs round trip"),
+    "loss": (100, "% lost"),
+    "mtu": (1e6, "µs round trip"),
+    "owd": (1e6, "µs one way"),
+}
 _RANK = "npuf"
 
 
@@ -70,7 +79,45 @@ def _data(run: Run) -> Mapping[str, object]:
             for f in run.findings[:MOST_FINDINGS]
         ],
         "notes": list(run.notes),
+        "pairs": _pairs(run.measurements),
     }
+
+
+def _pairs(measured: Sequence[Measurement]) -> list[Mapping[str, object]]:
+    """A matrix a kind and network: its NICs, and [source, target, value, ok] of each way that was tested. Beyond
+    MOST_CELLS what failed stays, and what is left out is counted."""
+    groups: dict[tuple[str, str], list[Measurement]] = {}
+    for m in measured:
+        groups.setdefault((m.kind, m.network), []).append(m)
+    room = MOST_CELLS // max(1, len(groups))
+    found: list[Mapping[str, object]] = []
+    for (kind, network), group in sorted(groups.items()):
+        scale, unit = _UNITS[kind]
+        kept = sorted(group, key=lambda m: m.ok is not False)[:room]
+        ends = sorted(
+            {(m.source_host, m.source_device) for m in kept}
+            | {(m.target_host, m.target_device) for m in kept}
+        )
+        place = {end: index for index, end in enumerate(ends)}
+        cells = [
+            [
+                place[m.source_host, m.source_device],
+                place[m.target_host, m.target_device],
+                float(f"{m.value * scale:.4g}"),
+                m.ok,
+            ]
+            for m in kept
+        ]
+        found.append(
+            {
+                "name": f"{kind}, {network}",
+                "unit": unit,
+                "nics": [" ".join(end) for end in ends],
+                "cells": cells,
+                "cut": len(group) - len(kept),
+            }
+        )
+    return found
 
 
 def _about(name: str) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ import pytest
 from tests.fixtures.audit_runs import large_run
 from tests.fixtures.browser import open_page
 
-from fabricpulse.audit.model import Finding, HostReport, Outcome, Result, Run, Status
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Outcome, Result, Run, Status
 from fabricpulse.audit.page import page
 
 NASTY = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -47,6 +47,41 @@ def test_large_run(tmp_path: Path) -> None:
     assert found["cell"].startswith("gpu-00001.cluster.example, ")
     assert found["colours"] >= 2
     assert found["groups"] == len({f.check for f in run.findings})
+
+
+def test_matrices(tmp_path: Path) -> None:
+    """What pairs measured is drawn, a matrix a kind; keys tell each way, and what failed says so."""
+    ends = ("rail0", "h0", "eth0", "h1", "eth0")
+    back = ("rail0", "h1", "eth0", "h0", "eth0")
+    measured = (
+        Measurement("bandwidth", *ends, 9.8e9, True),
+        Measurement("bandwidth", *back, 1e9, False),
+        Measurement("loss", *ends, 0.012, False),
+    )
+    run = Run("x", 0, 1, ("h0", "h1"), (), (), measurements=measured)
+    told = open_page(
+        page(run),
+        tmp_path,
+        """
+        const canvas = document.getElementById('pairs'), said = () => document.getElementById('pair').textContent;
+        const press = key => canvas.dispatchEvent(new KeyboardEvent('keydown', {key}));
+        press('ArrowRight'); const there = said();
+        press('ArrowDown'); press('ArrowLeft'); const back = said();
+        const at = canvas.getContext('2d').getImageData(2, canvas.height - 3, 1, 1).data;
+        const red = at[0] > 150 && at[1] < 90;
+        const select = document.getElementById('matrix'); select.value = 1; select.dispatchEvent(new Event('change'));
+        press('ArrowRight');
+        return {there, back, red, loss: said(), options: select.options.length};
+        """,
+    )
+    assert told["errors"] == []
+    assert told["result"] == {
+        "there": "h0 eth0 to h1 eth0: 9.8 Gb/s",
+        "back": "h1 eth0 to h0 eth0: 1 Gb/s, failed",
+        "red": True,
+        "loss": "h0 eth0 to h1 eth0: 1.2 % lost, failed",
+        "options": 2,
+    }
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -4,12 +4,22 @@ import json
 import re
 from html.parser import HTMLParser
 
+import msgspec
 import pytest
 from tests.fixtures.audit_runs import large_run
 
 from fabricpulse.audit.expose import expose
 from fabricpulse.audit.gate import gate
-from fabricpulse.audit.model import Finding, FleetFindings, HostReport, Outcome, Result, Run, Status
+from fabricpulse.audit.model import (
+    Finding,
+    FleetFindings,
+    HostReport,
+    Measurement,
+    Outcome,
+    Result,
+    Run,
+    Status,
+)
 from fabricpulse.audit.page import page
 from fabricpulse.core.metrics.exposition import Exposition
 
@@ -63,6 +73,25 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 def test_size_of_a_large_run() -> None:
     """1,000 hosts with 60 checks, a finding in fifty: 5 MB at most."""
     assert len(page(large_run(1000, 60)).encode()) <= 5_000_000
+
+
+def test_matrices_of_a_large_run() -> None:
+    """1,000 hosts with 13 partners each and five kinds: the page stays small, and what failed is never left out."""
+    measured = tuple(
+        Measurement(
+            kind, "rail0", f"gpu-{a:05}", "eth0", f"gpu-{(a + b) % 1000:05}", "eth0", 1.23456e-5, a != 7
+        )
+        for kind in ("bandwidth", "connectivity", "loss", "mtu", "owd")
+        for a in range(1000)
+        for b in range(1, 14)
+    )
+    text = page(msgspec.structs.replace(large_run(50, 5), measurements=measured))
+    assert len(text.encode()) <= 3_000_000
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    assert len(data["pairs"]) == 5
+    for matrix in data["pairs"]:
+        assert len(matrix["cells"]) + matrix["cut"] == 13_000
+        assert sum(cell[3] is False for cell in matrix["cells"]) == 13
 
 
 def test_grid_has_the_worst_of_each_check() -> None:
