@@ -83,6 +83,7 @@ def test_a_small_mtu_on_the_way_is_named(shared_lab: Lab, run: Callable[..., Run
         assert of_paths(run()) == {("path-mtu", "nic", "h2", "rail0")}
 
 
+@pytest.mark.slow
 def test_a_host_that_is_frozen_is_silent(shared_lab: Lab, run: Callable[..., Run]) -> None:
     """It is a finding, and its NICs still answer: the kernel is alive."""
     agent = next(process for process in shared_lab.host("h3").processes() if process.name == "audit")
