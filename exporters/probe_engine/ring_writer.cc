@@ -10,6 +10,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "fabricpulse/create_exclusive.h"
+
 namespace fabricpulse {
 namespace {
 
@@ -41,8 +43,8 @@ RingWriter::RingWriter(const std::string& path, const std::string& host, std::ui
   const std::size_t samples_offset =
       (edges_offset + edge_capacity * sizeof(fp_probe_edge) + 4095) / 4096 * 4096;
   size_ = samples_offset + static_cast<std::size_t>(capacity) * sizeof(fp_probe_sample);
-  const std::string temporary = path + ".new." + std::to_string(getpid());
-  const int fd = open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  std::string temporary;
+  const int fd = create_exclusive(path + ".new", &temporary);
   if (fd < 0) fail(errno, "cannot create " + temporary);
   fchmod(fd, 0644);
   // Allocated now: in a file with holes a full file system is a SIGBUS at the first write, without a word.

@@ -18,6 +18,12 @@ struct JsonValue {
 
 using JsonObject = std::map<std::string, JsonValue>;
 
+// The member of that name, if it is of that kind; else nullptr.
+inline const JsonValue* member(const JsonObject& object, const char* name, JsonValue::Kind kind) {
+  auto found = object.find(name);
+  return found != object.end() && found->second.kind == kind ? &found->second : nullptr;
+}
+
 // Whether it is UTF-8 (RFC 3629: no surrogates, nothing longer than needed). What is not may not be echoed.
 bool valid_utf8(const char* text, size_t size);
 

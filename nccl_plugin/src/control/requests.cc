@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "control/commands.h"
 #include "control/names.h"
 #include "control/status.h"
 #include "process/plugin_engine.h"
@@ -15,11 +16,6 @@ constexpr size_t kRemembered = 1024;
 constexpr uint64_t kMaxEvents = 256;
 constexpr const char* kOps[] = {"hello",        "status",      "events",      "nic.avoid",   "nic.restore",
                                 "lane.disable", "lane.enable", "lane.weight", "lane.repath", "detail"};
-
-const JsonValue* find(const JsonObject& object, const char* name, JsonValue::Kind kind) {
-  auto found = object.find(name);
-  return found != object.end() && found->second.kind == kind ? &found->second : nullptr;
-}
 
 bool connection_id(const std::string& text, uint64_t* id) {
   if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos) return false;
@@ -52,13 +48,9 @@ std::string canonical(const JsonObject& request) {
   return out.close('}').text();
 }
 
-void changed_entry(JsonWriter* out, const Connection& connection, uint32_t lane) {
-  out->open('{').field("connection", hex(connection.id())).field("lane", uint64_t{lane}).close('}');
-}
-
 }  // namespace
 
-std::string ControlRequests::error(const std::string& op_id, const Failure& failure) {
+std::string ControlRequests::error(const std::string& op_id, const CommandFailure& failure) {
   JsonWriter out;
   out.open('{').field("ok", false);
   if (!op_id.empty()) out.field("op_id", op_id);
@@ -77,16 +69,16 @@ std::string ControlRequests::answer(const char* text, size_t size, bool may_read
   if (!valid_utf8(text, size)) return error("", {"bad_request", "not a request: its text is not UTF-8"});
   if (!parse_json_object(text, size, &request, &why))
     return error("", {"bad_request", "not a request: " + why});
-  const JsonValue* op = find(request, "op", JsonValue::Kind::kString);
+  const JsonValue* op = member(request, "op", JsonValue::Kind::kString);
   if (op == nullptr) return error("", {"bad_request", "\"op\" is missing; it says what to do"});
-  const JsonValue* op_id = find(request, "op_id", JsonValue::Kind::kString);
+  const JsonValue* op_id = member(request, "op_id", JsonValue::Kind::kString);
   std::string id = op_id ? op_id->text : "";
   if (!may_read) return error(id, {"denied", "only the job's user and root may talk to this socket"});
   if (op->text == "hello") return hello();
   if (op->text == "status") {
     if (request.count("op_id")) return status_of(id);
     StatusQuery query;
-    Failure failure{nullptr, ""};
+    CommandFailure failure{nullptr, ""};
     return status_query(request, &query, &failure) ? render_status(engine_, query) : error(id, failure);
   }
   if (op->text == "events") return events(request);
@@ -111,9 +103,9 @@ std::string ControlRequests::hello() {
   return out.text();
 }
 
-bool ControlRequests::status_query(const JsonObject& request, StatusQuery* query, Failure* failure) {
+bool ControlRequests::status_query(const JsonObject& request, StatusQuery* query, CommandFailure* failure) {
   if (request.count("connections")) {
-    const JsonValue* connections = find(request, "connections", JsonValue::Kind::kBool);
+    const JsonValue* connections = member(request, "connections", JsonValue::Kind::kBool);
     if (connections == nullptr) {
       *failure = {"bad_request", "\"connections\" must be true or false"};
       return false;
@@ -121,14 +113,14 @@ bool ControlRequests::status_query(const JsonObject& request, StatusQuery* query
     query->connections = connections->boolean;
   }
   if (request.count("after")) {
-    const JsonValue* after = find(request, "after", JsonValue::Kind::kString);
+    const JsonValue* after = member(request, "after", JsonValue::Kind::kString);
     if (after == nullptr || !connection_id(after->text, &query->after)) {
       *failure = {"bad_request", "\"after\" must be a connection, 16 hexadecimal digits"};
       return false;
     }
   }
   if (request.count("limit")) {
-    const JsonValue* limit = find(request, "limit", JsonValue::Kind::kInteger);
+    const JsonValue* limit = member(request, "limit", JsonValue::Kind::kInteger);
     if (limit == nullptr || limit->integer < 1 || limit->integer > INT32_MAX) {
       *failure = {"bad_request", "\"limit\" must be an integer, 1 or more"};
       return false;
@@ -177,7 +169,7 @@ std::string ControlRequests::events(const JsonObject& request) {
   Telemetry* telemetry = engine_->telemetry();
   uint64_t next = telemetry->events_next(), since = 0;
   if (request.count("since")) {
-    const JsonValue* value = find(request, "since", JsonValue::Kind::kInteger);
+    const JsonValue* value = member(request, "since", JsonValue::Kind::kInteger);
     if (value == nullptr || value->integer < 0)
       return error("", {"bad_request", "\"since\" must be an integer, 0 or more"});
     since = static_cast<uint64_t>(value->integer);
@@ -220,8 +212,8 @@ std::string ControlRequests::events(const JsonObject& request) {
 
 // Everything that changes something goes through here: known before? too old? then do it, and remember.
 std::string ControlRequests::change(const std::string& op, const JsonObject& request) {
-  const JsonValue* op_id = find(request, "op_id", JsonValue::Kind::kString);
-  const JsonValue* generation = find(request, "generation", JsonValue::Kind::kInteger);
+  const JsonValue* op_id = member(request, "op_id", JsonValue::Kind::kString);
+  const JsonValue* generation = member(request, "generation", JsonValue::Kind::kInteger);
   if (op_id == nullptr || op_id->text.empty() || op_id->text.size() > 128)
     return error("", {"bad_request", op + " needs \"op_id\", a string of 1 to 128 bytes"});
   const std::string asked = canonical(request);
@@ -237,13 +229,13 @@ std::string ControlRequests::change(const std::string& op, const JsonObject& req
 
   std::string target = "process";
   if (op.compare(0, 4, "nic.") == 0) {
-    const JsonValue* device = find(request, "device", JsonValue::Kind::kString);
+    const JsonValue* device = member(request, "device", JsonValue::Kind::kString);
     if (device == nullptr)
       return error(op_id->text, {"bad_request", op + " needs \"device\", the name of a NIC"});
     target = "nic " + device->text;
   } else if (op.compare(0, 5, "lane.") == 0) {
-    const JsonValue* connection = find(request, "connection", JsonValue::Kind::kString);
-    const JsonValue* lane = find(request, "lane", JsonValue::Kind::kInteger);
+    const JsonValue* connection = member(request, "connection", JsonValue::Kind::kString);
+    const JsonValue* lane = member(request, "lane", JsonValue::Kind::kInteger);
     uint64_t id = 0;
     if (connection == nullptr || !connection_id(connection->text, &id) || lane == nullptr)
       return error(
@@ -257,12 +249,12 @@ std::string ControlRequests::change(const std::string& op, const JsonObject& req
                                target + " was changed by generation " + std::to_string(newest->second) +
                                    " already; this request has " + std::to_string(number)});
   std::string changed = "[]";
-  Failure failure{nullptr, ""};
+  CommandFailure failure{nullptr, ""};
   bool applied;
   if (op == "nic.avoid" || op == "nic.restore") {
-    applied = change_nic(request, op == "nic.avoid", &changed, &failure);
+    applied = change_nic(engine_, request, op == "nic.avoid", &changed, &failure);
   } else if (op == "detail") {
-    const JsonValue* level = find(request, "level", JsonValue::Kind::kInteger);
+    const JsonValue* level = member(request, "level", JsonValue::Kind::kInteger);
     applied = level != nullptr && level->integer >= 0 && level->integer <= 2;
     if (applied) {
       engine_->set_detail(static_cast<uint32_t>(level->integer));
@@ -270,7 +262,7 @@ std::string ControlRequests::change(const std::string& op, const JsonObject& req
       failure = {"bad_request", "detail needs \"level\", 0, 1 or 2"};
     }
   } else {
-    applied = change_lane(op, request, &changed, &failure);
+    applied = change_lane(engine_, op, request, &changed, &failure);
   }
   if (!applied && strcmp(failure.code, "bad_request") == 0) return error(op_id->text, failure);
   Done done;
@@ -305,120 +297,6 @@ std::string ControlRequests::change(const std::string& op, const JsonObject& req
   done_.push_back(std::move(done));
   if (done_.size() > kRemembered) done_.pop_front();
   return text;
-}
-
-bool ControlRequests::change_nic(const JsonObject& request, bool avoid, std::string* changed,
-                                 Failure* failure) {
-  const std::string& name = find(request, "device", JsonValue::Kind::kString)->text;
-  uint32_t index = 0;
-  if (!engine_->find_nic(name, &index)) {
-    *failure = {"unknown_device", "NIC " + name + " is not one that this process uses"};
-    return false;
-  }
-  auto connections = engine_->connections();
-  if (avoid) {
-    for (auto& connection : connections) {
-      ConnectionLock locked(connection.get());
-      if (connection->lost() || connection->closed_by_peer()) continue;
-      uint32_t left = 0, taken = 0;
-      for (const Lane& lane : connection->lanes()) {
-        if (!lane.up || !connection->wanted(lane)) continue;
-        (lane.nic == index ? taken : left) += 1;
-      }
-      if (taken > 0 && left == 0) {
-        *failure = {"last_healthy_lane",
-                    name + " stays in service: " + connection->describe() + " has no other healthy lane"};
-        return false;
-      }
-    }
-  }
-  engine_->set_avoided(index, avoid);
-  JsonWriter list;
-  list.open('[');
-  uint64_t now = engine_->now();
-  for (auto& connection : connections) {
-    ConnectionLock locked(connection.get());
-    bool any = false;
-    for (const Lane& lane : connection->lanes()) {
-      if (!lane.named || lane.nic != index) continue;
-      any = true;
-      changed_entry(&list, *connection, lane.index);
-    }
-    if (any) connection->desired_changed(now);
-  }
-  list.close(']');
-  *changed = list.text();
-  return true;
-}
-
-bool ControlRequests::change_lane(const std::string& op, const JsonObject& request, std::string* changed,
-                                  Failure* failure) {
-  const std::string& connection_text = find(request, "connection", JsonValue::Kind::kString)->text;
-  uint64_t id = strtoull(connection_text.c_str(), nullptr, 16);
-  int64_t index = find(request, "lane", JsonValue::Kind::kInteger)->integer;
-  std::shared_ptr<Connection> connection;
-  for (auto& candidate : engine_->connections())
-    // The sending end, if both are in this process: it decides about weights and paths.
-    if (candidate->id() == id && (!connection || candidate->direction() == Direction::kSend))
-      connection = candidate;
-  if (!connection) {
-    *failure = {"unknown_lane", "connection " + connection_text + " is not open in this process"};
-    return false;
-  }
-  uint64_t now = engine_->now();
-  ConnectionLock locked(connection.get());
-  if (index < 0 || static_cast<size_t>(index) >= connection->lanes().size()) {
-    *failure = {"unknown_lane", "connection " + connection_text + " has lanes 0 to " +
-                                    std::to_string(connection->lanes().size() - 1)};
-    return false;
-  }
-  Lane& lane = connection->lanes()[static_cast<size_t>(index)];
-  bool last = lane.up && connection->wanted(lane) && connection->lanes_healthy() == 1;
-  bool sends = connection->direction() == Direction::kSend;
-  if (op == "lane.disable") {
-    if (last) {
-      *failure = {"last_healthy_lane", "lane " + std::to_string(index) + " stays in service: " +
-                                           connection->describe() + " has no other healthy lane"};
-      return false;
-    }
-  }
-  if ((op == "lane.weight" || op == "lane.repath") && !sends) {
-    *failure = {"bad_request", op + " is for the sending end of a connection"};
-    return false;
-  }
-  if (op == "lane.disable" || op == "lane.enable") {
-    connection->set_disabled(static_cast<uint32_t>(index), op == "lane.disable");
-    connection->desired_changed(now);
-  } else if (op == "lane.repath") {
-    auto entropy = request.find("entropy");
-    bool any = entropy == request.end() || entropy->second.kind == JsonValue::Kind::kNull;
-    if (!any && (entropy->second.kind != JsonValue::Kind::kInteger || entropy->second.integer < 1024 ||
-                 entropy->second.integer > 65535)) {
-      *failure = {"bad_request", "lane.repath takes \"entropy\", a source port from 1024 to 65535, or null"};
-      return false;
-    }
-    static_cast<SendConnection*>(connection.get())
-        ->repath(static_cast<uint32_t>(index), any ? 0 : static_cast<uint16_t>(entropy->second.integer), true,
-                 now);
-  } else {
-    auto weight = request.find("weight");
-    bool automatic = weight != request.end() && weight->second.kind == JsonValue::Kind::kNull;
-    if (weight == request.end() ||
-        (!automatic && (weight->second.kind != JsonValue::Kind::kInteger || weight->second.integer < 0 ||
-                        weight->second.integer > 1000))) {
-      *failure = {"bad_request", "lane.weight needs \"weight\", 0 to 1000 or null"};
-      return false;
-    }
-    static_cast<SendConnection*>(connection.get())
-        ->set_weight(static_cast<uint32_t>(index),
-                     automatic ? -1 : static_cast<int32_t>(weight->second.integer));
-  }
-  JsonWriter list;
-  list.open('[');
-  changed_entry(&list, *connection, static_cast<uint32_t>(index));
-  list.close(']');
-  *changed = list.text();
-  return true;
 }
 
 }  // namespace fabricpulse

@@ -7,12 +7,12 @@
 #include <map>
 #include <string>
 
+#include "control/commands.h"
 #include "control/json.h"
 #include "control/status.h"
 
 namespace fabricpulse {
 
-class Connection;
 class PluginEngine;
 
 // One thread at a time. Questions are answered from the telemetry and wait for no connection; changes take
@@ -24,11 +24,7 @@ class ControlRequests {
   // Answers one message. `may_read`, `may_change`: what the client's credentials allow.
   std::string answer(const char* text, size_t size, bool may_read, bool may_change);
 
-  struct Failure {
-    const char* code;
-    std::string message;
-  };
-  static std::string error(const std::string& op_id, const Failure& failure);
+  static std::string error(const std::string& op_id, const CommandFailure& failure);
 
  private:
   struct Done {
@@ -43,11 +39,9 @@ class ControlRequests {
 
   std::string hello();
   std::string status_of(const std::string& op_id);
-  static bool status_query(const JsonObject& request, StatusQuery* query, Failure* failure);
+  static bool status_query(const JsonObject& request, StatusQuery* query, CommandFailure* failure);
   std::string events(const JsonObject& request);
   std::string change(const std::string& op, const JsonObject& request);
-  bool change_nic(const JsonObject& request, bool avoid, std::string* changed, Failure* failure);
-  bool change_lane(const std::string& op, const JsonObject& request, std::string* changed, Failure* failure);
   static std::string done_text(const Done& done, const char* result);
 
   PluginEngine* engine_;

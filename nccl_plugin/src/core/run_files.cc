@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -43,20 +42,6 @@ std::string process_file_name() {
   snprintf(name, sizeof(name), "%u-%llx", static_cast<unsigned>(getpid()),
            static_cast<unsigned long long>(pid_namespace()));
   return name;
-}
-
-int create_exclusive(const std::string& prefix, std::string* path) {
-  for (int tries = 0; tries < 16; ++tries) {
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
-      random = static_cast<uint64_t>(tries) + static_cast<uint64_t>(getpid()) * 65537;
-    char suffix[24];
-    snprintf(suffix, sizeof(suffix), ".%016llx", static_cast<unsigned long long>(random));
-    *path = prefix + suffix;
-    int fd = ::open(path->c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd >= 0 || errno != EEXIST) return fd;
-  }
-  return -1;
 }
 
 }  // namespace fabricpulse

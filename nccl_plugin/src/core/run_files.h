@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "fabricpulse/create_exclusive.h"
+
 namespace fabricpulse {
 
 // With its parents, mode 0755. False: errno.
@@ -19,10 +21,6 @@ uint64_t process_start_ticks(uint32_t pid);
 // What the files of this process are called: "<pid>-<inode of its PID namespace, hexadecimal>". The pid alone
 // is not enough where containers share the run directory: each has a process 1.
 std::string process_file_name();
-
-// A new file of this process's own, `prefix` and a random suffix: in a directory that all users may write to, one
-// that is there already may be somebody else's, who would end this process by truncating it. -1: errno.
-int create_exclusive(const std::string& prefix, std::string* path);
 
 }  // namespace fabricpulse
 

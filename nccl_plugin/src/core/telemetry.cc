@@ -8,13 +8,13 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "core/monotonic.h"
 #include "core/run_files.h"
 #include "core/runtime.h"
 
@@ -36,12 +36,6 @@ void copy_text(char (&to)[N], const char* from) {
 }
 
 size_t align(size_t offset) { return (offset + 63) & ~static_cast<size_t>(63); }
-
-uint64_t monotonic_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
 
 // Whether the process that writes a telemetry file has done so lately. It may live in another PID namespace,
 // where our process table does not know it.

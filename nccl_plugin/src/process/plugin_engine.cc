@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "control/server.h"
+#include "core/monotonic.h"
 #include "process/collectives.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/verbs/verbs_transport.h"
@@ -176,11 +176,7 @@ void PluginEngine::called(const char* abi) {
   snprintf(header->abi, sizeof(header->abi), "%s", abi);
 }
 
-uint64_t PluginEngine::now() const {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(ts.tv_nsec);
-}
+uint64_t PluginEngine::now() const { return monotonic_ns(); }
 
 void PluginEngine::warn(const std::string& text) {
   if (LogFunction log = log_.load())

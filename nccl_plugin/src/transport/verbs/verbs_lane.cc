@@ -3,14 +3,12 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
-#include "core/owned_fds.h"
-#include "core/threads.h"
+#include "core/monotonic.h"
+#include "transport/verbs/verbs_slots.h"
 
 namespace fabricpulse {
 namespace {
@@ -21,7 +19,6 @@ constexpr uint32_t kSignalEvery = 16;
 constexpr size_t kSignalBytes = 256 * 1024;
 constexpr uint32_t kMostPolled = 256;  // completions of one poll
 constexpr uint32_t kCreditsAt = 8;     // control frames taken in before the peer is told
-constexpr uint64_t kLingerNs = 200'000'000;
 // Busy hosts acknowledge late: a silence of less than 36 ms says nothing, whatever the round trip was before.
 constexpr uint64_t kLeastDeviationNs = 9'000'000;
 // Chunks of up to 20 ms: well below what the stall timer takes for silence on a lone lane.
@@ -29,50 +26,6 @@ constexpr uint32_t kStretchAlone = 5;
 constexpr uint64_t kSendId = UINT64_C(1) << 63;
 constexpr uint32_t kStamps = 1024;      // more than requests can be under way
 constexpr uint32_t kPortBase = 0xc000;  // how a RoCE v2 source port comes from a flow label of 14 bits
-
-// Immediate data: what was written, and where.
-enum class Told : uint32_t { kChunk = 1, kControl = 2, kCredit = 3 };
-constexpr int kToldShift = 28;
-constexpr uint32_t kToldMask = (1u << kToldShift) - 1;
-
-// Where the payload of a chunk is.
-enum class Place : uint8_t { kDirect = 1, kInSlot = 2, kEarly = 3, kTooLarge = 4 };
-
-struct ChunkSlot {
-  FrameHeader header;
-  Place place;
-  uint8_t reserved[7];
-  uint8_t payload[kChunkSlotBytes - sizeof(FrameHeader) - 8];
-};
-static_assert(sizeof(ChunkSlot) == kChunkSlotBytes, "wire format");
-constexpr uint32_t kSlotHead = offsetof(ChunkSlot, payload);
-constexpr uint32_t kMostInSlot = sizeof(ChunkSlot::payload);
-
-// A state frame; `receives` entries of one ReceiveHead and `keys` keys each follow.
-struct ControlSlot {
-  FrameHeader header;
-  HeldState held;
-  uint16_t receives;
-  uint16_t keys;
-  uint32_t reserved;
-};
-struct ReceiveHead {
-  uint32_t message;
-  uint32_t capacity;
-  uint64_t address;
-};
-
-uint64_t clock_ns() {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(ts.tv_nsec);
-}
-
-void reset_socket(int fd) {
-  linger hard{1, 0};
-  setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
-  close_owned(fd);
-}
 
 class VerbsLane final : public LaneTransport {
  public:
@@ -99,7 +52,7 @@ class VerbsLane final : public LaneTransport {
 
   bool post_chunk(const FrameHeader& header, const void* payload, const RegisteredMemory* memory) override {
     if (closed_ || !sender_ || tail_ - head_ >= kQueue) return false;
-    queue_[tail_ % kQueue] = {header, payload, static_cast<const VerbsMemory*>(memory), clock_ns()};
+    queue_[tail_ % kQueue] = {header, payload, static_cast<const VerbsMemory*>(memory), monotonic_ns()};
     ++tail_;
     return true;
   }
@@ -267,7 +220,7 @@ class VerbsLane final : public LaneTransport {
     slot->header = header;
     // The one-way delay counts from here: what a chunk waits for the device or for its receive is not the path's.
     if (header.flags & kFlagFleetStamp)
-      slot->header.stamp += static_cast<int64_t>(clock_ns() - out.queued_ns);
+      slot->header.stamp += static_cast<int64_t>(monotonic_ns() - out.queued_ns);
     uint32_t told_bytes = kSlotHead;
     if (header.length <= kMostInSlot) {
       slot->place = Place::kInSlot;
@@ -311,7 +264,7 @@ class VerbsLane final : public LaneTransport {
   // Gives the batch to the device with one call. The last request of each batch reports its completion, so that
   // what is under way is always known; within it enough do that the stall timer sees a slow path move.
   bool post() {
-    uint64_t now = clock_ns();
+    uint64_t now = monotonic_ns();
     size_t unsignaled_bytes = 0;
     for (uint32_t i = 0; i < count_; ++i) {
       ib::SendRequest& request = requests_[i];
@@ -332,7 +285,7 @@ class VerbsLane final : public LaneTransport {
   void completed(uint32_t upto) {
     completed_total_ += upto - completed_;
     completed_ = upto;
-    uint64_t now = clock_ns(), since = stamps_[upto % kStamps];
+    uint64_t now = monotonic_ns(), since = stamps_[upto % kStamps];
     uint64_t took = now > since ? now - since : 0;
     uint64_t off = took > rtt_ns_ ? took - rtt_ns_ : rtt_ns_ - took;
     rtt_deviation_ns_ = rtt_ns_ == 0 ? took / 2 : rtt_deviation_ns_ - rtt_deviation_ns_ / 4 + off / 4;
@@ -485,71 +438,6 @@ class VerbsLane final : public LaneTransport {
 };
 
 }  // namespace
-
-void VerbsReaper::take(std::unique_ptr<VerbsPair> pair, int fd, bool linger) {
-  {
-    std::lock_guard<std::mutex> held(lock_);
-    endings_.push_back({std::move(pair), fd, linger, clock_ns()});
-  }
-  changed_.notify_one();
-}
-
-void VerbsReaper::start() {
-  thread_ = quiet_thread("fabricpulse-qp", [this] { run(); });
-}
-
-void VerbsReaper::run() {
-  std::unique_lock<std::mutex> held(lock_);
-  while (!stopping_) {
-    if (endings_.empty()) {
-      changed_.wait(held);
-      continue;
-    }
-    held.unlock();
-    tick();
-    held.lock();
-    if (!stopping_ && !endings_.empty()) changed_.wait_for(held, std::chrono::nanoseconds(kLingerNs / 4));
-  }
-}
-
-void VerbsReaper::tick() {
-  std::vector<Ending> due;
-  uint64_t now = clock_ns();
-  {
-    std::lock_guard<std::mutex> held(lock_);
-    for (size_t i = 0; i < endings_.size();) {
-      if (endings_[i].linger && now - endings_[i].since_ns < kLingerNs) {
-        ++i;
-        continue;
-      }
-      due.push_back(std::move(endings_[i]));
-      endings_[i] = std::move(endings_.back());
-      endings_.pop_back();
-    }
-  }
-  // The sockets first: the peer need not wait for this host's driver.
-  for (Ending& ending : due) {
-    if (ending.fd < 0) continue;
-    if (ending.linger) {
-      close_owned(ending.fd);
-    } else {
-      reset_socket(ending.fd);  // a FIN would look like the end of this process (core/peer_liveness.h)
-    }
-  }
-}
-
-void VerbsReaper::end_all() {
-  {
-    std::lock_guard<std::mutex> held(lock_);
-    stopping_ = true;
-  }
-  changed_.notify_one();
-  if (thread_.joinable()) thread_.join();
-  std::lock_guard<std::mutex> held(lock_);
-  for (Ending& ending : endings_)
-    if (ending.fd >= 0) close_owned(ending.fd);
-  endings_.clear();
-}
 
 std::unique_ptr<LaneTransport> make_verbs_lane(std::unique_ptr<VerbsPair> pair, int fd, uint32_t peer_nic,
                                                const NicDevices* nics, std::shared_ptr<VerbsReaper> reaper) {

@@ -3,10 +3,11 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "core/monotonic.h"
 
 namespace fabricpulse {
 namespace {
@@ -22,12 +23,6 @@ constexpr uint8_t kRnrEndless = 7, kRnrTimer = 12;  // 0.64 ms
 constexpr uint8_t kHopLimit = 64;
 constexpr uint64_t kDrainNs = 50'000'000;
 constexpr uint64_t kReceiveId = 0;  // no send has it
-
-uint64_t clock_ns() {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(ts.tv_nsec);
-}
 
 }  // namespace
 
@@ -161,10 +156,10 @@ void VerbsPair::end() {
     // A flushed receive comes behind all that has landed: who flushes it is who would have written, and drops what
     // comes later. That is the end of the queue pair for its peer; destroying it may take long (rdma_rxe waits up to
     // 50 s for packets of it that wait for a neighbour) and is left to the reaper.
-    const uint64_t started = clock_ns();
+    const uint64_t started = monotonic_ns();
     ib::WorkCompletion found[16];
     bool flushed = false;
-    while (clock_ns() - started < kDrainNs) {
+    while (monotonic_ns() - started < kDrainNs) {
       int count = pair_->context->ops.poll_cq(completions_, 16, found);
       if (count < 0) break;
       if (count == 0 && flushed) return;
