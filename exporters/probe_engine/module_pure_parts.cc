@@ -1,0 +1,259 @@
+#include "module_pure_parts.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <tuple>
+
+#include "causality.h"
+#include "probe_engine.h"
+#include "python_module.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace fabricpulse {
+namespace {
+
+// One edge end without a socket: what the parser and the session make of any bytes. For the tests of
+// forgery.
+struct Gate {
+  std::vector<FleetKey> keys;
+  std::uint32_t our_epoch;
+  std::uint32_t our_train = 0;
+  Session session;
+};
+
+}  // namespace
+
+void bind_pure_parts(nb::module_& m) {
+  nb::class_<UnstalledClock>(m, "UnstalledClock")
+      .def(nb::init<std::int64_t>(), "max_gap_ns"_a)
+      .def("advance",
+           [](UnstalledClock& clock, std::int64_t monotonic_ns) {
+             std::int64_t stall = 0;
+             const std::int64_t now = clock.advance(monotonic_ns, &stall);
+             return std::make_tuple(now, stall);
+           })
+      .def_prop_ro("now", &UnstalledClock::now);
+  nb::class_<Presence>(m, "Presence")
+      .def(nb::init<>())
+      .def("heard", &Presence::heard)
+      .def("heard_by", &Presence::heard_by)
+      .def_ro("heard_at", &Presence::heard_at)
+      .def_ro("heard_by_at", &Presence::heard_by_at)
+      .def("both", &Presence::both, "interval"_a)
+      .def("states", [](const Presence& presence, std::int64_t now, std::int64_t interval) {
+        const EdgeStates s = edge_states(presence, now, interval);
+        return std::make_tuple(static_cast<int>(s.edge), static_cast<int>(s.inbound),
+                               static_cast<int>(s.outbound));
+      });
+  nb::class_<EdgeHealth>(m, "EdgeHealth")
+      .def(nb::init<>())
+      .def("update",
+           [](EdgeHealth& health, const Presence& presence, std::int64_t now, std::int64_t interval) {
+             return static_cast<int>(health.update(presence, now, interval).edge);
+           });
+  nb::class_<NicHealth>(m, "NicHealth")
+      .def(nb::init<std::int64_t, std::int64_t, std::int64_t>(), "interval_ns"_a, "grace_ns"_a, "now"_a)
+      .def(
+          "update",
+          [](NicHealth& health, std::int64_t now, int edges, std::int64_t heard, std::int64_t both,
+             bool link_down, int peers, bool others_connected, std::optional<std::int64_t> heard_by,
+             bool cannot_probe) {
+            NicEvidence e;
+            e.edges = edges;
+            e.heard = heard;
+            e.both = both;
+            e.heard_by = heard_by.value_or(both);
+            e.cannot_probe = cannot_probe;
+            e.link_down = link_down;
+            e.peers = static_cast<PeerLoss>(peers);
+            e.others_connected = others_connected;
+            return static_cast<int>(health.update(e, now));
+          },
+          "now"_a, "edges"_a, "heard"_a, "both"_a, "link_down"_a = false, "peers"_a = 0,
+          "others_connected"_a = false, "heard_by"_a = nb::none(), "cannot_probe"_a = false)
+      .def("exchanged", &NicHealth::exchanged, "both"_a)
+      .def("restart", &NicHealth::restart, "now"_a)
+      .def_prop_ro("lost_at", &NicHealth::lost_at)
+      .def_prop_ro("state", [](const NicHealth& h) { return static_cast<int>(h.state()); })
+      .def_prop_ro("cause", [](const NicHealth& h) { return static_cast<int>(h.cause()); })
+      .def_prop_ro("seen", &NicHealth::seen);
+  // The table of NicHealth: (next state, cause or None where it is kept, event) for each row and observation.
+  m.def("nic_transitions", [] {
+    std::vector<std::vector<std::tuple<int, std::optional<int>, int>>> rows;
+    for (std::size_t row = 0; row < kNicRows; ++row) {
+      rows.emplace_back();
+      for (std::size_t column = 0; column < kNicObservations; ++column) {
+        const NicTransition& t =
+            nic_transition(static_cast<NicRow>(row), static_cast<NicObservation>(column));
+        std::optional<int> cause;
+        if (!t.keep_cause) cause = static_cast<int>(t.cause);
+        rows.back().emplace_back(static_cast<int>(t.next), cause, static_cast<int>(t.event));
+      }
+    }
+    return rows;
+  });
+  using SightingTuple = std::tuple<std::uint64_t, std::int64_t, std::int64_t>;
+  m.def(
+      "peer_loss",
+      [](const std::vector<SightingTuple>& own, const std::vector<SightingTuple>& others, std::int64_t now,
+         std::int64_t interval) {
+        auto sightings = [](const std::vector<SightingTuple>& from) {
+          std::vector<PeerSighting> made;
+          for (const auto& [host, heard, both] : from) made.push_back({host, heard, both});
+          return made;
+        };
+        const std::vector<PeerSighting> a = sightings(own), b = sightings(others);
+        return static_cast<int>(peer_loss(a.data(), a.size(), b.data(), b.size(), now, interval));
+      },
+      "own"_a, "others"_a, "now"_a, "interval"_a);
+  nb::class_<PathHealth>(m, "PathHealth")
+      .def(nb::init<>())
+      .def("heard", &PathHealth::heard)
+      .def("missed", &PathHealth::missed)
+      .def("reset", &PathHealth::reset)
+      .def_prop_ro("state", [](const PathHealth& h) { return static_cast<int>(h.state()); });
+  nb::class_<LatencyHealth>(m, "LatencyHealth")
+      .def(nb::init<std::int64_t, double, std::int64_t>(), "ceiling_ns"_a, "factor"_a, "slack_ns"_a)
+      .def("update", &LatencyHealth::update, "median_ns"_a)
+      .def_prop_ro("limit_ns", &LatencyHealth::limit)
+      .def_prop_ro("baseline_ns", &LatencyHealth::baseline)
+      .def_prop_ro("state", [](const LatencyHealth& h) { return static_cast<int>(h.state()); });
+  nb::class_<RoundTrip>(m, "RoundTrip")
+      .def(nb::init<>())
+      .def("out", &RoundTrip::out, "ns"_a, "at_ns"_a)
+      .def("back", &RoundTrip::back, "ns"_a, "at_ns"_a)
+      .def("forget", &RoundTrip::forget)
+      .def_prop_ro("latest", &RoundTrip::latest)
+      .def_prop_ro("median", &RoundTrip::median);
+  // One end of an edge: its trains without stamps.
+  nb::class_<EdgeTrains>(m, "EdgeTrains")
+      .def(nb::init<>())
+      .def(
+          "begin",
+          [](EdgeTrains& trains, std::uint8_t paths, std::uint8_t sweep) {
+            const std::uint8_t used = trains.sweep(sweep);
+            const std::uint32_t train = trains.begin(paths, used, 0);
+            return std::make_tuple(train, used, path_of_train(train, paths, used));
+          },
+          "paths"_a, "sweep"_a)
+      .def("finish", &EdgeTrains::finish, "sent"_a)
+      .def(
+          "hear",
+          [](EdgeTrains& trains, std::uint32_t train, std::uint8_t position, std::uint8_t paths,
+             std::uint8_t sweep, std::int64_t now) {
+            Packet packet;
+            packet.train = train;
+            packet.position = position;
+            packet.paths = paths;
+            packet.sweep = sweep;
+            packet.path = path_of_train(train, paths, sweep);
+            trains.hear(packet, now, false, now);
+          },
+          "train"_a, "position"_a, "paths"_a, "sweep"_a, "now"_a)
+      // What packet `position` of `trains` tells the other end, which has sent what was heard.
+      .def(
+          "tell",
+          [](const EdgeTrains& trains, int position, std::int64_t now, EdgeTrains& other,
+             std::uint32_t received) { other.confirm(trains.heard_report(position, now), received); },
+          "position"_a, "now"_a, "other"_a, "received"_a)
+      .def("silence", &EdgeTrains::silence, "silent_ns"_a)
+      .def("restart", &EdgeTrains::restart)
+      .def("rotate_loss", &EdgeTrains::rotate_loss)
+      .def_prop_ro("lost", &EdgeTrains::lost)
+      .def_prop_ro("outbound_lost", &EdgeTrains::outbound_lost)
+      .def("path", [](const EdgeTrains& trains, int index) {
+        const PathTally& path = trains.path(index);
+        return std::make_tuple(path.expected, path.lost, static_cast<int>(path.health.state()),
+                               path.window.lossy(), path.window.ratio_ppm());
+      });
+  nb::class_<OwdWindow>(m, "OwdWindow")
+      .def(nb::init<>())
+      .def("add", &OwdWindow::add)
+      .def("rotate", &OwdWindow::rotate)
+      .def("quantile", &OwdWindow::quantile)
+      .def_prop_ro("count", &OwdWindow::count)
+      .def_prop_ro("min", &OwdWindow::min)
+      .def_prop_ro("max", &OwdWindow::max);
+
+  nb::class_<EdgeCausality>(m, "EdgeCausality")
+      .def(nb::init<>())
+      .def(
+          "add",
+          [](EdgeCausality& edge, int direction, bool main_path, std::int64_t owd_ns, std::int64_t bound_ns) {
+            return edge.add(static_cast<Direction>(direction & 1), main_path, owd_ns, bound_ns);
+          })
+      .def_prop_ro("violated", &EdgeCausality::violated);
+  nb::class_<StampClock>(m, "StampClock", "The stamp clock (stamp_clock.h).")
+      .def(nb::init<std::int64_t>(), nb::arg("epoch_ns"))
+      .def(
+          "observe",
+          [](StampClock& clock, std::int64_t host_ns, std::int64_t raw_ns, std::int64_t width_ns) {
+            return clock.observe({host_ns, raw_ns, width_ns});
+          },
+          nb::arg("host_ns"), nb::arg("raw_ns"), nb::arg("width_ns"),
+          "False when it shows that the host clock was steered since the last reading.")
+      .def("from_host", &StampClock::from_host, nb::arg("host_ns"),
+           "A stamp of the host clock on the stamp clock; 0 where that cannot be told.");
+  nb::class_<HostCausality>(m, "HostCausality")
+      .def(nb::init<>())
+      .def("heard", &HostCausality::heard)
+      .def("own_clock", &HostCausality::own_clock);
+
+  nb::class_<Gate>(m, "Gate")
+      .def("__init__",
+           [](Gate* gate, const std::vector<nb::bytes>& raw, std::uint32_t our_epoch) {
+             new (gate) Gate{};
+             for (const nb::bytes& key : raw) gate->keys.push_back(make_fleet_key(to_key(key)));
+             gate->our_epoch = our_epoch;
+           })
+      .def_rw("our_train", &Gate::our_train)
+      .def("take", [](Gate& gate, nb::bytes data) -> std::string {
+        Packet packet;
+        switch (decode_packet(reinterpret_cast<const std::uint8_t*>(data.c_str()), data.size(), gate.keys,
+                              &packet)) {
+          case Decoded::kMalformed:
+            return "malformed";
+          case Decoded::kWrongFleet:
+            return "wrong_fleet";
+          case Decoded::kBadMac:
+            return "bad_mac";
+          case Decoded::kOk:
+            break;
+        }
+        switch (gate.session.admit(packet, gate.our_epoch, gate.our_train)) {
+          case Admitted::kFresh:
+            return "accepted";
+          case Admitted::kReplay:
+            return "replay";
+          case Admitted::kUnconfirmed:
+            break;
+        }
+        return "unconfirmed";
+      });
+  m.def(
+      "encode",
+      [](nb::bytes key, std::uint32_t epoch, std::uint32_t train, int position, std::uint32_t heard_epoch,
+         std::uint32_t heard_train, std::uint64_t sender, std::uint64_t receiver) {
+        Packet packet;
+        packet.epoch = epoch;
+        packet.sender = sender;
+        packet.receiver = receiver;
+        packet.train = train;
+        packet.position = static_cast<std::uint8_t>(position);
+        packet.heard_epoch = heard_epoch;
+        packet.heard.train = heard_train;
+        std::uint8_t out[kPacketSize];
+        encode_packet(packet, make_fleet_key(to_key(key)), out);
+        return nb::bytes(reinterpret_cast<const char*>(out), sizeof(out));
+      },
+      "key"_a, "epoch"_a, "train"_a, "position"_a, "heard_epoch"_a = 0, "heard_train"_a = 0, "sender"_a = 1,
+      "receiver"_a = 2);
+}
+
+}  // namespace fabricpulse
