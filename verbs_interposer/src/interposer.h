@@ -74,6 +74,12 @@ struct QueueEntry {
   decltype(ib::CompletionQueueEx::next_poll) next_poll = nullptr;
 };
 
+// By what the tables below find an object.
+inline uint64_t key_of(const ContextEntry& context, uint32_t number) {
+  return context.number << 24 | (number & 0xffffff);
+}
+inline uint64_t key_of(const void* object) { return reinterpret_cast<uint64_t>(object); }
+
 class Interposer {
  public:
   // The one of this process. nullptr: no memory for it; then everything is passed on.
@@ -106,16 +112,24 @@ class Interposer {
   void bypassed(fp_verbs_bypass how);
 
   // What hooks need. nullptr for what was not seen made.
-  ContextEntry* find(ib::Context* context);
-  QueuePairEntry* find(const ContextEntry& context, uint32_t number);
+  ContextEntry* find(ib::Context* context) {
+    ContextEntry* entry = by_context_.find(key_of(context));
+    return entry != nullptr && entry->context.load(std::memory_order_relaxed) == context ? entry : nullptr;
+  }
+  QueuePairEntry* find(const ContextEntry& context, uint32_t number) {
+    return by_pair_.find(key_of(context, number));
+  }
   QueueEntry* find(ib::CompletionQueueEx* queue);
 
+  // The data path (data_path.cc).
   int post_send(ib::QueuePair* pair, ib::SendRequest* first, ib::SendRequest** bad);
   int post_recv(ib::QueuePair* pair, ib::RecvRequest* first, ib::RecvRequest** bad);
   int poll_cq(ib::CompletionQueue* queue, int most, ib::WorkCompletion* out);
   void polled(ib::CompletionQueueEx* queue);
   int complete(QueuePairEntry& entry, ib::QueuePairEx* pair);
-  bool metered(const QueuePairEntry* entry) const;
+  bool metered(const QueuePairEntry* entry) const {
+    return entry != nullptr && entry->generation == generation_.load(std::memory_order_relaxed);
+  }
 
  private:
   static constexpr size_t kContexts = 256, kQueues = 4096;
