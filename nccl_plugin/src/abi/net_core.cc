@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 
+#include "abi/deferred_acks.h"
 #include "process/collectives.h"
 #include "process/plugin_engine.h"
 
@@ -93,39 +94,6 @@ Result report(PluginEngine* engine, const std::string& text, Result result) {
   return result;
 }
 
-// Receive connections with a deferred acknowledgement. It is sent when test() makes no progress, which is
-// soon: NCCL polls. Sent at once it would lie between a receive and the send that answers it; left to the
-// next call on that connection it may come late, since after the last receive NCCL has no reason to call.
-class DeferredAcks {
- public:
-  void add(RecvConnection* receiver) {
-    for (size_t i = 0; i < count_; ++i)
-      if (raw_[i] == receiver) return;
-    if (count_ == kMost) {
-      receiver->flush_ack(receiver->clock());
-      return;
-    }
-    raw_[count_] = receiver;
-    receivers_[count_++] = receiver->weak_from_this();
-  }
-  void flush() {
-    if (count_ == 0) return;
-    for (size_t i = 0; i < count_; ++i) {
-      if (auto receiver = receivers_[i].lock(); receiver && receiver->try_lock()) {
-        receiver->flush_ack(receiver->clock());
-        receiver->unlock();
-      }
-      receivers_[i].reset();
-    }
-    count_ = 0;
-  }
-
- private:
-  static constexpr size_t kMost = 16;
-  RecvConnection* raw_[kMost] = {};
-  std::weak_ptr<RecvConnection> receivers_[kMost];
-  size_t count_ = 0;
-};
 thread_local DeferredAcks deferred_acks;
 
 }  // namespace

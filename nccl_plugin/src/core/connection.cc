@@ -1,7 +1,6 @@
 #include "core/connection.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 namespace fabricpulse {
@@ -13,13 +12,6 @@ constexpr uint64_t kPublishNs = 100'000'000;    // telemetry that costs a system
 constexpr uint64_t kDriveIfIdleNs = 8'000'000;  // NCCL has not called for so long: the service thread drives
 constexpr uint64_t kAskNs = 8'000'000;  // while a lane is silent the others on its path are asked this often
 constexpr uint64_t kRecentNs = 100'000'000;  // what is said of a path holds so long
-
-template <size_t N>
-void copy_text(char (&to)[N], const char* from) {
-  size_t size = strnlen(from, N - 1);
-  memcpy(to, from, size);
-  memset(to + size, 0, N - size);
-}
 
 fp_lane_reason reason_of(LaneStatus status) {
   if (status == LaneStatus::kProtocol) return FP_REASON_PROTOCOL;
@@ -88,183 +80,6 @@ std::string Connection::describe() const {
   text += " (pid " + std::to_string(peer_.pid);
   if (peer_.rank != UINT32_MAX) text += ", rank " + std::to_string(peer_.rank);
   return text + ")";
-}
-
-uint32_t Connection::lanes_up() const {
-  return static_cast<uint32_t>(
-      std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.up; }));
-}
-
-uint32_t Connection::lanes_healthy() const {
-  return static_cast<uint32_t>(
-      std::count_if(lanes_.begin(), lanes_.end(), [this](const Lane& l) { return l.up && wanted(l); }));
-}
-
-bool Connection::was_up(uint32_t nic, uint32_t remote_nic) const {
-  return std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
-    return lane.ever_up && lane.nic == nic && lane.remote_nic == remote_nic;
-  });
-}
-
-uint64_t Connection::disabled_mask() const {
-  uint64_t mask = 0;
-  for (const Lane& lane : lanes_)
-    if (lane.named && !wanted_here(lane)) mask |= UINT64_C(1) << lane.index;
-  return mask;
-}
-
-void Connection::event(fp_event_kind kind, const Lane* lane, fp_lane_reason reason, uint64_t value,
-                       uint64_t now) {
-  EventFields fields{kind};
-  fields.reason = reason;
-  fields.connection = record_index_;
-  fields.connection_id = id_;
-  fields.value = value;
-  fields.peer = peer_.host;
-  if (lane != nullptr) {
-    fields.lane = lane->index;
-    fields.device = lane->nic;
-    fields.epoch = lane_epoch(lane->index);
-    fields.peer_device = lane->peer_device.c_str();
-  }
-  runtime_->telemetry()->event(fields, runtime_->host_clock(), now);
-}
-
-void Connection::set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now) {
-  if (lane->state == state && lane->reason == reason) return;
-  lane->state = state;
-  lane->reason = reason;
-  lane->state_since_ns = now;
-  if (lane->record == nullptr) return;
-  RecordChange<fp_plugin_lane> change(lane->record);
-  lane->record->state = state;
-  lane->record->last_reason = reason;
-  lane->record->state_since_mono_ns = now;
-}
-
-void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transport, uint32_t epoch,
-                             uint64_t now) {
-  if (lane->record == nullptr) lane->record = runtime_->telemetry()->take_lane(&lane->record_index);
-  lane_records_[lane->index].store(lane->record, std::memory_order_release);
-  lane->named = true;
-  if (lane->remote_nic < peer_nics_.size()) lane->peer_device = peer_nics_[lane->remote_nic].device;
-  lane->transport = std::move(transport);
-  lane->transport->attach(this);
-  lane->up = true;
-  lane->timer.reset();
-  lane->last_acknowledged = 0;
-  lane->acknowledged_at_ns = now;  // the handshake went there and back
-  lane->last_ping_ns = lane->last_heard_ns = now;
-  lane->pong_due = false;
-  lane->last_data_ns = 0;
-  {
-    RecordChange<fp_plugin_lane> change(lane->record);
-    fp_plugin_lane* r = lane->record;
-    r->transport = lane->transport->kind();
-    r->connection = record_index_;
-    r->index = lane->index;
-    r->device = lane->nic;
-    r->direction = static_cast<uint32_t>(direction_);
-    r->queue_pair = lane->transport->queue_pair();
-    r->entropy = lane->transport->entropy();
-    r->epoch = epoch;
-    copy_text(r->peer, peer_.host);
-    copy_text(r->peer_device, lane->peer_device.c_str());
-  }
-  set_state(lane, lane->ever_up ? FP_LANE_SLOW_START : FP_LANE_UP, FP_REASON_NONE, now);
-  event(FP_EVENT_LANE_UP, lane, FP_REASON_NONE, lane->down_since_ns ? elapsed(now, lane->down_since_ns) : 0,
-        now);
-  lane->ever_up = true;
-  lane->down_since_ns = 0;
-  no_lane_since_ns_ = 0;
-  liveness.lane_up();
-}
-
-double Connection::penalty(Lane* lane, uint64_t now) const {
-  if (now > lane->penalty_at_ns) {
-    lane->penalty *= std::exp2(-static_cast<double>(elapsed(now, lane->penalty_at_ns)) / kPenaltyHalfLifeNs);
-    lane->penalty_at_ns = now;
-  }
-  return lane->penalty;
-}
-
-void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) {
-  Lane* lane = &lanes_[index];
-  if (!lane->up) return;
-  // The receiver has closed the old incarnation for the new one before its word about that was here.
-  if (lane->replacing && (reason == FP_REASON_SOCKET_ERROR || reason == FP_REASON_PEER))
-    reason = FP_REASON_REPATH;
-  lane->up = false;
-  if (lane->transport) {
-    PathSample last = lane->transport->sample();
-    if (last.valid) {
-      lane->retransmits_base += last.retransmits;
-      lane->ecn_base += last.ecn_marked;
-    }
-    lane->transport->close(false);
-    if (lane->transport->lands_after_close()) {
-      lane->draining = std::move(lane->transport);
-    } else {
-      retired_transports_.push_back(std::move(lane->transport));
-    }
-  }
-  lane->down_since_ns = now;
-  lane->last_resort = false;
-  // By command, or the end that a farewell has announced: no fault.
-  bool command = reason == FP_REASON_COMMAND || reason == FP_REASON_REPATH || bye_received_;
-  if (!command) {
-    penalty(lane, now);
-    lane->penalty += kPenalty;
-  }
-  if (lane->record != nullptr) {
-    RecordChange<fp_plugin_lane> change(lane->record);
-    if (!command) ++lane->record->failovers;
-    if (reason == FP_REASON_STALL || reason == FP_REASON_DEADLINE) ++lane->record->stalls;
-    lane->record->retransmits = lane->retransmits_base;
-    lane->record->ecn_marked = lane->ecn_base;
-    lane->record->in_flight_bytes = 0;
-  }
-  event(FP_EVENT_LANE_DOWN, lane, reason, 0, now);
-  set_state(lane, command ? FP_LANE_DISABLED : FP_LANE_DOWN, reason, now);
-  if (lanes_up() == 0 && no_lane_since_ns_ == 0) {
-    no_lane_since_ns_ = now;
-    if (reason != FP_REASON_REPATH) event(FP_EVENT_NO_LANE, nullptr, reason, 0, now);
-  }
-  on_lane_failed(lane, reason, now);
-  runtime_->wake();
-}
-
-void Connection::fail_nic(uint32_t nic, fp_lane_reason reason, uint64_t now) {
-  for (Lane& lane : lanes_)
-    if (lane.up && lane.nic == nic) fail_lane(lane.index, reason, now);
-}
-
-void Connection::set_disabled(uint32_t lane, bool disabled) {
-  lanes_[lane].disabled = disabled;
-  uint64_t bit = UINT64_C(1) << lane;
-  if (disabled) {
-    disabled_here_.fetch_or(bit, std::memory_order_relaxed);
-  } else {
-    disabled_here_.fetch_and(~bit, std::memory_order_relaxed);
-  }
-}
-
-void Connection::desired_changed(uint64_t now) {
-  for (Lane& lane : lanes_) {
-    if (wanted(lane)) {
-      if (!lane.up && lane.state == FP_LANE_DISABLED) set_state(&lane, FP_LANE_DOWN, lane.reason, now);
-      lane.last_resort = false;
-      continue;
-    }
-    if (!lane.up) {
-      if (lane.state != FP_LANE_FENCING) set_state(&lane, FP_LANE_DISABLED, FP_REASON_COMMAND, now);
-    } else if (lanes_healthy() > 0) {
-      fail_lane(lane.index, FP_REASON_COMMAND, now);
-    } else {
-      lane.last_resort = true;  // the wish waits until another lane works
-    }
-  }
-  runtime_->wake();
 }
 
 void Connection::flush_lane(Lane* lane, uint64_t now) {

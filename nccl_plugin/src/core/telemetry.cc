@@ -28,13 +28,6 @@ constexpr uint64_t kBounds[FP_PLUGIN_DELAY_BOUNDS] = {
     500'000,    1'000'000,  2'000'000,   3'000'000,   5'000'000,   7'500'000,     10'000'000,   15'000'000,
     20'000'000, 50'000'000, 100'000'000, 200'000'000, 500'000'000, 1'000'000'000, 2'000'000'000};
 
-template <size_t N>
-void copy_text(char (&to)[N], const char* from) {
-  size_t size = strnlen(from, N - 1);
-  memcpy(to, from, size);
-  memset(to + size, 0, N - size);
-}
-
 size_t align(size_t offset) { return (offset + 63) & ~static_cast<size_t>(63); }
 
 // Whether the process that writes a telemetry file has done so lately. It may live in another PID namespace,

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <string>
 
@@ -78,6 +79,14 @@ __attribute__((no_sanitize_thread, noinline))  // the sequence is what makes it 
     fence_acquire();
     if (!(before & 1) && __atomic_load_n(&from->sequence, __ATOMIC_RELAXED) == before) return;
   }
+}
+
+// Into a field of a record: cut off where it does not fit, always ended by a zero, the rest zeros.
+template <size_t N>
+inline void copy_text(char (&to)[N], const char* from) {
+  size_t size = strnlen(from, N - 1);
+  memcpy(to, from, size);
+  memset(to + size, 0, N - size);
 }
 
 struct EventFields {

@@ -43,13 +43,6 @@ void no_delay(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-// Ends a socket with a reset: a FIN would look like the end of this process (core/peer_liveness.h).
-void reset(int fd) {
-  linger hard{1, 0};
-  setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
-  close_owned(fd);
-}
-
 // Whether descriptors are scarce: the kernel gives the lowest that is free, so a high one says that most are
 // in use. The soft limit is raised as far as it goes before that is true.
 bool scarce(int fd) {
@@ -164,7 +157,7 @@ bool TcpTransport::payload_crc(const NicInfo& nic) const {
 }
 
 void TcpTransport::forget_dials() {
-  for (auto& entry : dials_) reset(entry.second->fd);
+  for (auto& entry : dials_) reset_owned(entry.second->fd);
   dials_.clear();
 }
 
@@ -371,7 +364,7 @@ void TcpTransport::end_dial(uint64_t id, int error, uint64_t now) {
     lane = make_lane(dial->fd, std::move(dial->setup), &dial->reply, dial->payload_crc);
     if (lane == nullptr) error = errno != 0 ? errno : EIO;
   } else {
-    reset(dial->fd);
+    reset_owned(dial->fd);
   }
   events_->dial_ended(id, error, error == 0 ? &dial->reply : nullptr, std::move(lane), now);
 }

@@ -1,7 +1,5 @@
 #include "transport/verbs/verbs_reaper.h"
 
-#include <sys/socket.h>
-
 #include <chrono>
 #include <utility>
 
@@ -13,12 +11,6 @@ namespace fabricpulse {
 namespace {
 
 constexpr uint64_t kLingerNs = 200'000'000;
-
-void reset_socket(int fd) {
-  linger hard{1, 0};
-  setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
-  close_owned(fd);
-}
 
 }  // namespace
 
@@ -69,7 +61,7 @@ void VerbsReaper::tick() {
     if (ending.linger) {
       close_owned(ending.fd);
     } else {
-      reset_socket(ending.fd);  // a FIN would look like the end of this process (core/peer_liveness.h)
+      reset_owned(ending.fd);
     }
   }
 }
