@@ -233,6 +233,33 @@ def test_deliveries_come_back_and_go_after_their_time(path):
     store.close()
 
 
+def test_closing_waits_for_the_transaction_under_way(path):
+    """A cancelled task leaves its thread in the middle of a commit: that is kept whole, and the next is refused."""
+    database = SqliteDatabase(path)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def commit():
+        with database.write() as connection:
+            connection.execute("CREATE TABLE kept (n)")
+            inside.set()
+            go_on.wait(60)
+            connection.execute("INSERT INTO kept VALUES (1)")
+
+    writer, closer = threading.Thread(target=commit), threading.Thread(target=database.close)
+    writer.start()
+    assert inside.wait(60)
+    closer.start()
+    closer.join(0.1)
+    assert closer.is_alive(), "closed in the middle of a transaction"
+    go_on.set()
+    writer.join()
+    closer.join()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT n FROM kept").fetchall() == [(1,)]
+    with pytest.raises(StoreError), database.write():
+        pass
+
+
 def test_only_the_owner_may_read_the_journal(path):
     """Alerts, hosts and names of operators: file, log and shared memory are 0600, also where an old file was not."""
     path.write_bytes(b"")

@@ -41,4 +41,4 @@ class Database(Protocol):
         """Lengthens that. Raises StoreError when it could not."""
 
     def close(self) -> None:
-        """Releases it."""
+        """Releases it, once the transaction under way has ended."""

@@ -158,15 +158,18 @@ class PostgresDatabase:
                 reader.close()
 
     def close(self) -> None:
-        """Gives the lease back, so that another receiver need not wait for its end, and disconnects."""
+        """Gives the lease back, so that another receiver need not wait for its end, and disconnects.
+
+        Waits for the transaction under way."""
         with self._leasing, suppress(psycopg.Error):
             if self._leaser is not None and not self._leaser.closed:
                 if self._epoch:
                     self._leaser.execute(_RELEASE, (self._holder, self._epoch))
                 self._leaser.close()
         self._lost = self._lost or "closed"
-        if self._writer is not None:
-            self._writer.close()
+        with self._writing:
+            if self._writer is not None:
+                self._writer.close()
 
     def _connect(self, *, autocommit: bool) -> psycopg.Connection[tuple[Any, ...]]:
         connection = psycopg.connect(

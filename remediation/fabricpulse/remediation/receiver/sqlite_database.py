@@ -124,8 +124,10 @@ class SqliteDatabase:
         """Nothing to do."""
 
     def close(self) -> None:
-        """See Database.close."""
-        self._writer.close()
+        """See Database.close. Waits for the transaction under way: one that a cancelled task began in a thread runs on,
+        and SQLite crashes when its connection is closed meanwhile."""
+        with self._writing:
+            self._writer.close()
         self._lock.close()
 
 
