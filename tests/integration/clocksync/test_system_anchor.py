@@ -162,7 +162,8 @@ def test_chronyd_steers_the_anchor_and_the_fleet_shows_utc(
     assert "anchor of fleet time" in log(ANCHOR)
 
     # What the anchor says of itself is what its kernel says. Without chronyd that grows by 500 us a second.
-    assert 0 < anchor_bound_ns(daemons) < 1_000_000
+    # (An answer that a busy machine delays makes chronyd unsure for a while.)
+    watch.until(lambda: 0 < anchor_bound_ns(daemons) < 1_000_000, 30, "chronyd is sure within 1 ms")
     steered.running["client"].kill()
     left_ns = steered.maxerror_ns()
     watch.until(lambda: anchor_bound_ns(daemons) > left_ns + 1_500_000, 10, "the uncertainty grows")
