@@ -7,6 +7,7 @@ CAP_SYS_TIME, and the calls are replaced (tests/native/virtual_timex_preload.c).
 
 import ctypes
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -180,6 +181,30 @@ def test_chronyd_steers_the_anchor_and_the_fleet_shows_utc(
         "without its only anchor the fleet is in holdover",
     )
     errors_ns(fleet)
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_is_slow_to_answer_is_not_gone(
+    fleet: SyntheticFleet, daemons: Daemons, steered: SteeredHost
+) -> None:
+    """It waits for the anchor, and is held up for longer than a host that finds no coordinator at all would wait.
+
+    Nobody begins a timeline of its own beside the one that is about to begin.
+    """
+    daemons.coordinator()
+    settings = ["http_client: {timeout_s: 10}", "datagrams: false"]
+    preload = {"LD_PRELOAD": str(steered.timex)}
+    daemons.sidecar(ANCHOR, settings=["anchor: {kind: system}", *settings], environment=preload)
+    for host in HOSTS[1:]:
+        daemons.sidecar(host, settings=settings)
+    waits = "hosts say how far they are from UTC"
+    wait_for(lambda: waits in daemons.log("coordinator"), 15, "the anchor is awaited")
+    answered = "a coordinator answers"
+    wait_for(lambda: all(answered in daemons.log(host) for host in HOSTS), 20, "all are answered")
+    daemons.signal("coordinator", signal.SIGSTOP)
+    time.sleep(4)  # that nothing happens is the promise
+    daemons.signal("coordinator", signal.SIGCONT)
+    assert not any("this host's clock begins it" in daemons.log(host) for host in HOSTS)
 
 
 @pytest.mark.parametrize(
