@@ -1,4 +1,4 @@
-"""A faulty component as people are told of it: what was found in the table of flows, by names. Pure."""
+"""A suspected component by its names, as the API, the alert and the metrics give it. Pure."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-// How the lanes of a connection come into service and leave it, and what the telemetry is told of that.
+// State changes of a connection's lanes (up, down, disabled), and the telemetry records of them.
 #include <algorithm>
 #include <cmath>
 

@@ -1,5 +1,7 @@
 """What a sidecar asks of a coordinator when it reports by HTTP."""
 
+import asyncio
+
 import msgspec
 import pytest
 from aiohttp import web
@@ -87,3 +89,48 @@ async def test_a_fault_in_a_report_ends_nothing(caplog: pytest.LogCaptureFixture
         await client.close()
     assert [r.getMessage() for r in caplog.records].count("report failed") == 4
     assert not client.up
+
+
+async def test_a_coordinator_may_answer_until_a_report_to_it_has_failed() -> None:
+    """While the first report, or one after an answer, is under way, it is not gone; when it has failed, it is, also
+    while the next is tried; with the next answer it is there again."""
+    go_on, asked = asyncio.Event(), asyncio.Event()
+    fails = False
+
+    async def serve_round(request: web.Request) -> web.Response:
+        asked.set()
+        await go_on.wait()
+        if fails:
+            raise web.HTTPServiceUnavailable
+        reply = RoundReply(1, None, "a", False, b"", "", None, 1)
+        return web.Response(body=msgspec.msgpack.encode(reply))
+
+    def report(_: bool) -> RoundReport:
+        return RoundReport(PROTOCOL, "a", 1, 1, 0, b"", None, None, "", 0, None)
+
+    app = web.Application()
+    app.router.add_post(ROUND_PATH, serve_round)
+    async with TestServer(app) as server, HttpClient(HttpClientConfig()) as http:
+        client = CoordinatorClient(TokenFile(""), datagrams=False)
+        assert not client.may_answer, "without coordinators nobody does"
+
+        async def state_of_a_round() -> tuple[bool, bool]:
+            """While the report is under way, and once it has ended."""
+            go_on.clear()
+            asked.clear()
+            url = str(server.make_url(""))
+            ended = asyncio.create_task(
+                client.report(http, [url], report, lambda *_: None, wait_s=60, follow_s=2)
+            )
+            await asked.wait()
+            meanwhile = client.may_answer
+            go_on.set()
+            await ended
+            return meanwhile, client.may_answer
+
+        assert await state_of_a_round() == (True, True)
+        fails = True
+        assert await state_of_a_round() == (True, False)
+        fails = False
+        assert await state_of_a_round() == (False, True)
+        await client.close()

@@ -48,6 +48,7 @@ class _Peer(CoordinatorHealth):
         self.resend_info = True
         self.task: asyncio.Task[None] | None = None
         self.refused = ""
+        self.tried = False  # a report to it has been answered, or has failed
         self.datagrams = DatagramClient(url)
 
 
@@ -71,6 +72,11 @@ class CoordinatorClient:
     def up(self) -> bool:
         """True if one of the coordinators answered the last report to it."""
         return any(peer.up for peer in self._peers)
+
+    @property
+    def may_answer(self) -> bool:
+        """True unless the last report to each of the coordinators has failed."""
+        return any(peer.up or not peer.tried for peer in self._peers)
 
     @property
     def refused(self) -> str:
@@ -152,7 +158,7 @@ class CoordinatorClient:
         try:
             await self._report(client, peer, report, take)
         except Exception:
-            peer.up = False
+            peer.up, peer.tried = False, True
             log.exception("report failed", url=peer.url)
 
     async def _report(
@@ -176,6 +182,7 @@ class CoordinatorClient:
             reply = await self._post(client, peer, report_encoder.encode(sent))
             if reply is not None:
                 await peer.datagrams.open(reply)
+        peer.tried = True
         if reply is None:
             peer.resend_info = True
             if peer.up:

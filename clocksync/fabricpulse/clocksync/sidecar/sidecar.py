@@ -411,8 +411,8 @@ class Sidecar:
         lines = await ask_lines(client, urls)
         fits = [(edge.name.peer, edge.fit) for edge in self._edges if edge.fit is not None]
         drift = self._config.estimator.drift_ppb
-        # While a coordinator answers, or may be about to, no host begins a timeline of its own: there would be two.
-        begin = self._coordinator.silent_s() > self._alone_s() and not self._coordinator.up
+        # While a coordinator may be about to answer, no host begins a timeline of its own: there would be two.
+        begin = self._coordinator.silent_s() > self._alone_s() and not self._coordinator.may_answer
         if not begin and self._own_line() is None and not any(reply.line for reply in lines.values()):
             return
         correction = consensus(self.host, self._own_line(), fits, lines, self._stamp_now_ns(), drift)
