@@ -8,8 +8,24 @@ import pytest
 from tests.fixtures.remediation_stack import Stack, alert, kill, webhook
 from tests.fixtures.waiting import wait_for
 
-RECEIVER = ["receiver.before_commit", "receiver.in_commit", "receiver.after_commit"]
-AGENT = ["agent.before_journal", "agent.after_journal", "agent.before_apply", "agent.after_apply"]
+# (where, at which visit): the first commits are the start itself.
+RECEIVER = [
+    ("receiver.before_commit", 3),
+    ("receiver.in_commit", 3),
+    ("receiver.after_commit", 3),
+    pytest.param("receiver.before_answer", 1, marks=pytest.mark.slow),
+    pytest.param("receiver.before_sending", 1, marks=pytest.mark.slow),
+]
+AGENT = [
+    ("agent.before_journal", 2),
+    ("agent.after_journal", 2),
+    ("agent.before_apply", 1),
+    ("agent.after_apply", 1),
+    pytest.param("agent.before_done", 1, marks=pytest.mark.slow),
+    pytest.param("agent.after_done", 1, marks=pytest.mark.slow),
+    pytest.param("agent.before_report", 1, marks=pytest.mark.slow),
+    pytest.param("agent.after_report", 1, marks=pytest.mark.slow),
+]
 
 
 def start_all(stack: Stack) -> None:
@@ -35,12 +51,13 @@ def once_each(stack: Stack) -> None:
     assert len(ops) == len(set(ops)), ops
 
 
-@pytest.mark.parametrize("failpoint", RECEIVER)
-def test_receiver_dies_around_a_commit(stack, failpoint):
-    """Killed before, in and after a commit, the receiver goes on where its journal ends."""
+@pytest.mark.parametrize(("failpoint", "visit"), RECEIVER)
+def test_receiver_dies_around_a_commit(stack, failpoint, visit):
+    """Killed before, in and after a commit, before its answer or before the agent gets the decision, the receiver goes
+    on where its journal ends."""
     stack.start_plugin()
     stack.start_agent()
-    stack.start_receiver(FABRICPULSE_FAILPOINT=f"{failpoint}:3")
+    stack.start_receiver(FABRICPULSE_FAILPOINT=f"{failpoint}:{visit}")
     stack.keep_receiver()
     deliver(stack, webhook(alert()))
     wait_for(lambda: [op for _, op, _ in stack.effects()] == ["nic.avoid"], 30, "NIC avoided")
@@ -53,13 +70,13 @@ def test_receiver_dies_around_a_commit(stack, failpoint):
     once_each(stack)
 
 
-@pytest.mark.parametrize("failpoint", AGENT)
-def test_agent_dies_around_an_operation(stack, failpoint):
-    """Killed before or after its journal or the control socket, the agent carries out what was asked, once."""
+@pytest.mark.parametrize(("failpoint", "visit"), AGENT)
+def test_agent_dies_around_an_operation(stack, failpoint, visit):
+    """Killed before or after its journal, the control socket or its report, the agent carries out what was asked, once,
+    and the receiver learns how it went."""
     stack.start_plugin()
     stack.start_receiver()
     stack.wait_receiver()
-    visit = 2 if "journal" in failpoint else 1
     stack.start_agent(FABRICPULSE_FAILPOINT=f"{failpoint}:{visit}")
     stack.wait_agent()
     deliver(stack, webhook(alert()))
@@ -69,6 +86,7 @@ def test_agent_dies_around_an_operation(stack, failpoint):
     deliver(stack, webhook(alert(status="resolved")))
     stack.wait_phase("in_service")
     assert [op for _, op, _ in stack.effects()] == ["nic.avoid", "nic.restore"]
+    assert [action["outcome"] for action in stack.actions()] == ["succeeded", "succeeded"]
     once_each(stack)
 
 

@@ -87,9 +87,31 @@ def test_told_in_order_until_accepted(stack, listener):
 
 
 @pytest.mark.slow
-def test_a_host_is_left(stack, listener):
-    """Trainers are told, then the scheduler's command runs, also when the receiver is killed while it does; nothing is
-    done twice but said again; an operator brings the host back."""
+def test_dies_after_telling(stack, listener):
+    """Killed between the destination's answer and its own note of it: told again under the same id."""
+    events = ["nic.avoid", "succeeded"]
+    stack.start_receiver(
+        {"notify": [{"name": "hook", "url": f"{listener.url}/hook", "events": events}]},
+        FABRICPULSE_FAILPOINT="receiver.after_notification:1",
+    )
+    stack.start_plugin()
+    stack.start_agent()
+    stack.wait_receiver()
+    stack.wait_agent()
+    stack.post(webhook(alert()))
+    assert stack.receiver.wait(60) == -9
+    assert listener.events() == ["nic.avoid"]
+    stack.start_receiver()
+    wait_for(lambda: listener.events() == ["nic.avoid", *events], 60, "all is told")
+    first, again, _ = (body["id"] for _, body in listener.accepted)
+    assert first == again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failpoint", ["", "receiver.after_drain_command:1"])
+def test_a_host_is_left(stack, listener, failpoint):
+    """Trainers are told, then the scheduler's command runs, also when the receiver is killed while it does or once it
+    has ended; nothing is done twice but said again; an operator brings the host back."""
     calls, go = stack.folder / "calls", stack.folder / "go"
     program = stack.folder / "scontrol"
     program.write_text(
@@ -107,7 +129,8 @@ def test_a_host_is_left(stack, listener):
                 "grace_s": 0,
             },
             "notify": [hook],
-        }
+        },
+        FABRICPULSE_FAILPOINT=failpoint,
     )
     stack.start_plugin()
     stack.start_agent()
@@ -115,8 +138,12 @@ def test_a_host_is_left(stack, listener):
     stack.wait_agent()
     stack.post(webhook(alert()))
     wait_for(calls.exists, 30, "the command runs")
-    kill(stack.receiver)
-    go.touch()
+    if failpoint:
+        go.touch()
+        assert stack.receiver.wait(60) == -9
+    else:
+        kill(stack.receiver)
+        go.touch()
     stack.start_receiver()
     stack.wait_receiver()
     wait_for(lambda: [d["phase"] for d in stack.get("/api/v1/drains")] == ["drained"], 30, "drained")

@@ -195,11 +195,15 @@ class NodeAgent:
                 workloads=self._survey.workloads(),
             )
             wait_s = self._config.report_interval_s
+            if report.results:
+                failpoints.reach("agent.before_report")
             try:
                 await self._receiver.report(report)
             except ReceiverError:
                 wait_s = _RETRY_S
             else:
+                if report.results:
+                    failpoints.reach("agent.after_report")
                 for op_id, result in list(results.items())[:MAX_NICS]:
                     if self._unreported.get(op_id) == result:
                         del self._unreported[op_id]
@@ -291,8 +295,10 @@ class NodeAgent:
         if nic.desired == "avoid":
             self._limits.took(time.monotonic())
         result = await asyncio.to_thread(self._plugins.apply, nic)
+        failpoints.reach("agent.before_done")
         if self._waiting.pop(nic.op_id, None) is not None:
             self._journal.carried_out(nic.op_id)
+        failpoints.reach("agent.after_done")
         if result.outcome == "applied" and nic.desired == "avoid" and result.processes:
             if (watching := self._watching.pop(nic.device, None)) is not None:
                 watching.cancel()

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.waiting import wait_with_timeout
+from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.protocol import (
     MAX_LANE_ORDERS,
     MAX_REPORT_BYTES,
@@ -110,6 +111,7 @@ class AgentApi:
             await self._loop.submit(
                 lambda transaction, now: self._reconciler.results.on_sent(transaction, new, now)
             )
+            failpoints.reach("receiver.before_sending")
         return json_answer(self.seal(msgspec.json.encode(self._stamped(desired))))
 
     def _stamped(self, desired: DesiredState) -> DesiredState:

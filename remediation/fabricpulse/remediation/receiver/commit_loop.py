@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.receiver.model import OUTCOMES, State
 from fabricpulse.remediation.receiver.payload import DeadLetter
 from fabricpulse.remediation.receiver.store import Batch, Delivery, Store, StoreError, Unsaved
@@ -169,6 +170,8 @@ class CommitLoop:
         if reconciled:
             self.heartbeat = time.monotonic()
         self._count(transaction.transitions)
+        if batch.deliveries:
+            failpoints.reach("receiver.before_answer")
         for event in kept:
             if not event.done.done():
                 event.done.set_result(None)

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.waiting import wait_with_timeout
+from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.drains import Order
 from fabricpulse.remediation.receiver.reconciler import Reconciler
@@ -52,6 +53,7 @@ class DrainHooks:
             return
         log.info("running", command=order.arguments[0], op_id=order.drain)
         message = await run_command(order.arguments, timeout_s)
+        failpoints.reach("receiver.after_drain_command")
 
         def change(transaction: Transaction, now: float) -> None:
             self._reconciler.drains.on_result(transaction, order, message, now)

@@ -15,6 +15,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient, describe
 from fabricpulse.core.web.urls import redact
+from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.config import NotifyConfig
 from fabricpulse.remediation.receiver.store import Store, StoreError
@@ -71,6 +72,7 @@ class Notifier:
         for line in lines:
             if line["event"] in self._config.events:
                 await self._send(client, line)
+                failpoints.reach("receiver.after_notification")
                 await self._note(line["id"])
         if lines and lines[-1]["id"] != self._loop.state.notified.get(self._config.name):
             await self._note(lines[-1]["id"])
