@@ -330,6 +330,32 @@ async def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -
     wait_for(lambda: _is_gone(int(pid.read_text())), 30, "its child is gone")
 
 
+async def test_a_stop_while_a_command_starts_ends_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receiver stops when the program runs already and asyncio is not done with starting it."""
+    runs, go_on = asyncio.Event(), asyncio.Event()
+    create = asyncio.create_subprocess_exec
+
+    async def slow_to_start(*arguments: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await create(*arguments, **options)
+        runs.set()
+        await go_on.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slow_to_start)
+    pid = tmp_path / "pid"
+    script = f"sleep 600 & echo $! > {pid}; wait"
+    task = asyncio.create_task(run_command(("/bin/sh", "-c", script), 600))
+    await runs.wait()
+    await asyncio.to_thread(wait_for, lambda: pid.exists() and pid.read_text() != "", 30, "the child")
+    task.cancel()
+    asyncio.get_running_loop().call_soon(go_on.set)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    wait_for(lambda: _is_gone(int(pid.read_text())), 30, "its child is gone")
+
+
 def _is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z"

@@ -67,14 +67,23 @@ async def run_command(arguments: tuple[str, ...], timeout_s: float) -> str:
 
     Whatever it has started in its process group is killed when the time is over or the caller is cancelled.
     """
-    try:
-        process = await asyncio.create_subprocess_exec(
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
         )
+    )
+    try:
+        # Not cancelled half-way: asyncio would kill the program alone, and wait for ever for children that keep its
+        # output open.
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with suppress(OSError, ValueError):
+            await _end(await starting)
+        raise
     except (OSError, ValueError) as error:
         return f"cannot run {arguments[0]}: {error}"[:_OUTPUT]
     said = bytearray()
@@ -87,11 +96,16 @@ async def run_command(arguments: tuple[str, ...], timeout_s: float) -> str:
     except TimeoutError:
         return f"no end after {timeout_s:g} s"
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        if process.returncode is None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_ENDED_S):
-                    await process.wait()
+        await _end(process)
     text = printable(said.decode("utf-8", "replace").strip())
     return "" if code == 0 else f"exit code {code}: {text}"[:_OUTPUT]
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kills the process group and waits for its leader, not for what may have left the group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode is None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ENDED_S):
+                await process.wait()
