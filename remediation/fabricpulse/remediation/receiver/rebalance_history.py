@@ -1,0 +1,59 @@
+"""What the plans of the past say about the next one: who rests, what was reached, what is left of the limits. Pure."""
+
+from typing import Literal
+
+from fabricpulse.remediation.receiver.transaction import Transaction
+
+_DAY_S = 86_400.0
+
+
+def resting(
+    transaction: Transaction, cooldown_s: float, now: float
+) -> dict[str, Literal["cooldown", "no_new_path"]]:
+    """Jobs that had a plan lately, and what they must not have now: any plan, or one with new paths.
+
+    The cooldown doubles with each plan in a row that was rolled back. If that one took new paths, only a weight may be
+    tried after it.
+    """
+    found: dict[str, Literal["cooldown", "no_new_path"]] = {}
+    for workload in {plan.workload for plan in transaction.rebalances.values()}:
+        plans = sorted(
+            (p for p in transaction.rebalances.values() if p.workload == workload),
+            key=lambda p: p.created_at,
+        )
+        rolled_back = 0
+        for plan in reversed(plans):
+            if plan.phase != "rolled_back":
+                break
+            rolled_back += 1
+        pause_s = min(_DAY_S, cooldown_s * 2.0 ** min(20, rolled_back))
+        if now - plans[-1].changed_at < pause_s:
+            found[workload] = "cooldown"
+        elif rolled_back and plans[-1].moves[0].operation == "lane.repath":
+            found[workload] = "no_new_path"
+    return found
+
+
+def unhelpful(transaction: Transaction) -> int:
+    """Plans in a row, the last ones since an operator resumed, that did not help."""
+    count = 0
+    for plan in sorted(transaction.rebalances.values(), key=lambda p: p.changed_at, reverse=True):
+        if plan.phase == "kept" or plan.changed_at <= transaction.resumed_at:
+            break
+        count += plan.phase == "rolled_back"
+    return count
+
+
+def operations(transaction: Transaction, now: float) -> int:
+    """Operations of the plans of the last hour."""
+    return sum(p.operations for p in transaction.rebalances.values() if now - p.changed_at <= 3600.0)
+
+
+def reached(transaction: Transaction) -> dict[tuple[str, ...], float]:
+    """Scope of plans that helped -> goodput that it had afterwards."""
+    plans = sorted(transaction.rebalances.values(), key=lambda plan: plan.changed_at)
+    return {
+        plan.scope: plan.measured * sum(plan.before.get(w, 0.0) for w in plan.scope)
+        for plan in plans
+        if plan.phase == "kept"
+    }
