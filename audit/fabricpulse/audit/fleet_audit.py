@@ -1,4 +1,4 @@
-"""`audit run`: from the command line to a run."""
+"""The audit of a fleet: whom to ask, asking them, testing paths and wiring, and what is told to whom."""
 
 import asyncio
 import signal

@@ -18,7 +18,8 @@ from click.testing import CliRunner
 from tests.fixtures.host_tree import GpuHost
 from tests.fixtures.waiting import wait_for
 
-from fabricpulse.audit.command import FOUND, GOOD, NOT_KNOWN, command
+from fabricpulse.audit.command import command
+from fabricpulse.audit.commands.output import FOUND, GOOD, NOT_KNOWN
 from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.model import Run
 from fabricpulse.audit.node.agent import Agent

@@ -13,7 +13,8 @@ from tests.fixtures.host_tree import GpuHost
 
 from fabricpulse.audit.check import Check, HostCheck
 from fabricpulse.audit.checks.pcie_acs import acs_control
-from fabricpulse.audit.command import FOUND, GOOD, command
+from fabricpulse.audit.command import command
+from fabricpulse.audit.commands.output import FOUND, GOOD
 from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.model import Outcome, Status, passed

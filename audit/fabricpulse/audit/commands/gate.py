@@ -1,0 +1,66 @@
+"""`audit gate`: may this host take a job, by the last audit."""
+
+import time
+from pathlib import Path
+
+import click
+
+from fabricpulse.audit.commands.output import FOUND, GOOD, NOT_KNOWN, fail_on_option, state_option
+from fabricpulse.audit.model import FleetFindings, HostReport
+from fabricpulse.audit.storage import read
+from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
+
+
+@click.command("gate")
+@state_option
+@click.option(
+    "--max-age",
+    "max_age_h",
+    type=float,
+    default=24.0,
+    show_default=True,
+    help="How old the last audit may be, in hours.",
+)
+@fail_on_option("closes the gate")
+@click.option("--ignore", multiple=True, metavar="CHECK", help="A check that does not count; repeatable.")
+@click.option("--strict", is_flag=True, help="What is unknown makes the answer not known.")
+@output_option
+@click.pass_context
+def gate_command(
+    ctx: click.Context,
+    state: Path,
+    max_age_h: float,
+    fail_on: str,
+    ignore: tuple[str, ...],
+    strict: bool,
+    output: OutputFormat,
+) -> None:
+    """Tell from the last audit whether this host may take a job.
+
+    Both the host's own audit and what the last run of the fleet said of it count; what is unknown is listed.
+
+    Exit code 0: yes; 10: no, an error was found; 11: not known, there is no audit or it is too old.
+    """
+    from fabricpulse.audit.gate import gate
+
+    last = state / "last.json"
+    report = read(last, HostReport) if last.exists() else None
+    told = state / "fleet.json"
+    answer = gate(
+        report,
+        time.time(),
+        max_age_h * 3600,
+        fail_on=fail_on,
+        ignore=ignore,
+        fleet=read(told, FleetFindings) if told.exists() else None,
+        strict=strict,
+    )
+    if output == "json":
+        print_json({"open": answer.open, "reasons": answer.reasons, "unknown": answer.unknown})
+    else:
+        click.echo({True: "open", False: "closed", None: "not known"}[answer.open])
+        for reason in answer.reasons:
+            click.echo(printable(f"  {reason}"))
+        for line in answer.unknown:
+            click.echo(printable(f"  unknown: {line}"))
+    ctx.exit({True: GOOD, False: FOUND, None: NOT_KNOWN}[answer.open])

@@ -1,0 +1,68 @@
+"""`audit learn`, `show`, `diff`, `labels`: what can be made of a run that was kept."""
+
+from pathlib import Path
+
+import click
+
+from fabricpulse.audit.commands.output import FOUND, GOOD, all_option, run_output_option, write, write_page
+from fabricpulse.audit.model import Run
+from fabricpulse.audit.profile import learn
+from fabricpulse.audit.storage import read
+from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
+
+
+@click.command("learn")
+@click.argument("run", type=click.Path(path_type=Path))
+def learn_command(run: Path) -> None:
+    """Print a profile file of what most hosts of RUN have: of a good fleet."""
+    click.echo(learn(read(run, Run)), nl=False)
+
+
+@click.command("show")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--html", type=click.Path(path_type=Path), help="Write the page here instead.")
+@run_output_option
+@all_option
+def show_command(run: Path, html: Path | None, output: str, every: bool) -> None:
+    """Print a run that was kept, or make its page."""
+    found = read(run, Run)
+    if html is not None:
+        write_page(found, html)
+    else:
+        write(found, output, every=every)
+
+
+@click.command("diff")
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.pass_context
+def diff_command(ctx: click.Context, before: Path, after: Path) -> None:
+    """Print what two runs differ in. Exit code 10: there are new findings."""
+    from fabricpulse.audit.diff import diff_runs
+
+    found = diff_runs(read(before, Run), read(after, Run))
+    for sign, findings in (("+", found.new), ("-", found.gone)):
+        for finding in findings:
+            where = " ".join(filter(None, (finding.host or "fleet", finding.subject)))
+            click.echo(printable(f"{sign} {finding.severity} {finding.check} {where}: {finding.summary}"))
+    for sign, hosts in (("+", found.added), ("-", found.removed)):
+        for host in hosts:
+            click.echo(f"{sign} host {host}")
+    click.echo(f"{len(found.new)} new, {len(found.gone)} gone, {len(found.same)} in both")
+    ctx.exit(FOUND if found.new else GOOD)
+
+
+@click.command("labels")
+@click.argument("run", type=click.Path(path_type=Path))
+@output_option
+def labels_command(run: Path, output: OutputFormat) -> None:
+    """Print the commands that label Kubernetes nodes by RUN: passed, failed or unknown. Pipe them into sh."""
+    from fabricpulse.audit.labels import kubectl_lines, node_labels
+
+    found = read(run, Run)
+    labels = node_labels(found)
+    if output == "json":
+        print_json([{"node": one.host, "audit": one.state, "reason": one.reason} for one in labels])
+    else:
+        for line in kubectl_lines(found, labels):
+            click.echo(line)

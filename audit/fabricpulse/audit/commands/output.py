@@ -1,0 +1,86 @@
+"""What the subcommands share: exit codes, output formats, pages and files."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from fabricpulse.audit.model import Finding, Run
+from fabricpulse.audit.storage import encode
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.files import atomic_write
+
+# Exit codes: of a health check, so that a script can tell a bad host from an audit that could not be made.
+GOOD, FOUND = 0, 10
+# Nothing is known: no audit, or one that is too old.
+NOT_KNOWN = 11
+STATE = Path("/var/lib/fabricpulse/audit")
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+run_output_option: Decorator = click.option(
+    "--output",
+    type=click.Choice(["text", "json", "junit"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
+state_option: Decorator = click.option(
+    "--state", type=click.Path(path_type=Path), default=STATE, show_default=True, help="Folder of reports."
+)
+all_option: Decorator = click.option("--all", "every", is_flag=True, help="Show what passed, too.")
+html_option: Decorator = click.option(
+    "--html", type=click.Path(path_type=Path), help="Write the page here, too."
+)
+
+
+def fail_on_option(effect: str) -> Decorator:
+    """`--fail-on`; effect : what a finding of that severity does."""
+    return click.option(
+        "--fail-on",
+        type=click.Choice(["error", "warning"]),
+        default="error",
+        show_default=True,
+        help=f"Least severity of a finding that {effect}.",
+    )
+
+
+def write_page(run: Run, path: Path | None) -> None:
+    """The HTML page, if there is a path. Raises UserError."""
+    if path is None:
+        return
+    from fabricpulse.audit.page import page
+
+    write_file(path, page(run).encode("utf-8", "replace"))
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Raises UserError."""
+    try:
+        atomic_write(path, data, durable=False)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; choose a folder that exists and is writable"
+        ) from error
+
+
+def write(run: Run, output: str, *, every: bool = False) -> None:
+    """Prints a run. Late imports: a health check must not pay for tables."""
+    if output == "json":
+        click.echo(encode(run).decode())
+    elif output == "junit":
+        from fabricpulse.audit.junit import junit
+
+        click.echo(junit(run.hosts, run.findings), nl=False)
+    else:
+        from fabricpulse.audit.show import show_run
+
+        show_run(run, Console(), every=every)
+
+
+def exit_code(findings: tuple[Finding, ...], fail_on: str) -> int:
+    """FOUND if a finding is as bad as `fail_on` or worse."""
+    bad = ("error",) if fail_on == "error" else ("error", "warning")
+    return FOUND if any(finding.severity in bad for finding in findings) else GOOD

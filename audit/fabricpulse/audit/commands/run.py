@@ -1,0 +1,159 @@
+"""`audit run`: a fleet, through the agents of its hosts."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fabricpulse.audit.commands.output import (
+    all_option,
+    exit_code,
+    fail_on_option,
+    html_option,
+    run_output_option,
+    write,
+    write_file,
+    write_page,
+)
+from fabricpulse.audit.storage import encode
+from fabricpulse.core.web.client_options import COORDINATOR, client_options
+
+
+@click.command("run")
+@click.option(
+    "--coordinator",
+    metavar="URL",
+    help="Take the hosts from this clocksync coordinator: http://monitor:9614.",
+)
+@click.option(
+    "--membership", type=click.Path(path_type=Path), help="Take the hosts from this membership file."
+)
+@click.option(
+    "--hosts", default="", metavar="LIST", help="Only these, as Slurm writes lists: gpu-[001-016],gpu-020."
+)
+@click.option("--agent-url", default="http://{host}:9617", show_default=True, help="URL of a host's agent.")
+@client_options("the agents")
+@client_options("the coordinator", COORDINATOR, prefix="coordinator", parameter="coordinator_client")
+@click.option(
+    "--paths", is_flag=True, help="Test pairs of NICs too: connectivity and MTU, by some echoes each."
+)
+@click.option("--all-pairs", is_flag=True, help="With --paths: all pairs, not 2 log2 n rounds of them.")
+@click.option(
+    "--transfers",
+    is_flag=True,
+    help="Measure loss, bandwidth and one-way delay of pairs, by real traffic; implies --paths.",
+)
+@click.option("--yes", is_flag=True, help="With --transfers: do not ask.")
+@click.option(
+    "--rate",
+    "rate_mbps",
+    type=click.IntRange(1, 10_000_000),
+    default=10_000,
+    show_default=True,
+    help="With --transfers: most that a NIC sends, Mb/s.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 10),
+    default=0.5,
+    show_default=True,
+    help="With --transfers: of TCP, each way of a pair.",
+)
+@click.option(
+    "--datagrams",
+    type=click.IntRange(100, 200_000),
+    default=2000,
+    show_default=True,
+    help="With --transfers: that loss is measured by, each way of a pair.",
+)
+@click.option(
+    "--budget-gb",
+    type=float,
+    default=1000.0,
+    show_default=True,
+    help="With --transfers: most that all send together.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    help="Go on with an interrupted run: hosts and ways that it has are not asked again.",
+)
+@click.option(
+    "--leaves", type=click.Path(path_type=Path), help="With --paths: which hosts hang on which leaf (YAML)."
+)
+@click.option(
+    "--wiring", is_flag=True, help="Compare where cables go, by LLDP, with `leaf` of the membership."
+)
+@click.option(
+    "--wiring-file", type=click.Path(path_type=Path), help="Compare with this plan (YAML); implies --wiring."
+)
+@click.option(
+    "--wiring-wait",
+    "wiring_wait_s",
+    type=click.FloatRange(1, 300),
+    default=35.0,
+    show_default=True,
+    help="With --wiring: how long to listen, seconds.",
+)
+@click.option(
+    "--host-timeout",
+    "host_timeout_s",
+    type=click.FloatRange(1, 600),
+    default=30.0,
+    show_default=True,
+    help="Seconds that a host has for its audit.",
+)
+@click.option(
+    "--profile", "--sla", "profile", type=click.Path(path_type=Path), help="Values that hosts must have."
+)
+@run_output_option
+@click.option("--save", type=click.Path(path_type=Path), help="Write the run here, too, as JSON.")
+@click.option(
+    "--publish/--no-publish",
+    default=True,
+    show_default=True,
+    help="Tell each agent what was found about its host, for `gate`.",
+)
+@html_option
+@all_option
+@fail_on_option("makes the exit code 10")
+@click.pass_context
+def run_command(ctx: click.Context, /, **flags: Any) -> None:
+    """Audit a fleet through the agents of its hosts, and compare the hosts with one another."""
+    from fabricpulse.audit.fleet_audit import run_fleet
+
+    transfers = None
+    if flags["transfers"]:
+        from fabricpulse.audit.transfer_tests import Transfers
+
+        transfers = Transfers(flags["rate_mbps"] * 1_000_000, flags["seconds"], datagrams=flags["datagrams"])
+    run = run_fleet(**{name: flags[name] for name in RUN_FLAGS}, transfers=transfers)
+    if flags["save"] is not None:
+        write_file(flags["save"], encode(run))
+    write_page(run, flags["html"])
+    write(run, flags["output"], every=flags["every"])
+    if run.cancelled:
+        ctx.exit(1)
+    ctx.exit(exit_code(run.findings, flags["fail_on"]))
+
+
+RUN_FLAGS = (
+    "coordinator",
+    "membership",
+    "hosts",
+    "agent_url",
+    "client",
+    "coordinator_client",
+    "host_timeout_s",
+    "profile",
+    "paths",
+    "all_pairs",
+    "leaves",
+    "budget_gb",
+    "yes",
+    "resume",
+    "publish",
+    "wiring",
+    "wiring_file",
+    "wiring_wait_s",
+)
