@@ -11,7 +11,8 @@ FINDINGS = MetricSpec(
 OUTCOMES = MetricSpec(
     "fabricpulse_audit_outcomes",
     "gauge",
-    "Outcomes of the checks of this host in its last audit, by category and status (passed, failed ...).",
+    "Outcomes of the checks of this host in its last audit, by category and status: passed, failed, unknown, "
+    "not_applicable.",
     ("category", "status"),
 )
 CHECK_FAILED = MetricSpec(
@@ -26,7 +27,7 @@ LAST_RUN = MetricSpec(
     "When this host was audited last, Unix time; 0 for never.",
 )
 DURATION = MetricSpec(
-    "fabricpulse_audit_duration_seconds", "gauge", "How long the last audit of this host took on the host."
+    "fabricpulse_audit_duration_seconds", "gauge", "Duration of the last audit of this host, on the host."
 )
 RUNS = MetricSpec(
     "fabricpulse_audit_runs_total", "counter", "Audits of this host since the audit agent started."
@@ -34,7 +35,7 @@ RUNS = MetricSpec(
 REFUSED = MetricSpec(
     "fabricpulse_audit_refused_requests_total",
     "counter",
-    "Requests to the agent that it has refused, by reason (token, busy, invalid; job: a job runs on the NIC; off).",
+    "Requests that the audit agent has refused, by reason (token, busy, invalid; job: a job runs on the NIC; off).",
     ("reason",),
 )
 

@@ -239,28 +239,34 @@ FRONT_END_DOWN = MetricSpec(
 LATENESS = MetricSpec(
     "fabricpulse_probe_lateness_seconds",
     "histogram",
-    "How late the engine's thread woke for its ticks. Faults are found later while it is late.",
+    "How late the probe engine's thread woke for its ticks. Faults are found later while it is late.",
     (),
     _seconds(native.LATENESS_BUCKETS_NS),
 )
 STALLS = MetricSpec(
     "fabricpulse_probe_stalls_total",
     "counter",
-    "Times when this host stalled the engine for more than half of probe.down_after_s.",
+    "Times when this host stalled the probe engine for more than half of probe.down_after_s.",
 )
 STALLED = MetricSpec(
     "fabricpulse_probe_stalled_seconds_total",
     "counter",
-    "Time in which the engine was stalled; it does not count as silence of any peer.",
+    "Time in which the probe engine was stalled by this host; it does not count as silence of any peer.",
 )
 CLOCK_STEPS = MetricSpec(
-    "fabricpulse_probe_clock_steps_total", "counter", "Steps of this host's clock that the engine has seen."
+    "fabricpulse_probe_clock_steps_total",
+    "counter",
+    "Steps of this host's clock that the probe engine has seen.",
 )
-ENGINE_CPU = MetricSpec("fabricpulse_probe_cpu_seconds_total", "counter", "CPU time of the engine's thread.")
+ENGINE_CPU = MetricSpec(
+    "fabricpulse_probe_cpu_seconds_total", "counter", "CPU time of the probe engine's thread."
+)
 ENGINE_REALTIME = MetricSpec(
-    "fabricpulse_probe_realtime", "gauge", "1 if the engine's thread runs at real-time priority."
+    "fabricpulse_probe_realtime", "gauge", "1 if the probe engine's thread runs at real-time priority."
 )
-SAMPLES = MetricSpec("fabricpulse_probe_samples_total", "counter", "Train samples written to shared memory.")
+SAMPLES = MetricSpec(
+    "fabricpulse_probe_samples_total", "counter", "Samples of probe trains written to shared memory."
+)
 MEMBERS = MetricSpec("fabricpulse_mesh_members", "gauge", "Hosts of the fleet that this host knows of.")
 MEMBER = MetricSpec(
     "fabricpulse_mesh_member",
@@ -293,9 +299,13 @@ MEMBERSHIP_TIME = MetricSpec(
     "gauge",
     "When the membership last changed, by this host's clock.",
 )
-EVENTS = MetricSpec("fabricpulse_mesh_events_total", "counter", "Events by kind.", ("kind",))
+EVENTS = MetricSpec(
+    "fabricpulse_mesh_events_total", "counter", "Events of the mesh exporter's event log, by kind.", ("kind",)
+)
 EVENTS_DROPPED = MetricSpec(
-    "fabricpulse_mesh_events_dropped_total", "counter", "Events that came faster than they could be taken."
+    "fabricpulse_mesh_events_dropped_total",
+    "counter",
+    "Events of the mesh exporter that were lost because they came faster than they could be taken.",
 )
 
 METRICS = (

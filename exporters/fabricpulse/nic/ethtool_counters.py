@@ -30,7 +30,7 @@ PFC_RECEIVED_TRANSITIONS = counter(
 )
 PFC_TRANSMITTED_TRANSITIONS = counter(
     "pfc_pause_transmitted_transitions",
-    "Changes from running to paused of what we stop (ethtool tx_prioP_pause_transition).",
+    "Changes from running to paused that this NIC's pauses have caused at the other side (ethtool tx_prioP_pause_transition).",
     PRIORITY,
 )
 PRIORITY_DISCARDS = counter(
@@ -40,7 +40,7 @@ PRIORITY_DISCARDS = counter(
 )
 PRIORITY_CONGESTION_DISCARDS = counter(
     "priority_congestion_discards",
-    "Packets dropped by early detection (ethtool rx_prioP_cong_discard).",
+    "Packets of the priority dropped by early detection (ethtool rx_prioP_cong_discard).",
     PRIORITY,
 )
 PRIORITY_MARKED = counter(
@@ -146,12 +146,12 @@ PCI_STALLED_WRITES = gauge(
 )
 PCI_STALLED_READ_SECONDS = counter(
     "pcie_outbound_stalled_read_events",
-    "Seconds in which reads were stalled for more than 30 % (ethtool outbound_pci_stalled_rd_events).",
+    "Seconds in which the NIC's reads of host memory were stalled for more than 30 % (ethtool outbound_pci_stalled_rd_events).",
     LINK,
 )
 PCI_STALLED_WRITE_SECONDS = counter(
     "pcie_outbound_stalled_write_events",
-    "Seconds in which writes were stalled for more than 30 % (ethtool outbound_pci_stalled_wr_events).",
+    "Seconds in which the NIC's writes to host memory were stalled for more than 30 % (ethtool outbound_pci_stalled_wr_events).",
     LINK,
 )
 PCI_BUFFER_OVERFLOWS = counter(
@@ -161,12 +161,12 @@ PCI_BUFFER_OVERFLOWS = counter(
 )
 PCI_SIGNAL_RECEIVE = counter(
     "pcie_receive_signal_errors",
-    "Signal integrity errors towards the NIC (ethtool rx_pci_signal_integrity).",
+    "PCIe signal integrity errors towards the NIC (ethtool rx_pci_signal_integrity).",
     LINK,
 )
 PCI_SIGNAL_TRANSMIT = counter(
     "pcie_transmit_signal_errors",
-    "Signal integrity errors towards the host (ethtool tx_pci_signal_integrity).",
+    "PCIe signal integrity errors towards the host (ethtool tx_pci_signal_integrity).",
     LINK,
 )
 

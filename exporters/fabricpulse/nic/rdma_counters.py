@@ -68,7 +68,7 @@ RECEIVE_REMOTE_PHYSICAL = counter(
 )
 RECEIVE_SWITCH_RELAY = counter(
     "receive_switch_relay_errors",
-    "Packets that could not be relayed (counters/port_rcv_switch_relay_errors).",
+    "Packets received that a switch could not relay (counters/port_rcv_switch_relay_errors).",
 )
 RECEIVE_DISCARDS = counter(
     "receive_discards",

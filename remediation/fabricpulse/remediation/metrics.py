@@ -11,7 +11,10 @@ ACTIONS = MetricSpec(
     ("action", "outcome"),
 )
 BLOCKED = MetricSpec(
-    "fabricpulse_remediation_blocked_total", "counter", "Actions that a guard blocked, by guard.", ("reason",)
+    "fabricpulse_remediation_blocked_total",
+    "counter",
+    "Actions that a guard of the remediation receiver blocked, by guard.",
+    ("reason",),
 )
 DELIVERIES = MetricSpec(
     "fabricpulse_remediation_deliveries_total",
@@ -166,12 +169,12 @@ AGENT_PROCESSES = MetricSpec(
 AGENT_DIVERGENT = MetricSpec(
     "fabricpulse_remediation_agent_divergent_processes",
     "gauge",
-    "Processes that are not in the desired state of some NIC.",
+    "Processes with the NCCL plugin in which some NIC of this host is not in its desired state.",
 )
 AGENT_CALLS = MetricSpec(
     "fabricpulse_remediation_agent_calls_total",
     "counter",
-    "Operations requested of control sockets, by result.",
+    "Operations that the node agent requested of the NCCL plugin's control sockets, by result.",
     ("result",),
 )
 

@@ -5,7 +5,7 @@ from fabricpulse.core.metrics.catalogue import MetricSpec
 BUILD_INFO = MetricSpec(
     "fabricpulse_build_info",
     "gauge",
-    "Always 1; the labels say which fabricpulse this is.",
+    "Always 1; the labels are the version of fabricpulse, the component, and the Python that runs it.",
     ("version", "component", "python_version"),
 )
 EXPORTER_SERIES = MetricSpec(

@@ -24,12 +24,12 @@ UP_TRANSITIONS = counter(
 )
 UNOBSERVED = counter(
     "port_down_transitions_unobserved",
-    "Part of port_down_transitions that only the kernel's counter tells of: no time and no duration is known.",
+    "Link downs (also in port_down_transitions) that only the kernel's counter tells of: time and duration are unknown.",
     PORT,
 )
 LAST_TRANSITION = gauge(
     "port_last_transition_timestamp_seconds",
-    "Host time of the last change of the link that was seen happening; absent until there is one.",
+    "When the link last went up or down while the exporter ran, Unix time; absent until it has.",
     PORT,
 )
 FLAP_SECONDS = MetricSpec(
