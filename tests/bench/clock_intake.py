@@ -42,7 +42,7 @@ def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) ->
         info = HostInfo(1, "", (), tuple(EdgeName("rail0", names[p], "rail0") for p in row), "none")
         report = RoundReport(PROTOCOL, name, 1, 1, now_ns, b"", line, None, "", 0, info)
         member = fleet.report(report, time.monotonic(), again=False)
-        member.told = fleet.generation
+        member.told = fleet.roster.generation
         given.append(channels.open(member))
     fleet.solve_round(time.monotonic(), channels.take())
     ready, go = os.pipe(), os.pipe()

@@ -160,7 +160,7 @@ def bench_faults(report: Callable[..., None]) -> None:
                 times = fleet.times()
                 bounds.extend(t.bound_ns for i in others if (t := times[i]) is not None)
                 if fleet.coordinator is not None:
-                    suspects |= {m.name for m in fleet.coordinator.members.values() if m.suspect}
+                    suspects |= {m.name for m in fleet.coordinator.roster.members.values() if m.suspect}
             right = fleet.hosts[fault.guilty].name if fault.named and fault.guilty is not None else ""
             named += right in suspects
             wrongly += len(suspects - {right})

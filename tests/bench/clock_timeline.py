@@ -127,7 +127,7 @@ class Timeline:
                 self.solve_s.append((time.perf_counter() - began[0], time.thread_time() - began[1]))
             quorum = coordinator.quorum
             for host, now in zip(self.hosts, self.instants(self.t + 0.06), strict=True):
-                member = coordinator.members.get(host.name)
+                member = coordinator.roster.members.get(host.name)
                 line = member.line if member is not None else None
                 if host.alive and host.fleet_clock is not None and line is not None:
                     host.root = coordinator.root
@@ -153,7 +153,7 @@ class Timeline:
             bound_ns = clock.kept_bound_ns(now)
             line = Line(stamp_ns, asked.to_ns - stamp_ns, asked.rate_ppt, bound_ns)
         info = None
-        member = self.coordinator.members.get(host.name)
+        member = self.coordinator.roster.members.get(host.name)
         if member is None or self.coordinator.needs_info(member):
             names = tuple(EdgeName("rail0", self.hosts[j].name, "rail0") for j in self.peers(i))
             info = HostInfo(1, "", (), names, "none" if host.anchor is None else "system")

@@ -219,7 +219,7 @@ class DividedFleet:
 
     def _reply(self, host: Host, index: int) -> None:
         coordinator = self.coordinators[index]
-        member = coordinator.members.get(host.name) if coordinator is not None else None
+        member = coordinator.roster.members.get(host.name) if coordinator is not None else None
         if coordinator is None or member is None or host.clock is None:
             return
         line = member.line if member.epoch == host.epoch else None

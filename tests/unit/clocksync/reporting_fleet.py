@@ -103,7 +103,7 @@ class ReportingFleet:
                 if host in self.lines:
                     left = self.lines[host].correction_ns - self.shown_ns[host]
                     self.shown_ns[host] += max(-_SLEW_NS, min(_SLEW_NS, left))
-                line = self.fleet.members[host].line
+                line = self.fleet.roster.members[host].line
                 if line is not None and host not in self.unheard:
                     self.lines[host] = line
                     self.shown_ns.setdefault(host, line.correction_ns)

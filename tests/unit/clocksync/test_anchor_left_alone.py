@@ -69,7 +69,7 @@ class Anchored:
             self.fleet.report(self.report(host, t_s), t_s)
         self.fleet.solve_round(t_s + 0.2)
         for host in HOSTS:
-            line = self.fleet.members[host].line
+            line = self.fleet.roster.members[host].line
             assert line is not None
             reply = RoundReply(
                 0, line, self.fleet.root, False, b"", "", None, 0, self.fleet.quorum, self.fleet.no_quorum

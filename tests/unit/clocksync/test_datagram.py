@@ -81,9 +81,9 @@ class Coordinator:
         self.now_s = 100.0
         for host in HOSTS:
             self.fleet.report(report_of(host, info=True), self.now_s, again=False)
-        self.channel = {host: self.channels.open(self.fleet.members[host]) for host in HOSTS}
+        self.channel = {host: self.channels.open(self.fleet.roster.members[host]) for host in HOSTS}
         for host in HOSTS:
-            self.fleet.members[host].told = self.fleet.generation
+            self.fleet.roster.members[host].told = self.fleet.roster.generation
         self.solve()
 
     def solve(self) -> int:
@@ -169,7 +169,7 @@ def test_a_step_by_datagram_says_what_one_by_http_says(
         assert len(data) <= sizes[host]
         answer = unpack_reply(sidecar.channel, 7, data, "before")
         assert answer is not None
-        reply, expected = answer[0], by_http.members[host]
+        reply, expected = answer[0], by_http.roster.members[host]
         assert expected.line is not None
         assert reply.line is not None
         assert reply.line.correction_ns == pytest.approx(expected.line.correction_ns, abs=1)
@@ -198,7 +198,7 @@ def test_half_of_a_fleet_hears_by_datagram_that_it_is_without_quorum(
     by_http.solve_round(100.01)
     assert by_http.no_quorum
     for host, sidecar in sidecars.items():
-        reply, expected = sidecar.receive(7), by_http.members[host].line
+        reply, expected = sidecar.receive(7), by_http.roster.members[host].line
         assert (reply.quorum, reply.root, reply.no_quorum) == (quorum, "b", True)
         assert expected is not None
         assert reply.line is not None
@@ -292,7 +292,7 @@ def test_values_of_nonsense_are_left_out(coordinator: Coordinator, sidecars: dic
     sidecars["c"].socket.send(packed(sidecars["c"].channel, 1, report_of("c")))
     coordinator.wait_for(taken=3)
     rows, records = coordinator.channels.take()
-    assert rows["slot"].tolist() == [coordinator.fleet.members["c"].slot]
+    assert rows["slot"].tolist() == [coordinator.fleet.roster.members["c"].slot]
     assert len(records) == 2
 
 
@@ -300,7 +300,7 @@ def test_a_channel_that_is_not_known_is_told_so(
     coordinator: Coordinator, sidecars: dict[str, Sidecar]
 ) -> None:
     """After a restart and after the end of a lease; and a number that was closed is not given on at once."""
-    before = coordinator.fleet.members["a"].channel
+    before = coordinator.fleet.roster.members["a"].channel
     assert coordinator.fleet.expire(coordinator.now_s + 100) == HOSTS
     sidecar = sidecars["a"]
     sidecar.socket.send(packed(sidecar.channel, 1, report_of("a")))
@@ -339,7 +339,7 @@ def test_of_several_reports_the_last_counts_and_one_is_answered(
     coordinator.wait_for(taken=4, surplus=3)
     assert coordinator.solve() == 1
     sidecar.receive(4)
-    assert coordinator.fleet.members["a"].reported_edges == 4 % 3
+    assert coordinator.fleet.roster.members["a"].reported_edges == 4 % 3
 
 
 def test_who_did_not_report_is_missed_once(coordinator: Coordinator, sidecars: dict[str, Sidecar]) -> None:
@@ -349,7 +349,7 @@ def test_who_did_not_report_is_missed_once(coordinator: Coordinator, sidecars: d
         sidecars[host].socket.send(packed(sidecars[host].channel, 1, report_of(host)))
     coordinator.wait_for(taken=2)
     assert coordinator.channels.intake.waiting() == (2, 1)
-    coordinator.channels.close(coordinator.fleet.members["c"])
+    coordinator.channels.close(coordinator.fleet.roster.members["c"])
     assert coordinator.channels.intake.waiting() == (2, 0)
     coordinator.solve()
     assert coordinator.channels.intake.waiting() == (0, 2)
@@ -375,11 +375,11 @@ def test_news_of_neighbours_are_fetched_by_http(
 ) -> None:
     """A host whose neighbour has moved is told to ask; one that has been told, or has other neighbours, is not."""
     fleet = coordinator.fleet
-    joined = fleet.members["b"].info
+    joined = fleet.roster.members["b"].info
     assert joined is not None
     info = msgspec.structs.replace(joined, generation=2, url="http://elsewhere:9613")
     fleet.report(msgspec.structs.replace(report_of("b"), info=info, generation=2), coordinator.now_s)
-    fleet.members["c"].told = fleet.generation
+    fleet.roster.members["c"].told = fleet.roster.generation
     for host in "ac":
         sidecars[host].socket.send(packed(sidecars[host].channel, 1, report_of(host)))
     coordinator.wait_for(taken=2)
@@ -397,7 +397,7 @@ def test_a_report_of_many_edges_comes_in_parts(
     """In any order; it counts once, with all edges, and one reply no longer than a part has all residuals."""
     rejoin(coordinator, "a", edges)
     sidecar = sidecars["a"]
-    sidecar.channel = coordinator.channels.open(coordinator.fleet.members["a"])
+    sidecar.channel = coordinator.channels.open(coordinator.fleet.roster.members["a"])
     data = pack_request(sidecar.channel, 7, report_of("a", edges=edges))
     assert [len(part) <= 1432 for part in data] == [True] * parts
     for host in "bc":
@@ -407,7 +407,7 @@ def test_a_report_of_many_edges_comes_in_parts(
     coordinator.wait_for(taken=3)
     assert coordinator.counts()["incomplete"] == coordinator.counts()["replayed"] == 0
     assert coordinator.solve() == 3
-    assert coordinator.fleet.members["a"].reported_edges == edges
+    assert coordinator.fleet.roster.members["a"].reported_edges == edges
     raw = sidecar.socket.recv(2048)
     assert len(raw) <= max(map(len, data))
     answer = unpack_reply(sidecar.channel, 7, raw, "before")
@@ -423,7 +423,7 @@ def test_a_reply_to_most_edges_has_room_for_the_longest_name(
     """Else such a host would have to fetch it by HTTP at each step."""
     rejoin(coordinator, "a", 132)
     sidecar = sidecars["a"]
-    sidecar.channel = coordinator.channels.open(coordinator.fleet.members["a"])
+    sidecar.channel = coordinator.channels.open(coordinator.fleet.roster.members["a"])
     name = "r" * 253
     coordinator.fleet.quorum = Quorum(NOW // 10**9 + 100, 8, name, anchored=False)
     for host in "bc":
@@ -485,7 +485,7 @@ async def test_a_client_that_is_answered_goes_on(edges: int, coordinator: Coordi
     """The reply comes back, to a report in parts too, and the next may go the same way."""
     client = DatagramClient(f"http://127.0.0.1:{coordinator.port}")
     rejoin(coordinator, "a", edges)
-    await client.open(reply_with(coordinator.channels.open(coordinator.fleet.members["a"])))
+    await client.open(reply_with(coordinator.channels.open(coordinator.fleet.roster.members["a"])))
     report = report_of("a", edges=edges)
     assert client.ready(report)
     task = asyncio.create_task(client.report(report, 10.0))

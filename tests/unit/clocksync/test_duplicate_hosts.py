@@ -45,7 +45,7 @@ def test_a_second_host_of_a_name_never_gets_the_place_of_the_first(fleet: Fleet)
             fleet.report(other("h2"), at + 0.3)
         assert placed(fleet) == HOSTS[:2]
         assert fleet.suspects() == {"h2": "two hosts report under this name"}
-        assert fleet.duplicates == ("h2",)
+        assert fleet.roster.duplicates == ("h2",)
 
 
 def test_when_one_of_two_is_gone_the_other_is_a_member(fleet: Fleet) -> None:
@@ -76,8 +76,8 @@ def test_a_restarted_sidecar_waits_for_the_silence_of_the_one_before(fleet: Flee
     for host in HOSTS[:2]:
         fleet.report(report(host), 2.6)
     fleet.report(other("h2", 3), 2.9)
-    assert fleet.members["h2"].epoch == 3
-    assert fleet.duplicates == ()
+    assert fleet.roster.members["h2"].epoch == 3
+    assert fleet.roster.duplicates == ()
 
 
 def test_who_waited_in_vain_long_ago_makes_no_namesake(fleet: Fleet) -> None:
@@ -88,5 +88,5 @@ def test_who_waited_in_vain_long_ago_makes_no_namesake(fleet: Fleet) -> None:
         fleet.report(report("h2"), float(at))
     with pytest.raises(NameHeldError):
         fleet.report(other("h2", 8), 29.5)
-    assert fleet.duplicates == ()
+    assert fleet.roster.duplicates == ()
     assert fleet.report(other("h2", 8), 32.0).epoch == 8

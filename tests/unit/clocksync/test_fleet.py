@@ -32,7 +32,7 @@ def report(
 
 def placed(fleet: Fleet) -> list[str]:
     """Hosts that have been told how their clocks fit."""
-    return [name for name, member in fleet.members.items() if member.line is not None]
+    return [name for name, member in fleet.roster.members.items() if member.line is not None]
 
 
 def test_a_timeline_begins_with_all_that_are_known() -> None:
@@ -64,7 +64,7 @@ def test_who_has_fleet_time_brings_it() -> None:
     fleet.report(report("h1"), 0.0)
     fleet.solve_round(0.1)
     assert placed(fleet) == ["h0", "h1"]
-    for member in fleet.members.values():
+    for member in fleet.roster.members.values():
         assert member.line is not None
         assert abs(member.line.correction_ns - 5_000_000) < 2_000
 
@@ -87,7 +87,7 @@ def test_a_timeline_begins_on_utc_when_an_anchor_is_announced() -> None:
     fleet.solve_round(29.9)
     assert placed(fleet) == HOSTS
     assert fleet.awaited == ()
-    for member in fleet.members.values():
+    for member in fleet.roster.members.values():
         assert member.line is not None
         assert abs(member.line.correction_ns - UTC[0]) <= UTC[1]
 
@@ -150,7 +150,7 @@ def test_a_timeline_that_has_begun_goes_on_before_its_hosts_say_so() -> None:
         )
 
     def times(at_ns: int) -> dict[str, tuple[float, int]]:
-        lines = {name: member.line for name, member in fleet.members.items()}
+        lines = {name: member.line for name, member in fleet.roster.members.items()}
         return {
             name: (
                 shown(name, at_ns) - NOW_NS + line.correction_ns
@@ -205,7 +205,7 @@ def test_what_a_fresh_report_measured_counts_beside_reports_that_waited() -> Non
         )
     fleet.solve_round(2.51)
     assert placed(fleet) == HOSTS
-    for host, member in fleet.members.items():
+    for host, member in fleet.roster.members.items():
         line = member.line
         assert line is not None
         ahead_ns = shown(host, 2_500_000_000) - line.ref_host_ns

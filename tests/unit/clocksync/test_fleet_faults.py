@@ -23,7 +23,7 @@ def fleet() -> SimFleet:
 def suspects(fleet: SimFleet) -> list[str]:
     """Who the coordinator names."""
     assert fleet.coordinator is not None
-    return [member.name for member in fleet.coordinator.members.values() if member.suspect]
+    return [member.name for member in fleet.coordinator.roster.members.values() if member.suspect]
 
 
 def check(fleet: SimFleet, steps: int, hosts: list[int] | None = None, limit_ns: float = 200) -> None:

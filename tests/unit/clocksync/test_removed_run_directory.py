@@ -18,12 +18,12 @@ async def test_what_cannot_be_made_again_is_said_once_and_tried_until_it_can(
     run = tmp_path / "run"
     monkeypatch.setenv(RUN_DIR_ENV, str(run))
     sidecar = Sidecar(DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
-    sidecar._tick()
+    sidecar._clock.tick()
     run.rename(tmp_path / "away")
     run.write_text("where not even root can make a file")
     caplog.clear()
     for _ in range(3):
-        sidecar._tick()
+        sidecar._clock.tick()
     said = [
         (record.levelname, record.getMessage().partition("recreated")[0] + "recreated")
         for record in caplog.records
@@ -36,7 +36,7 @@ async def test_what_cannot_be_made_again_is_said_once_and_tried_until_it_can(
     run.mkdir()
     caplog.clear()
     for _ in range(3):
-        sidecar._tick()
+        sidecar._clock.tick()
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("WARNING", "clock page was deleted; recreated"),
         ("WARNING", "ClockBound segment was deleted; recreated"),

@@ -92,7 +92,7 @@ def test_reports_of_nonsense_are_refused() -> None:
     fleet = Fleet()
     with pytest.raises(ValueError, match="no multiple of 40"):
         fleet.report(report_of("a", ["b"], pack_edges([edge(0)])[:-1]), 0.0)
-    assert not fleet.members
+    assert not fleet.roster.members
     for wrong in ({"line": Line(2**62, 0, 0, 0)}, {"line": Line(0, 0, 0, -1)}, {"anchor": (0, 2**62)}):
         with pytest.raises(msgspec.ValidationError):
             report_decoder.decode(report_encoder.encode(report_of("a", [], b"", **wrong)))
@@ -106,7 +106,7 @@ def test_a_wrong_record_harms_nobody_else() -> None:
     fleet.report(report_of("b", ["c"], pack_edges([edge(0, 400)])), 0.0)
     fleet.report(report_of("c", [], b""), 0.0)
     assert fleet.solve_round(0.1) is not None
-    lines = {name: member.line for name, member in fleet.members.items()}
+    lines = {name: member.line for name, member in fleet.roster.members.items()}
     assert lines["a"] and lines["b"] and lines["c"]
     # clock b is 300 ahead of a, and c 400 of b.
     assert lines["a"].correction_ns - lines["b"].correction_ns == pytest.approx(300, abs=2)
@@ -120,14 +120,14 @@ def test_a_host_that_no_edge_ties_to_the_fleet_gets_no_line() -> None:
     fleet.report(report_of("b", [], b""), 0.0)
     fleet.report(report_of("lost", ["a"], b""), 0.0)
     fleet.solve_round(0.1)
-    assert fleet.members["a"].line
-    assert fleet.members["b"].line
-    assert fleet.members["lost"].line is None
+    assert fleet.roster.members["a"].line
+    assert fleet.roster.members["b"].line
+    assert fleet.roster.members["lost"].line is None
     assert fleet.unreached == 1
     for name, peers in (("a", ["b"]), ("b", []), ("lost", ["a"])):
         fleet.report(report_of(name, peers, b""), 1.0)
     assert fleet.solve_round(1.1) is None
-    assert all(member.line is None for member in fleet.members.values())
+    assert all(member.line is None for member in fleet.roster.members.values())
 
 
 def test_residuals_go_to_the_end_that_reported() -> None:
@@ -137,12 +137,12 @@ def test_residuals_go_to_the_end_that_reported() -> None:
     fleet.report(report_of("b", ["a", "c"], pack_edges([edge(1, 0)])), 0.0)
     fleet.report(report_of("c", ["a", "b"], b""), 0.0)
     fleet.solve_round(0.1)
-    assert [v.edge for v in unpack_residuals(fleet.members["a"].residuals)] == [2, 1]
-    assert [v.edge for v in unpack_residuals(fleet.members["b"].residuals)] == [1]
-    assert fleet.members["c"].residuals == b""
-    assert all(v.fits for v in unpack_residuals(fleet.members["a"].residuals))
+    assert [v.edge for v in unpack_residuals(fleet.roster.members["a"].residuals)] == [2, 1]
+    assert [v.edge for v in unpack_residuals(fleet.roster.members["b"].residuals)] == [1]
+    assert fleet.roster.members["c"].residuals == b""
+    assert all(v.fits for v in unpack_residuals(fleet.roster.members["a"].residuals))
     with pytest.raises(ValueError, match="no whole number"):
-        unpack_residuals(fleet.members["a"].residuals[:-1])
+        unpack_residuals(fleet.roster.members["a"].residuals[:-1])
 
 
 def test_the_solve_waits_for_those_who_were_there_and_not_for_the_dead() -> None:
@@ -172,7 +172,7 @@ def test_slots_of_hosts_that_are_gone_are_given_up() -> None:
     fleet.report(report_of("a", ["b"], pack_edges([edge(0, 300)])), 5.0)
     fleet.report(report_of("b", [], b""), 5.0)
     assert fleet.solve_round(5.1) is not None
-    assert len(fleet._slots) == 2
-    a, b = fleet.members["a"].line, fleet.members["b"].line
+    assert fleet.roster.slots == 2
+    a, b = fleet.roster.members["a"].line, fleet.roster.members["b"].line
     assert a and b
     assert a.correction_ns - b.correction_ns == pytest.approx(300, abs=2)

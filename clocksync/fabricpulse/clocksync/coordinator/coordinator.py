@@ -237,7 +237,7 @@ class Coordinator:
         solved = self._solved
         self._arrived.set()
         await solved.wait()
-        if self.fleet.members.get(member.name) is not member:
+        if self.fleet.roster.members.get(member.name) is not member:
             # Of two hosts with one name: what the columns of its slot say is about the other, or nobody.
             return _packed(self._unplaced())
         return _packed(self._reply(member, by_datagram))
@@ -245,19 +245,19 @@ class Coordinator:
     def _unplaced(self) -> RoundReply:
         """To a host that is no member."""
         fleet = self.fleet
-        told = fleet.generation, fleet.quorum, fleet.no_quorum
+        told = fleet.roster.generation, fleet.quorum, fleet.no_quorum
         return RoundReply(fleet.solves, None, fleet.root, True, b"", "", None, *told)
 
     def _reply(self, member: Member, by_datagram: bool) -> RoundReply:
         neighbours = None
         info = member.info
         # New hosts learn quickly where the others are; who knows it is not told again.
-        if info is not None and member.told != self.fleet.generation:
-            member.told = self.fleet.generation
+        if info is not None and member.told != self.fleet.roster.generation:
+            member.told = self.fleet.roster.generation
             neighbours = {
                 name: other.info.url
                 for name in {edge.peer for edge in info.edges}
-                if (other := self.fleet.members.get(name)) is not None
+                if (other := self.fleet.roster.members.get(name)) is not None
                 and other.info is not None
                 and other.info.url
             }
@@ -269,7 +269,7 @@ class Coordinator:
             member.residuals,
             member.suspect,
             neighbours,
-            self.fleet.generation,
+            self.fleet.roster.generation,
             self.fleet.quorum,
             self.fleet.no_quorum,
             self._channels.open(member) if by_datagram and self._channels is not None else None,
@@ -278,7 +278,7 @@ class Coordinator:
     async def _metrics(self, text_format: TextFormat) -> bytes:
         fleet = self.fleet
         out = Exposition()
-        out.add(metrics.MEMBERS, (), len(fleet.members))
+        out.add(metrics.MEMBERS, (), len(fleet.roster.members))
         out.add(metrics.QUORUM, (), int(not fleet.no_quorum))
         out.add(metrics.UNREACHED, (), fleet.unreached)
         out.add(metrics.SOLVES, (), fleet.solves)

@@ -2,10 +2,7 @@
 
 Nothing here is on disk and nothing is needed from a predecessor: membership comes from leases (and a file, if
 there is one), the timeline from the lines that the sidecars send with every report. Pure: time is passed in,
-as seconds of any clock that does not jump.
-
-A host has a slot, a number that it keeps; the edges of a host name its peers by slot, so that a round of the whole
-fleet is arithmetic on arrays.
+as seconds of any clock that does not jump. Who the hosts are is `roster`.
 """
 
 from collections.abc import Callable
@@ -14,9 +11,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.coordinator.duplicate_hosts import DUPLICATE, DuplicateHostDetector, NameTakenError
+from fabricpulse.clocksync.coordinator.duplicate_hosts import DUPLICATE
 from fabricpulse.clocksync.coordinator.fault_detection import FaultDetector
-from fabricpulse.clocksync.coordinator.members import Columns, Member
+from fabricpulse.clocksync.coordinator.members import Member
+from fabricpulse.clocksync.coordinator.roster import Roster
 from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution, SolveParameters, solve
 from fabricpulse.clocksync.solve.quorum import Election
 from fabricpulse.clocksync.solve.solve_input import Ints, RoundInput, edge_input
@@ -32,13 +30,9 @@ _I4 = 2**31 - 1
 _RATE_SPAN_NS, _MOST_RATE_PPB = 2e8, 500_000.0
 
 
-def _nothing(_: Member) -> None:
-    """Nobody wants to know."""
-
-
 @dataclass
 class Fleet:
-    """Members by name. generation : counts changes of membership.
+    """The fleet of one coordinator.
 
     waiting, missing : members whose report by HTTP waits for a solve; members that were in the last one and have not
     reported since. begin_s : how long a fleet of which nobody has fleet time yet waits for hosts that others have edges
@@ -56,10 +50,8 @@ class Fleet:
     anchor_wait_s: float = 30.0
     holdover_drift_ppb: float = 1_000.0
     parameters: SolveParameters = field(default_factory=SolveParameters)
-    members: dict[str, Member] = field(default_factory=dict)
-    columns: Columns = field(default_factory=Columns)
-    on_gone: Callable[[Member], None] = _nothing
-    generation: int = 0
+    roster: Roster = field(default_factory=Roster)
+    on_gone: Callable[[Member], None] = lambda _: None
     solves: int = 0
     root: str = ""
     outliers: int = 0
@@ -71,21 +63,15 @@ class Fleet:
     no_quorum: bool = False
     awaited: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
-    _duplicate_hosts: DuplicateHostDetector = field(default_factory=DuplicateHostDetector)
     _table: ReportTable = field(default_factory=ReportTable)
-    _slots: dict[str, int] = field(default_factory=dict)
-    # Names by their hash: datagrams name the root so.
-    _names: dict[int, str] = field(default_factory=dict)
-    _by_slot: dict[int, Member] = field(default_factory=dict)
     # Slots that have reported by HTTP since the last solve, and whether they will again; those that were so before it.
     _fresh: dict[int, bool] = field(default_factory=dict)
     _expected: set[int] = field(default_factory=set)
     _first_s: float = 0.0
-    # Slots of the peers of all slots behind each other, and where those of each begin; None when that has changed.
-    _peers: tuple[NDArray[np.int32], NDArray[np.intp]] | None = None
 
     def __post_init__(self) -> None:
-        self._faults = FaultDetector(self.columns, self.stale_s)
+        self._faults = FaultDetector(self.roster.columns, self.stale_s)
+        self.roster.on_gone = self._left
 
     @property
     def waiting(self) -> int:
@@ -103,31 +89,16 @@ class Fleet:
         for name in ("clock_steps", "generation", "rank"):
             if not 0 <= getattr(report, name) <= _I4:
                 raise ValueError(f"{name} does not lie within 0 and {_I4}")
-        member = self.members.get(report.host)
-        if member is None:
-            self._duplicate_hosts.check(report.host, report.epoch, now_s, self.lease_s)
-        elif member.epoch != report.epoch:
-            self._replace(member, report.epoch, now_s)
-        if not self.members:
+        first = not self.roster.members
+        member = self.roster.admit(report.host, report.epoch, now_s, self.lease_s)
+        if first:
             self._first_s = now_s
-        if member is None or member.epoch != report.epoch:
-            member = self._join(report.host, report.epoch)
         if report.quorum is not None:
             # Its rows say only the hash.
-            self._slot(report.quorum.root)
-        columns, slot = self.columns.at, member.slot
-        if report.info is not None and report.info != member.info:
-            if member.info is None or (report.info.nics, report.info.url) != (
-                member.info.nics,
-                member.info.url,
-            ):
-                self.generation += 1
-                columns["moved"][slot] = self.generation
-            member.info = report.info
-            member.peers = np.array([self._slot(edge.peer) for edge in report.info.edges], np.int32)
-            columns = self.columns.at
-            columns["info"][slot] = report.info.generation
-            self._peers = None
+            self.roster.slot(report.quorum.root)
+        if report.info is not None:
+            self.roster.take_info(member, report.info)
+        columns, slot = self.roster.columns.at, member.slot
         self._table.add(slot, report, now_s)
         columns["generation"][slot] = report.generation
         columns["received_s"][slot] = now_s
@@ -139,45 +110,12 @@ class Fleet:
             self.root = report.root
         return member
 
-    def _replace(self, member: Member, epoch: int, now_s: float) -> None:
-        """Makes room for the next sidecar of its name, if it has gone."""
-        heard_s = float(self.columns.at["received_s"][member.slot])
-        try:
-            self._duplicate_hosts.replace(member.name, epoch, heard_s, now_s, self.lease_s)
-        except NameTakenError:
-            self._forget(self.members.pop(member.name))
-            self.generation += 1
-            raise
-        self._forget(member)
-
-    def _join(self, name: str, epoch: int) -> Member:
-        slot = self._slot(name)
-        member = Member(self.columns, name, slot, epoch)
-        self.members[name] = self._by_slot[slot] = member
-        self.columns.clear(slot)
-        self.columns.at["joined"][slot] = True
-        self.columns.at["name"][slot] = name_hash(name)
-        self.generation += 1
-        self._peers = None
-        return member
-
-    def _slot(self, name: str) -> int:
-        slot = self._slots.get(name)
-        if slot is None:
-            slot = self._slots[name] = len(self._slots)
-            self._names[name_hash(name)] = name
-            self.columns.make_room(len(self._slots))
-        return slot
-
-    def _forget(self, member: Member) -> None:
+    def _left(self, member: Member) -> None:
         slot = member.slot
         if slot not in self._fresh:
             self.missing -= slot in self._expected
         self._fresh.pop(slot, None)
         self._expected.discard(slot)
-        self._by_slot.pop(slot)
-        self.columns.clear(slot)
-        self._peers = None
         self.on_gone(member)
 
     def needs_info(self, member: Member) -> bool:
@@ -186,42 +124,14 @@ class Fleet:
 
     def expire(self, now_s: float) -> list[str]:
         """Drops members whose lease has run out and returns their names."""
-        self._duplicate_hosts.expire(now_s, self.lease_s)
-        columns = self.columns.at
-        slots = np.flatnonzero(columns["joined"] & (columns["expires_s"] < now_s)).tolist()
-        gone = [self._by_slot[slot].name for slot in slots]
-        for name in gone:
-            self._forget(self.members.pop(name))
-        if gone:
-            self.generation += 1
-            if len(self._slots) > 1024 + 4 * len(self.members):
-                self._renumber()
+        gone = self.roster.expire(now_s, self.lease_s)
+        if gone and self.roster.crowded:
+            self._table.settle(self.roster.slots)
+            moved = self.roster.renumber()
+            self._fresh = {int(moved[slot]): again for slot, again in self._fresh.items()}
+            self._expected = {int(moved[slot]) for slot in self._expected}
+            self._table.renumber(moved)
         return gone
-
-    def _renumber(self) -> None:
-        """Gives up the slots of hosts that are long gone."""
-        self._table.settle(len(self._slots))
-        before, columns = len(self._slots), self.columns.at
-        moved = np.full(before, -1, np.int32)
-        self._slots.clear()
-        self._names.clear()
-        members = list(self.members.values())
-        old = [member.slot for member in members]
-        for member in members:
-            member.slot = self._slot(member.name)
-        new = [member.slot for member in members]
-        moved[old] = new
-        for member in members:
-            edges = member.info.edges if member.info is not None else ()
-            member.peers = np.array([self._slot(edge.peer) for edge in edges], np.int32)
-        self.columns.at = np.zeros(0, columns.dtype)
-        self.columns.make_room(len(self._slots))
-        self.columns.at[new] = columns[old]
-        self._by_slot = {member.slot: member for member in members}
-        self._fresh = {int(moved[slot]): again for slot, again in self._fresh.items()}
-        self._expected = {int(moved[slot]) for slot in self._expected}
-        self._table.renumber(moved)
-        self._peers = None
 
     def solve_round(self, now_s: float, arrived: tuple[Records, Records] | None = None) -> Solution | None:
         """Solves with what is there. Each member's `line` then holds at `ref_host_ns`, about its host time now.
@@ -229,14 +139,14 @@ class Fleet:
         arrived : reports that came as rows of ROW_DTYPE (their `slot` those of members) and their edge records. They
         renew leases too.
         """
-        self._table.settle(len(self._slots), arrived)
+        self._table.settle(self.roster.slots, arrived)
         if arrived is not None:
             slots = arrived[0]["slot"]
             for name in ("received_s", "generation"):
-                self.columns.at[name][slots] = arrived[0][name]
-            self.columns.at["expires_s"][slots] = arrived[0]["received_s"] + self.lease_s
+                self.roster.columns.at[name][slots] = arrived[0][name]
+            self.roster.columns.at["expires_s"][slots] = arrived[0]["received_s"] + self.lease_s
         self.gone = tuple(self.expire(now_s))
-        columns = self.columns.at
+        columns = self.roster.columns.at
         rows = self._table.rows
         self._table.keep((now_s - rows["received_s"] <= self.stale_s) & columns["joined"][rows["slot"]])
         rows = self._table.rows
@@ -289,7 +199,7 @@ class Fleet:
 
     def _anchor_rates(self, rows: Records) -> NDArray[np.float64]:
         """UTC's rate minus that of each anchor's stamp clock, ppb, from its last reports; NaN where it is not known."""
-        columns, slots = self.columns.at, rows["slot"]
+        columns, slots = self.roster.columns.at, rows["slot"]
         elapsed = (rows["host_ns"] - columns["anchor_host_ns"][slots]).astype(np.float64)
         rates: NDArray[np.float64] = columns["anchor_rate_ppb"][slots]
         told = rows["anchored"] & (np.abs(elapsed) >= _RATE_SPAN_NS)
@@ -306,17 +216,17 @@ class Fleet:
 
     def heard(self, now_s: float) -> int:
         """Members that have reported lately enough to vote (Election.of)."""
-        columns = self.columns.at
+        columns = self.roster.columns.at
         return int((columns["joined"] & (now_s - columns["received_s"] <= self.stale_s / 2)).sum())
 
     def _election(self, rows: Records, reported: RoundInput, now_s: float) -> Election:
         fleet_ns = reported.fleet_ns()
         election = Election.of(
             rows,
-            self.columns.at["name"][rows["slot"]],
+            self.roster.columns.at["name"][rows["slot"]],
             self.quorum,
             self._name,
-            rested=self.columns.at["rested"][rows["slot"]],
+            rested=self.roster.columns.at["rested"][rows["slot"]],
             heard=now_s - rows["received_s"] <= self.stale_s / 2,
             away_s=self.lease_s,
             fleet_s=None if fleet_ns is None else fleet_ns // 10**9,
@@ -330,7 +240,7 @@ class Fleet:
         """The host whose name has this hash; "" when none is known here, so that it is nobody's root."""
         if self.quorum is not None and hashed == name_hash(self.quorum.root):
             return self.quorum.root
-        return self._names.get(hashed, "")
+        return self.roster.name(hashed)
 
     def _take_quorum(
         self, rows: Records, hosts: Hosts, host_now: Ints, solution: Solution, latest: Quorum | None
@@ -339,17 +249,17 @@ class Fleet:
         self.quorum, self.no_quorum = latest, not solution.has_quorum
         if self.no_quorum:
             return
-        self.root = self._by_slot[int(rows["slot"][solution.root])].name
+        self.root = self.roster.at(int(rows["slot"][solution.root])).name
         in_main = solution.component == solution.main
-        self.columns.at["rested"] = False
-        self.columns.at["rested"][rows["slot"][in_main]] = True
+        self.roster.columns.at["rested"] = False
+        self.roster.columns.at["rested"][rows["slot"][in_main]] = True
         moment_s = int(host_now[solution.root] + solution.correction_ns[solution.root]) // 10**9
         anchored = bool((in_main & np.isfinite(hosts.anchor_ns)).any())
         self.quorum = Quorum(max(moment_s, 0), int(in_main.sum()), self.root, anchored)
 
     def _too_early(self, rows: Records, waited_s: float) -> bool:
         """Whether a fleet without fleet time should wait for hosts that are to come, or for UTC."""
-        silent = [self._by_slot[slot] for slot in rows["slot"][~rows["anchored"]].tolist()]
+        silent = [self.roster.at(slot) for slot in rows["slot"][~rows["anchored"]].tolist()]
         to_come = [m.name for m in silent if m.info is not None and m.info.anchor != "none"]
         utc = bool(rows["anchored"].any())
         # Where we are not the first choice, others who may know more begin, and their timeline comes with the reports.
@@ -361,47 +271,26 @@ class Fleet:
             return True
         return waited_s < self.begin_s * later and self._incomplete(rows)
 
-    def peers(self) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
-        """Slots at the other ends of the edges of all slots, behind each other; where those of each slot begin (and one
-        more entry for the end of the last).
-        """
-        if self._peers is None:
-            counts = np.zeros(len(self._slots) + 1, np.intp)
-            members = sorted(self.members.values(), key=lambda member: member.slot)
-            counts[[member.slot + 1 for member in members]] = [len(member.peers) for member in members]
-            slots = [member.peers for member in members]
-            flat = np.concatenate(slots) if slots else np.empty(0, np.int32)
-            self._peers = flat, np.cumsum(counts)
-        return self._peers
-
-    def untold(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of `slots` have a neighbour of whom they have not been told where it is now."""
-        flat, begin = self.peers()
-        columns = self.columns.at
-        owner = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
-        news = columns["moved"][flat] > columns["told"][owner]
-        return (np.bincount(owner[news], minlength=len(begin) - 1) > 0)[slots]
-
     def _incomplete(self, rows: Records) -> bool:
         """Whether someone is known to be there of whom there is no report."""
-        flat, begin = self.peers()
-        columns, slots = self.columns.at, rows["slot"]
+        flat, begin = self.roster.peers()
+        columns, slots = self.roster.columns.at, rows["slot"]
         if (columns["info"][slots] < 0).any():
             return True
-        reported = np.zeros(len(self._slots), np.bool_)
+        reported = np.zeros(self.roster.slots, np.bool_)
         reported[slots] = True
         owner = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
         return bool((reported[owner] & ~reported[flat]).any())
 
     def _fits(self, rows: Records) -> tuple[Records, NDArray[np.intp], NDArray[np.intp]]:
         """All edge records that can be used, grouped by row; which row's they are, and to which other."""
-        columns, slots = self.columns.at, rows["slot"].astype(np.intp)
-        flat, begin = self.peers()
+        columns, slots = self.roster.columns.at, rows["slot"].astype(np.intp)
+        flat, begin = self.roster.peers()
         records = self._table.records
         owner = np.repeat(np.arange(len(rows)), rows["edges"])
         usable = (columns["info"][slots] >= 0) & (columns["info"][slots] == rows["generation"])
         known = np.where(usable, begin[slots + 1] - begin[slots], 0)
-        index = np.full(len(self._slots), -1, np.intp)
+        index = np.full(self.roster.slots, -1, np.intp)
         index[slots] = np.arange(len(rows))
         valid = records["edge"] < known[owner]
         if not valid.all():
@@ -416,7 +305,7 @@ class Fleet:
         # A host that no edge ties to the timeline is in holdover, whatever it still knows: only then does its bound
         # grow as fast as it may be wrong, and only then do people hear of it.
         placed = solution.placed
-        columns = self.columns.at
+        columns = self.roster.columns.at
         slots = rows["slot"][placed]
         columns["placed"][slots] = True
         columns["ref_ns"][slots] = host_now[placed]
@@ -451,17 +340,12 @@ class Fleet:
         self.outlier_edges = [
             (member.name, member.info.edges[int(numbers[e])], float(solution.residual_ns[e]))
             for e in worst
-            if (member := self._by_slot[int(rows["slot"][edges.i[e]])]).info is not None
+            if (member := self.roster.at(int(rows["slot"][edges.i[e]]))).info is not None
         ]
-
-    @property
-    def duplicates(self) -> tuple[str, ...]:
-        """Names under which two hosts report, neither of which is a member."""
-        return self._duplicate_hosts.duplicates
 
     def suspects(self) -> dict[str, str]:
         """The reason, for each suspected member, and each name that two hosts report under."""
-        columns = self.columns.at
+        columns = self.roster.columns.at
         slots = np.flatnonzero(columns["joined"] & (columns["suspect"] > 0)).tolist()
-        suspects = {(member := self._by_slot[slot]).name: member.suspect for slot in slots}
-        return suspects | dict.fromkeys(self.duplicates, DUPLICATE)
+        suspects = {(member := self.roster.at(slot)).name: member.suspect for slot in slots}
+        return suspects | dict.fromkeys(self.roster.duplicates, DUPLICATE)

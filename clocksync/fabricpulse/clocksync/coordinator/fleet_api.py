@@ -65,7 +65,7 @@ class FleetApi:
 
     def membership(self) -> Membership:
         """The file's hosts, and those that have joined by lease."""
-        latest = sorted(self._fleet.members.values(), key=lambda member: -member.moved)
+        latest = sorted(self._fleet.roster.members.values(), key=lambda member: -member.moved)
         membership, left_out = served_membership(
             self.static,
             (
@@ -90,14 +90,14 @@ class FleetApi:
         document = self._document
         if (
             document is None
-            or document.generation != self._fleet.generation
+            or document.generation != self._fleet.roster.generation
             or document.static is not self.static
         ):
             # JSON is YAML: the document can be saved and used as a membership file.
             body = msgspec.json.format(msgspec.json.encode(self.membership()), indent=1) + b"\n"
             # Of the content: a coordinator that was restarted, or another one, need not send it again.
             tag = hashlib.sha256(body).hexdigest()[:32]
-            document = self._document = _Document(self._fleet.generation, self.static, body, tag)
+            document = self._document = _Document(self._fleet.roster.generation, self.static, body, tag)
         if any(tag.value in (document.tag, "*") for tag in request.if_none_match or ()):
             response = web.Response(status=304)
         else:
@@ -127,7 +127,7 @@ class FleetApi:
         own_ports = exporter == "clocksync" and not asked
         groups = [
             {"targets": [_target(member, port, own_ports)], "labels": {"fabricpulse_host": member.name}}
-            for member in sorted(self._fleet.members.values(), key=lambda m: m.name)
+            for member in sorted(self._fleet.roster.members.values(), key=lambda m: m.name)
         ]
         return web.json_response(groups)
 
@@ -146,7 +146,7 @@ class FleetApi:
                 "outlier_edges": m.outliers,
                 "suspect": m.suspect,
             }
-            for m in sorted(fleet.members.values(), key=lambda m: m.name)
+            for m in sorted(fleet.roster.members.values(), key=lambda m: m.name)
             for line in [m.line]
         ]
         names = ("device", "peer", "peer_device")
@@ -160,8 +160,8 @@ class FleetApi:
                 "root": fleet.root,
                 "quorum": not fleet.no_quorum,
                 "awaited_anchors": list(fleet.awaited),
-                "duplicate_names": list(fleet.duplicates),
-                "generation": fleet.generation,
+                "duplicate_names": list(fleet.roster.duplicates),
+                "generation": fleet.roster.generation,
                 "residual_p50_ns": fleet.residual_p50_ns,
                 "members": members,
                 "outlier_edges": outliers,

@@ -52,7 +52,7 @@ class FleetLog:
                 hosts=len(gone),
                 first=gone[:_GONE],
                 silent_s=self._fleet.lease_s,
-                left=len(self._fleet.members),
+                left=len(self._fleet.roster.members),
             )
 
     def _log_quorum(self, now_s: float) -> None:
@@ -89,7 +89,7 @@ class FleetLog:
         suspects, before = self._fleet.suspects(), self._suspects
         self._suspects = suspects
         news = [name for name, reason in suspects.items() if before.get(name) != reason]
-        over = [name for name in before if name not in suspects and name in self._fleet.members]
+        over = [name for name in before if name not in suspects and name in self._fleet.roster.members]
         for name in news[:_SUSPECTS]:
             log.warning("host suspected of being faulty", member=name, reason=suspects[name])
         for name in over[:_SUSPECTS]:

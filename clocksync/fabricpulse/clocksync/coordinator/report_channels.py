@@ -91,10 +91,13 @@ class ReportChannels:
             return 0
         channels = heads["channel"]
         slots = np.array([self._members[number].slot for number in channels.tolist()], np.intp)
-        at = self._fleet.columns.at[slots]
+        at = self._fleet.roster.columns.at[slots]
         replies = np.zeros(len(heads), REPLY_DTYPE)
         replies["channel"], replies["sequence"] = channels, heads["sequence"]
-        replies["solve"], replies["generation"] = self._fleet.solves, self._fleet.generation & 0xFFFFFFFF
+        replies["solve"], replies["generation"] = (
+            self._fleet.solves,
+            self._fleet.roster.generation & 0xFFFFFFFF,
+        )
         for name in ("ref_ns", "correction_ns", "rate_ppt"):
             replies[name] = at[name]
         replies["bound_ns"] = at["line_bound_ns"]
@@ -107,12 +110,15 @@ class ReportChannels:
             replies["flags"] += HAS_QUORUM + QUORUM_ANCHORED * quorum.anchored
             replies["quorum_s"], replies["quorum_hosts"] = quorum.moment_s, quorum.hosts
         return self.intake.answer(
-            replies.tobytes(), at["residuals"].tobytes(), self._fleet.columns.residuals, self._fleet.root
+            replies.tobytes(),
+            at["residuals"].tobytes(),
+            self._fleet.roster.columns.residuals,
+            self._fleet.root,
         )
 
     def _news(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of `slots` should fetch news of their neighbours now; the others follow in later rounds."""
-        untold = np.flatnonzero(self._fleet.untold(slots))
+        untold = np.flatnonzero(self._fleet.roster.untold(slots))
         quorum = self._fleet.quorum
         if quorum is not None and not quorum.root:
             # By datagram came only the hash of a name that is not known here; by HTTP comes the name.

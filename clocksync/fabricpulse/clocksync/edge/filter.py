@@ -50,7 +50,7 @@ _USUAL, _GAPS = 0.25, 60
 _DRIFT_PPB_S, _DRIFT_CHANGE = 0.2, 0.1
 # The same after a clock has changed.
 _CHANGED_PPB_S = 300.0
-# The limits of the rate look at the fastest packets of so many seconds.
+# The limits of the rate come from the fastest packets of so many seconds.
 _MEMORY_NS = 16_000_000_000
 
 

@@ -31,7 +31,7 @@ class AnchorConfig(Section, frozen=True):
 class EstimatorConfig(Section, frozen=True):
     """The edge estimator: window, and what the bound allows for."""
 
-    # Seconds of probes that one estimate looks at.
+    # Seconds of probes that one estimate uses.
     window_s: float = 4.0
     # The same for the first estimate, so that a host is synchronised soon after its start.
     start_window_s: float = 0.5

@@ -59,7 +59,7 @@ def faulty_hosts(
     if bad.max(initial=0) <= _MOST_OUTLIERS * _FEWEST_EDGES:
         return []
     total = np.bincount(i, minlength=hosts) + np.bincount(j, minlength=hosts)
-    # Outliers only become fewer as hosts are named: nobody else can be, and only edges of these are looked at.
+    # Outliers only become fewer as hosts are named: nobody else can be, and only edges of these are tested.
     possible = bad > _MOST_OUTLIERS * _FEWEST_EDGES
     near = np.flatnonzero(possible[i] | possible[j])
     ends = np.concatenate([i[near], j[near]])

@@ -1,0 +1,179 @@
+"""Who is in the fleet: hosts with a lease, their slots, what they said of themselves and of their neighbours. Pure.
+
+A host has a slot, a number that it keeps; the edges of a host name its peers by slot, so that a round of the whole
+fleet is arithmetic on arrays.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.clocksync.coordinator.duplicate_hosts import DuplicateHostDetector, NameTakenError
+from fabricpulse.clocksync.coordinator.members import Columns, Member
+from fabricpulse.clocksync.wire.messages import HostInfo
+from fabricpulse.clocksync.wire.report_table import name_hash
+
+
+def _nothing(_: Member) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass
+class Roster:
+    """Members by name. generation : counts changes of membership. on_gone : called with each member that is no longer
+    one.
+    """
+
+    members: dict[str, Member] = field(default_factory=dict)
+    columns: Columns = field(default_factory=Columns)
+    on_gone: Callable[[Member], None] = _nothing
+    generation: int = 0
+    _duplicate_hosts: DuplicateHostDetector = field(default_factory=DuplicateHostDetector)
+    _slots: dict[str, int] = field(default_factory=dict)
+    # Names by their hash: datagrams name the root so.
+    _names: dict[int, str] = field(default_factory=dict)
+    _by_slot: dict[int, Member] = field(default_factory=dict)
+    # Slots of the peers of all slots behind each other, and where those of each begin; None when that has changed.
+    _peers: tuple[NDArray[np.int32], NDArray[np.intp]] | None = None
+
+    @property
+    def slots(self) -> int:
+        """All slots are below; not every one has a member."""
+        return len(self._slots)
+
+    def at(self, slot: int) -> Member:
+        """The member of a slot. Raises KeyError when there is none."""
+        return self._by_slot[slot]
+
+    def name(self, hashed: int) -> str:
+        """The host whose name has this hash; "" when none is known here."""
+        return self._names.get(hashed, "")
+
+    def admit(self, name: str, epoch: int, now_s: float, lease_s: float) -> Member:
+        """The member of this name; a sidecar of another epoch than before is a new one. Raises NameTakenError or
+        NameHeldError when another sidecar reports under the same name, or did so just now.
+        """
+        member = self.members.get(name)
+        if member is None:
+            self._duplicate_hosts.check(name, epoch, now_s, lease_s)
+        elif member.epoch != epoch:
+            self._replace(member, epoch, now_s, lease_s)
+        else:
+            return member
+        return self._join(name, epoch)
+
+    def take_info(self, member: Member, info: HostInfo) -> None:
+        """What a host says of itself."""
+        if info == member.info:
+            return
+        if member.info is None or (info.nics, info.url) != (member.info.nics, member.info.url):
+            self.generation += 1
+            self.columns.at["moved"][member.slot] = self.generation
+        member.info = info
+        member.peers = np.array([self.slot(edge.peer) for edge in info.edges], np.int32)
+        self.columns.at["info"][member.slot] = info.generation
+        self._peers = None
+
+    def _replace(self, member: Member, epoch: int, now_s: float, lease_s: float) -> None:
+        """Makes room for the next sidecar of its name, if it has gone."""
+        heard_s = float(self.columns.at["received_s"][member.slot])
+        try:
+            self._duplicate_hosts.replace(member.name, epoch, heard_s, now_s, lease_s)
+        except NameTakenError:
+            self._forget(self.members.pop(member.name))
+            self.generation += 1
+            raise
+        self._forget(member)
+
+    def _join(self, name: str, epoch: int) -> Member:
+        slot = self.slot(name)
+        member = Member(self.columns, name, slot, epoch)
+        self.members[name] = self._by_slot[slot] = member
+        self.columns.clear(slot)
+        self.columns.at["joined"][slot] = True
+        self.columns.at["name"][slot] = name_hash(name)
+        self.generation += 1
+        self._peers = None
+        return member
+
+    def slot(self, name: str) -> int:
+        """The slot of a host, which need not be a member: others may have edges to it."""
+        slot = self._slots.get(name)
+        if slot is None:
+            slot = self._slots[name] = len(self._slots)
+            self._names[name_hash(name)] = name
+            self.columns.make_room(len(self._slots))
+        return slot
+
+    def _forget(self, member: Member) -> None:
+        self._by_slot.pop(member.slot)
+        self.columns.clear(member.slot)
+        self._peers = None
+        self.on_gone(member)
+
+    def expire(self, now_s: float, lease_s: float) -> list[str]:
+        """Drops members whose lease has run out and returns their names."""
+        self._duplicate_hosts.expire(now_s, lease_s)
+        columns = self.columns.at
+        slots = np.flatnonzero(columns["joined"] & (columns["expires_s"] < now_s)).tolist()
+        gone = [self._by_slot[slot].name for slot in slots]
+        for name in gone:
+            self._forget(self.members.pop(name))
+        if gone:
+            self.generation += 1
+        return gone
+
+    @property
+    def crowded(self) -> bool:
+        """Most slots are of hosts that are long gone."""
+        return len(self._slots) > 1024 + 4 * len(self.members)
+
+    def renumber(self) -> NDArray[np.int32]:
+        """Gives up the slots of hosts that are gone. The new slot of each old one, -1 for none."""
+        columns = self.columns.at
+        moved = np.full(len(self._slots), -1, np.int32)
+        self._slots.clear()
+        self._names.clear()
+        members = list(self.members.values())
+        old = [member.slot for member in members]
+        for member in members:
+            member.slot = self.slot(member.name)
+        new = [member.slot for member in members]
+        moved[old] = new
+        for member in members:
+            edges = member.info.edges if member.info is not None else ()
+            member.peers = np.array([self.slot(edge.peer) for edge in edges], np.int32)
+        self.columns.at = np.zeros(0, columns.dtype)
+        self.columns.make_room(len(self._slots))
+        self.columns.at[new] = columns[old]
+        self._by_slot = {member.slot: member for member in members}
+        self._peers = None
+        return moved
+
+    def peers(self) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
+        """Slots at the other ends of the edges of all slots, behind each other; where those of each slot begin (and one
+        more entry for the end of the last).
+        """
+        if self._peers is None:
+            counts = np.zeros(len(self._slots) + 1, np.intp)
+            members = sorted(self.members.values(), key=lambda member: member.slot)
+            counts[[member.slot + 1 for member in members]] = [len(member.peers) for member in members]
+            slots = [member.peers for member in members]
+            flat = np.concatenate(slots) if slots else np.empty(0, np.int32)
+            self._peers = flat, np.cumsum(counts)
+        return self._peers
+
+    def untold(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of `slots` have a neighbour of whom they have not been told where it is now."""
+        flat, begin = self.peers()
+        columns = self.columns.at
+        owner = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
+        news = columns["moved"][flat] > columns["told"][owner]
+        return (np.bincount(owner[news], minlength=len(begin) - 1) > 0)[slots]
+
+    @property
+    def duplicates(self) -> tuple[str, ...]:
+        """Names under which two hosts report, neither of which is a member."""
+        return self._duplicate_hosts.duplicates

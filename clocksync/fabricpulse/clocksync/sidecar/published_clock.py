@@ -1,0 +1,137 @@
+"""Fleet time of this host as others see it: kept up, published in the clock page and to other daemons, and taken back
+when something contradicts it.
+
+The arithmetic is `clock.fleet_clock`; here are the clocks, the page and the outputs that it needs.
+"""
+
+import time
+from collections.abc import Callable
+
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
+from fabricpulse.clocksync.outputs.config import OutputsConfig
+from fabricpulse.clocksync.outputs.outputs import Outputs
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.clocksync.sidecar.page_file import PageFile, previous_page
+from fabricpulse.clocksync.sidecar.pause import pause_watch
+from fabricpulse.clocksync.wire.messages import Line
+from fabricpulse.core.log import get_logger
+from fabricpulse.core.run_dir import clock_page_path
+
+log = get_logger(__name__)
+
+# Stamps of a train are together so long after it was sent, at the lowest rates.
+_LATE_TRAINS_S = 0.4
+# Epochs of stamp clocks are multiples of it (exporters/probe_engine/tick_clock.cc).
+_EPOCH_NS = 1 << 20
+
+
+class PublishedClock:
+    """host : the clocks of this host. fleet : fleet time, for reading. contradictions : how often each source has
+    contradicted it.
+
+    forget_samples : called while samples come in that were measured by a clock that has been contradicted.
+    """
+
+    def __init__(
+        self, parameters: FleetClockParameters, outputs: OutputsConfig, forget_samples: Callable[[], None]
+    ) -> None:
+        self.host = HostClock()
+        self.fleet = FleetClock.start(
+            parameters, self.host.cross_timestamp(), previous_page(clock_page_path())
+        )
+        # Until the engine says: the same as it would choose.
+        self.fleet.epoch_ns &= -_EPOCH_NS
+        self.outputs = Outputs(outputs)
+        self.contradictions = dict.fromkeys(("causality", "edges", "epoch", "suspend", "vmclock"), 0)
+        self._page_file = PageFile(clock_page_path(), self.fleet.page)
+        self._forget_samples = forget_samples
+        self._pauses = pause_watch()
+        self._contradicted_s: float | None = None
+
+    def stamp_now_ns(self) -> int:
+        """The stamp clock now."""
+        return self.host.raw_now_ns() + self.fleet.epoch_ns
+
+    def tick(self) -> None:
+        """Samples the clocks and keeps the page alive; some times a second."""
+        steps = self.fleet.host.steps
+        now = self.host.cross_timestamp()
+        self.fleet.tick(now)
+        if source := self._pauses.poll():
+            self.contradict(source)
+        elif self.fleet.host.steps != steps:
+            log.warning("the system clock was stepped; fleet time goes on", steps=self.fleet.host.steps)
+        # Trains that were on their way come in a little later, with stamps of both clocks.
+        if self.contradicted_within(_LATE_TRAINS_S):
+            self._forget_samples()
+        self._publish(now)
+        self._publish_outputs()
+
+    def leave(self) -> None:
+        """What the page says when nobody keeps it up any more: holdover, for as long as a page holds."""
+        self.fleet.hold(now := self.host.cross_timestamp())
+        self._publish(now)
+        self._publish_outputs()
+
+    def correct(self, correction: Correction) -> int:
+        """Takes a correction. Returns what was published minus what the correction asks for, ns; 0 at the first."""
+        now = self.host.cross_timestamp()
+        self.tick()
+        known = self.fleet.known
+        shown = self.fleet.page.at(now.raw_ns).fleet_ns
+        self.fleet.correct(now, correction)
+        self._publish(now)
+        return shown - self.fleet.target.at(now.raw_ns) if known else 0
+
+    def feed_outputs(self) -> None:
+        """Gives daemons of this host a sample of fleet time, which is synchronized."""
+        kernel_ns = time.time_ns()
+        self.outputs.feed(self.fleet.page, kernel_ns, self.host.from_kernel(kernel_ns))
+
+    def requested_line(self) -> Line | None:
+        """The line that the last correction asked for, with what it is good for now."""
+        if not self.fleet.known or self.fleet.suspected_raw_ns is not None:
+            return None
+        now = self.host.cross_timestamp()
+        asked = self.fleet.requested(now)
+        return Line(asked.from_ns, asked.to_ns - asked.from_ns, asked.rate_ppt, self.fleet.kept_bound_ns(now))
+
+    def contradict(self, source: str) -> None:
+        """The machine was paused, or something else contradicts fleet time as this host has it."""
+        self.contradictions[source] += 1
+        known = self.fleet.known
+        self.fleet.suspect(self.host.cross_timestamp())
+        # What was measured before is of another clock.
+        self._contradicted_s = time.monotonic()
+        self._forget_samples()
+        if known:
+            log.warning(
+                "fleet time of this host contradicts the fleet's: was the machine paused or migrated? It is set anew",
+                source=source,
+            )
+
+    def contradicted_within(self, seconds: float) -> bool:
+        """Whether the last contradiction is no older."""
+        return self._contradicted_s is not None and time.monotonic() - self._contradicted_s < seconds
+
+    def follow_epoch(self, epoch_ns: int | None, *, reported: bool) -> None:
+        """Takes up the epoch of the probe ring. Another one than before belongs to an engine that has forgotten the old
+        one: corrections that are on their way are of another stamp clock. reported : there may be such corrections.
+        """
+        if epoch_ns is None or epoch_ns == self.fleet.epoch_ns:
+            return
+        self.fleet.epoch_ns = epoch_ns
+        if self.fleet.known and reported:
+            self.contradict("epoch")
+
+    def _publish(self, now: CrossTimestamp) -> None:
+        while not self._page_file.write(self.fleet.published(now)):
+            # This process had no core for longer than the lead of the new line.
+            now = self.host.cross_timestamp()
+            self.fleet.postpone(now, self._page_file.shown)
+
+    def _publish_outputs(self) -> None:
+        self.outputs.publish(
+            self.fleet.page, self.host.cross_timestamp(), self.fleet.parameters.holdover_drift_ppb
+        )
