@@ -10,7 +10,7 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 
 }  // namespace
 
-// The edges of a NIC are heard for the last time within one period, and looked at within one tick.
+// The edges of a NIC are heard for the last time within one period, and checked within one tick.
 HealthMonitor::HealthMonitor(const Settings& settings, EdgeTable& table, EventQueue& events)
     : settings_(settings),
       table_(table),

@@ -15,7 +15,7 @@ class HealthMonitor {
  public:
   HealthMonitor(const Settings& settings, EdgeTable& table, EventQueue& events);
 
-  // Looks at the link of a NIC, at most each 250 ms, and opens its sockets.
+  // Checks the link of a NIC, at most each 250 ms, and opens its sockets.
   void check_link(Nic& nic, std::int64_t now_ns, bool force);
   // After the packets of the tick were taken in.
   void update(const TickTime& now);

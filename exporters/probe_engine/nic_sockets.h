@@ -45,7 +45,7 @@ class NicSockets {
   NicSockets() = default;
   explicit NicSockets(const Settings* settings) : settings_(settings) {}
 
-  // Looks at the link and opens the sockets if they are not; each 250 ms, or at once with `force` or after
+  // Checks the link and opens the sockets if they are not; each 250 ms, or at once with `force` or after
   // check_soon(). Returns whether the sockets were opened by this call.
   bool check(const NicSpec& nic, const InterfaceQuery& interfaces, std::int64_t now_ns, bool force);
   void check_soon() { next_check_ = 0; }

@@ -1,4 +1,4 @@
-// The first look: is anything gray or red, on which host, since when.
+// Overview: is anything gray or red, on which host, since when.
 local g = import '../lib/panels.libsonnet';
 local signals = import '../signals.libsonnet';
 {

@@ -43,7 +43,7 @@ int main() {
     around.chunk = fields["chunk"];
     around.chunk_ns = fields["chunk_ms"] * 1'000'000;
     static constexpr const char* kNames[] = {"well", "silent", "behind", "late"};
-    auto finding = timer.look(sample, around, fields["passed_ms"] * 1'000'000);
+    auto finding = timer.update(sample, around, fields["passed_ms"] * 1'000'000);
     printf("%s %" PRIu64 " %d %s\n", kNames[static_cast<int>(finding)], timer.silent_ns() / 1'000'000,
            timer.suspect(), timer.explain(finding, sample, around).c_str());
   }

@@ -5,7 +5,7 @@ search came with 2.21): on RoCE an index set by NCCL_IB_GID_INDEX is taken as it
 entry 0, goes through all others in order and moves to an entry
 
 * of the wanted address family (NCCL_IB_ADDR_FAMILY) and range (NCCL_IB_ADDR_RANGE) if the kept one is of the other
-  family: then neither the RoCE version nor whether the entry is link-local or even empty is looked at;
+  family: then neither the RoCE version nor whether the entry is link-local or even empty matters;
 * or else of that family and range, valid, of the wanted RoCE version (NCCL_IB_ROCE_VERSION_NUM), if the kept one is of
   another version or not valid.
 

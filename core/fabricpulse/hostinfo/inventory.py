@@ -114,7 +114,7 @@ class Scanner:
     _last: Inventory = field(default_factory=Inventory)
 
     def scan(self, errors: ReadErrors) -> Inventory:
-        """The NICs now. A device that cannot be looked at is left out and counted in `errors`."""
+        """The NICs now. A device that cannot be read is left out and counted in `errors`."""
         rdma_dir, net_dir = f"{self.sysfs}/class/infiniband", f"{self.sysfs}/class/net"
         excluded_pci: set[str] = set()
         unwanted_pci: set[str] = set()

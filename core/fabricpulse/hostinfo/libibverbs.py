@@ -22,7 +22,7 @@ EVENT_NAMES = (
     "device_fatal", "port_active", "port_err", "lid_change", "pkey_change", "sm_change", "srq_err",
     "srq_limit_reached", "qp_last_wqe_reached", "client_reregister", "gid_change", "wq_fatal",
 )  # fmt: skip
-# Those that name a port; a dual-port device reports both ports here, so the number must be looked at.
+# Those that name a port; a dual-port device reports both ports here, so the number must be checked.
 PORT_EVENTS = frozenset(
     {"port_active", "port_err", "lid_change", "pkey_change", "sm_change", "client_reregister", "gid_change"}
 )

@@ -3,7 +3,7 @@
 Theory of operation. A sysfs value is produced anew by each read at offset 0, so a file is opened once and read with
 `pread` on every scrape: 0.4 us in place of 3.7 us for open, read and close. What makes this safe:
 
-* A directory is looked at again on every scrape (one `stat`): a changed inode or modification time closes all kept
+* A directory is checked again on every scrape (one `stat`): a changed inode or modification time closes all kept
   files and lists the directory anew, so a driver reload or a replaced file is never read through an old descriptor.
 * Files are opened with O_NONBLOCK and must be regular: a FIFO or a device in the tree is refused, not waited for.
 * A read is bounded by MAX_BYTES: sysfs values are a page at most, a larger file is not one.

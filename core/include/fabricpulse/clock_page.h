@@ -256,7 +256,7 @@ static inline int fp_fleet_clock_open(struct fp_fleet_clock* clock, const char* 
 
 // 1 when `path` names another page than the one that is open: close and open again. A sidecar that starts
 // anew goes on with the page, so this happens only where somebody removed it, or after an update to another
-// layout. Worth a look once a second, or when the status is FP_CLOCK_UNKNOWN: it is a system call.
+// layout. Check it once a second, or when the status is FP_CLOCK_UNKNOWN: it is a system call.
 static inline int fp_fleet_clock_stale(const struct fp_fleet_clock* clock, const char* path) {
   struct stat st;
   if (stat(path, &st) != 0) return 1;
@@ -270,7 +270,7 @@ static inline void fp_fleet_clock_close(struct fp_fleet_clock* clock) {
 }
 
 // Fleet time now, with its bound and status: earliest = fleet_ns - bound_ns, latest = fleet_ns + bound_ns.
-// Look at `status` first: FP_CLOCK_UNKNOWN means that there is no fleet time. Neither a step nor a slew of
+// Check `status` first: FP_CLOCK_UNKNOWN means that there is no fleet time. Neither a step nor a slew of
 // the host clock moves it. Returns 0, or -1 when the writer was stopped in the middle of an update: ask
 // again. Lock-free, no system call but the vDSO's clock_gettime.
 static inline int fp_fleet_clock_now(const struct fp_fleet_clock* clock, struct fp_fleet_time* now) {

@@ -14,7 +14,7 @@ from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, check_edges
 from fabricpulse.diagnosis.silent_hops import named
 from fabricpulse.diagnosis.suspect import Layout, Suspect, suspect_of, without_fabric
 
-# Seconds of evidence that are looked at: the second time for what is too slight to show in the first.
+# Seconds of evidence that are used: the second time for what is too slight to show in the first.
 WINDOWS_S = (30.0, 120.0)
 # A host that has not reported for so long says nothing of its flows any more.
 LEASE_S = 20.0

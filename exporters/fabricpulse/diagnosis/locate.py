@@ -20,9 +20,9 @@ from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals
 
 _KIND_PRIORS = np.array([LOG_PRIOR[kind] for kind in Kind])
 _GRID = np.concatenate([np.geomspace(1e-4, 0.5, 36), [0.6, 0.7, 0.8, 0.9, 0.96, 0.99, 0.9999]])
-# Candidates of a kind that are looked at closely at once, the best ones by themselves: bounds time and memory. Under a
+# Candidates of a kind that are examined closely at once, the best ones by themselves: bounds time and memory. Under a
 # switch that loses much every pair scores better than a NIC that loses little, so what is found is left out and the
-# best of the rest is looked at, round by round.
+# best of the rest is examined, round by round.
 _MOST_OF_A_KIND = 200
 _ROUNDS = 6
 # Choices that are taken back for a trial, and what may be put in the place of one.

@@ -28,7 +28,7 @@ class MembershipSource(Section, frozen=True):
     written, cut between two hosts, is a valid one of fewer hosts. url : where the clocksync coordinator serves the same
     document, with http_client where it asks for TLS, a password or a token.
     dns : for each network, a name whose addresses are the members' addresses on it; hosts are named by reverse look-up.
-    devices : with dns, the device of each network on every host. refresh_s : how often to look. max_shrink : a
+    devices : with dns, the device of each network on every host. refresh_s : time between two look-ups, seconds. max_shrink : a
     membership that loses more than this share of the hosts at once is held back, and told, until it has been so for
     shrink_hold_s or SIGHUP confirms it; 1 holds nothing back.
     """

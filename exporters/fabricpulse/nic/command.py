@@ -178,7 +178,7 @@ async def serve(
 ) -> None:
     """Runs the daemon until it is told to stop; SIGHUP reads the configuration again, a bad one is refused."""
     exporter = make(load())
-    # Neither a scrape nor a second reload meets an exporter that is stopped or has not looked at its links yet.
+    # Neither a scrape nor a second reload meets an exporter that is stopped or has not read its links yet.
     in_turn = asyncio.Lock()
 
     async def scrape(text_format: TextFormat) -> bytes:

@@ -32,7 +32,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class _InventoryCollector:
-    """Finds the NICs; run like a collector, because looking at a dead NIC can hang too."""
+    """Finds the NICs; run like a collector, because reading a dead NIC can hang too."""
 
     name = "inventory"
 

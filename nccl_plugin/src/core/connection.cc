@@ -6,7 +6,7 @@
 namespace fabricpulse {
 namespace {
 
-constexpr uint64_t kColdPollNs = 200'000;       // lanes that carry nothing are looked at this often
+constexpr uint64_t kColdPollNs = 200'000;       // lanes that carry nothing are polled this often
 constexpr uint64_t kPingNs = 1'000'000'000;     // per lane
 constexpr uint64_t kPublishNs = 100'000'000;    // telemetry that costs a system call
 constexpr uint64_t kDriveIfIdleNs = 8'000'000;  // NCCL has not called for so long: the service thread drives
@@ -209,7 +209,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     }
     around.chunk = chunks[lane.index];
     around.chunk_ns = chunk_ns[lane.index];
-    StallTimer::Finding finding = lane.timer.look(sample, around, since_last);
+    StallTimer::Finding finding = lane.timer.update(sample, around, since_last);
     if (lane.timer.suspect()) {
       suspects_ = true;
       if (path != nullptr) path->suspected_ns = now;

@@ -1,6 +1,6 @@
 // When a lane on which nothing moves is taken for dead. Pure: no clock, no I/O.
 //
-// Three rules, all of time that counts only as fast as the service thread really looks:
+// Three rules, all of time that counts only as fast as the service thread really runs:
 //  - alone: bytes are under way, or wait in a kernel that cannot send them, and nothing is acknowledged. Long,
 //    since a slow path may look like that. A kernel that has answered, if only that it has no room, owes no more until
 //    it is asked again: that of a stopped process throws away what finds its buffer full, and TCP asks ever more seldom.
@@ -42,9 +42,9 @@ class StallTimer {
   // A new incarnation.
   void reset() { *this = StallTimer{}; }
 
-  // One look. `passed`: time since the last one, of which no more than kMostCredit counts: what this process
+  // One sample. `passed`: time since the last one, of which no more than kMostCredit counts: what this process
   // slept through is not the lane's fault.
-  Finding look(const PathSample& sample, const Surroundings& around, uint64_t passed) {
+  Finding update(const PathSample& sample, const Surroundings& around, uint64_t passed) {
     const uint64_t credit = std::min(passed, kMostCredit);
     if (sample.answers != answers_ || sample.acknowledged != acknowledged_) answered_ = sample.sent;
     answers_ = sample.answers;
@@ -83,7 +83,7 @@ class StallTimer {
 
   // How long bytes have waited for an acknowledgement.
   uint64_t silent_ns() const { return silent_ns_; }
-  // Worth a closer look, and a word from the peer on another lane.
+  // Suspected: the peer is asked about it over another lane.
   bool suspect() const { return silent_ns_ >= suspect_ns_ || oldest_ns_ >= 4 * suspect_ns_; }
 
   // Why a lane is given up, for the log: the finding and what it was made of.
@@ -132,7 +132,7 @@ class StallTimer {
     uint64_t usual = std::max(4 * sample.rtt_ns, sample.rtt_ns + 4 * sample.rtt_deviation_ns);
     return std::max(around.least_ns, std::min(usual, kMaxStallNs));
   }
-  // Nobody waits for a lane that carries only words of ours, and the peer looks at it seldom.
+  // Nobody waits for a lane that carries only words of ours, and the peer polls it seldom.
   static uint64_t put_off_limit(const PathSample& sample, const Surroundings& around) {
     return std::max(beside(sample, around), around.chunk == UINT64_MAX ? kAloneNs : kDelayedAck);
   }

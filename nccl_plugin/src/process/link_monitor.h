@@ -33,7 +33,7 @@ class LinkMonitor {
   // It is readable. What concerns other interfaces of the host costs next to nothing: containers come and go.
   void events(uint64_t now);
   // A transport says that something has changed.
-  void look(uint64_t now) { poll(now); }
+  void transport_changed(uint64_t now) { poll(now); }
   // Polls, if the last time is long ago.
   void tick(uint64_t now);
   // Before the service thread starts, or under nics_lock.

@@ -87,7 +87,7 @@ bool PluginEngine::start(std::string* error) {
   }
   if (!service_.open(error)) return false;
   transport_ = choose_transport(
-      config_, &service_, &handshakes_, [this](uint64_t at) { links_->look(at); }, &no_lanes_);
+      config_, &service_, &handshakes_, [this](uint64_t at) { links_->transport_changed(at); }, &no_lanes_);
   // The profiler alone needs no lanes; for NCCL open_listeners() says why there are none.
   if (!transport_) transport_ = std::make_unique<TcpTransport>(config_, &service_, &handshakes_);
   links_ = std::make_unique<LinkMonitor>(this, transport_.get(), &nics_, &connections_, &nics_lock_, &port_);

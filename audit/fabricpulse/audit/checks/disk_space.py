@@ -28,7 +28,7 @@ CHECK = Check(
 def run(host: HostReader) -> Iterator[Outcome]:
     """Outcomes of the subjects."""
     seen = set()
-    for path in ("/", "/var", "/tmp", "/dev/shm"):  # noqa: S108 - looked at, not written to
+    for path in ("/", "/var", "/tmp", "/dev/shm"):  # noqa: S108 - measured, not written to
         space = host.disk(host.place(path))
         if space is None:
             continue
@@ -46,4 +46,4 @@ def run(host: HostReader) -> Iterator[Outcome]:
         else:
             yield passed(f"{share:.0%} free", path)
     if not seen:
-        yield unknown("no file system can be looked at")
+        yield unknown("no file system can be measured")

@@ -198,7 +198,7 @@ class ClockPageReader:
         self._file.close()
 
     def now(self) -> FleetTime:
-        """Fleet time now. Look at its status first: UNKNOWN means that there is none. Raises TimeoutError as `read`."""
+        """Fleet time now. Check its status first: UNKNOWN means that there is none. Raises TimeoutError as `read`."""
         # The clock is read while the copy is the newest page. Whoever has no core between the two would follow a line
         # that has been replaced, and then see time run backward.
         words, virtual_clock = self._file.map, self._virtual_clock

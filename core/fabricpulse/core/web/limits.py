@@ -19,7 +19,7 @@ class Limits:
     waited longest makes room for a new one, and only where all are being answered is the new one refused.
 
     handshake_s, head_s, idle_s : for a TLS handshake, for a whole request head, between two requests. A body must come
-    with min_rate bytes/s after body_s; a client must take min_rate bytes/s of an answer, looked at each write_s.
+    with min_rate bytes/s after body_s; a client must take min_rate bytes/s of an answer, checked each write_s.
     head_bytes : of a request head. buffered_bytes : of all requests that have not been answered yet; above, the largest
     incomplete request of the client with most of them is dropped.
     """

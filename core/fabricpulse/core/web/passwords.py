@@ -18,7 +18,7 @@ _PENDING_PER_CLIENT = 8
 _PENDING_CLIENTS = 256
 # bcrypt of nothing that anybody knows, cost 10: an unknown user costs as much time as a wrong password.
 _NOBODY = "$2b$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
-_LONGEST = 72  # bytes that bcrypt looks at; newer versions refuse more
+_LONGEST = 72  # bytes that bcrypt reads; newer versions refuse more
 
 _Check = tuple[bytes, str, str, "asyncio.Future[bool]"]
 

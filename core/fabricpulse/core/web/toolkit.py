@@ -1,6 +1,6 @@
 """The exporter-toolkit file in force: read again when it or a certificate changes.
 
-The file is looked at on each request and each handshake, so that certificates and passwords rotate without a restart; a
+The file is checked on each request and each handshake, so that certificates and passwords rotate without a restart; a
 file that has become unreadable keeps the old settings in force and is logged.
 """
 

@@ -331,7 +331,7 @@ class TcpLane final : public LaneTransport {
         if (closed()) return LaneStatus::kProgress;
         continue;
       }
-      // Header, and for state frames the body too, are gathered before anything is looked at.
+      // Header, and for state frames the body too, are gathered before anything is interpreted.
       size_t need = sizeof(FrameHeader);
       if (torn_ >= need) need += header_.length;
       size_t taken = std::min(size, need - torn_);

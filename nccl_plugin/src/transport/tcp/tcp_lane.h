@@ -9,7 +9,7 @@
 namespace fabricpulse {
 
 // Takes over a connected, non-blocking socket on which the hello is done. payload_crc: chunks get a checksum
-// of their payload (one that has arrived with a chunk is looked at in any case).
+// of their payload (one that has arrived with a chunk is checked in any case).
 std::unique_ptr<LaneTransport> make_tcp_lane(int fd, bool payload_crc);
 
 }  // namespace fabricpulse

@@ -221,7 +221,7 @@ void TcpTransport::accept_peers(uint32_t nic, uint64_t now) {
   for (int n = 0; n < 64; ++n) {
     int fd = own_fd(accept4(listeners_[nic], nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd < 0 && out_of_descriptors(errno)) {
-      // The listener stays readable: it is not looked at for a while, or this thread would spin.
+      // The listener stays readable: it is not polled for a while, or this thread would spin.
       (void)scarce(INT32_MAX);
       poller_->watch(listeners_[nic], (kListener << kKindShift) | nic, 0);
       paused_ |= UINT32_C(1) << nic;
@@ -250,7 +250,7 @@ void TcpTransport::serve_incoming(uint64_t id, uint64_t now) {
   if (found == incoming_.end()) return;
   Incoming* incoming = found->second.get();
   Hello& hello = incoming->hello;
-  static uint8_t padding[16 * 1024];  // one thread; nobody looks at it
+  static uint8_t padding[16 * 1024];  // one thread; nobody reads it
   bool more = true, other_version = false, plausible = false;
   while (more) {
     size_t have = incoming->received;

@@ -128,7 +128,7 @@ class VerbsLane final : public LaneTransport {
   PathSample sample() const override {
     PathSample sample;
     if (closed_) return sample;
-    look_at_socket();
+    check_socket();
     sample.valid = true;
     sample.unacknowledged = posted_ - completed_;
     sample.acknowledged = completed_total_;
@@ -399,7 +399,7 @@ class VerbsLane final : public LaneTransport {
   }
 
   // The kernel ends the socket of a process that ends; nothing is ever said on it.
-  void look_at_socket() const {
+  void check_socket() const {
     if (fd_ < 0 || ended_) return;
     uint8_t byte;
     ssize_t got = recv(fd_, &byte, 1, MSG_DONTWAIT | MSG_PEEK);

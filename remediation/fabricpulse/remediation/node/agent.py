@@ -120,7 +120,7 @@ class NodeAgent:
                 tasks.start("fetch", self._fetch_forever())
                 tasks.start("report", self._report_forever())
                 tasks.start("reconcile", self._reconcile_forever())
-                tasks.start("lanes", self._look_at_lanes())
+                tasks.start("lanes", self._sample_lanes())
                 if self._config.mesh_url:
                     tasks.start("mesh", self._scrape_mesh_forever(mesh))
                 self._life.ready()
@@ -209,7 +209,7 @@ class NodeAgent:
                         del self._unreported[op_id]
             await wait_with_timeout(self._report_now, wait_s)
 
-    async def _look_at_lanes(self) -> None:
+    async def _sample_lanes(self) -> None:
         """While the receiver wants to know what lanes do."""
         while True:
             wait_s = self._config.report_interval_s

@@ -20,10 +20,10 @@ class NodeConfig(Section, frozen=True):
     that leads answers. host : this host's name, as alerts carry it; the system's host name if empty.
     journal : SQLite file of the desired state. http_client : TLS, password or token that the receiver asks for.
     receiver_keys : file of Ed25519 public keys (PEM), one of which must have signed what the receiver says; empty:
-    signatures are not looked at.
+    signatures are not checked.
     mesh_url : /metrics of this host's mesh exporter; with it the receiver learns whether probes get through before a
     NIC goes back into service. mesh_client : TLS or password that the mesh exporter asks for. pause_file : while this
-    file exists, no NIC of this host is taken out; empty: not looked at. job_users : users (names or numbers) whose
+    file exists, no NIC of this host is taken out; empty: no such file. job_users : users (names or numbers) whose
     processes are jobs, root's always are; empty: every user's. Where others log in, it keeps their sockets from
     refusing actions. devices : NICs that may be taken out; empty: any. min_fraction_in_service : of this host's NICs;
     one of two or more may always leave. max_failovers : within the window, whatever the receiver says.

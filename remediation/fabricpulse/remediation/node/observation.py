@@ -10,7 +10,7 @@ _SYS_NET = Path("/sys/class/net")
 
 
 class LinkObserver:
-    """Links by sysfs. A link that was down between two looks was not healthy: carrier_changes tells."""
+    """Links by sysfs. A link that was down between two readings was not healthy: carrier_changes tells."""
 
     def __init__(self, sys_net: Path = _SYS_NET) -> None:
         self._sys_net = sys_net

@@ -302,7 +302,7 @@ class ReceiverConfig(Section, frozen=True):
     polled for active alerts at start, every
     `reconcile_interval_s` and when a notification was truncated or suspect. reconcile_interval_s : seconds. expire_s :
     a firing alert that no Alertmanager has held for so long has expired. watchdog : an alert that always fires; once it
-    has been seen, its absence means that alerting is dead, and nothing goes back into service. Empty: not looked at.
+    has been seen, its absence means that alerting is dead, and nothing goes back into service. Empty: not checked.
     http_client : TLS, password or token that the Alertmanagers ask for. token_file : a bearer token that Alertmanager,
     agents and operators must show, for every role; read again when it changes. access : instead, who may do what.
     membership : file of the fleet's hosts and NICs; with it, an alert or an agent that names any other is turned away.

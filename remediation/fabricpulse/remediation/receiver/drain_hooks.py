@@ -19,7 +19,7 @@ from fabricpulse.remediation.text import printable
 log = get_logger(__name__)
 
 # Nothing tells it that a retry is due.
-_LOOK_S = 5.0
+_POLL_S = 5.0
 _OUTPUT = 500
 _ENDED_S = 5.0
 
@@ -44,7 +44,7 @@ class DrainHooks:
             self._wake.clear()
             for order in self._reconciler.drains.orders(Transaction(self._loop.state), self._loop.clock()):
                 await self._carry_out(order)
-            await wait_with_timeout(self._wake, _LOOK_S)
+            await wait_with_timeout(self._wake, _POLL_S)
 
     async def _carry_out(self, order: Order) -> None:
         # Not longer than the lease: a receiver that leads no more must have no command under way.

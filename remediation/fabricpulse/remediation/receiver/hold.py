@@ -1,6 +1,6 @@
 """The hold of a NIC that is out of service: it ends after so many seconds in which the NIC was observed healthy.
 
-Seconds in which nobody looked do not count: an agent that does not report, a mesh exporter that does not answer,
+Seconds without an observation do not count: an agent that does not report, a mesh exporter that does not answer,
 alerting that is dead. After such an outage of the observers the last part of the hold is measured again, however much
 was counted before. One observation of an unhealthy NIC starts the hold from zero.
 """

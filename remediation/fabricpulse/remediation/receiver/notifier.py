@@ -28,7 +28,7 @@ _PAGE = 500
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
 # Nobody wakes it for the lines that it has not read yet because the page was full, or the store busy.
-_LOOK_S = 30.0
+_POLL_S = 30.0
 _TEXT = 500
 
 
@@ -57,7 +57,7 @@ class Notifier:
                 except StoreError:
                     more = False  # the commit loop has logged it
                 if not more:
-                    await wait_with_timeout(self._wake, _LOOK_S)
+                    await wait_with_timeout(self._wake, _POLL_S)
         finally:
             await client.close()
 
