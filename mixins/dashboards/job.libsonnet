@@ -58,7 +58,7 @@ local signals = import '../signals.libsonnet';
             ['throughput', 'delay'],
             ['Bps', 's']
           ),
-          g.timeseries('Contention score', "By how much a flow is slower than the quick quarter of its job's flows; above %g it is looked at. The worst of the range." % config.contentionScore, 'none', [
+          g.timeseries('Contention score', "By how much a flow is slower than the quick quarter of its job's flows; above %g the flow counts as slow. The worst of the range." % config.contentionScore, 'none', [
             g.query(g.worst(config, 'flow:fabricpulse_qp_owd_seconds:contention_score' + panel, flow), '{{instance}} {{device}} → {{peer}} {{peer_device}}'),
           ]),
           g.timeseries('Collective bandwidth', 'Payload of one rank by duration, mean of the ranks.', 'Bps', [

@@ -29,11 +29,6 @@ class Plan:
     leaf_pairs: int
     covered: int
 
-    @property
-    def coverage(self) -> float:
-        """Share of the pairs of leaves that is tested; 1 where there are none."""
-        return self.covered / self.leaf_pairs if self.leaf_pairs else 1.0
-
 
 def most_rounds(endpoints: int) -> int:
     """2·log2 n, the bound of a plan; 1 at least."""

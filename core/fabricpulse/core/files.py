@@ -58,9 +58,10 @@ def _sync_directory(directory: Path) -> None:
 class FileStamp:
     """What tells one state of a file from another. Equal stamps: nobody has written, replaced or removed it.
 
-    Holds device, inode, modification and change time in ns, size; None when there is no file or it cannot
-    be statted. The change time is the kernel's own: a writer that sets the modification time back is noticed. Not noticed is
-    what is written in place, without a change of size, within one tick of the kernel's clock (4 ms) of the last stamp.
+    Holds device, inode, modification and change time in ns, size; None when there is no file or it cannot be
+    statted. The change time is the kernel's own: a writer that sets the modification time back is noticed. Not noticed
+    is what is written in place, without a change of size, within one tick of the kernel's clock (4 ms) of the last
+    stamp.
 
     For files. Whether a directory has other entries its inode and modification time tell (`hostinfo`): the change time
     would also move with its permissions.

@@ -20,10 +20,11 @@ Key = tuple[str, str, str, str, str, str]
 class FaultAlerting(Alerting, frozen=True):
     """Where a located fault is pushed to at once.
 
-    labels : those that the rule's alert has beside its own, so that both are one alert: the cluster, external labels of
-    Prometheus, what the rule was rendered with. severity, confidence : as the rule has them (faultConfidence).
-    resolve_hold_s : how long after the fault is gone the end is told; faultKeepFiring, the scrape interval and the
-    evaluation interval together, so that the rule's copy has ended by then. At most three times resend_s.
+    labels : labels that the rule's alert has beside its own, so that both are one alert: the cluster, external labels
+    of Prometheus, what the rule was rendered with. confidence : probability of a suspect from which on it is pushed;
+    the rule's knob faultConfidence. resolve_hold_s : how long after the fault is gone the end is told, seconds;
+    faultKeepFiring, the scrape interval and the evaluation interval together, so that the rule's copy has ended by
+    then. At most three times resend_s.
     """
 
     OWN_LABELS = ("alertname", "severity", "component", "what", "kind", "faulty", "peer", "leaf", "network")

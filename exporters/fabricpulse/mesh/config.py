@@ -25,12 +25,12 @@ class MembershipSource(Section, frozen=True):
     """Where the members of the fleet come from: one of file, url, dns.
 
     file : membership file, read again when it changes. Replace it by a rename: a file that is read while it is being
-    written, cut between two hosts, is a valid one of fewer hosts. url : where the clocksync coordinator serves the same
-    document, with http_client where it asks for TLS, a password or a token.
-    dns : for each network, a name whose addresses are the members' addresses on it; hosts are named by reverse look-up.
-    devices : with dns, the device of each network on every host. refresh_s : time between two look-ups, seconds. max_shrink : a
-    membership that loses more than this share of the hosts at once is held back, and told, until it has been so for
-    shrink_hold_s or SIGHUP confirms it; 1 holds nothing back.
+    written, cut between two hosts, is a valid one of fewer hosts. url : where the clocksync coordinator serves the
+    same document, with http_client where it asks for TLS, a password or a token. dns : for each network, a name whose
+    addresses are the members' addresses on it; hosts are named by reverse look-up. devices : with dns, the device of
+    each network on every host. refresh_s : how often the membership is read again, seconds. max_shrink : a membership
+    that loses more than this share of the hosts at once is held back, and told, until it has been so for shrink_hold_s
+    or SIGHUP confirms it; 1 holds nothing back. shrink_hold_s : how long such a membership is held back, seconds.
     """
 
     file: str = ""
@@ -54,18 +54,18 @@ class MembershipSource(Section, frozen=True):
 class Probe(Section, frozen=True):
     """How the fabric is probed; alike on all hosts of a fleet.
 
-    down_after_s : silence after which a NIC or an edge is down. grace_s : how long a NIC that was never connected stays
-    unknown after the start. peers : K, peers of a NIC. cross_peers : how many of them are on other networks.
-    rate : trains of three packets a second to each peer. paths : source ports that the sweep cycles through.
-    sweep : every sweep-th train leaves the main flow; 0 switches the sweep off. port : UDP port, and the first of the
-    source ports. dscp : differentiated services code point of the probes, 0 to 63. bind_device : send and receive
-    only through the NIC's own device, whatever the routes say. timestamps : "hardware" asks for the NIC's stamps too,
-    where its clock has been set up for them; they are used for trains that the kernel did not stamp, whose delay on
-    fleet time is then unknown. realtime : run
-    the engine thread at the lowest real-time priority, where that is permitted. receive_rate : packets a second that
-    are taken from one peer, at most. trace_s : pause between two traces of a NIC, each of which asks the switches on
-    the path of one source port to one peer, with eight packets of few hops, who they are; 0 = the paths stay unknown.
-    retrace_s : how long a path that is known is believed.
+    down_after_s : silence after which a NIC or an edge is down, seconds. grace_s : how long a NIC that was never
+    connected stays unknown after the start, seconds. peers : number of NICs that each NIC exchanges probes with.
+    cross_peers : how many of a NIC's peers are on other networks. rate : trains of three packets a second to each
+    peer. paths : number of source ports that the sweep cycles through. sweep : every sweep-th train leaves the main
+    path; 0 switches the sweep off. port : UDP port, and the first of the source ports. dscp : differentiated services
+    code point of the probes, 0 to 63. bind_device : send and receive only through the NIC's own device, whatever the
+    routes say. timestamps : "hardware" asks for the NIC's stamps too, where its clock has been set up for them; they
+    are used for trains that the kernel did not stamp, whose delay on fleet time is then unknown. realtime : run the
+    probe engine's thread at the lowest real-time priority, where that is permitted. receive_rate : packets a second
+    that are taken from one peer, at most. trace_s : pause between two traces of a NIC, seconds; each asks the switches
+    on the path of one source port to one peer, with eight packets of few hops, who they are; 0 = the paths stay
+    unknown. retrace_s : how long a traced path counts as known, seconds.
     """
 
     down_after_s: Annotated[float, Meta(ge=0.2, le=60)] = 1.0
@@ -95,8 +95,10 @@ class Latency(Section, frozen=True):
     """When the delay of an edge or of one of its paths is elevated: medians of a second stay above the limit for some
     seconds.
 
-    window_s : how far back quantiles look. ceiling_s : absolute limit. The limit is above the edge's own learned
-    baseline by the largest of: factor - 1 times the baseline, slack_s, four times what the medians stray by themselves.
+    window_s : length of the time that quantiles cover, seconds. ceiling_s : delay above which an edge is elevated in
+    any case, seconds. factor : the delay is elevated above this many times the edge's learned baseline, unless
+    slack_s, or four times what the medians stray by themselves, is farther above the baseline. slack_s : least
+    distance above the baseline at which the delay is elevated, seconds.
     """
 
     window_s: Positive = 15.0
@@ -108,12 +110,12 @@ class Latency(Section, frozen=True):
 class NicAlerting(Alerting, frozen=True):
     """Where a lost NIC is pushed to at once.
 
-    labels : those of the rule's alert, so that both are one alert: instance (default: this host's name), job (default:
-    fabricpulse-mesh), external labels of Prometheus if it has some, and what the rule was rendered with. alertname,
-    device and network are set by the exporter. resolve_hold_s : how long after the NIC is back the end is told; a
-    little more than the scrape interval and the evaluation interval of Prometheus together, so that its copy of the
-    alert has ended by then; 0 where Prometheus has no such rule. At most three times resend_s, or the alert would
-    expire before.
+    labels : labels of the rule's alert, so that both are one alert: instance (default: this host's name), job
+    (default: fabricpulse-mesh), external labels of Prometheus if it has some, and what the rule was rendered with.
+    alertname, device and network are set by the exporter. resolve_hold_s : how long after the NIC is back the end is
+    told, seconds; a little more than the scrape interval and the evaluation interval of Prometheus together, so that
+    its copy of the alert has ended by then; 0 where Prometheus has no such rule. At most three times resend_s, or the
+    alert would expire before.
     """
 
     OWN_LABELS = ("alertname", "device", "network", "leaf", "severity")
@@ -122,10 +124,10 @@ class NicAlerting(Alerting, frozen=True):
 class FrontEnd(Section, frozen=True):
     """How this host's front-end network is watched: by TCP connections to the servers on it.
 
-    targets : host:port of servers, beside the Alertmanagers and the coordinator that are configured; Prometheus is a
-    good one. interval_s : between two rounds, and the time that a server has to answer. A round asks one of them, and
-    all only when that one does not answer; three rounds without any answer are a disconnect. A refused connection is an
-    answer.
+    targets : servers as host:port, beside the Alertmanagers and the coordinator that are configured; Prometheus is a
+    good one. interval_s : time between two rounds of checks, and the time that a server has to answer, seconds. A
+    round asks one server, and all only when that one does not answer; three rounds without any answer are a
+    disconnect. A refused connection is an answer.
     """
 
     targets: tuple[str, ...] = ()
@@ -145,8 +147,8 @@ class FrontEnd(Section, frozen=True):
 class Evidence(Section, frozen=True):
     """Where the evidence of this host's flows goes, so that a fault is pinned to a component of the fabric.
 
-    url : the clocksync coordinator; default: where the membership comes from, with membership.url. http_client : TLS,
-    password or token that it asks for.
+    url : base URL of the clocksync coordinator; default: where the membership comes from, with membership.url.
+    http_client : TLS, password or token that it asks for.
     """
 
     url: str = ""
@@ -158,9 +160,10 @@ class Evidence(Section, frozen=True):
 
 
 class EventLog(Section, frozen=True):
-    """Events as JSON lines. path : empty = none is written. max_bytes : size at which it is rotated, once.
+    """Events as JSON lines.
 
-    keep : events served by /api/v1/events.
+    path : file of the event log, JSON lines; empty = none is written. max_bytes : size at which the file is rotated,
+    bytes; one older file is kept. keep : number of events served by /api/v1/events.
     """
 
     path: str = ""

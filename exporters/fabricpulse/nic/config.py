@@ -10,8 +10,9 @@ from fabricpulse.nic.sections import DeviceSection, ExpectedSection, FlapSection
 class NicConfig(Section, frozen=True):
     """The whole file.
 
-    collectors : those to run, by name, over the defaults. raw_counters : export the drivers' own counter names too.
-    networks : RDMA device or netdev -> network (rail) that it belongs to. stall_s : how long one device may take.
+    collectors : collectors to switch on (true) or off, by name, over the defaults. raw_counters : export the drivers'
+    own counter names too. networks : RDMA device or netdev -> network (rail) that it belongs to. stall_s : how long
+    one device may take in a scrape before it is left behind, seconds.
     """
 
     collectors: dict[str, bool] = {}

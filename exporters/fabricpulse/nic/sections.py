@@ -8,7 +8,11 @@ from fabricpulse.hostinfo.gid_rules import NcclRules
 
 
 class DeviceSection(Section, frozen=True):
-    """Which devices are exported: regular expressions that an RDMA device's or netdev's name must match wholly."""
+    """Which devices are exported.
+
+    include : regular expression that the name of an RDMA device or netdev must match wholly to be exported; empty:
+    all. exclude : regular expression of names that are not exported; empty: none.
+    """
 
     include: str = ""
     exclude: str = ""
@@ -17,8 +21,8 @@ class DeviceSection(Section, frozen=True):
 class GidSection(Section, frozen=True):
     """The GID table.
 
-    refresh_s : how often it is read without a reason; link and address events are one. max_info : entries that
-    are exported one by one.
+    refresh_s : how often the GID table is read without a reason, seconds; link and address events are one. max_info :
+    number of GID entries that are exported one by one, at most.
     """
 
     refresh_s: float = 300.0
@@ -34,8 +38,9 @@ class GidSection(Section, frozen=True):
 class NcclSection(Section, frozen=True):
     """What the jobs of this host set in NCCL's environment, for the GID index that NCCL would use.
 
-    gid_index : NCCL_IB_GID_INDEX. address_family, address_range, roce_version : NCCL_IB_ADDR_FAMILY, _ADDR_RANGE,
-    NCCL_IB_ROCE_VERSION_NUM.
+    gid_index : what jobs set NCCL_IB_GID_INDEX to; -1 if they do not. address_family : what jobs set
+    NCCL_IB_ADDR_FAMILY to. address_range : what jobs set NCCL_IB_ADDR_RANGE to; empty if they do not. roce_version :
+    what jobs set NCCL_IB_ROCE_VERSION_NUM to.
     """
 
     gid_index: int = -1
@@ -68,7 +73,12 @@ class NcclSection(Section, frozen=True):
 
 
 class FlapSection(Section, frozen=True):
-    """Flaps. event_log : file of JSON lines; empty: nic-events.jsonl in the run directory; "none": no file."""
+    """Link flaps.
+
+    event_log : file of flaps and other link events, JSON lines; empty: nic-events.jsonl in the run directory; "none":
+    no file. event_log_max_bytes : size at which the event log is rotated, bytes. holdoff_poll_s : how often carrier
+    counts are polled while the kernel holds link events back, seconds.
+    """
 
     event_log: str = ""
     event_log_max_bytes: int = 16 << 20
@@ -84,8 +94,8 @@ class FlapSection(Section, frozen=True):
 class ExpectedSection(Section, frozen=True):
     """What this host has when it is whole; 0: not checked.
 
-    ports : RDMA ports that are active (on a host without RDMA: links of PCI functions with a carrier). rate_gbit_s :
-    the least rate of each of them.
+    ports : number of RDMA ports that are active when the host is whole (on a host without RDMA: links of PCI functions
+    with a carrier). rate_gbit_s : least rate of each of these ports, Gb/s.
     """
 
     ports: int = 0

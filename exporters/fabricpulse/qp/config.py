@@ -15,9 +15,9 @@ from fabricpulse.core.web.urls import check_base_url
 class Worst(Section, frozen=True):
     """The few that are shown by name.
 
-    count : at most so many queue pairs, and so many waiting requests beside the four oldest of each process, without
-    which its rank would look as if it waited for nobody; 0 for none at all. owd_s : a queue pair is bad above this mean
-    one-way delay. waiting_s : a request is old above this age.
+    count : number of queue pairs that are shown at most, and of waiting requests beside the four oldest of each
+    process, without which its rank would look as if it waited for nobody; 0 for none at all. owd_s : mean one-way
+    delay above which a queue pair is bad, seconds. waiting_s : age above which a waiting request is old, seconds.
     """
 
     count: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 5
@@ -28,14 +28,14 @@ class Worst(Section, frozen=True):
 class StallAlerting(Alerting, frozen=True):
     """A collective that does not end is pushed to Alertmanager, as FabricCollectiveStalled says some scrapes later.
 
-    alertmanagers : base URLs; each gets every alert; none: nothing is pushed, no peer is asked. labels : those that the
-    rule's alert has beside its own, so that both are one alert: the cluster label, external labels of Prometheus.
-    stalled_s : for so long nothing has moved on a connection with an unfinished request; the rule's knob
-    stalledSeconds. resolve_hold_s : how long after the collective goes on the end is told; a little more than scrape
-    interval and evaluation interval of Prometheus together; at most three times resend_s. peer_url : the qp exporter of
-    another host, which is asked what a rank there waits for; {host} is what the plugin calls the host. peer_client :
-    TLS, client certificate, password or token for that. A password or token is for https alone: names of peers come
-    from the jobs.
+    alertmanagers : base URLs of Alertmanagers; each gets every alert; none: nothing is pushed, no peer is asked.
+    labels : labels that the rule's alert has beside its own, so that both are one alert: the cluster label, external
+    labels of Prometheus. stalled_s : a collective is stalled when for so long, in seconds, nothing has moved on a
+    connection with an unfinished request; the rule's knob stalledSeconds. resolve_hold_s : how long after the
+    collective goes on the end is told, seconds; a little more than scrape interval and evaluation interval of
+    Prometheus together; at most three times resend_s. peer_url : URL of the qp exporter of another host, which is
+    asked what a rank there waits for; {host} is what the plugin calls the host. peer_client : TLS, client certificate,
+    password or token for that. A password or token is for https alone: names of peers come from the jobs.
     """
 
     OWN_LABELS = ("alertname", "severity", "workload", "head", "rank", "peer", "peer_rank")
@@ -57,10 +57,10 @@ class StallAlerting(Alerting, frozen=True):
 class QpConfig(Section, frozen=True):
     """The whole file.
 
-    interval_s : time between two polls of the telemetry besides those of scrapes. cleanup_after_s : how
-    long the files of a process that is gone are kept. forget_after_s : how long the counters of a job are kept
-    after its last process on this host. host : this host's name as peers have it in their telemetry; default: the
-    system's host name. sample_cap : largest number of samples in one exposition.
+    interval_s : time between two polls of the telemetry besides those of scrapes, seconds. cleanup_after_s : how long
+    the files of a process that is gone are kept, seconds. forget_after_s : how long the counters of a job are kept
+    after its last process on this host, seconds. host : this host's name as peers have it in their telemetry; default:
+    the system's host name. sample_cap : largest number of samples in one exposition.
     """
 
     interval_s: Positive = 1.0

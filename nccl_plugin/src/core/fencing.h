@@ -211,6 +211,7 @@ class ReceiverFencing {
   }
   bool open(uint32_t l) const { return lanes_[l].open; }
   uint32_t epoch(uint32_t l) const { return lanes_[l].epoch; }
+  // With `open` and `epoch` all of a lane, for who explores the states.
   uint32_t closed_epoch(uint32_t l) const { return lanes_[l].closed; }
 
   // A hello. If true, the caller closes the transport of the older incarnation (before it takes the state for

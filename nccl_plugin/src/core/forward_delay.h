@@ -34,8 +34,6 @@ class ForwardDelay {
                  kMostWaitNs);
     waited_ns_ = waited_ns_ - waited_ns_ / 8 + waited / 8;
   }
-  // Of chunks of late, smoothed, ns.
-  uint64_t waited_ns() const { return waited_ns_; }
   // Of `took_ns` from a chunk's posting to the word that it is held, what was the way back; 0 if that is not known.
   // Never more than kMostNs: a path whose way back is longer is in trouble, and more under way would not help it.
   uint64_t way_back(uint64_t took_ns) const {
@@ -53,7 +51,8 @@ class ForwardDelay {
   bool known_ = false;
   uint32_t clocks_ = 0;
   int64_t least_ = 0, least_before_ = 0;
-  uint64_t since_ns_ = 0, waited_ns_ = 0;
+  uint64_t since_ns_ = 0;
+  uint64_t waited_ns_ = 0;  // of chunks of late, smoothed
 };
 
 }  // namespace fabricpulse

@@ -88,7 +88,6 @@ class SendConnection final : public Connection {
   fp_wait waits_for() const override;
   uint32_t lane_epoch(uint32_t lane) const override { return fencing_.lane(lane).epoch; }
   uint64_t lane_in_flight(uint32_t lane) const override { return flow_[lane].in_flight; }
-  uint32_t lane_weight(uint32_t lane) const { return flow_[lane].weight; }
 
   uint8_t* chunk_begins(uint32_t, const FrameHeader&, bool* fatal) override {
     *fatal = true;  // chunks do not flow this way

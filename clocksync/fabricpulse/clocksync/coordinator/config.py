@@ -14,13 +14,13 @@ _DAY_S = 86_400
 class CoordinatorConfig(Section, frozen=True):
     """`fabricpulse clocksync coordinator --config`.
 
-    membership : hosts that belong to the fleet even before their sidecars come (a membership file); others
-    join by lease. token_file : a bearer token that sidecars must show to report; read again when it changes. It guards
-    reports only: passwords and certificates for everything, also scrapes, membership, http_sd, status pages and what
-    sidecars tell their neighbours, are the web configuration's (--web.config.file of each daemon). round_s : the
-    longest time between two solves, 2 at most. anchor_wait_s : how long a fleet that has no fleet time yet waits for
-    the first of the hosts whose sidecars are configured as anchors; begun without UTC, it would take hours to slew
-    there.
+    membership : hosts that belong to the fleet even before their sidecars come (a membership file); others join by
+    lease. token_file : file with a bearer token that sidecars must show to report; read again when it changes. It
+    guards reports only: passwords and certificates for everything, also scrapes, membership, http_sd, status pages and
+    what sidecars tell their neighbours, are the web configuration's (--web.config.file of each daemon). round_s : the
+    longest time between two solves, seconds, 2 at most. anchor_wait_s : how long a fleet that has no fleet time yet
+    waits for the first of the hosts whose sidecars are configured as anchors; begun without UTC, it would take hours
+    to slew there.
     """
 
     membership: str = ""
@@ -31,7 +31,7 @@ class CoordinatorConfig(Section, frozen=True):
     token_file: str = ""
     # Take reports as datagrams too, on the UDP ports of the same numbers as --web.listen-address; they cost far less.
     datagrams: bool = True
-    # A host that has not reported for this long has left the fleet.
+    # A host that has not reported for so many seconds has left the fleet.
     lease_s: Annotated[float, Meta(le=_DAY_S)] = 10.0
     round_s: float = 1.0
     anchor_wait_s: Annotated[float, Meta(ge=0, le=_DAY_S)] = 30.0

@@ -33,7 +33,7 @@ from fabricpulse.clocksync.wire.report_table import Records
 _RECEIVE_BUFFER = 16 << 20
 # Hosts that are told in one round to fetch news of their neighbours by HTTP: where a whole fleet comes up there is news
 # for all of them, again and again.
-_NEWS_A_STEP = 256
+_NEWS_A_ROUND = 256
 
 
 class ReportChannels:
@@ -124,7 +124,7 @@ class ReportChannels:
             # By datagram came only the hash of a name that is not known here; by HTTP comes the name.
             untold = np.arange(len(slots))
         chosen = np.zeros(len(slots), np.bool_)
-        chosen[np.roll(untold, -self._fleet.solves * _NEWS_A_STEP)[:_NEWS_A_STEP]] = True
+        chosen[np.roll(untold, -self._fleet.solves * _NEWS_A_ROUND)[:_NEWS_A_ROUND]] = True
         return chosen
 
     def stop(self) -> None:

@@ -21,7 +21,7 @@ class AnchorConfig(Section, frozen=True):
 
     kind : "none" = no anchor, "reference" = it is UTC within uncertainty_ns, "system" = it follows UTC by chrony, ntpd
     or phc2sys, as exactly as the kernel says (adjtimex maxerror), no better than uncertainty_ns. uncertainty_ns : error
-    bound of its UTC, ns.
+    bound of this host's UTC, ns.
     """
 
     kind: Literal["none", "reference", "system"] = "none"
@@ -33,7 +33,7 @@ class EstimatorConfig(Section, frozen=True):
 
     # Seconds of probes that one estimate uses.
     window_s: float = 4.0
-    # The same for the first estimate, so that a host is synchronised soon after its start.
+    # Seconds of probes that the first estimate uses, so that a host is synchronised soon after its start.
     start_window_s: float = 0.5
     # How much longer one direction of a path may be than the other, in ns; part of the error bound.
     asymmetry_ns: Annotated[float, Meta(ge=0, le=_NS)] = 100.0
@@ -54,7 +54,7 @@ class ClockConfig(Section, frozen=True):
 
     # How fast fleet time may catch up with a correction, in parts per 10^6; it never jumps.
     max_slew_ppm: Annotated[float, Meta(ge=1, le=100_000)] = 500.0
-    # Without a measurement for this long the clock is in holdover.
+    # Without a measurement for so many seconds the clock is in holdover.
     holdover_after_s: Annotated[float, Meta(gt=0, le=3600)] = 4.0
     # Growth of the error bound in holdover, in parts per 10^9: the worst clock of the fleet.
     holdover_drift_ppb: HoldoverDriftPpb = 1_000
@@ -91,7 +91,7 @@ class SidecarConfig(Section, frozen=True):
     neighbour_port: Annotated[int, Meta(ge=1, le=65535)] = 9613
     # Seconds between two estimates, 2 at most.
     round_s: float = 1.0
-    # The same until the first synchronisation.
+    # Seconds between two estimates until the first synchronisation.
     start_round_s: float = 0.25
     clock: ClockConfig = ClockConfig()
     estimator: EstimatorConfig = EstimatorConfig()

@@ -15,11 +15,12 @@ Positive = Annotated[float, Meta(gt=0)]
 class Alerting(Section, frozen=True):
     """Where alerts are pushed to at once, under the labels of the rule's alert, so that both are one.
 
-    alertmanagers : base URLs; each gets every alert. http_client : TLS, client certificate, password or token that they
-    ask for. labels : those that the rule's alert has beside its own. severity : as the rule has it. generator_url :
-    link shown beside the alert. resend_s : how often a firing alert is sent again. resolve_hold_s : for how long its
-    end is held back, at most three times resend_s, or the alert would expire before. retry_s : pause after a failed
-    push, doubled up to resend_s.
+    alertmanagers : base URLs of Alertmanagers; each gets every alert. http_client : TLS, client certificate, password
+    or token that they ask for. labels : labels that the rule's alert has beside its own, so that both are one alert.
+    severity : the label `severity` of the alert, the same as the rule's. generator_url : link shown beside the alert.
+    resend_s : how often a firing alert is sent again, seconds. resolve_hold_s : for how long the end of an alert is
+    held back, seconds; at most three times resend_s, or the alert would expire before. retry_s : pause after a failed
+    push, seconds; doubled up to resend_s.
     """
 
     # The labels that the daemon sets itself.

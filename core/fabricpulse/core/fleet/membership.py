@@ -20,9 +20,9 @@ from fabricpulse.core.config import Section, load_config
 class Nic(Section, frozen=True):
     """A NIC that takes part in the mesh.
 
-    device : name of the network device on its host. address : where it takes probes. network : the rail; NICs of one
-    network are peers first. leaf : the switch that its cable goes to, if that is known: alerts on the NIC carry it, so
-    that one on the whole leaf can mute them.
+    device : name of the network device on its host. address : IP address at which the NIC takes probes. network : the
+    rail; NICs of one network are peers first. leaf : the switch that its cable goes to, if that is known: alerts on
+    the NIC carry it, so that one on the whole leaf can mute them.
     """
 
     device: str
@@ -43,7 +43,7 @@ class Nic(Section, frozen=True):
 class Host(Section, frozen=True):
     """A host and its NICs.
 
-    name : as the host is called everywhere in the fleet. nics : those that take part in the mesh.
+    name : what the host is called everywhere in the fleet. nics : NICs of the host that take part in the mesh.
     """
 
     name: str
@@ -62,8 +62,8 @@ class Host(Section, frozen=True):
 class Membership(Section, frozen=True):
     """All hosts of the fleet.
 
-    hosts : in any order, at least one: an empty list is a file that is being written, or a mistake, and never a fleet
-    of nobody. Names and addresses are there once.
+    hosts : the hosts, in any order, at least one: an empty list is a file that is being written, or a mistake, and
+    never a fleet of nobody. Names and addresses are unique.
     """
 
     hosts: tuple[Host, ...]

@@ -11,9 +11,10 @@ from fabricpulse.core.config import Section
 class TlsClientConfig(Section, frozen=True):
     """TLS of requests. All files are PEM; they are read again when they change.
 
-    ca_file : authorities that may sign the server's certificate; empty: the system's. cert_file, key_file : client
-    certificate to show. server_name : name that the server's certificate must have, when it is not that of the URL.
-    insecure_skip_verify : accept any certificate. min_version : of TLS.
+    ca_file : authorities that may sign the server's certificate; empty: the system's. cert_file : client certificate
+    to show; needs key_file. key_file : private key of the client certificate. server_name : name that the server's
+    certificate must have, when it is not that of the URL. insecure_skip_verify : accept any certificate. min_version :
+    oldest version of TLS that is accepted.
     """
 
     ca_file: str = ""
@@ -31,7 +32,8 @@ class TlsClientConfig(Section, frozen=True):
 class BasicAuth(Section, frozen=True):
     """User and password of requests.
 
-    username : as the server knows it. password_file : the password is its first line; read again when it changes.
+    username : user name for HTTP basic authentication. password_file : file whose first line is the password; read
+    again when it changes.
     """
 
     username: str
@@ -47,8 +49,8 @@ class BasicAuth(Section, frozen=True):
 class HttpClientConfig(Section, frozen=True):
     """How requests authenticate the server and themselves.
 
-    basic_auth : for servers whose web configuration asks for a password. token_file : bearer token; read again when it
-    changes. timeout_s : for one whole request.
+    basic_auth : for servers whose web configuration asks for a password. token_file : file with a bearer token for the
+    requests; read again when it changes. timeout_s : longest time for one whole request, seconds.
     """
 
     tls_config: TlsClientConfig | None = None

@@ -52,13 +52,16 @@ _HEADER_VALUES = {"X-Frame-Options": {"deny", "sameorigin", ""}, "X-Content-Type
 class TlsServerConfig(Section, frozen=True):
     """`tls_server_config` of the exporter toolkit.
 
-    cert_file, key_file : PEM, relative to the folder of this file; without certificate plain HTTP is served. cert, key
-    : PEM in this file, where there is no cert_file, key_file. client_auth_type : whether clients must show a
-    certificate. client_ca_file : PEM of the authorities whose client certificates count; without it the system's.
-    client_ca : the same as PEM in this file. client_allowed_sans : names of which a client certificate must have one;
-    empty: any. min_version, max_version : of TLS; TLS 1.2 is the oldest that is offered. cipher_suites : for TLS 1.2,
-    by their names in Go; empty: OpenSSL's choice. prefer_server_cipher_suites : the order of this list counts, not the
-    client's. curve_preferences : one is enforced; of several, clients may choose any that OpenSSL has.
+    cert_file : certificate of the server, PEM, relative to the folder of this file; without one plain HTTP is served.
+    key_file : private key of the certificate, PEM, relative to the folder of this file. cert : certificate of the
+    server as PEM in this file, where there is no cert_file. key : private key as PEM in this file, where there is no
+    key_file. client_auth_type : whether clients must show a certificate. client_ca_file : PEM of the authorities whose
+    client certificates count; without it the system's. client_ca : authorities whose client certificates count, as PEM
+    in this file. client_allowed_sans : names of which a client certificate must have one; empty: any. min_version :
+    oldest version of TLS; TLS 1.2 is the oldest that is offered. max_version : newest version of TLS. cipher_suites :
+    cipher suites for TLS 1.2, by their names in Go; empty: OpenSSL's choice. prefer_server_cipher_suites : the order
+    of cipher_suites counts, not the client's. curve_preferences : elliptic curves of the key exchange; one is
+    enforced; of several, clients may choose any that OpenSSL has.
     """
 
     cert_file: str = ""
@@ -149,7 +152,8 @@ _ANY = ("RequireAnyClientCert", "RequireClientCert")
 class HttpServerConfig(Section, frozen=True):
     """`http_server_config` of the exporter toolkit.
 
-    http2 : accepted for the sake of shared files; this server speaks HTTP/1.1. headers : added to every response.
+    http2 : accepted for the sake of shared files; this server speaks HTTP/1.1. headers : HTTP headers that are added to every
+    response.
     """
 
     http2: bool = True
@@ -177,8 +181,8 @@ class HttpServerConfig(Section, frozen=True):
 class RateLimit(Section, frozen=True):
     """`rate_limit` of the exporter toolkit: requests of all clients together, more are answered 429.
 
-    interval : between two requests, as Go writes durations ("1s", "100ms"); 0: no limit. burst : requests that may come
-    at once.
+    interval : least time between two requests, as Go writes durations ("1s", "100ms"); 0: no limit. burst : requests
+    that may come at once.
     """
 
     interval: str | int = 0

@@ -8,8 +8,8 @@ from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.core.metrics.exposition import sample_prefix
 from fabricpulse.hostinfo.inventory import RdmaDevice
 from fabricpulse.hostinfo.sysfs import NOT_AVAILABLE, CachedDirectory, DescriptorBudget
-from fabricpulse.nic import rdma_counter_files as files
 from fabricpulse.nic import rdma_counters as c
+from fabricpulse.nic.collectors import rdma_counter_files as files
 from fabricpulse.nic.collectors.base import Collector, Context, Environment, register
 from fabricpulse.nic.flap_service import FlapService
 from fabricpulse.nic.metric_spec import PORT, RDMA, gauge

@@ -17,21 +17,21 @@ class NodeConfig(Section, frozen=True):
     """`fabricpulse remediation node --config FILE`.
 
     receiver : base URL of the receiver; of each of them, separated by commas, where several share a database: the one
-    that leads answers. host : this host's name, as alerts carry it; the system's host name if empty.
-    journal : SQLite file of the desired state. http_client : TLS, password or token that the receiver asks for.
-    receiver_keys : file of Ed25519 public keys (PEM), one of which must have signed what the receiver says; empty:
-    signatures are not checked.
-    mesh_url : /metrics of this host's mesh exporter; with it the receiver learns whether probes get through before a
-    NIC goes back into service. mesh_client : TLS or password that the mesh exporter asks for. pause_file : while this
-    file exists, no NIC of this host is taken out; empty: no such file. job_users : users (names or numbers) whose
-    processes are jobs, root's always are; empty: every user's. Where others log in, it keeps their sockets from
-    refusing actions. devices : NICs that may be taken out; empty: any. min_fraction_in_service : of this host's NICs;
-    one of two or more may always leave. max_failovers : within the window, whatever the receiver says.
-    failovers_window_s : that window. max_lane_operations : new paths and weights of lanes within it. scan_interval_s :
-    how often the agent looks for new processes. report_interval_s : between two reports to the receiver.
-    call_timeout_s : for one answer of a process.
-    verify_timeout_s : until the processes must show the desired state. traffic_timeout_s : how long the jobs' other
-    lanes are watched after a NIC was taken out.
+    that leads answers. host : this host's name, as alerts carry it; the system's host name if empty. journal : SQLite
+    file of the desired state. http_client : TLS, password or token that the receiver asks for. receiver_keys : file of
+    Ed25519 public keys (PEM), one of which must have signed what the receiver says; empty: signatures are not checked.
+    mesh_url : URL of /metrics of this host's mesh exporter; with it the receiver learns whether probes get through
+    before a NIC goes back into service. mesh_client : TLS or password that the mesh exporter asks for. pause_file :
+    while this file exists, no NIC of this host is taken out; empty: no such file. job_users : users (names or numbers)
+    whose processes are jobs, root's always are; empty: every user's. Where others log in, it keeps their sockets from
+    refusing actions. devices : NICs that may be taken out; empty: any. min_fraction_in_service : part of this host's
+    NICs that stays in service; one of two or more may always leave. max_failovers : most NICs taken out within
+    failovers_window_s, whatever the receiver says. failovers_window_s : the time that max_failovers and
+    max_lane_operations count over, seconds. max_lane_operations : most new paths and weights of lanes within
+    failovers_window_s. scan_interval_s : how often the agent looks for new processes, seconds. report_interval_s :
+    time between two reports to the receiver, seconds. call_timeout_s : longest time for one answer of a process,
+    seconds. verify_timeout_s : time until the processes must show the desired state, seconds. traffic_timeout_s : how
+    long the jobs' other lanes are watched after a NIC was taken out, seconds.
     """
 
     receiver: str = "http://localhost:9615"

@@ -189,8 +189,8 @@ class CommitLoop:
     def _is_reconcile_due(self) -> bool:
         """Whether to decide in this batch: at once while that is quick, and for a bounded share of the time always.
 
-        A cycle decides about every NIC whose alert fires; were there one for each batch, fifty thousand of them would slow
-        deliveries down to a tenth.
+        A cycle decides about every NIC whose alert fires; were there one for each batch, fifty thousand of them would
+        slow deliveries down to a tenth.
         """
         return time.monotonic() - self._reconciled_at >= _SPACING * self._reconcile_s
 

@@ -20,10 +20,11 @@ DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 class HoldConfig(Section, frozen=True):
     """How long a NIC must have been quiet before it goes back into service.
 
-    initial_s : the first hold. factor : each further failover of the NIC within `window_s` multiplies the hold by it.
-    cap_s : the hold grows no further. window_s : how long a failover counts. jitter : the hold varies by this fraction,
-    so that NICs which left together do not return together. sticky_count : after so many failovers within
-    `sticky_window_s` only a person puts the NIC back. sticky_window_s : see sticky_count.
+    initial_s : hold after the first failover of a NIC, seconds. factor : each further failover of the NIC within
+    `window_s` multiplies the hold by it. cap_s : longest hold, seconds. window_s : how long a failover counts,
+    seconds. jitter : the hold varies by this fraction, so that NICs which left together do not return together.
+    sticky_count : after so many failovers within `sticky_window_s` only a person puts the NIC back. sticky_window_s :
+    the time that `sticky_count` counts over, seconds.
     """
 
     initial_s: Seconds = 600
@@ -42,13 +43,14 @@ class HoldConfig(Section, frozen=True):
 class RuleConfig(Section, frozen=True):
     """What to do about one alert.
 
-    alert : its name. action : `nic.avoid` takes the NIC out of running jobs; `host.drain` leaves the host, see `drain`.
-    mode : `observe` writes the episode down and stops there; `dry_run` decides and journals, the agent checks and
-    changes nothing; `approve` plans, and acts when an operator has approved the plan (`fabricpulse remediation
-    approve`); `auto` acts; empty: dry_run, of host.drain: approve. host_label, device_label : the
-    labels that name the target; they must be ones that Prometheus sets (scrape configuration, exporter of that very
-    host), never ones that a job can choose. cause_labels : labels whose value several hosts share, a rail or a switch:
-    see guards.shared_cause_count. hold : instead of the hold of the whole file.
+    alert : name of the alert that the rule is for. action : `nic.avoid` takes the NIC out of running jobs;
+    `host.drain` drains the host, see `drain`. mode : `observe` writes the episode down and stops there; `dry_run`
+    decides and journals, the agent checks and changes nothing; `approve` plans, and acts when an operator has approved
+    the plan (`fabricpulse remediation approve`); `auto` acts; empty: dry_run, of host.drain: approve. host_label :
+    label of the alert that names the host. Prometheus must set it (scrape configuration, exporter of that very host),
+    never a job. device_label : label of the alert that names the NIC; Prometheus must set it, never a job.
+    cause_labels : labels whose value several hosts share, a rail or a switch: see guards.shared_cause_count. hold :
+    instead of the hold of the whole file.
     """
 
     alert: Annotated[str, Meta(min_length=1)]
@@ -71,9 +73,10 @@ class RuleConfig(Section, frozen=True):
 class MaintenanceConfig(Section, frozen=True):
     """A time in which nothing is decided about some NICs. Open once, from `begin` to `end`, or each week.
 
-    hosts, devices : patterns of names (`gpu-0*`), one of each must fit. begin, end : RFC 3339, UTC without an offset.
-    days : `mon` to `sun`. at : `HH:MM` in UTC at which it opens on those days. for_s : for how long, at most a week.
-    reason : for people.
+    hosts : patterns of host names (`gpu-0*`), one of which must fit. devices : patterns of NICs' names, one of which
+    must fit. begin : when a window that opens once begins, RFC 3339, UTC without an offset. end : when it ends. days :
+    days of the week on which a weekly window opens, `mon` to `sun`. at : time of day at which a weekly window opens,
+    `HH:MM` in UTC. for_s : how long a weekly window stays open, seconds, at most a week. reason : why, for people.
     """
 
     hosts: tuple[str, ...] = ("*",)
@@ -110,25 +113,31 @@ class MaintenanceConfig(Section, frozen=True):
 class GuardConfig(Section, frozen=True):
     """Limits on what may be done at once.
 
-    min_nics_in_service : NICs of a host that stay in service whatever happens. min_fraction_in_service : of a host's
-    NICs; one of two or more may always leave. settle_s : an alert is this old before it is acted on, so that others of
-    the same cause are seen first; the plugin keeps the job running meanwhile. cooldown_s : between two failovers of
-    one NIC. max_attempts : failovers of one NIC within `attempts_window_s`, whatever became of them. attempts_window_s
-    : see max_attempts. retry_initial_s : after a failover that was refused, failed or not fetched; doubled each time,
-    up to `retry_cap_s`. actions_per_minute : rate of failovers, and of failbacks, fleet-wide. burst : how many at
-    once. max_in_flight : actions under way fleet-wide; one a host. breaker_window_s, breaker_hosts, breaker_fraction,
-    breaker_max_hosts : when more hosts would be acted on within the window than breaker_hosts, or than the fraction of
-    the hosts that were observed for long, but never more than breaker_max_hosts, the breaker of that direction trips
-    until an operator resumes. shared_cause_count : when the alerts of so many hosts with the same value of a cause
-    label begin within `shared_cause_window_s`, the cause is not a NIC, and none is taken out; on a small rail the
-    limit is `shared_cause_fraction` of its hosts, at least 3. shared_cause_memory_s : an alert that has ended counts
-    so long. max_workload_nics, workload_fraction : NICs of the hosts of one job that may be out of service at once: the
-    fraction of them, at least 2 and at most max_workload_nics. max_harmful : after so many failovers of a rule in a row
-    after which the jobs stalled, the rule only observes until an operator resumes. agent_timeout_s : after this silence
-    an agent is lost. lost_agents_fraction : when more agents than this are lost, nothing is decided.
-    lost_agents_window_s : an agent that is lost for longer does not count there. intent_ttl_s : a decision that no
-    agent has fetched by then is dropped. result_timeout_s : an action whose result no agent has reported by then counts
-    as unknown.
+    min_nics_in_service : NICs of a host that stay in service whatever happens. min_fraction_in_service : part of a
+    host's NICs that stays in service; one of two or more may always leave. settle_s : age that an alert must have
+    before it is acted on, seconds, so that others of the same cause are seen first; the plugin keeps the job running
+    meanwhile. cooldown_s : least time between two failovers of one NIC, seconds. max_attempts : failovers of one NIC
+    within `attempts_window_s`, whatever became of them. attempts_window_s : the time that `max_attempts` counts over,
+    seconds. retry_initial_s : pause after a failover that was refused, failed or not fetched, seconds; doubled each
+    time, up to `retry_cap_s`. retry_cap_s : longest pause between two tries of a failover, seconds. actions_per_minute
+    : rate of failovers, and of failbacks, fleet-wide. burst : actions of one direction that may come at once within
+    that rate. max_in_flight : actions under way fleet-wide; one a host. breaker_window_s : the time over which the
+    circuit breaker of a direction counts hosts, seconds. breaker_hosts : when more hosts than this would be acted on
+    within the window, the breaker trips until an operator resumes; in a large fleet `breaker_fraction` of the hosts
+    counts. breaker_fraction : the same as a part of the hosts that were observed for long, where that is more than
+    `breaker_hosts`. breaker_max_hosts : most hosts within the window, however large the fleet is.
+    shared_cause_window_s : how close together alerts with a shared cause begin, seconds. shared_cause_count : when the
+    alerts of so many hosts with the same value of a cause label begin within `shared_cause_window_s`, the cause is not
+    a NIC, and none is taken out. shared_cause_fraction : on a small rail, part of its hosts that counts in place of
+    `shared_cause_count`, at least 3. shared_cause_memory_s : how long an alert that has ended counts for a shared
+    cause, seconds. max_workload_nics : most NICs of the hosts of one job that may be out of service at once.
+    workload_fraction : part of the NICs of the hosts of one job that may be out of service at once, 2 NICs at least
+    and `max_workload_nics` at most. max_harmful : after so many failovers of a rule in a row after which the jobs
+    stalled, the rule only observes until an operator resumes. agent_timeout_s : silence after which an agent is lost,
+    seconds. lost_agents_fraction : when a larger part of the agents is lost, nothing is decided. lost_agents_window_s
+    : an agent that is lost for longer than this, in seconds, does not count for `lost_agents_fraction`. intent_ttl_s :
+    a decision that no agent has fetched in this time is dropped, seconds. result_timeout_s : an action whose result no
+    agent has reported in this time counts as unknown, seconds.
     """
 
     min_nics_in_service: Annotated[int, Meta(ge=1)] = 1
@@ -164,14 +173,15 @@ class RebalanceConfig(Section, frozen=True):
     """Putting lanes of jobs on other paths where they collide.
 
     mode : `observe` does nothing and asks agents for nothing; `dry_run` journals what it would do; `approve` waits for
-    an operator; `auto` acts. window_s : over which goodput is measured, before and after. settle_s : after the last
-    operation, before it is measured. slow_share : a lane is slow below this part of what its job's good lanes deliver.
-    min_gain : goodput afterwards by before at which a plan has helped and stays; else it is rolled back. max_loss :
-    part of its goodput that any other job may lose. max_tries : new paths that one plan tries for a lane. max_lanes :
-    of one plan. cooldown_s : between two plans for one job; doubled with each in a row that did not help, up to a day.
-    operations_per_hour : on lanes, fleet-wide, rolling back not counted. max_unhelpful : after so many plans in a row
-    that did not help, none is made until an operator resumes. quiet_s : so long a lane is left alone after the plugin
-    has re-pathed it by itself.
+    an operator; `auto` acts. window_s : time over which goodput is measured, before and after, seconds. settle_s :
+    pause between the last operation and the measurement, seconds. slow_share : a lane is slow below this part of what
+    its job's good lanes deliver. min_gain : goodput after a plan divided by goodput before it at which it has helped
+    and stays; else it is rolled back. max_loss : part of its goodput that any other job may lose. max_tries : new
+    paths that one plan tries for a lane. max_lanes : most lanes of one plan. cooldown_s : pause between two plans for
+    one job, seconds; doubled with each in a row that did not help, up to a day. operations_per_hour : most operations
+    on lanes, fleet-wide, rolling back not counted. max_unhelpful : after so many plans in a row that did not help,
+    none is made until an operator resumes. quiet_s : how long a lane is left alone after the plugin has re-pathed it
+    by itself, seconds.
     """
 
     mode: str = "observe"
@@ -198,10 +208,11 @@ class DrainConfig(Section, frozen=True):
     `{host}`, `{reason}` and `{op_id}` are filled in; they are run again after a failure or a restart, so they must say
     what shall be.
 
-    command : drains the host; empty: nothing but `hand_off`. undo : brings it back once an operator has released it.
-    timeout_s : of one run. grace_s : between `hand_off` and the command, so that jobs can leave by themselves.
-    max_hosts : out at once, those of which the command failed included. hosts_per_day : that are left within 24 h.
-    cooldown_s : between the return of a host and its next drain.
+    command : program and arguments that drain the host; empty: nothing but `hand_off`. undo : program and arguments
+    that bring the host back once an operator has released it. timeout_s : longest time for one run of a command,
+    seconds. grace_s : time between `hand_off` and the command, seconds, so that jobs can leave by themselves.
+    max_hosts : most hosts that are out at once, those of which the command failed included. hosts_per_day : most hosts
+    that are drained within 24 h. cooldown_s : least time between the return of a host and its next drain, seconds.
     """
 
     command: tuple[str, ...] = ()
@@ -223,10 +234,11 @@ class DrainConfig(Section, frozen=True):
 class AccessConfig(Section, frozen=True):
     """Somebody who may use the API.
 
-    name : in the journal. role : `alert` sends webhooks, `agent` speaks for its host, `viewer` reads, `operator` reads,
-    pauses, releases. One of: token_file : bearer token; user : of basic_auth_users in --web.config.file; certificate :
-    DNS name of a client certificate; key_file : role agent only, a key from which each host has a token of its own
-    (`fabricpulse remediation token`), so that no agent can speak for another host.
+    name : what the journal calls this user. role : `alert` sends webhooks, `agent` speaks for its host, `viewer`
+    reads, `operator` reads, pauses, releases. token_file : file with the user's bearer token. user : instead, one of
+    basic_auth_users in --web.config.file. certificate : instead, DNS name of a client certificate. key_file : instead,
+    for the role agent only, file with a key from which each host has a token of its own (`fabricpulse remediation
+    token`), so that no agent can speak for another host.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
@@ -246,9 +258,10 @@ class AccessConfig(Section, frozen=True):
 class NotifyConfig(Section, frozen=True):
     """Who is told what was decided.
 
-    name : unique; how far it has been told is kept under it. kind : `webhook` posts one JSON object a line of the
-    journal (id, at, event, host, device, detail) to `url`; `grafana` posts annotations to the Grafana at `url`.
-    events : which lines. http_client : TLS, password or token that it asks for.
+    name : unique name of the destination; how far it has been told is kept under it. url : where it is told: the URL
+    of a webhook, or the base URL of Grafana. kind : `webhook` posts one JSON object a line of the journal (id, at,
+    event, host, device, detail) to `url`; `grafana` posts annotations to the Grafana at `url`. events : events of the
+    journal that are told. http_client : TLS, password or token that it asks for.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
@@ -298,19 +311,19 @@ class ReceiverConfig(Section, frozen=True):
 
     journal : SQLite file, on a local disk; or the URL of a PostgreSQL database (`postgresql://…`, as libpq reads it,
     with `passfile=` for the password), which several receivers share: one leads, the others stand by. lease_s : with
-    PostgreSQL, how long after the last word of the leader another receiver takes over. alertmanagers : base URLs,
-    polled for active alerts at start, every
-    `reconcile_interval_s` and when a notification was truncated or suspect. reconcile_interval_s : seconds. expire_s :
-    a firing alert that no Alertmanager has held for so long has expired. watchdog : an alert that always fires; once it
-    has been seen, its absence means that alerting is dead, and nothing goes back into service. Empty: not checked.
-    http_client : TLS, password or token that the Alertmanagers ask for. token_file : a bearer token that Alertmanager,
-    agents and operators must show, for every role; read again when it changes. access : instead, who may do what.
-    membership : file of the fleet's hosts and NICs; with it, an alert or an agent that names any other is turned away.
-    agent_certificates : an agent must show a client certificate whose SAN is its host's name. signing_key_file :
-    Ed25519 private key (`fabricpulse remediation keygen`) that signs what agents are told. intent_valid_s : what they
-    are told is void so long after it was sent. rules : by alert. hold : the quiet time before a NIC returns. guards :
-    limits. rebalance : lanes on other paths. drain : leaving hosts. maintenance : windows in which nothing is decided.
-    notify : who is told what was decided.
+    PostgreSQL, how long after the last sign of the leader another receiver takes over, seconds. alertmanagers : base
+    URLs of Alertmanagers, polled for active alerts at start, every `reconcile_interval_s` and when a notification was
+    truncated or suspect. reconcile_interval_s : time between two polls of the Alertmanagers, seconds. expire_s : a
+    firing alert that no Alertmanager has held for so long, in seconds, has expired. watchdog : an alert that always
+    fires; once it has been seen, its absence means that alerting is dead, and nothing goes back into service. Empty:
+    not checked. http_client : TLS, password or token that the Alertmanagers ask for. token_file : file with a bearer
+    token that Alertmanager, agents and operators must show, for every role; read again when it changes. access : who
+    may do what, in place of token_file. membership : file of the fleet's hosts and NICs; with it, an alert or an agent
+    that names any other is turned away. agent_certificates : an agent must show a client certificate whose SAN is its
+    host's name. signing_key_file : Ed25519 private key (`fabricpulse remediation keygen`) that signs what agents are
+    told. intent_valid_s : how long after it was sent what an agent is told is valid, seconds. rules : what to do about
+    which alert. hold : the quiet time before a NIC returns. guards : limits. rebalance : lanes on other paths. drain :
+    leaving hosts. maintenance : windows in which nothing is decided. notify : who is told what was decided.
     """
 
     journal: str = "/var/lib/fabricpulse/remediation.db"
