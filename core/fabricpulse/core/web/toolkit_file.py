@@ -152,8 +152,8 @@ _ANY = ("RequireAnyClientCert", "RequireClientCert")
 class HttpServerConfig(Section, frozen=True):
     """`http_server_config` of the exporter toolkit.
 
-    http2 : accepted for the sake of shared files; this server speaks HTTP/1.1. headers : HTTP headers that are added to every
-    response.
+    http2 : accepted for the sake of shared files; this server speaks HTTP/1.1. headers : HTTP headers that are
+    added to every response.
     """
 
     http2: bool = True
