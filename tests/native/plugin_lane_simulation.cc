@@ -11,6 +11,7 @@
 //   until_ms             end of the simulation
 //   late_us              most that a thread is late, evenly spread from 0
 //   lose_fenced          1: no kFenced arrives
+//   cut_nic              no lane of host 0 over this NIC is ever reached
 //   seed
 #include <algorithm>
 #include <cstdio>
@@ -38,9 +39,9 @@ constexpr uint64_t kHopNs = 30'000, kAckDelayNs = 40 * kMs, kFirstRtoNs = 200 * 
 constexpr uint64_t kSegment = 8948, kHeaderBytes = 66;
 
 std::map<std::string, std::string> options{
-    {"nics", "2"},      {"mbit", "200"},   {"queue_ms", "20"},  {"bytes", "4194304"}, {"slice", "524288"},
-    {"channels", "2"},  {"fault", "none"}, {"fault_ms", "500"}, {"lasts_ms", "400"},  {"until_ms", "2000"},
-    {"late_us", "200"}, {"seed", "1"},     {"lose_fenced", "0"}};
+    {"nics", "2"},      {"mbit", "200"},   {"queue_ms", "20"},   {"bytes", "4194304"}, {"slice", "524288"},
+    {"channels", "2"},  {"fault", "none"}, {"fault_ms", "500"},  {"lasts_ms", "400"},  {"until_ms", "2000"},
+    {"late_us", "200"}, {"seed", "1"},     {"lose_fenced", "0"}, {"cut_nic", "99"}};
 uint64_t option(const char* key) { return strtoull(options[key].c_str(), nullptr, 10); }
 
 uint64_t now_ns = 1'000 * kMs;
@@ -323,14 +324,17 @@ class Host final : public TestRuntime {
     return paths_.at(nic, address, now);
   }
   void wake() override { woken = true; }
-  void warn(const std::string& text) override { fprintf(stderr, "host %u: %s\n", number_, text.c_str()); }
+  void warn(const std::string& text) override {
+    fprintf(stderr, "host %u: %s\n", number_, text.c_str());
+    ++warnings;
+  }
   void info(const std::string& text) override {
     if (getenv("VERBOSE") != nullptr)
       fprintf(stderr, "%.1f host %u: %s\n", static_cast<double>(now_ns) * 1e-6, number_, text.c_str());
     ++given_up;
   }
   bool woken = false;
-  uint64_t given_up = 0;
+  uint64_t given_up = 0, warnings = 0;
 
  private:
   const uint32_t number_;
@@ -393,14 +397,20 @@ class Simulation {
     for (const auto& connection : connections_)
       for (const Lane& lane : connection->lanes())
         failed += lane.record != nullptr ? lane.record->failovers : 0;
+    uint64_t unreachable = 0;
+    for (const auto& connection : connections_)
+      for (const Lane& lane : connection->lanes())
+        unreachable += lane.record != nullptr && lane.record->state == FP_LANE_CONNECTING &&
+                       lane.record->last_reason == FP_REASON_UNREACHABLE;
     const double seconds = static_cast<double>(std::min(heal_at, end) - fault_at) * 1e-9;
     printf(
         "{\"during_ratio\": %.4f, \"before_ratio\": %.4f, \"longest_gap_ms\": %.2f, \"lanes_failed\": %llu, "
-        "\"dropped\": %llu}\n",
+        "\"dropped\": %llu, \"unreachable\": %llu, \"warnings\": %llu}\n",
         static_cast<double>(during) / 2 / seconds / fabric.rate(),
         static_cast<double>(before) / 2 / (static_cast<double>(fault_at - begin) * 1e-9) / fabric.rate(),
         static_cast<double>(longest_ns_) * 1e-6, static_cast<unsigned long long>(failed),
-        static_cast<unsigned long long>(fabric.dropped));
+        static_cast<unsigned long long>(fabric.dropped), static_cast<unsigned long long>(unreachable),
+        static_cast<unsigned long long>(hosts_[0].warnings + hosts_[1].warnings));
   }
 
  private:
@@ -534,7 +544,7 @@ class Simulation {
 
   void finish(const Dial& dial) {
     const uint32_t nic = dial.sender->lanes()[dial.plan.lane].nic;
-    if (fabric.dead(0, nic) || fabric.dead(1, nic)) {
+    if (fabric.dead(0, nic) || fabric.dead(1, nic) || (dial.host == 0 && nic == option("cut_nic"))) {
       dial.sender->dialled(dial.plan.lane, dial.plan.epoch, nullptr, nullptr, now_ns);
       return;
     }

@@ -68,7 +68,8 @@ LANE_STATE = MetricSpec(
 LANES = MetricSpec(
     "fabricpulse_lanes",
     "gauge",
-    "Lanes of the job over this NIC by state (up, slow_start, connecting, fencing, down, damped, disabled).",
+    "Lanes of the job over this NIC by state (up, slow_start, connecting, fencing, down, damped, disabled); "
+    "connecting: never up, though dialled for 5 s beside lanes that are.",
     ("workload", "device", "state"),
 )
 LANE_FAILOVERS = MetricSpec(

@@ -62,7 +62,7 @@ enum fp_lane_transport { FP_LANE_TCP = 1, FP_LANE_VERBS = 2 };
 
 enum fp_lane_state {
   FP_LANE_FREE = 0,        // no lane in this slot
-  FP_LANE_CONNECTING = 1,  // being built for the first time
+  FP_LANE_CONNECTING = 1,  // not up yet; in the table once FP_REASON_UNREACHABLE holds
   FP_LANE_UP = 2,          // carries traffic, or could at once
   FP_LANE_SLOW_START = 3,  // back after a fault, share still growing
   FP_LANE_FENCING = 4,     // failed; waiting for the peer's word about what it holds
@@ -82,6 +82,7 @@ enum fp_lane_reason {  // why a lane left service last
   FP_REASON_REPATH = 7,        // replaced by the same pair on another path
   FP_REASON_CORRUPT = 8,       // a checksum was wrong
   FP_REASON_DEADLINE = 9,      // a chunk was not delivered in time while other lanes were well
+  FP_REASON_UNREACHABLE = 10,  // dialled for 5 s and never up, while other lanes of the connection are
 };
 
 enum fp_delay_source {
@@ -270,11 +271,12 @@ enum fp_event_kind {
   FP_EVENT_CHUNKS_MOVED = 4,  // value: chunks sent again on other lanes
   FP_EVENT_LINK_DOWN = 5,     // lane: UINT32_MAX
   FP_EVENT_LINK_UP = 6,
-  FP_EVENT_PEER_LOST = 7,     // connection is dead: NCCL gets an error
-  FP_EVENT_COMMAND = 8,       // value: generation
-  FP_EVENT_REPATH = 9,        // value: new entropy
-  FP_EVENT_NO_LANE = 10,      // a connection has no lane left
-  FP_EVENT_LANE_DAMPED = 11,  // value: ns it stays out
+  FP_EVENT_PEER_LOST = 7,          // connection is dead: NCCL gets an error
+  FP_EVENT_COMMAND = 8,            // value: generation
+  FP_EVENT_REPATH = 9,             // value: new entropy
+  FP_EVENT_NO_LANE = 10,           // a connection has no lane left
+  FP_EVENT_LANE_DAMPED = 11,       // value: ns it stays out
+  FP_EVENT_LANE_UNREACHABLE = 12,  // value: ns since it was first dialled
 };
 
 // Slot protocol as in probe_ring.h: `commit` is 2*index+1 while written, 2*index+2 when it holds event

@@ -17,9 +17,10 @@ inline const char* state_name(uint32_t state) {
   return state < 8 ? kNames[state] : "free";
 }
 inline const char* reason_name(uint32_t reason) {
-  static constexpr const char* kNames[] = {"none",    "stall",    "link_down", "socket_error", "peer",
-                                           "command", "protocol", "repath",    "corrupt",      "deadline"};
-  return reason < 10 ? kNames[reason] : "none";
+  static constexpr const char* kNames[] = {"none",    "stall",    "link_down",  "socket_error",
+                                           "peer",    "command",  "protocol",   "repath",
+                                           "corrupt", "deadline", "unreachable"};
+  return reason < 11 ? kNames[reason] : "none";
 }
 inline const char* wait_name(uint32_t wait) {
   static constexpr const char* kNames[] = {"nothing",   "peer_receive", "delivery",
@@ -27,10 +28,10 @@ inline const char* wait_name(uint32_t wait) {
   return wait < 6 ? kNames[wait] : "nothing";
 }
 inline const char* event_name(uint32_t kind) {
-  static constexpr const char* kNames[] = {"none",         "lane_up",   "lane_down", "lane_fenced",
-                                           "chunks_moved", "link_down", "link_up",   "peer_lost",
-                                           "command",      "repath",    "no_lane",   "lane_damped"};
-  return kind < 12 ? kNames[kind] : "none";
+  static constexpr const char* kNames[] = {
+      "none",      "lane_up", "lane_down", "lane_fenced", "chunks_moved", "link_down",       "link_up",
+      "peer_lost", "command", "repath",    "no_lane",     "lane_damped",  "lane_unreachable"};
+  return kind < 13 ? kNames[kind] : "none";
 }
 
 inline std::string hex(uint64_t id) {

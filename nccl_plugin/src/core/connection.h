@@ -187,6 +187,8 @@ class Connection : public LaneSink {
 
   // At most kMaxLanes.
   Lane& make_lane(uint32_t nic, uint64_t now);
+  // From here on the telemetry has the lane.
+  void show_lane(Lane* lane, uint32_t epoch);
   // Installs a transport on a lane.
   void lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transport, uint32_t epoch, uint64_t now);
   void set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now);

@@ -58,12 +58,28 @@ void Connection::set_state(Lane* lane, fp_lane_state state, fp_lane_reason reaso
   lane->record->state_since_mono_ns = now;
 }
 
+void Connection::show_lane(Lane* lane, uint32_t epoch) {
+  if (lane->record == nullptr) lane->record = runtime_->telemetry()->take_lane(&lane->record_index);
+  if (lane->remote_nic < peer_nics_.size()) lane->peer_device = peer_nics_[lane->remote_nic].device;
+  {
+    RecordChange<fp_plugin_lane> change(lane->record);
+    fp_plugin_lane* r = lane->record;
+    r->transport = runtime_->lane_kind();
+    r->connection = record_index_;
+    r->index = lane->index;
+    r->device = lane->nic;
+    r->direction = static_cast<uint32_t>(direction_);
+    r->epoch = epoch;
+    copy_text(r->peer, peer_.host);
+    copy_text(r->peer_device, lane->peer_device.c_str());
+  }
+  lane_records_[lane->index].store(lane->record, std::memory_order_release);
+}
+
 void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transport, uint32_t epoch,
                              uint64_t now) {
-  if (lane->record == nullptr) lane->record = runtime_->telemetry()->take_lane(&lane->record_index);
-  lane_records_[lane->index].store(lane->record, std::memory_order_release);
+  show_lane(lane, epoch);
   lane->named = true;
-  if (lane->remote_nic < peer_nics_.size()) lane->peer_device = peer_nics_[lane->remote_nic].device;
   lane->transport = std::move(transport);
   lane->transport->attach(this);
   lane->up = true;
@@ -75,17 +91,9 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->last_data_ns = 0;
   {
     RecordChange<fp_plugin_lane> change(lane->record);
-    fp_plugin_lane* r = lane->record;
-    r->transport = lane->transport->kind();
-    r->connection = record_index_;
-    r->index = lane->index;
-    r->device = lane->nic;
-    r->direction = static_cast<uint32_t>(direction_);
-    r->queue_pair = lane->transport->queue_pair();
-    r->entropy = lane->transport->entropy();
-    r->epoch = epoch;
-    copy_text(r->peer, peer_.host);
-    copy_text(r->peer_device, lane->peer_device.c_str());
+    lane->record->transport = lane->transport->kind();
+    lane->record->queue_pair = lane->transport->queue_pair();
+    lane->record->entropy = lane->transport->entropy();
   }
   set_state(lane, lane->ever_up ? FP_LANE_SLOW_START : FP_LANE_UP, FP_REASON_NONE, now);
   event(FP_EVENT_LANE_UP, lane, FP_REASON_NONE, lane->down_since_ns ? elapsed(now, lane->down_since_ns) : 0,

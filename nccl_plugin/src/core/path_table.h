@@ -19,6 +19,7 @@ class PathTable {
     uint64_t suspected_ns = 0;  // a lane over it was silent: the others are to ask the peer
     uint64_t failed_ns = 0;     // a lane over it was given up for silence
     uint64_t used_ns = 0;
+    bool unreachable_said = false;  // in the log
   };
 
   // The entry of a path, a new one if need be; the least recently used one makes room.

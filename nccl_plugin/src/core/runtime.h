@@ -32,6 +32,8 @@ class Runtime {
   virtual bool nic_avoided(uint32_t nic) const = 0;
   virtual const char* nic_name(uint32_t nic) const = 0;
   virtual uint64_t nic_bytes_per_second(uint32_t nic) const = 0;
+  // What lanes are made of.
+  virtual fp_lane_transport lane_kind() const { return FP_LANE_TCP; }
   // Service thread: what all connections together know of a path. nullptr: nobody keeps that.
   virtual PathTable::Path* path(uint32_t /*nic*/, const uint8_t* /*address*/, uint64_t /*now*/) {
     return nullptr;

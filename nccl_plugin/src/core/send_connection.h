@@ -76,6 +76,8 @@ class SendConnection final : public Connection {
                const HelloReply* reply, uint64_t now);
   // The receiver has closed the connection in good order, holding this; its BYE was lost.
   void peer_closed(const HeldState& state, uint64_t now);
+  // One end has no descriptor for this lane now: that says nothing of its path.
+  void dial_put_off(uint32_t lane) { flow_[lane].first_dial_ns = 0; }
   // Something has changed that makes a new attempt worthwhile (link up).
   void dial_soon(uint32_t nic, uint64_t now);
   // Gives the lane another path: another source port, the kernel's choice if 0. The new incarnation is made
@@ -123,6 +125,7 @@ class SendConnection final : public Connection {
     uint32_t dials = 0;  // without success
     uint64_t next_dial_ns = 0;
     uint64_t backoff_ns = 0;
+    uint64_t first_dial_ns = 0;  // of a lane that has not been up; 0: none
     uint64_t fence_sent_ns = 0;
     uint64_t failed_ns = 0;
     // A new path.
@@ -146,6 +149,8 @@ class SendConnection final : public Connection {
 
   // What a receiver's word says about lanes that it has closed.
   void note_closed(const HeldState& state, fp_lane_reason reason, uint64_t now);
+  // Says so if dialling has never led anywhere while other lanes work.
+  void note_unreachable(Lane* lane, uint32_t epoch, uint64_t now);
   void pump(uint64_t now);
   void select_paths(uint64_t now);
   bool draining(const Lane& lane, uint64_t now) const;

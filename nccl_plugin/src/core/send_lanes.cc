@@ -1,6 +1,8 @@
 // How a sender's lanes come to be, and to other paths: what the service thread is to dial, and what comes of
 // it.
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "core/send_connection.h"
 
@@ -15,7 +17,9 @@ constexpr uint32_t kPatientDial = 4;  // each such one waits long
 constexpr uint64_t kFirstLaneNs =
     1'000'000'000;  // a connection without lanes tries its first one for so long alone
 constexpr uint64_t kLastResortNs =
-    20'000'000;                             // without any lane for so long: lanes out of service are used too
+    20'000'000;  // without any lane for so long: lanes out of service are used too
+constexpr uint64_t kUnreachableNs =
+    5'000'000'000;                          // a lane that was never up after so long is not to be reached
 constexpr uint64_t kSpokenNs = 50'000'000;  // a peer that takes what is sent says so this often
 constexpr uint64_t kDrainNs =
     300'000'000;  // a lane that gets another path takes nothing new for so long at most
@@ -73,6 +77,7 @@ bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
       continue;
     }
     flow.dialling = true;
+    if (flow.first_dial_ns == 0) flow.first_dial_ns = now;
     uint8_t flags = resort || none ? kHelloLastResort : 0;
     bool patient = ++flow.dials % kPatientDial == 0;
     bool optional = lanes_up() > 0 || (lane.index != 0 && elapsed(now, no_lane_since_ns_) < kFirstLaneNs);
@@ -99,6 +104,7 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
   if (transport == nullptr) {
     flow.next_dial_ns = now + flow.backoff_ns;
     flow.backoff_ns = std::min(flow.backoff_ns * 2, kMaxBackoffNs);
+    note_unreachable(&lane, epoch, now);
     return;
   }
   // The new incarnation is accepted, so the old one is closed at the peer: end it here too.
@@ -155,7 +161,27 @@ void SendConnection::dial_soon(uint32_t nic, uint64_t now) {
     Flow& flow = flow_[lane.index];
     flow.next_dial_ns = std::min(flow.next_dial_ns, now + 5'000'000);
     flow.backoff_ns = kFirstBackoffNs;
+    flow.first_dial_ns = 0;
   }
+}
+
+// A path that no packet takes as planned looks like a lane that is about to come up: said once, or a job would have
+// half of its lanes for good and nobody would know.
+void SendConnection::note_unreachable(Lane* lane, uint32_t epoch, uint64_t now) {
+  const uint64_t since = flow_[lane->index].first_dial_ns;
+  if (lane->ever_up || lane->reason == FP_REASON_UNREACHABLE || lanes_up() == 0 || !wanted(*lane)) return;
+  if (since == 0 || elapsed(now, since) < kUnreachableNs) return;
+  show_lane(lane, epoch);
+  set_state(lane, FP_LANE_CONNECTING, FP_REASON_UNREACHABLE, now);
+  event(FP_EVENT_LANE_UNREACHABLE, lane, FP_REASON_UNREACHABLE, elapsed(now, since), now);
+  const uint8_t* address = remote_address(*lane);
+  PathTable::Path* path = address != nullptr ? runtime_->path(lane->nic, address, now) : nullptr;
+  if (path != nullptr && std::exchange(path->unreachable_said, true)) return;
+  runtime_->warn(
+      std::string("no lane from ") + runtime_->nic_name(lane->nic) + " to " + lane->peer_device + " of " +
+      peer_.host +
+      " has come up, though others to it have; those carry the job. Is there a route, a firewall, or are "
+      "two NICs of a host in one subnet and answer ARP for each other (fabricpulse audit, arp-flux)?");
 }
 
 void SendConnection::repath(uint32_t index, uint16_t source_port, bool command, uint64_t now) {

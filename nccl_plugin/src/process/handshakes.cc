@@ -212,6 +212,8 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
     return;
   }
   auto* sender = static_cast<SendConnection*>(connection);
+  const bool scarce =
+      error == EMFILE || error == ENFILE || (error == 0 && reply->status == HelloStatus::kBusy);
   if (gone) {
     reply = nullptr;
     if (sender->lanes_up() == 0)
@@ -227,6 +229,7 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
     if (reply->status == HelloStatus::kClosed) sender->peer_closed(reply->held, now);
     if (reply->status == HelloStatus::kBusy || other_version) reply = nullptr;  // nothing about chunks
   }
+  if (scarce) sender->dial_put_off(dial.lane);
   sender->dialled(dial.lane, dial.epoch, std::move(lane), reply, now);
 }
 

@@ -65,7 +65,7 @@ class PluginEngine final : public Runtime, private ServiceWork {
   uint32_t device_count() const { return device_count_.load(std::memory_order_acquire); }
   const Nic& nic(uint32_t index) const { return nics_.at(index); }
   Transport* transport() { return transport_.get(); }
-  fp_lane_transport lane_kind() const { return transport_->kind(); }
+  fp_lane_transport lane_kind() const override { return transport_->kind(); }
   void add_communicator(int change);
   void called(const char* abi);
 

@@ -168,3 +168,49 @@ def test_ipv6_alone_carries_and_fails_over(lab6: Lab) -> None:
     fault.undo()
     ring.until(lambda: ring.states("h0", "rail0") <= {"up", "slow_start"}, 10.0)
     ring.stop()
+
+
+def flatten(lab: Lab) -> None:
+    """Puts both rails into one subnet and one broadcast domain, with the kernel's defaults for ARP and for routes: each
+    NIC of a host answers for the addresses of both."""
+    first, second = (lab.node(name) for name in lab.fabric.leaf_names)
+    there = second.popen(["sleep", "1000"])
+    first.run(
+        ["ip", "link", "add", "trunk0", "type", "veth", "peer", "name", "trunk1", "netns", str(there.pid)]
+    )
+    for leaf, device in ((first, "trunk0"), (second, "trunk1")):
+        leaf.run(["ip", "link", "set", device, "master", "br0", "up"])
+    for number, host in enumerate(lab.hosts):
+        host.run(["ip", "rule", "flush"])
+        host.run(["ip", "rule", "add", "priority", "32766", "lookup", "main"])
+        for setting in ("arp_ignore", "arp_announce"):
+            host.run(["sh", "-c", f"echo 0 > /proc/sys/net/ipv4/conf/all/{setting}"])
+        for nic in host.nics:
+            host.run(["ip", "-4", "addr", "flush", "dev", nic.device])
+            host.run(["ip", "route", "flush", "dev", nic.device])
+        for at, nic in enumerate(host.nics):
+            host.run(["ip", "addr", "add", f"10.77.0.{2 * number + at + 1}/24", "dev", nic.device])
+
+
+@pytest.mark.slow
+def test_lanes_that_arp_leads_elsewhere_are_told() -> None:
+    """Two NICs of a host in one subnet that answer ARP for each other: some pairs of NICs cannot meet. The job runs
+    over the others, and the rest is in the log, in the events and in the status with its reason."""
+    with Lab(hosts=2, rails=2, nic_mbit=400) as lab:
+        flatten(lab)
+        ring = Ring(lab, 2, ["--bytes", "1M", "--channels", "1"])
+        ring.wait_running()
+
+        def told(host: str) -> bool:
+            sends = [c for c in ring.control(host, op="status")["connections"] if c["direction"] == "send"]
+            lanes = [lane for connection in sends for lane in connection["lanes"]]
+            dark = [lane for lane in lanes if lane["state"] == "connecting"]
+            assert any(lane["state"] == "up" for lane in lanes)
+            return bool(dark) and all(lane["reason"] == "unreachable" for lane in dark)
+
+        for host in ("h0", "h1"):
+            ring.until(lambda host=host: told(host), 20.0)  # type: ignore[misc]
+            events = ring.control(host, op="events")["events"]
+            assert {"lane_unreachable"} <= {event["kind"] for event in events}
+        assert "no lane from rail" in ring.said()
+        ring.stop()

@@ -32,6 +32,16 @@ def test_neither_direction_of_a_nic_starves_the_other(mbit: int, least: float, s
     assert found["lanes_failed"] == 0
 
 
+@pytest.mark.parametrize(("cut", "lanes", "warnings"), [(1, 4, 1), (99, 0, 0)])
+def test_a_lane_that_never_comes_up_is_told(cut: int, lanes: int, warnings: int) -> None:
+    """The lanes of two connections over a NIC that reaches nobody: in the telemetry and in the log after five seconds,
+    in the log once. Nothing is said when all are up."""
+    found = simulate(
+        bytes=1 << 16, slice=1 << 14, cut_nic=cut, mbit=20, fault_ms=5400, until_ms=5500, late_us=5000
+    )
+    assert (found["unreachable"], found["warnings"]) == (lanes, warnings)
+
+
 @pytest.mark.parametrize("fault", ["carrier", "silent"])
 def test_the_survivor_takes_the_load_of_both(fault: str) -> None:
     """When one of two NICs is gone the other carries 85 % of its speed and more, with rounds of 170 ms that wait for
