@@ -129,8 +129,8 @@ local signals = import '../signals.libsonnet';
           'warning',
           'mesh',
           'increase(%s[5m]) > 0' % s.series('fabricpulse_alert_push_failures_total'),
-          'A host cannot push alerts.',
-          '{{ $labels.alertmanager }} did not take {{ $value | printf "%.0f" }} pushes of {{ $labels.instance }}: a lost NIC is told by rules only, later.',
+          'A daemon cannot push alerts.',
+          '{{ $labels.alertmanager }} did not take {{ $value | printf "%.0f" }} pushes of {{ $labels.instance }}: what it pushes is told by the rules only, later.',
           { 'for': config.pushFailingFor }
         ),
         lib.alert(

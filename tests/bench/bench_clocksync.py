@@ -182,7 +182,7 @@ def bench_cost() -> None:
         )
         cost = min(float(_output([reader, str(place / "clock"), "5000000"]).split()[0]) for _ in range(7))
         report("C", "clock_read_ns", cost, "ns", "<= 60")
-        report("host and raw clock", "clock_look_error_ns", round(_look_error_ns(), 2), "ns")
+        report("host and raw clock", "clock_reading_error_ns", round(_reading_error_ns(), 2), "ns")
         client = _compile("clockbound_reader.c", place)
         segment = ClockBoundWriter(place / "shm0")
         segment.write(ClockBoundData(1_000, 2 * _NS, 1_000, 1, 1, 1))
@@ -274,14 +274,16 @@ PARTS = (
 )
 
 
-def _look_error_ns(line: int = 12, lines: int = 10) -> float:
-    """RMS distance of looks at both clocks, four a second as the sidecar's, from lines through `line` of them."""
-    clock, looks = HostClock(), []
+def _reading_error_ns(line: int = 12, lines: int = 10) -> float:
+    """RMS distance of readings of both clocks, four a second as the sidecar's, from lines through `line` of them."""
+    clock, readings = HostClock(), []
     for _ in range(line * lines):
-        looks.append(clock.cross_timestamp())
+        readings.append(clock.cross_timestamp())
         time.sleep(0.25)
-    raw = np.array([look.raw_ns - looks[0].raw_ns for look in looks]).reshape(lines, line)
-    ahead = np.array([look.host_ns - look.raw_ns - looks[0].host_ns + looks[0].raw_ns for look in looks])
+    raw = np.array([one.raw_ns - readings[0].raw_ns for one in readings]).reshape(lines, line)
+    ahead = np.array(
+        [one.host_ns - one.raw_ns - readings[0].host_ns + readings[0].raw_ns for one in readings]
+    )
     left = [
         y - np.polynomial.Polynomial.fit(x, y, 1)(x)
         for x, y in zip(raw, ahead.reshape(lines, line), strict=True)

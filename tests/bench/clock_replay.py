@@ -3,10 +3,10 @@
 `python -m tests.bench.clock_replay record FILE.npz` (as root) runs the wire of the benchmark with all contestants, and
 keeps every train, the true clocks and what each contestant said, twenty times a second. `replay FILE.npz...` fits the
 trains as a sidecar does, one round a second, and prints one JSON object for each load and rate: the error of the edge
-at the moment one looks, ns, as each recording gives it, and the mean of the recordings. A change of the estimator is
+at the moment one asks, ns, as each recording gives it, and the mean of the recordings. A change of the estimator is
 judged on the same packets as what it replaces, in seconds, on a machine that may be busy.
 
-Between the looks the true offset is a straight line: the lab's clocks change their rates once a second, by some ppb.
+Between the samples the true offset is a straight line: the lab's clocks change their rates once a second, by some ppb.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from fabricpulse.core.shm.clock_page import raw_now_ns
 from fabricpulse.lab import Lab
 
 _NS = 10**9
-_LOOK_S = 0.05
+_SAMPLE_S = 0.05
 # Before the first load, and of each load before its errors count: the filter's start, and its getting used to it.
 _START_S, _SETTLE_S = 8.0, 5.0
 
@@ -39,10 +39,10 @@ _START_S, _SETTLE_S = 8.0, 5.0
 class Recording:
     """One run of the wire.
 
-    truth : (n, 3) per look the kernel's clock and both hosts', ns. said : contestant -> (n,) what it took for clock b
+    truth : (n, 3) per sample the kernel's clock and both hosts', ns. said : contestant -> (n,) what it took for clock b
     minus clock a, less the truth, ns, NaN where it said nothing. trains : rate -> all samples of host a's ring, in the
-    order of the ring. arrived : rate -> (n,) how many of them were there at each look. loads : (name, first look, end)
-    of each load, after it has settled.
+    order of the ring. arrived : rate -> (n,) how many of them were there at each sample. loads : (name, first sample,
+    end) of each load, after it has settled.
     """
 
     truth: NDArray[np.int64]
@@ -93,7 +93,7 @@ def record(path: Path, loads: list[tuple[str, float, float]], seconds: float, wa
         for query in queries.values():
             stack.callback(query.close)
 
-        def look(until: float) -> None:
+        def sample_until(until: float) -> None:
             while (began := time.monotonic()) < until:
                 now, raw, errors = time.time_ns(), raw_now_ns(), {}
                 for rate, instance in wire.instances.items():
@@ -112,14 +112,14 @@ def record(path: Path, loads: list[tuple[str, float, float]], seconds: float, wa
                         )
                 truth.append((now, instance.stamp_ns(wire.a, raw), instance.stamp_ns(wire.b, raw)))
                 said.append(errors)
-                time.sleep(max(0.0, began + _LOOK_S - time.monotonic()))
+                time.sleep(max(0.0, began + _SAMPLE_S - time.monotonic()))
 
-        look(time.monotonic() + _START_S)
+        sample_until(time.monotonic() + _START_S)
         for name, forward, backward in loads:
             with wire.load(forward, backward):
-                look(time.monotonic() + _SETTLE_S)
+                sample_until(time.monotonic() + _SETTLE_S)
                 first = len(truth)
-                look(time.monotonic() + seconds)
+                sample_until(time.monotonic() + seconds)
                 marks.append((name, first, len(truth)))
         lost = {rate: ring.lost for rate, ring in rings.items() if ring.lost}
         if lost:
@@ -135,7 +135,7 @@ def record(path: Path, loads: list[tuple[str, float, float]], seconds: float, wa
 
 
 def replay(recording: Recording, rate: int, round_s: float = 1.0) -> NDArray[np.float64]:
-    """(n,) per look, the offset by the newest fit minus the true one, ns; NaN before the first fit."""
+    """(n,) per sample, the offset by the newest fit minus the true one, ns; NaN before the first fit."""
     samples, arrived, truth = recording.trains[rate], recording.arrived[rate], recording.truth
     window = EdgeWindow(EstimatorParameters())
     errors = np.full(len(truth), np.nan)

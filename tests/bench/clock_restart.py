@@ -41,7 +41,7 @@ from fabricpulse.clocksync.wire.messages import (
 _NS = 10**9
 _PORT = 29_616
 _EDGES = 5
-_STEP_S, _TIMEOUT_S, _LOOK_S = 1.0, 3.0, 0.1
+_STEP_S, _TIMEOUT_S, _READING_S = 1.0, 3.0, 0.1
 # How bounds grow: with a correction, and when that is older than so many seconds (FleetClockParameters).
 _DRIFT_PPB, _HOLDOVER_PPB, _HOLDOVER_AFTER_S = 250, 1_000, 4.0
 
@@ -60,8 +60,8 @@ class _Counts:
 
 
 @dataclass
-class _Looks:
-    """Looks at all clocks together, and in how many of them every two clocks agreed within their bounds."""
+class _Readings:
+    """Readings of all clocks together, and in how many of them every two clocks agreed within their bounds."""
 
     taken: int = 0
     held: int = 0
@@ -104,14 +104,14 @@ class _Fleet(asyncio.DatagramProtocol):
         self._root = ""
         self._quorum: Quorum | None = None
         self._transport: asyncio.DatagramTransport | None = None
-        self.counts, self.looks = _Counts(), _Looks()
+        self.counts, self.readings = _Counts(), _Readings()
 
     def _clock(self, hosts: NDArray[np.int64], now_ns: int) -> NDArray[np.int64]:
         """What the clocks of `hosts` show at the true moment `now_ns`."""
         turned = np.rint(self._rate[hosts] * (now_ns - self._began_ns)).astype(np.int64)
         return now_ns + self._offset[hosts] + turned
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Whether at this moment each two clocks agree within their bounds."""
         host = self._clock(np.arange(self.n), time.time_ns())
         known = ~np.isnan(self.bound)
@@ -121,10 +121,10 @@ class _Fleet(asyncio.DatagramProtocol):
         # Relative to the first host's clock: float64 would cut nanoseconds off a time since 1970.
         fleet = (host - host[0] + self.correction + self.rate_ppt * age_s * 1e-3)[known]
         bound = (self.bound + self._grown(age_s))[known]
-        self.looks.taken += 1
-        self.looks.held += bool((fleet - bound).max() <= (fleet + bound).min())
-        self.looks.widths.append(float(np.median(bound)))
-        self.looks.widest_ns = max(self.looks.widest_ns, float(bound.max()))
+        self.readings.taken += 1
+        self.readings.held += bool((fleet - bound).max() <= (fleet + bound).min())
+        self.readings.widths.append(float(np.median(bound)))
+        self.readings.widest_ns = max(self.readings.widest_ns, float(bound.max()))
 
     @staticmethod
     def _grown(age_s: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -132,27 +132,27 @@ class _Fleet(asyncio.DatagramProtocol):
         return np.abs(age_s) * _DRIFT_PPB + over * (_HOLDOVER_PPB - _DRIFT_PPB)
 
     async def run(self) -> None:
-        """Steps and looks until cancelled."""
+        """Steps the fleet and reads the clocks until cancelled."""
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_datagram_endpoint(
             lambda: self, remote_addr=("127.0.0.1", _PORT)
         )
         sock = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
-        looking = asyncio.create_task(self._look_forever())
+        reading = asyncio.create_task(self._read_forever())
         try:
             while True:
                 began = time.monotonic()
                 await self._step()
                 await asyncio.sleep(max(0.0, _STEP_S - (time.monotonic() - began)))
         finally:
-            looking.cancel()
+            reading.cancel()
             self._transport.close()
 
-    async def _look_forever(self) -> None:
+    async def _read_forever(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
-            self.look()
+            await asyncio.sleep(_READING_S)
+            self.read()
 
     async def _step(self) -> None:
         """All that are not busy with their last report begin another."""
@@ -308,8 +308,8 @@ async def _restart(report: Callable[..., None], n: int) -> None:
     try:
         await _until(lambda: bool(fleet.by_datagram.all()), 120, "all on datagrams")
         await asyncio.sleep(5)
-        before_ns = float(np.median(fleet.looks.widths[-10:]))
-        fleet.counts, fleet.looks = _Counts(), _Looks()
+        before_ns = float(np.median(fleet.readings.widths[-10:]))
+        fleet.counts, fleet.readings = _Counts(), _Readings()
         coordinator.send_signal(signal.SIGKILL)
         coordinator.wait()
         killed_s = time.monotonic()
@@ -321,7 +321,7 @@ async def _restart(report: Callable[..., None], n: int) -> None:
         spent, joined = cpu_s(coordinator.pid), fleet.counts.posts - fleet.counts.posts_lost
         await _until(lambda: bool(fleet.by_datagram.all()), 120, "all on datagrams again")
         datagrams_s = time.monotonic() - killed_s
-        counts, looks = fleet.counts, fleet.looks
+        counts, readings = fleet.counts, fleet.readings
         report(case, "restart_half_placed_s", round(half, 2), "s")
         report(
             case,
@@ -334,8 +334,8 @@ async def _restart(report: Callable[..., None], n: int) -> None:
         more = {"posts": counts.posts, "posts_lost": counts.posts_lost, "resets": counts.resets}
         report(case, "restart_all_datagrams_s", round(datagrams_s, 2), "s", **more)
         report(case, "restart_rss_mb", round(rss_mb(coordinator.pid), 1), "MB")
-        widths = {"median_before_ns": round(before_ns), "widest_ns": round(looks.widest_ns)}
-        report(case, "restart_bound_coverage", looks.held / looks.taken, "ratio", ">= 0.999", **widths)
+        widths = {"median_before_ns": round(before_ns), "widest_ns": round(readings.widest_ns)}
+        report(case, "restart_bound_coverage", readings.held / readings.taken, "ratio", ">= 0.999", **widths)
     finally:
         running.cancel()
         with suppress(asyncio.CancelledError):

@@ -175,7 +175,7 @@ def bench_faults(report: Callable[..., None]) -> None:
         report(case, "others_extra_ns", round(max(0.0, extra), 1), "ns", must)
         report(case, "backward_jumps", backward, "count", "== 0")
         if fault.named:
-            report(case, "liar_named", named, "of 2 runs", "== 2")
+            report(case, "faulty_host_named", named, "of 2 runs", "== 2")
         report(case, "wrongly_suspected", wrongly, "hosts", "== 0")
 
 

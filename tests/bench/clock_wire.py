@@ -40,8 +40,8 @@ CHRONY = {
     "poll -6 filter": "minpoll -6 maxpoll -6 filter 15 maxdelayquant 0.3",
 }
 LINK_MBIT, QUEUE_MS = 200.0, 2.0
-# Looks at both clocks in the 4 s of trains that simple estimators get.
-_NAIVE_LOOKS = 80
+# Readings of both clocks in the 4 s of trains that simple estimators get.
+_NAIVE_READINGS = 80
 
 
 @dataclass
@@ -212,14 +212,14 @@ class Wire:
 
         rings = {h.name: SampleReader(self.instances[50].directory(h) / "probes") for h in (self.a,)}
         window = EdgeWindow(EstimatorParameters())
-        looks: list[tuple[int, int]] = []
+        readings: list[tuple[int, int]] = []
         ptp_second: list[int] = []
         until = time.monotonic() + seconds
         next_second = time.monotonic() + 1
         while time.monotonic() < until:
             now = raw_now_ns()
             stamps = self.instances[50].stamp_ns(self.a, now), self.instances[50].stamp_ns(self.b, now)
-            looks = [*looks[-_NAIVE_LOOKS:], stamps]
+            readings = [*readings[-_NAIVE_READINGS:], stamps]
             for rate, instance in self.instances.items():
                 times = instance.read(now)
                 if times is None:
@@ -233,7 +233,7 @@ class Wire:
             for chronyd, query in self.queries.items():
                 asked = time.time_ns()
                 offset = query.offset_ns()
-                # chronyd read its clock between the two looks at ours: at 35 ppm a microsecond too early or too
+                # chronyd read its clock between the two readings at ours: at 35 ppm a microsecond too early or too
                 # late is 0.035 ns.
                 middle = (asked + time.time_ns()) // 2
                 if offset is not None:
@@ -247,14 +247,14 @@ class Wire:
                     of("ptp4l").errors.append(float(np.mean(ptp_second)))
                     ptp_second.clear()
                 window.add(rings[self.a.name].read())
-                for name, value in self._naive(window, looks).items():
+                for name, value in self._naive(window, readings).items():
                     of(name).errors.append(value)
             time.sleep(max(0.0, 0.05 - (raw_now_ns() - now) * 1e-9))
         return result
 
-    def _naive(self, window: EdgeWindow, looks: list[tuple[int, int]]) -> dict[str, float]:
+    def _naive(self, window: EdgeWindow, readings: list[tuple[int, int]]) -> dict[str, float]:
         """What the same packets say to simpler estimators over the same 4 s: four-stamp mean, minimum filter. They are
-        told the true rate in this time, by `looks` at both clocks, and are asked when the newest trains have come.
+        told the true rate in this time, by `readings` at both clocks, and are asked when the newest trains have come.
         """
         kernel_raw = raw_now_ns()
         now = self.instances[50].stamp_ns(self.a, kernel_raw)
@@ -265,7 +265,7 @@ class Wire:
             return {}
         there = self.instances[50].stamp_ns(self.b, kernel_raw)
         truth_now = there - now, now
-        here0, there0 = looks[0]
+        here0, there0 = readings[0]
         rate = ((there - now) - (there0 - here0)) / (now - here0) * 1e9
         up = _deviation(out.tx_ns, out.rx_ns, out.valid, 1, out.t_ns, truth_now, rate)
         down = _deviation(into.tx_ns, into.rx_ns, into.valid, -1, into.t_ns, truth_now, rate)

@@ -235,7 +235,7 @@ bool ReportIntake::drain(int socket, Buffers& buffers) {
   const int fd = sockets_[static_cast<std::size_t>(socket)];
   Source from;
   from.socket = fd;
-  for (int turn = 0; turn < kBatchesPerTick; ++turn) {
+  for (int batch = 0; batch < kBatchesPerTick; ++batch) {
     for (mmsghdr& message : buffers.messages) {
       message.msg_hdr.msg_namelen = sizeof(sockaddr_storage);
       message.msg_hdr.msg_controllen = sizeof(buffers.control[0]);

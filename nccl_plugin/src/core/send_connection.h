@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/connection.h"
-#include "core/forward_delay.h"
+#include "core/lane_flow.h"
 #include "core/lane_plan.h"
 #include "core/path_selector.h"
 
@@ -109,17 +109,7 @@ class SendConnection final : public Connection {
     uint32_t place = 0;  // among all that were posted on its lane, from 0
     bool moved = false;
   };
-  struct Flow {              // of one lane
-    uint64_t in_flight = 0;  // bytes
-    double rate = 0;         // bytes per second, smoothed
-    uint64_t window = 0;     // most bytes in flight
-    ForwardDelay forward;
-    uint64_t took_ns = 0;  // from a chunk's posting to the word that it is held, smoothed
-    bool slow_start = false;
-    uint64_t rate_at_ns = 0;
-    uint64_t sent_since = 0;  // bytes since the weights were last published
-    uint32_t weight = 0;      // share then, parts per 1000
-    uint64_t weighed = 0;     // bytes since fixed weights were set: for the share
+  struct Flow : LaneFlow {  // of one lane
     // Dialling.
     bool dialling = false;
     uint32_t dials = 0;  // without success
@@ -134,8 +124,6 @@ class SendConnection final : public Connection {
     bool moved_by_command = false;  // the move that is under way
     uint16_t source_port = 0;       // wanted; 0: any
     uint64_t repath_since_ns = 0;
-    uint64_t delivered = 0;  // bytes, cumulative
-    uint32_t posted = 0;     // chunks of the lane's present incarnation
   };
 
   bool complete() const override { return requests_ == 0; }
@@ -161,7 +149,6 @@ class SendConnection final : public Connection {
     return a.nic == b.nic || a.remote_nic == b.remote_nic;
   }
   uint32_t stretch(const Lane& lane) const;
-  uint32_t chunk_bytes(const Lane& lane, uint32_t stretch) const;
   bool put(uint64_t chunk, Lane* lane, uint64_t now);
   void await_lane(uint64_t chunk);
   void held(uint64_t chunk, uint8_t lane, uint64_t now);

@@ -9,8 +9,6 @@
 namespace fabricpulse {
 namespace {
 
-constexpr double kFirstRate = 64e6;  // until measured; little is at stake on a path that may be slow
-constexpr uint64_t kSlowStartWindow = 128 * 1024;
 constexpr uint64_t kFirstBackoffNs = 50'000'000;
 constexpr uint64_t kMaxBackoffNs = 150'000'000;
 constexpr uint32_t kPatientDial = 4;  // each such one waits long
@@ -33,8 +31,7 @@ void SendConnection::add_lanes(const std::vector<NicPair>& pairs, uint64_t now) 
     lane.remote_nic = pair.second;
     lane.named = true;
     Flow& flow = flow_[lane.index];
-    flow.window = kSlowStartWindow;
-    flow.rate = std::min(static_cast<double>(runtime_->nic_bytes_per_second(lane.nic)), kFirstRate);
+    flow.rate = std::min(static_cast<double>(runtime_->nic_bytes_per_second(lane.nic)), LaneFlow::kFirstRate);
     flow.backoff_ns = kFirstBackoffNs;
   }
 }
@@ -128,13 +125,8 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
     record_->failovers += !replacing;
     record_->resent_chunks += moved;
   }
-  flow.in_flight = 0;
-  flow.posted = 0;
+  flow.join();
   flow.backoff_ns = kFirstBackoffNs;
-  flow.slow_start =
-      true;  // the first incarnation too: what a slow path takes at first, all messages wait for
-  flow.window = kSlowStartWindow;
-  flow.weighed = 0;
   for (const Lane& other : lanes_)  // no catching up on the share of the time it was away
     if (other.up) flow.weighed = std::max(flow.weighed, flow_[other.index].weighed);
   lane_joined(&lane, std::move(transport), epoch, now);

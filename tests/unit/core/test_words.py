@@ -25,6 +25,10 @@ REPLACED = {
     r"\b[Nn]obody_there\b": ("what the test expects", "tests/"),
     r"\b(?:each|every|a|one|the last) step of the (?:whole )?fleet\b": ("round", "clocksync/"),
     r"[Ff]leet\.step\b": ("round", ""),
+    r"\b_?LOOKS?_|(?:\.|->)look\(|\blook_at_|\bbetween (?:two|the) looks\b": (
+        "poll, sample, check, read",
+        "",
+    ),
 }
 TEXT = {".py", ".md", ".h", ".cc", ".c", ".yaml", ".yml", ".libsonnet", ".sh", ".toml"}
 

@@ -119,7 +119,7 @@ def test_a_slow_round_trip_lengthens_both() -> None:
 
 
 def test_what_this_process_slept_through_does_not_count() -> None:
-    """A second between two looks is 10 ms."""
+    """A second between two samples counts as 10 ms."""
     assert looks_until([f"{SILENT} word_ms=3 passed_ms=1000"], "behind") == 3
 
 

@@ -1,4 +1,4 @@
-"""Health of NICs: by link and by probe, with what happened between two looks."""
+"""Health of NICs: by link and by probe, with what happened between two readings."""
 
 from pathlib import Path
 
