@@ -19,8 +19,8 @@ inline bool recent(std::int64_t at, std::int64_t now, std::int64_t interval) {
 // When a peer was last heard, and when it last heard us (by its own report). Times never go backwards: a
 // report that is old because we were stalled does not undo what is known.
 struct Presence {
-  std::int64_t heard_at = kNeverHeard;
-  std::int64_t heard_by_at = kNeverHeard;
+  std::int64_t heard_at = kNeverHeard;     // ns, unstalled time
+  std::int64_t heard_by_at = kNeverHeard;  // ns, unstalled time
 
   void heard(std::int64_t at) { heard_at = std::max(heard_at, at); }
   void heard_by(std::int64_t at) { heard_by_at = std::max(heard_by_at, at); }

@@ -84,8 +84,8 @@ class OwdWindow {
   struct Half {
     std::uint16_t cells[kCells] = {};
     std::uint32_t count = 0;
-    std::int64_t min = std::numeric_limits<std::int64_t>::max();
-    std::int64_t max = std::numeric_limits<std::int64_t>::min();
+    std::int64_t min = std::numeric_limits<std::int64_t>::max();  // ns
+    std::int64_t max = std::numeric_limits<std::int64_t>::min();  // ns
   };
   Half halves_[2];
   int current_ = 0;

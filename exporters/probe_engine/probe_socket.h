@@ -26,9 +26,9 @@ union SocketAddress {
 SocketAddress make_address(const std::string& address, std::uint16_t port, unsigned scope = 0);
 
 struct SocketOptions {
-  std::string device;     // SO_BINDTODEVICE; empty = by address only
-  std::uint8_t dscp = 0;  // 0..63
-  int receive_buffer = 4 << 20;
+  std::string device;            // SO_BINDTODEVICE; empty = by address only
+  std::uint8_t dscp = 0;         // 0..63
+  int receive_buffer = 4 << 20;  // bytes
   bool receive = true;    // false: everything that arrives is dropped in the kernel, only TX stamps come back
   bool hardware = false;  // ask for stamps of the NIC's own clock; needs a NIC that was set up for them
 };

@@ -26,10 +26,10 @@ struct Settings {
   std::int64_t latency_ceiling_ns = 10'000'000;
   double latency_factor = 1.25;
   std::int64_t latency_slack_ns = 5'000;
-  double receive_rate = 2'000;  // packets a second taken from one peer
-  int priority = 1;             // SCHED_FIFO; 0 = ordinary
-  std::uint32_t ring_capacity = 16'384;
-  std::uint32_t edge_capacity = 1'024;
+  double receive_rate = 2'000;           // packets a second taken from one peer
+  int priority = 1;                      // SCHED_FIFO; 0 = ordinary
+  std::uint32_t ring_capacity = 16'384;  // samples
+  std::uint32_t edge_capacity = 1'024;   // edges
 
   // Throws std::invalid_argument for settings that make no sense.
   void validate() const;

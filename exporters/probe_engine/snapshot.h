@@ -24,7 +24,7 @@ constexpr std::array<std::int64_t, 10> kOutageBuckets = {
 template <std::size_t N>
 struct Histogram {
   std::uint64_t counts[N + 1] = {};
-  std::int64_t sum = 0;
+  std::int64_t sum = 0;  // ns
 
   void add(const std::array<std::int64_t, N>& bounds, std::int64_t value) {
     std::size_t i = 0;
@@ -51,7 +51,7 @@ struct SnapshotHeader {
   std::uint32_t nics;
   std::uint32_t edges;
   std::uint32_t clock_status;  // enum fp_clock_status
-  std::uint64_t ticks;
+  std::uint64_t ticks;         // these and all that follow without a unit: counts since the start
   std::uint64_t stalls;
   std::int64_t stalled_ns;
   std::int64_t cpu_ns;
@@ -63,29 +63,29 @@ struct SnapshotHeader {
 };
 
 struct NicRecord {
-  std::uint8_t state;  // HealthState
-  std::uint8_t cause;  // NicCause
-  std::uint8_t open;   // 1 = sockets are there
-  std::uint8_t link;   // 1 = up and running
-  std::uint32_t open_errno;
+  std::uint8_t state;        // HealthState
+  std::uint8_t cause;        // NicCause
+  std::uint8_t open;         // 1 = sockets are there
+  std::uint8_t link;         // 1 = up and running
+  std::uint32_t open_errno;  // why they are not; 0 = they are
   std::uint64_t disconnects;
   std::uint64_t reconnects;
   std::int64_t changed_host_ns;  // host clock at the last change of state, 0 = none
   std::int64_t down_ns;          // how long it has been disconnected, 0 = is not
   Histogram<kOutageBuckets.size()> outages;
   Histogram<kOwdBuckets.size()> owd;
-  std::uint64_t drops[kDropReasons];
-  std::uint64_t overflows;
-  std::uint64_t stamps_lost;
+  std::uint64_t drops[kDropReasons];  // packets
+  std::uint64_t overflows;            // packets
+  std::uint64_t stamps_lost;          // packets
 };
 
 struct PathRecord {
   std::uint64_t expected;  // packets
-  std::uint64_t lost;
-  std::int64_t owd_ns;   // median of the last trains, INT64_MIN = unknown
-  std::uint8_t state;    // HealthState
-  std::uint8_t latency;  // HealthState, down = elevated
-  std::uint8_t lossy;    // 1 = loses more than a healthy path
+  std::uint64_t lost;      // packets
+  std::int64_t owd_ns;     // median of the last trains, INT64_MIN = unknown
+  std::uint8_t state;      // HealthState
+  std::uint8_t latency;    // HealthState, down = elevated
+  std::uint8_t lossy;      // 1 = loses more than a healthy path
   std::uint8_t zero;
   std::uint32_t loss_ppm;  // of the last minute
 };
@@ -97,8 +97,8 @@ struct EdgeRecord {
   std::uint8_t inbound;
   std::uint8_t outbound;
   std::uint8_t latency;
-  std::uint32_t paths;
-  std::uint64_t sent;
+  std::uint32_t paths;  // records of them
+  std::uint64_t sent;   // packets, as the next three
   std::uint64_t send_errors;
   std::uint64_t received;
   std::uint64_t lost;

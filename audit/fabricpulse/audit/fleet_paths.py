@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from fabricpulse.audit.blame import Nic, retests
-from fabricpulse.audit.fleet_run import AgentError, Target, ask, probe, until
+from fabricpulse.audit.fleet_run import AgentError, Target, ask, send_echoes, until
 from fabricpulse.audit.model import Measurement, clip
-from fabricpulse.audit.node.echo import COUNT, PATIENCE_S, PROBES_AT_A_TIME
+from fabricpulse.audit.node.echo import COUNT, ECHO_TESTS_AT_A_TIME, PATIENCE_S
 from fabricpulse.audit.node.transfer import PATIENCE_S as TRANSFER_PATIENCE_S
 from fabricpulse.audit.node.wire import (
-    MOST_PROBES,
+    MOST_ECHO_TESTS,
     RECEIVE_PATH,
     SEND_PATH,
     ReceiveAnswer,
@@ -86,16 +86,16 @@ class FleetPaths:
     async def _echo(self, by_host: Mapping[str, Sequence[Way]]) -> list[Measurement]:
         found: list[Measurement] = []
         # Of the worst case, in which no echo of a host is answered.
-        longest = max((sum(len(way.probes()) for way in ways) for ways in by_host.values()), default=0)
-        patience = min(30 + longest * COUNT * PATIENCE_S / PROBES_AT_A_TIME, 3600)
+        longest = max((sum(len(way.echo_tests()) for way in ways) for ways in by_host.values()), default=0)
+        patience = min(30 + longest * COUNT * PATIENCE_S / ECHO_TESTS_AT_A_TIME, 3600)
         async with self._client(patience) as client:
 
             async def one(host: str, ways: Sequence[Way]) -> None:
-                for start in range(0, len(ways), MOST_PROBES // 2):
-                    part = ways[start : start + MOST_PROBES // 2]
-                    probes = [p for way in part for p in way.probes()]
+                for start in range(0, len(ways), MOST_ECHO_TESTS // 2):
+                    part = ways[start : start + MOST_ECHO_TESTS // 2]
+                    echo_tests = [p for way in part for p in way.echo_tests()]
                     try:
-                        results = await probe(client, self._agents[host], probes)
+                        results = await send_echoes(client, self._agents[host], echo_tests)
                     except AgentError as error:
                         for way in part:
                             self.untested[way.source] = f"its agent did not send echoes: {error}"

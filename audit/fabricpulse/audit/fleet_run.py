@@ -15,12 +15,12 @@ import msgspec
 from fabricpulse.audit.model import HostReport
 from fabricpulse.audit.node.wire import (
     AUDIT_PATH,
-    PROBES_PATH,
+    ECHO_TESTS_PATH,
     AuditRequest,
-    Probe,
-    ProbeResult,
-    ProbesAnswer,
-    ProbesRequest,
+    EchoResult,
+    EchoTest,
+    EchoTestsAnswer,
+    EchoTestsRequest,
 )
 from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -108,11 +108,15 @@ async def _audit(client: HttpClient, target: Target) -> HostReport:
     return msgspec.structs.replace(report, host=target.host)
 
 
-async def probe(client: HttpClient, target: Target, probes: Sequence[Probe]) -> tuple[ProbeResult, ...]:
-    """Has an agent make probes; as many results. Raises AgentError."""
-    answer = await ask(client, target.url + PROBES_PATH, ProbesRequest(tuple(probes)), ProbesAnswer)
-    if len(answer.results) != len(probes):
-        raise AgentError(f"{len(answer.results)} results for {len(probes)} probes")
+async def send_echoes(
+    client: HttpClient, target: Target, echo_tests: Sequence[EchoTest]
+) -> tuple[EchoResult, ...]:
+    """Has an agent make echo tests; as many results. Raises AgentError."""
+    answer = await ask(
+        client, target.url + ECHO_TESTS_PATH, EchoTestsRequest(tuple(echo_tests)), EchoTestsAnswer
+    )
+    if len(answer.results) != len(echo_tests):
+        raise AgentError(f"{len(answer.results)} results for {len(echo_tests)} echo tests")
     return answer.results
 
 

@@ -21,7 +21,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Plan:
+class PairingPlan:
     """Rounds of disjoint pairs, as indices of the endpoints. leaf_pairs : pairs of different leaves that there are;
     covered : those that the rounds test."""
 
@@ -35,7 +35,7 @@ def most_rounds(endpoints: int) -> int:
     return max(1, math.floor(2 * math.log2(endpoints))) if endpoints > 1 else 1
 
 
-def plan_rounds(leaves: Sequence[str], most: int | None = None) -> Plan:
+def plan_rounds(leaves: Sequence[str], most: int | None = None) -> PairingPlan:
     """Pairs the endpoints of one rail.
 
     leaves : the leaf of each endpoint; "" for one that is not known, which is then a leaf of its own. most : number of
@@ -66,7 +66,7 @@ def plan_rounds(leaves: Sequence[str], most: int | None = None) -> Plan:
     # Leaves with fewer hosts than most have met fewer: what is left is taken as it comes.
     while len(rounds) < most and len(covered) < leaf_pairs:
         rounds.append(_greedy(groups, covered))
-    return Plan(tuple(rounds), leaf_pairs, len(covered))
+    return PairingPlan(tuple(rounds), leaf_pairs, len(covered))
 
 
 def _greedy(groups: Sequence[Sequence[int]], covered: set[tuple[int, int]]) -> tuple[Pair, ...]:
@@ -109,7 +109,7 @@ def directions(pairs: Iterable[Pair]) -> list[Pair]:
     return [way for a, b in pairs for way in ((a, b), (b, a))]
 
 
-def partners(plan: Plan) -> Mapping[int, list[int]]:
+def partners(plan: PairingPlan) -> Mapping[int, list[int]]:
     """Endpoint -> those that it is tested with, in order of rounds."""
     found: dict[int, list[int]] = {}
     for pairs in plan.rounds:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from fabricpulse.audit.blame import Blame, Nic, PathTest, blame
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Severity, clip
-from fabricpulse.audit.node.wire import Probe, ProbeResult
-from fabricpulse.audit.pairing import Plan, directions, plan_rounds
+from fabricpulse.audit.node.wire import EchoResult, EchoTest
+from fabricpulse.audit.pairing import PairingPlan, directions, plan_rounds
 from fabricpulse.core.fleet.membership import Membership
 
 SMALL = 128
@@ -66,10 +66,10 @@ class Way:
     network: str = ""
     own: str = ""
 
-    def probes(self) -> list[Probe]:
+    def echo_tests(self) -> list[EchoTest]:
         """Small, then whole."""
         sizes = [SMALL, *([self.size] if self.size > SMALL else [])]
-        return [Probe(self.source[1], self.address, size) for size in sizes]
+        return [EchoTest(self.source[1], self.address, size) for size in sizes]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Rail:
     """The NICs of one network that take part, with their addresses, and who meets whom."""
 
     nics: tuple[tuple[Nic, str], ...]
-    plan: Plan
+    plan: PairingPlan
 
 
 def plan_rails(
@@ -130,15 +130,15 @@ def plan_ways(rails: Mapping[str, Rail], ways: Ways) -> dict[str, list[Way]]:
     return dict(by_host)
 
 
-def measurements(ways: Sequence[Way], results: Sequence[ProbeResult]) -> list[Measurement]:
-    """Of the echoes of one host. results : of the probes of all ways, in order.
+def measurements(ways: Sequence[Way], results: Sequence[EchoResult]) -> list[Measurement]:
+    """Of the echoes of one host. results : of the echo tests of all ways, in order.
 
     MTU is judged only where small packets pass: without connectivity nothing is known of it.
     """
     found = []
     rest = iter(results)
     for way in ways:
-        answers = [next(rest) for _ in way.probes()]
+        answers = [next(rest) for _ in way.echo_tests()]
         ends = (way.network, *way.source, *way.target)
         small = answers[0].answered > 0
         found.append(Measurement("connectivity", *ends, answers[0].rtt_s, small))

@@ -80,7 +80,7 @@ struct fp_clock_page {
 struct fp_fleet_time {
   int64_t fleet_ns;
   int64_t bound_ns;
-  uint32_t status;
+  uint32_t status;  // enum fp_clock_status
 };
 
 // a * b / divisor, exact. A 128-bit division costs more than everything else in a read, and ages are seconds:

@@ -67,11 +67,11 @@ struct fp_probe_edge {
 struct fp_probe_ring_header {
   uint64_t magic;
   uint32_t version;
-  uint32_t size;       // bytes of this header
-  uint32_t edge_size;  // sizeof(struct fp_probe_edge)
-  uint32_t edge_capacity;
-  uint32_t sample_size;  // sizeof(struct fp_probe_sample)
-  uint32_t capacity;     // samples, a power of two
+  uint32_t size;           // bytes of this header
+  uint32_t edge_size;      // sizeof(struct fp_probe_edge)
+  uint32_t edge_capacity;  // edges
+  uint32_t sample_size;    // sizeof(struct fp_probe_sample)
+  uint32_t capacity;       // samples, a power of two
   uint64_t edges_offset;
   uint64_t samples_offset;
   char host[96];  // this host's name in the fleet

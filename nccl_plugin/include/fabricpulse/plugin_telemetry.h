@@ -285,8 +285,8 @@ struct fp_plugin_event {
   uint64_t commit;
   int64_t host_ns;
   uint64_t mono_ns;
-  uint32_t kind;  // enum fp_event_kind
-  uint32_t reason;
+  uint32_t kind;        // enum fp_event_kind
+  uint32_t reason;      // enum fp_lane_reason
   uint32_t connection;  // index; UINT32_MAX = none
   uint32_t lane;        // number within the connection; UINT32_MAX = none
   uint32_t device;      // index; UINT32_MAX = none

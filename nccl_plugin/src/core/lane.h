@@ -21,17 +21,17 @@ struct RegisteredMemory {
 
 // A receive that is posted and not complete: where a lane that writes into the peer's memory may write.
 struct PostedReceive {
-  uint32_t message = 0;  // low 32 bits of its number
-  uint32_t capacity = 0;
+  uint32_t message = 0;   // low 32 bits of its number
+  uint32_t capacity = 0;  // bytes
   void* data = nullptr;
   const RegisteredMemory* memory = nullptr;
 };
 
 // The same as the sender knows it.
 struct PeerReceive {
-  uint32_t message = 0;
-  uint32_t capacity = 0;
-  uint64_t address = 0;
+  uint32_t message = 0;          // low 32 bits of its number
+  uint32_t capacity = 0;         // bytes
+  uint64_t address = 0;          // in the receiver's process
   uint32_t keys[kMaxNics] = {};  // of the memory, by the receiver's NIC
 };
 

@@ -116,7 +116,8 @@ class PathSelector {
   struct View {
     Sample latest;
     uint64_t window_ns = 0, busy_ns = 0;
-    uint64_t delivered_then = 0, troubles_then = 0;
+    uint64_t delivered_then = 0;  // bytes, cumulative, when the window began
+    uint64_t troubles_then = 0;   // the same of troubles
     uint64_t rtt_floor_ns = 0;
     uint64_t troubled_at_ns = 0;  // the last window with signs of trouble
     // What it delivered in the last windows in which it worked, bytes a second.
@@ -124,7 +125,7 @@ class PathSelector {
     uint64_t rate_at_ns = 0;
     // Damping.
     uint64_t moved_ns = 0, next_ns = 0, hold_ns = kFirstHoldNs;
-    double total_before = 0;  // of all lanes
+    double total_before = 0;  // of all lanes, bytes a second
     double share_sum = 0, total_sum = 0;
     uint32_t evaluated = 0;   // windows in these sums
     uint32_t windows = 0;     // in `rates` so far, on this path

@@ -20,7 +20,7 @@ struct ReceiveMessage {
   Use use = Use::kFree;
   RecvConnection* owner = nullptr;
   uint8_t* data = nullptr;
-  uint64_t capacity = 0;
+  uint64_t capacity = 0;                     // bytes
   const RegisteredMemory* memory = nullptr;  // that the data lies in
   uint64_t number = 0;
   uint32_t size = 0;      // of the message, once its first chunk is here

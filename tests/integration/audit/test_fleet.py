@@ -24,7 +24,7 @@ from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.model import Run
 from fabricpulse.audit.node.agent import Agent
 from fabricpulse.audit.node.config import NodeConfig
-from fabricpulse.audit.node.wire import AUDIT_PATH, FINDINGS_PATH, PROBES_PATH, SEND_PATH
+from fabricpulse.audit.node.wire import AUDIT_PATH, ECHO_TESTS_PATH, FINDINGS_PATH, SEND_PATH
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.web.client import fetch
@@ -168,9 +168,9 @@ def test_a_wrong_token_is_refused_and_told(fleet: Fleet) -> None:
     assert b"fabricpulse_audit_last_run_timestamp_seconds 0" in body
 
 
-@pytest.mark.parametrize("path", [AUDIT_PATH, PROBES_PATH, FINDINGS_PATH, SEND_PATH])
+@pytest.mark.parametrize("path", [AUDIT_PATH, ECHO_TESTS_PATH, FINDINGS_PATH, SEND_PATH])
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b'{"rails": 7}', b'{"probes": [{"device": "lo"}]}', b"[" * 100_000]
+    "body", [b"", b"{", b'{"rails": 7}', b'{"echo_tests": [{"device": "lo"}]}', b"[" * 100_000]
 )
 def test_bad_requests_are_refused(fleet: Fleet, path: str, body: bytes) -> None:
     """What is no request of ours, with the token, is 400 and sends nothing; without the token 401, whatever it is."""
@@ -184,17 +184,17 @@ def test_bad_requests_are_refused(fleet: Fleet, path: str, body: bytes) -> None:
 def test_probes_of_the_loopback(fleet: Fleet) -> None:
     """Echoes are answered by the kernel up to the MTU of the loopback; no such device and no such size are told."""
     port = next(iter(fleet.ports))
-    probes = [
+    echo_tests = [
         {"device": "lo", "address": "127.0.0.1", "size": 128},
         {"device": "lo", "address": "127.0.0.1", "size": 60_000},
         {"device": "nosuch0", "address": "127.0.0.1", "size": 128},
         {"device": "lo", "address": "::1", "size": 1280},
     ]
     status, body = fetch(
-        f"http://127.0.0.1:{port}{PROBES_PATH}",
+        f"http://127.0.0.1:{port}{ECHO_TESTS_PATH}",
         HttpClientConfig(token_file=str(fleet.token_file), timeout_s=60),
         method="POST",
-        data=json.dumps({"probes": probes}).encode(),
+        data=json.dumps({"echo_tests": echo_tests}).encode(),
     )
     assert status == 200
     results = json.loads(body)["results"]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.audit.pairing import Plan, most_rounds, plan_rounds
+from fabricpulse.audit.pairing import PairingPlan, most_rounds, plan_rounds
 
 
-def check(leaves: list[str], plan: Plan, most: int) -> None:
+def check(leaves: list[str], plan: PairingPlan, most: int) -> None:
     """What holds for every plan."""
     assert len(plan.rounds) <= most
     met = set()

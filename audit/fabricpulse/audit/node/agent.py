@@ -1,6 +1,6 @@
 """The audit agent: `fabricpulse audit node`. Off unless it is started: opening a port is the operator's decision.
 
-It answers nobody without the token. An audit sends no packet. Probes are echoes of the sizes asked for, few at a time.
+It answers nobody without the token. An audit sends no packet. An echo test sends few echoes at a time.
 A transfer is bounded in time and rate, is the only one of its NIC, and is refused where a job runs; it ends when a job
 starts, and with the connection of who asked for it.
 """
@@ -22,24 +22,24 @@ from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS
 from fabricpulse.audit.model import FleetFindings, HostReport
 from fabricpulse.audit.node.config import NodeConfig
-from fabricpulse.audit.node.echo import PROBES_AT_A_TIME, echo
+from fabricpulse.audit.node.echo import ECHO_TESTS_AT_A_TIME, echo
 from fabricpulse.audit.node.jobs import in_use, job_on
 from fabricpulse.audit.node.neighbours import hear
 from fabricpulse.audit.node.transfer import Receiver, TransferError, send
 from fabricpulse.audit.node.wire import (
     AUDIT_PATH,
+    ECHO_TESTS_PATH,
     FINDINGS_PATH,
     NEIGHBOURS_PATH,
-    PROBES_PATH,
     RECEIVE_PATH,
     SEND_PATH,
     AuditRequest,
+    EchoResult,
+    EchoTest,
+    EchoTestsAnswer,
+    EchoTestsRequest,
     NeighboursAnswer,
     NeighboursRequest,
-    Probe,
-    ProbeResult,
-    ProbesAnswer,
-    ProbesRequest,
     ReceiveRequest,
     SendRequest,
 )
@@ -56,7 +56,9 @@ from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
-T = TypeVar("T", FleetFindings, NeighboursRequest, AuditRequest, ProbesRequest, ReceiveRequest, SendRequest)
+T = TypeVar(
+    "T", FleetFindings, NeighboursRequest, AuditRequest, EchoTestsRequest, ReceiveRequest, SendRequest
+)
 
 # Whoever asks again sooner gets the report that there is.
 FRESH_S = 1.0
@@ -82,7 +84,7 @@ class Agent:
         self._token = TokenFile(config.token_file)
         self._state = Path(config.state)
         self._audit = asyncio.Lock()
-        self._probing = asyncio.Lock()
+        self._echoing = asyncio.Lock()
         self._listening = asyncio.Lock()
         # NICs that have a transfer, and what stops it.
         self._transfers: dict[str, threading.Event] = {}
@@ -100,7 +102,7 @@ class Agent:
             own_authentication=lambda request: request.path.startswith(AUDIT_PATH),
         )
         self.server.router.add_post(AUDIT_PATH, self._serve_audit)
-        self.server.router.add_post(PROBES_PATH, self._serve_probes)
+        self.server.router.add_post(ECHO_TESTS_PATH, self._serve_echo_tests)
         self.server.router.add_post(FINDINGS_PATH, self._serve_findings)
         self.server.router.add_post(NEIGHBOURS_PATH, self._serve_neighbours)
         self.server.router.add_post(RECEIVE_PATH, self._serve_receive)
@@ -145,24 +147,24 @@ class Agent:
             # The answer does not depend on it.
             log.error("the report cannot be kept", error=str(error))
 
-    async def _serve_probes(self, request: web.Request) -> web.Response:
-        wanted = await self._decoded(request, ProbesRequest)
-        if self._probing.locked():
+    async def _serve_echo_tests(self, request: web.Request) -> web.Response:
+        wanted = await self._decoded(request, EchoTestsRequest)
+        if self._echoing.locked():
             self._refuse("busy")
-            raise web.HTTPConflict(text="probes of another request are under way; try again later\n")
-        async with self._probing:
-            slots = asyncio.Semaphore(PROBES_AT_A_TIME)
+            raise web.HTTPConflict(text="echo tests of another request are under way; try again later\n")
+        async with self._echoing:
+            slots = asyncio.Semaphore(ECHO_TESTS_AT_A_TIME)
 
-            async def one(probe: Probe) -> ProbeResult:
+            async def one(test: EchoTest) -> EchoResult:
                 async with slots:
                     # Whoever cancels a run leaves nothing behind: with the connection the rest is not sent.
                     if request.transport is None or request.transport.is_closing():
-                        return ProbeResult(0, 0, "ECANCELED")
-                    return await echo(probe)
+                        return EchoResult(0, 0, "ECANCELED")
+                    return await echo(test)
 
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(probe)) for probe in wanted.probes]
-        answer = ProbesAnswer(tuple(task.result() for task in tasks))
+                tasks = [group.create_task(one(test)) for test in wanted.echo_tests]
+        answer = EchoTestsAnswer(tuple(task.result() for task in tasks))
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     async def _serve_findings(self, request: web.Request) -> web.Response:

@@ -13,28 +13,28 @@ import socket
 import struct
 import time
 
-from fabricpulse.audit.node.wire import Probe, ProbeResult
+from fabricpulse.audit.node.wire import EchoResult, EchoTest
 
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
 _HEADER = struct.Struct("!BBHHH")
 COUNT = 3
 PATIENCE_S = 0.5
 # Echoes of one agent that are under way at a time: 8 packets of 9,000 bytes each round trip.
-PROBES_AT_A_TIME = 8
+ECHO_TESTS_AT_A_TIME = 8
 
 
-async def echo(probe: Probe, *, count: int = COUNT, patience_s: float = PATIENCE_S) -> ProbeResult:
+async def echo(test: EchoTest, *, count: int = COUNT, patience_s: float = PATIENCE_S) -> EchoResult:
     """Sends up to `count` echoes, each after the answer to the one before or after `patience_s`; raises nothing.
 
     Two answers are proof enough; the third is sent when one was lost.
     """
     try:
-        address = ipaddress.ip_address(probe.address)
-        link = _socket(address.version, probe.device)
+        address = ipaddress.ip_address(test.address)
+        link = _socket(address.version, test.device)
     except (OSError, ValueError) as error:
-        return ProbeResult(0, 0, _name(error))
+        return EchoResult(0, 0, _name(error))
     header = 20 if address.version == 4 else 40
-    payload = os.urandom(8) + bytes(max(0, probe.size - header - 8 - 8))
+    payload = os.urandom(8) + bytes(max(0, test.size - header - 8 - 8))
     sent = answered = 0
     trouble, best = "", 0.0
     try:
@@ -65,7 +65,7 @@ async def echo(probe: Probe, *, count: int = COUNT, patience_s: float = PATIENCE
             best = min(best or elapsed, elapsed)
     finally:
         link.close()
-    return ProbeResult(sent, answered, trouble, best)
+    return EchoResult(sent, answered, trouble, best)
 
 
 def _socket(version: int, device: str) -> socket.socket:

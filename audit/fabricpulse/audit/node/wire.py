@@ -8,14 +8,14 @@ from fabricpulse.audit.lldp import Neighbour
 from fabricpulse.audit.model import Name, Text
 
 AUDIT_PATH = "/api/v1/audit"
-PROBES_PATH = "/api/v1/audit/probes"
+ECHO_TESTS_PATH = "/api/v1/audit/echo-tests"
 FINDINGS_PATH = "/api/v1/audit/findings"
 NEIGHBOURS_PATH = "/api/v1/audit/neighbours"
 RECEIVE_PATH = "/api/v1/audit/receive"
 SEND_PATH = "/api/v1/audit/send"
-# Of one request: rails of a host, NICs to probe.
+# Of one request: rails of a host, NICs to test.
 MOST_RAILS = 64
-MOST_PROBES = 4096
+MOST_ECHO_TESTS = 4096
 # Of one transfer.
 MOST_SECONDS = 10.0
 MOST_STREAMS = 16
@@ -30,7 +30,7 @@ class AuditRequest(Struct, frozen=True, forbid_unknown_fields=True):
     rails: Annotated[dict[Name, Name], Meta(max_length=MOST_RAILS)] = {}
 
 
-class Probe(Struct, frozen=True, forbid_unknown_fields=True):
+class EchoTest(Struct, frozen=True, forbid_unknown_fields=True):
     """Echo requests from a NIC to an address. size : of the whole IP packet, bytes, not to be fragmented."""
 
     device: Name
@@ -38,15 +38,15 @@ class Probe(Struct, frozen=True, forbid_unknown_fields=True):
     size: Annotated[int, Meta(ge=64, le=65_535)]
 
 
-class ProbesRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """Probes to be made one after the other, a few at a time."""
+class EchoTestsRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Echo tests to be made one after the other, a few at a time."""
 
-    probes: Annotated[tuple[Probe, ...], Meta(max_length=MOST_PROBES)]
+    echo_tests: Annotated[tuple[EchoTest, ...], Meta(max_length=MOST_ECHO_TESTS)]
 
 
-class ProbeResult(Struct, frozen=True):
-    """Of one probe. sent, answered : echoes. error : of the kernel, "" if there was none; EMSGSIZE says that a hop has
-    told its MTU. rtt_s : the smallest, 0 without an answer."""
+class EchoResult(Struct, frozen=True):
+    """Of one echo test. sent, answered : echoes. error : of the kernel, "" if there was none; EMSGSIZE says that a hop
+    has told its MTU. rtt_s : the smallest, 0 without an answer."""
 
     sent: int
     answered: int
@@ -54,10 +54,10 @@ class ProbeResult(Struct, frozen=True):
     rtt_s: float = 0.0
 
 
-class ProbesAnswer(Struct, frozen=True):
+class EchoTestsAnswer(Struct, frozen=True):
     """In the order of the request."""
 
-    results: Annotated[tuple[ProbeResult, ...], Meta(max_length=MOST_PROBES)]
+    results: Annotated[tuple[EchoResult, ...], Meta(max_length=MOST_ECHO_TESTS)]
 
 
 class NeighboursRequest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -355,10 +355,9 @@ class VerbsLane final : public LaneTransport {
     uint32_t keys = 0;
     for (uint32_t nic = 0; nic < kMaxNics; ++nic)
       if (nics_[nic].load(std::memory_order_relaxed) >= 0) keys = nic + 1;
-    const size_t each = sizeof(ReceiveHead) + ((keys + 1) / 2) * 2 * sizeof(uint32_t);
-    const size_t most = std::min<size_t>((kControlSlotBytes - sizeof(ControlSlot)) / each, kMostReceives);
+    const size_t each = receive_bytes(keys);
     PostedReceive receives[kMostReceives];
-    uint32_t count = sink_->posted_receives(receives, static_cast<uint32_t>(most));
+    uint32_t count = sink_->posted_receives(receives, receives_that_fit(keys));
     auto* out = reinterpret_cast<uint8_t*>(slot + 1);
     for (uint32_t i = 0; i < count; ++i, out += each) {
       ReceiveHead head{receives[i].message, receives[i].capacity,
@@ -380,20 +379,9 @@ class VerbsLane final : public LaneTransport {
   }
 
   static bool note_receives(LaneSink* sink, const ControlSlot* slot) {
-    uint32_t keys = slot->keys, count = slot->receives;
-    if (keys > kMaxNics || count > kMostReceives) return false;
-    const size_t each = sizeof(ReceiveHead) + ((keys + 1) / 2) * 2 * sizeof(uint32_t);
-    if (count * each > kControlSlotBytes - sizeof(ControlSlot)) return false;
     PeerReceive receives[kMostReceives];
-    const auto* in = reinterpret_cast<const uint8_t*>(slot + 1);
-    for (uint32_t i = 0; i < count; ++i, in += each) {
-      ReceiveHead head;
-      memcpy(&head, in, sizeof(head));
-      receives[i].message = head.message;
-      receives[i].capacity = head.capacity;
-      receives[i].address = head.address;
-      memcpy(receives[i].keys, in + sizeof(head), keys * sizeof(uint32_t));
-    }
+    uint32_t count;
+    if (!read_receives(slot, receives, &count)) return false;
     sink->note_receives(receives, count);
     return true;
   }
@@ -407,8 +395,6 @@ class VerbsLane final : public LaneTransport {
     ended_ = true;
     reset_ = got != 0;
   }
-
-  static constexpr uint32_t kMostReceives = 32;  // NCCL has no more under way
 
   std::unique_ptr<VerbsPair> pair_;
   const std::shared_ptr<VerbsReaper> reaper_;

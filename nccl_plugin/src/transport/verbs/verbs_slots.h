@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
+#include "core/lane.h"
 #include "core/wire.h"
 #include "transport/verbs/verbs_pair.h"
 
@@ -38,10 +40,37 @@ struct ControlSlot {
   uint32_t reserved;
 };
 struct ReceiveHead {
-  uint32_t message;
-  uint32_t capacity;
+  uint32_t message;   // low 32 bits of its number
+  uint32_t capacity;  // bytes
   uint64_t address;
 };
+constexpr uint32_t kMostReceives = 32;  // NCCL has no more under way
+
+// Bytes of one receive with so many keys, and how many such receives fit a slot.
+constexpr size_t receive_bytes(uint32_t keys) {
+  return sizeof(ReceiveHead) + ((keys + 1) / 2) * 2 * sizeof(uint32_t);
+}
+constexpr uint32_t receives_that_fit(uint32_t keys) {
+  const size_t fit = (kControlSlotBytes - sizeof(ControlSlot)) / receive_bytes(keys);
+  return fit < kMostReceives ? static_cast<uint32_t>(fit) : kMostReceives;
+}
+
+// What a peer has written behind a state frame, as it likes: false if it cannot be.
+inline bool read_receives(const ControlSlot* slot, PeerReceive (&receives)[kMostReceives], uint32_t* count) {
+  const uint32_t keys = slot->keys;
+  *count = slot->receives;
+  if (keys > kMaxNics || *count > receives_that_fit(keys)) return false;
+  const auto* in = reinterpret_cast<const uint8_t*>(slot + 1);
+  for (uint32_t i = 0; i < *count; ++i, in += receive_bytes(keys)) {
+    ReceiveHead head;
+    memcpy(&head, in, sizeof(head));
+    receives[i].message = head.message;
+    receives[i].capacity = head.capacity;
+    receives[i].address = head.address;
+    memcpy(receives[i].keys, in + sizeof(head), keys * sizeof(uint32_t));
+  }
+  return true;
+}
 
 }  // namespace fabricpulse
 
