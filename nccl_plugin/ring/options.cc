@@ -42,7 +42,8 @@ constexpr const char* kUsage =
     "  --busy               never give up the processor while waiting\n"
     "  --seed S             of the random content (default 1)\n"
     "\n"
-    "SIGTERM or SIGINT on any rank: all ranks finish the round, print their summary and exit with 0.\n";
+    "SIGTERM or SIGINT on any rank: all ranks finish the round, print their summary and exit with 0.\n"
+    "SIGUSR2: the rank forks a child that lives for 3 s and runs no other program, as a data loader does.\n";
 
 bool parse_size(const char* text, uint64_t* out) {
   char* end = nullptr;

@@ -4,15 +4,17 @@ import os
 import statistics
 import subprocess
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from tests.bench.plugin_nets import Net, measure, our_net
 from tests.bench.plugin_rows import in_turn, report
+from tests.bench.plugin_stalls import Lateness, back, running
 from tests.bench.rows import quantile
-from tests.integration.plugin.chaos import play
-from tests.integration.plugin.ring import Ring
+from tests.integration.plugin.chaos import connect_beside_a_stopped_peer, play
+from tests.integration.plugin.ring import RENDEZVOUS_PORT, Ring
 
 from fabricpulse.lab import Lab
 from fabricpulse.plugin_ipc.control import ControlClient
@@ -223,12 +225,30 @@ def bench_status(rounds: int) -> None:
         report(case, "bandwidth_while_asked_ratio", ratio, "ratio", loss, rounds=shown)
 
 
+LONGEST_FAULT_S = 6.0
+MAX_GAP_MS = 300
+# One fault of this many is a job that starts beside a stopped process.
+STARTS_SHARE = 10
+PHASE = 25
+
+
 def bench_chaos(faults: int) -> None:
-    """Random faults, several at a time, under numbered messages with a checksum."""
+    """Random faults, several at a time: half of them on any NIC, all NICs of a host and processes too, under numbered
+    messages with a checksum; a few while jobs start; the rest on one rail while the other is whole, under an all-reduce
+    whose longest gap counts."""
+    starts = max(1, faults // STARTS_SHARE)
+    anywhere = faults // 2
+    chaos_anywhere(anywhere)
+    chaos_starts(starts)
+    chaos_beside_a_whole_rail(faults - anywhere - starts)
+
+
+def chaos_anywhere(faults: int) -> None:
+    """Errors, damage and hangs under faults of all kinds."""
     with Lab(hosts=3, rails=2, nic_mbit=300) as lab:
         ring = Ring(lab, 3, ["--stream", "0-262144"])
         ring.wait_running()
-        story = play(ring, lab, 7, faults, (0.02, 0.2))
+        story = play(ring, lab, 7, faults, (0.02, 0.2), LONGEST_FAULT_S)
         healed = time.time()
         hangs = 0
         try:
@@ -259,5 +279,57 @@ def bench_chaos(faults: int) -> None:
                 "count",
                 "== 0",
                 messages=messages,
-                faults_played=len(story),
+                kinds=Counter(each.split()[0] for each in story),
             )
+
+
+def chaos_starts(starts: int) -> None:
+    """Jobs that fail because a process was stopped for 0.1 to 4 s while it connected."""
+    failed = []
+    with Lab(hosts=2, rails=2, nic_mbit=300) as lab:
+        for number in range(starts):
+            try:
+                connect_beside_a_stopped_peer(lab, number, RENDEZVOUS_PORT + number)
+            except AssertionError as error:
+                failed.append(str(error)[-500:])
+    report(f"{starts}_starts", "chaos_start_errors", len(failed), "count", "== 0", said=failed[:3])
+
+
+def chaos_beside_a_whole_rail(faults: int) -> None:
+    """Gaps of the job while one rail is whole; what the machine itself was late is printed beside them."""
+    gaps: list[float] = []
+    late: list[float] = []
+    lateness = Lateness()
+    with (
+        Lab(hosts=3, rails=2, nic_mbit=300) as lab,
+        running(lab, ["--bytes", "1M", "--slice", "128K"]) as ring,
+    ):
+        for number in range(0, faults, PHASE):
+            for rank in ring.ranks:
+                for nic in lab.host(rank.host).nics:
+                    ring.until(partial(back, ring, rank.host, nic.device), 60)
+            time.sleep(1)  # what the return of the lanes costs is not of the next phase
+            since = time.time()
+            play(
+                ring,
+                lab,
+                number,
+                min(PHASE, faults - number),
+                (0.05, 0.4),
+                LONGEST_FAULT_S,
+                number // PHASE % 2,
+            )
+            until = time.time()
+            ring.wait_printed(until)
+            for rank in ring.ranks:
+                for entry in rank.lines("interval"):
+                    at = entry["real_ns"] / 1e9
+                    if since <= at <= until:
+                        gaps.append(float(entry["stall_ms"]))
+                        late.append(lateness.most_ms(at - entry["stall_ms"] / 1e3, at))
+    lateness.stop()
+    long = [(round(gap), round(waited)) for gap, waited in zip(gaps, late, strict=True) if gap > MAX_GAP_MS]
+    report(
+        f"{faults}_faults_beside_a_whole_rail", "chaos_long_gaps", len(long), "count", "== 0",
+        longest_ms=max(gaps), host_late_ms=round(max(late), 1), gaps_and_host_late_ms=long[:10],
+    )  # fmt: skip

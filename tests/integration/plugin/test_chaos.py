@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.native import native
-from tests.integration.plugin.chaos import play
+from tests.integration.plugin.chaos import connect_beside_a_stopped_peer, play
 from tests.integration.plugin.ring import Ring
 
 from fabricpulse.lab import Lab
@@ -100,12 +100,13 @@ def survive(
     program: Path | str = "fabricpulse-ring",
     env: dict[str, str] | None = None,
     arguments: tuple[str, ...] = (),
+    longest_s: float = 1.0,
 ) -> None:
     ring = Ring(lab, 3, ["--bytes", "1M", *arguments], env=env, program=program)
     try:
         ring.wait_running()
         with commands(ring, seed) as answered:
-            story = play(ring, lab, seed, count)
+            story = play(ring, lab, seed, count, longest_s=longest_s)
         assert set(answered) >= COMMANDS
         healed = time.time()
         ring.until(lambda: ring.bandwidth(healed, time.time()) > 0, 20.0)
@@ -118,9 +119,23 @@ def survive(
             rank.process.wait(60)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_random_faults(ring_lab: Lab, seed: int) -> None:
-    survive(ring_lab, seed, 40)
+@pytest.mark.parametrize(("seed", "count"), [(1, 30), pytest.param(2, 40, marks=pytest.mark.slow)])
+def test_random_faults(ring_lab: Lab, seed: int, count: int) -> None:
+    survive(ring_lab, seed, count)
+
+
+@pytest.mark.slow
+def test_long_faults(ring_lab: Lab) -> None:
+    """Outages of up to 5 s, an address that is away for up to 6 s, firewalls that reject: no error while processes
+    live."""
+    survive(ring_lab, 4, 40, longest_s=6.0)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_while_it_connects(ring_lab: Lab) -> None:
+    """0.1 to 4 s, at a random moment, either end."""
+    for number in range(5):
+        connect_beside_a_stopped_peer(ring_lab, number, 7100 + number)
 
 
 @pytest.mark.slow
