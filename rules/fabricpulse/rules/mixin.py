@@ -11,9 +11,11 @@ from typing import Any
 from fabricpulse.core.errors import UserError
 from fabricpulse.rules.validation import problems_of_config, problems_of_rules
 
-# `config` first and on its own: with a value of the wrong kind the rest may not evaluate.
 _CONFIGURED = "local mixin = (import 'mixin.libsonnet') + %s + { _config+:: %s };\n"
+# `_config` first and on its own: with a value of the wrong kind the rest may not evaluate. Without overrides, which may
+# name any part of the mixin, the file of the knobs is enough; all the others take half a second to read.
 _CONFIG = _CONFIGURED + "mixin._config"
+_KNOBS_SET = "((import 'config.libsonnet') + { _config+:: %s })._config"
 _OUTPUT = (
     _CONFIGURED
     + """
@@ -45,7 +47,7 @@ def mixin_dir() -> Path:
 
 def knobs(source: Path) -> dict[str, Any]:
     """The knobs of `_config` and their defaults."""
-    value = _evaluate("(import 'mixin.libsonnet')._config", source)
+    value = _evaluate(_KNOBS_SET % "{}", source)
     return dict(value)
 
 
@@ -69,7 +71,8 @@ def compile_mixin(
     added = f"(import {json.dumps(str(overrides.resolve()))})" if overrides else "{}"
     chosen = json.dumps(settings)
     if settings or overrides:
-        config = dict(_evaluate(_CONFIG % (added, chosen), source))
+        snippet = _CONFIG % (added, chosen) if overrides else _KNOBS_SET % chosen
+        config = dict(_evaluate(snippet, source))
         # The names cost a second, and only these two knobs hold any.
         named = config.get("disabledAlerts") or config.get("severities")
         _refuse(problems_of_config(config, defaults, _evaluate(_ALERT_NAMES, source) if named else []))

@@ -45,6 +45,7 @@ def trial(tmp_path: Path) -> Trial:
     return trial_of(ROOT / "rules" / "tests", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 def test_rules_pass_the_cases_at_their_edges(tmp_path: Path) -> None:
     """Each rule passes its cases in edges/ (test_promtool.py runs the others): a case that fails proves nothing."""
