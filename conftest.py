@@ -1,4 +1,4 @@
-"""How the suite is run: skips that fail, and on how many processes.
+"""How the suite is run: skips that fail, on how many processes, and what becomes of a process that crashes.
 
 In continuous integration a test that is skipped has failed: what was not run was not shown to work. Elsewhere a test
 may skip with a reason (no root, no Prometheus). With CI=true each skip is a failure that gives the reason, unless the
@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -52,3 +52,11 @@ def _gate(report: Report) -> Report:
 def pytest_xdist_auto_num_workers() -> int:
     """Not more than 16: beyond that the longest module decides how long it takes."""
     return min(16, 2 * len(os.sched_getaffinity(0)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """One whose run ends when a worker crashes."""
+    from tests.fixtures import crashed_workers  # needs xdist
+
+    return crashed_workers.pytest_xdist_make_scheduler(config, log)

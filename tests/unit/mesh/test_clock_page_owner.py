@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.shm.clock_page import ClockPageWriter
@@ -19,7 +20,7 @@ def mapped(path: Path) -> list[str]:
 def started(clock_path: Path) -> native.ProbeEngine:
     """An engine without NICs that has read the clock page once at least."""
     settings = native.Settings()
-    settings.host, settings.port, settings.bind_device = "h0", 19621, False
+    settings.host, settings.port, settings.bind_device = "h0", reserved_port(), False
     settings.clock_path = str(clock_path)
     engine = native.ProbeEngine(settings)
     engine.set_keys([bytes(16)])

@@ -6,6 +6,7 @@ from urllib.parse import quote
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
+from tests.fixtures.ports import reserved_port
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.daemon import Lifetime
@@ -34,7 +35,8 @@ def config(tmp_path, monkeypatch):
     )
 
     def make(more=""):
-        text = f"host: h0\nmembership: {{file: '{fleet}', refresh_s: 0.02}}\nprobe: {{port: 19640}}\n{more}"
+        membership = f"{{file: '{fleet}', refresh_s: 0.02}}"
+        text = f"host: h0\nmembership: {membership}\nprobe: {{port: {reserved_port()}}}\n{more}"
         return parse_config(text, MeshConfig, "mesh.yaml"), fleet
 
     return make

@@ -1,9 +1,10 @@
 """The engine's wake-ups: a whole number of them makes a train period, and each one serves every peer that is due."""
 
 import math
-import time
 
 import pytest
+from tests.fixtures.ports import reserved_port
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh.snapshot import parse_snapshot
@@ -14,7 +15,7 @@ PEERS = 4
 def engine_to_nobody(**settings):
     """An engine with peers on the loopback device that nobody plays."""
     own = native.Settings()
-    own.host, own.port, own.bind_device = "h0", 19620, False
+    own.host, own.port, own.bind_device = "h0", reserved_port(), False
     for name, value in settings.items():
         setattr(own, name, value)
     engine = native.ProbeEngine(own)
@@ -28,11 +29,8 @@ def engine_to_nobody(**settings):
 
 def after(engine, ticks):
     """A snapshot once the engine has woken `ticks` times."""
-    deadline = time.monotonic() + 20
-    while (snapshot := parse_snapshot(engine.snapshot())).ticks < ticks:
-        assert time.monotonic() < deadline, snapshot.ticks
-        time.sleep(0.01)
-    return snapshot
+    wait_for(lambda: parse_snapshot(engine.snapshot()).ticks >= ticks, 20, f"{ticks} wake-ups")
+    return parse_snapshot(engine.snapshot())
 
 
 # Trains a second, longest tick in ms: how many wake-ups make a period.
