@@ -180,7 +180,8 @@ def test_a_coordinator_that_is_cut_off_and_comes_back(shared: tuple[SyntheticFle
         "all notice",
     )
     watch.run(6, 5_000)
-    assert all_have(fleet, HOSTS, SYNCHRONIZED), "neighbours keep them synchronized"
+    # Not at each moment: on a machine that is late a neighbour may miss one round.
+    watch.until(lambda: all_have(fleet, HOSTS, SYNCHRONIZED), 6, "neighbours keep them synchronized")
     daemons.signal("coordinator", signal.SIGCONT)
     watch.until(lambda: reporting(daemons), 10, "all report again")
     watch.run(3, 2_000)
