@@ -42,9 +42,10 @@ class PublishedClock:
         )
         # Until the engine says: the same as it would choose.
         self.fleet.epoch_ns &= -_EPOCH_NS
+        # First the page, which is what the sidecar is for: where both are refused, it is named.
+        self._page_file = PageFile(clock_page_path(), self.fleet.page)
         self.outputs = Outputs(outputs)
         self.contradictions = dict.fromkeys(("causality", "edges", "epoch", "suspend", "vmclock"), 0)
-        self._page_file = PageFile(clock_page_path(), self.fleet.page)
         self._forget_samples = forget_samples
         self._pauses = pause_watch()
         self._contradicted_s: float | None = None
