@@ -5,8 +5,10 @@
 // said that its receive is done; the connection is never lost; no lane's end waits for the driver to destroy its queue
 // pair; nothing of the library is left over at the end.
 //
-// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS [one-nic]; prints what happened. With one-nic all lanes share a NIC,
-// the fabric is slow and messages are large. Exit 1 with a line of what broke.
+// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS [one-nic|threads]; prints what happened. With one-nic all lanes share a
+// NIC, the fabric is slow and messages are large. With threads queue pairs end on the reaper's own thread, and another
+// one registers memory all the time. Exit 1 with a line of what broke.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +16,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/recv_connection.h"
@@ -42,9 +45,10 @@ uint8_t byte_of(uint64_t message, size_t at) {
 
 class Simulation {
  public:
-  Simulation(uint32_t seed, uint64_t messages, uint64_t faults, bool one_nic)
+  Simulation(uint32_t seed, uint64_t messages, uint64_t faults, bool one_nic, bool threads)
       : random_(seed),
         one_nic_(one_nic),
+        threads_(threads),
         messages_(messages),
         faults_left_(faults),
         fabric_(seed + 1),
@@ -68,6 +72,20 @@ class Simulation {
   }
 
   void run() {
+    std::atomic<bool> over{false};
+    std::thread registers;
+    if (threads_) {
+      reaper_->start();
+      registers = std::thread([&] {
+        std::vector<uint8_t> own(65536);
+        while (!over) {
+          VerbsMemory* memory = devices_.register_memory(own.data(), own.size());
+          if (memory == nullptr) broken("no registration");
+          devices_.deregister_memory(memory);
+          std::this_thread::yield();
+        }
+      });
+    }
     uint64_t idle = 0;
     while (received_ < messages_ || acknowledged_ < messages_) {
       uint64_t before = received_ + acknowledged_;
@@ -76,6 +94,8 @@ class Simulation {
       if (idle > 400'000) broken("nothing moves: " + std::to_string(received_) + " received");
       if (sender_->lost() || receiver_->lost()) broken("the connection is lost: " + host_.warned);
     }
+    over = true;
+    if (registers.joinable()) registers.join();
     uint64_t chunks = 0;
     for (const Lane& lane : sender_->lanes())
       if (lane.record != nullptr) chunks += lane.record->sent_chunks;
@@ -137,7 +157,8 @@ class Simulation {
       sender_->tick(now, 2'000'000);
       receiver_->tick(now, 2'000'000);
       fabric_.busy = false;
-      if (any(100) == 0) reaper_->tick();  // queue pairs that nobody waits for may live on for long
+      if (!threads_ && any(100) == 0)
+        reaper_->tick();  // queue pairs that nobody waits for may live on for long
       dial(now);
     } else {
       sender_->drive(now);
@@ -249,7 +270,7 @@ class Simulation {
   }
 
   std::mt19937 random_;
-  const bool one_nic_;
+  const bool one_nic_, threads_;
   const uint64_t messages_;
   uint64_t faults_left_;
   stand_in::Fabric fabric_;
@@ -271,7 +292,9 @@ class Simulation {
 
 int main(int argc, char** argv) {
   if (argc != 4 && argc != 5) return 2;
+  const std::string mode = argc == 5 ? argv[4] : "";
+  if (!mode.empty() && mode != "one-nic" && mode != "threads") return 2;
   Simulation(static_cast<uint32_t>(strtoul(argv[1], nullptr, 10)), strtoull(argv[2], nullptr, 10),
-             strtoull(argv[3], nullptr, 10), argc == 5)
+             strtoull(argv[3], nullptr, 10), mode == "one-nic", mode == "threads")
       .run();
 }

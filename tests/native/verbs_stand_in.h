@@ -1,7 +1,8 @@
 // A stand-in for libibverbs whose queue pairs all live in this process: a fabric that holds packets back, loses
 // paths, repeats what was not acknowledged, and delivers what is under way even after the sender's queue pair is
 // gone. It keeps to the rules of reliable connections that the lanes rely on, and ends the program where a caller
-// breaks one (too many requests, memory that is not registered locally). Not thread-safe.
+// breaks one (too many requests, memory that is not registered locally). Any thread may call the library; the fabric is
+// stepped, and `busy` set, by the thread that has made it.
 #ifndef FABRICPULSE_TESTS_NATIVE_VERBS_STAND_IN_H_
 #define FABRICPULSE_TESTS_NATIVE_VERBS_STAND_IN_H_
 
@@ -13,7 +14,9 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "transport/verbs/verbs_library.h"
@@ -75,13 +78,24 @@ class Fabric {
   ~Fabric() { one() = nullptr; }
 
   VerbsLibrary library();
+  using Guard = std::lock_guard<std::recursive_mutex>;
+  static std::recursive_mutex& lock() {
+    static std::recursive_mutex held;
+    return held;
+  }
   // Packets of a device are lost, in the direction from the queue pairs of an end or in both.
   void cut(uint32_t device, bool is_cut) { cut_[device] = is_cut; }
   // One thing happens in the fabric. False: there is nothing that could.
   bool step();
-  size_t regions() const { return regions_.size(); }
-  size_t pairs() const { return pairs_.size(); }
-  bool busy = false;     // a call now must not wait for a driver: nothing is destroyed
+  size_t regions() const {
+    Guard guard(lock());
+    return regions_.size();
+  }
+  size_t pairs() const {
+    Guard guard(lock());
+    return pairs_.size();
+  }
+  bool busy = false;     // a call of this thread now must not wait for a driver: nothing is destroyed
   uint64_t dropped = 0;  // packets that came for a queue pair that was closed or gone
 
  private:
@@ -90,6 +104,7 @@ class Fabric {
     return instance;
   }
   static int poll(ib::CompletionQueue* queue, int most, ib::WorkCompletion* out) {
+    Guard guard(lock());
     auto& found = static_cast<Queue*>(queue)->found;
     int count = 0;
     for (; count < most && !found.empty(); ++count) {
@@ -127,6 +142,7 @@ class Fabric {
   }
   size_t any(size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random_); }
 
+  const std::thread::id owner_ = std::this_thread::get_id();
   std::mt19937 random_;
   char names_[kDevices][8] = {"rdma0", "rdma1"};
   ib::Context contexts_[kDevices] = {};
@@ -140,6 +156,7 @@ class Fabric {
 };
 
 inline int Fabric::post_send(ib::QueuePair* base, ib::SendRequest* first, ib::SendRequest**) {
+  Guard guard(lock());
   auto* pair = static_cast<Pair*>(base);
   for (ib::SendRequest* wr = first; wr != nullptr; wr = wr->next) {
     STAND_IN_REQUIRE(pair->sends.size() < pair->most_sends);
@@ -173,6 +190,7 @@ inline int Fabric::post_send(ib::QueuePair* base, ib::SendRequest* first, ib::Se
 }
 
 inline int Fabric::post_recv(ib::QueuePair* base, ib::RecvRequest* first, ib::RecvRequest**) {
+  Guard guard(lock());
   auto* pair = static_cast<Pair*>(base);
   for (ib::RecvRequest* wr = first; wr != nullptr; wr = wr->next) {
     STAND_IN_REQUIRE(pair->receives < pair->most_receives);
@@ -248,6 +266,7 @@ inline void Fabric::acknowledge(Pair* pair) {
 }
 
 inline bool Fabric::step() {
+  Guard guard(lock());
   // Now and then the fabric keeps what is for one queue pair to itself for a while.
   if (any(200) == 0)
     held_back_ = pairs_.empty() ? 0 : std::next(pairs_.begin(), static_cast<long>(any(pairs_.size())))->first;
@@ -317,16 +336,19 @@ inline VerbsLibrary Fabric::library() {
     return 0;
   };
   made.reg_mr = [](ib::ProtectionDomain* domain, void* data, size_t size, int) {
+    Guard guard(lock());
     uint32_t key = one()->next_key_++;
     auto region = std::make_unique<ib::MemoryRegion>();
     *region = {domain->context, domain, data, size, 0, key, key};
     return (one()->regions_[key] = std::move(region)).get();
   };
   made.dereg_mr = [](ib::MemoryRegion* region) {
+    Guard guard(lock());
     return one()->regions_.erase(region->local_key) == 1 ? 0 : 22;
   };
   made.create_cq = [](ib::Context* context, int entries, void*, ib::CompletionChannel*,
                       int) -> ib::CompletionQueue* {
+    Guard guard(lock());
     auto queue = std::make_unique<Queue>();
     queue->context = context;
     queue->entries = entries;
@@ -334,8 +356,12 @@ inline VerbsLibrary Fabric::library() {
     one()->queues_[key] = std::move(queue);
     return key;
   };
-  made.destroy_cq = [](ib::CompletionQueue* queue) { return one()->queues_.erase(queue) == 1 ? 0 : 22; };
+  made.destroy_cq = [](ib::CompletionQueue* queue) {
+    Guard guard(lock());
+    return one()->queues_.erase(queue) == 1 ? 0 : 22;
+  };
   made.create_qp = [](ib::ProtectionDomain* domain, ib::QueuePairInit* init) -> ib::QueuePair* {
+    Guard guard(lock());
     auto pair = std::make_unique<Pair>();
     pair->context = domain->context;
     pair->domain = domain;
@@ -350,6 +376,7 @@ inline VerbsLibrary Fabric::library() {
     return raw;
   };
   made.modify_qp = [](ib::QueuePair* base, ib::QueuePairAttributes* attributes, int mask) {
+    Guard guard(lock());
     auto* pair = static_cast<Pair*>(base);
     if (mask & ib::kSetPeerNumber) pair->peer = attributes->peer_number;
     if (mask & ib::kSetRecvPsn) pair->expected_psn = attributes->recv_psn;
@@ -362,7 +389,8 @@ inline VerbsLibrary Fabric::library() {
     return 0;
   };
   made.destroy_qp = [](ib::QueuePair* pair) {
-    STAND_IN_REQUIRE(!one()->busy);
+    Guard guard(lock());
+    STAND_IN_REQUIRE(std::this_thread::get_id() != one()->owner_ || !one()->busy);
     return one()->pairs_.erase(pair->number) == 1 ? 0 : 22;
   };
   made.get_async_event = [](ib::Context*, ib::AsyncEvent*) { return -1; };

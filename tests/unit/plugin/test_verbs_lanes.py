@@ -11,6 +11,7 @@ def _simulate(seed: int, messages: int, faults: int, variant: str, *mode: str) -
     command = [str(native("plugin_verbs_lanes", variant)), str(seed), str(messages), str(faults), *mode]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
     result: dict[str, int] = json.loads(done.stdout)
     return result
 
@@ -34,6 +35,18 @@ def test_lanes_over_one_nic_are_nothing_to_balance_with() -> None:
     runs = [_simulate(1, 300, 0, "address", "one-nic") for _ in range(3)]
     assert [run["messages"] for run in runs] == [300] * 3
     assert min(run["chunks"] for run in runs) < 7 * 300
+
+
+@pytest.mark.build
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(3))
+def test_queue_pairs_end_on_a_thread_of_their_own(seed: int) -> None:
+    """Under ThreadSanitizer: the reaper destroys queue pairs while lanes work, fail and are made anew, and another
+    thread registers memory with the same devices."""
+    result = _simulate(seed, 200, 150, "thread", "threads")
+    assert result["messages"] == 200
+    assert result["failed"] > 0
 
 
 @pytest.mark.build
