@@ -50,6 +50,7 @@ Rendezvous::Rendezvous(uint32_t rank, uint32_t size, const std::string& address,
       int left = static_cast<int>(deadline - now_s());
       time_limit(listener, left > 0 ? left : 1);
       int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      if (fd < 0 && errno == EINTR && now_s() <= deadline) continue;
       if (fd < 0 || now_s() > deadline) {
         close(listener);
         throw std::runtime_error("rendezvous " + address + ": " + std::to_string(size - n) + " of " +
@@ -58,8 +59,12 @@ Rendezvous::Rendezvous(uint32_t rank, uint32_t size, const std::string& address,
       }
       time_limit(fd, timeout_s);
       uint32_t peer = 0;
-      if (recv(fd, &peer, sizeof(peer), MSG_WAITALL) != sizeof(peer) || peer == 0 || peer >= size ||
-          fds_[peer] >= 0) {
+      try {
+        read_all(fd, &peer, sizeof(peer));
+      } catch (const std::runtime_error&) {
+        peer = 0;
+      }
+      if (peer == 0 || peer >= size || fds_[peer] >= 0) {
         close(fd);
         continue;
       }
@@ -101,6 +106,7 @@ void Rendezvous::write_all(int fd, const void* data, size_t size) {
   const char* at = static_cast<const char*>(data);
   while (size > 0) {
     ssize_t sent = send(fd, at, size, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
     if (sent <= 0) throw std::runtime_error("rendezvous: a rank has gone");
     at += sent;
     size -= static_cast<size_t>(sent);
@@ -108,8 +114,15 @@ void Rendezvous::write_all(int fd, const void* data, size_t size) {
 }
 
 void Rendezvous::read_all(int fd, void* data, size_t size) {
-  if (recv(fd, data, size, MSG_WAITALL) != static_cast<ssize_t>(size))
-    throw std::runtime_error("rendezvous: a rank has gone");
+  char* at = static_cast<char*>(data);
+  while (size > 0) {
+    // A call with a time limit ends with EINTR, or short, when the process was stopped and goes on.
+    ssize_t got = recv(fd, at, size, MSG_WAITALL);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) throw std::runtime_error("rendezvous: a rank has gone");
+    at += got;
+    size -= static_cast<size_t>(got);
+  }
 }
 
 std::vector<std::vector<uint8_t>> Rendezvous::all_gather(const std::vector<uint8_t>& mine) {

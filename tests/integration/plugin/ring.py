@@ -58,24 +58,32 @@ class Ring:
         program: Path | str = "fabricpulse-ring",
         hosts: Sequence[str] | None = None,
         port: int = RENDEZVOUS_PORT,
+        start: int | None = None,
     ) -> None:
         self.lab = lab
         self.ranks: list[Rank] = []
-        for number in range(size):
+        self._size, self._arguments, self._env = size, arguments, env or {}
+        self._program, self._hosts, self._port = program, hosts, port
+        self.start(size if start is None else start)
+
+    def start(self, until: int | None = None) -> None:
+        """Starts the ranks up to this number that do not run yet; all of them by default."""
+        hosts, lab = self._hosts, self.lab
+        for number in range(len(self.ranks), self._size if until is None else until):
             host = lab.host(hosts[number] if hosts else number)
             output = host.directory / "log" / f"ring-{number}.out"
             with output.open("w") as stream:
                 process = host.popen(
                     [
-                        *(str(program), "--rank", str(number), "--size", str(size), "--json"),
-                        *("--rendezvous", f"{lab.host(hosts[0] if hosts else 0).front_end}:{port}"),
-                        *("--interval-ms", str(INTERVAL_MS), *arguments),
+                        *(str(self._program), "--rank", str(number), "--size", str(self._size), "--json"),
+                        *("--rendezvous", f"{lab.host(hosts[0] if hosts else 0).front_end}:{self._port}"),
+                        *("--interval-ms", str(INTERVAL_MS), *self._arguments),
                     ],
                     env={
                         "FABRICPULSE_NICS": "rail*",
                         "FABRICPULSE_HOST": host.name,
                         "FABRICPULSE_RANK": str(number),
-                        **(env or {}),
+                        **self._env,
                     },
                     stdout=stream,
                     stderr=subprocess.STDOUT,

@@ -132,6 +132,26 @@ def test_long_faults(ring_lab: Lab) -> None:
 
 
 @pytest.mark.slow
+def test_the_ring_waits_on_after_it_was_stopped(ring_lab: Lab) -> None:
+    """Two of three ranks are stopped and go on while they wait for the third: a system call with a time limit ends
+    then, which is nobody's end."""
+    ring = Ring(ring_lab, 3, ["--bytes", "64K"], port=7200, start=2)
+    try:
+        for _ in range(20):
+            for rank in ring.ranks:
+                rank.process.suspend()
+                rank.process.resume()
+            time.sleep(0.02)  # back in the call
+        ring.start()
+        ring.wait_running()
+        ring.stop()
+    finally:
+        for rank in ring.ranks:
+            rank.process.kill()
+            rank.process.wait(10)
+
+
+@pytest.mark.slow
 def test_a_process_that_is_stopped_while_it_connects(ring_lab: Lab) -> None:
     """0.1 to 4 s, at a random moment, either end."""
     for number in range(5):
