@@ -44,11 +44,12 @@ struct Edge {
   std::int64_t changed_host_ns = 0;   // last change between up and down, host clock; 0 = none
   std::int64_t degraded_host_ns = 0;  // since when a source port is down, lossy or slow; 0 = none is
 
-  // Whether source port `path` of the peer is down, loses packets or is slower than it used to be.
+  // Whether source port `path` of the peer is down, loses packets, all of them above some size, or is
+  // slower than it used to be.
   bool degraded(int path) const {
     const PathTally& tally = trains.path(path);
     return tally.health.state() == HealthState::kDown || tally.window.lossy() ||
-           delays.path_latency(path) == HealthState::kDown;
+           delays.path_latency(path) == HealthState::kDown || tally.black_hole() != 0;
   }
 };
 

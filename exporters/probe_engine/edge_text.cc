@@ -64,11 +64,12 @@ class Writer {
 PathSummary summarize_paths(const EdgeRecord& edge) {
   PathSummary s;
   std::pair<std::int64_t, int> known[kMaxPaths];
-  int count = 0, dead = -1, lossy = -1;
+  int count = 0, dead = -1, lossy = -1, cut = -1;
   const int paths = static_cast<int>(std::min<std::uint32_t>(edge.paths, kMaxPaths));
   for (int i = 0; i < paths; ++i) {
     const PathRecord& path = edge.path[i];
-    s.degraded += path.state == kDown || path.lossy != 0 || path.latency == kDown;
+    s.degraded += path.state == kDown || path.lossy != 0 || path.latency == kDown || path.cut != 0;
+    if (path.cut != 0 && cut < 0) cut = i;
     if (path.lossy != 0 && path.loss_ppm > s.worst_ppm) {
       s.worst_ppm = path.loss_ppm;
       lossy = i;
@@ -80,7 +81,7 @@ PathSummary summarize_paths(const EdgeRecord& edge) {
       known[count++] = {edge.path[i].owd_ns, i};
     }
   }
-  s.worst = dead >= 0 ? dead : lossy;
+  s.worst = dead >= 0 ? dead : lossy >= 0 ? lossy : cut;
   if (count == 0) return s;
   std::sort(known, known + count);
   s.known = true;
@@ -156,6 +157,7 @@ std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges, bool only
       to[kFamilyWorstPort].sample(l, static_cast<std::uint64_t>(port_ + paths.worst));
     if (paths.degraded > 0) to[kFamilyDegraded].ratio(l, paths.degraded, static_cast<double>(e.paths));
     if (paths.worst_ppm > 0) to[kFamilyWorstLoss].ratio(l, paths.worst_ppm, 1e6);
+    if (e.black_hole_bytes != 0) to[kFamilyBlackHole].sample(l, e.black_hole_bytes);
     if (e.received > 0) to[kFamilyPathsDown].sample(l, static_cast<std::uint64_t>(paths.dead));
     if (e.latency != kUnknown) {
       to[kFamilyBaseline].seconds("", l, "", e.baseline_ns);

@@ -31,15 +31,17 @@ enum EdgeFamily : int {
   kFamilyRtt,
   kFamilyDegraded,
   kFamilyWorstLoss,
+  kFamilyBlackHole,
   kEdgeFamilies,
 };
 
 struct PathSummary {
   bool known = false;
   std::int64_t best_ns = 0, median_ns = 0, worst_ns = 0;
-  int worst = -1;  // index of the worst source port: one that is dead, or else the lossiest, or the slowest
+  int worst =
+      -1;  // index of the worst source port: one that is dead, or else the lossiest, one that drops large packets, or the slowest
   int dead = 0;
-  int degraded = 0;             // down, lossy or elevated
+  int degraded = 0;             // down, lossy, elevated or dropping large packets
   std::uint32_t worst_ppm = 0;  // loss of the lossiest path that loses more than a healthy one
 };
 PathSummary summarize_paths(const EdgeRecord& edge);

@@ -53,6 +53,7 @@ void EdgeTrains::restart() {
   outbound_.restart();
   period_.restart();
   for (HeardTrain& train : heard_trains_) train = HeardTrain{};
+  for (PathTally& path : paths_) path.sizes.restart(0);
 }
 
 void EdgeTrains::hear(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now) {
@@ -74,6 +75,8 @@ void EdgeTrains::hear(const Packet& packet, std::int64_t stamp_ns, bool hardware
     train.train = packet.train;
     train.path = packet.path;
     train.taken_ns = now;
+    paths_[packet.path].sizes.due(
+        packet.train, size_after_train(packet.train, packet.paths, packet.sweep, packet.mtu), packet.mtu);
   }
   train.got = static_cast<std::uint8_t>(train.got | 1 << packet.position);
   if (stamp_ns != 0) add_stamp(&train, packet.position, stamp_ns, hardware);

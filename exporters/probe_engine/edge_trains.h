@@ -10,6 +10,7 @@
 
 #include "health.h"
 #include "loss.h"
+#include "size_probes.h"
 #include "wire.h"
 
 namespace fabricpulse {
@@ -32,6 +33,10 @@ struct PathTally {
   bool witness = false;                  // another path was heard since this one's last loss
   std::uint64_t expected = 0, lost = 0;  // packets
   LossWindow window;
+  PathSizes sizes;
+
+  // The smallest size that does not get through, bytes; 0 = none or not known.
+  std::uint16_t black_hole() const { return sizes.black_hole(window.ratio_ppm()); }
 };
 
 class EdgeTrains {
@@ -69,6 +74,10 @@ class EdgeTrains {
   void restart();
   // Takes in an admitted packet. stamp_ns : its RX stamp on the stamp clock, 0 = none. now : monotonic ns.
   void hear(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now);
+  // Takes in a size probe that follows train `train`.
+  void hear_size(int path, std::uint32_t train, std::uint16_t size) {
+    paths_[path].sizes.arrived(train, size);
+  }
   // Nothing has been heard for `silent_ns` of unstalled time: what the peer has sent meanwhile is presumed lost.
   void silence(std::int64_t silent_ns);
   // A bucket of the loss windows is over.

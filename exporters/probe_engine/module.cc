@@ -67,6 +67,7 @@ NB_MODULE(_probe_engine, m) {
       .def_rw("dscp", &Settings::dscp)
       .def_rw("paths", &Settings::paths)
       .def_rw("sweep", &Settings::sweep)
+      .def_rw("size_probes", &Settings::size_probes)
       .def_rw("bind_device", &Settings::bind_device)
       .def_rw("hardware", &Settings::hardware)
       .def_rw("rate", &Settings::rate)
@@ -173,6 +174,7 @@ NB_MODULE(_probe_engine, m) {
     return mallopt(M_MMAP_THRESHOLD, limit) == 1 && mallopt(M_TRIM_THRESHOLD, limit) == 1;
   });
   m.def("nic_identity", &nic_identity, "host"_a, "device"_a);
+  m.def("size_after_train", &size_after_train, "train"_a, "paths"_a, "sweep"_a, "mtu"_a);
   m.def("path_of_train", &path_of_train, "train"_a, "paths"_a, "sweep"_a);
 
   bind_pure_parts(m);

@@ -131,6 +131,11 @@ void bind_pure_parts(nb::module_& m) {
       .def("forget", &RoundTrip::forget)
       .def_prop_ro("latest", &RoundTrip::latest)
       .def_prop_ro("median", &RoundTrip::median);
+  nb::class_<PathSizes>(m, "PathSizes")
+      .def(nb::init<>())
+      .def("due", &PathSizes::due, "train"_a, "size"_a, "mtu"_a)
+      .def("arrived", &PathSizes::arrived, "train"_a, "size"_a)
+      .def("black_hole", &PathSizes::black_hole, "loss_ppm"_a);
   // One end of an edge: its trains without stamps.
   nb::class_<EdgeTrains>(m, "EdgeTrains")
       .def(nb::init<>())

@@ -10,6 +10,8 @@
 #include <system_error>
 #include <utility>
 
+#include "size_probes.h"
+
 namespace fabricpulse {
 namespace {
 
@@ -40,6 +42,9 @@ InterfaceQuery::State InterfaceQuery::read(const std::string& device) const {
   constexpr int kUsable = IFF_UP | IFF_RUNNING;
   state.running = (request.ifr_flags & kUsable) == kUsable;
   if (ioctl(fd_, SIOCGIFINDEX, &request) == 0) state.index = request.ifr_ifindex;
+  if (ioctl(fd_, SIOCGIFMTU, &request) == 0 && request.ifr_mtu > 0) {
+    state.mtu = static_cast<std::uint16_t>(std::min<int>(request.ifr_mtu, kMostMtu));
+  }
   return state;
 }
 
@@ -78,6 +83,7 @@ bool NicSockets::check(const NicSpec& nic, const InterfaceQuery& interfaces, std
   if (settings_->bind_device) {
     const InterfaceQuery::State state = interfaces.read(nic.device);
     link_ = state.running;
+    mtu_ = settings_->size_probes ? state.mtu : 0;
     if (open_ && state.index != static_cast<int>(interface_index_)) {
       // The device is gone, or another one has its name: sockets bound to the old index would stay mute for
       // ever.

@@ -24,8 +24,9 @@ class InterfaceQuery {
   InterfaceQuery& operator=(const InterfaceQuery&) = delete;
 
   struct State {
-    bool running = false;  // up and has a carrier
-    int index = -1;        // -1: there is no such device
+    bool running = false;   // up and has a carrier
+    int index = -1;         // -1: there is no such device
+    std::uint16_t mtu = 0;  // at most kMostMtu; 0 = not known
   };
   State read(const std::string& device) const;
 
@@ -54,6 +55,8 @@ class NicSockets {
   bool is_open() const { return open_; }
   bool link() const { return link_; }
   int open_error() const { return open_error_; }  // errno, 0 = none
+  // Up to which size probes are sent, 0 = none are.
+  std::uint16_t mtu() const { return mtu_; }
   unsigned interface_index() const { return interface_index_; }
   // No carrier, or the device or its address is gone; not: our own trouble with the socket.
   bool link_down() const { return !link_ || (!open_ && is_link_error(open_error_)); }
@@ -124,6 +127,7 @@ class NicSockets {
   std::vector<Port> ports_;
   std::vector<HopAnswer> answers_;
   unsigned interface_index_ = 0;
+  std::uint16_t mtu_ = 0;
   bool open_ = false;
   int open_error_ = 0;
   bool link_ = true;

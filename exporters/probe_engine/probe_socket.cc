@@ -307,7 +307,8 @@ int ProbeSocket::send_limited(const SocketAddress& to, std::uint8_t hops, const 
 
 int ProbeSocket::receive_packets() {
   if (hears_errors_) forget_error();
-  return packet_batch().receive(fd_, 0);
+  // MSG_TRUNC: the length of what is cut is told.
+  return packet_batch().receive(fd_, MSG_TRUNC);
 }
 
 // The answer of a switch has its packet with it, and shares the queue with the stamps.
@@ -319,7 +320,7 @@ bool ProbeSocket::parse_received(int index, Received* out) {
   IncomingBatch& b = packet_batch();
   mmsghdr& m = b.messages[index];
   out->data = b.data[index];
-  // A packet longer than the buffer is cut; its length then differs from that of a probe as well.
+  // A packet longer than the buffer is cut: of a size probe, the zeros at its end. Its length is that of the whole.
   out->size = m.msg_len;
   out->from = b.names[index];
   out->kernel_ns = 0;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "path_tracer.h"
+#include "size_packet.h"
 
 namespace fabricpulse {
 namespace {
@@ -38,6 +39,10 @@ void ReceivePath::drain(Nic& nic, const std::vector<FleetKey>& keys) {
 
 void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vector<FleetKey>& keys) {
   if (is_trace(received.data, received.size)) return;
+  if (is_size_packet(received.data, received.size)) {
+    take_size(nic, received, keys);
+    return;
+  }
   Packet packet;
   switch (decode_packet(received.data, received.size, keys, &packet)) {
     case Decoded::kOk:
@@ -69,6 +74,36 @@ void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vec
   if (packet.heard_epoch != epoch_) return;
   edge->trains.confirm(packet.heard, packet.received);
   take_reception_report(slot, *edge, packet);
+}
+
+// A size probe counts for nothing but its size: only those of the start of the peer that is talked to, of trains that
+// are near the last one heard.
+void ReceivePath::take_size(Nic& nic, const Received& received, const std::vector<FleetKey>& keys) {
+  SizePacket packet;
+  const bool v6 = received.from.any.sa_family == AF_INET6;
+  const Decoded decoded = decode_size_packet(received.data, received.size, v6, keys, &packet);
+  if (decoded != Decoded::kOk) {
+    ++nic.record.drops[decoded == Decoded::kMalformed    ? kDropMalformed
+                       : decoded == Decoded::kWrongFleet ? kDropWrongFleet
+                                                         : kDropBadMac];
+    return;
+  }
+  const auto found = nic.edges.find(packet.sender);
+  if (packet.receiver != nic.id || found == nic.edges.end() ||
+      !received.from.same_host(table_.edge(found->second).to)) {
+    ++nic.record.drops[kDropNotAMember];
+    return;
+  }
+  Edge& edge = table_.edge(found->second);
+  if (!edge.session.live() || packet.epoch != edge.session.epoch()) {
+    ++nic.record.drops[kDropUnconfirmed];
+    return;
+  }
+  if (!edge.limit.admit(settings_.receive_rate, clock_.time().mono)) {
+    ++nic.record.drops[kDropRate];
+    return;
+  }
+  edge.trains.hear_size(packet.path, packet.train, packet.size);
 }
 
 // The edge that an authentic packet belongs to, if it is one of this NIC, fresh and not too many.

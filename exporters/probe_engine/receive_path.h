@@ -37,6 +37,7 @@ class ReceivePath {
   void drain(Nic& nic, const std::vector<FleetKey>& keys);
 
  private:
+  void take_size(Nic& nic, const Received& received, const std::vector<FleetKey>& keys);
   void take_packet(Nic& nic, const Received& received, const std::vector<FleetKey>& keys);
   Edge* admit(Nic& nic, const Received& received, const Packet& packet, std::uint32_t* slot);
   void take_presence(Nic& nic, Edge& edge, const Received& received, const Packet& packet);

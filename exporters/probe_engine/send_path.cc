@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "clock_ns.h"
+#include "size_packet.h"
+#include "size_probes.h"
 
 namespace fabricpulse {
 namespace {
@@ -62,6 +64,8 @@ void SendPath::send_due(std::uint64_t tick, const FleetKey& key) {
 void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const FleetKey& key) {
   std::uint8_t data[kTrainsPerBatch][kTrain][kPacketSize];
   bool sent_any[kTrainsPerBatch] = {};
+  std::uint16_t sizes[kTrainsPerBatch] = {};  // of the size probe that follows, 0 = none
+  std::uint8_t paths[kTrainsPerBatch] = {};
   // NIC and source port of each train, and the trains in the order of their sockets.
   std::pair<std::uint32_t, std::uint8_t> ports[kTrainsPerBatch];
   std::size_t order[kTrainsPerBatch];
@@ -75,6 +79,9 @@ void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const 
     packet.sweep = edge.trains.sweep(settings_.sweep);
     packet.train = edge.trains.begin(packet.paths, packet.sweep, clock_ns(CLOCK_REALTIME));
     packet.path = path_of_train(packet.train, packet.paths, packet.sweep);
+    packet.mtu = table_.nics()[edge.nic].sockets.mtu();
+    paths[k] = packet.path;
+    sizes[k] = size_after_train(packet.train, packet.paths, packet.sweep, packet.mtu);
     for (int position = 0; position < kTrain; ++position) {
       fill_packet(edge, &packet, position);
       encode_packet(packet, key, data[k][position]);
@@ -121,10 +128,23 @@ void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const 
     Edge& edge = table_.edge(slots[k]);
     if (sent_any[k]) {
       edge.trains.finish(edge.sent);
+      if (sizes[k] != 0) send_size(edge, sizes[k], paths[k], key);
     } else {
       edge.trains.abandon();
     }
   }
+}
+
+void SendPath::send_size(Edge& edge, std::uint16_t size, std::uint8_t path, const FleetKey& key) {
+  static thread_local std::uint8_t data[kMostMtu];  // zeros behind the header
+  Nic& nic = table_.nics()[edge.nic];
+  const std::size_t headers = edge.to.any.sa_family == AF_INET6 ? kHeaders6 : kHeaders4;
+  if (size < headers + kSizePacketHeader) return;
+  encode_size_packet({epoch_, nic.id, edge.peer_id, edge.trains.last_sent(), path, size}, key, data);
+  outgoing_.clear();
+  outgoing_.push_back({data, size - headers, &edge.to, false, 0, 0});
+  // One that the device refuses: its MTU has just been lowered, and is read again in a moment.
+  nic.sockets.send(path, outgoing_);
 }
 
 void SendPath::fill_packet(Edge& edge, Packet* packet, int position) const {

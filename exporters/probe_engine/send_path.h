@@ -32,6 +32,8 @@ class SendPath {
 
  private:
   void send_trains(const std::uint32_t* slots, std::size_t count, const FleetKey& key);
+  // Sends the size probe that follows the newest train of an edge.
+  void send_size(Edge& edge, std::uint16_t size, std::uint8_t path, const FleetKey& key);
   void fill_packet(Edge& edge, Packet* packet, int position) const;
 
   const Settings& settings_;

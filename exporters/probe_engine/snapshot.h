@@ -86,7 +86,7 @@ struct PathRecord {
   std::uint8_t state;      // HealthState
   std::uint8_t latency;    // HealthState, down = elevated
   std::uint8_t lossy;      // 1 = loses more than a healthy path
-  std::uint8_t zero;
+  std::uint8_t cut;        // 1 = drops what is larger than some size
   std::uint32_t loss_ppm;  // of the last minute
 };
 
@@ -119,6 +119,9 @@ struct EdgeRecord {
   std::int64_t rtt_ns;            // median of the last round trips, INT64_MIN = unknown
   std::int64_t changed_host_ns;   // as of Edge
   std::int64_t degraded_host_ns;  // as of Edge
+  std::uint32_t
+      black_hole_bytes;  // smallest IP packet that a source port drops for its size; 0 = none, or not known
+  std::uint32_t zero;
   PathRecord path[kMaxPaths];
 };
 

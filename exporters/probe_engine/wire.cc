@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "size_probes.h"
+
 namespace fabricpulse {
 namespace {
 
@@ -21,6 +23,7 @@ enum Offset : std::size_t {
   kRxFlags = 38,
   kZero = 39,
   kSent = 40,
+  kMtu = 46,
   kSentStamps = 48,
   kCorrection = 64,
   kCorrectionBound = 72,
@@ -115,6 +118,7 @@ void encode_packet(const Packet& packet, const FleetKey& key, std::uint8_t out[k
   put(out, kSent, packet.sent.train);
   out[kSent + 4] = packet.sent.path;
   put_stamps(out, kSentStamps, kSent + 5, packet.sent);
+  put(out, kMtu, packet.mtu);
   put(out, kCorrection, packet.correction_ns);
   put(out, kCorrectionBound, packet.correction_bound_ns);
   put(out, kHeard, packet.heard.train);
@@ -152,6 +156,7 @@ Decoded decode_packet(const std::uint8_t* data, std::size_t size, const std::vec
   p.sent.train = get<std::uint32_t>(data, kSent);
   p.sent.path = data[kSent + 4];
   p.sent.valid = data[kSent + 5];
+  p.mtu = get<std::uint16_t>(data, kMtu);
   p.sent.hardware = data[kTxFlags] & kHardware;
   p.correction_ns = get<std::int64_t>(data, kCorrection);
   p.correction_bound_ns = get<std::uint32_t>(data, kCorrectionBound);
@@ -165,7 +170,7 @@ Decoded decode_packet(const std::uint8_t* data, std::size_t size, const std::vec
   // A member of the fleet may run a broken build: its packets are authentic and still must fit our tables.
   if (p.position >= kTrain || p.train == 0 || p.paths == 0 || p.paths > kMaxPaths || p.path >= p.paths ||
       p.sent.path >= kMaxPaths || p.heard.path >= kMaxPaths || p.sent.valid > kAllValid ||
-      p.heard.valid > kAllValid || p.path != path_of_train(p.train, p.paths, p.sweep)) {
+      p.heard.valid > kAllValid || p.path != path_of_train(p.train, p.paths, p.sweep) || p.mtu > kMostMtu) {
     return Decoded::kMalformed;
   }
   get_stamps(data, kSentStamps, &p.sent);

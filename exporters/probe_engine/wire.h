@@ -9,7 +9,7 @@
 //  16  u64 sender NIC       24 u64 receiver NIC
 //  32  u32 train            36 u8 sweep    37 u8 tx flags   38 u8 rx flags   39 u8 zero
 //  -- TX stamps of an earlier train of the sender on this edge, by its stamp clock
-//  40  u32 train (0 = none) 44 u8 path       45 u8 valid bits    46 u16 zero
+//  40  u32 train (0 = none) 44 u8 path       45 u8 valid bits    46 u16 MTU of the sender (0 = no size probes)
 //  48  i64 stamp of packet 0   56 i32 packet 1 - packet 0   60 i32 packet 2 - packet 0
 //  64  i64 fleet time - stamp clock   72 u32 bound of it, ns; 0xffffffff = not synchronised
 //  -- what the sender has received from the receiver of this packet
@@ -57,6 +57,7 @@ struct Packet {
   std::uint8_t path = 0;
   std::uint8_t paths = 1;  // source ports of the sender's sweep, the main flow included
   std::uint8_t sweep = 0;  // every sweep-th train leaves the main flow; 0 = none does
+  std::uint16_t mtu = 0;   // up to which the sender sends size probes (size_probes.h); 0 = it sends none
 
   TrainStamps sent;  // TX stamps of an earlier train
   std::int64_t correction_ns = 0;

@@ -73,6 +73,15 @@ local signals = import '../signals.libsonnet';
         ),
         lib.alert(
           config,
+          'FabricMtuBlackHole',
+          'warning',
+          'mesh',
+          'min by (%s) (%s)' % [p.edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],
+          'A path drops large packets.',
+          'IP packets of {{ $value | printf "%.0f" }} bytes and more from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are dropped, on some source ports at least, while small ones arrive: an MTU on the way that is too small.',
+        ),
+        lib.alert(
+          config,
           'FabricInBandSlower',
           'warning',
           'plugin',

@@ -44,6 +44,7 @@ class _Host:
     # Where its flows go, by edge times ports plus port.
     paths: dict[int, tuple[str, ...]] = field(default_factory=dict)
     slow: frozenset[int] = frozenset()
+    cut: frozenset[int] = frozenset()
     # Edges whose way is not known in full. Nine of ten packets take the main flow, and that one way of many: the ports
     # of such an edge count alike, or a fault of one way looks like one of the pairs whose main flow takes it.
     even: frozenset[int] = frozenset()
@@ -109,6 +110,7 @@ class FleetEvidence:
         self.reports += 1
         host.heard_s = now_s
         host.slow = frozenset(flow.edge * host.ports + flow.port for flow in flows if flow.slow)
+        host.cut = frozenset(flow.edge * host.ports + flow.port for flow in flows if flow.cut)
         if not report.stalled:
             self._losses.extend(
                 (now_s, report.host, flow.edge * host.ports + flow.port, flow.sent, flow.lost)
@@ -197,15 +199,15 @@ class FleetEvidence:
                 others.update(finding.flows)
                 if not recent.isdisjoint(own):
                     found.setdefault(("loss", finding.component), finding)
-        slow = np.array(
-            sorted(
-                host.first + flow for name in self._live for host in [self._hosts[name]] for flow in host.slow
-            ),
-            dtype=np.int64,
-        )
-        ones = np.ones(len(slow))
-        for finding in locate(layout.table, layout.totals, slow, ones, ones, None).findings:
-            found.setdefault(("delay", finding.component), finding)
+        hosts = [self._hosts[name] for name in self._live]
+        for what, suffering in (
+            ("delay", [host.first + flow for host in hosts for flow in host.slow]),
+            ("mtu", [host.first + flow for host in hosts for flow in host.cut]),
+        ):
+            ones = np.ones(len(suffering))
+            flows = np.array(sorted(suffering), dtype=np.int64)
+            for finding in locate(layout.table, layout.totals, flows, ones, ones, None).findings:
+                found.setdefault((what, finding.component), finding)
         return [(what, f) for (what, _), f in found.items() if parts(f.component)[0] is not Kind.FLOW]
 
     def _observed(self, layout: Layout, now_s: float, window_s: float) -> tuple[Flows, Floats, Floats]:

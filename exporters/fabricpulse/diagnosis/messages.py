@@ -14,11 +14,12 @@ _LONGEST_ADDRESS = 45  # INET6_ADDRSTRLEN without its end
 # Of one report: the largest host with all of its flows in trouble.
 MOST_BYTES = 2 << 20
 _FLOW = struct.Struct("<HBBII")
+_SLOW, _CUT = 1, 2
 
 
 class FlowEvidence(NamedTuple):
     """One flow, peer to us, since the last report. edge : its number in the report's edges. port : 0 = main flow.
-    slow : its delay is above what it used to be. sent, lost : packets.
+    slow : its delay is above what it used to be. sent, lost : packets. cut : it drops packets above some size.
     """
 
     edge: int
@@ -26,6 +27,7 @@ class FlowEvidence(NamedTuple):
     slow: bool
     sent: int
     lost: int
+    cut: bool = False
 
 
 class EdgeName(msgspec.Struct, frozen=True, array_like=True):
@@ -92,7 +94,8 @@ def pack_flows(flows: Iterable[FlowEvidence]) -> bytes:
     """Twelve bytes each; counts are cut at 2^32 - 1."""
     most = (1 << 32) - 1
     return b"".join(
-        _FLOW.pack(f.edge, f.port, int(f.slow), min(f.sent, most), min(f.lost, most)) for f in flows
+        _FLOW.pack(f.edge, f.port, f.slow * _SLOW | f.cut * _CUT, min(f.sent, most), min(f.lost, most))
+        for f in flows
     )
 
 
@@ -101,7 +104,8 @@ def unpack_flows(data: bytes, edges: int, ports: int) -> list[FlowEvidence]:
     if len(data) % _FLOW.size:
         raise ValueError("the flows are cut short")
     found = [
-        FlowEvidence(e, port, bool(slow), sent, lost) for e, port, slow, sent, lost in _FLOW.iter_unpack(data)
+        FlowEvidence(e, port, bool(flags & _SLOW), sent, lost, bool(flags & _CUT))
+        for e, port, flags, sent, lost in _FLOW.iter_unpack(data)
     ]
     for flow in found:
         if flow.edge >= edges or flow.port >= ports or flow.lost > flow.sent:

@@ -9,14 +9,15 @@ FAULT = MetricSpec(
     "fabricpulse_fault_component",
     "gauge",
     "Probability that this component is what makes flows suffer, given that one of the candidates is. what: loss, "
-    "delay. kind: host, nic, nic_tx, nic_rx, switch, link (component to peer), pair. leaf: the component if it is a "
+    "delay, mtu (large packets are dropped). "
+    "kind: host, nic, nic_tx, nic_rx, switch, link (component to peer), pair. leaf: the component if it is a "
     "declared leaf that is dead; network: of the NICs below it. Suspects only.",
     _LEAF,
 )
 FAULT_SHARE = MetricSpec(
     "fabricpulse_fault_component_affected_ratio",
     "gauge",
-    "Share of the suspect's packets (delay: of its flows) that suffer.",
+    "Share of the suspect's packets (delay, mtu: of its flows) that suffer.",
     _COMPONENT,
 )
 FAULT_FLOWS = MetricSpec(

@@ -14,11 +14,11 @@ _MOST_SUFFERERS = 8
 
 @dataclass(frozen=True)
 class Suspect:
-    """A component that is faulty. what : loss or delay. component, peer : names; peer only of a link or a pair, the far
-    end. since_s : of evidence. alternatives : what it cannot be told apart from. runner_up : "" if there is none.
-    silent : of most of its flows nothing arrives. leaf : a declared leaf that is dead; "" for all else.
-    network : of the NICs below that leaf, where all are of one. pairs : directed pairs of NICs that suffer;
-    sufferers : names of some of them.
+    """A component that is faulty. what : loss, delay or mtu (large packets are dropped). component, peer : names; peer
+    only of a link or a pair, the far end. since_s : of evidence. alternatives : what it cannot be told apart from.
+    runner_up : "" if there is none. silent : of most of its flows nothing arrives. leaf : a declared leaf that is dead;
+    "" for all else. network : of the NICs below that leaf, where all are of one. pairs : directed pairs of NICs that
+    suffer; sufferers : names of some of them.
     """
 
     what: str
@@ -65,7 +65,7 @@ def without_fabric(layout: Layout, findings: tuple[Finding, ...]) -> list[Findin
 
 
 def suspect_of(layout: Layout, what: str, finding: Finding) -> Suspect:
-    """The finding by names. what : loss or delay."""
+    """The finding by names. what : loss, delay or mtu."""
     kind, a, b = parts(finding.component)
     flows = np.array(finding.flows, np.int64)
     _, first = np.unique(layout.table.edge[flows], return_index=True)

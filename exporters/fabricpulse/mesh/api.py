@@ -119,6 +119,7 @@ def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
             "baseline_ns": edge.baseline_ns if learned else None,
             "limit_ns": edge.limit_ns,
         },
+        "mtu_black_hole_bytes": edge.black_hole_bytes or None,
         "worst_port": port + worst if worst is not None else None,
         "paths": [
             {
@@ -129,6 +130,7 @@ def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
                 "lost": path.lost,
                 "loss_ratio": path.loss_ppm / 1e6,
                 "lossy": bool(path.lossy),
+                "drops_large": bool(path.cut),
                 "elevated": path.latency == HealthState.DOWN if path.latency else None,
             }
             for index, path in enumerate(edge.path(i) for i in range(edge.paths))

@@ -58,7 +58,9 @@ class Probe(Section, frozen=True):
     connected stays unknown after the start, seconds. peers : number of NICs that each NIC exchanges probes with.
     cross_peers : how many of a NIC's peers are on other networks. rate : trains of three packets a second to each
     peer. paths : number of source ports that the sweep cycles through. sweep : every sweep-th train leaves the main
-    path; 0 switches the sweep off. port : UDP port, and the first of the source ports. dscp : differentiated services
+    path; 0 switches the sweep off. size_probes : now and then a packet of the size of the
+    device's MTU, or of 1,500, 2,200 or 4,200 bytes, is sent on each source port, never fragmented, so that an MTU black
+    hole is found. port : UDP port, and the first of the source ports. dscp : differentiated services
     code point of the probes, 0 to 63. bind_device : send and receive only through the NIC's own device, whatever the
     routes say. timestamps : "hardware" asks for the NIC's stamps too, where its clock has been set up for them; they
     are used for trains that the kernel did not stamp, whose delay on fleet time is then unknown. realtime : run the
@@ -75,6 +77,7 @@ class Probe(Section, frozen=True):
     rate: Annotated[float, Meta(ge=1, le=1000)] = 50.0
     paths: Annotated[int, Meta(ge=1, le=16)] = 8
     sweep: Annotated[int, Meta(ge=0, le=255)] = 10
+    size_probes: bool = True
     port: Annotated[int, Meta(ge=1, le=65_000)] = 9620
     dscp: Annotated[int, Meta(ge=0, le=63)] = 0
     bind_device: bool = True

@@ -19,6 +19,7 @@ def engine_settings(config: MeshConfig, host: str, edges: int) -> native.Setting
     s.dscp = probe.dscp
     s.paths = probe.paths
     s.sweep = probe.sweep
+    s.size_probes = probe.size_probes
     s.bind_device = probe.bind_device
     s.hardware = probe.timestamps == "hardware"
     s.rate = probe.rate

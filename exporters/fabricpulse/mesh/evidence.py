@@ -70,7 +70,9 @@ class EvidenceWindow:
         self._before_s = 0.0
 
     def since_taken(self, snapshot: Snapshot, now_s: float) -> tuple[list[FlowEvidence], bool]:
-        """Flows that have lost packets or are slow, and whether this host stalled, in which case losses prove nothing.
+        """Flows that suffer, and whether this host stalled: then losses prove nothing.
+
+        A flow suffers that has lost packets, is slow or drops large ones.
 
         now_s : monotonic.
         """
@@ -90,8 +92,9 @@ class EvidenceWindow:
                 presumed = round(silent_s * (self._rates.swept if port else self._rates.main))
                 sent, lost = path.expected - then.expected + presumed, path.lost - then.lost + presumed
                 slow = path.latency == HealthState.DOWN
-                if lost > 0 or slow:
-                    found.append(FlowEvidence(number, port, slow, max(sent, lost, 0), max(lost, 0)))
+                cut = bool(path.cut)
+                if lost > 0 or slow or cut:
+                    found.append(FlowEvidence(number, port, slow, max(sent, lost, 0), max(lost, 0), cut))
         stalled = (snapshot.stalls, snapshot.clock_steps) != (before.stalls, before.clock_steps)
         overflowed = sum(nic.overflows for nic in snapshot.nics) != sum(nic.overflows for nic in before.nics)
         return found, stalled or overflowed

@@ -48,6 +48,7 @@ _EDGE_FAMILIES = (
     m.EDGE_RTT,
     m.EDGE_DEGRADED,
     m.EDGE_WORST_LOSS,
+    m.EDGE_BLACK_HOLE,
 )
 
 

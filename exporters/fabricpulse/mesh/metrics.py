@@ -189,7 +189,7 @@ EDGE_WORST_PORT = MetricSpec(
     "gauge",
     "UDP source port, at the peer, of the worst path, while paths are degraded: one that is down, else the one "
     "that loses "
-    "most, else the slowest.",
+    "most, else one that drops large packets, else the slowest.",
     _EDGE,
 )
 EDGE_PATHS_DOWN = MetricSpec(
@@ -209,6 +209,13 @@ EDGE_ELEVATED = MetricSpec(
     "gauge",
     "1 if the delay of the main path (round trip while there is no fleet time) has been above its limit for "
     "some seconds.",
+    _EDGE,
+)
+EDGE_BLACK_HOLE = MetricSpec(
+    "fabricpulse_edge_mtu_black_hole_bytes",
+    "gauge",
+    "Smallest IP packet that is dropped for its size on a source port whose small packets arrive. No sample when all "
+    "sizes that are probed arrive, up to the peer's MTU.",
     _EDGE,
 )
 EDGE_EVIDENCE = MetricSpec(
@@ -340,6 +347,7 @@ METRICS = (
     EDGE_RTT,
     EDGE_DEGRADED,
     EDGE_WORST_LOSS,
+    EDGE_BLACK_HOLE,
     EDGE_EVIDENCE,
     FRONT_END_CONNECTED,
     FRONT_END_DISCONNECTS,

@@ -69,13 +69,15 @@ def exit_code(document: dict[str, Any]) -> int:
 
 
 def bad_paths(edge: dict[str, Any]) -> str:
-    """The source ports that are down, lossy or slow: `9622 down, 9625 loses 1.5 %`."""
+    """The source ports that are down, lossy, drop large packets or are slow: `9622 down, 9625 loses 1.5 %`."""
     parts = []
     for path in edge["paths"]:
         if path["state"] == "down":
             parts.append(f"{path['port']} down")
         elif path["lossy"]:
             parts.append(f"{path['port']} loses {100 * path['loss_ratio']:.2g} %")
+        elif path["drops_large"]:
+            parts.append(f"{path['port']} drops {edge['mtu_black_hole_bytes']} bytes")
         elif path["elevated"]:
             parts.append(f"{path['port']} slow")
     return ", ".join(parts)

@@ -14,7 +14,7 @@ DROP_REASONS = ("malformed", "wrong_fleet", "bad_mac", "replay", "not_a_member",
 
 HEADER = struct.Struct(f"<4I2Q2q3Qq{_LATENESS}Qq")
 NIC = struct.Struct(f"<4BI2Q2q{_OUTAGE}Qq{_OWD}Qq{len(DROP_REASONS)}Q2Q")
-EDGE = struct.Struct("<2I4BI4Q2qQq2I7qQ3q" + "QQq3BxI" * native.MAX_PATHS)
+EDGE = struct.Struct("<2I4BI4Q2qQq2I7qQ3qI4x" + "QQq4BI" * native.MAX_PATHS)
 if (HEADER.size, NIC.size, EDGE.size) != native.RECORD_SIZES:
     raise ImportError("the native probe engine is of another build; run `make build`")
 UNKNOWN_OWD = -(1 << 63)
@@ -80,7 +80,7 @@ class NicState(NamedTuple):
 
 class PathState(NamedTuple):
     """One source port, peer -> us; owd_ns is None while unknown. latency : HealthState, down = elevated. lossy : 1
-    if it loses more than a healthy path. loss_ppm : of the last minute.
+    if it loses more than a healthy path. cut : 1 if it drops packets above some size. loss_ppm : of the last minute.
     """
 
     expected: int
@@ -89,6 +89,7 @@ class PathState(NamedTuple):
     state: int
     latency: int
     lossy: int
+    cut: int
     loss_ppm: int
 
 
@@ -126,6 +127,7 @@ class EdgeState(NamedTuple):
     rtt_ns: int
     changed_host_ns: int
     degraded_host_ns: int
+    black_hole_bytes: int
     raw_paths: tuple[int, ...]
 
     def path(self, index: int) -> PathState:
@@ -139,14 +141,17 @@ class EdgeState(NamedTuple):
 
 
 def worst_path(edge: EdgeState) -> int | None:
-    """Index of the worst source port: one that is down, else the one that loses most, else the slowest. None while
-    nothing of this is known. The same as summarize_paths of exporters/probe_engine/edge_text.cc.
+    """Index of the worst source port: one that is down, else the one that loses most, else one that drops large
+    packets, else the slowest. None while nothing of this is known. The same as summarize_paths of
+    exporters/probe_engine/edge_text.cc.
     """
     paths = [edge.path(index) for index in range(edge.paths)]
     if dead := [index for index, path in enumerate(paths) if path.state == HealthState.DOWN]:
         return dead[-1]
     if lossy := [(path.loss_ppm, -index) for index, path in enumerate(paths) if path.lossy and path.loss_ppm]:
         return -max(lossy)[1]
+    if cut := [index for index, path in enumerate(paths) if path.cut]:
+        return cut[0]
     return max(
         ((path.owd_ns, index) for index, path in enumerate(paths) if path.owd_ns is not None),
         default=(0, None),

@@ -154,3 +154,25 @@ def test_nonsense_is_refused(flow: FlowEvidence) -> None:
         unpack_flows(pack_flows([flow]), edges=5, ports=4)
     with pytest.raises(ValueError, match="cut short"):
         unpack_flows(b"12345", edges=5, ports=4)
+
+
+def test_switch_that_drops_large_packets_is_named() -> None:
+    """All flows into one leaf drop large packets and lose nothing: the leaf is named, as an MTU fault, not a loss."""
+    evidence = FleetEvidence(LEAF)
+    found: tuple[Suspect, ...] = ()
+    for second in range(8):
+        for host in HOSTS:
+            flows = [
+                FlowEvidence(number, port, False, 0, 0, cut=True)
+                for number, edge in enumerate(EDGES[host])
+                for port in range(PORTS)
+                if "leaf1-r0" in (LEAF[f"{host}/{edge.device}"], LEAF[f"{edge.peer}/{edge.peer_device}"])
+            ]
+            assert unpack_flows(pack_flows(flows), len(EDGES[host]), PORTS) == flows
+            edges = EDGES[host] if second == 0 else None
+            evidence.report(
+                EvidenceReport(PROTOCOL, host, 1, PORTS, 90.0, 20.0, pack_flows(flows), False, edges), second
+            )
+        found = evidence.suspects(second + 0.5)
+    assert [(s.what, s.kind, s.component) for s in found] == [("mtu", "switch", "leaf1-r0")]
+    assert found[0].leaf == ""

@@ -47,7 +47,7 @@ def edge_state(index, nic, state=HealthState.UP, paths=8, latency=HealthState.UP
             300 + path,
             path,
             2_000 + 10 * path + index if path < paths else UNKNOWN_OWD,
-            *(int(HealthState.UP), int(HealthState.UP), 0, 0),
+            *(int(HealthState.UP), int(HealthState.UP), 0, 0, 0),
         ]
     return EdgeState(
         slot=index,
@@ -78,6 +78,7 @@ def edge_state(index, nic, state=HealthState.UP, paths=8, latency=HealthState.UP
         rtt_ns=4_200 + index,
         changed_host_ns=1_700_000_001_000_000_000,
         degraded_host_ns=0,
+        black_hole_bytes=0,
         raw_paths=tuple(raw),
     )
 

@@ -72,13 +72,13 @@ def test_the_unknown_is_null():
         latency=HealthState.UNKNOWN,
         baseline_ns=0,
         rtt_ns=-(1 << 63),
-        raw_paths=(0, 0, -(1 << 63), int(HealthState.UNKNOWN), 0, 0, 0) * MAX_PATHS,
+        raw_paths=(0, 0, -(1 << 63), int(HealthState.UNKNOWN), 0, 0, 0, 0) * MAX_PATHS,
     )["edges"][0]
     unknown = {path for path, value in leaves(first) if value is None}
     assert unknown == {
         *("evidence", "owd_ns", "worst_port", "heard_age_ns", "heard_by_age_ns"),
         *("latency.elevated", "latency.baseline_ns", "paths[].owd_ns"),
-        *("rtt_ns", "paths[].elevated", "degraded_host_ns"),
+        *("rtt_ns", "paths[].elevated", "degraded_host_ns", "mtu_black_hole_bytes"),
     }
 
 

@@ -96,3 +96,15 @@ def test_where_it_goes():
 def test_counts_that_do_not_fit_are_cut():
     """A flow of a century is told as 2^32 - 1 packets."""
     assert pack_flows([FlowEvidence(0, 0, False, 1 << 40, 1 << 40)])[4:] == b"\xff" * 8
+
+
+def test_a_flow_that_drops_large_packets_is_told(window):
+    """Nothing is lost of the trains; the flow is told with each report while it lasts."""
+    before = view_and_snapshot()[1]
+    raw = list(before.edges[2].raw_paths)
+    raw[PATH_FIELDS * 3 + 6] = 1
+    edges = list(before.edges)
+    edges[2] = edges[2]._replace(raw_paths=tuple(raw), degraded_host_ns=1, black_hole_bytes=4200)
+    snapshot = before._replace(edges=edges)
+
+    assert window.since_taken(snapshot, 102.0) == ([FlowEvidence(2, 3, False, 0, 0, cut=True)], False)

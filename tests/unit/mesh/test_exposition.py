@@ -57,8 +57,8 @@ def troubled():
     snapshot.edges[1] = edge_state(1, 0, latency=HealthState.DOWN)
     raw = list(snapshot.edges[2].raw_paths)
     raw[PATH_FIELDS * 5 + 3] = HealthState.DOWN
-    raw[PATH_FIELDS * 4 + 5 : PATH_FIELDS * 4 + 7] = 1, 4_000
-    snapshot.edges[2] = snapshot.edges[2]._replace(raw_paths=tuple(raw))
+    raw[PATH_FIELDS * 4 + 5 : PATH_FIELDS * 5] = 1, 1, 4_000
+    snapshot.edges[2] = snapshot.edges[2]._replace(raw_paths=tuple(raw), black_hole_bytes=4200)
     for index in (3, 4, 5):
         snapshot.edges[index] = edge_state(index, 1, HealthState.DOWN)
     return view, snapshot
@@ -188,7 +188,7 @@ def test_lossy_and_slow_paths_are_degraded():
     edge = snapshot.edges[0]
     raw = list(edge.raw_paths)
     for path, ppm in ((2, 4_000), (4, 15_000)):
-        raw[PATH_FIELDS * path + 5 : PATH_FIELDS * path + 7] = 1, ppm
+        raw[PATH_FIELDS * path + 5 : PATH_FIELDS * (path + 1)] = 1, 0, ppm
     raw[PATH_FIELDS * 6 + 4] = HealthState.DOWN
     snapshot.edges[0] = edge._replace(raw_paths=tuple(raw))
     assert worst_path(snapshot.edges[0]) == 4
@@ -263,3 +263,19 @@ def test_summary_of_edges():
         assert [nic[4:] for nic in summary] == [nic[4:] for nic in expected]
     with pytest.raises(ValueError, match="names a NIC"):
         text.summarize(pack_snapshot(snapshot), nics - 1)
+
+
+def test_mtu_black_hole_is_told_with_its_size_and_port():
+    """The edge has a series only while it drops large packets; the port that does is the worst one, and degraded."""
+    view, snapshot = view_and_snapshot(1, 1)
+    assert b"\nfabricpulse_edge_mtu_black_hole_bytes{" not in render(view, snapshot)
+    edge = snapshot.edges[0]
+    raw = list(edge.raw_paths)
+    raw[PATH_FIELDS * 2 + 6] = 1
+    snapshot.edges[0] = edge._replace(raw_paths=tuple(raw), black_hole_bytes=4200)
+    text = render(view, snapshot).decode()
+    labels = '{device="rail0",peer="h1",peer_device="rail0"}'
+    assert worst_path(snapshot.edges[0]) == 2
+    assert f"fabricpulse_edge_mtu_black_hole_bytes{labels} 4200\n" in text
+    assert f"fabricpulse_edge_worst_path_port{labels} 9622\n" in text
+    assert f"fabricpulse_edge_paths_degraded_ratio{labels} 0.125\n" in text

@@ -26,7 +26,7 @@ def three_troubles(snapshot):
     """One edge down, one with two bad source ports, one that is slow."""
     snapshot.edges[4] = edge_state(4, 1, HealthState.DOWN)
     raw = list(snapshot.edges[2].raw_paths)
-    raw[PATH_FIELDS * 5 + 5 : PATH_FIELDS * 6] = 1, 15_000
+    raw[PATH_FIELDS * 5 + 5 : PATH_FIELDS * 6] = 1, 0, 15_000
     raw[PATH_FIELDS * 6 + 3] = HealthState.DOWN
     snapshot.edges[2] = snapshot.edges[2]._replace(
         raw_paths=tuple(raw), degraded_host_ns=1_700_000_000_000_000_000

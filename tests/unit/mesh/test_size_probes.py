@@ -1,0 +1,117 @@
+"""An MTU black hole is told from loss: who drops large packets, of which size, and who merely loses some of all."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabricpulse.mesh._probe_engine import PathSizes, path_of_train, size_after_train
+
+PATHS, SWEEP, RATE = 8, 10, 50
+
+
+def play(seconds, mtu, passes, paths=PATHS, sweep=SWEEP):
+    """What each source port is said to drop after so many seconds. passes(path, size) : which packet arrives; a small
+    one is of 150 bytes. Also how many trains it took until the first was named, by port.
+    """
+    ports = [PathSizes() for _ in range(paths)]
+    named = {}
+    for train in range(1, seconds * RATE):
+        path = path_of_train(train, paths, sweep)
+        size = size_after_train(train, paths, sweep, mtu)
+        small = [passes(path, 150) for _ in range(3)]
+        if any(small):
+            ports[path].due(train, size, mtu)
+        if size and passes(path, size):
+            ports[path].arrived(train, size)
+        if ports[path].black_hole(0) and path not in named:
+            named[path] = train
+    return ports, named
+
+
+@pytest.mark.parametrize("mtu", [1280, 1500, 4200, 9000])
+def test_each_port_probes_each_size(mtu):
+    """Within six seconds each source port has sent each size once or more, the MTU itself among them."""
+    seen = {path: set() for path in range(PATHS)}
+    for train in range(1, 6 * RATE):
+        if size := size_after_train(train, PATHS, SWEEP, mtu):
+            seen[path_of_train(train, PATHS, SWEEP)].add(size)
+    wanted = {size for size in (1500, 2200, 4200) if size < mtu} | {mtu}
+    assert all(sizes == wanted for sizes in seen.values())
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 16), st.integers(0, 255))
+def test_probes_are_few(train, paths, sweep):
+    """Of a hundred trains at most every fifth is followed by a probe, and none without an MTU."""
+    assert size_after_train(train, paths, sweep, 0) == 0
+    first = min(train, 2**32 - 2101)
+    followed = sum(size_after_train(t, paths, sweep, 9000) > 0 for t in range(first, first + 2100))
+    assert followed <= 2100 / 5
+
+
+@pytest.mark.parametrize(("limit", "named"), [(4000, 4200), (1499, 1500), (8999, 9000), (2199, 2200)])
+def test_black_hole_is_named_with_its_size(limit, named):
+    """One of eight ports drops what is larger: it is named with the smallest such size within 30 s, the others not."""
+    ports, first = play(30, 9000, lambda path, size: path != 3 or size <= limit)
+    assert [port.black_hole(0) for port in ports] == [named if path == 3 else 0 for path in range(PATHS)]
+    assert first[3] <= 25 * RATE
+
+
+def test_mended_one_is_forgotten():
+    """The first large packet that arrives ends it."""
+    port = PathSizes()
+    for train in range(1, 6):
+        port.due(train, 9000, 9000)
+    assert port.black_hole(0) == 9000
+    port.arrived(5, 9000)
+    assert port.black_hole(0) == 0
+
+
+@pytest.mark.parametrize("percent", [5, 20, 40, 60])
+def test_loss_is_no_black_hole(percent):
+    """A port that loses packets of all sizes alike is never said to drop large ones, once its loss is known."""
+    dice = random.Random(percent)
+    ports, _ = play(3600, 9000, lambda path, size: dice.random() >= percent / 100)
+    assert [port.black_hole(percent * 10_000) for port in ports] == PATHS * [0]
+
+
+def test_dead_path_is_no_black_hole():
+    """What drops small packets, too, is another fault."""
+    ports, _ = play(60, 9000, lambda path, size: path != 3)
+    assert ports[3].black_hole(0) == 0
+
+
+def test_black_hole_under_loss_is_named():
+    """Large packets never arrive and one small packet in five is lost: more probes are waited for, then it is named."""
+    dice = random.Random(7)
+    ports, _ = play(120, 9000, lambda path, size: size <= 4000 and dice.random() >= 0.2)
+    assert ports[2].black_hole(200_000) == 4200
+
+
+def test_probe_before_its_train_counts():
+    """Packets of one train may change places on the way."""
+    port = PathSizes()
+    port.due(1, 0, 9000)
+    for train in range(2, 20):
+        port.arrived(train, 9000)
+        port.due(train, 9000, 9000)
+    assert port.black_hole(0) == 0
+
+
+def test_replayed_probe_heals_nothing():
+    """An old probe, of a train long gone, does not hide that the new ones are missing."""
+    port = PathSizes()
+    for train in range(10, 20):
+        port.due(train, 9000, 9000)
+        port.arrived(9, 9000)
+    assert port.black_hole(0) == 9000
+
+
+def test_changed_mtu_begins_anew():
+    """What was missing of the old sizes says nothing of the new."""
+    port = PathSizes()
+    for train in range(1, 9):
+        port.due(train, 9000, 9000)
+    port.due(9, 1500, 1500)
+    assert port.black_hole(0) == 0
