@@ -18,8 +18,10 @@ LONG_NS = 50_000_000
 
 
 def two_hosts(make_lab, window_s):
-    """h0 and h1 on one rail, on fleet time, with a ceiling that no delay here reaches."""
-    fleet = MeshFleet(make_lab(hosts=2, rails=1), latency={"window_s": window_s, "ceiling_s": 5})
+    """h0 and h1 on one rail, on fleet time; no delay here reaches the ceiling. Size probes would fill the queue."""
+    fleet = MeshFleet(
+        make_lab(hosts=2, rails=1), {"size_probes": False}, latency={"window_s": window_s, "ceiling_s": 5}
+    )
     fleet.start().true_clock()
     fleet.wait_green()
     return fleet
