@@ -176,6 +176,8 @@ int ProbeSocket::open(const SocketAddress& local, const SocketOptions& options) 
     if (tos != 0 && setsockopt(fd_, IPPROTO_IP, IP_TOS, &tos, sizeof(tos)) != 0) return fail();
   } else {
     if (setsockopt(fd_, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)) != 0) return fail();
+    const int probe = IPV6_PMTUDISC_PROBE;
+    if (setsockopt(fd_, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &probe, sizeof(probe)) != 0) return fail();
     if (tos != 0 && setsockopt(fd_, IPPROTO_IPV6, IPV6_TCLASS, &tos, sizeof(tos)) != 0) return fail();
   }
   if (options.receive) {

@@ -7,6 +7,7 @@
 #ifndef FABRICPULSE_EXPORTERS_SIZE_PROBES_H_
 #define FABRICPULSE_EXPORTERS_SIZE_PROBES_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -79,14 +80,20 @@ class PathSizes {
 
   // The smallest size that does not get through, 0 = none or not known. loss_ppm : what this source port loses of small
   // packets: so many size probes in a row must be missing that chance would take one in a million to do it.
+  // Sizes take turns: of one that misses as many as a larger one, but for the last turn, it is not known yet whether
+  // it is the smallest.
   std::uint16_t black_hole(std::uint32_t loss_ppm) const {
     const SizeLadder ladder(mtu_);
+    int below = 0;  // most that a smaller size has missed
     for (std::size_t i = 0; i < ladder.count; ++i) {
+      const int smaller = below;
+      below = std::max<int>(below, missed_[i]);
       if (missed_[i] < kLeastMissed) continue;
       double chance = 1;
       const double loss = loss_ppm < 10'000 ? 0.01 : loss_ppm / 1e6;
       for (int k = 0; k < missed_[i]; ++k) chance *= loss;
-      if (chance <= 1.0001e-6) return ladder.sizes[i];
+      if (chance > 1.0001e-6) continue;
+      return smaller + 1 >= missed_[i] ? 0 : ladder.sizes[i];
     }
     return 0;
   }

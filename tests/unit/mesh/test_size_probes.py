@@ -58,6 +58,21 @@ def test_black_hole_is_named_with_its_size(limit, named):
     assert first[3] <= 25 * RATE
 
 
+@pytest.mark.parametrize("start", range(0, 2000, 125))
+def test_the_first_size_named_is_the_smallest(start):
+    """Whichever size was due first after the hole came about, a larger one is never named before it."""
+    port, said = PathSizes(), set()
+    for train in range(1, start + 30 * RATE):
+        size = size_after_train(train, PATHS, SWEEP, 9000)
+        if path_of_train(train, PATHS, SWEEP) != 3:
+            continue
+        port.due(train, size, 9000)
+        if size and (train < start or size <= 4000):
+            port.arrived(train, size)
+        said.add(port.black_hole(0))
+    assert said == {0, 4200}
+
+
 def test_mended_one_is_forgotten():
     """The first large packet that arrives ends it."""
     port = PathSizes()
