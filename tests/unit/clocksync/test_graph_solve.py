@@ -1,5 +1,7 @@
 """The solve: exact on exact data, robust against edges and hosts that lie, bounds by the shortest way."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -163,3 +165,44 @@ def test_the_rate_of_the_fleet_turns_too_slowly_to_break_a_holdover() -> None:
     assert -0.06 < turned < 0
     # Four solves a second for 1,000 s: half of turn * t^2 against the 1,000 ppb that a holdover allows for.
     assert 4 * abs(turned) * 1_000**2 / 2 <= 0.11 * 1_000 * 1_000
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), changed_ppb=st.floats(3_000, 500_000), age_s=st.floats(2.1, 4.9))
+def test_dead_neighbours_do_not_outvote_those_that_measure_now(
+    seed: int, changed_ppb: float, age_s: float
+) -> None:
+    """The oscillator of host 0 changes 2 s ago, and half of its neighbours die. Their last fits are precise and say
+    that nothing has happened; those of the others are not yet, and say that it has: they are followed, and its bound
+    covers what is left.
+    """
+    rng, clock, rate, edges = fleet(seed)
+    n = len(clock)
+    of_changed = np.flatnonzero((edges.i == 0) | (edges.j == 0))
+    half = len(of_changed) // 2
+    stale, fresh = of_changed[:half], of_changed[half:]
+    before = known(-clock, -rate)
+    moved_ns = round(changed_ppb * 2)
+    offset_ns, rate_ppb = edges.offset_ns.copy(), edges.rate_ppb.copy()
+    sign = np.where(edges.j == 0, 1, -1)
+    rate_ppb[fresh] += sign[fresh] * changed_ppb
+    offset_ns[fresh] += np.rint(sign[fresh] * (moved_ns - changed_ppb * edges.age_s[fresh])).astype(np.int64)
+    offset_ns[stale] -= np.rint((edges.rate_ppb * (age_s - edges.age_s))[stale]).astype(np.int64)
+    offset_ns[fresh] += np.rint(rng.normal(0, 300, len(fresh))).astype(np.int64)
+    sigma_ns, rate_sigma_ppb, aged_s = edges.sigma_ns.copy(), edges.rate_sigma_ppb.copy(), edges.age_s.copy()
+    sigma_ns[fresh], rate_sigma_ppb[fresh], aged_s[stale] = 400.0, 60.0, age_s
+    clock[0] += moved_ns
+    edges = replace(
+        edges,
+        offset_ns=offset_ns,
+        rate_ppb=rate_ppb,
+        sigma_ns=sigma_ns,
+        rate_sigma_ppb=rate_sigma_ppb,
+        age_s=aged_s,
+        bound_age_s=aged_s,
+    )
+    solution = solve(before, edges, undisputed(n), PARAMETERS)
+    error = abs(spread(solution.correction_ns, clock)[0])
+    assert error < 1_500
+    assert error <= solution.bound_ns[0]
+    assert abs(solution.rate_ppb[0] + rate[0] + changed_ppb) < 0.1 * changed_ppb

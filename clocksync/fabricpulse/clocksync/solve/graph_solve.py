@@ -95,6 +95,7 @@ class Solution:
 @dataclass(frozen=True)
 class SolveParameters:
     """drift_ppb : growth of bounds with age; holdover_drift_ppb : where nothing was measured for unmeasured_s.
+    measured_s : a fit whose last train is older than this is of the past, and no longer as precise as it was.
     pull_ppb : how much the fleet's rate may change in a solve towards the median of its clocks.
 
     A host in holdover cannot know that the fleet's rate changes. At 4 solves a second (the start of a fleet) and
@@ -105,6 +106,7 @@ class SolveParameters:
     drift_ppb: float = 250.0
     holdover_drift_ppb: float = 1_000.0
     unmeasured_s: float = 2.0
+    measured_s: float = 1.0
     pull_ppb: float = 0.05
 
 
@@ -122,11 +124,13 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     predicted = _predict(hosts, edges, component)
 
     start = np.where(hosts.known, hosts.rate_ppb, 0.0)
-    rate, _ = robust_least_squares(graph, edges.rate_ppb, edges.rate_sigma_ppb, start)
+    changed_ns, changed_ppb = _changed_since(edges.bound_age_s, parameters)
+    rate, _ = robust_least_squares(graph, edges.rate_ppb, np.hypot(edges.rate_sigma_ppb, changed_ppb), start)
     # Offsets are brought to the common instant by the hosts' rates: many edges know them better than one.
     moved = (rate[edges.i] - rate[edges.j]) * edges.age_s
     m = (edges.offset_ns - (predicted[edges.i] - predicted[edges.j])).astype(np.float64) + moved
     sigma = np.hypot(edges.sigma_ns, 0.3 * edges.rate_sigma_ppb * edges.age_s / np.sqrt(10))
+    sigma = np.hypot(sigma, changed_ns)
     delta, huber = robust_least_squares(graph, m, sigma)
     residual = m - (delta[edges.i] - delta[edges.j])
 
@@ -179,6 +183,17 @@ def _aged(age_s: Floats, parameters: SolveParameters) -> Floats:
     unmeasured = age_s > parameters.unmeasured_s
     aged: Floats = np.where(unmeasured, parameters.holdover_drift_ppb, parameters.drift_ppb) * age_s
     return aged
+
+
+def _changed_since(age_s: Floats, parameters: SolveParameters) -> tuple[Floats, Floats]:
+    """What the clocks of an edge may have done since its last train: ns, and ppb of their rates.
+
+    The fit of a path that has just died is as precise as any, and says that nothing has happened: of a host whose
+    oscillator changes then, its dead neighbours would outvote those that go on to measure it.
+    """
+    past_s = np.maximum(age_s - parameters.measured_s, 0.0)
+    drift_ppb = np.where(age_s > parameters.unmeasured_s, parameters.holdover_drift_ppb, parameters.drift_ppb)
+    return drift_ppb * past_s, drift_ppb * np.minimum(past_s / parameters.measured_s, 1.0)
 
 
 def _predict(hosts: Hosts, edges: Edges, component: NDArray[np.int32]) -> Ints:
