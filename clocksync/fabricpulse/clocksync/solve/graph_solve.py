@@ -152,6 +152,8 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     right = chosen if has_quorum or begins else None
     if not has_quorum:
         hosts = replace(hosts, bound_ns=hosts.bound_ns + hosts.unnoticed_ns)
+    if right is not None and hosts.known[right] and not np.isfinite(hosts.anchor_ns).any():
+        hosts, change = _against_root(hosts, change, right, election.root)
     source = _sources(hosts, change, right, anchors)
     if right is not None and source[right] == 0.0:
         # A root that nobody has measured lately may have gone anywhere: its NIC is dead, its management network is not.
@@ -344,6 +346,18 @@ def _gauge_rate(
         else:
             out[members] -= np.median(rate[members])
     return out
+
+
+def _against_root(hosts: Hosts, change: Floats, root: int, last: int | None) -> tuple[Hosts, Floats]:
+    """Bounds that still hold once the root is right by definition, and changes against it.
+
+    What hosts knew, they knew of the root as it was. Where it moves against them (most edges of it say so, perhaps
+    wrongly), they are as far from it as it has moved. last : the root of the last solve; another one was as wrong as its
+    bound said.
+    """
+    if root != last:
+        hosts = replace(hosts, bound_ns=hosts.bound_ns + hosts.bound_ns[root])
+    return hosts, change - change[root]
 
 
 def _sources(hosts: Hosts, change: Floats, root: int | None, anchors: Anchors) -> Floats:
