@@ -47,12 +47,13 @@ class Graph:
 
 
 def robust_least_squares(
-    graph: Graph, m: Floats, sigma: Floats, start: Floats | None = None
+    graph: Graph, m: Floats, sigma: Floats, start: Floats | None = None, tail: Floats | None = None
 ) -> tuple[Floats, Floats]:
     """x with x_i - x_j close to m for each edge, and the Huber weight of each edge.
 
     x is fixed up to one constant a component; the mean change against `start` is 0 in each. sigma : > 0, expected
-    error of m; scaled by what the residuals really are. O(edges) per iteration.
+    error of m; scaled by what the residuals really are. tail : per edge, 0 to 1: the share of its say that it keeps
+    once it does not fit. O(edges) per iteration.
     """
     i, j = graph.i, graph.j
     x = np.zeros(graph.n) if start is None else start.copy()
@@ -62,7 +63,7 @@ def robust_least_squares(
     # Where most edges fit what was known, the few that do not have no say from the first round on.
     scale = _scale(np.abs(residual) / sigma)
     trusted = scale < _FAR
-    huber = _weights(residual, sigma, scale) if trusted else np.ones(len(m))
+    huber = _weights(residual, sigma, scale, tail) if trusted else np.ones(len(m))
     # Faulty hosts that pull the solution make the typical residual larger, which gives them more weight, and so on.
     most = 2 * scale if trusted else np.inf
     for number in range(_MOST_ROUNDS):
@@ -77,7 +78,7 @@ def robust_least_squares(
         # Where so much is wrong, what is usual is known only when what is wrong has lost its say: least absolute
         # residuals, as long as they help.
         absolute = scale > _FAR and scale < 0.8 * before
-        huber = _weights(residual, sigma, 1.0 if absolute else min(scale, most))
+        huber = _weights(residual, sigma, 1.0 if absolute else min(scale, most), tail)
         moved = float(np.abs(step).max(initial=0.0))
         if moved < _ENOUGH * typical or (number >= _ROUNDS - 1 and moved < _ROUGHLY * scale * typical):
             break
@@ -89,8 +90,12 @@ def _scale(normal: Floats) -> float:
     return max(1.0, typical_size(normal) / 0.6745)
 
 
-def _weights(residual: Floats, sigma: Floats, scale: float) -> Floats:
-    weights: Floats = np.minimum(1.0, _HUBER * scale * sigma / np.maximum(np.abs(residual), 1e-9))
+def _weights(residual: Floats, sigma: Floats, scale: float, tail: Floats | None = None) -> Floats:
+    fits: Floats = _HUBER * scale * sigma / np.maximum(np.abs(residual), 1e-9)
+    weights = np.minimum(1.0, fits)
+    if tail is not None:
+        # From where an edge no longer fits to three times as far its say shrinks to the share.
+        weights *= 1.0 - (1.0 - tail) * np.clip((1.0 / fits - 1.0) / 2.0, 0.0, 1.0)
     return weights
 
 
