@@ -211,7 +211,7 @@ def test_dead_neighbours_do_not_outvote_those_that_measure_now(
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), longer_ns=st.floats(20_000, 500_000), outbound=st.booleans())
 def test_most_paths_of_a_host_become_longer_one_way(seed: int, longer_ns: float, outbound: bool) -> None:
-    """All but two of its edges agree on what is wrong; two shorter ones cannot be wrong by so much, and are followed."""
+    """All but two of its edges agree on what is wrong; two shorter ones, which cannot be so wrong, are followed."""
     _, clock, rate, edges = fleet(seed)
     longer = np.flatnonzero((edges.i == 0) | (edges.j == 0))[2:]
     sign = np.where(edges.i == 0, 1, -1) * (1 if outbound else -1)
