@@ -19,8 +19,12 @@ from typing import Any
 from tests.bench.remediation_rebalance import rebalance
 from tests.bench.rows import Rows, quantile
 from tests.fixtures.remediation_attacks import ATTACKS
+from tests.fixtures.remediation_kills import kill_again_and_again
 from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
 from tests.fixtures.waiting import wait_for
+from tests.integration.plugin.ring import Ring
+
+from fabricpulse.lab import Lab
 
 rows = Rows("remediation")
 _TOKEN = "s3cret"  # noqa: S105 - of this benchmark
@@ -177,6 +181,30 @@ def under_attack(stack: Stack) -> None:
         rows.report(attack.__name__, "under_attack_effects", len(stack.effects()), "1", "== 0")
 
 
+def real_kills(count: int) -> None:
+    """kill -9 of receiver and agent while the plugin itself carries a job's data; needs root."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-kills-") as folder,
+        Lab(hosts=2, rails=2, nic_mbit=400) as lab,
+    ):
+        stack, ring = Stack(Path(folder)), Ring(lab, 2, ["--bytes", "1M"])
+        try:
+            ring.wait_running()
+            outcome = kill_again_and_again(stack, ring, count, seed=20261123)
+            ring.stop()
+        finally:
+            stack.close()
+    case = f"{outcome.kills} kills, real plugin"
+    reached = sorted(outcome.failpoints)
+    rows.report(case, "kill9_lost", len(outcome.lost), "1", "== 0", accepted=len(outcome.accepted))
+    rows.report(case, "kill9_doubled", outcome.doubled, "1", "== 0", effects=len(outcome.effects))
+    rows.report(case, "kill9_missing", len(outcome.missing), "1", "== 0", actions=outcome.missing[:5])
+    rows.report(
+        case, "failpoints_reached", len(reached), "1", ">= 12" if count >= 60 else None, names=reached
+    )
+    rows.report(case, "journal_intact", float(outcome.intact), "1", "== 1")
+
+
 def _get(stack: Stack, path: str) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", stack.receiver_port, timeout=60)
     connection.request("GET", path)
@@ -192,6 +220,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=10, help="of the latency case")
     parser.add_argument("--kills", type=int, default=10, help="of the crash case")
+    parser.add_argument("--real-kills", type=int, default=200, help="of the case with the plugin; needs root")
     parser.add_argument("--fleets", type=int, default=3, help="of the rebalancing case, which needs root")
     parser.add_argument("--cases", default="", help="comma-separated; all by default")
     options = parser.parse_args()
@@ -205,6 +234,8 @@ def main() -> None:
     }
     if not options.cases or "rebalance" in options.cases.split(","):
         rebalance(rows, options.fleets)
+    if not options.cases or "kills" in options.cases.split(","):
+        real_kills(options.real_kills)
     chosen = options.cases.split(",") if options.cases else list(cases)
     for name, case in ((name, cases[name]) for name in chosen if name in cases):
         with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as folder:
