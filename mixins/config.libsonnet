@@ -24,13 +24,19 @@
     // host that is gone for longer is the business of FabricExporterDown.
     lastValueWindow: '2m',
 
+    // Rates of a job's flows. Those of series that are scraped too seldom for rateWindow, once a minute for example, are
+    // taken over rateWindowSparse: four of the longest scrape intervals.
+    rateWindow: '1m',
+    rateWindowSparse: '4m',
+
     // An exporter counts as down when no scrape has worked for this long, and so many within the window have failed:
     // at a long scrape interval a single one fills the time, and the first scrape of a new target may come too early.
     exporterDownFor: '1m',
     exporterFailedScrapes: 3,
     exporterFailedWindow: '3m',
-    // No fabricpulse daemon at all for this long: above a restart of Prometheus.
-    noDataFor: '5m',
+    // No value of any fabricpulse daemon within lastValueWindow, for this long: above a restart of Prometheus, and above
+    // what the first scrapes of a new one take.
+    noDataFor: '3m',
     // A collector that fails for this long is broken, not unlucky.
     collectorFailingFor: '10m',
 
@@ -160,6 +166,8 @@
     // An agent that reaches no receiver, a receiver that cannot see: before the next NIC flaps.
     agentLostFor: '2m',
     remediationBlindSeconds: 120.0,
+    // Agents without a receiver for this long: above a restart of it, and above what the first scrapes take.
+    remediationDownFor: '3m',
     // A kill switch that somebody forgot.
     remediationPausedFor: '4h',
     pushFailingFor: '2m',

@@ -115,11 +115,17 @@ local signals = import '../signals.libsonnet';
           'plugin',
           local rate = 'sum by (%s, instance, workload, device) (rate(%s[2m]))' % [config.clusterLabel, s.series('fabricpulse_qp_sent_bytes_total')];
           local group = '%s, instance, workload' % config.clusterLabel;
-          '1 - min by (%(group)s) (%(rate)s) / (max by (%(group)s) (%(rate)s) > %(least)g) > %(ratio)g' % {
+          // Not while something else is the cause, which has an alert of its own: a contended flow of the job, a lane that
+          // is down or that remediation avoids.
+          '1 - min by (%(group)s) (%(rate)s) / (max by (%(group)s) (%(rate)s) > %(least)g) > %(ratio)g unless on (%(job)s) %(contended)s unless on (%(group)s) (%(down)s == 0 or %(avoided)s > 0)' % {
             group: group,
+            job: '%s, workload' % config.clusterLabel,
             rate: rate,
             least: config.imbalanceLeastBytesPerSecond,
             ratio: config.imbalanceRatio,
+            contended: f.contended,
+            down: s.series('fabricpulse_lane_state'),
+            avoided: s.series('fabricpulse_lane_nic_avoided'),
           },
           'A job uses the NICs of a host unevenly.',
           'The least used NIC of workload {{ $labels.workload }} on {{ $labels.instance }} sends {{ $value | humanizePercentage }} less than the most used one.',

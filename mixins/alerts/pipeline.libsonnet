@@ -23,9 +23,11 @@ local signals = import '../signals.libsonnet';
           'FabricNoData',
           'critical',
           'exporter',
-          'absent_over_time(%s[%s])' % [s.series('fabricpulse_build_info'), config.noDataFor],
+          'absent_over_time(%s[%s])' % [s.series('fabricpulse_build_info'), config.lastValueWindow],
           'The rules find no data of any fabricpulse daemon.',
-          'No fabricpulse daemon has been scraped for ' + config.noDataFor + ', or the selector of the rules matches none; no other alert of fabricpulse can fire ({{ $value }}).',
+          'No fabricpulse daemon has been scraped for more than ' + config.noDataFor + ', or the selector of the rules matches none; no other alert of fabricpulse can fire ({{ $value }}).',
+          // A new Prometheus evaluates rules before it has scraped anything.
+          { 'for': config.noDataFor }
         ),
         lib.alert(
           config,
@@ -138,13 +140,15 @@ local signals = import '../signals.libsonnet';
           'FabricRemediationDown',
           'critical',
           'remediation',
-          'absent_over_time(%s[%s]) and on () count(%s)' % [
-            s.series('fabricpulse_remediation_heartbeat_age_seconds'),
-            config.noDataFor,
-            s.last('fabricpulse_remediation_agent_connected'),
-          ],
+          'count by (%(c)s) (%(agents)s) unless on (%(c)s) %(receivers)s' % {
+            c: config.clusterLabel,
+            agents: s.last('fabricpulse_remediation_agent_connected'),
+            receivers: s.last('fabricpulse_remediation_heartbeat_age_seconds'),
+          },
           'The remediation receiver is gone.',
-          'There are agents, and Prometheus has had no receiver for ' + config.noDataFor + ' ({{ $value }}): no alert is acted on.'
+          'There are {{ $value | printf "%.0f" }} agents, and Prometheus has had no receiver for more than ' + config.remediationDownFor + ': no alert is acted on.',
+          // The first scrape of an agent may come before that of the receiver.
+          { 'for': config.remediationDownFor }
         ),
         lib.alert(
           config,

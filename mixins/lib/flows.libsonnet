@@ -8,7 +8,7 @@ function(config) {
   local flow = '%s, instance, workload, device, peer, peer_device' % c,
   local job = '%s, workload' % c,
   local recorded(name) = name + s.braces,
-  local sum(name) = 'sum by (%s) (rate(%s[1m]))' % [flow, s.series(name)],
+  local sum(name) = s.rates(name, flow),
 
   local delay = recorded('flow:fabricpulse_qp_owd_seconds:p50_1m'),
   local floor = recorded('flow:fabricpulse_qp_owd_seconds:p10_1m'),
@@ -17,9 +17,9 @@ function(config) {
   local congested = recorded('flow:fabricpulse_qp:congestion_signs'),
 
   // What is recorded.
-  // Quantile of the one-way delay of each flow's chunks, s.
-  delayQuantile(q)::
-    'histogram_quantile(%g, sum by (%s, le) (rate(%s[1m])))' % [q, flow, s.series('fabricpulse_qp_owd_seconds_bucket')],
+  // Buckets of the one-way delay of each flow's chunks, for both quantiles of it, s: their rates are what takes long.
+  delayBuckets:: s.rates('fabricpulse_qp_owd_seconds_bucket', flow + ', le'),
+  delayQuantile(q):: 'histogram_quantile(%g, %s)' % [q, recorded('flow:fabricpulse_qp_owd_seconds_bucket:rate1m')],
   sentRate:: sum('fabricpulse_qp_sent_bytes_total'),
   // By how much a flow is slower than the quick quarter of its job's flows: the size of messages cancels.
   contentionScore:: '%(delay)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(delay)s)' % { delay: delay, job: job },
@@ -34,7 +34,8 @@ function(config) {
 
   // What alerts are made of.
   slow:: '(%s > %g and on (%s) %s > %g)' % [score, config.contentionScore, flow, delay, config.contentionDelaySeconds],
-  contended:: '%s and on (%s) %s' % [$.slow, flow, congested],
+  slowAndCongested:: '%s and on (%s) %s' % [$.slow, flow, congested],
+  contended:: recorded('flow:fabricpulse_qp_owd_seconds:contended'),
 
   // The fastest chunks of a flow are far slower than its siblings', and nothing says congestion: their delay, s.
   inBandSuspects:: '%(floor)s > on (%(job)s) group_left () (%(factor)g * quantile by (%(job)s) (0.25, %(floor)s)) > %(least)g unless on (%(flow)s) %(congested)s' % {

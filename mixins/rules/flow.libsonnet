@@ -8,10 +8,12 @@ local flows = import '../lib/flows.libsonnet';
         name: 'fabricpulse-flow.rules',
         rules: [
           { record: 'flow:fabricpulse_qp_sent_bytes:rate1m', expr: f.sentRate },
+          { record: 'flow:fabricpulse_qp_owd_seconds_bucket:rate1m', expr: f.delayBuckets },
           { record: 'flow:fabricpulse_qp_owd_seconds:p50_1m', expr: f.delayQuantile(0.5) },
           { record: 'flow:fabricpulse_qp_owd_seconds:p10_1m', expr: f.delayQuantile(0.1) },
           { record: 'flow:fabricpulse_qp_owd_seconds:contention_score', expr: f.contentionScore },
           { record: 'flow:fabricpulse_qp:congestion_signs', expr: f.congestionSigns },
+          { record: 'flow:fabricpulse_qp_owd_seconds:contended', expr: f.slowAndCongested },
           { record: 'flow:fabricpulse_qp_owd_seconds:in_band_suspects', expr: f.inBandSuspects },
           { record: 'flow:fabricpulse_qp_owd_seconds:slower_than_probes', expr: f.slowerThanProbes },
           { record: 'workload:fabricpulse_collective_bandwidth_bytes_per_second:avg', expr: f.collectiveBandwidth },

@@ -4,7 +4,7 @@ local signals = import '../signals.libsonnet';
   prometheusRules+:: {
     local s = signals($._config),
     local c = $._config.clusterLabel,
-    local rate(metric) = 'sum by (%s, instance, workload, device) (rate(%s[1m]))' % [c, s.series(metric)],
+    local rate(metric) = s.rates(metric, c + ', instance, workload, device'),
     groups+: [
       {
         name: 'fabricpulse-job.rules',
