@@ -38,6 +38,7 @@ DEVICES = ("rail0", "rail1")
 STEP_S = 0.5
 # Series of what is suspected only: rightly empty here, where nothing is. promtool's cases hold them.
 SUSPECTS = {
+    "flow:fabricpulse_qp_owd_seconds:contended",
     "flow:fabricpulse_qp_owd_seconds:in_band_suspects",
     "flow:fabricpulse_qp_owd_seconds:slower_than_probes",
     "device:fabricpulse_edge_latency_elevated:shared",
