@@ -49,7 +49,7 @@ struct Edge {
   bool degraded(int path) const {
     const PathTally& tally = trains.path(path);
     return tally.health.state() == HealthState::kDown || tally.window.lossy() ||
-           delays.path_latency(path) == HealthState::kDown || tally.black_hole() != 0;
+           delays.path_latency(path) == HealthState::kDown || trains.black_hole(path) != 0;
   }
 };
 

@@ -54,6 +54,7 @@ void EdgeTrains::restart() {
   period_.restart();
   for (HeardTrain& train : heard_trains_) train = HeardTrain{};
   for (PathTally& path : paths_) path.sizes.restart(0);
+  size_loss_ = SizeLoss();
 }
 
 void EdgeTrains::hear(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now) {

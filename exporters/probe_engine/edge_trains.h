@@ -34,9 +34,6 @@ struct PathTally {
   std::uint64_t expected = 0, lost = 0;  // packets
   LossWindow window;
   PathSizes sizes;
-
-  // The smallest size that does not get through, bytes; 0 = none or not known.
-  std::uint16_t black_hole() const { return sizes.black_hole(window.ratio_ppm()); }
 };
 
 class EdgeTrains {
@@ -105,6 +102,16 @@ class EdgeTrains {
   std::uint64_t outbound_lost() const { return outbound_.total(); }  // packets of ours
   std::uint8_t peer_paths() const { return peer_paths_; }
   const PathTally& path(int index) const { return paths_[index]; }
+  // The smallest size that does not get through on a source port, bytes; 0 = none or not known.
+  std::uint16_t black_hole(int index) const {
+    return paths_[index].sizes.black_hole(paths_[index].window.ratio_ppm(), size_loss_);
+  }
+  // Adds what is lost of large packets on each source port.
+  void add_size_loss(SizeLoss* sum) const {
+    for (const PathTally& path : paths_) sum->add(path.sizes.loss());
+  }
+  // That of all edges of the NIC.
+  void set_size_loss(const SizeLoss& loss) { size_loss_ = loss; }
 
  private:
   static constexpr std::uint32_t kUnconfirmed = 5;  // trains; a report takes one or two
@@ -125,6 +132,7 @@ class EdgeTrains {
   SentTrain sent_trains_[kSentTrains];
   HeardTrain heard_trains_[kHeardTrains];
   PathTally paths_[kMaxPaths];
+  SizeLoss size_loss_;
 };
 
 }  // namespace fabricpulse

@@ -56,6 +56,16 @@ void HealthMonitor::rotate_windows(const TickTime& now) {
     if (window) edge.delays.rotate();
     if (bucket) edge.trains.rotate_loss();
   }
+  if (bucket) share_size_loss();
+}
+
+// Congestion at a NIC or on a link hits many of its source ports: each learns from the others what is lost there.
+void HealthMonitor::share_size_loss() {
+  for (const Nic& nic : table_.nics()) {
+    SizeLoss sum;
+    for (const auto& [id, slot] : nic.edges) table_.edge(slot).trains.add_size_loss(&sum);
+    for (const auto& [id, slot] : nic.edges) table_.edge(slot).trains.set_size_loss(sum);
+  }
 }
 
 NicEvidence HealthMonitor::evidence_of(const Nic& nic, std::int64_t unstalled_ns) const {

@@ -25,6 +25,7 @@ class HealthMonitor {
   void update_nic(Nic& nic, const TickTime& now);
   void update_edge(Edge& edge, const TickTime& now);
   void rotate_windows(const TickTime& now);
+  void share_size_loss();
   void disconnected(Nic& nic, bool seen, const TickTime& now);
   void connected(Nic& nic, const TickTime& now);
   void emit_nic(const Nic& nic, EventKind kind, std::int64_t duration, const TickTime& now);

@@ -131,11 +131,16 @@ void bind_pure_parts(nb::module_& m) {
       .def("forget", &RoundTrip::forget)
       .def_prop_ro("latest", &RoundTrip::latest)
       .def_prop_ro("median", &RoundTrip::median);
+  nb::class_<SizeLoss>(m, "SizeLoss")
+      .def(nb::init<>())
+      .def("add", nb::overload_cast<const SizeLoss&>(&SizeLoss::add), "port"_a)
+      .def("most", &SizeLoss::most, "place"_a);
   nb::class_<PathSizes>(m, "PathSizes")
       .def(nb::init<>())
       .def("due", &PathSizes::due, "train"_a, "size"_a, "mtu"_a)
       .def("arrived", &PathSizes::arrived, "train"_a, "size"_a)
-      .def("black_hole", &PathSizes::black_hole, "loss_ppm"_a);
+      .def("black_hole", &PathSizes::black_hole, "loss_ppm"_a, "beside"_a)
+      .def_prop_ro("loss", &PathSizes::loss);
   // One end of an edge: its trains without stamps.
   nb::class_<EdgeTrains>(m, "EdgeTrains")
       .def(nb::init<>())

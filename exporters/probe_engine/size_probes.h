@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -41,7 +42,8 @@ struct SizeLadder {
 };
 
 // The size of the probe that follows a train, 0 = none does. Each source port has its turn as often: once in so many
-// trains as the sweep takes for all of them, or several times that many if it is a quick one.
+// trains as the sweep takes for all of them, or several times that many if it is a quick one. Every second turn is the
+// MTU's, which any black hole drops; the other sizes share the rest.
 inline std::uint16_t size_after_train(std::uint32_t train, std::uint8_t paths, std::uint8_t sweep,
                                       std::uint16_t mtu) {
   constexpr std::uint32_t kWithoutSweep = 70;
@@ -53,8 +55,50 @@ inline std::uint16_t size_after_train(std::uint32_t train, std::uint8_t paths, s
   const bool takes_turn = (sweeps && train % sweep == 0) || train % cycle == 1 % cycle;
   if (!takes_turn || train / cycle % thinned != 0) return 0;
   const SizeLadder ladder(mtu);
-  return ladder.sizes[train / cycle / thinned % ladder.count];
+  const std::uint32_t turn = train / cycle / thinned;
+  if (turn % 2 == 0 || ladder.count == 1) return mtu;
+  return ladder.sizes[turn / 2 % (ladder.count - 1)];
 }
+
+// How many size probes have been lost of those that could arrive, by size: what says that a path drops some large
+// packets, which is congestion, and not all of them. The places are those of kCommonSizes, and last the MTU's.
+class SizeLoss {
+ public:
+  // One has arrived, behind so many that did not.
+  void add(std::size_t place, int missing) {
+    // What ends so late was a black hole.
+    if (missing < kNoLoss) lost_[place] += static_cast<float>(missing);
+    heard_[place] += 1;
+    if (lost_[place] + heard_[place] < kMemory) return;
+    heard_[place] /= 2;
+    lost_[place] = lost_[place] < kForgotten ? 0 : lost_[place] / 2;
+  }
+  // Adds up source ports, those that have lost some: on others the packets take another way.
+  void add(const SizeLoss& port) {
+    for (std::size_t i = 0; i < kMostSizes; ++i) {
+      if (port.lost_[i] == 0) continue;
+      lost_[i] += port.lost_[i];
+      heard_[i] += port.heard_[i];
+    }
+  }
+  // The share of packets that is lost of this size or of one above it, and no more but by bad luck: two standard
+  // deviations above what was seen. 0 : none has been lost.
+  double most(std::size_t place) const {
+    double most = 0;
+    for (std::size_t i = place; i < kMostSizes; ++i) {
+      if (lost_[i] == 0) continue;
+      const double lost = lost_[i], seen = lost + heard_[i];
+      most = std::max(most, (lost + 1 + 2 * std::sqrt(lost * (seen - lost) / seen)) / (seen + 1));
+    }
+    return most;
+  }
+
+ private:
+  static constexpr float kMemory = 64, kForgotten = 0.3F;  // packets
+  static constexpr int kNoLoss = 24;
+
+  std::array<float, kMostSizes> lost_{}, heard_{};
+};
 
 // What arrives of the size probes from one source port of the peer.
 class PathSizes {
@@ -71,55 +115,80 @@ class PathSizes {
     if (train > train_) {
       expect(train, size, true);
     } else if (place == place_) {
-      came_ = true;
-      missed_[static_cast<std::size_t>(place)] = 0;
+      if (!came_) take(place);
     }
   }
   // The peer's numbering begins anew, or its MTU is another.
   void restart(std::uint16_t mtu) { *this = PathSizes(mtu); }
 
   // The smallest size that does not get through, 0 = none or not known. loss_ppm : what this source port loses of small
-  // packets: so many size probes in a row must be missing that chance would take one in a million to do it.
-  // Sizes take turns: of one that misses as many as a larger one, but for the last turn, it is not known yet whether
-  // it is the smallest.
-  std::uint16_t black_hole(std::uint32_t loss_ppm) const {
+  // packets. beside : what the NIC's source ports lose of large ones. Of that size and all above it so many probes in a
+  // row must be missing that loss would take one in 10^12 to do it: once a month among a million of source ports.
+  std::uint16_t black_hole(std::uint32_t loss_ppm, const SizeLoss& beside) const {
     const SizeLadder ladder(mtu_);
-    int below = 0;  // most that a smaller size has missed
+    std::size_t below = 0;  // most that a smaller size has missed
     for (std::size_t i = 0; i < ladder.count; ++i) {
-      const int smaller = below;
-      below = std::max<int>(below, missed_[i]);
-      if (missed_[i] < kLeastMissed) continue;
-      double chance = 1;
-      const double loss = loss_ppm < 10'000 ? 0.01 : loss_ppm / 1e6;
-      for (int k = 0; k < missed_[i]; ++k) chance *= loss;
-      if (chance > 1.0001e-6) continue;
-      return smaller + 1 >= missed_[i] ? 0 : ladder.sizes[i];
+      const std::size_t smaller = below;
+      below = std::max<std::size_t>(below, missed_[i]);
+      if (missed_[i] < 2) continue;
+      const std::size_t place = slot(ladder, i);
+      const double large = std::max(loss_.most(place), beside.most(place));
+      const double loss = std::clamp(std::max(large, loss_ppm / 1e6), kLeastLoss, 0.999);
+      if (row_[i] * std::log(loss) > kLogChance) continue;
+      // Sizes take turns, the MTU more often: of a smaller one that was missing just as long it is not known yet
+      // whether it is dropped.
+      const std::size_t others = ladder.count - 1;
+      const std::size_t turns =
+          i == others ? (missed_[i] + others - 1) / std::max<std::size_t>(others, 1) : missed_[i];
+      return smaller > 0 && smaller + 1 >= turns ? 0 : ladder.sizes[i];
     }
     return 0;
   }
+  // What is lost now and then.
+  const SizeLoss& loss() const { return loss_; }
 
   PathSizes() = default;
 
  private:
-  // One more than chance asks for at 1 % loss: a full queue drops large packets sooner than small ones.
-  static constexpr std::uint8_t kLeastMissed = 4;
+  static constexpr double kLogChance = -27.64;  // of 1e-12
+  // What a path may lose of large packets that has not lost any yet: six must be missing.
+  static constexpr double kLeastLoss = 0.00999;
 
   explicit PathSizes(std::uint16_t mtu) : mtu_(mtu) {}
 
+  static std::size_t slot(const SizeLadder& ladder, std::size_t place) {
+    return place + 1 == ladder.count ? kMostSizes - 1 : place;
+  }
+
   // Closes the books on the probe before and waits for the next.
   void expect(std::uint32_t train, std::uint16_t size, bool came) {
-    if (train_ != 0 && !came_ && missed_[place_] < 255) ++missed_[place_];
+    if (train_ != 0 && !came_) {
+      missed_[place_] = grown(missed_[place_]);
+      for (int i = 0; i <= place_; ++i) row_[i] = grown(row_[i]);
+    }
     train_ = train;
     place_ = SizeLadder(mtu_).place(size);
-    came_ = came;
-    if (came) missed_[place_] = 0;
+    came_ = false;
+    if (came) take(place_);
+  }
+  // One has come: nothing up to its size is dropped for its size.
+  void take(int place) {
+    came_ = true;
+    loss_.add(slot(SizeLadder(mtu_), static_cast<std::size_t>(place)), missed_[place]);
+    missed_[place] = 0;
+    for (int i = 0; i <= place; ++i) row_[i] = 0;
+  }
+  static std::uint8_t grown(std::uint8_t count) {
+    return static_cast<std::uint8_t>(count < 255 ? count + 1 : count);
   }
 
   std::uint16_t mtu_ = 0;
   std::uint32_t train_ = 0;  // the last one that a probe follows, 0 = none yet
   int place_ = 0;
   bool came_ = false;
-  std::array<std::uint8_t, kMostSizes> missed_{};  // in a row
+  std::array<std::uint8_t, kMostSizes> missed_{};  // of a size, in a row
+  std::array<std::uint8_t, kMostSizes> row_{};     // of a size and all above it, in a row
+  SizeLoss loss_;
 };
 
 }  // namespace fabricpulse

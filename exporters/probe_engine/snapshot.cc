@@ -65,7 +65,7 @@ EdgeRecord edge_record(std::uint32_t slot, const Edge& edge, std::int64_t now_ns
     r.latency = static_cast<std::uint8_t>(edge.delays.path_latency(p));
     r.lossy = path.window.lossy();
     r.loss_ppm = path.window.ratio_ppm();
-    const std::uint32_t hole = path.black_hole();
+    const std::uint32_t hole = edge.trains.black_hole(p);
     r.cut = hole != 0;
     if (hole != 0 && (record.black_hole_bytes == 0 || hole < record.black_hole_bytes)) {
       record.black_hole_bytes = hole;

@@ -2,6 +2,8 @@
 // of one edge end.
 //
 // The input is a list of steps (one byte that says which, one length byte, then that many bytes):
+//   bit 7 of the first byte: the packet of step 0 or 1 is a size probe; bit 2 of step 1: over IPv6; bit 3: it says its
+//   true size
 //   0  a packet as it is: never accepted, because the fuzzer does not know the key
 //   1  a packet signed anew: the authentic packet of a broken member. Anything may be in it, in any order,
 //   and
@@ -17,6 +19,7 @@
 #include "edge_trains.h"
 #include "fuzz_standalone.h"
 #include "session.h"
+#include "size_packet.h"
 #include "wire.h"
 
 using namespace fabricpulse;
@@ -93,6 +96,40 @@ class EdgeEnd {
     for (int i = 0; i < kMaxPaths; ++i) require(trains_.path(i).lost <= trains_.path(i).expected);
   }
 
+  void size_of_stranger(const std::vector<std::uint8_t>& bytes) {
+    SizePacket packet;
+    for (const bool v6 : {false, true})
+      require(decode_size_packet(bytes.data(), bytes.size(), v6, keys_, &packet) != Decoded::kOk);
+  }
+
+  void size_of_member(std::vector<std::uint8_t> bytes, bool v6, bool true_size) {
+    if (bytes.size() < kSizePacketHeader) bytes.resize(kSizePacketHeader);
+    const std::uint16_t size = static_cast<std::uint16_t>(bytes.size() + (v6 ? kHeaders6 : kHeaders4));
+    std::memcpy(bytes.data(), "FPSZ", 4);
+    bytes[4] = 1;
+    if (true_size) std::memcpy(&bytes[6], &size, 2);
+    std::memcpy(&bytes[8], &keys_[0].id, 4);
+    const std::uint64_t mac = siphash24(kKey, bytes.data(), 40);
+    std::memcpy(&bytes[40], &mac, 8);
+    SizePacket packet;
+    const Decoded decoded = decode_size_packet(bytes.data(), bytes.size(), v6, keys_, &packet);
+    require(decoded == Decoded::kOk || decoded == Decoded::kMalformed);
+    if (decoded != Decoded::kOk) return;
+    require(packet.path < kMaxPaths && packet.train != 0 && packet.size == size);
+    std::uint8_t copy[kSizePacketHeader];
+    encode_size_packet(packet, keys_[0], copy);
+    require(std::memcmp(copy, bytes.data(), 36) == 0);
+    trains_.hear_size(packet.path, packet.train, packet.size);
+    SizeLoss sum;
+    trains_.add_size_loss(&sum);
+    trains_.set_size_loss(sum);
+    for (int i = 0; i < kMaxPaths; ++i) {
+      const double most = sum.most(static_cast<std::size_t>(i) % kMostSizes);
+      require(most >= 0 && most <= 2);  // no NaN
+      trains_.black_hole(i);
+    }
+  }
+
   void send(std::uint8_t paths, std::uint8_t sweep, bool leaves) {
     now_ += 20'000'000;
     Packet packet;
@@ -166,6 +203,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     // A heap block of the exact size: one byte read past it is found.
     std::vector<std::uint8_t> bytes(data, data + length);
     data += length, size -= length;
+    if ((what & 0x83) == 0x80) {
+      end.size_of_stranger(bytes);
+      continue;
+    }
+    if ((what & 0x83) == 0x81) {
+      end.size_of_member(bytes, what & 4, what & 8);
+      continue;
+    }
     if ((what & 3) == 0) {
       end.stranger(bytes);
       continue;

@@ -14,6 +14,7 @@ ALERT_NAME = "FabricFaultLocated"
 RUNBOOK_URL = f"https://github.com/fabricpulse/fabricpulse/blob/main/docs/runbooks/{ALERT_NAME}.md"
 # What the rule alerts on: NICs and hosts have alerts of their own.
 _KINDS = ("switch", "link")
+_SEEN = {"mtu": "drop of large packets"}
 Key = tuple[str, str, str, str, str, str]
 
 
@@ -57,8 +58,8 @@ def fault_alert(config: FaultAlerting, suspect: Suspect) -> AlertContent:
         labels,
         {
             "summary": "A switch or a link of the fabric is at fault.",
-            "description": f"The {suspect.what} that hosts see is that of {suspect.kind} {place}, "
-            f"with a probability of {100 * suspect.confidence:.4g}%.",
+            "description": f"The {_SEEN.get(suspect.what, suspect.what)} that hosts see is that of "
+            f"{suspect.kind} {place}, with a probability of {100 * suspect.confidence:.4g}%.",
             "runbook_url": RUNBOOK_URL,
         },
         config.generator_url,
