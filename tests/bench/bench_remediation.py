@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.bench.remediation_rebalance import rebalance
 from tests.bench.rows import Rows, quantile
-from tests.fixtures.remediation_attacks import ATTACKS
+from tests.fixtures.remediation_attacks import ATTACKS, OPERATOR, TOKEN, start_with_credentials
 from tests.fixtures.remediation_kills import kill_again_and_again
 from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
 from tests.fixtures.waiting import wait_for
@@ -27,7 +27,6 @@ from tests.integration.plugin.ring import Ring
 from fabricpulse.lab import Lab
 
 rows = Rows("remediation")
-_TOKEN = "s3cret"  # noqa: S105 - of this benchmark
 
 
 def sender(port: int, body: bytes, end: float) -> list[float]:
@@ -166,15 +165,15 @@ def under_attack(stack: Stack) -> None:
     for attack in ATTACKS:
         slowest, answered, asked = 0.0, 0, 0
         with attack(stack):
-            for path, body in (
-                ("/api/v1/alertmanager", webhook(alert("not-there"))),
-                ("/api/v1/pause", {"reason": "attack", "owner": "bench"}),
+            for path, body, credentials in (
+                ("/api/v1/alertmanager", webhook(alert("not-there")), {"token": TOKEN}),
+                ("/api/v1/pause", {"reason": "attack", "owner": "bench"}, {"authorization": OPERATOR}),
             ):
                 for _ in range(10):
                     begun = time.monotonic()
                     asked += 1
                     with suppress(OSError):
-                        answered += request(stack.url + path, body, _TOKEN, timeout_s=10)[0] == 200
+                        answered += request(stack.url + path, body, timeout_s=10, **credentials)[0] == 200
                     slowest = max(slowest, time.monotonic() - begun)
         rows.report(attack.__name__, "under_attack_answered", answered / asked, "1", "== 1")
         rows.report(attack.__name__, "slowest_answer", slowest, "s", "<= 1")
@@ -242,15 +241,13 @@ def main() -> None:
             stack = Stack(Path(folder))
             try:
                 quiet = {"hold": {"initial_s": 0.2, "cap_s": 16, "jitter": 0, "sticky_count": 1000}}
-                token = Path(folder) / "token"
-                token.write_text(_TOKEN)
-                secured = {"token_file": str(token)}
-                attacked = name == "attacks"
-                stack.start_receiver(secured if attacked else quiet if name == "latency" else None)
-                stack.start_plugin()
-                stack.start_agent(config={"http_client": secured} if attacked else None)
-                stack.wait_receiver()
-                if not attacked:
+                if name == "attacks":
+                    start_with_credentials(stack)
+                else:
+                    stack.start_receiver(quiet if name == "latency" else None)
+                    stack.start_plugin()
+                    stack.start_agent()
+                    stack.wait_receiver()
                     stack.wait_agent()
                 case(stack)
             finally:

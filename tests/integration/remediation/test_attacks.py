@@ -6,25 +6,20 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from tests.fixtures.remediation_attacks import ATTACKS
+from tests.fixtures.remediation_attacks import ATTACKS, OPERATOR, TOKEN, start_with_credentials
 from tests.fixtures.remediation_stack import Stack, alert, request, webhook
 from tests.fixtures.waiting import Patience
-
-TOKEN = "s3cret"  # noqa: S105 - of this test
 
 
 @pytest.fixture(scope="module")
 def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A receiver that asks for a token; an agent and a job that could be harmed."""
-    folder = tmp_path_factory.mktemp("attacked")
-    (folder / "token").write_text(TOKEN)
-    stack = Stack(folder)
-    stack.start_receiver({"token_file": str(folder / "token")})
-    stack.start_plugin()
-    stack.start_agent(config={"http_client": {"token_file": str(folder / "token")}})
-    stack.wait_receiver()
-    yield stack
-    stack.close()
+    """A receiver that asks for credentials; an agent and a job that could be harmed."""
+    stack = Stack(tmp_path_factory.mktemp("attacked"))
+    try:
+        start_with_credentials(stack)
+        yield stack
+    finally:
+        stack.close()
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
@@ -35,7 +30,7 @@ def test_webhook_and_kill_switch_answer(receiver, attack):
         body = webhook(alert("not-there"))
         assert request(f"{receiver.url}/api/v1/alertmanager", body, TOKEN, timeout_s=60)[0] == 200
         order = {"reason": attack.__name__, "owner": "ada"}
-        assert request(f"{receiver.url}/api/v1/pause", order, TOKEN, timeout_s=60)[0] == 200
+        assert request(f"{receiver.url}/api/v1/pause", order, authorization=OPERATOR, timeout_s=60)[0] == 200
         in_time = patience.left()
         assert in_time, f"{time.monotonic() - begun:.1f} s"
     assert receiver.effects() == []
@@ -50,7 +45,7 @@ def test_a_page_of_another_origin_and_a_simple_form_are_refused(receiver):
         asked = urllib.request.Request(  # noqa: S310 - loopback
             f"{receiver.url}/api/v1/pause",
             data=b'{"reason": "x"}',
-            headers=headers | {"Authorization": f"Bearer {TOKEN}"},
+            headers=headers | {"Authorization": OPERATOR},
         )
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(asked, timeout=60)  # noqa: S310

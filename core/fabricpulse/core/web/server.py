@@ -35,6 +35,10 @@ log = get_logger(__name__)
 # all at once, and a full queue costs a client a retransmission of its SYN (1 s, 2 s, ...).
 _BACKLOG = 4096
 # Of aiohttp; ours ends earlier.
+# For how long the rest of a body is read and thrown away after its request was refused, so that the client reads the
+# answer and not a reset. aiohttp's 10 s let four clients without credentials, whose bodies never end, hold an answer to
+# others up for most of a second.
+_LINGERING_S = 0.5
 _KEEPALIVE_S = 3600.0
 # Requests in work may take so many bodies of the largest size.
 _BODIES, _LEAST_BUFFER = 4, 64 << 20
@@ -132,6 +136,7 @@ class WebServer:
             logger=self._guard.protocol_logger,
             auto_decompress=False,
             keepalive_timeout=_KEEPALIVE_S,
+            lingering_time=_LINGERING_S,
         )
         await self._runner.setup()
         if self._runner.server is None:
