@@ -59,18 +59,17 @@ class FlowTable:
         for i in range(hops.shape[1] - 1):
             yield codes(Kind.LINK, hops[:, i], hops[:, i + 1])
 
-    def akin(self, component: int, flows: Flows) -> NDArray[np.bool_]:
-        """Which of `flows` may cross a switch or link, for all that is known of silent hops; none for another kind, and
-        where all hops are known.
+    def akin(self, component: int, hops: Nodes) -> NDArray[np.bool_]:
+        """Which of the flows with these hops may cross a switch or link, for all that is known of silent hops; none for
+        another kind, and where all hops are known.
         """
         kind, a, b = parts(component)
-        hops = self.hops[flows]
         if kind is Kind.SWITCH and a >= self.first_unnamed:
             return np.asarray(np.isin(hops, self._same(a)).any(axis=1))
         if kind is Kind.LINK and max(a, b) >= self.first_unnamed:
             near, far = np.isin(hops[:, :-1], self._same(a)), np.isin(hops[:, 1:], self._same(b))
             return np.asarray((near & far).any(axis=1))
-        return np.zeros(len(flows), bool)
+        return np.zeros(len(hops), bool)
 
     def _same(self, node: int) -> list[int]:
         """The nodes that may be this one."""

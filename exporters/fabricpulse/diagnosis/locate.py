@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import LOG_PRIOR, Codes, Kind, kinds, nodes
+from fabricpulse.diagnosis.components import LOG_PRIOR, Codes, Kind, Nodes, kinds, nodes
 from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals
 
 _KIND_PRIORS = np.array([LOG_PRIOR[kind] for kind in Kind])
@@ -95,15 +95,19 @@ class _Evidence:
     sent: Floats
     unnamed: NDArray[np.bool_]
     table: FlowTable
+    hops: Nodes
     # What does not depend on what is chosen is worked out once for each component.
     _akin: dict[int, Flows] = field(default_factory=dict)
     rivals: dict[int, Flows] = field(default_factory=dict)
 
     def akin(self, component: int) -> Flows:
-        """The rows that may cross it: which of some silent switches is on a path is not always known."""
+        """The rows that may cross it beside those that do: which of some silent switches is on a path is not always
+        known.
+        """
         if component not in self._akin:
-            rows = np.flatnonzero(self.table.akin(int(self.components[component]), self.flows))
-            self._akin[component] = np.union1d(rows, self.rows(component))
+            may = self.table.akin(int(self.components[component]), self.hops)
+            may[self.rows(component)] = False
+            self._akin[component] = np.flatnonzero(may)
         return self._akin[component]
 
     def rows(self, component: int) -> Flows:
@@ -226,6 +230,7 @@ def _evidence(
         sent[used],
         _unnamed(components[able], table.first_unnamed),
         table,
+        table.hops[flows[used]],
     )
 
 
@@ -256,6 +261,7 @@ def _excused(evidence: _Evidence, chosen: _Chosen) -> Floats:
         rows = evidence.rows(component)
         known[rows] = True
         if evidence.unnamed[component]:
+            most[rows] = 1.0
             rows = evidence.akin(component)
             known[rows] = True
             most[rows] = 1.0
@@ -321,7 +327,7 @@ def _score(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> float:
     loss = chosen.loss.copy()
     for component in at:
         if evidence.unnamed[component]:
-            rows = np.setdiff1d(evidence.akin(component), evidence.rows(component))
+            rows = evidence.akin(component)
             observed = np.minimum(evidence.lost[rows] / evidence.sent[rows], 0.9999)
             loss[rows] = np.maximum(loss[rows], observed)
     kept = ((evidence.packets - evidence.hit)[at] * np.log1p(-np.array(chosen.shares))).sum()
