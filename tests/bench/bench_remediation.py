@@ -8,9 +8,11 @@ import argparse
 import concurrent.futures
 import http.client
 import json
+import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 
 from tests.bench.remediation_rebalance import rebalance
 from tests.bench.rows import Rows, quantile
+from tests.fixtures.fuzz import mutant
 from tests.fixtures.remediation_attacks import ATTACKS, OPERATOR, TOKEN, start_with_credentials
 from tests.fixtures.remediation_kills import kill_again_and_again
 from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
@@ -180,6 +183,61 @@ def under_attack(stack: Stack) -> None:
         rows.report(attack.__name__, "under_attack_effects", len(stack.effects()), "1", "== 0")
 
 
+def _fuzz_some(port: int, path: str, seed: bytes, count: int, number: int) -> Counter[int]:
+    """One connection that posts so many mutants; how often each status was answered. 0 : no answer."""
+    chance, statuses = random.Random(number), Counter[int]()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    for _ in range(count):
+        try:
+            connection.request("POST", path, mutant(seed, chance), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            answer.read()
+            statuses[answer.status] += 1
+        except (OSError, http.client.HTTPException):
+            statuses[0] += 1
+            connection.close()
+    connection.close()
+    return statuses
+
+
+def fuzz(stack: Stack, payloads: int, connections: int) -> None:
+    """Mutants of webhooks and of agents' reports over HTTP: no 5xx, no effect in another host's job, little memory."""
+    nic = {"rail0": True, "rail1": True}
+    report = {
+        "processes": 1,
+        "devices": nic,
+        "connected": nic,
+        "health": {"rail0": "healthy", "rail1": "unhealthy"},
+        "held": {"rail0": {"desired": "avoid", "generation": 12}},
+        "results": [{"op_id": "h9/rail0#12", "outcome": "applied", "processes": 1, "traffic": "moved"}],
+        "workloads": ["42"],
+    }
+    # No few changes make the name of the host with the job of these.
+    hook = webhook(alert("somewhere"), alert("elsewhere", "rail1", status="resolved"))
+    for name, path, body in (
+        ("webhooks", "/api/v1/alertmanager", hook),
+        ("reports", "/api/v1/agents/h9/report", report),
+    ):
+        seed, statuses, begun = json.dumps(body).encode(), Counter[int](), time.monotonic()
+        with concurrent.futures.ProcessPoolExecutor(connections) as pool:
+            share = -(-payloads // connections)
+            futures = [
+                pool.submit(_fuzz_some, stack.receiver_port, path, seed, share, number)
+                for number in range(connections)
+            ]
+            for future in futures:
+                statuses += future.result()
+        bad = sum(count for status, count in statuses.items() if status == 0 or status >= 500)
+        told = {str(status): count for status, count in sorted(statuses.items())}
+        case = f"{statuses.total()} mutants of {name}"
+        rows.report(case, "fuzz_5xx", bad, "1", "== 0", statuses=told, took_s=time.monotonic() - begun)
+        rows.report(case, "fuzz_effects", len(stack.effects()), "1", "== 0")
+        assert stack.receiver is not None
+        memory = Path(f"/proc/{stack.receiver.pid}/status").read_text()
+        peak = next(int(line.split()[1]) for line in memory.splitlines() if line.startswith("VmHWM"))
+        rows.report(case, "receiver_peak_rss", peak / 1024, "MiB", "<= 256")
+
+
 def real_kills(count: int) -> None:
     """kill -9 of receiver and agent while the plugin itself carries a job's data; needs root."""
     with (
@@ -219,6 +277,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=10, help="of the latency case")
     parser.add_argument("--kills", type=int, default=10, help="of the crash case")
+    parser.add_argument("--payloads", type=int, default=100_000, help="of each kind of the fuzz case")
     parser.add_argument("--real-kills", type=int, default=200, help="of the case with the plugin; needs root")
     parser.add_argument("--fleets", type=int, default=3, help="of the rebalancing case, which needs root")
     parser.add_argument("--cases", default="", help="comma-separated; all by default")
@@ -229,6 +288,7 @@ def main() -> None:
         "storm": storm,
         "latency": lambda stack: latency(stack, options.rounds),
         "attacks": under_attack,
+        "fuzz": lambda stack: fuzz(stack, options.payloads, min(4, options.connections)),
         "crash": lambda stack: crash_loop(stack, options.kills),
     }
     if not options.cases or "rebalance" in options.cases.split(","):

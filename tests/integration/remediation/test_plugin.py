@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.fixtures.remediation_kills import kill_again_and_again
 from tests.fixtures.remediation_stack import Stack, alert, webhook
 from tests.fixtures.waiting import wait_for
 from tests.integration.plugin.ring import Ring
@@ -52,6 +53,18 @@ def test_a_running_job_leaves_a_nic_and_comes_back(ring, stack: Stack):
     stack.wait_phase("in_service")
     ring.until(lambda: ring.states("h0", "rail0") <= {"up", "slow_start"}, 5.0)
     assert len(stack.actions()) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kills_beside_the_plugin(ring, stack: Stack):
+    """Receiver and agent are killed while the job runs: nothing accepted is lost, the plugin does nothing twice, and
+    has done what the receiver says it has. `make bench NAME=remediation ARGS="--cases kills"` does it 200 times.
+    """
+    outcome = kill_again_and_again(stack, ring, kills=10, seed=7)
+    assert (outcome.lost, outcome.doubled, outcome.missing, outcome.intact) == ([], 0, [], True)
+    assert outcome.accepted
+    assert outcome.effects
 
 
 def test_the_short_status_has_no_connections(ring):
