@@ -6,7 +6,8 @@ through its v12 interface by the same program in the order of calls of NCCL's pr
 rounds interleaved. iperf3 and UCX (scripts/system_packages.sh bench) take their turns in the same rounds if they are
 installed. Options: `--only PART,...`, `--rounds N` (three times as many of telemetry and profiler), `--seconds N` of
 one measurement, `--faults N` (of each kind; five times as many in the chaos and of
-damaged frames, three times as many seconds beside busy loops), `--no-peer`. Standard error says how long each part
+damaged frames, three times as many seconds beside busy loops), `--seed N` of the
+chaos, `--no-peer`. Standard error says how long each part
 took.
 """
 
@@ -53,6 +54,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--no-peer", action="store_true")
     arguments = parser.parse_args()
     parts = arguments.only.split(",")
@@ -74,7 +76,7 @@ def main() -> int:
             "integrity": lambda: bench_integrity(arguments.faults * 5),
             "peer_failover": lambda: bench_peer_failover(program, nets, 5),
             "status": lambda: bench_status(rounds),
-            "chaos": lambda: bench_chaos(arguments.faults * 5),
+            "chaos": lambda: bench_chaos(arguments.faults * 5, arguments.seed),
         }
         if set(SPEED) & set(parts):
             with Lab(hosts=2, rails=1) as lab:

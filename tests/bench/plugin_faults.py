@@ -232,23 +232,23 @@ STARTS_SHARE = 10
 PHASE = 25
 
 
-def bench_chaos(faults: int) -> None:
+def bench_chaos(faults: int, seed: int) -> None:
     """Random faults, several at a time: half of them on any NIC, all NICs of a host and processes too, under numbered
     messages with a checksum; a few while jobs start; the rest on one rail while the other is whole, under an all-reduce
-    whose longest gap counts."""
+    whose longest gap counts. Another seed draws other faults: a large number of them can be played in batches."""
     starts = max(1, faults // STARTS_SHARE)
     anywhere = faults // 2
-    chaos_anywhere(anywhere)
-    chaos_starts(starts)
-    chaos_beside_a_whole_rail(faults - anywhere - starts)
+    chaos_anywhere(anywhere, seed)
+    chaos_starts(starts, seed)
+    chaos_beside_a_whole_rail(faults - anywhere - starts, seed)
 
 
-def chaos_anywhere(faults: int) -> None:
+def chaos_anywhere(faults: int, seed: int) -> None:
     """Errors, damage and hangs under faults of all kinds."""
     with Lab(hosts=3, rails=2, nic_mbit=300) as lab:
         ring = Ring(lab, 3, ["--stream", "0-262144"])
         ring.wait_running()
-        story = play(ring, lab, 7, faults, (0.02, 0.2), LONGEST_FAULT_S)
+        story = play(ring, lab, seed, faults, (0.02, 0.2), LONGEST_FAULT_S)
         healed = time.time()
         hangs = 0
         try:
@@ -283,19 +283,19 @@ def chaos_anywhere(faults: int) -> None:
             )
 
 
-def chaos_starts(starts: int) -> None:
+def chaos_starts(starts: int, seed: int) -> None:
     """Jobs that fail because a process was stopped for 0.1 to 4 s while it connected."""
     failed = []
     with Lab(hosts=2, rails=2, nic_mbit=300) as lab:
         for number in range(starts):
             try:
-                connect_beside_a_stopped_peer(lab, number, RENDEZVOUS_PORT + number)
+                connect_beside_a_stopped_peer(lab, seed + number, RENDEZVOUS_PORT + number)
             except AssertionError as error:
                 failed.append(str(error)[-500:])
     report(f"{starts}_starts", "chaos_start_errors", len(failed), "count", "== 0", said=failed[:3])
 
 
-def chaos_beside_a_whole_rail(faults: int) -> None:
+def chaos_beside_a_whole_rail(faults: int, seed: int) -> None:
     """Gaps of the job while one rail is whole; what the machine itself was late is printed beside them."""
     gaps: list[float] = []
     late: list[float] = []
@@ -313,7 +313,7 @@ def chaos_beside_a_whole_rail(faults: int) -> None:
             play(
                 ring,
                 lab,
-                number,
+                seed + number,
                 min(PHASE, faults - number),
                 (0.05, 0.4),
                 LONGEST_FAULT_S,

@@ -17,16 +17,16 @@ pytestmark = [
 ]  # a sanitized build on a busy machine, and the search
 
 
-def fuzz(directory: Path, target: str, corpus: dict[str, bytes]) -> None:
-    """Gives tests/native/plugin_<target>_fuzz.cc RUNS inputs that come from the corpus."""
+def fuzz(directory: Path, target: str, corpus: dict[str, bytes], runs: int = RUNS) -> None:
+    """Gives tests/native/plugin_<target>_fuzz.cc `runs` inputs that come from the corpus."""
     run_dir = directory / "run"
     run_dir.mkdir()
     binary = native(f"plugin_{target}_fuzz", "fuzz")
     try:
-        tried = run_target(binary, corpus, directory, RUNS, environment={"FABRICPULSE_RUN_DIR": str(run_dir)})
+        tried = run_target(binary, corpus, directory, runs, environment={"FABRICPULSE_RUN_DIR": str(run_dir)})
     except SystemExit:
         pytest.skip("hardware: this machine has no NIC that is up")
-    assert tried >= RUNS or SECONDS
+    assert tried >= runs or SECONDS
 
 
 def receive(capacity: int) -> bytes:
@@ -114,3 +114,44 @@ def test_no_client_breaks_the_control_socket(tmp_path: Path) -> None:
         for number, message in enumerate(messages)
     }
     fuzz(tmp_path, "control", corpus)
+
+
+def test_no_peer_breaks_a_queue_pair_lane(tmp_path: Path) -> None:
+    """Whatever a peer says of its queue pair, and writes into the slots of the lane: nothing is read or written outside
+    of what belongs to the lane, and no receive that cannot be is believed."""
+    receiver, sender, well = b"\0", b"\1", b"\0"
+
+    def chunk(number: int, message: int, size: int, place: int) -> bytes:
+        return struct.pack("<BBBHBBBBB", 1, number, message, size, 1, 1, 0, 0, place)
+
+    def control(kind: int, base: int, posted: int, receives: int, keys: int) -> bytes:
+        head = bytes((0, kind - 1, 0, 0, 0, 0)) + bytes((base, 0, posted, 0, receives, keys))
+        return head + b"".join(struct.pack("<BHBB", n, 5000, 1, 101) for n in range(4)) + bytes((base,))
+
+    def slot(receives: int, keys: int) -> bytes:
+        return struct.pack("<BHH", 5, receives, keys) + bytes(range(64))
+
+    def post(size: int) -> bytes:
+        return struct.pack("<BH", 4, size)
+
+    damaged = {
+        f"setup-{at}-{end[0]}": end + bytes((1, at, 255)) + post(100) + chunk(0, 0, 100, 2) + b"\6\5\7\0"
+        for at in (0, 4, 7, 8, 12, 16, 24, 32, 40, 56, 60)
+        for end in (receiver, sender)
+    }
+    corpus = damaged | {
+        "in-slot": receiver + well + post(100) + chunk(0, 0, 100, 2) + post(9) + chunk(1, 1, 9, 2),
+        "in-slot-too-long": receiver + well + post(9000) + chunk(0, 0, 9000, 2),
+        "early": receiver + well + chunk(0, 0, 16384, 3) + post(16384) + chunk(1, 1, 16385, 3),
+        "direct": receiver + well + post(9000) + chunk(0, 0, 9000, 1) + chunk(1, 1, 9000, 1),
+        "too-large": receiver + well + post(10) + chunk(0, 0, 100, 4) + chunk(1, 0, 100, 0),
+        "fence": receiver + well + post(10) + control(3, 0, 0, 0, 0) + b"\6\40\7\0" + chunk(0, 0, 10, 2),
+        "raw": receiver + well + b"\2\x30" + bytes(48) + b"\1\1" + b"\3\0\0\0\x30" + b"\3\xff\xff\xff\xff",
+        "named": sender + well + b"\4" + post(5000) + control(2, 0, 4, 4, 1) + post(5000) + b"\6\1",
+        "held": sender + well + b"\4" + post(100) + control(2, 1, 4, 0, 0) + control(2, 9, 4, 0, 0),
+        "keys": sender + well + b"\4" + post(30000) + control(2, 0, 4, 32, 16) + control(2, 0, 4, 1, 255),
+        "bye": sender + well + b"\4" + post(100) + control(7, 0, 4, 0, 0) + b"\7\x40\0\4",
+        "credits": sender + well + b"\4" + b"\3\1\0\0\x30" + b"\3\0\0\0\x30",
+        "slots": receiver + well + slot(32, 1) + slot(33, 1) + slot(28, 16) + slot(1, 17) + slot(65535, 0),
+    }
+    fuzz(tmp_path, "verbs", corpus, RUNS // 5)  # each has an arena of 400 KiB at both ends
