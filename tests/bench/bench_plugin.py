@@ -4,7 +4,7 @@ One JSON object a line; rows in which the peer wins are printed like all others.
 root. The peer is taken from the released NCCL (`nvidia-nccl-cu13`, 344 MB, pip puts it into build/peers) and driven
 through its v12 interface by the same program in the order of calls of NCCL's proxy (tests/native/plugin_net_bench.cc),
 rounds interleaved. iperf3 and UCX (scripts/system_packages.sh bench) take their turns in the same rounds if they are
-installed. Options: `--only PART,...`, `--rounds N` (three times as many of telemetry and profiler), `--seconds N` of
+installed. Options: `--only PART,...`, `--rounds N` (three times as many of what watching costs), `--seconds N` of
 one measurement, `--faults N` (of each kind; five times as many in the chaos and of
 damaged frames, three times as many seconds beside busy loops), `--seed N` of the
 chaos, `--no-peer`. Standard error says how long each part
