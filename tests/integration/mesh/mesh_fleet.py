@@ -46,6 +46,18 @@ class Scrape:
         return [got for n, got, _ in self.samples if n == name]
 
 
+def grown(before: Scrape, after: Scrape, name: str, **labels: str) -> float:
+    """By how much a counter has grown, over all edges with these labels."""
+    return sum(after.values(name, **labels)) - sum(before.values(name, **labels))
+
+
+def events(fleet: "MeshFleet", kind: str) -> dict[str, float | None]:
+    """How often each host has told `kind`."""
+    return {
+        name: fleet.scrape(name).value("fabricpulse_mesh_events_total", kind=kind) for name in fleet.daemons
+    }
+
+
 class MeshFleet:
     """`fabricpulse mesh` on every host of a lab, with fleet keys and the given probe settings."""
 
