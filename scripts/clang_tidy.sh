@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs clang-tidy over the C++ sources that the build compiles, with the flags of the last build. A file that has
-# passed is not looked at again until it, a header, or the configuration changes.
+# Runs clang-tidy over the C++ sources that the build compiles, with the flags of the last build, and over the programs
+# of tests/native. A file that has passed is not looked at again until it, a header, or the configuration changes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,11 +8,14 @@ if ! command -v clang-tidy >/dev/null; then
   echo "clang-tidy: not installed; scripts/system_packages.sh says how" >&2
   exit 1
 fi
-database=$(find build -name compile_commands.json -printf '%T@ %h\n' 2>/dev/null | sort -rn | head -n 1 | cut -d' ' -f2)
+programs=build/clang-tidy-programs
+database=$(find build -path "$programs" -prune -o -name compile_commands.json -printf '%T@ %h\n' 2>/dev/null | sort -rn | head -n 1 | cut -d' ' -f2)
 if [[ -z $database ]]; then
   echo "clang-tidy: no compile_commands.json under build/; run make build" >&2
   exit 1
 fi
+
+PATH=$PWD/${VENV:-.venv}/bin:$PATH cmake -S tests/native -B "$programs" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null
 
 passed=build/clang-tidy
 mkdir -p "$passed"
@@ -22,7 +25,7 @@ common=$({ clang-tidy --version && cat .clang-tidy "${headers[@]}"; } | sha256su
 find "$passed" -type f ! -name "$common-*" -delete
 
 check() {
-  local file=$1 mark
+  local database=$1 file=$2 mark
   mark=$passed/$common-$(sha256sum <"$file" | cut -c1-16)
   [[ -e $mark ]] && return
   # Counts of what was suppressed in other people's headers are noise.
@@ -30,9 +33,16 @@ check() {
   touch "$mark"
 }
 export -f check
-export passed common database
+export passed common
 
-# shellcheck disable=SC2016 # $1 is for the inner shell
 git ls-files '*.cc' | while read -r file; do
-  if grep -qF "\"$PWD/$file\"" "$database/compile_commands.json"; then printf '%s\0' "$file"; fi
-done | xargs -0 -r -n 1 -P "$(nproc)" bash -c 'check "$1"' _
+  for commands in "$database" "$programs"; do
+    if grep -qF "\"$PWD/$file\"" "$commands/compile_commands.json"; then
+      printf '%s\0%s\0' "$commands" "$file"
+      break
+    fi
+  done
+done | {
+  # shellcheck disable=SC2016 # $1 and $2 are for the inner shell
+  xargs -0 -r -n 2 -P "$(nproc)" bash -c 'check "$1" "$2"' _
+}

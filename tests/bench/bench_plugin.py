@@ -28,12 +28,18 @@ from tests.bench.plugin_faults import (
 )
 from tests.bench.plugin_nets import build_program, nccl_sockets, our_net
 from tests.bench.plugin_rows import rows
-from tests.bench.plugin_speed import bench_latency, bench_telemetry, bench_throughput
+from tests.bench.plugin_speed import (
+    bench_communicators,
+    bench_control,
+    bench_latency,
+    bench_telemetry,
+    bench_throughput,
+)
 from tests.bench.plugin_stalls import bench_integrity, bench_spurious, bench_stalls
 
 from fabricpulse.lab import Lab
 
-SPEED = ("throughput", "latency", "telemetry")
+SPEED = ("throughput", "communicators", "latency", "telemetry", "control")
 FAULTS = (
     "rails", "contention", "failover", "stalls", "spurious", "integrity", "peer_failover", "status", "chaos",
 )  # fmt: skip
@@ -65,7 +71,7 @@ def main() -> int:
         if {*SPEED, "rails", "peer_failover"} & set(parts):
             program = build_program(Path(directory))
         nets = {"ours": our_net()}
-        if not arguments.no_peer and {*SPEED, "peer_failover"} & set(parts):
+        if not arguments.no_peer and {*SPEED, "peer_failover"} - {"control"} & set(parts):
             nets |= nccl_sockets()
         fault_parts: dict[str, Callable[[], None]] = {
             "rails": lambda: bench_rails(program, rounds, seconds),
@@ -82,8 +88,10 @@ def main() -> int:
             with Lab(hosts=2, rails=1) as lab:
                 speed_parts: dict[str, Callable[[], None]] = {
                     "throughput": lambda: bench_throughput(lab, program, nets, rounds, seconds),
+                    "communicators": lambda: bench_communicators(lab, program, nets, rounds, seconds),
                     "latency": lambda: bench_latency(lab, program, nets, rounds, seconds),
                     "telemetry": lambda: bench_telemetry(lab, program, nets, rounds),
+                    "control": lambda: bench_control(lab, program, rounds),
                 }
                 run(speed_parts, parts)
         run(fault_parts, parts)

@@ -67,7 +67,8 @@ def build_program(directory: Path) -> Path:
     compiler = shutil.which("c++") or "c++"
     include = f"-I{ROOT}/nccl_plugin/src"
     subprocess.run(
-        [compiler, "-std=c++17", "-O2", include, str(source), "-o", str(program), "-ldl"], check=True
+        [compiler, "-std=c++17", "-O2", include, str(source), "-o", str(program), "-ldl", "-pthread"],
+        check=True,
     )
     return program
 

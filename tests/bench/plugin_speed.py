@@ -4,6 +4,7 @@ the machine."""
 import statistics
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,26 @@ def bench_throughput(lab: Lab, program: Path, nets: dict[str, Net], rounds: int,
                 "<= 1.1" if size >= 65536 else None,
             )
     limits.report()
+
+
+def bench_communicators(lab: Lab, program: Path, nets: dict[str, Net], rounds: int, seconds: float) -> None:
+    """Eight communicators at the same time, each with a thread of its own that moves messages of 64 KiB: what they
+    move together. They are more threads than a small machine has processors, so a round is four times as long."""
+    case, mode, size = "communicators_8_64k", "bandwidth:8", 65536
+    speed: dict[str, list[float]] = {name: [] for name in nets}
+    cost: dict[str, list[float]] = {name: [] for name in nets}
+    for number in range(rounds):
+        for name in in_turn(list(nets), number):
+            result = measure(lab, program, nets[name], mode, size, seconds * 4)
+            speed[name].append(result["receive"]["gb_per_s"])
+            cost[name].append(result["receive"]["cpu_s_per_gb"] + result["send"]["cpu_s_per_gb"])
+    gb = {name: statistics.median(values) for name, values in speed.items()}
+    cpu = {name: statistics.median(values) for name, values in cost.items()}
+    report(case, "throughput", gb["ours"], "GB/s", **others(gb))
+    report(case, "cpu_per_gb", cpu["ours"], "s/GB", **others(cpu))
+    if peers := [name for name in nets if name != "ours"]:
+        compare(case, "throughput_ratio_nccl", speed, max(peers, key=gb.__getitem__), ">= 1.0")
+        compare(case, "cpu_per_gb_ratio_nccl", cost, min(peers, key=cpu.__getitem__), None)
 
 
 def bench_latency(lab: Lab, program: Path, nets: dict[str, Net], rounds: int, seconds: float) -> None:
@@ -138,12 +159,10 @@ def paired(lab: Lab, program: Path, on: Net, off: Net, rounds: int) -> Pairs:
 
 
 def bench_telemetry(lab: Lab, program: Path, nets: dict[str, Net], rounds: int) -> None:
-    """What watching costs: the plugin's telemetry, its control socket, and the profiler beside NCCL's own transport.
+    """What watching costs: the plugin's telemetry, and the profiler beside NCCL's own transport.
     Three times as many rounds as elsewhere, because a hundredth has to be told from the noise of single runs."""
     pairs = paired(lab, program, our_net(), our_net(FABRICPULSE_TELEMETRY="0"), rounds * 3)
     pairs.report("65536", "telemetry", "<= 1.02")
-    for case, pause_s in (("65536_asked_100_per_s", 0.01), ("65536_asked_without_pause", 0.0)):
-        bench_control(lab, program, rounds * 3, case, pause_s)
     if "nccl_socket" not in nets:
         return
     peer = nets["nccl_socket"]
@@ -159,29 +178,46 @@ def bench_telemetry(lab: Lab, program: Path, nets: dict[str, Net], rounds: int) 
         pairs.report(f"65536_detail_{detail}", "profiler", gate, transport="nccl_socket")
 
 
-def bench_control(lab: Lab, program: Path, rounds: int, case: str, pause_s: float) -> None:
-    """What it costs both ends that a client asks each of them for its status, so long after the last answer."""
-    pairs = Pairs()
-    answers = 0
-    for number in range(rounds):
-        for name in in_turn(["on", "off"], number):
-            if name == "off":
-                pairs.add(name, measure(lab, program, our_net(), "bandwidth", 65536, PAIR_S))
-                continue
-            over = threading.Event()
-            with ThreadPoolExecutor() as pool:
-                asked = [
-                    pool.submit(ask_until, over, lab.host(at).run_dir / "plugin", pause_s) for at in (0, 1)
-                ]
-                try:
+@dataclass(frozen=True)
+class Askers:
+    """Clients that ask each end for its status. pause_s : after each answer. anew : a connection for each question."""
+
+    count: int = 1
+    pause_s: float = 0.0
+    anew: bool = False
+
+
+ASKERS = {
+    "65536_asked_100_per_s": Askers(pause_s=0.01),
+    "65536_asked_without_pause": Askers(),
+    "65536_asked_without_pause_by_8": Askers(count=8),
+    "65536_asked_anew_without_pause": Askers(anew=True),
+}
+
+
+def bench_control(lab: Lab, program: Path, rounds: int) -> None:
+    """What it costs the job that it is asked; the clients are not counted. As many rounds as for telemetry."""
+    for case, askers in ASKERS.items():
+        pairs = Pairs()
+        answers = 0
+        for number in range(rounds * 3):
+            for name in in_turn(["on", "off"], number):
+                if name == "off":
                     pairs.add(name, measure(lab, program, our_net(), "bandwidth", 65536, PAIR_S))
-                finally:
-                    over.set()
-                answers += sum(each.result() for each in asked)
-    pairs.report(case, "control", "<= 1.02", answers_per_run=round(answers / rounds))
+                    continue
+                over = threading.Event()
+                folders = [lab.host(at).run_dir / "plugin" for at in (0, 1)] * askers.count
+                with ThreadPoolExecutor(len(folders)) as pool:
+                    asked = [pool.submit(ask_until, over, folder, askers) for folder in folders]
+                    try:
+                        pairs.add(name, measure(lab, program, our_net(), "bandwidth", 65536, PAIR_S))
+                    finally:
+                        over.set()
+                    answers += sum(each.result() for each in asked)
+        pairs.report(case, "control", "<= 1.02", answers_per_run=round(answers / (rounds * 3)))
 
 
-def ask_until(over: threading.Event, directory: Path, pause_s: float) -> int:
+def ask_until(over: threading.Event, directory: Path, askers: Askers) -> int:
     """Asks the newest process of a host for its status, again and again; how many answers there were."""
     answers = 0
     while not over.is_set():
@@ -191,7 +227,9 @@ def ask_until(over: threading.Event, directory: Path, pause_s: float) -> int:
                 while not over.is_set():
                     client.call({"op": "status"})
                     answers += 1
-                    over.wait(pause_s)
+                    over.wait(askers.pause_s)
+                    if askers.anew:
+                        break
         except (IndexError, OSError, ControlError):
             over.wait(0.01)  # not there yet, or gone
     return answers

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iostream>
 #include <vector>
 
 #include "core/crc32c.h"
@@ -43,7 +44,7 @@ int main(int argc, char** argv) {
   }
   unsigned seed = 0;
   size_t size = 0, split = 0;
-  while (scanf("%u %zu %zu", &seed, &size, &split) == 3) {
+  while (std::cin >> seed >> size >> split) {
     std::vector<uint8_t> data(size + 1);
     uint32_t state = seed;
     for (size_t i = 0; i < size; ++i) {

@@ -18,7 +18,9 @@
 // head for whichever request is tested.
 //
 // Usage: plugin_net_bench ROLE HOST:PORT MODE BYTES SECONDS LIBRARY TABLE [STUB]
-//   ROLE   receive (listens at HOST:PORT) or send       MODE   bandwidth or latency
+//   ROLE   receive (listens at HOST:PORT) or send
+//   MODE   latency, bandwidth, or bandwidth:N over N communicators at the same time, each with a net context, a
+//          connection and a progress thread of its own, as NCCL has them
 //   TABLE  name of an exported symbol, or 0xOFFSET of the table in the library
 //   STUB   0xOFFSET of cudaGetDevice in the library: replaced by one that answers device 0
 // NET_BENCH_PROFILER=LIBRARY in the environment: the events of NCCL's proxy go to that library's profiler
@@ -40,7 +42,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "abi/net.h"
@@ -335,59 +339,64 @@ class Turn {
   int passes_ = 0;
 };
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  if (argc < 8) return 2;
-  bool receives = strcmp(argv[1], "receive") == 0, latency = strcmp(argv[3], "latency") == 0;
-  size_t bytes = strtoull(argv[4], nullptr, 10);
-  if (bytes < 8) return 2;
-  double seconds = strtod(argv[5], nullptr);
-  if (!(seconds > 0)) return 2;
-  int peer = meet(receives, argv[2]);
-  int on = 1;
-  setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  End end;
-  end.net = table_of(argv[6], argv[7], argc > 8 ? argv[8] : nullptr);
-  void* context = nullptr;
-  Config config{-1};
-  check(end.net->init(&context, 1, &config, log_line, nullptr), "init");
-  int devices = 0;
-  check(end.net->devices(&devices), "devices");
-  if (devices < 1) return 1;
-  // Both directions, so that latency can go back and forth.
-  alignas(8) uint8_t mine[kHandleBytes] = {}, theirs[kHandleBytes] = {};
-  void* listener = nullptr;
-  check(end.net->listen(context, 0, mine, &listener), "listen");
-  swap_bytes(peer, mine, theirs, sizeof(mine));
-  for (double start = now_s(); end.send == nullptr || end.recv == nullptr;) {
-    void* unused = nullptr;
-    if (end.send == nullptr) check(end.net->connect(context, 0, theirs, &end.send, &unused), "connect");
-    if (end.recv == nullptr) check(end.net->accept(listener, &end.recv, &unused), "accept");
-    if (now_s() - start > 20) return 1;
+// A communicator's connection: both directions, so that latency can go back and forth.
+class Communicator {
+ public:
+  Communicator(const NetV12* net, uint64_t number, bool receives, size_t bytes, int peer)
+      : events_(!receives),
+        out_(&end_, true, bytes, receives ? nullptr : &events_),
+        in_(&end_, false, bytes, receives ? &events_ : nullptr) {
+    end_.net = net;
+    void* context = nullptr;
+    Config config{-1};
+    check(net->init(&context, number, &config, log_line, nullptr), "init");
+    int devices = 0;
+    check(net->devices(&devices), "devices");
+    if (devices < 1) exit(1);
+    alignas(8) uint8_t mine[kHandleBytes] = {}, theirs[kHandleBytes] = {};
+    void* listener = nullptr;
+    check(net->listen(context, 0, mine, &listener), "listen");
+    swap_bytes(peer, mine, theirs, sizeof(mine));
+    for (double start = now_s(); end_.send == nullptr || end_.recv == nullptr;) {
+      void* unused = nullptr;
+      if (end_.send == nullptr) check(net->connect(context, 0, theirs, &end_.send, &unused), "connect");
+      if (end_.recv == nullptr) check(net->accept(listener, &end_.recv, &unused), "accept");
+      if (now_s() - start > 20) exit(1);
+    }
+    size_t words = (bytes + 7) / 8;
+    end_.send_data.assign(words * kDepth, 7);
+    end_.recv_data.assign(words * kDepth, 0);
+    check(net->reg_mr(end_.send, end_.send_data.data(), end_.send_data.size() * 8, kPointerHost,
+                      &end_.send_memory),
+          "regMr");
+    check(net->reg_mr(end_.recv, end_.recv_data.data(), end_.recv_data.size() * 8, kPointerHost,
+                      &end_.recv_memory),
+          "regMr");
   }
-  size_t words = (bytes + 7) / 8;
-  end.send_data.assign(words * kDepth, 7);
-  end.recv_data.assign(words * kDepth, 0);
-  check(end.net->reg_mr(end.send, end.send_data.data(), end.send_data.size() * 8, kPointerHost,
-                        &end.send_memory),
-        "regMr");
-  check(end.net->reg_mr(end.recv, end.recv_data.data(), end.recv_data.size() * 8, kPointerHost,
-                        &end.recv_memory),
-        "regMr");
-  Events events(!receives);
-  Op out(&end, true, bytes, receives ? nullptr : &events);
-  Op in(&end, false, bytes, receives ? &events : nullptr);
-  char word = 0;
-  // The receiver has posted before the sender starts.
-  if (latency || receives)
-    while (in.posted() < kDepth) in.pass(UINT64_MAX, false);
-  swap_bytes(peer, "x", &word, 1);
 
-  double start = now_s(), cpu = cpu_s();
-  std::vector<double> rounds;
-  Turn turn;
-  if (latency) {
+  Op& out() { return out_; }
+  Op& in() { return in_; }
+  double touched_s() const { return in_.touched_s() + out_.touched_s(); }
+
+  void post_receives() {
+    while (in_.posted() < kDepth) in_.pass(UINT64_MAX, false);
+  }
+
+  // One way, as fast as it goes, until the sender's time is over.
+  void stream(bool receives, double start, double seconds) {
+    Turn turn;
+    if (receives) {
+      while (!in_.saw_last()) turn.end(in_.pass(UINT64_MAX, false));
+    } else {
+      while (!out_.sent_last() || out_.done() < out_.posted())
+        turn.end(out_.pass(out_.sent_last() ? out_.posted() : UINT64_MAX, now_s() - start >= seconds));
+    }
+  }
+
+  // To and fro; half a round trip of each.
+  std::vector<double> bounce(bool receives, double start, double seconds) {
+    std::vector<double> rounds;
+    Turn turn;
     uint64_t round = 0;
     bool more = true;
     while (more) {
@@ -396,37 +405,80 @@ int main(int argc, char** argv) {
       // The one side sends first, the other answers with what it was told: go on, or that was the last.
       auto until = [&](Op* op, uint64_t count, uint64_t may_send) {
         while (op->done() < count) {
-          bool moved = out.pass(may_send, !more);
-          moved |= in.pass(UINT64_MAX, false);
+          bool moved = out_.pass(may_send, !more);
+          moved |= in_.pass(UINT64_MAX, false);
           turn.end(moved);
         }
       };
       if (!receives) {
-        until(&in, round + 1, round + 1);
+        until(&in_, round + 1, round + 1);
         rounds.push_back((now_s() - before) / 2);
       } else {
-        until(&in, round + 1, round);
-        more = !in.saw_last();
+        until(&in_, round + 1, round);
+        more = !in_.saw_last();
         if (more) {
           // The answer leaves now; that it has left is seen while the next round is waited for.
-          while (out.posted() < round + 1) turn.end(out.pass(round + 1, false));
+          while (out_.posted() < round + 1) turn.end(out_.pass(round + 1, false));
         } else {
-          until(&out, round + 1, round + 1);
+          until(&out_, round + 1, round + 1);
         }
       }
       ++round;
     }
-    while (out.done() < out.posted()) turn.end(out.pass(out.posted(), false));
-  } else if (receives) {
-    while (!in.saw_last()) turn.end(in.pass(UINT64_MAX, false));
-  } else {
-    while (!out.sent_last() || out.done() < out.posted())
-      turn.end(out.pass(out.sent_last() ? out.posted() : UINT64_MAX, now_s() - start >= seconds));
+    while (out_.done() < out_.posted()) turn.end(out_.pass(out_.posted(), false));
+    return rounds;
   }
-  double took = now_s() - start;
-  double touched = in.touched_s() + out.touched_s();
+
+ private:
+  End end_;
+  Events events_;
+  Op out_, in_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 8) return 2;
+  bool receives = strcmp(argv[1], "receive") == 0, latency = strcmp(argv[3], "latency") == 0;
+  const char* many = strchr(argv[3], ':');
+  unsigned long communicators = many != nullptr ? strtoul(many + 1, nullptr, 10) : 1;
+  if (communicators < 1 || communicators > 256) return 2;
+  size_t bytes = strtoull(argv[4], nullptr, 10);
+  if (bytes < 8) return 2;
+  double seconds = strtod(argv[5], nullptr);
+  if (!(seconds > 0)) return 2;
+  int peer = meet(receives, argv[2]);
+  int on = 1;
+  setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  const NetV12* net = table_of(argv[6], argv[7], argc > 8 ? argv[8] : nullptr);
+  std::vector<std::unique_ptr<Communicator>> all;
+  for (unsigned long number = 1; number <= communicators; ++number)
+    all.push_back(std::make_unique<Communicator>(net, number, receives, bytes, peer));
+  // The receiver has posted before the sender starts.
+  if (latency || receives)
+    for (auto& each : all) each->post_receives();
+  char word = 0;
+  swap_bytes(peer, "x", &word, 1);
+
+  double start = now_s(), cpu = cpu_s();
+  std::vector<double> rounds;
+  if (latency) {
+    rounds = all.front()->bounce(receives, start, seconds);
+  } else {
+    std::vector<std::thread> threads;
+    for (auto& each : all)
+      threads.emplace_back([&each, receives, start, seconds] { each->stream(receives, start, seconds); });
+    for (auto& thread : threads) thread.join();
+  }
+  double took = now_s() - start, touched = 0, longest_gap = 0;
+  uint64_t count = 0, wrong = 0;
+  for (auto& each : all) {
+    touched += each->touched_s();
+    count += latency || receives ? each->in().done() : each->out().done();
+    wrong += each->in().wrong();
+    longest_gap = std::max(longest_gap, each->in().longest_gap_s());
+  }
   double used = cpu_s() - cpu - touched;
-  uint64_t count = latency || receives ? in.done() : out.done();
   double gigabytes = static_cast<double>(count) * static_cast<double>(bytes) / 1e9;
   double p50 = 0;
   if (!rounds.empty()) {
@@ -437,11 +489,11 @@ int main(int argc, char** argv) {
       "{\"role\": \"%s\", \"messages\": %llu, \"wrong\": %llu, \"seconds\": %.6f, \"gb_per_s\": %.6f, "
       "\"cpu_s_per_gb\": %.6f, \"touch_s_per_gb\": %.6f, \"half_round_trip_us\": %.3f, \"longest_gap_ms\": "
       "%.3f}\n",
-      argv[1], static_cast<unsigned long long>(count), static_cast<unsigned long long>(in.wrong()), took,
+      argv[1], static_cast<unsigned long long>(count), static_cast<unsigned long long>(wrong), took,
       gigabytes / took, gigabytes > 0 ? used / gigabytes : 0, gigabytes > 0 ? touched / gigabytes : 0,
-      p50 * 1e6, in.longest_gap_s() * 1e3);
+      p50 * 1e6, longest_gap * 1e3);
   fflush(stdout);
   swap_bytes(peer, "y", &word, 1);
   // Receives that were posted ahead are given up with the process.
-  _exit(in.wrong() == 0 ? 0 : 1);
+  _exit(wrong == 0 ? 0 : 1);
 }

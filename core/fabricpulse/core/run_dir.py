@@ -55,5 +55,5 @@ def probe_ring_path() -> Path:
 
 
 def plugin_dir() -> Path:
-    """`<name>.telemetry` and `<name>.sock` of each process with the NCCL plugin; names: core/plugin_process.py."""
+    """`<name>.telemetry` and `<name>.sock` of each process with the NCCL plugin; names: plugin_ipc/process.py."""
     return run_dir() / "plugin"

@@ -30,7 +30,7 @@ enum fp_probe_direction { FP_PROBE_INBOUND = 0, FP_PROBE_OUTBOUND = 1 };
 enum fp_probe_flags {
   FP_PROBE_TX_HARDWARE = 1 << 0,  // tx stamps are of the NIC's clock, not of the stamp clock
   FP_PROBE_RX_HARDWARE = 1 << 1,
-  FP_PROBE_MAIN_PATH = 1 << 2,    // source port of the main flow; others belong to the path sweep
+  FP_PROBE_MAIN_PATH = 1 << 2,    // source port of the main path; others belong to the path sweep
   FP_PROBE_FLEET_VALID = 1 << 3,  // owd_ns and owd_bound_ns hold
 };
 
@@ -39,7 +39,7 @@ struct fp_probe_sample {
   uint32_t edge;      // index into the edge table
   uint32_t train;     // train number of the sender, counts from 1, wraps
   uint32_t epoch;     // start identity of the sender: changes when the sender restarts
-  uint16_t path;      // index of the source port, 0 = main flow
+  uint16_t path;      // index of the source port, 0 = main path
   uint8_t direction;  // enum fp_probe_direction
   uint8_t flags;      // enum fp_probe_flags
   uint8_t tx_valid;   // bit i: tx_ns[i] holds

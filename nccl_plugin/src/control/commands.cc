@@ -3,8 +3,9 @@
 #include <cstdlib>
 #include <memory>
 
+#include "control/controlled_plugin.h"
 #include "control/names.h"
-#include "process/plugin_engine.h"
+#include "core/send_connection.h"
 
 namespace fabricpulse {
 namespace {
@@ -15,7 +16,7 @@ void changed_entry(JsonWriter* out, const Connection& connection, uint32_t lane)
 
 }  // namespace
 
-bool change_nic(PluginEngine* engine, const JsonObject& request, bool avoid, std::string* changed,
+bool change_nic(ControlledPlugin* engine, const JsonObject& request, bool avoid, std::string* changed,
                 CommandFailure* failure) {
   const std::string& name = member(request, "device", JsonValue::Kind::kString)->text;
   uint32_t index = 0;
@@ -59,8 +60,8 @@ bool change_nic(PluginEngine* engine, const JsonObject& request, bool avoid, std
   return true;
 }
 
-bool change_lane(PluginEngine* engine, const std::string& op, const JsonObject& request, std::string* changed,
-                 CommandFailure* failure) {
+bool change_lane(ControlledPlugin* engine, const std::string& op, const JsonObject& request,
+                 std::string* changed, CommandFailure* failure) {
   const std::string& connection_text = member(request, "connection", JsonValue::Kind::kString)->text;
   uint64_t id = strtoull(connection_text.c_str(), nullptr, 16);
   int64_t index = member(request, "lane", JsonValue::Kind::kInteger)->integer;

@@ -9,7 +9,7 @@
 
 namespace fabricpulse {
 
-class PluginEngine;
+class ControlledPlugin;
 
 struct CommandFailure {
   const char* code;  // of the protocol
@@ -18,13 +18,13 @@ struct CommandFailure {
 
 // nic.avoid and nic.restore. request : has "device", a string. changed : JSON array of the lanes that it concerns.
 // False, with nothing changed and the failure: an unknown NIC, or the last healthy lane of a connection.
-bool change_nic(PluginEngine* engine, const JsonObject& request, bool avoid, std::string* changed,
+bool change_nic(ControlledPlugin* engine, const JsonObject& request, bool avoid, std::string* changed,
                 CommandFailure* failure);
 
 // Operations that begin with "lane.". request : has "connection", 16 hexadecimal digits, and "lane", an integer. The
 // rest as above.
-bool change_lane(PluginEngine* engine, const std::string& op, const JsonObject& request, std::string* changed,
-                 CommandFailure* failure);
+bool change_lane(ControlledPlugin* engine, const std::string& op, const JsonObject& request,
+                 std::string* changed, CommandFailure* failure);
 
 }  // namespace fabricpulse
 

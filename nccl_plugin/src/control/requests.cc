@@ -5,9 +5,10 @@
 #include <cstring>
 
 #include "control/commands.h"
+#include "control/controlled_plugin.h"
 #include "control/names.h"
 #include "control/status.h"
-#include "process/plugin_engine.h"
+#include "core/version.h"
 
 namespace fabricpulse {
 namespace {

@@ -13,13 +13,13 @@
 
 namespace fabricpulse {
 
-class PluginEngine;
+class ControlledPlugin;
 
 // One thread at a time. Questions are answered from the telemetry and wait for no connection; changes take
 // the lock of the connections that they concern.
 class ControlRequests {
  public:
-  explicit ControlRequests(PluginEngine* engine) : engine_(engine) {}
+  explicit ControlRequests(ControlledPlugin* engine) : engine_(engine) {}
 
   // Answers one message. `may_read`, `may_change`: what the client's credentials allow.
   std::string answer(const char* text, size_t size, bool may_read, bool may_change);
@@ -44,7 +44,7 @@ class ControlRequests {
   std::string change(const std::string& op, const JsonObject& request);
   static std::string done_text(const Done& done, const char* result);
 
-  PluginEngine* engine_;
+  ControlledPlugin* engine_;
   std::deque<Done> done_;                        // newest last
   std::map<std::string, uint64_t> generations_;  // newest accepted, by target
 };

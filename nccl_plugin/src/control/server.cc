@@ -8,14 +8,15 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "control/controlled_plugin.h"
 #include "core/owned_fds.h"
 #include "core/threads.h"
-#include "process/plugin_engine.h"
 
 namespace fabricpulse {
 namespace {
@@ -25,13 +26,26 @@ constexpr size_t kMaxClients = 64;
 constexpr uint32_t kMaxInvalid = 16;                     // messages without sense, then the client has to go
 constexpr uint64_t kUnprovenNs = 2'000'000'000;          // who has asked nothing yet
 constexpr uint64_t kIdleNs = UINT64_C(600'000'000'000);  // who has
-constexpr double kAcceptsPerSecond = 2000, kAcceptBurst = 64;
+// A token is one small answer, 25 to 80 us of a processor as measured; what takes longer (a full page of
+// `status` 450 us) costs in proportion. So each bucket is a hundredth of a processor.
+constexpr double kAcceptsPerSecond = 200, kAnswersPerSecond = 200, kBurst = 64;
+constexpr double kTokenNs = 50'000;
+constexpr int kAtOnce = 16;  // of each kind, before the loop begins anew
 constexpr uint64_t kPollNs = 500'000'000;
+
+double thread_cpu_ns() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) * 1e9 + static_cast<double>(used.tv_nsec);
+}
 
 }  // namespace
 
-ControlServer::ControlServer(PluginEngine* engine)
-    : engine_(engine), requests_(engine), tokens_(kAcceptsPerSecond, kAcceptBurst) {}
+ControlServer::ControlServer(ControlledPlugin* engine)
+    : engine_(engine),
+      requests_(engine),
+      accepts_(kAcceptsPerSecond, kBurst),
+      answers_(kAnswersPerSecond, kBurst) {}
 
 ControlServer::~ControlServer() {
   if (thread_.joinable()) {
@@ -40,7 +54,7 @@ ControlServer::~ControlServer() {
     thread_.join();
   }
   for (auto& entry : clients_) close_owned(entry.second.fd);
-  for (int fd : {fd_, epoll_, stop_})
+  for (int fd : {fd_, new_, known_, stop_})
     if (fd >= 0) close_owned(fd);
   if (!path_.empty()) unlink(path_.c_str());
 }
@@ -78,9 +92,10 @@ void ControlServer::open(std::string* complaint) {
   }
   fd_ = fd;
   path_ = path;
-  epoll_ = own_fd(epoll_create1(EPOLL_CLOEXEC));
+  new_ = own_fd(epoll_create1(EPOLL_CLOEXEC));
+  known_ = own_fd(epoll_create1(EPOLL_CLOEXEC));
   stop_ = eventfd(0, EFD_CLOEXEC);
-  if (epoll_ < 0 || stop_ < 0) {
+  if (new_ < 0 || known_ < 0 || stop_ < 0) {
     *complaint += std::string("no control socket: cannot make its descriptors: ") + strerror(errno);
     return;
   }
@@ -88,9 +103,9 @@ void ControlServer::open(std::string* complaint) {
   thread_ = quiet_thread("fabricpulse-ctl", [this] { run(); });
 }
 
-// Accepts are rate-limited by a token bucket: without a token the loop waits for the next one. ppoll, since epoll_pwait2, which takes nanoseconds too, is
-// younger than the systems that are supported; and the listening socket beside the clients' epoll set, not in
-// it, since it would go in and out for every client of a flood.
+// Without a token the loop does not look at what it would be spent on, and waits for the next one. ppoll, since
+// epoll_pwait2, which takes nanoseconds too, is younger than the systems that are supported; and the listening
+// socket beside the clients' epoll sets, not in one, since it would go in and out for every client of a flood.
 void ControlServer::run() {
   auto safely = [this](auto&& step) {
     try {
@@ -100,31 +115,67 @@ void ControlServer::run() {
     }
   };
   while (true) {
-    tokens_.advance(engine_->now());
-    pollfd ready[3] = {{stop_, POLLIN, 0}, {epoll_, POLLIN, 0}, {tokens_.any() ? fd_ : -1, POLLIN, 0}};
-    uint64_t wait = tokens_.any() ? kPollNs : tokens_.wait_ns();
+    pollfd ready[4] = {{stop_, POLLIN, 0},
+                       {new_, POLLIN, 0},
+                       {answers_.any() ? known_ : -1, POLLIN, 0},
+                       {accepts_.any() ? fd_ : -1, POLLIN, 0}};
+    uint64_t wait = kPollNs;
+    for (const TokenBucket* tokens : {&accepts_, &answers_})
+      if (!tokens->any()) wait = std::min(wait, tokens->wait_ns());
     timespec until{0, static_cast<long>(wait)};
-    bool forever = tokens_.any() && clients_.empty();
-    if (ppoll(ready, 3, forever ? nullptr : &until, nullptr) < 0) continue;
-    if (ready[0].revents != 0) return;
+    bool forever = accepts_.any() && answers_.any() && clients_.empty();
+    int found = ppoll(ready, 4, forever ? nullptr : &until, nullptr);
     uint64_t now = engine_->now();
-    if (ready[2].revents != 0) safely([&] { accept_client(now); });
-    if (ready[1].revents != 0) {
-      epoll_event events[16];
-      int count = epoll_wait(epoll_, events, 16, 0);
-      for (int i = 0; i < count; ++i) safely([&] { serve(events[i].data.u64, now); });
-    }
+    // Before they are spent: time that has passed until then must not fill them up afterwards.
+    accepts_.advance(now);
+    answers_.advance(now);
+    if (found < 0) continue;
+    if (ready[0].revents != 0) return;
+    if (ready[3].revents != 0) safely([&] { accept_client(now); });
+    if (ready[1].revents != 0) safely([&] { serve_new(now); });
+    if (ready[2].revents != 0) safely([&] { serve_known(now); });
     drop_idle(now);
   }
+}
+
+void ControlServer::serve_new(uint64_t now) {
+  epoll_event events[kAtOnce];
+  int count = epoll_wait(new_, events, kAtOnce, 0);
+  for (int i = 0; i < count; ++i) {
+    uint64_t id = events[i].data.u64;
+    auto found = clients_.find(id);
+    if (found == clients_.end()) continue;
+    epoll_ctl(new_, EPOLL_CTL_DEL, found->second.fd, nullptr);
+    if (watch(known_, found->second.fd, id) != 0) {
+      drop(id);
+      continue;
+    }
+    serve(id, now);
+  }
+}
+
+// One message at a time: who has been served goes to the end of the set's queue (epoll_wait(2), maxevents), so
+// that the clients take turns.
+void ControlServer::serve_known(uint64_t now) {
+  epoll_event event;
+  for (int i = 0; i < kAtOnce && answers_.any() && epoll_wait(known_, &event, 1, 0) == 1; ++i)
+    serve(event.data.u64, now);
+}
+
+int ControlServer::watch(int set, int fd, uint64_t id) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = id;
+  return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
 }
 
 void ControlServer::accept_client(uint64_t now) {
   int fd = own_fd(accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (fd < 0) {
-    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) tokens_.empty();  // later
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) accepts_.empty();  // later
     return;
   }
-  tokens_.take();
+  accepts_.take();
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   Client client;
@@ -140,18 +191,19 @@ void ControlServer::accept_client(uint64_t now) {
   make_room();
   uint64_t id = next_client_++;
   clients_[id] = client;
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = id;
-  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) drop(id);
+  if (watch(new_, fd, id) != 0) drop(id);
 }
 
-// The client that has to go for a new one: the oldest that has not said anything of sense, else the one that
-// was silent longest.
+// The client that has to go for a new one: where more than half have not said anything of sense, the oldest of
+// them, else the one of the others that was silent longest. So nobody who opens sockets all day pushes out those
+// who ask now and then, and nobody who keeps many pushes out a new one before it can say what it wants.
 void ControlServer::make_room() {
   if (clients_.size() < kMaxClients) return;
-  auto least = std::min_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
-    if (a.second.proven != b.second.proven) return !a.second.proven;
+  auto unproven = static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(),
+                                                    [](const auto& entry) { return !entry.second.proven; }));
+  bool from_proven = unproven <= kMaxClients / 2;
+  auto least = std::min_element(clients_.begin(), clients_.end(), [&](const auto& a, const auto& b) {
+    if (a.second.proven != b.second.proven) return a.second.proven == from_proven;
     return a.second.heard_ns < b.second.heard_ns;
   });
   drop(least->first);
@@ -160,7 +212,7 @@ void ControlServer::make_room() {
 void ControlServer::drop(uint64_t id) {
   auto found = clients_.find(id);
   if (found == clients_.end()) return;
-  close_owned(found->second.fd);  // leaves the epoll set by itself
+  close_owned(found->second.fd);  // leaves its epoll set by itself
   clients_.erase(found);
 }
 
@@ -174,21 +226,25 @@ void ControlServer::drop_idle(uint64_t now) {
   }
 }
 
+// Answers one message of a client.
 void ControlServer::serve(uint64_t id, uint64_t now) {
   auto found = clients_.find(id);
   if (found == clients_.end()) return;
   Client& client = found->second;
+  double began_ns = thread_cpu_ns();
   iovec vector{buffer_.data(), buffer_.size()};
   msghdr message{};
   message.msg_iov = &vector;
   message.msg_iovlen = 1;
-  // One message a round: a client that floods waits its turn behind the others.
   ssize_t got = recvmsg(client.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) {
+  if (got <= 0) {  // to hang up costs nothing
     drop(id);
     return;
   }
+  TokenBucket& pays = client.known ? answers_ : accepts_;
+  if (client.known) pays.take();  // an answer that cannot be made costs, too
+  client.known = true;
   std::string text;
   if (message.msg_flags & MSG_TRUNC) {
     text = ControlRequests::error("", {"bad_request", "the message is longer than 256 KiB"});
@@ -206,6 +262,7 @@ void ControlServer::serve(uint64_t id, uint64_t now) {
                                        "less (limit) or raise net.core.wmem_max"});
     sent = send(client.fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
+  pays.take(std::max(0.0, (thread_cpu_ns() - began_ns) / kTokenNs - 1));
   if (sent < 0 || !client.may_read || client.invalid_requests >= kMaxInvalid) drop(id);
 }
 

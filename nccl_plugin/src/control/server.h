@@ -1,9 +1,12 @@
 // The control socket (docs/control-protocol.md): its clients, in a thread of its own.
 //
 // A thread of its own because an answer must not wait for the service thread's work, nor the service thread's
-// timers for a client. Clients are few, are heard in turn, and leave when they say nothing; new ones are let
-// in at a bounded rate, so that whoever opens sockets all day takes an eighth of a processor
-// (13 % measured at that rate), not one.
+// timers for a client. Clients are few, are heard in turn, and leave when they say nothing. What they cost is
+// bounded for all of them together, in processor time: so many are let in a second, with whom their first
+// message is paid for, and so many further messages are answered a second. A message that is not answered yet
+// waits in its socket. So a client that asks without pause delays another's next message by one of its own,
+// and a new client's first one, as the commands of `fabricpulse plugin ctl` and of the remediation agent are,
+// not at all.
 #ifndef FABRICPULSE_CONTROL_SERVER_H_
 #define FABRICPULSE_CONTROL_SERVER_H_
 
@@ -23,7 +26,7 @@ namespace fabricpulse {
 
 class ControlServer {
  public:
-  explicit ControlServer(PluginEngine* engine);
+  explicit ControlServer(ControlledPlugin* engine);
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
@@ -36,6 +39,7 @@ class ControlServer {
   struct Client {
     int fd = -1;
     bool may_read = false, may_change = false;
+    bool known = false;   // has sent a message
     bool proven = false;  // has asked something that makes sense
     uint32_t invalid_requests = 0;
     uint64_t heard_ns = 0;
@@ -46,17 +50,22 @@ class ControlServer {
   void make_room();
   void drop(uint64_t id);
   void drop_idle(uint64_t now);
+  void serve_new(uint64_t now);
+  void serve_known(uint64_t now);
   void serve(uint64_t id, uint64_t now);
+  static int watch(int set, int fd, uint64_t id);
 
-  PluginEngine* const engine_;
+  ControlledPlugin* const engine_;
   ControlRequests requests_;
-  int fd_ = -1, epoll_ = -1, stop_ = -1;
+  // Sets for epoll: clients that have not said anything yet, and the others.
+  int fd_ = -1, new_ = -1, known_ = -1, stop_ = -1;
   std::string path_;
   gid_t group_ = static_cast<gid_t>(-1);
   std::map<uint64_t, Client> clients_;
   uint64_t next_client_ = 1;
   std::vector<char> buffer_;
-  TokenBucket tokens_;  // clients that may be let in
+  TokenBucket accepts_;  // clients that may be let in, each with one message
+  TokenBucket answers_;  // further messages that may be answered
   std::thread thread_;
 };
 

@@ -1,7 +1,7 @@
 #include "control/status.h"
 
+#include "control/controlled_plugin.h"
 #include "control/names.h"
-#include "process/plugin_engine.h"
 
 namespace fabricpulse {
 namespace {
@@ -10,14 +10,14 @@ struct NicSums {
   uint64_t lanes = 0, up = 0, sent = 0, received = 0;
 };
 
-const char* wanted_name(const PluginEngine& engine, const Connection& connection, uint32_t lane,
+const char* wanted_name(const ControlledPlugin& engine, const Connection& connection, uint32_t lane,
                         uint32_t nic) {
   if (connection.disabled_here(lane)) return "disabled";
   return engine.nic_avoided(nic) ? "avoided" : "enabled";
 }
 
 // `out` may be null: only the sums are wanted then.
-void render_lane(const PluginEngine& engine, const Connection& connection, uint32_t index, uint64_t now,
+void render_lane(const ControlledPlugin& engine, const Connection& connection, uint32_t index, uint64_t now,
                  NicSums* sums, JsonWriter* out) {
   fp_plugin_lane r{};
   if (const fp_plugin_lane* record = connection.lane_record(index)) {
@@ -54,7 +54,7 @@ void render_lane(const PluginEngine& engine, const Connection& connection, uint3
       .close('}');
 }
 
-void render_connection(PluginEngine& engine, const Connection& connection, const fp_plugin_connection& r,
+void render_connection(ControlledPlugin& engine, const Connection& connection, const fp_plugin_connection& r,
                        uint64_t now, JsonWriter* out) {
   static constexpr const char* kStates[] = {"open", "open", "lost", "closing"};
   out->open('{').field("connection", hex(r.id)).field("direction", r.direction == 1 ? "send" : "receive");
@@ -85,7 +85,7 @@ void render_connection(PluginEngine& engine, const Connection& connection, const
 
 }  // namespace
 
-std::string render_status(PluginEngine* engine, const StatusQuery& query) {
+std::string render_status(ControlledPlugin* engine, const StatusQuery& query) {
   const fp_plugin_header* header = engine->telemetry()->header();
   uint64_t now = engine->now(), waiting = 0, total = 0, listed = 0, last = 0;
   bool more = false;
@@ -122,9 +122,9 @@ std::string render_status(PluginEngine* engine, const StatusQuery& query) {
   out.field("detail", uint64_t{engine->detail()});
   out.key("devices").open('[');
   for (uint32_t i = 0; i < engine->nic_count(); ++i) {
-    const Nic& nic = engine->nic(i);
-    out.open('{').field("device", nic.name).field("link", nic.link_up.load() ? "up" : "down");
-    out.field("avoided", nic.avoided.load()).field("speed_mbps", uint64_t{nic.speed_mbps});
+    out.open('{').field("device", engine->nic_name(i)).field("link", engine->link_up(i) ? "up" : "down");
+    out.field("avoided", engine->nic_avoided(i));
+    out.field("speed_mbps", engine->nic_bytes_per_second(i) / 125'000);
     out.field("lanes", sums[i].lanes).field("lanes_up", sums[i].up);
     out.field("sent_bytes", sums[i].sent).field("received_bytes", sums[i].received).close('}');
   }

@@ -7,7 +7,7 @@
 
 namespace fabricpulse {
 
-class PluginEngine;
+class ControlledPlugin;
 
 struct StatusQuery {
   bool connections = true;  // list them
@@ -19,7 +19,7 @@ struct StatusQuery {
 constexpr size_t kStatusPage = 64 * 1024;
 
 // Reads the telemetry's records, so that it waits for nobody who moves data.
-std::string render_status(PluginEngine* engine, const StatusQuery& query);
+std::string render_status(ControlledPlugin* engine, const StatusQuery& query);
 
 }  // namespace fabricpulse
 

@@ -1,4 +1,4 @@
-// How often something may happen: so many at once, and so many a second. Pure: the caller brings the clock.
+// How often something may happen: so much at once, and so much a second. Pure: the caller brings the clock.
 #ifndef FABRICPULSE_CONTROL_TOKEN_BUCKET_H_
 #define FABRICPULSE_CONTROL_TOKEN_BUCKET_H_
 
@@ -21,7 +21,9 @@ class TokenBucket {
     tokens_ = std::min(most_, tokens_ + static_cast<double>(passed) * 1e-9 * per_second_);
   }
   bool any() const { return tokens_ >= 1; }
-  void take() { tokens_ = std::max(0.0, tokens_ - 1); }
+  // More than there are is a debt, which time pays first: at most a whole bucket, so that one dear thing, on a slow
+  // processor or under an emulator, holds up the next for a bounded time.
+  void take(double count = 1) { tokens_ = std::max(tokens_ - count, -most_); }
   void empty() { tokens_ = 0; }
   // Until the next token, from the last advance() on; 0 if there is one.
   uint64_t wait_ns() const {

@@ -16,10 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "control/controlled_plugin.h"
 #include "core/log.h"
 #include "core/runtime.h"
 #include "core/telemetry.h"
 #include "core/transport.h"
+#include "core/version.h"
 #include "fabricpulse/virtual_clock.h"
 #include "process/connection_table.h"
 #include "process/fleet_time.h"
@@ -32,8 +34,6 @@ namespace fabricpulse {
 
 class ControlServer;
 class Profiler;
-
-constexpr const char* kPluginVersion = FABRICPULSE_VERSION;  // of pyproject.toml
 
 // What listen() gives NCCL to carry to the peer; at most 128 bytes. The connecting side keeps its place in
 // `cookie`.
@@ -51,7 +51,7 @@ struct Handle {
 static_assert(sizeof(Handle) <= 128, "NCCL_NET_HANDLE_MAXSIZE");
 constexpr uint64_t kHandleMagic = UINT64_C(0x314c444e48505046);  // "FPPHNDL1"
 
-class PluginEngine final : public Runtime, private ServiceWork {
+class PluginEngine final : public ControlledPlugin, private ServiceWork {
  public:
   // The engine of this process, started if need be. nullptr: `error` says why.
   // For the profiler alone no NIC is needed and none is listened on.
@@ -60,7 +60,7 @@ class PluginEngine final : public Runtime, private ServiceWork {
   ~PluginEngine() override;
 
   // ---- NCCL's threads ----
-  uint32_t nic_count() const { return nics_.count(); }
+  uint32_t nic_count() const override { return nics_.count(); }
   // Those that NCCL sees as devices: it asks once. The others carry lanes only.
   uint32_t device_count() const { return device_count_.load(std::memory_order_acquire); }
   const Nic& nic(uint32_t index) const { return nics_.at(index); }
@@ -81,12 +81,13 @@ class PluginEngine final : public Runtime, private ServiceWork {
   void close(const std::shared_ptr<Connection>& connection);
 
   // ---- control socket's thread and service thread ----
-  std::vector<std::shared_ptr<Connection>> connections() const { return connections_.all(); }
-  bool find_nic(const std::string& name, uint32_t* index) const { return nics_.find(name, index) != nullptr; }
-  void set_avoided(uint32_t nic, bool avoided);
-  // How much the profiler asks of NCCL: 0 nothing, 1 collectives, 2 and proxy steps.
-  uint32_t detail() const { return detail_.load(); }
-  void set_detail(uint32_t level);
+  std::vector<std::shared_ptr<Connection>> connections() const override { return connections_.all(); }
+  bool find_nic(const std::string& name, uint32_t* index) const override {
+    return nics_.find(name, index) != nullptr;
+  }
+  void set_avoided(uint32_t nic, bool avoided) override;
+  uint32_t detail() const override { return detail_.load(); }
+  void set_detail(uint32_t level) override;
   void add_profiler(Profiler* profiler);
   void remove_profiler(Profiler* profiler);
   std::shared_ptr<RecvConnection> receiver_for(const Hello& hello) { return handshakes_.receiver_for(hello); }
@@ -98,6 +99,7 @@ class PluginEngine final : public Runtime, private ServiceWork {
   int64_t host_clock() const override { return fp_host_clock_now(virtual_clock_); }
   bool fleet_clock(int64_t* fleet_ns) const override { return fleet_time_.read(fleet_ns); }
   bool nic_up(uint32_t nic) const override { return nics_.usable(nic); }
+  bool link_up(uint32_t nic) const override { return nics_.at(nic).link_up.load(); }
   bool nic_avoided(uint32_t nic) const override {
     return nics_.at(nic).avoided.load(std::memory_order_relaxed);
   }

@@ -239,16 +239,16 @@ def garbage(path: os.PathLike[str], count: int) -> None:
         client.close()
 
 
-def test_ten_thousand_garbage_clients_disturb_nobody(ring: Ring) -> None:
-    """Who asked before them is still served, so is a new one, and the job keeps its bandwidth (median of the rounds'
-    ratios to as long a time without them)."""
+def test_a_thousand_garbage_clients_disturb_nobody(ring: Ring) -> None:
+    """As many as are let in: who asked before them is still served, so is a new one, and the job keeps its bandwidth
+    (median of the rounds' ratios to as long a time without them)."""
     (path,) = (ring.lab.host("h0").run_dir / "plugin").glob("*.sock")
     ratios = []
     with ControlClient(path) as known:
         assert known.call({"op": "hello"})["ok"]
         for _ in range(5):
             start = time.time()
-            garbage(path, 2_000)
+            garbage(path, 200)
             middle = time.time()
             time.sleep(middle - start)  # as long without them
             end = time.time()

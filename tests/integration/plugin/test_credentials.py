@@ -4,46 +4,20 @@ import grp
 import json
 import os
 import stat
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.plugin.control_job import control_job
 
-from fabricpulse.plugin.locate import library
 from fabricpulse.plugin_ipc.control import ControlClient, ControlError
 
 pytestmark = pytest.mark.root
 
 STRANGER, NOBODYS_GROUP = 65534, 65534  # no process of a job runs as these
 LOOKERS = next(group for group in grp.getgrall() if group.gr_gid not in (0, NOBODYS_GROUP))
-
-
-@contextmanager
-def job(program: Path, **env: str) -> Iterator[Path]:
-    """A process with the plugin, run by root; its control socket."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)  # as /run/fabricpulse; pytest's own folders are for root alone
-        process = subprocess.Popen(
-            [program, library(), "v7", "1", "30"],
-            env={"FABRICPULSE_RUN_DIR": folder, "FABRICPULSE_NICS": "none-such", **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline().startswith("mask ")
-            (path,) = Path(folder, "plugin").glob("*.sock")
-            yield path
-        finally:
-            process.kill()
-            process.wait(60)
-            process.stdout.close()
 
 
 def as_stranger(groups: list[int], action: Callable[[], Any]) -> Any:
@@ -81,13 +55,15 @@ CHANGE: dict[str, Any] = {"op": "detail", "op_id": "x", "generation": 1, "level"
 
 def test_a_stranger_is_not_let_in(profiler_host: Path) -> None:
     """By default nobody but the job's user and root reaches the socket."""
-    with job(profiler_host) as path:
+    with control_job(profiler_host) as path:
         assert "Permission denied" in as_stranger([LOOKERS.gr_gid], partial(ask, path, op="hello"))
         assert ask(path, **CHANGE)["ok"]
 
 
 def test_a_group_may_look_and_change_nothing(profiler_host: Path) -> None:
-    with job(profiler_host, FABRICPULSE_CONTROL_GROUP=LOOKERS.gr_name, FABRICPULSE_DETAIL="1") as path:
+    with control_job(
+        profiler_host, FABRICPULSE_CONTROL_GROUP=LOOKERS.gr_name, FABRICPULSE_DETAIL="1"
+    ) as path:
         assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) == (0o660, LOOKERS.gr_gid)
         for op in ("hello", "status", "events"):
             assert as_stranger([LOOKERS.gr_gid], partial(ask, path, op=op))["ok"]
@@ -99,7 +75,7 @@ def test_a_group_may_look_and_change_nothing(profiler_host: Path) -> None:
 
 def test_credentials_decide_even_where_the_mode_does_not(profiler_host: Path) -> None:
     """Whoever opens the socket's mode to all gives no right with it."""
-    with job(profiler_host) as path:
+    with control_job(profiler_host) as path:
         path.chmod(0o666)
         messages: tuple[dict[str, Any], ...] = ({"op": "hello"}, {"op": "status"}, CHANGE)
         for message in messages:

@@ -225,7 +225,7 @@ def test_detail_changes_while_collectives_run(tmp_path: Path) -> None:
         process.kill()
         process.communicate()
     assert process.returncode == 0, said
-    assert changes > 100
+    assert changes > 50
     assert "WARNING: ThreadSanitizer" not in said
 
 

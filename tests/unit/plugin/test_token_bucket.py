@@ -1,7 +1,9 @@
-"""How often clients are let in to the control socket (nccl_plugin/src/control/token_bucket.h), in simulated time."""
+"""What bounds the cost of the control socket (nccl_plugin/src/control/token_bucket.h), in simulated time."""
 
+import random
 import subprocess
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,42 @@ def test_emptied_it_fills_again(play: Play) -> None:
         (0, MS // 2 + 1),
         (2, 0),
     ]
+
+
+def test_what_costs_more_than_there_is_is_paid_later(play: Play) -> None:
+    """An answer that took as long as 104 small ones, with 64 at hand: none for the 20 ms of the debt, then one."""
+    assert play(
+        f"a {START}", "c 103.5", "t", f"a {START}", f"a {START + 20 * MS}", f"a {START + 22 * MS}"
+    ) == [
+        (64, 0),
+        (0, 20_750_001),
+        (0, 750_001),
+        (3, 0),
+    ]
+
+
+def test_a_debt_is_a_whole_bucket_at_most(play: Play) -> None:
+    """However long one answer took, the next waits as long as it takes to earn 64 tokens and one."""
+    assert play(f"a {START}", "c 1000000", f"a {START}", f"a {START + 33 * MS}") == [
+        (64, 0),
+        (0, 32_500_001),
+        (2, 0),
+    ]
+
+
+def test_however_many_ask_no_more_is_answered(play: Play) -> None:
+    """Greedy clients that take whatever is there, at random times for three seconds: 64 and 2,000 a second, no more,
+    and never more than one less."""
+    dice = random.Random(7)
+    at = [START]
+    while at[-1] < START + 3_000 * MS:
+        at.append(at[-1] + dice.randrange(1, 5 * MS))
+    played = play(*chain.from_iterable((f"a {now}", "g") for now in at))
+    taken = 0
+    for now, (there, _) in zip(at, played, strict=True):
+        taken += there
+        most = 64 + (now - START) * 2000 / 1e9
+        assert most - 1 - 1e-6 <= taken <= most + 1e-6
 
 
 def test_a_clock_that_goes_back_gives_nothing(play: Play) -> None:

@@ -1,8 +1,8 @@
 // What all versions of the net interface share, in terms of v12.
 //
 // Nothing here blocks, and no exception leaves: one becomes an error code and a line in NCCL's log.
-#ifndef FABRICPULSE_ABI_NET_CORE_H_
-#define FABRICPULSE_ABI_NET_CORE_H_
+#ifndef FABRICPULSE_ENTRY_NET_CORE_H_
+#define FABRICPULSE_ENTRY_NET_CORE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -48,4 +48,4 @@ abi::Result set_attributes(void* context, abi::NetAttributes* attributes);
 
 }  // namespace fabricpulse::net
 
-#endif  // FABRICPULSE_ABI_NET_CORE_H_
+#endif  // FABRICPULSE_ENTRY_NET_CORE_H_

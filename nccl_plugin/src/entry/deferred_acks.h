@@ -1,5 +1,5 @@
-#ifndef FABRICPULSE_ABI_DEFERRED_ACKS_H_
-#define FABRICPULSE_ABI_DEFERRED_ACKS_H_
+#ifndef FABRICPULSE_ENTRY_DEFERRED_ACKS_H_
+#define FABRICPULSE_ENTRY_DEFERRED_ACKS_H_
 
 #include <cstddef>
 #include <memory>
@@ -44,4 +44,4 @@ class DeferredAcks {
 
 }  // namespace fabricpulse::net
 
-#endif  // FABRICPULSE_ABI_DEFERRED_ACKS_H_
+#endif  // FABRICPULSE_ENTRY_DEFERRED_ACKS_H_

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "abi/net_core.h"
+#include "entry/net_core.h"
 
 #define FABRICPULSE_EXPORT extern "C" __attribute__((visibility("default")))
 

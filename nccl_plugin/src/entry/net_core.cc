@@ -1,4 +1,4 @@
-#include "abi/net_core.h"
+#include "entry/net_core.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,7 @@
 #include <exception>
 #include <new>
 
-#include "abi/deferred_acks.h"
+#include "entry/deferred_acks.h"
 #include "process/collectives.h"
 #include "process/plugin_engine.h"
 
