@@ -132,7 +132,7 @@ def test_reports_go_as_datagrams_and_come_back_after_a_restart(
     watch.until(lambda: all_have(fleet, HOSTS, SYNCHRONIZED), 6, "synchronized again")
 
 
-def test_a_coordinator_dies_in_the_middle_of_a_step_and_the_second_takes_over(
+def test_a_coordinator_dies_in_the_middle_of_a_round_and_the_second_takes_over(
     fleet: SyntheticFleet, daemons: Daemons
 ) -> None:
     """Frozen with the reports of a step in its hands, then killed: the timeline goes on with the other, no jump."""

@@ -9,6 +9,7 @@ from fabricpulse.clocksync.wire.messages import (
     EdgeReport,
     HostInfo,
     Line,
+    Quorum,
     RoundReport,
     pack_edges,
 )
@@ -42,6 +43,7 @@ class ReportingFleet:
     unheard: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
     fleet: Fleet = field(default_factory=Fleet)
+    quorums: dict[str, Quorum | None] = field(default_factory=dict)
     second: int = 0
 
     @property
@@ -81,7 +83,7 @@ class ReportingFleet:
             "",
             self.steps.get(host, 0),
             info,
-            quorum=self.fleet.quorum,
+            quorum=self.quorums.get(host, self.fleet.quorum),
         )
 
     def _own_line(self, host: str) -> Line | None:
@@ -103,6 +105,8 @@ class ReportingFleet:
                 if host in self.lines:
                     left = self.lines[host].correction_ns - self.shown_ns[host]
                     self.shown_ns[host] += max(-_SLEW_NS, min(_SLEW_NS, left))
+                if host not in self.unheard:
+                    self.quorums[host] = self.fleet.quorum
                 line = self.fleet.roster.members[host].line
                 if line is not None and host not in self.unheard:
                     self.lines[host] = line

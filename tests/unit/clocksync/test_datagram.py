@@ -87,7 +87,7 @@ class Coordinator:
         self.solve()
 
     def solve(self) -> int:
-        """One step; returns how many datagrams were answered."""
+        """One round; returns how many datagrams were answered."""
         rows, records = self.channels.take()
         rows["received_s"] = self.now_s
         self.fleet.solve_round(self.now_s + 0.01, (rows, records))
@@ -146,12 +146,13 @@ def test_layouts_are_those_of_the_native_module() -> None:
     ) == _report_intake.HEAD_SIZES
 
 
-def test_a_step_by_datagram_says_what_one_by_http_says(
+def test_a_round_by_datagram_says_what_one_by_http_says(
     coordinator: Coordinator, sidecars: dict[str, Sidecar]
 ) -> None:
     """Lines, root and residuals; leases are renewed; a reply is never longer than its request."""
-    # A fleet that does not know the last root gives wider bounds.
-    by_http = Fleet(root=coordinator.fleet.root, quorum=coordinator.fleet.quorum)
+    # A fleet that does not know the last root, or how it moved, gives wider bounds.
+    known = coordinator.fleet
+    by_http = Fleet(root=known.root, quorum=known.quorum, root_moves=known.root_moves.copy())
     sizes = {}
     for host, sidecar in sidecars.items():
         report = report_of(host, 300 if host == "a" else 0)
@@ -421,7 +422,7 @@ def test_a_report_of_many_edges_comes_in_parts(
 def test_a_reply_to_most_edges_has_room_for_the_longest_name(
     coordinator: Coordinator, sidecars: dict[str, Sidecar]
 ) -> None:
-    """Else such a host would have to fetch it by HTTP at each step."""
+    """Else such a host would have to fetch it by HTTP at each round."""
     rejoin(coordinator, "a", 132)
     sidecar = sidecars["a"]
     sidecar.channel = coordinator.channels.open(coordinator.fleet.roster.members["a"])

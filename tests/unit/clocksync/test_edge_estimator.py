@@ -135,12 +135,12 @@ def test_a_rate_that_drifts_is_followed(ramp_ppb_s: float) -> None:
     assert max(errors) <= 60
 
 
-@pytest.mark.parametrize("turn_ppb", [0.0, 200.0, -900.0])
-def test_a_rate_that_turns_is_followed(turn_ppb: float) -> None:
+@pytest.mark.parametrize("change_ppb", [0.0, 200.0, -900.0])
+def test_a_rate_that_changes_is_followed(change_ppb: float) -> None:
     """The rate of a clock changes at once, as chronyd does it: bounds hold, 5 s later so does the old accuracy."""
     rng, edge, _, b = make_edge(9, (0.3, 0.1))
     at_s, late = 20, []
-    b.change_rate(at_s, turn_ppb)
+    b.change_rate(at_s, change_ppb)
     edge_filter = EdgeFilter(PARAMETERS)
     out: list[Trains] = []
     into: list[Trains] = []

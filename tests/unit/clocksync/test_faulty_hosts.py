@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.clocksync import reporting_fleet
 from tests.unit.clocksync.reporting_fleet import ReportingFleet
 
 from fabricpulse.clocksync.solve.outliers import HOLD_S
@@ -276,3 +277,21 @@ def test_the_alert_fits_what_is_shown_for_how_long(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(test))
     done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_host_that_missed_the_round_in_which_the_root_moved(
+    fleet: ReportingFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bound, once it is told one again, holds against the root, and so do those of hosts that rest on it."""
+    root = fleet.fleet.root
+    missing = next(host for host in fleet.hosts if host != root)
+    monkeypatch.setattr(reporting_fleet, "EDGE_BOUND_NS", 200_000)
+    fleet.lies_ns[root] = 90_000
+    fleet.unheard = {missing}
+    fleet.run()
+    fleet.unheard = set()
+    fleet.run()
+    assert fleet.fleet.root == root
+    assert abs(fleet.error_ns(root)) > 50_000
+    for host in set(fleet.hosts) - {root}:
+        assert abs(fleet.error_ns(host) - fleet.error_ns(root)) <= fleet.bound_ns(host)

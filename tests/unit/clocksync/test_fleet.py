@@ -214,8 +214,8 @@ def test_what_a_fresh_report_measured_counts_beside_reports_that_waited() -> Non
         assert line.bound_ns < 10_000
 
 
-def test_a_newcomer_between_two_of_the_longest_steps_does_not_cost_the_quorum() -> None:
-    """Its short steps make solves of their own, by which nobody has reported for up to a step of the others."""
+def test_a_newcomer_between_two_of_the_longest_rounds_does_not_cost_the_quorum() -> None:
+    """Its short rounds make solves of their own, by which nobody has reported for up to a round of the others."""
     fleet = Fleet()
     everybody = {host: Line(NOW_NS, 0, 0, 100) for host in HOSTS}
     for at in range(5):

@@ -238,3 +238,32 @@ def test_where_the_root_moves_the_others_bounds_follow() -> None:
     assert abs(error[root]) > 10_000
     allowed = solution.bound_ns + solution.bound_ns[root]
     assert (np.abs(error - error[root]) <= allowed).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    wrong_ns=st.sampled_from([20_000, -60_000, 300_000]),
+    missing=st.integers(1, 19),
+)
+def test_a_host_that_missed_the_round_in_which_the_root_moved(seed: int, wrong_ns: int, missing: int) -> None:
+    """What it knows is of the root as it was: nobody's bound, in the next round, rests on that as if it were of now."""
+    _, clock, rate, edges = fleet(seed)
+    n, root = len(clock), 0
+    at_root = (edges.i == root) | (edges.j == root)
+    lie = np.where(at_root, np.where(edges.i == root, wrong_ns, -wrong_ns), 0)
+    edges = replace(edges, offset_ns=edges.offset_ns + lie, bound_ns=edges.bound_ns + np.abs(lie))
+    before = known(-clock, -rate)
+    first = solve(before, edges, undisputed(n, root), PARAMETERS)
+    assert first.root_moved_ns > abs(wrong_ns) / 2
+    heard = np.arange(n) != missing
+    hosts = replace(
+        before,
+        correction_ns=np.where(heard, first.correction_ns, before.correction_ns),
+        rate_ppb=np.where(heard, first.rate_ppb, before.rate_ppb),
+        bound_ns=np.where(heard, first.bound_ns, before.bound_ns),
+        missed_ns=np.where(heard, 0.0, first.root_moved_ns),
+    )
+    second = solve(hosts, edges, undisputed(n, root), PARAMETERS)
+    error = spread(second.correction_ns, clock)
+    assert (np.abs(error - error[root]) <= second.bound_ns + second.bound_ns[root]).all()

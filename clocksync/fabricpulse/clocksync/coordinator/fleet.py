@@ -5,6 +5,7 @@ there is one), the timeline from the lines that the sidecars send with every rep
 as seconds of any clock that does not jump. Who the hosts are is `roster`.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +24,8 @@ from fabricpulse.clocksync.wire.report_table import Records, ReportTable, name_h
 
 # Outliers that are named.
 _NAMED = 20
+# Rounds whose root moves are remembered: those of a lease, and of the shortest round.
+_REMEMBERED_MOVES = 256
 # Later coordinators of a list wait no longer than this one.
 _MOST_RANK = 3
 _I4 = 2**31 - 1
@@ -42,6 +45,7 @@ class Fleet:
     a fleet, or all that follow an anchor, may do together while nobody sees it. awaited : those that are waited for
     now. gone : whose leases had run out at the last round. on_gone : called with each member that is no longer one.
     quorum : the latest known; no_quorum : the last solve had none, so that its timeline may not be the fleet's.
+    root_moves : moments of the last quorums, and by how much the root moved then, ns; of earlier ones nobody knows.
     """
 
     lease_s: float = 10.0
@@ -61,6 +65,7 @@ class Fleet:
     missing: int = 0
     quorum: Quorum | None = None
     no_quorum: bool = False
+    root_moves: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_MOVES))
     awaited: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     _table: ReportTable = field(default_factory=ReportTable)
@@ -178,6 +183,7 @@ class Fleet:
         parameters = replace(self.parameters, holdover_drift_ppb=self.holdover_drift_ppb)
         edges = edge_input(records, owner, peer, host_now)
         slots = rows["slot"]
+        reported.missed_ns = self._missed_ns(rows, election.quorum)
         hosts = self._faults.trusted(reported.hosts(host_now, drift_ppb), slots)
         solution = solve(hosts, edges, election, parameters)
         if not hosts.known.all():
@@ -256,6 +262,25 @@ class Fleet:
         moment_s = int(host_now[solution.root] + solution.correction_ns[solution.root]) // 10**9
         anchored = bool((in_main & np.isfinite(hosts.anchor_ns)).any())
         self.quorum = Quorum(max(moment_s, 0), int(in_main.sum()), self.root, anchored)
+        if not self.root_moves:
+            self.root_moves.append((-1 if latest is None else latest.moment_s, 0.0))
+        moment_s = max(self.quorum.moment_s, self.root_moves[-1][0])
+        self.root_moves.append((moment_s, solution.root_moved_ns))
+
+    def _missed_ns(self, rows: Records, latest: Quorum | None) -> NDArray[np.float64]:
+        """By how much the root may have moved since the round that each host's line is of, by the quorum that it names.
+
+        Moments are whole seconds: what moved in the second of that round counts, too. A coordinator that was just
+        started knows of no move before the `latest` quorum that hosts name.
+        """
+        if self.root_moves:
+            moves = np.array(self.root_moves)
+        else:
+            moves = np.array([(-1.0 if latest is None else latest.moment_s, 0.0)])
+        moments, by_ns = moves.T
+        since = np.append(np.cumsum(by_ns[::-1])[::-1], 0.0)
+        named = rows["quorum_s"]
+        return np.where(named >= moments[0], since[np.searchsorted(moments, named)], np.inf)
 
     def _too_early(self, rows: Records, waited_s: float) -> bool:
         """Whether a fleet without fleet time should wait for hosts that are to come, or for UTC."""

@@ -129,14 +129,13 @@ class EdgeFit:
 @dataclass(frozen=True)
 class Prior:
     """What earlier windows know: the likely rate now, how fast it changes (drift_ppb_s) and may change (most_ppb_s),
-    the standard deviation of the rate, and the limits that causality sets it. t_ns : end of the last window.
+    and the limits that causality sets it. t_ns : end of the last window.
     extremes : of fits before, oldest first.
     """
 
     rate_ppb: float
     drift_ppb_s: float
     most_ppb_s: float
-    sigma_ppb: float
     low_ppb: float
     high_ppb: float
     t_ns: int = 0

@@ -91,11 +91,10 @@ class EdgeFilter:
             return None
         dt = max(0.0, (t_ns - self.t_ns) * 1e-9)
         state, covariance = self._predicted(dt)
-        sigma = float(np.sqrt(covariance[1, 1]))
         low, high = self.rate_low_ppb, self.rate_high_ppb
         most = abs(float(state[2])) + 3 * float(np.sqrt(covariance[2, 2]))
         extremes = tuple(self._extremes)
-        return Prior(float(state[1]), float(state[2]), most, sigma, low, high, self.t_ns, extremes)
+        return Prior(float(state[1]), float(state[2]), most, low, high, self.t_ns, extremes)
 
     def update(self, fit: EdgeFit) -> EdgeFit:
         """Takes a window and returns the fit that takes the past into account, valid at the window's end."""

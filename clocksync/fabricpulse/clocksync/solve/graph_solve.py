@@ -45,7 +45,8 @@ class Hosts:
     correction_ns, rate_ppb : by the line that the host keeps. known : it has such a line. bound_ns : its
     error bound. anchor_ns : correction by a time source of its own, NaN without one. anchor_bound_ns : that
     source's error bound. anchor_rate_ppb : rate of that source minus the host's. unnoticed_ns : how far fleet time may
-    have gone away from the host's while nobody noticed that its part of the fleet was cut off.
+    have gone away from the host's while nobody noticed that its part of the fleet was cut off. missed_ns : how far the
+    root may have moved in rounds whose replies the host has not had, infinite where nobody knows.
     """
 
     correction_ns: Ints
@@ -56,6 +57,7 @@ class Hosts:
     anchor_bound_ns: Floats
     unnoticed_ns: Floats | float = 0.0
     anchor_rate_ppb: Floats | float = 0.0
+    missed_ns: Floats | float = 0.0
 
     def __len__(self) -> int:
         return len(self.correction_ns)
@@ -68,7 +70,7 @@ class Solution:
     residual_ns : per edge, measured minus solved. weight : Huber weight of each edge, 1 = fits. component : per host;
     hosts of other components than `main` keep a timeline of their own. has_quorum : the main component speaks for the
     fleet. falsetickers : anchors whose UTC most others exclude; disputed : those whose UTC some others exclude, where
-    no majority agrees.
+    no majority agrees. root_moved_ns : by how much what hosts knew of the root no longer holds.
     """
 
     correction_ns: Ints
@@ -80,10 +82,10 @@ class Solution:
     component: NDArray[np.int32]
     main: int
     root: int
-    shift_ns: float
     has_quorum: bool
     falsetickers: NDArray[np.bool_]
     disputed: NDArray[np.bool_]
+    root_moved_ns: float
 
     @property
     def placed(self) -> NDArray[np.bool_]:
@@ -141,7 +143,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     length = edges.bound_ns + _aged(np.maximum(edges.bound_age_s, 0.0), parameters) + np.abs(residual)
     paths = ShortestPaths(n, edges.i, edges.j, length)
     anchors = Anchors.of(n)
-    correction_f, shift = _gauge(hosts, component, main, predicted, delta, election.keeps, paths, anchors)
+    correction_f = _gauge(hosts, component, predicted, delta, election.keeps, paths, anchors)
     rate = _gauge_rate(hosts, component, rate, parameters, election.keeps, anchors.survivors)
     correction = predicted + np.rint(correction_f).astype(np.int64)
     change = (correction - hosts.correction_ns).astype(np.float64)
@@ -152,8 +154,9 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     right = chosen if has_quorum or begins else None
     if not has_quorum:
         hosts = replace(hosts, bound_ns=hosts.bound_ns + hosts.unnoticed_ns)
+    root_moved_ns = 0.0
     if right is not None and hosts.known[right] and not np.isfinite(hosts.anchor_ns).any():
-        hosts, change = _against_root(hosts, change, right, election.root)
+        hosts, change, root_moved_ns = _against_root(hosts, change, right, election.root)
     source = _sources(hosts, change, right, anchors)
     if right is not None and source[right] == 0.0:
         # A root that nobody has measured lately may have gone anywhere: its NIC is dead, its management network is not.
@@ -171,10 +174,10 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         component,
         main,
         chosen,
-        shift,
         has_quorum,
         anchors.falsetickers & ~anchors.disputed,
         anchors.falsetickers & anchors.disputed,
+        root_moved_ns,
     )
 
 
@@ -297,18 +300,14 @@ class Anchors:
 def _gauge(
     hosts: Hosts,
     component: NDArray[np.int32],
-    main: int,
     predicted: Ints,
     delta: Floats,
     keeps: NDArray[np.bool_],
     paths: ShortestPaths,
     anchors: Anchors,
-) -> tuple[Floats, float]:
-    """Fixes the constant of each component, and says by how much its anchors want to move the main
-    timeline. anchors : gets the selections.
-    """
+) -> Floats:
+    """Fixes the constant of each component. anchors : gets the selections."""
     out = delta.copy()
-    shift = 0.0
     for label in np.unique(component):
         members = np.flatnonzero(component == label)
         anchored = members[np.isfinite(hosts.anchor_ns[members])]
@@ -321,15 +320,13 @@ def _gauge(
             selection = select_anchors(paths, anchored, wanted, hosts.anchor_bound_ns[anchored], goes_on)
             anchors.take(selection, anchored, members)
             constant = selection.constant_ns
-            if goes_on is not None and label == main:
-                shift = constant - goes_on
         elif goes_on is not None:
             constant = goes_on
         else:
             # Nobody has kept time yet: the fleet's clock is the median clock of its hosts.
             constant = -float(np.median(predicted[members] + delta[members]))
         out[members] += constant
-    return out, shift
+    return out
 
 
 def _gauge_rate(
@@ -360,16 +357,17 @@ def _gauge_rate(
     return out
 
 
-def _against_root(hosts: Hosts, change: Floats, root: int, last: int | None) -> tuple[Hosts, Floats]:
-    """Bounds that still hold once the root is right by definition, and changes against it.
+def _against_root(hosts: Hosts, change: Floats, root: int, last: int | None) -> tuple[Hosts, Floats, float]:
+    """Bounds that still hold once the root is right by definition, changes against it, and how far it has moved.
 
     What hosts knew, they knew of the root as it was. Where it moves against them (most edges of it say so, perhaps
-    wrongly), they are as far from it as it has moved. last : the root of the last solve; another one was as wrong as
-    its bound said.
+    wrongly), they are as far from it as it has moved; who missed the round, by that more. last : the root of the last
+    solve; another one was as wrong as its bound said.
     """
-    if root != last:
-        hosts = replace(hosts, bound_ns=hosts.bound_ns + hosts.bound_ns[root])
-    return hosts, change - change[root]
+    bound_ns = hosts.bound_ns + hosts.missed_ns
+    another_ns = float(bound_ns[root]) if root != last else 0.0
+    hosts = replace(hosts, bound_ns=bound_ns + another_ns)
+    return hosts, change - change[root], abs(float(change[root])) + another_ns
 
 
 def _sources(hosts: Hosts, change: Floats, root: int | None, anchors: Anchors) -> Floats:

@@ -24,7 +24,8 @@ class RoundInput:
     """What the reports of one round say of their hosts, as arrays.
 
     A host's clock is its stamp clock. host_ns : what it showed when the report left, arrived_ns : about now, by when
-    the report came in. known : it has a line. anchor_ns : UTC minus clock when the report left.
+    the report came in. known : it has a line. anchor_ns : UTC minus clock when the report left. missed_ns : as in
+    Hosts.
     """
 
     host_ns: Ints
@@ -39,6 +40,7 @@ class RoundInput:
     unnoticed_ns: NDArray[np.float64]
     anchor_rate_ppb: NDArray[np.float64]
     placed: NDArray[np.bool_]
+    missed_ns: NDArray[np.float64] | float = 0.0
 
     @classmethod
     def from_reports(
@@ -118,6 +120,7 @@ class RoundInput:
             self.anchor_bound_ns + free_ns,
             self.unnoticed_ns,
             np.where(rate_known, self.anchor_rate_ppb, 0.0),
+            self.missed_ns,
         )
 
 
