@@ -49,20 +49,22 @@ bool EdgeTrains::stamp_sent(std::uint32_t number, int position, std::int64_t ker
 
 void EdgeTrains::restart() {
   heard_ = 0;
+  main_retired_ = 0;
   lost_.restart();
   outbound_.restart();
   period_.restart();
   for (HeardTrain& train : heard_trains_) train = HeardTrain{};
-  for (PathTally& path : paths_) path.sizes.restart(0);
+  for (PathTally& path : paths_) path.sizes.restart();
   size_loss_ = SizeLoss();
 }
 
 void EdgeTrains::hear(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now) {
-  peer_paths_ = packet.paths;
-  peer_sweep_ = packet.sweep;
   if (packet.train > heard_) {
+    peer_paths_ = packet.paths;
+    peer_sweep_ = packet.sweep;
     if (heard_ == 0) {
       first_heard_ = packet.train;
+      retired_sweep_ = packet.sweep;
     } else {
       retire(packet.train);
     }
@@ -75,9 +77,11 @@ void EdgeTrains::hear(const Packet& packet, std::int64_t stamp_ns, bool hardware
     train = HeardTrain{};
     train.train = packet.train;
     train.path = packet.path;
+    train.sweep = packet.sweep;
     train.taken_ns = now;
-    paths_[packet.path].sizes.due(
-        packet.train, size_after_train(packet.train, packet.paths, packet.sweep, packet.mtu), packet.mtu);
+    PathTally& path = paths_[packet.path];
+    path.sizes.due(packet.train, size_after_train(packet.train, packet.paths, packet.sweep, packet.mtu),
+                   packet.mtu, path.small());
   }
   train.got = static_cast<std::uint8_t>(train.got | 1 << packet.position);
   if (stamp_ns != 0) add_stamp(&train, packet.position, stamp_ns, hardware);
@@ -103,8 +107,14 @@ void EdgeTrains::retire(std::uint32_t newest) {
     const int got = heard(t) ? __builtin_popcount(train.got) : 0;
     const auto missing = static_cast<std::uint32_t>(kTrain - got);
     lost += missing;
-    // Of a lost one the path is known by its number, but for a few when the peer changes its sweep.
-    const std::uint8_t index = got > 0 ? train.path : path_of_train(t, peer_paths_, peer_sweep_);
+    const bool before = retired_heard_;
+    retired_heard_ = got > 0;
+    if (got > 0) {
+      retired_sweep_ = train.sweep;
+      if (train.path == 0) main_retired_ = t;
+    }
+    const int index = got > 0 ? train.path : path_of_lost(t);
+    if (index < 0) continue;
     PathTally& path = paths_[index];
     path.expected += kTrain;
     path.lost += missing;
@@ -114,18 +124,34 @@ void EdgeTrains::retire(std::uint32_t newest) {
       for (PathTally& other : paths_) other.witness = other.witness || &other != &path;
     } else {
       // A lost train speaks against its path only if the edge itself worked then: trains beside it arrived,
-      // which took the main flow; or, if the main flow is what is dead, another path was heard since the last
+      // which took the main path; or, if the main path is what is dead, another path was heard since the last
       // loss.
-      const bool beside = index != 0 && (retired_heard_ || heard(t + 1));
+      const bool beside = index != 0 && (before || heard(t + 1));
       const bool main_dead = index == 0 || paths_[0].health.state() == HealthState::kDown;
       if (beside || (main_dead && path.witness)) {
         path.health.missed();
         path.witness = false;
       }
     }
-    retired_heard_ = got > 0;
   }
   lost_.count(lost);
+}
+
+// Which way a lost train went is known by its number and by how the peer swept then: as it did before and after that.
+// -1 where these differ, or it may have swept faster between two trains that are heard, as it does when it misses our
+// word on its main path.
+int EdgeTrains::path_of_lost(std::uint32_t lost) const {
+  std::uint8_t after = peer_sweep_;
+  for (std::uint32_t t = lost + 1; t <= heard_; ++t) {
+    const HeardTrain& train = heard_trains_[t % kHeardTrains];
+    if (train.train != t) continue;
+    after = train.sweep;
+    break;
+  }
+  const int path = path_of_train(lost, peer_paths_, after);
+  if (path_of_train(lost, peer_paths_, retired_sweep_) != path) return -1;
+  const bool maybe_urgent = lost - main_retired_ > kSureTrains && after > kUrgentSweep;
+  return maybe_urgent && path_of_train(lost, peer_paths_, kUrgentSweep) != path ? -1 : path;
 }
 
 void EdgeTrains::silence(std::int64_t silent_ns) {

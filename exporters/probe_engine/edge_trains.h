@@ -22,7 +22,8 @@ struct SentTrain : TrainStamps {
 };
 
 struct HeardTrain : TrainStamps {
-  bool emitted = false;       // the peer has told its stamps
+  bool emitted = false;  // the peer has told its stamps
+  std::uint8_t sweep = 0;
   std::uint8_t got = 0;       // bit i: packet i was accepted, stamped or not
   std::int64_t taken_ns = 0;  // monotonic
 };
@@ -34,6 +35,10 @@ struct PathTally {
   std::uint64_t expected = 0, lost = 0;  // packets
   LossWindow window;
   PathSizes sizes;
+
+  SmallPackets small() const {
+    return {static_cast<std::uint32_t>(expected), static_cast<std::uint32_t>(lost)};
+  }
 };
 
 class EdgeTrains {
@@ -51,8 +56,8 @@ class EdgeTrains {
   void abandon() { --last_sent_; }
   // The newest train is out. sent : packets of ours on this edge so far.
   void finish(std::uint64_t sent) { sent_trains_[last_sent_ % kSentTrains].sent_through = sent; }
-  // How many trains make one that leaves the main flow: `configured`, or every second one while the peer does not
-  // confirm the main flow. Then what still passes is heard often enough to keep the edge up. 0 stays 0.
+  // How many trains make one that leaves the main path: `configured`, or every second one while the peer does not
+  // confirm the main path. Then what still passes is heard often enough to keep the edge up. 0 stays 0.
   std::uint8_t sweep(std::uint8_t configured) const {
     const bool confirmed = last_sent_ - main_confirmed_ <= kUnconfirmed;
     return configured <= kUrgentSweep || confirmed ? configured : kUrgentSweep;
@@ -73,7 +78,7 @@ class EdgeTrains {
   void hear(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now);
   // Takes in a size probe that follows train `train`.
   void hear_size(int path, std::uint32_t train, std::uint16_t size) {
-    paths_[path].sizes.arrived(train, size);
+    paths_[path].sizes.arrived(train, size, paths_[path].small());
   }
   // Nothing has been heard for `silent_ns` of unstalled time: what the peer has sent meanwhile is presumed lost.
   void silence(std::int64_t silent_ns);
@@ -106,7 +111,7 @@ class EdgeTrains {
   std::uint16_t black_hole(int index) const {
     return paths_[index].sizes.black_hole(paths_[index].window.ratio_ppm(), size_loss_);
   }
-  // Adds what is lost of large packets on each source port.
+  // Adds what is lost of large packets, beyond small ones, on each source port.
   void add_size_loss(SizeLoss* sum) const {
     for (const PathTally& path : paths_) sum->add(path.sizes.loss());
   }
@@ -116,19 +121,23 @@ class EdgeTrains {
  private:
   static constexpr std::uint32_t kUnconfirmed = 5;  // trains; a report takes one or two
   static constexpr std::uint8_t kUrgentSweep = 2;
+  static constexpr std::uint32_t kSureTrains = 3;  // behind one of the main path: its report takes one or two
   static constexpr std::int64_t kSilentTrains = kHeardTrains + 2;  // sooner, numbering may still tell
 
   void retire(std::uint32_t newest);
+  int path_of_lost(std::uint32_t lost) const;
 
   std::uint32_t last_sent_ = 0;
   std::uint32_t heard_ = 0;        // highest train of the peer, 0 = none in this epoch
   std::uint32_t first_heard_ = 0;  // of the peer's epoch
   std::uint8_t peer_paths_ = 1, peer_sweep_ = 0;
-  bool retired_heard_ = false;  // the last train that left the table had arrived
+  std::uint8_t retired_sweep_ = 0;  // of the last train that had arrived and has left the table
+  std::uint32_t main_retired_ = 0;  // the last train of the main path that had arrived and has left the table
+  bool retired_heard_ = false;      // the last train that left the table had arrived
   LossCounter lost_;
   OutboundLoss outbound_;
   TrainPeriod period_;
-  std::uint32_t main_confirmed_ = 0;  // the newest train of the main flow that the peer has heard
+  std::uint32_t main_confirmed_ = 0;  // the newest train of the main path that the peer has heard
   SentTrain sent_trains_[kSentTrains];
   HeardTrain heard_trains_[kHeardTrains];
   PathTally paths_[kMaxPaths];

@@ -124,6 +124,19 @@ void bind_pure_parts(nb::module_& m) {
       .def_prop_ro("limit_ns", &LatencyHealth::limit)
       .def_prop_ro("baseline_ns", &LatencyHealth::baseline)
       .def_prop_ro("state", [](const LatencyHealth& h) { return static_cast<int>(h.state()); });
+  nb::class_<EdgeDelays>(m, "EdgeDelays")
+      .def(
+          "__init__",
+          [](EdgeDelays* delays, std::int64_t ceiling, double factor, std::int64_t slack) {
+            new (delays) EdgeDelays(LatencyHealth(ceiling, factor, slack));
+          },
+          "ceiling_ns"_a, "factor"_a, "slack_ns"_a)
+      .def("add", &EdgeDelays::add, "path"_a, "owd_ns"_a, "bound_ns"_a)
+      .def("second", &EdgeDelays::second)
+      .def(
+          "state",
+          [](const EdgeDelays& delays, int path) { return static_cast<int>(delays.path_latency(path)); },
+          "path"_a);
   nb::class_<RoundTrip>(m, "RoundTrip")
       .def(nb::init<>())
       .def("out", &RoundTrip::out, "ns"_a, "at_ns"_a)
@@ -133,12 +146,24 @@ void bind_pure_parts(nb::module_& m) {
       .def_prop_ro("median", &RoundTrip::median);
   nb::class_<SizeLoss>(m, "SizeLoss")
       .def(nb::init<>())
-      .def("add", nb::overload_cast<const SizeLoss&>(&SizeLoss::add), "port"_a)
+      .def("add", nb::overload_cast<const SizeLoss&>(&SizeLoss::add), "other"_a)
       .def("most", &SizeLoss::most, "place"_a);
   nb::class_<PathSizes>(m, "PathSizes")
       .def(nb::init<>())
-      .def("due", &PathSizes::due, "train"_a, "size"_a, "mtu"_a)
-      .def("arrived", &PathSizes::arrived, "train"_a, "size"_a)
+      .def(
+          "due",
+          [](PathSizes& sizes, std::uint32_t train, std::uint16_t size, std::uint16_t mtu,
+             std::uint32_t expected, std::uint32_t lost) {
+            sizes.due(train, size, mtu, {expected, lost});
+          },
+          "train"_a, "size"_a, "mtu"_a, "small_expected"_a = 0, "small_lost"_a = 0)
+      .def(
+          "arrived",
+          [](PathSizes& sizes, std::uint32_t train, std::uint16_t size, std::uint32_t expected,
+             std::uint32_t lost) {
+            sizes.arrived(train, size, {expected, lost});
+          },
+          "train"_a, "size"_a, "small_expected"_a = 0, "small_lost"_a = 0)
       .def("black_hole", &PathSizes::black_hole, "loss_ppm"_a, "beside"_a)
       .def_prop_ro("loss", &PathSizes::loss);
   // One end of an edge: its trains without stamps.

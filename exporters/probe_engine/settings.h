@@ -14,7 +14,7 @@ struct Settings {
   std::uint16_t port = 9620;
   std::uint8_t dscp = 0;
   std::uint8_t paths = 8;   // source ports: port, port + 1, ...
-  std::uint8_t sweep = 10;  // every sweep-th train takes a path other than the main flow
+  std::uint8_t sweep = 10;  // every sweep-th train takes a path other than the main one
   bool size_probes = true;  // packets that fill the MTU, too
   bool bind_device = true;
   bool hardware = false;

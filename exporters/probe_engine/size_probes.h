@@ -50,8 +50,8 @@ inline std::uint16_t size_after_train(std::uint32_t train, std::uint8_t paths, s
   if (mtu == 0) return 0;
   const bool sweeps = sweep != 0 && paths >= 2;
   const std::uint32_t cycle = sweeps ? sweep * (paths - 1u) : kWithoutSweep;
-  const std::uint32_t thinned = sweeps && sweep < 10 ? 10u / sweep : 1;
-  // Each train that leaves the main flow, and one of the others.
+  const std::uint32_t thinned = sweeps && sweep < 10 ? (9u + sweep) / sweep : 1;
+  // Each train that leaves the main path, and one of the others.
   const bool takes_turn = (sweeps && train % sweep == 0) || train % cycle == 1 % cycle;
   if (!takes_turn || train / cycle % thinned != 0) return 0;
   const SizeLadder ladder(mtu);
@@ -60,80 +60,120 @@ inline std::uint16_t size_after_train(std::uint32_t train, std::uint8_t paths, s
   return ladder.sizes[turn / 2 % (ladder.count - 1)];
 }
 
-// How many size probes have been lost of those that could arrive, by size: what says that a path drops some large
+// The packets of trains of one source port so far, which are small: those that were sent, and those of them that did
+// not arrive. Both may wrap.
+struct SmallPackets {
+  std::uint32_t expected = 0, lost = 0;
+};
+
+// How many size probes are lost beyond what is lost of small packets, by size: what says that a path drops some large
 // packets, which is congestion, and not all of them. The places are those of kCommonSizes, and last the MTU's.
 class SizeLoss {
  public:
-  // One has arrived, behind so many that did not.
-  void add(std::size_t place, int missing) {
-    // What ends so late was a black hole.
-    if (missing < kNoLoss) lost_[place] += static_cast<float>(missing);
-    heard_[place] += 1;
-    if (lost_[place] + heard_[place] < kMemory) return;
-    heard_[place] /= 2;
-    lost_[place] = lost_[place] < kForgotten ? 0 : lost_[place] / 2;
+  // Adds one source port's size: so many lost beyond that, with the variance that the loss of small packets gives it,
+  // and so many heard.
+  void add(std::size_t place, float beyond, float variance, float heard) {
+    beyond_[place] += beyond;
+    variance_[place] += variance;
+    heard_[place] += heard;
   }
-  // Adds up source ports, those that have lost some: on others the packets take another way.
-  void add(const SizeLoss& port) {
-    for (std::size_t i = 0; i < kMostSizes; ++i) {
-      if (port.lost_[i] == 0) continue;
-      lost_[i] += port.lost_[i];
-      heard_[i] += port.heard_[i];
-    }
+  void add(const SizeLoss& other) {
+    for (std::size_t i = 0; i < kMostSizes; ++i)
+      add(i, other.beyond_[i], other.variance_[i], other.heard_[i]);
   }
-  // The share of packets that is lost of this size or of one above it, and no more but by bad luck: two standard
-  // deviations above what was seen. 0 : none has been lost.
+  // The share of packets that is lost for its size, of this size or of one above it, and no more but by bad luck: two
+  // standard deviations above what was seen. 0 : none has been lost, or what has may well be the loss of small ones.
   double most(std::size_t place) const {
     double most = 0;
     for (std::size_t i = place; i < kMostSizes; ++i) {
-      if (lost_[i] == 0) continue;
-      const double lost = lost_[i], seen = lost + heard_[i];
-      most = std::max(most, (lost + 1 + 2 * std::sqrt(lost * (seen - lost) / seen)) / (seen + 1));
+      if (beyond_[i] <= 3 * std::sqrt(variance_[i])) continue;
+      const double lost = beyond_[i], seen = lost + heard_[i];
+      const double sigma = std::sqrt(lost * heard_[i] / seen + variance_[i]);
+      most = std::max(most, (lost + 1 + 2 * sigma) / (seen + 1));
     }
-    return most;
+    return std::min(most, 1.0);
+  }
+
+ private:
+  std::array<float, kMostSizes> beyond_{}, variance_{}, heard_{};  // packets; beyond_ is below 0 now and then
+};
+
+// What one source port has lost of each size, and meanwhile of small packets.
+class SizeTally {
+ public:
+  // One has arrived, behind so many that did not.
+  void add(std::size_t place, int missing, SmallPackets meanwhile) {
+    Counts& c = counts_[place];
+    c.heard += 1;
+    // What ends so late was a black hole.
+    if (missing < kNoLoss) {
+      c.lost += static_cast<float>(missing);
+      c.small += static_cast<float>(meanwhile.expected);
+      c.small_lost += static_cast<float>(meanwhile.lost);
+    }
+    if (c.lost + c.heard < kMemory) return;
+    const bool clean = c.lost < kForgotten && c.small_lost < kForgotten;
+    c = {clean ? 0 : c.lost / 2, c.heard / 2, clean ? 0 : c.small / 2, clean ? 0 : c.small_lost / 2};
+  }
+  // Without the sizes of which nothing is lost, nor of small packets meanwhile: where a NIC's ports are added up, those
+  // do not cross what the others suffer from.
+  SizeLoss loss() const {
+    SizeLoss loss;
+    for (std::size_t i = 0; i < kMostSizes; ++i) {
+      const Counts& c = counts_[i];
+      if (c.lost == 0 && c.small_lost == 0) continue;
+      const float all = c.lost + c.heard;
+      const float share = c.small_lost == 0 ? 0 : std::min(c.small_lost / c.small, kMostShare);
+      const float variance = share == 0 ? 0 : all * share * (1 - share) * (1 + all / c.small);
+      loss.add(i, c.lost - all * share, variance, c.heard);
+    }
+    return loss;
   }
 
  private:
   static constexpr float kMemory = 64, kForgotten = 0.3F;  // packets
+  static constexpr float kMostShare = 0.98F;
   static constexpr int kNoLoss = 24;
 
-  std::array<float, kMostSizes> lost_{}, heard_{};
+  struct Counts {
+    float lost = 0, heard = 0, small = 0, small_lost = 0;
+  };
+  std::array<Counts, kMostSizes> counts_{};
 };
 
 // What arrives of the size probes from one source port of the peer.
 class PathSizes {
  public:
   // A train that size_after_train says `size` of has arrived, `mtu` is what the peer announces. 0 : none follows.
-  void due(std::uint32_t train, std::uint16_t size, std::uint16_t mtu) {
-    if (mtu != mtu_) restart(mtu);
-    if (size != 0 && train > train_) expect(train, size, false);
+  void due(std::uint32_t train, std::uint16_t size, std::uint16_t mtu, SmallPackets small) {
+    if (mtu != mtu_) *this = PathSizes(mtu, small);
+    if (size != 0 && train > train_) expect(train, size);
   }
   // The size probe behind `train` has arrived, maybe before the rest of it.
-  void arrived(std::uint32_t train, std::uint16_t size) {
+  void arrived(std::uint32_t train, std::uint16_t size, SmallPackets small) {
     const int place = SizeLadder(mtu_).place(size);
     if (place < 0 || train < train_) return;
-    if (train > train_) {
-      expect(train, size, true);
-    } else if (place == place_) {
-      if (!came_) take(place);
-    }
+    if (train > train_) expect(train, size);
+    if (place == place_ && !came_) take(place, small);
   }
-  // The peer's numbering begins anew, or its MTU is another.
-  void restart(std::uint16_t mtu) { *this = PathSizes(mtu); }
+  // The peer's numbering begins anew.
+  void restart() { *this = PathSizes(); }
 
   // The smallest size that does not get through, 0 = none or not known. loss_ppm : what this source port loses of small
-  // packets. beside : what the NIC's source ports lose of large ones. Of that size and all above it so many probes in a
-  // row must be missing that loss would take one in 10^12 to do it: once a month among a million of source ports.
+  // packets. beside : what the NIC's source ports lose beyond that of large ones. Of that size and all above it so many
+  // probes in a row must be missing that loss would take one in 10^12 to do it: once a month among a million of source
+  // ports.
   std::uint16_t black_hole(std::uint32_t loss_ppm, const SizeLoss& beside) const {
     const SizeLadder ladder(mtu_);
+    const SizeLoss own = loss();
     std::size_t below = 0;  // most that a smaller size has missed
     for (std::size_t i = 0; i < ladder.count; ++i) {
       const std::size_t smaller = below;
       below = std::max<std::size_t>(below, missed_[i]);
       if (missed_[i] < 2) continue;
       const std::size_t place = slot(ladder, i);
-      const double large = std::max(loss_.most(place), beside.most(place));
-      const double loss = std::clamp(std::max(large, loss_ppm / 1e6), kLeastLoss, 0.999);
+      const double large = std::max(own.most(place), beside.most(place));
+      const double loss = std::clamp(1 - (1 - large) * (1 - loss_ppm / 1e6), kLeastLoss, 0.999);
       if (row_[i] * std::log(loss) > kLogChance) continue;
       // Sizes take turns, the MTU more often: of a smaller one that was missing just as long it is not known yet
       // whether it is dropped.
@@ -144,8 +184,8 @@ class PathSizes {
     }
     return 0;
   }
-  // What is lost now and then.
-  const SizeLoss& loss() const { return loss_; }
+  // What is lost now and then, beyond what is lost of small packets.
+  SizeLoss loss() const { return tally_.loss(); }
 
   PathSizes() = default;
 
@@ -154,14 +194,14 @@ class PathSizes {
   // What a path may lose of large packets that has not lost any yet: six must be missing.
   static constexpr double kLeastLoss = 0.00999;
 
-  explicit PathSizes(std::uint16_t mtu) : mtu_(mtu) {}
+  PathSizes(std::uint16_t mtu, SmallPackets small) : mtu_(mtu) { taken_.fill(small); }
 
   static std::size_t slot(const SizeLadder& ladder, std::size_t place) {
     return place + 1 == ladder.count ? kMostSizes - 1 : place;
   }
 
   // Closes the books on the probe before and waits for the next.
-  void expect(std::uint32_t train, std::uint16_t size, bool came) {
+  void expect(std::uint32_t train, std::uint16_t size) {
     if (train_ != 0 && !came_) {
       missed_[place_] = grown(missed_[place_]);
       for (int i = 0; i <= place_; ++i) row_[i] = grown(row_[i]);
@@ -169,12 +209,13 @@ class PathSizes {
     train_ = train;
     place_ = SizeLadder(mtu_).place(size);
     came_ = false;
-    if (came) take(place_);
   }
   // One has come: nothing up to its size is dropped for its size.
-  void take(int place) {
+  void take(int place, SmallPackets small) {
     came_ = true;
-    loss_.add(slot(SizeLadder(mtu_), static_cast<std::size_t>(place)), missed_[place]);
+    const SmallPackets since{small.expected - taken_[place].expected, small.lost - taken_[place].lost};
+    tally_.add(slot(SizeLadder(mtu_), static_cast<std::size_t>(place)), missed_[place], since);
+    taken_[place] = small;
     missed_[place] = 0;
     for (int i = 0; i <= place; ++i) row_[i] = 0;
   }
@@ -188,7 +229,8 @@ class PathSizes {
   bool came_ = false;
   std::array<std::uint8_t, kMostSizes> missed_{};  // of a size, in a row
   std::array<std::uint8_t, kMostSizes> row_{};     // of a size and all above it, in a row
-  SizeLoss loss_;
+  std::array<SmallPackets, kMostSizes> taken_{};   // what was when the last one of a size came
+  SizeTally tally_;
 };
 
 }  // namespace fabricpulse

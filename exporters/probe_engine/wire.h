@@ -55,8 +55,8 @@ struct Packet {
   std::uint32_t train = 0;
   std::uint8_t position = 0;
   std::uint8_t path = 0;
-  std::uint8_t paths = 1;  // source ports of the sender's sweep, the main flow included
-  std::uint8_t sweep = 0;  // every sweep-th train leaves the main flow; 0 = none does
+  std::uint8_t paths = 1;  // source ports of the sender's sweep, the main path included
+  std::uint8_t sweep = 0;  // every sweep-th train leaves the main path; 0 = none does
   std::uint16_t mtu = 0;   // up to which the sender sends size probes (size_probes.h); 0 = it sends none
 
   TrainStamps sent;  // TX stamps of an earlier train

@@ -5,8 +5,9 @@ Sizes: `--trials N`, `--seeds N`, `--windows N`, `--hosts N`; `--seed S` plays o
 
 simulated : 1,024 leaves, 50,000 hosts, 1 to 5 faults at once of 0.1 to 5 % loss, 10 % of the switches above the leaves
 silent; ten seeds that are drawn as it starts. loop : lateness of the event loop while a fleet is looked at.
-gray : loss on uplinks of a lab of nine hosts, needs root (`--losses 60,20,5,1.5 --times N`). healthy : the fleet of
-simulated without faults, a window of 30 s after the other.
+gray : loss on uplinks of a lab of nine hosts, needs root (`--losses 60,20,5,1.5,0.5 --times N`). dead : a leaf and a
+spine of it that drop everything. delay : delays that grow, simulated, on the engine's state machines. healthy : the
+fleet of simulated without faults, a window of 30 s after the other.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
+from tests.bench.map_delay import bench_delay
 from tests.bench.map_fabric import Clos, Simulation
 from tests.bench.rows import Rows, quantile
 
@@ -197,6 +199,12 @@ def _gray(losses: str, times: int) -> None:
     bench_gray(rows, [float(loss) for loss in losses.split(",")], times)
 
 
+def _dead(times: int) -> None:
+    from tests.bench.map_lab import bench_dead
+
+    bench_dead(rows, times)
+
+
 def _one_core() -> None:
     """Starts this program again with one thread for linear algebra, unless it has been."""
     if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
@@ -214,8 +222,8 @@ def main() -> None:
     parser.add_argument(
         "--seed", type=int, action="append", default=[], help="this one instead; may be repeated"
     )
-    parser.add_argument("--losses", default="60,20,5,1.5", help="per cent, of the part gray")
-    parser.add_argument("--times", type=int, default=3, help="each loss, of the part gray")
+    parser.add_argument("--losses", default="60,20,5,1.5,0.5", help="per cent, of the part gray")
+    parser.add_argument("--times", type=int, default=3, help="each fault, of the parts gray and dead")
     parser.add_argument("--hosts", type=int, default=5000, help="of the part loop")
     parser.add_argument("--windows", type=int, default=240)
     options = parser.parse_args()
@@ -225,7 +233,9 @@ def main() -> None:
         "simulated": lambda: bench_simulated(options.trials, 0.1, seeds),
         "healthy": lambda: bench_healthy(options.windows),
         "loop": lambda: bench_loop(options.hosts),
+        "delay": lambda: bench_delay(rows, 20 * options.times),
         "gray": lambda: _gray(options.losses, options.times),
+        "dead": lambda: _dead(options.times),
     }
     wanted = set(filter(None, options.only.split(","))) or set(all_parts)
     if unknown := wanted - set(all_parts):

@@ -12,7 +12,7 @@ from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Kind, Nodes, co
 from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable
 from fabricpulse.diagnosis.silent_hops import named
 
-# The mesh's defaults: 50 trains of three packets a second, every tenth of which leaves the main flow.
+# The mesh's defaults: 50 trains of three packets a second, every tenth of which leaves the main path.
 PORTS, TRAINS, PACKETS, SWEEP = 8, 50, 3, 10
 MAIN_RATE = TRAINS * PACKETS * (1 - 1 / SWEEP)
 SWEEP_RATE = TRAINS * PACKETS / SWEEP / (PORTS - 1)

@@ -43,7 +43,7 @@ from tests.bench.mesh_rows import report
 
 from fabricpulse.lab import Lab, LabProcess
 
-TURNS = 5
+REPETITIONS = 5
 TURN_S = 3.0
 TRAINS_PER_S = 50.0
 
@@ -185,7 +185,7 @@ def bench_cpu(case: str, metric: str, rails: int, must: str) -> None:
     ):
         pin(bare.process, {own})
         pin(bare.playing, {other})
-        for _ in range(TURNS):
+        for _ in range(REPETITIONS):
             steer(lab, other)
             pin(engine.process, {own})
             pin(engine.playing, {other})

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,12 +10,15 @@ import numpy as np
 from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Kind, parts
 from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, totals
 from fabricpulse.diagnosis.locate import Finding, locate
+from fabricpulse.diagnosis.mended import has_ended
 from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, check_edges, unpack_flows
 from fabricpulse.diagnosis.silent_hops import named
 from fabricpulse.diagnosis.suspect import Layout, Suspect, suspect_of, without_fabric
 
-# Seconds of evidence that are used: the second time for what is too slight to show in the first.
-WINDOWS_S = (30.0, 120.0)
+# Seconds of evidence that are used: each for what is too slight to show in those before. What shows in the first is
+# new, and must be beyond doubt (nats): evidence of few seconds is that of few flows.
+WINDOWS_S = (5.0, 30.0, 120.0)
+_SURE_AT_ONCE = 40.0
 # A host that has not reported for so long says nothing of its flows any more.
 LEASE_S = 20.0
 # An exporter that is restarted looks like a dead NIC for some seconds; a cable does not restart.
@@ -45,8 +48,8 @@ class _Host:
     paths: dict[int, tuple[str, ...]] = field(default_factory=dict)
     slow: frozenset[int] = frozenset()
     cut: frozenset[int] = frozenset()
-    # Edges whose way is not known in full. Nine of ten packets take the main flow, and that one way of many: the ports
-    # of such an edge count alike, or a fault of one way looks like one of the pairs whose main flow takes it.
+    # Edges whose way is not known in full. Nine of ten packets take the main path, and that one way of many: the ports
+    # of such an edge count alike, or a fault of one way looks like one of the pairs whose main path takes it.
     even: frozenset[int] = frozenset()
 
     def weight(self, flow: int) -> float:
@@ -68,6 +71,8 @@ class FleetEvidence:
         self._hosts: dict[str, _Host] = {}
         # (moment, host, edge x port, sent, lost); host by name, because numbers change with the fleet.
         self._losses: deque[tuple[float, str, int, int, int]] = deque()
+        # Of all losses, those of mended flows too: moment, host, edge x port.
+        self._history: deque[tuple[float, str, int]] = deque()
         self._layout: Layout | None = None
         self._laid_out_s = -math.inf
         self._paths_changed = False
@@ -112,11 +117,13 @@ class FleetEvidence:
         host.slow = frozenset(flow.edge * host.ports + flow.port for flow in flows if flow.slow)
         host.cut = frozenset(flow.edge * host.ports + flow.port for flow in flows if flow.cut)
         if not report.stalled:
-            self._losses.extend(
+            told = [
                 (now_s, report.host, flow.edge * host.ports + flow.port, flow.sent, flow.lost)
                 for flow in flows
                 if flow.lost
-            )
+            ]
+            self._losses.extend(told)
+            self._history.extend(entry[:3] for entry in told)
         return False
 
     def suspects(self, now_s: float) -> tuple[Suspect, ...]:
@@ -157,6 +164,8 @@ class FleetEvidence:
     def _forget(self, now_s: float) -> None:
         while self._losses and now_s - self._losses[0][0] > WINDOWS_S[-1]:
             self._losses.popleft()
+        while self._history and now_s - self._history[0][0] > WINDOWS_S[-1]:
+            self._history.popleft()
         live = tuple(sorted(name for name, host in self._hosts.items() if now_s - host.heard_s <= LEASE_S))
         if live != self._live:
             self._live, self._layout = live, None
@@ -186,18 +195,22 @@ class FleetEvidence:
             observed = observed[0][left], observed[1][left], observed[2][left]
             if not len(observed[0]):
                 continue
+            newest = window_s == WINDOWS_S[0]
             # What lost packets only long ago has been mended.
-            recent = set(self._observed(layout, now_s, window_s / 5)[0].tolist())
+            recent = set(self._observed(layout, now_s, window_s if newest else window_s / 5)[0].tolist())
             others: set[int] = set()
             for finding in without_fabric(
                 layout, locate(layout.table, layout.totals, *observed, window_s).findings
             ):
+                if newest and finding.score < _SURE_AT_ONCE:
+                    continue
                 explained.update(finding.flows)
                 # Flows that cross what explains more say nothing of this one: a fault that has been mended must not
                 # come back because another one hits some of its flows.
+                lost_s = self._moments(layout, now_s, window_s, finding.component, others)
                 own = set(finding.flows) - others
                 others.update(finding.flows)
-                if not recent.isdisjoint(own):
+                if not recent.isdisjoint(own) and not has_ended(lost_s, now_s):
                     found.setdefault(("loss", finding.component), finding)
         hosts = [self._hosts[name] for name in self._live]
         for what, suffering in (
@@ -210,18 +223,39 @@ class FleetEvidence:
                 found.setdefault((what, finding.component), finding)
         return [(what, f) for (what, _), f in found.items() if parts(f.component)[0] is not Kind.FLOW]
 
-    def _observed(self, layout: Layout, now_s: float, window_s: float) -> tuple[Flows, Floats, Floats]:
-        lost: dict[int, float] = {}
-        sent: dict[int, float] = {}
+    def _counted(self, now_s: float, window_s: float) -> Iterator[tuple[float, int, float, float]]:
+        """The losses of a window: moment, flow, packets sent and lost; the latest first."""
         for at, name, number, packets, missing in reversed(self._losses):
             if now_s - at > window_s:
                 break
             host = self._hosts.get(name)
             if name in self._live and host is not None and number < len(host.edges) * host.ports:
-                flow = host.first + number
                 weight = host.weight(number)
-                lost[flow] = lost.get(flow, 0.0) + weight * missing
-                sent[flow] = sent.get(flow, 0.0) + weight * packets
+                yield at, host.first + number, weight * packets, weight * missing
+
+    def _moments(
+        self, layout: Layout, now_s: float, window_s: float, component: int, others: set[int]
+    ) -> Floats:
+        """When flows that cross the component, and are none of the others, have lost packets; ascending."""
+        moments: list[float] = []
+        flows: list[int] = []
+        for at, name, number in self._history:
+            host = self._hosts.get(name)
+            known = name in self._live and host is not None and number < len(host.edges) * host.ports
+            if known and host is not None and now_s - at <= window_s:
+                moments.append(at)
+                flows.append(host.first + number)
+        at_s, crossed = np.array(moments), np.array(flows, np.int64)
+        crosses = ~np.isin(crossed, list(others))
+        crosses &= np.logical_or.reduce([column == component for column in layout.table.shared(crossed)])
+        return at_s[crosses]
+
+    def _observed(self, layout: Layout, now_s: float, window_s: float) -> tuple[Flows, Floats, Floats]:
+        lost: dict[int, float] = {}
+        sent: dict[int, float] = {}
+        for _, flow, packets, missing in self._counted(now_s, window_s):
+            lost[flow] = lost.get(flow, 0.0) + missing
+            sent[flow] = sent.get(flow, 0.0) + packets
         flows = np.array(sorted(lost), dtype=np.int64)
         missing_of = np.array([lost[flow] for flow in flows.tolist()], dtype=float)
         told = np.array([sent[flow] for flow in flows.tolist()], dtype=float)
@@ -232,7 +266,7 @@ class FleetEvidence:
         """Flows of which nothing arrived in the last report that told of a loss."""
         latest: dict[int, bool] = {}
         for at, name, number, packets, missing in reversed(self._losses):
-            if now_s - at > WINDOWS_S[0]:
+            if now_s - at > WINDOWS_S[1]:
                 break
             if name in self._live:
                 latest.setdefault(self._hosts[name].first + number, missing >= 0.99 * packets)

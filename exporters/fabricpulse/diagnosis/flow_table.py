@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import Codes, Kind, Nodes, code, codes, parts
+from fabricpulse.diagnosis.components import Codes, Kind, Nodes, codes, parts
 
 Floats = NDArray[np.float64]
 Flows = NDArray[np.int64]
@@ -77,13 +77,6 @@ class FlowTable:
             return [node]
         own = {node, *self.may_be[node - self.first_unnamed]}
         return [*own, *(self.first_unnamed + k for k, may in enumerate(self.may_be) if own.intersection(may))]
-
-    def own(self, flows: Flows) -> tuple[Codes, Codes]:
-        """PAIR and FLOW of each: components that no other pair crosses. The node of a FLOW is its number here."""
-        return (
-            codes(Kind.PAIR, self.source[flows], self.destination[flows]),
-            np.int64(code(Kind.FLOW, 0)) + flows,
-        )
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,14 @@ What makes it cheap: a flow without loss speaks against a component with `n * lo
 that of all healthy flows only their number of packets matters, and that is known beforehand (`Totals`).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import LOG_PRIOR, Codes, Kind, Nodes, kinds, nodes
+from fabricpulse.diagnosis.components import Kind, kinds
+from fabricpulse.diagnosis.evidence import Evidence, Parameters, alone, evidence_of
 from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals
 
-_KIND_PRIORS = np.array([LOG_PRIOR[kind] for kind in Kind])
 _GRID = np.concatenate([np.geomspace(1e-4, 0.5, 36), [0.6, 0.7, 0.8, 0.9, 0.96, 0.99, 0.9999]])
 # Candidates of a kind that are examined closely at once, the best ones by themselves: bounds time and memory. Under a
 # switch that loses much every pair scores better than a NIC that loses little, so what is found is left out and the
@@ -30,22 +29,6 @@ _MOST_DOUBTS, _MOST_INSTEAD = 16, 6
 _REFITS = 4
 _TOLERANCE = 1.3
 _LEVELS_A_FACTOR = 64
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """What counts as evidence.
-
-    background : share of packets that a healthy fabric loses. dispersion : by how much losses come together: the three
-    packets of a train are often lost as one. threshold : nats that a component must explain beyond its prior
-    probability. alternatives : nats within which another component is told beside it. most : components named at most.
-    """
-
-    background: float = 2e-5
-    dispersion: float = 3.0
-    threshold: float = 8.0
-    alternatives: float = 3.0
-    most: int = 16
 
 
 @dataclass(frozen=True)
@@ -73,58 +56,6 @@ class Diagnosis:
 
     findings: tuple[Finding, ...]
     unexplained: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Evidence:
-    """Components that may be faulty, and the flows with losses that cross one of them (rows).
-
-    packets : that crossed the component while all was well. hit : of them lost. row, column : row and component
-    wherever one crosses the other, by component; those of component i from start[i] to start[i + 1].
-    """
-
-    components: Codes
-    packets: Floats
-    hit: Floats
-    prior: Floats
-    row: Flows
-    column: Flows
-    start: Flows
-    flows: Flows
-    lost: Floats
-    sent: Floats
-    unnamed: NDArray[np.bool_]
-    table: FlowTable
-    hops: Nodes
-    # What does not depend on what is chosen is worked out once for each component.
-    _akin: dict[int, Flows] = field(default_factory=dict)
-    rivals: dict[int, Flows] = field(default_factory=dict)
-
-    def akin(self, component: int) -> Flows:
-        """The rows that may cross it beside those that do: which of some silent switches is on a path is not always
-        known.
-        """
-        if component not in self._akin:
-            may = self.table.akin(int(self.components[component]), self.hops)
-            may[self.rows(component)] = False
-            self._akin[component] = np.flatnonzero(may)
-        return self._akin[component]
-
-    def rows(self, component: int) -> Flows:
-        """The flows that cross it."""
-        return self.row[self.start[component] : self.start[component + 1]]
-
-    def summed(self, weight: Floats) -> Floats:
-        """Of each component, the sum over the rows that cross it."""
-        # Each component has a row, or it would be no candidate.
-        return np.add.reduceat(weight[self.row], self.start[:-1]) if len(self.components) else np.empty(0)
-
-    def crossings(self, components: Flows) -> tuple[Flows, Flows]:
-        """Row and position in `components`, wherever one crosses the other."""
-        sizes = self.start[components + 1] - self.start[components]
-        column = np.repeat(np.arange(len(components)), sizes)
-        first = np.repeat(self.start[components] - np.cumsum(sizes) + sizes, sizes)
-        return self.row[first + np.arange(len(column))], column
 
 
 @dataclass(frozen=True)
@@ -158,13 +89,19 @@ def locate(
     flows, lost, sent = flows[there], lost[there].astype(float), np.maximum(sent, lost)[there].astype(float)
     if not len(flows):
         return Diagnosis((), ())
-    evidence = _evidence(table, totals, flows, lost, sent, window_s, p)
+    evidence = evidence_of(table, totals, flows, lost, sent, window_s, p)
     chosen = _with_shares(evidence, (), (), p)
+    sure: tuple[int, ...] | None = None
     for _ in range(_ROUNDS):
         before = chosen.components
         close = _candidates(evidence, chosen, p)
         chosen = _refitted(evidence, _greedy(evidence, chosen, close, p.most, p), p)
-        chosen = _improved(evidence, chosen, close, p)
+        if chosen.components == sure:
+            break
+        # What has withstood every doubt is not doubted again.
+        better = _improved(evidence, chosen, p)
+        sure = better.components if better.components == chosen.components else None
+        chosen = better
         if chosen.components == before:
             break
     findings = _described(evidence, chosen, p)
@@ -176,79 +113,7 @@ def locate(
     return Diagnosis(findings, tuple(int(flow) for flow in flows[beyond]))
 
 
-def _evidence(
-    table: FlowTable,
-    totals: Totals,
-    flows: Flows,
-    lost: Floats,
-    sent: Floats,
-    window_s: float | None,
-    p: Parameters,
-) -> _Evidence:
-    grid = np.stack([*table.shared(flows), *table.own(flows)], axis=1)
-    # A flow between two NICs of one host crosses that host once.
-    grid[:, 1][grid[:, 1] == grid[:, 0]] = -1
-    row, _ = np.nonzero(grid >= 0)
-    components, number = np.unique(grid[grid >= 0], return_inverse=True)
-    hit = np.bincount(number, weights=lost[row]).astype(float)
-    rate, count = totals.of(components)
-    kind = kinds(components)
-    # Pairs and single flows are nobody else's: what crosses them is their own.
-    of = np.zeros(len(components), np.int64)
-    of[number] = flows[row]
-    pair, flow = kind == Kind.PAIR, kind == Kind.FLOW
-    rate[pair], count[pair] = table.edge_rate[table.edge[of[pair]]], table.edge_flows[table.edge[of[pair]]]
-    rate[flow], count[flow] = table.rate[of[flow]], 1.0
-    if window_s is None:
-        packets = np.maximum(count, hit)
-    else:
-        # A rate is a plan; of the flows with losses it is known what was sent.
-        more = np.bincount(number, weights=(sent - table.rate[flows] * window_s)[row])
-        packets = np.maximum(rate * window_s + more, hit)
-    # What does not explain enough by itself never will: nearly all, as healthy flows lose a packet now and then.
-    scores = _alone(hit, packets, _KIND_PRIORS[kind], p)
-    able = np.flatnonzero((scores > p.threshold) & ~_one_of_several(components, table))
-    place = np.full(len(components), -1)
-    place[able] = np.arange(len(able))
-    inside = place[number] >= 0
-    used, row = np.unique(row[inside], return_inverse=True)
-    # numpy sorts sixteen bits by radix, several times as fast.
-    narrow = np.uint16 if len(able) < 1 << 16 else np.int64
-    order = np.argsort(place[number[inside]].astype(narrow), kind="stable")
-    column = place[number[inside]][order]
-    start = np.searchsorted(column, np.arange(len(able) + 1))
-    return _Evidence(
-        components[able],
-        packets[able],
-        hit[able],
-        _KIND_PRIORS[kind[able]],
-        row[order],
-        column,
-        start,
-        flows[used],
-        lost[used],
-        sent[used],
-        _unnamed(components[able], table.first_unnamed),
-        table,
-        table.hops[flows[used]],
-    )
-
-
-def _one_of_several(components: Codes, table: FlowTable) -> NDArray[np.bool_]:
-    """What stands for one of several switches, it is not known which, is none that could be faulty."""
-    several = [table.first_unnamed + number for number, may_be in enumerate(table.may_be) if may_be]
-    a, b = nodes(components)
-    fabric = np.isin(kinds(components), (Kind.SWITCH, Kind.LINK))
-    return np.asarray(fabric & (np.isin(a, several) | np.isin(b, several)))
-
-
-def _unnamed(components: Codes, first: int) -> NDArray[np.bool_]:
-    a, b = nodes(components)
-    fabric = np.isin(kinds(components), (Kind.SWITCH, Kind.LINK))
-    return fabric & ((a >= first) | (b >= first))
-
-
-def _excused(evidence: _Evidence, chosen: _Chosen) -> Floats:
+def _excused(evidence: Evidence, chosen: _Chosen) -> Floats:
     """The loss of each row for what is still to be explained. Hosts do not report at one moment, so a flow may lose
     somewhat more than what explains it. What stands for several switches that cannot be told apart loses more on some
     flows than on others, and they ask for no further explanation.
@@ -269,17 +134,10 @@ def _excused(evidence: _Evidence, chosen: _Chosen) -> Floats:
     return np.maximum(least, np.minimum(observed, most))
 
 
-def _alone(hit: Floats, packets: Floats, prior: Floats, p: Parameters) -> Floats:
-    """The score of each component if it were the only one that is faulty; -inf if it loses no more than usual."""
-    q = np.clip(hit / packets, 1e-12, 1 - 1e-9)
-    gain = hit * np.log(q / p.background) + (packets - hit) * np.log((1 - q) / (1 - p.background))
-    return np.asarray(np.where(q > p.background, gain / p.dispersion + prior, -np.inf), float)
-
-
-def _candidates(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> Flows:
+def _candidates(evidence: Evidence, chosen: _Chosen, p: Parameters) -> Flows:
     """Components that lose more than what is explained already, and those that share flows with what is chosen."""
     unexplained = evidence.lost * p.background / _excused(evidence, chosen)
-    score = _alone(evidence.summed(unexplained), evidence.packets, evidence.prior, p)
+    score = alone(evidence.summed(unexplained), evidence.packets, evidence.prior, p)
     able = np.flatnonzero(score > p.threshold)
     able = able[np.argsort(-score[able], kind="stable")]
     kind = kinds(evidence.components[able])
@@ -287,7 +145,7 @@ def _candidates(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> Flows:
     return np.unique(np.concatenate([*best, *(_rivals(evidence, each) for each in chosen.components)]))
 
 
-def _rivals(evidence: _Evidence, component: int) -> Flows:
+def _rivals(evidence: Evidence, component: int) -> Flows:
     """The components that lose some of the same packets: what could be faulty in its place; itself too."""
     if component not in evidence.rivals:
         weight = np.zeros(len(evidence.lost))
@@ -300,7 +158,7 @@ def _rivals(evidence: _Evidence, component: int) -> Flows:
 
 
 def _with_shares(
-    evidence: _Evidence, components: tuple[int, ...], shares: tuple[float, ...], p: Parameters
+    evidence: Evidence, components: tuple[int, ...], shares: tuple[float, ...], p: Parameters
 ) -> _Chosen:
     passes = np.full(len(evidence.lost), 1 - p.background)
     for component, share in zip(components, shares, strict=True):
@@ -308,7 +166,7 @@ def _with_shares(
     return _Chosen(components, shares, 1 - passes)
 
 
-def _refitted(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
+def _refitted(evidence: Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
     """The same components with the shares that fit best together: expectation maximisation of the noisy-or."""
     for _ in range(_REFITS if chosen.components else 0):
         blamed = evidence.lost / chosen.loss
@@ -320,7 +178,7 @@ def _refitted(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
     return chosen
 
 
-def _score(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> float:
+def _score(evidence: Evidence, chosen: _Chosen, p: Parameters) -> float:
     """Nats by which this explains the evidence better than nothing does, prior probabilities included."""
     at = list(chosen.components)
     # What may cross a choice counts as far as it suffers; to be well speaks against none: it may cross another one.
@@ -343,7 +201,7 @@ def _levels(loss: Floats, lost: Floats, p: Parameters) -> tuple[Floats, Flows]:
     score is of the second order: below 1e-5 nats a lost packet.
     """
     loss = np.maximum(loss, p.background)
-    place = ((np.log(loss) - np.log(p.background)) * _LEVELS_A_FACTOR).astype(np.int64)
+    place = (np.log((loss / p.background).astype(np.float32)) * _LEVELS_A_FACTOR).astype(np.int64)
     packets = np.bincount(place, weights=lost)
     there = np.flatnonzero(packets)
     number = np.zeros(len(packets), np.int64)
@@ -351,10 +209,18 @@ def _levels(loss: Floats, lost: Floats, p: Parameters) -> tuple[Floats, Flows]:
     return (np.bincount(place, weights=lost * loss)[there] / packets[there]).astype(float), number[place]
 
 
-def _scores(evidence: _Evidence, loss: Floats, components: Flows, p: Parameters) -> tuple[Floats, Floats]:
-    """Of each of `components`: the nats that it adds where `loss` is explained already, and its best share."""
+def _scores(
+    evidence: Evidence,
+    loss: Floats,
+    components: Flows,
+    p: Parameters,
+    crossings: tuple[Flows, Flows] | None = None,
+) -> tuple[Floats, Floats]:
+    """Of each of `components`: the nats that it adds where `loss` is explained already, and its best share. crossings :
+    theirs, where they are known.
+    """
     levels, level = _levels(loss, evidence.lost, p)
-    row, column = evidence.crossings(components)
+    row, column = crossings or evidence.crossings(components)
     size = len(components), len(levels)
     by_level = np.bincount(
         column * size[1] + level[row], weights=evidence.lost[row], minlength=size[0] * size[1]
@@ -367,13 +233,25 @@ def _scores(evidence: _Evidence, loss: Floats, components: Flows, p: Parameters)
     return gain[np.arange(size[0]), best] / p.dispersion + evidence.prior[components], _GRID[best]
 
 
-def _greedy(evidence: _Evidence, chosen: _Chosen, close: Flows, most: int, p: Parameters) -> _Chosen:
-    """Chooses up to `most` more of `close`, one at a time, until nothing explains enough any more."""
-    for _ in range(most if len(close) else 0):
-        scores, shares = _scores(evidence, _excused(evidence, chosen), close, p)
+def _greedy(
+    evidence: Evidence, chosen: _Chosen, close: Flows, most: int, p: Parameters, target: float = -np.inf
+) -> _Chosen:
+    """Chooses up to `most` more of `close`, one at a time, until nothing explains enough any more, or all that are left
+    could not reach the score `target`: each explains less than the one before, twice as much is allowed for.
+    """
+    crossings = evidence.crossings(close)
+    for step in range(most if len(close) else 0):
+        scores, shares = _scores(evidence, _excused(evidence, chosen), close, p, crossings)
         scores[np.isin(close, chosen.components)] = -np.inf
         best = int(np.argmax(scores))
         if scores[best] < p.threshold:
+            break
+        # Before the first step the shares of the others have not been fitted to what was taken back.
+        if (
+            step
+            and target > -np.inf
+            and _score(evidence, chosen, p) + 2 * (most - step) * scores[best] < target
+        ):
             break
         components = (*chosen.components, int(close[best]))
         chosen = _with_shares(evidence, components, (*chosen.shares, float(shares[best])), p)
@@ -381,7 +259,7 @@ def _greedy(evidence: _Evidence, chosen: _Chosen, close: Flows, most: int, p: Pa
     return chosen
 
 
-def _improved(evidence: _Evidence, chosen: _Chosen, close: Flows, p: Parameters) -> _Chosen:
+def _improved(evidence: Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
     """Without each choice in turn: a switch that was named first may be some of its links, better told alone."""
     score = _score(evidence, chosen, p)
     for component in chosen.components[:_MOST_DOUBTS]:
@@ -390,13 +268,13 @@ def _improved(evidence: _Evidence, chosen: _Chosen, close: Flows, p: Parameters)
         kept = [pair for pair in zip(chosen.components, chosen.shares, strict=True) if pair[0] != component]
         rest = _with_shares(evidence, tuple(c for c, _ in kept), tuple(q for _, q in kept), p)
         rivals = _rivals(evidence, component)
-        other = _greedy(evidence, rest, rivals[rivals != component], _MOST_INSTEAD, p)
+        other = _greedy(evidence, rest, rivals[rivals != component], _MOST_INSTEAD, p, score)
         if (better := _score(evidence, other, p)) > score + 1e-6:
             chosen, score = other, better
     return chosen
 
 
-def _described(evidence: _Evidence, chosen: _Chosen, p: Parameters) -> tuple[Finding, ...]:
+def _described(evidence: Evidence, chosen: _Chosen, p: Parameters) -> tuple[Finding, ...]:
     findings = []
     for number, component in enumerate(chosen.components):
         others = [k for k in range(len(chosen.components)) if k != number]

@@ -18,7 +18,7 @@ _SLOW, _CUT = 1, 2
 
 
 class FlowEvidence(NamedTuple):
-    """One flow, peer to us, since the last report. edge : its number in the report's edges. port : 0 = main flow.
+    """One flow, peer to us, since the last report. edge : its number in the report's edges. port : 0 = main path.
     slow : its delay is above what it used to be. sent, lost : packets. cut : it drops packets above some size.
     """
 

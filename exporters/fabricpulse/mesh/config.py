@@ -21,6 +21,9 @@ MOST_EVENTS = 100_000
 PerEdge = Literal["all", "worst", "none"]
 
 
+NO_MEMBERSHIP = "no membership is configured; set membership.file, membership.url or membership.dns"
+
+
 class MembershipSource(Section, frozen=True):
     """Where the members of the fleet come from: one of file, url, dns.
 
@@ -182,9 +185,9 @@ class MeshConfig(Section, frozen=True):
     host : this host's name in the fleet, short or fully qualified; default: the system's host name. key_file : fleet
     keys, one a line; the first signs, all are accepted, so that keys can be rotated. Without a file anybody who reaches
     the port can join.
-    per_edge : series of single edges: all (24 an edge), worst (only edges that are down, slow, or have a source port
-    that is down, lossy or slow), none; what a NIC's edges sum up to is always there. sample_cap : samples in one
-    exposition, at most.
+    per_edge : series of single edges: all (20 an edge, 25 while it suffers), worst (only edges that are down, slow, or
+    have a source port that is down, lossy or slow), none; what a NIC's edges sum up to is always there.
+    sample_cap : samples in one exposition, at most.
     """
 
     host: str = ""
@@ -198,6 +201,11 @@ class MeshConfig(Section, frozen=True):
     event_log: EventLog = EventLog()
     per_edge: PerEdge = "all"
     sample_cap: Annotated[int, Meta(ge=1)] = DEFAULT_SAMPLE_CAP
+
+    def validate(self) -> None:
+        source = self.membership
+        if not (source.file or source.url or source.dns):
+            raise ValueError(NO_MEMBERSHIP)
 
     @property
     def host_name(self) -> str:

@@ -12,7 +12,7 @@ from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.files import FileStamp
 from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_membership
 from fabricpulse.core.web.client import HttpClient, describe
-from fabricpulse.mesh.config import MembershipSource
+from fabricpulse.mesh.config import NO_MEMBERSHIP, MembershipSource
 
 _PATIENCE_S = 5.0  # with DNS
 
@@ -23,9 +23,7 @@ class MembershipReader:
     def __init__(self, source: MembershipSource) -> None:
         """Raises ConfigError when no source is configured."""
         if not (source.file or source.url or source.dns):
-            raise ConfigError(
-                "no membership is configured; set membership.file, membership.url or membership.dns"
-            )
+            raise ConfigError(NO_MEMBERSHIP)
         self._source = source
         self._stamp = FileStamp(None)
         self._etag = ""

@@ -230,7 +230,7 @@ EDGE_EVIDENCE = MetricSpec(
 FRONT_END_CONNECTED = MetricSpec(
     "fabricpulse_front_end_connected",
     "gauge",
-    "1 if a server on this host's front-end network answers, 0 if none has for three rounds. No sample before "
+    "1 if a server on this host's front-end network answers, 0 if none has for three checks. No sample before "
     "one has.",
 )
 FRONT_END_DISCONNECTS = MetricSpec(

@@ -38,7 +38,7 @@ class PathSchedule:
         again_s: float,
         known: Mapping[tuple[int, int], Hops] | None = None,
     ) -> None:
-        # Port by port: after the first round the main flow of every peer is known.
+        # Port by port: after the first round the main path of every peer is known.
         self._flows = {(edge, port): _Flow() for port in range(ports) for edge in edges}
         for key, hops in (known or {}).items():
             self._flows[key] = _Flow(hops, 1)

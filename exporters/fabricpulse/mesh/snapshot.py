@@ -131,7 +131,7 @@ class EdgeState(NamedTuple):
     raw_paths: tuple[int, ...]
 
     def path(self, index: int) -> PathState:
-        """The state of path `index`, 0 = main flow."""
+        """The state of path `index`, 0 = main path."""
         path = PathState(*self.raw_paths[PATH_FIELDS * index : PATH_FIELDS * (index + 1)])
         return path if path.owd_ns != UNKNOWN_OWD else path._replace(owd_ns=None)
 

@@ -1,6 +1,8 @@
-"""A mesh fleet below three leaves and three spines, and a coordinator that knows the topology: for tests and bench."""
+"""A mesh fleet below three leaves, and a coordinator that knows the topology: for tests and bench."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import yaml
 from tests.fixtures.waiting import wait_for
@@ -14,7 +16,8 @@ PORT = 9614
 class DiagnosedFleet:
     """Nine hosts with one NIC each below three leaves, and a coordinator that knows which."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, mesh: Mapping[str, Any] | None = None, **coordinator: Any) -> None:
+        """mesh, coordinator : settings of the exporters, and of the coordinator beside the topology."""
         self.lab = lab
         leaves: dict[str, list[str]] = {}
         for plan in lab.fabric.host_plans:
@@ -37,7 +40,7 @@ class DiagnosedFleet:
         }
         topology.write_text(yaml.safe_dump({"leaves": leaves, "switches": switches}))
         config = lab.directory / "coordinator.yaml"
-        config.write_text(yaml.safe_dump({"topology": str(topology)}))
+        config.write_text(yaml.safe_dump({"topology": str(topology), **coordinator}))
         self.coordinator = lab.popen(
             "mgmt",
             [
@@ -47,8 +50,14 @@ class DiagnosedFleet:
         )
         self.coordinator.wait_for_output("event=listening")
         self.mesh = MeshFleet(
-            lab, {"trace_s": 0.05}, evidence={"url": f"http://{lab.resolve('mgmt')}:{PORT}"}
+            lab, {"trace_s": 0.05}, evidence={"url": f"http://{lab.resolve('mgmt')}:{PORT}"}, **(mesh or {})
         )
+        members = yaml.safe_load(self.mesh.membership.read_text())
+        leaf_of = {nic: leaf for leaf, nics in leaves.items() for nic in nics}
+        for host in members["hosts"]:
+            for nic in host["nics"]:
+                nic["leaf"] = leaf_of[f"{host['name']}/{nic['device']}"]
+        self.mesh.membership.write_text(yaml.safe_dump(members))
         self.mesh.start()
         self.mesh.wait_green(30)
         hosts = len(lab.hosts)

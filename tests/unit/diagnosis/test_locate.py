@@ -5,8 +5,9 @@ import pytest
 from tests.bench.map_fabric import Clos, Simulation
 
 from fabricpulse.diagnosis.components import Kind, code, parts
+from fabricpulse.diagnosis.evidence import Parameters
 from fabricpulse.diagnosis.flow_table import FlowTable, totals
-from fabricpulse.diagnosis.locate import Parameters, _levels, locate
+from fabricpulse.diagnosis.locate import _levels, locate
 
 SMALL = Clos(hosts=96, leaves=12, pods=3, spines=4, cores=2)
 WINDOW_S = 30.0

@@ -1,5 +1,7 @@
 """Suspects when the switches of the flows are known: links and spines have names."""
 
+import random
+
 import pytest
 from tests.unit.diagnosis.test_fleet_evidence import EDGES, HOSTS, LEAF, PORTS, play
 
@@ -18,8 +20,10 @@ def spine_of(source: str, destination: str, port: int) -> int:
     return (port + sum(map(ord, source + destination))) % 3
 
 
-def paths_of(host: str) -> tuple[FlowPath, ...]:
-    """What this host has traced; a spine answers with the address of the port that leads to the leaf asked from."""
+def paths_of(host: str, odd: bool = True) -> tuple[FlowPath, ...]:
+    """What this host has traced; a spine answers with the address of the port that leads to the leaf asked from. odd :
+    every second destination's leaf answers, with an address that nobody has declared.
+    """
     found = []
     for number, edge in enumerate(EDGES[host]):
         near, far = f"{host}/{edge.device}", f"{edge.peer}/{edge.peer_device}"
@@ -27,8 +31,7 @@ def paths_of(host: str) -> tuple[FlowPath, ...]:
             if LEAF[near] != LEAF[far]:
                 spine = spine_of(near, far, port)
                 hops = ("10.1.1.1", f"10.9.{spine}.{LEAVES.index(LEAF[near])}", "10.7.7.7")
-                # Every second destination's leaf does not answer.
-                found.append(FlowPath(number, port, hops[: 2 + number % 2]))
+                found.append(FlowPath(number, port, hops[: 2 + odd * (number % 2)]))
     return tuple(found)
 
 
@@ -117,3 +120,33 @@ def test_topology_with_wrong_addresses(tmp_path, text: str, says: str) -> None:
 def play_known(evidence: FleetEvidence, loses, seconds: int):
     """As `play`, but the edges are known already and stay, paths included."""
     return play(evidence, loses, seconds, start=1, edges_known=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(0.6, 0.05), (0.05, 0.05), (0.05, 0.2), (0.2, 0.6), (0.02, 0.02), (0.015, 0.01)]
+)
+def test_a_mended_link_is_not_named_with_another(old: float, new: float) -> None:
+    """A link has lost packets for some seconds; ten seconds later another one does that some of its flows cross: only
+    that is named then, whichever of them lost more.
+    """
+    evidence = FleetEvidence(LEAF, SWITCHES)
+    for host in HOSTS:
+        paths = paths_of(host, odd=False)
+        first = EvidenceReport(PROTOCOL, host, 1, PORTS, 90.0, 20.0, b"", False, EDGES[host], paths)
+        evidence.report(first, 0.0)
+    dice = random.Random(round(100 * (old + 10 * new)))
+    names: list[set[tuple[str, str]]] = []
+    for second in range(1, 28):
+
+        def loses(far: str, near: str, port: int, second: int = second) -> float:
+            sent = 90 if port == 0 else 20
+            if LEAF[far] == LEAF[near] or spine_of(far, near, port) != 0:
+                return 0.0
+            share = old if second <= 5 and LEAF[far] == "leaf0-r0" else 0.0
+            share = new if second > 15 and LEAF[near] == "leaf2-r0" else share
+            return sum(dice.random() < share for _ in range(sent)) / sent
+
+        names.append({(s.component, s.peer) for s in play(evidence, loses, 1, second, edges_known=True)})
+    assert names[4] == {("leaf0-r0", "spine0")}
+    assert set().union(*names[15:]) == {("spine0", "leaf2-r0")}
+    assert names[-1] == {("spine0", "leaf2-r0")}

@@ -108,7 +108,7 @@ def test_a_peer_that_stopped_sending_costs_no_later_loss():
 @given(st.sets(st.integers(0, PATHS - 1), min_size=1, max_size=PATHS - 2), st.integers(0, 1))
 @settings(max_examples=40, deadline=None)
 def test_dead_paths_are_found_and_the_edge_is_heard_all_the_same(dead, direction):
-    """Some source ports of one direction arrive nowhere, the main flow among them or not: each is found, no other is
+    """Some source ports of one direction arrive nowhere, the main path among them or not: each is found, no other is
     called dead, and the other end hears something at least each half second, so that an edge with that interval lives.
     """
     edge = TwoEnds(lambda *_: True)
@@ -129,7 +129,7 @@ def test_dead_paths_are_found_and_the_edge_is_heard_all_the_same(dead, direction
 
 
 def test_with_half_of_the_paths_gone_the_edge_is_heard_each_200_ms():
-    """One spine of two is dead in both directions: every second source port, the main flow too."""
+    """One spine of two is dead in both directions: every second source port, the main path too."""
     edge = TwoEnds(lambda sender, path, *_: path % 2 == 1)
     edge.ends[0].hear(1, 0, PATHS, SWEEP, 0)
     edge.ends[1].hear(1, 0, PATHS, SWEEP, 0)
@@ -192,3 +192,22 @@ def test_halves_that_do_not_belong_together_make_no_round_trip():
     trip.out(1_000, 0)
     trip.forget()
     assert not trip.back(1_000, 0)
+
+
+@given(st.integers(500, 600), st.integers(1, 300), st.sampled_from([(0,), (0, 3), (3,)]))
+@settings(max_examples=60, deadline=None)
+def test_lost_trains_are_not_blamed_on_a_healthy_path(first, lasts, dead):
+    """Paths die, the main one too, and come back, so that the sender sweeps in another way for a while: what was lost
+    is counted on these paths alone.
+    """
+
+    def passes(sender, path, train, position):
+        return sender == 1 or path not in dead or not first <= train < first + lasts
+
+    edge = TwoEnds(passes)
+    edge.play(1_200)
+    for path in range(PATHS):
+        lost = edge.ends[1].path(path)[1]
+        assert lost <= edge.by_path[1][path]
+        assert path in dead or lost == 0
+    assert edge.ends[1].lost == edge.lost[1]

@@ -24,7 +24,7 @@ def run(schedule, seconds, answer, start=0):
 
 
 def test_every_path_once_and_again_when_old():
-    """Two peers with three ports: main flows first, one trace a pause, none more until the first is old."""
+    """Two peers with three ports: main paths first, one trace a pause, none more until the first is old."""
     schedule = PathSchedule((4, 7), 3, 1.0, AGAIN_S)
     first = run(schedule, 300, lambda edge, port: ("leaf", f"spine{port}", f"leaf{edge}"))
     assert first == [(0, 4, 0), (1, 7, 0), (2, 4, 1), (3, 7, 1), (4, 4, 2), (5, 7, 2)]

@@ -12,23 +12,45 @@ PATHS, SWEEP, RATE = 8, 10, 50
 NONE = SizeLoss()
 
 
-def play(seconds, mtu, passes, paths=PATHS, sweep=SWEEP):
-    """What each source port is said to drop after so many seconds. passes(path, size) : which packet arrives; a small
-    one is of 150 bytes. Also how many trains it took until the first was named, by port.
-    """
-    ports = [PathSizes() for _ in range(paths)]
-    named = {}
-    for train in range(1, seconds * RATE):
-        path = path_of_train(train, paths, sweep)
-        size = size_after_train(train, paths, sweep, mtu)
+class Edge:
+    """What arrives of a peer, at 50 trains a second."""
+
+    def __init__(self, mtu=9000, paths=PATHS, sweep=SWEEP):
+        self.mtu, self.paths, self.sweep = mtu, paths, sweep
+        self.ports = [PathSizes() for _ in range(paths)]
+        self.small = [(0, 0)] * paths  # packets of each source port: all, lost
+
+    def train(self, number, passes):
+        """Plays one train. passes(path, size) : which packet arrives; a small one is of 150 bytes. Returns its port."""
+        path = path_of_train(number, self.paths, self.sweep)
+        size = size_after_train(number, self.paths, self.sweep, self.mtu)
         small = [passes(path, 150) for _ in range(3)]
         if any(small):
-            ports[path].due(train, size, mtu)
+            self.ports[path].due(number, size, self.mtu, *self.small[path])
         if size and passes(path, size):
-            ports[path].arrived(train, size)
-        if ports[path].black_hole(0, NONE) and path not in named:
+            self.ports[path].arrived(number, size, *self.small[path])
+        expected, lost = self.small[path]
+        self.small[path] = expected + 3, lost + small.count(False)
+        return path
+
+
+def play(seconds, mtu, passes, paths=PATHS, sweep=SWEEP):
+    """What each source port is said to drop after so many seconds, and which train was the first to name each."""
+    edge, named = Edge(mtu, paths, sweep), {}
+    for train in range(1, seconds * RATE):
+        path = edge.train(train, passes)
+        if edge.ports[path].black_hole(0, NONE) and path not in named:
             named[path] = train
-    return ports, named
+    return edge.ports, named
+
+
+def beside_of(edges):
+    """What all source ports of a NIC lose of large packets."""
+    total = SizeLoss()
+    for edge in edges:
+        for port in edge.ports:
+            total.add(port.loss)
+    return total
 
 
 @pytest.mark.parametrize("mtu", [1280, 1500, 4200, 9000])
@@ -42,7 +64,7 @@ def test_each_port_probes_each_size(mtu):
     assert all(sizes == wanted for sizes in seen.values())
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 16), st.integers(0, 255))
+@given(st.integers(0, 2**32 - 1), st.integers(1, 16), st.integers(0, 12) | st.integers(0, 255))
 def test_probes_are_few(train, paths, sweep):
     """Of a hundred trains at most every fifth is followed by a probe, and none without an MTU."""
     assert size_after_train(train, paths, sweep, 0) == 0
@@ -90,7 +112,7 @@ def test_mended_one_is_forgotten():
 def test_loss_is_no_black_hole(percent):
     """A port that loses packets of all sizes alike is never said to drop large ones, once its loss is known."""
     dice = random.Random(percent)
-    ports, _ = play(3600, 9000, lambda path, size: dice.random() >= percent / 100)
+    ports, _ = play(2400, 9000, lambda path, size: dice.random() >= percent / 100)
     assert [port.black_hole(percent * 10_000, NONE) for port in ports] == PATHS * [0]
 
 
@@ -115,6 +137,47 @@ def test_congestion_that_spares_small_packets_is_no_black_hole(percent, sufferin
                 beside.add(port.loss)
     assert said == {0}
     assert all(max(ports[n].loss.most(3), beside.most(3)) >= 0.9 * percent / 100 for n in suffering)
+
+
+@pytest.mark.parametrize("percent", [20, 40, 60])
+@pytest.mark.parametrize("edges", [1, 4])
+def test_loss_of_all_sizes_is_not_remembered(percent, edges):
+    """A NIC has lost packets of all sizes for some minutes, and loses none any more: it is not said to lose large ones,
+    and a black hole that comes then is named as soon as any other.
+    """
+    dice = random.Random(percent + edges)
+    nic = [Edge() for _ in range(edges)]
+    for train in range(1, 180 * RATE):
+        for edge in nic:
+            edge.train(train, lambda path, size: dice.random() >= percent / 100)
+    began = train + 1
+    for train in range(began, began + 30 * RATE):
+        for edge in nic:
+            edge.train(train, lambda path, size: path != 3 or size <= 4000)
+    beside = beside_of(nic)
+    assert [edge.ports[3].black_hole(0, beside) for edge in nic] == edges * [4200]
+
+
+@pytest.mark.parametrize("percent", [5, 20, 40])
+def test_large_packets_that_suffer_more_are_no_black_hole(percent):
+    """A NIC loses packets of all sizes, and of large ones half as many again of what passes: that is known in the end,
+    or taken for more, and no source port is said to drop them.
+    """
+    dice = random.Random(percent)
+    passes = 1 - percent / 100
+    nic, said = [Edge() for _ in range(3)], set()
+
+    def arrives(path, size):
+        return dice.random() < (passes if size < 1500 else passes / 1.5)
+
+    for train in range(1, 300 * RATE):
+        for edge in nic:
+            edge.train(train, arrives)
+        if train % RATE == 0 and train > 60 * RATE:
+            beside = beside_of(nic)
+            said |= {port.black_hole(percent * 10_000, beside) for edge in nic for port in edge.ports}
+    assert said == {0}
+    assert beside.most(3) >= 0.9 / 3
 
 
 def test_dead_path_is_no_black_hole():

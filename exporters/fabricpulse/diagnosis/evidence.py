@@ -1,0 +1,254 @@
+"""What was lost, by flow and by component: the rows and columns that `locate` searches. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.diagnosis.components import LOG_PRIOR, Codes, Kind, Nodes, code, codes, kinds, nodes
+from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals
+
+# Packets a second and flows of components, while all is well.
+_Loads = Callable[[Codes, Flows], tuple[Floats, Floats]]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What counts as evidence.
+
+    background : share of packets that a healthy fabric loses. dispersion : by how much losses come together: the three
+    packets of a train are often lost as one. threshold : nats that a component must explain beyond its prior
+    probability. alternatives : nats within which another component is told beside it. most : components named at most.
+    """
+
+    background: float = 2e-5
+    dispersion: float = 3.0
+    threshold: float = 8.0
+    alternatives: float = 3.0
+    most: int = 16
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Components that may be faulty, and the flows with losses that cross one of them (rows).
+
+    packets : that crossed the component while all was well. hit : of them lost. row, column : row and component
+    wherever one crosses the other, by component; those of component i from start[i] to start[i + 1].
+    """
+
+    components: Codes
+    packets: Floats
+    hit: Floats
+    prior: Floats
+    row: Flows
+    column: Flows
+    start: Flows
+    flows: Flows
+    lost: Floats
+    sent: Floats
+    unnamed: NDArray[np.bool_]
+    table: FlowTable
+    hops: Nodes
+    # What does not depend on what is chosen is worked out once for each component.
+    _akin: dict[int, Flows] = field(default_factory=dict)
+    rivals: dict[int, Flows] = field(default_factory=dict)
+
+    def akin(self, component: int) -> Flows:
+        """The rows that may cross it beside those that do: which of some silent switches is on a path is not always
+        known.
+        """
+        if component not in self._akin:
+            may = self.table.akin(int(self.components[component]), self.hops)
+            may[self.rows(component)] = False
+            self._akin[component] = np.flatnonzero(may)
+        return self._akin[component]
+
+    def rows(self, component: int) -> Flows:
+        """The flows that cross it."""
+        return self.row[self.start[component] : self.start[component + 1]]
+
+    def summed(self, weight: Floats) -> Floats:
+        """Of each component, the sum over the rows that cross it."""
+        # Each component has a row, or it would be no candidate.
+        return np.add.reduceat(weight[self.row], self.start[:-1]) if len(self.components) else np.empty(0)
+
+    def crossings(self, components: Flows) -> tuple[Flows, Flows]:
+        """Row and position in `components`, wherever one crosses the other."""
+        sizes = self.start[components + 1] - self.start[components]
+        column = np.repeat(np.arange(len(components)), sizes)
+        first = np.repeat(self.start[components] - np.cumsum(sizes) + sizes, sizes)
+        return self.row[first + np.arange(len(column))], column
+
+
+def alone(hit: Floats, packets: Floats, prior: Floats, p: Parameters) -> Floats:
+    """The score of each component if it were the only one that is faulty; -inf if it loses no more than usual."""
+    q = np.clip(hit / packets, 1e-12, 1 - 1e-9)
+    gain = hit * np.log(q / p.background) + (packets - hit) * np.log((1 - q) / (1 - p.background))
+    return np.asarray(np.where(q > p.background, gain / p.dispersion + prior, -np.inf), float)
+
+
+def evidence_of(
+    table: FlowTable,
+    totals: Totals,
+    flows: Flows,
+    lost: Floats,
+    sent: Floats,
+    window_s: float | None,
+    p: Parameters,
+) -> Evidence:
+    """That of `flows` (ascending, each with a loss), as of `locate`. Components that do not explain enough by
+    themselves are left out, for they never will: nearly all, as healthy flows lose a packet now and then.
+    """
+    search = _Search(table, flows, lost, sent, window_s, p)
+    source, destination, hops = table.source[flows], table.destination[flows], table.hops[flows]
+    hosts = [table.host_of[source], table.host_of[destination]]
+    # A flow between two NICs of one host crosses that host once.
+    hosts[1] = np.where(hosts[1] == hosts[0], -1, hosts[1])
+
+    def total(components: Codes, _: Flows) -> tuple[Floats, Floats]:
+        return totals.of(components)
+
+    for kind, columns in (
+        (Kind.HOST, hosts),
+        (Kind.NIC, [source, destination]),
+        (Kind.NIC_TX, [source]),
+        (Kind.NIC_RX, [destination]),
+        (Kind.SWITCH, list(hops.T)),
+    ):
+        search.take(kind, columns, lambda ids, kind=kind: codes(kind, ids), total)  # type: ignore[misc]
+    near, far = hops[:, :-1].astype(np.int64), hops[:, 1:].astype(np.int64)
+    cabled = (near >= 0) & (far >= 0)
+    cables, number = np.unique(near[cabled] << 31 | far[cabled], return_inverse=True)
+    links = np.full(near.shape, -1)
+    links[cabled] = number
+    search.take(
+        Kind.LINK,
+        list(links.T),
+        lambda ids: codes(Kind.LINK, cables[ids] >> 31, cables[ids] & (1 << 31) - 1),
+        total,
+    )
+    # Pairs and single flows are nobody else's: what crosses them is their own. The flows of a pair are neighbours.
+    edges = table.edge[flows]
+    first = np.flatnonzero(np.diff(edges, prepend=-1))
+    search.take(
+        Kind.PAIR,
+        [np.cumsum(np.diff(edges, prepend=-1) != 0) - 1],
+        lambda ids: codes(Kind.PAIR, source[first[ids]], destination[first[ids]]),
+        lambda _, ids: (table.edge_rate[edges[first[ids]]], table.edge_flows[edges[first[ids]]]),
+    )
+    search.take(
+        Kind.FLOW,
+        [np.arange(len(flows))],
+        lambda ids: np.int64(code(Kind.FLOW, 0)) + flows[ids],
+        lambda _, ids: (table.rate[flows[ids]].astype(float), np.ones(len(ids))),
+    )
+    return search.evidence()
+
+
+class _Search:
+    """Takes in the components kind by kind, in the order of their codes, and keeps those that can be faulty."""
+
+    def __init__(
+        self,
+        table: FlowTable,
+        flows: Flows,
+        lost: Floats,
+        sent: Floats,
+        window_s: float | None,
+        p: Parameters,
+    ) -> None:
+        self._table, self._flows, self._lost, self._sent = table, flows, lost, sent
+        self._window_s, self._p = window_s, p
+        # A rate is a plan; of the flows with losses it is known what was sent.
+        self._more = sent - table.rate[flows] * window_s if window_s is not None else np.zeros(len(flows))
+        self._count = 0
+        self._found: list[tuple[Codes, Floats, Floats, Floats]] = []
+        self._rows: list[Flows] = []
+        self._columns: list[Flows] = []
+
+    def take(
+        self, kind: Kind, columns: Sequence[Nodes | Flows], names: Callable[[Flows], Codes], loads: _Loads
+    ) -> None:
+        """columns : number of the component that a row crosses, negative for none. names : components by number,
+        ascending. loads : of components and their numbers.
+        """
+        if not columns:
+            return
+        p = self._p
+        shifted = [np.maximum(column, -1).astype(np.int64) + 1 for column in columns]
+        size = max(int(column.max(initial=0)) for column in shifted) + 1
+        hit = _summed(shifted, self._lost, size)
+        # However few packets cross it: fewer losses can be no evidence. Most components lost one or two.
+        least = (p.threshold - LOG_PRIOR[kind]) * p.dispersion / -np.log(p.background)
+        ids = np.flatnonzero(hit >= (1 - 1e-9) * least)
+        components, hit = names(ids), hit[ids]
+        rate, crossed_by = loads(components, ids)
+        if self._window_s is None:
+            packets = np.maximum(crossed_by, hit)
+        else:
+            packets = np.maximum(rate * self._window_s + _summed(shifted, self._more, size)[ids], hit)
+        prior = np.full(len(ids), LOG_PRIOR[kind])
+        able = alone(hit, packets, prior, p) > p.threshold
+        able &= ~_one_of_several(components, self._table)
+        count = int(np.count_nonzero(able))
+        place = np.full(size, -1)
+        place[ids[able] + 1] = np.arange(self._count, self._count + count)
+        self._count += count
+        self._found.append((components[able], packets[able], hit[able], prior[able]))
+        for column in shifted:
+            at = place[column]
+            rows = np.flatnonzero(at >= 0)
+            self._rows.append(rows)
+            self._columns.append(at[rows])
+
+    def evidence(self) -> Evidence:
+        """Of all that was kept."""
+        components, packets, hit, prior = (np.concatenate(part) for part in zip(*self._found, strict=True))
+        row, column = np.concatenate(self._rows), np.concatenate(self._columns)
+        crossed = np.zeros(len(self._flows), bool)
+        crossed[row] = True
+        used = np.flatnonzero(crossed)
+        row = (np.cumsum(crossed) - 1)[row]
+        # By component, then by row: one number is sorted several times as fast as two.
+        bits = len(used).bit_length()
+        both = np.sort(column << bits | row)
+        row, column = both & (1 << bits) - 1, both >> bits
+        start = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=self._count))])
+        return Evidence(
+            components,
+            packets,
+            hit,
+            prior,
+            row,
+            column,
+            start,
+            self._flows[used],
+            self._lost[used],
+            self._sent[used],
+            _unnamed(components, self._table.first_unnamed),
+            self._table,
+            self._table.hops[self._flows[used]],
+        )
+
+
+def _summed(columns: Sequence[Flows], weight: Floats, size: int) -> Floats:
+    """Of each component the sum over its rows; columns : its number and one, 0 for none."""
+    sums = np.zeros(size)
+    for column in columns:
+        sums += np.bincount(column, weight, size)
+    return sums[1:]
+
+
+def _one_of_several(components: Codes, table: FlowTable) -> NDArray[np.bool_]:
+    """What stands for one of several switches, it is not known which, is none that could be faulty."""
+    several = [table.first_unnamed + number for number, may_be in enumerate(table.may_be) if may_be]
+    a, b = nodes(components)
+    fabric = np.isin(kinds(components), (Kind.SWITCH, Kind.LINK))
+    return np.asarray(fabric & (np.isin(a, several) | np.isin(b, several)))
+
+
+def _unnamed(components: Codes, first: int) -> NDArray[np.bool_]:
+    a, b = nodes(components)
+    fabric = np.isin(kinds(components), (Kind.SWITCH, Kind.LINK))
+    return fabric & ((a >= first) | (b >= first))
