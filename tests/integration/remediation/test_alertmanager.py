@@ -39,7 +39,7 @@ def make_alertmanager(stack: Stack) -> Iterator[Callable[..., Alertmanager]]:
 
 
 def start_loop(stack: Stack, *alertmanagers: Alertmanager) -> None:
-    stack.start_receiver({"alertmanagers": [a.url for a in alertmanagers], "reconcile_interval_s": 1})
+    stack.start_receiver({"alertmanagers": [a.url for a in alertmanagers], "alertmanager_poll_s": 1})
     stack.start_plugin()
     stack.start_agent()
     stack.wait_receiver()
@@ -96,7 +96,7 @@ def test_what_fired_while_the_receiver_was_dead(stack, make_alertmanager):
 def test_poll_without_any_webhook(stack, make_alertmanager):
     """With the webhook going nowhere, asking alone finds the alert, and its end."""
     am = make_alertmanager(f"http://127.0.0.1:{reserved_port()}/nobody")
-    stack.start_receiver({"alertmanagers": [am.url], "reconcile_interval_s": 0.5, "expire_s": 1})
+    stack.start_receiver({"alertmanagers": [am.url], "alertmanager_poll_s": 0.5, "expire_s": 1})
     stack.start_plugin()
     stack.start_agent()
     am.fire()

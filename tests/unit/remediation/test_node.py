@@ -2,6 +2,8 @@
 
 import os
 import socket
+import sqlite3
+import stat
 import subprocess
 import sys
 import time
@@ -276,6 +278,23 @@ def test_journal_keeps_the_newest_and_never_goes_back(tmp_path):
     assert again.epoch() == 6
     assert again.desired() == {"rail0": RESTORE, "rail1": DesiredNic("rail1", "avoid", 7, "op-7")}
     again.close()
+
+
+def test_only_its_owner_reads_the_journal(tmp_path):
+    """Whatever the umask, and whatever an older version or a crash has left; it was readable for everybody."""
+    path = tmp_path / "n.db"
+    old = sqlite3.connect(path)
+    old.execute("PRAGMA journal_mode=WAL")
+    old.execute("CREATE TABLE other (x)")
+    for left in tmp_path.iterdir():
+        left.chmod(0o644)
+    journal = NodeJournal(path)
+    journal.accept(5, [AVOID], 0.0)
+    assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == dict.fromkeys(
+        ("n.db", "n.db-wal", "n.db-shm"), 0o600
+    )
+    journal.close()
+    old.close()
 
 
 def test_nics_of_the_mesh():

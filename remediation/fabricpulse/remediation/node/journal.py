@@ -8,17 +8,19 @@ import sqlite3
 from pathlib import Path
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.remediation.private_file import make_database_private
 from fabricpulse.remediation.protocol import DesiredNic
 
 
 class NodeJournal:
-    """One SQLite file; every write is durable when the method returns."""
+    """One SQLite file, mode 0600; every write is durable when the method returns."""
 
     def __init__(self, path: Path) -> None:
         """Raises UserError when the file cannot be opened or is no journal."""
         db = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            make_database_private(path)
             self._db = db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")

@@ -312,8 +312,8 @@ class ReceiverConfig(Section, frozen=True):
     journal : SQLite file, on a local disk; or the URL of a PostgreSQL database (`postgresql://…`, as libpq reads it,
     with `passfile=` for the password), which several receivers share: one leads, the others stand by. lease_s : with
     PostgreSQL, how long after the last sign of the leader another receiver takes over, seconds. alertmanagers : base
-    URLs of Alertmanagers, polled for active alerts at start, every `reconcile_interval_s` and when a notification was
-    truncated or suspect. reconcile_interval_s : time between two polls of the Alertmanagers, seconds. expire_s : a
+    URLs of Alertmanagers, polled for active alerts at start, every `alertmanager_poll_s` and when a notification was
+    truncated or suspect. alertmanager_poll_s : time between two polls of the Alertmanagers, seconds. expire_s : a
     firing alert that no Alertmanager has held for so long, in seconds, has expired. watchdog : an alert that always
     fires; once it has been seen, its absence means that alerting is dead, and nothing goes back into service. Empty:
     not checked. http_client : TLS, password or token that the Alertmanagers ask for. token_file : file with a bearer
@@ -329,7 +329,7 @@ class ReceiverConfig(Section, frozen=True):
     journal: str = "/var/lib/fabricpulse/remediation.db"
     lease_s: Annotated[float, Meta(ge=1, le=60)] = 10
     alertmanagers: tuple[str, ...] = ()
-    reconcile_interval_s: Annotated[float, Meta(gt=0)] = 60
+    alertmanager_poll_s: Annotated[float, Meta(gt=0)] = 60
     expire_s: Seconds = 300
     watchdog: str = "FabricWatchdog"
     http_client: HttpClientConfig = HttpClientConfig(timeout_s=5)
@@ -366,7 +366,7 @@ class ReceiverConfig(Section, frozen=True):
     @property
     def poll_timeout_s(self) -> float:
         """After this long without an answer of the Alertmanagers nothing is decided."""
-        return max(3 * self.reconcile_interval_s, 30.0)
+        return max(3 * self.alertmanager_poll_s, 30.0)
 
     def hold_of(self, alert: str) -> HoldConfig:
         """The hold that counts for a NIC taken out because of `alert`."""

@@ -214,7 +214,7 @@ class Receiver:
                 complete = None not in answers
                 with suppress(StoreError):  # the commit loop has logged it
                     await self._loop.submit(partial(self._on_poll, answers))
-            interval = config.reconcile_interval_s
+            interval = config.alertmanager_poll_s
             await wait_with_timeout(self._poll, interval if complete else min(_RETRY_POLL_S, interval))
             await asyncio.sleep(0.2)  # a storm of suspect alerts polls a few times a second, not for each
 

@@ -12,9 +12,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.remediation.private_file import make_database_private, open_private
 from fabricpulse.remediation.receiver.database import Connection
 from fabricpulse.remediation.receiver.store import StoreError
 
@@ -34,7 +35,7 @@ class SqliteDatabase:
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = _open_private(path.with_name(path.name + ".lock"))
+            self._lock = open_private(path.with_name(path.name + ".lock"))
         except OSError as error:
             raise UserError(
                 f"cannot open the journal {path}: {error.strerror}; set journal to a writable path"
@@ -61,7 +62,7 @@ class SqliteDatabase:
         connection = None
         try:
             # SQLite gives its log and shared memory the mode of the file.
-            _open_private(self._path).close()
+            make_database_private(self._path)
             connection = self._connect()
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
@@ -129,13 +130,6 @@ class SqliteDatabase:
         with self._writing:
             self._writer.close()
         self._lock.close()
-
-
-def _open_private(path: Path) -> IO[bytes]:
-    """Opens or creates a file that only its owner may read, without truncating it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    os.fchmod(descriptor, 0o600)
-    return os.fdopen(descriptor, "r+b", buffering=0)
 
 
 def _remote_kind(folder: Path) -> str:
