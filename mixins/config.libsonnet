@@ -24,10 +24,9 @@
     // host that is gone for longer is the business of FabricExporterDown.
     lastValueWindow: '2m',
 
-    // Rates of a job's flows. Those of series that are scraped too seldom for rateWindow, once a minute for example, are
-    // taken over rateWindowSparse: four of the longest scrape intervals.
-    rateWindow: '1m',
-    rateWindowSparse: '4m',
+    // Rates of a job's flows: two of the longest scrape intervals at least. A longer fallback beside it would be evaluated
+    // for each flow at each evaluation, used or not.
+    rateWindow: '2m',
 
     // An exporter counts as down when no scrape has worked for this long, and so many within the window have failed:
     // at a long scrape interval a single one fills the time, and the first scrape of a new target may come too early.
@@ -41,7 +40,7 @@
     collectorFailingFor: '10m',
 
     // Fleet time: how wide the error bound may be. Half a millisecond tells which of two events on two hosts came
-    // first in nearly all cases; a fleet on hardware timestamps can ask for 0.00001.
+    // first in nearly all cases; a quiet fleet without an anchor can ask for 0.00005.
     clockBoundSeconds: 0.0005,
     clockBoundWideFor: '5m',
     clockUnsynchronizedFor: '2m',
@@ -69,7 +68,7 @@
     // after the last reason for it: with less than that, what was seen once would alert.
     clockSuspectFor: '2m',
 
-    // The reconciler of the remediation receiver comes round each second; silence beyond this is a hang.
+    // The reconciler of the remediation receiver ends a cycle each second; silence beyond this is a hang.
     remediationStalledSeconds: 60,
     // A journal that cannot be written: longer than a moment of a busy disk.
     remediationJournalFailingFor: '1m',

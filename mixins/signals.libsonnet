@@ -77,16 +77,9 @@ function(config, matchers='') {
       known: known,
     },
 
-  // Sums of rates by labels. At a scrape interval of a minute rateWindow holds one sample, which has no rate: what is still
-  // there and has none is taken over rateWindowSparse.
-  rates(name, by)::
-    local series = $.series(name);
-    '(sum by (%(by)s) (rate(%(series)s[%(window)s])) or sum by (%(by)s) (rate(%(series)s[%(sparse)s])) and on (%(by)s) %(series)s)' % {
-      by: by,
-      series: series,
-      window: config.rateWindow,
-      sparse: config.rateWindowSparse,
-    },
+  // The rate of each counter of a flow, and their sums by labels.
+  flowRate(name):: 'rate(%s[%s])' % [$.series(name), config.rateWindow],
+  flowRates(name, by):: 'sum by (%s) (%s)' % [by, $.flowRate(name)],
   // Quantile of a histogram; `keep` names the labels that stay, '' keeps all.
   quantile(q, name, window, keep='')::
     local rate = 'rate(%s[%s])' % [$.series(name + '_bucket'), window];

@@ -66,8 +66,9 @@ local signals = import '../signals.libsonnet';
             waiting: waiting('delivery|lane'),
             silent: move(silent, 'peer_rank', 'rank'),
           };
-          local late = 'max by (%(job)s, rank, peer) (%(waiting)s) unless on (%(job)s, rank) %(any)s' % {
+          local late = 'max by (%(job)s, rank, peer) (%(waiting)s) unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
             job: job,
+            silent: silent,
             waiting: move(waiting('peer_send|peer_receive'), 'rank', 'peer_rank'),
             any: any,
           };

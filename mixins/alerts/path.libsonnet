@@ -13,11 +13,11 @@ local signals = import '../signals.libsonnet';
       lib.group(config, 'path', [
         lib.alert(
           config,
-          'FabricPathLoss',
+          'FabricEdgeLoss',
           'warning',
           'mesh',
           p.single(p.lossy),
-          'A path loses packets.',
+          'Packets from one NIC to another are lost.',
           '{{ $value | humanizePercentage }} of the probes from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are lost; the other direction has a series of its own.',
           { keep_firing_for: config.pathLossWindow }
         ),
@@ -33,11 +33,11 @@ local signals = import '../signals.libsonnet';
         ),
         lib.alert(
           config,
-          'FabricPathSlow',
+          'FabricEdgeSlow',
           'warning',
           'mesh',
           p.single(p.elevated),
-          'A path has become slower than it was.',
+          'The delay from one NIC to another has grown.',
           'The one-way delay from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} is far above its own baseline.',
           { 'for': config.pathSlowFor }
         ),
@@ -47,7 +47,7 @@ local signals = import '../signals.libsonnet';
           'warning',
           'mesh',
           'device:fabricpulse_edge_latency_elevated:count' + s.braces,
-          'All paths of a NIC have become slower.',
+          'Many edges of a NIC have become slower.',
           '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
           { 'for': config.pathSlowFor }
         ),
@@ -63,7 +63,7 @@ local signals = import '../signals.libsonnet';
         ),
         lib.alert(
           config,
-          'FabricPathMemberLossy',
+          'FabricPathLossy',
           'warning',
           'mesh',
           'count by (%s) (%s > %g)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio],

@@ -85,8 +85,8 @@ local signals = import '../signals.libsonnet';
           'FabricExporterGone',
           'warning',
           'exporter',
-          local daemon = '%s, job, instance, component' % config.clusterLabel;
-          'label_replace(daemon:fabricpulse_build_info:last_seen_timestamp_seconds%s unless on (%s) group by (%s) (last_over_time(%s[%s])) unless on (%s, job, instance) %s, "daemon", "$1", "component", "(.*)")' % [
+          local daemon = '%s, job, instance, daemon' % config.clusterLabel;
+          'daemon:fabricpulse_build_info:last_seen_timestamp_seconds%s unless on (%s) group by (%s) (last_over_time(%s[%s])) unless on (%s, job, instance) %s' % [
             s.braces,
             daemon,
             daemon,

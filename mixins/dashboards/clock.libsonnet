@@ -9,7 +9,11 @@ local signals = import '../signals.libsonnet';
     local fleet = signals(config, cluster),
     local bad = [{ color: 'green', value: 0 }, { color: 'red', value: 1 }],
     local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
-    local events(name, by) = 'sum by (%s) (increase(%s[5m])) > 0' % [by, host.series('fabricpulse_clock_' + name)],
+    // Of the twenty hosts with most.
+    local rising(name, by, over) =
+      local counter = host.series('fabricpulse_clock_' + name);
+      g.rising(config, 'sum by (%s, %s) (%s)' % [config.clusterLabel, by, over % counter], counter, by),
+    local events(name, by) = rising(name, by, 'increase(%s[5m])'),
     local worst(name) = [g.query(g.worst(config, host.series('fabricpulse_clock_' + name), 'instance'), '{{instance}}')],
 
     'fabricpulse-clock.json': g.dashboard(
@@ -63,7 +67,7 @@ local signals = import '../signals.libsonnet';
             g.query('sum (increase(%s[5m]))' % host.series('fabricpulse_clock_route_changes_total'), 'route change'),
           ]),
           g.timeseries('Samples lost', 'Probe samples that were overwritten before the sidecar read them.', 'short', [
-            g.query('sum by (instance) (rate(%s[$__rate_interval])) > 0' % host.series('fabricpulse_clock_samples_lost_total'), '{{instance}}'),
+            g.query(rising('samples_lost_total', 'instance', 'rate(%s[$__rate_interval])'), '{{instance}}'),
           ]),
           g.timeseries('Reports that failed', 'By reason, over all hosts.', 'reqps', [
             g.query('sum by (reason) (rate(%s[$__rate_interval]))' % host.series('fabricpulse_clock_report_errors_total'), '{{reason}}'),

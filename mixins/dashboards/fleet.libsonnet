@@ -11,12 +11,6 @@ local signals = import '../signals.libsonnet';
     local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
     local fleet = g.clusterMatcher(config),
     local alerts = 'ALERTS{alertname=~"Fabric.+", alertname!="FabricWatchdog", alertstate="firing", %s}' % fleet,
-    // NICs that were not well at some time of the range.
-    local troubled = 'and on (%(c)s, instance, device) (min_over_time(%(connected)s[$__range] @ end()) == 0 or increase(%(disconnects)s[$__range] @ end()) > 0)' % {
-      c: config.clusterLabel,
-      connected: s.series('fabricpulse_nic_connected'),
-      disconnects: s.series('fabricpulse_nic_disconnects_total'),
-    },
 
     'fabricpulse-fleet.json': g.dashboard(
       config,
@@ -51,14 +45,14 @@ local signals = import '../signals.libsonnet';
         g.row('NICs', [
           g.stateTimeline(
             'NICs that were not well',
-            'Only NICs that were disconnected or flapping within the time range. Green: connected. Orange: connected, and lost the fabric within the last minute. Red: disconnected.',
+            'The thirty NICs that were disconnected or flapping most within the time range. Green: connected. Orange: connected, and lost the fabric within the last minute. Red: disconnected.',
             [g.query(
               // 0 disconnected, 1 connected, 2 connected after a disconnect in the last minute.
               '(%s + (%s > bool 0) * %s) %s' % [
                 s.series('fabricpulse_nic_connected'),
                 s.nicDisconnects('1m'),
                 s.series('fabricpulse_nic_connected'),
-                troubled,
+                g.troubled(config, s, 30),
               ],
               '{{instance}} {{device}}'
             )],
@@ -68,8 +62,8 @@ local signals = import '../signals.libsonnet';
               '2': { text: 'flapping', color: 'orange' },
             }
           ),
-          g.timeseries('Disconnects', 'How often a NIC lost the fabric, per five minutes.', 'short', [
-            g.query('%s > 0' % s.nicDisconnects('5m'), '{{instance}} {{device}}'),
+          g.timeseries('Disconnects', 'How often a NIC lost the fabric, per five minutes; the twenty NICs that did most often in the range.', 'short', [
+            g.query(g.rising(config, s.nicDisconnects('5m'), s.series('fabricpulse_nic_disconnects_total'), 'instance, device'), '{{instance}} {{device}}'),
           ]),
           g.timeseriesLeast('Connected share of each network', 'NICs of a network that reach a peer, of all its NICs.', 'percentunit', [
             g.query('network:fabricpulse_nic_connected:ratio{%s, network=~"$network"}' % fleet, '{{network}}'),

@@ -22,18 +22,18 @@ local signals = import '../signals.libsonnet';
       [
         g.row('Traffic', [
           g.timeseriesLeast('Sent by NIC, the least', 'Bytes that the job sends over a NIC; the twenty NICs that sent least in the range.', 'Bps', [
-            g.query(g.least(config, 'device:fabricpulse_qp_sent_bytes:rate1m' + panel, nic), '{{instance}} {{device}}'),
+            g.query(g.least(config, 'device:fabricpulse_qp_sent_bytes:rate2m' + panel, nic), '{{instance}} {{device}}'),
           ]),
           g.timeseriesLeast('Received by NIC, the least', 'Bytes that the job receives over a NIC; the twenty NICs that received least in the range.', 'Bps', [
-            g.query(g.least(config, 'device:fabricpulse_qp_received_bytes:rate1m' + panel, nic), '{{instance}} {{device}}'),
+            g.query(g.least(config, 'device:fabricpulse_qp_received_bytes:rate2m' + panel, nic), '{{instance}} {{device}}'),
           ]),
         ]),
         g.row('Lanes', [
           g.stateTimeline(
             'Lanes that were out of service',
-            'Whether the job uses a NIC; only NICs that it did not use at some time of the range. Red: taken out or down, the others carry its share.',
+            'Whether the job uses a NIC; the twenty NICs that it did not use for longest in the range. Red: taken out or down, the others carry its share.',
             [g.query(
-              '%(state)s and on (%(c)s, %(nic)s) min_over_time(%(state)s[$__range] @ end()) == 0' % {
+              '%(state)s and on (%(c)s, %(nic)s) bottomk(20, min by (%(c)s, %(nic)s) (avg_over_time(%(state)s[$__range] @ end())) < 1)' % {
                 state: s.series('fabricpulse_lane_state'),
                 c: config.clusterLabel,
                 nic: nic,
@@ -42,19 +42,27 @@ local signals = import '../signals.libsonnet';
             )],
             { '0': { text: 'out of service', color: 'red' }, '1': { text: 'in service', color: 'green' } }
           ),
-          g.timeseries('Failovers', 'How often traffic was moved away from a NIC, per five minutes.', 'short', [
-            g.query('%s > 0' % s.laneFailovers('5m'), '{{instance}} {{device}}'),
+          g.timeseries('Failovers', 'How often traffic was moved away from a NIC, per five minutes; the twenty NICs with most in the range.', 'short', [
+            g.query(g.rising(config, s.laneFailovers('5m'), s.series('fabricpulse_lane_failovers_total'), nic), '{{instance}} {{device}}'),
           ]),
-          g.timeseries('Retransmits', 'Retransmitted packets of the lanes.', 'pps', [
-            g.query('sum by (instance, device) (rate(%s[1m])) > 0' % s.series('fabricpulse_qp_retransmits_total'), '{{instance}} {{device}}'),
+          g.timeseries('Retransmits', 'Retransmitted packets of the lanes; the twenty NICs with most in the range.', 'pps', [
+            g.query(
+              g.rising(
+                config,
+                'sum by (%s, %s) (rate(%s[$__rate_interval]))' % [config.clusterLabel, nic, s.series('fabricpulse_qp_retransmits_total')],
+                s.series('fabricpulse_qp_retransmits_total'),
+                nic
+              ),
+              '{{instance}} {{device}}'
+            ),
           ]),
         ]),
         g.row('Flows', [
           g.scatter(
             'Throughput against one-way delay',
             'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',
-            g.query('flow:fabricpulse_qp_sent_bytes:rate1m' + panel),
-            g.query('flow:fabricpulse_qp_owd_seconds:p50_1m' + panel),
+            g.query('flow:fabricpulse_qp_sent_bytes:rate2m' + panel),
+            g.query('flow:fabricpulse_qp_owd_seconds:p50_2m' + panel),
             ['throughput', 'delay'],
             ['Bps', 's']
           ),
@@ -73,7 +81,7 @@ local signals = import '../signals.libsonnet';
             g.query('workload:fabricpulse_qp_owd_seconds:p99_5m{%s, workload=~"$workload"}' % g.clusterMatcher(config), '{{workload}}'),
           ]),
           g.timeseries('In-band delay by flow, median', 'Of a pair of NICs, over one minute; the twenty flows that were slowest in the range.', 's', [
-            g.query(g.worst(config, 'flow:fabricpulse_qp_owd_seconds:p50_1m' + panel, flow), '{{instance}} {{device}} → {{peer}} {{peer_device}}'),
+            g.query(g.worst(config, 'flow:fabricpulse_qp_owd_seconds:p50_2m' + panel, flow), '{{instance}} {{device}} → {{peer}} {{peer_device}}'),
           ]),
         ]),
       ]

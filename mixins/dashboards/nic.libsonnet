@@ -9,12 +9,14 @@ local signals = import '../signals.libsonnet';
     local rate(name) = 'rate(%s[$__rate_interval])' % s.series('fabricpulse_nic_' + name),
     local port = s.series('fabricpulse_nic_port_up'),
     // The busiest over the range.
-    local busiest(name) =
-      local counter = s.series('fabricpulse_nic_' + name);
-      '%s and on (%s, instance, device) topk(20, increase(%s[$__range] @ end()))' % [rate(name), config.clusterLabel, counter],
+    local busiest(name, count=20) = g.rising(config, rate(name), s.series('fabricpulse_nic_' + name), 'instance, device', count),
     local legend = '{{instance}} {{device}}',
+    // Of each the busiest, twenty lines together.
     local perSecond(title, description, unit, names) =
-      g.timeseries(title, description, unit, [g.query('%s > 0' % rate(n), legend + ' ' + std.strReplace(n, '_total', '')) for n in names]),
+      g.timeseries(title, description, unit, [
+        g.query(busiest(n, 20 / std.length(names)), legend + ' ' + std.strReplace(n, '_total', ''))
+        for n in names
+      ]),
 
     'fabricpulse-nic.json': g.dashboard(
       config,
@@ -31,17 +33,25 @@ local signals = import '../signals.libsonnet';
           g.stat('Ports down', 'Ports that are not active.', 'short', [
             g.query('count(%(port)s == 0) or 0 * count(%(port)s)' % { port: port }, instant=true),
           ], [{ color: 'green', value: 0 }, { color: 'red', value: 1 }]),
-          g.stateTimeline('Ports that were down', 'Only ports that were not active at some time of the range. Red: not active.', [
-            g.query('%(port)s and on (%(c)s, instance, device, port) min_over_time(%(port)s[$__range] @ end()) == 0' % { port: port, c: config.clusterLabel }, legend + ' {{port}}'),
+          g.stateTimeline('Ports that were down', 'The twenty ports that were not active for longest in the range. Red: not active.', [
+            g.query('%(port)s and on (%(c)s, instance, device, port) bottomk(20, avg_over_time(%(port)s[$__range] @ end()) < 1)' % { port: port, c: config.clusterLabel }, legend + ' {{port}}'),
           ], {
             '0': { text: 'down', color: 'red' },
             '1': { text: 'active', color: 'green' },
           }),
-          g.timeseries('Link drops', 'How often a link went down, per five minutes; exact, from the kernel.', 'short', [
-            g.query('%s > 0' % s.linkDowns('5m'), legend + ' {{port}}'),
+          g.timeseries('Link drops', 'How often a link went down, per five minutes; exact, from the kernel; the twenty that did most often in the range.', 'short', [
+            g.query(g.rising(config, s.linkDowns('5m'), s.series('fabricpulse_nic_port_down_transitions_total'), 'instance, device'), legend + ' {{port}}'),
           ]),
-          g.timeseries('Outages, p99', 'How long a link was down, 99th percentile of an hour.', 's', [
-            g.query(s.quantile(0.99, 'fabricpulse_nic_flap_duration_seconds', '1h'), legend + ' {{port}}'),
+          g.timeseries('Outages, p99', 'How long a link was down, 99th percentile of an hour; the twenty that were down most often in the range.', 's', [
+            g.query(
+              g.rising(
+                config,
+                s.quantile(0.99, 'fabricpulse_nic_flap_duration_seconds', '1h'),
+                s.series('fabricpulse_nic_flap_duration_seconds_count'),
+                'instance, device'
+              ),
+              legend + ' {{port}}'
+            ),
           ]),
         ]),
         g.row('Traffic', [
@@ -80,9 +90,9 @@ local signals = import '../signals.libsonnet';
           g.timeseriesLeast('Received light', 'Optical power by lane; the twenty darkest lanes of the range.', 'watt', [
             g.query(g.least(config, s.series('fabricpulse_nic_module_received_power_watts'), 'instance, device, lane'), legend + ' {{lane}}'),
           ]),
-          g.timeseries('Packets dropped by the host', 'Of the netdev, received and sent; only devices that drop any.', 'pps', [
-            g.query('%s > 0' % rate('link_receive_drops_total'), legend + ' received'),
-            g.query('%s > 0' % rate('link_transmit_drops_total'), legend + ' sent'),
+          g.timeseries('Packets dropped by the host', 'Of the netdev, received and sent; the ten devices that drop most of each.', 'pps', [
+            g.query(busiest('link_receive_drops_total', 10), legend + ' received'),
+            g.query(busiest('link_transmit_drops_total', 10), legend + ' sent'),
           ]),
           g.timeseries('Corrected bits', 'What forward error correction has mended; the twenty largest of the range.', 'short', [
             g.query(busiest('fec_corrected_bits_total'), legend),

@@ -36,7 +36,7 @@ local signals = import '../signals.libsonnet';
           g.stat('NICs watched', 'NICs that the mesh knows of.', 'short', [
             g.query('count(%s)' % s.nicConnected, instant=true),
           ], [{ color: 'blue', value: 1 }]),
-          g.stat('NICs gone', 'NICs that reach none of their peers.', 'short', [
+          g.stat('NICs disconnected', 'NICs that reach none of their peers.', 'short', [
             g.query(counted(s.nicConnected + ' == 0', s.nicConnected), instant=true),
           ], bad),
           g.stat('NICs flapping', 'NICs that lost the fabric %d times or more within %s.' % [config.flapThreshold, config.flapWindow], 'short', [
@@ -65,7 +65,7 @@ local signals = import '../signals.libsonnet';
           ),
           g.matrix(
             'Hosts with trouble by network',
-            'Only hosts with a NIC that is gone or flapping.',
+            'Only hosts with a NIC that is disconnected or flapping.',
             'none',
             g.query('max by (instance, network) (%(state)s) and on (instance) max by (instance) (%(state)s) != 1' % { state: state } +
                     ' or max by (instance, network) (%(state)s) and on (instance) min by (instance) (%(state)s) == 0' % { state: state }),
@@ -75,14 +75,9 @@ local signals = import '../signals.libsonnet';
           ) { width:: 12, height:: 8 },
           g.stateTimeline(
             'NICs that were not well',
-            'Green: connected. Orange: flapping. Red: gone. Only NICs that were not well within the time range.',
+            'Green: connected. Orange: flapping. Red: disconnected. The fifteen NICs that flapped most or were disconnected for longest within the time range.',
             [g.query(
-              '%(state)s and on (%(c)s, instance, device) (min_over_time(%(connected)s[$__range] @ end()) == 0 or increase(%(disconnects)s[$__range] @ end()) > 0)' % {
-                state: state,
-                c: c,
-                connected: s.series('fabricpulse_nic_connected'),
-                disconnects: s.series('fabricpulse_nic_disconnects_total'),
-              },
+              '%s %s' % [state, g.troubled(config, s, 15)],
               '{{instance}} {{device}}'
             )],
             states
@@ -104,8 +99,8 @@ local signals = import '../signals.libsonnet';
           g.scatter(
             'Flows: throughput against one-way delay',
             'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',
-            g.query('flow:fabricpulse_qp_sent_bytes:rate1m{%s, workload=~"$workload"}' % fleet),
-            g.query('flow:fabricpulse_qp_owd_seconds:p50_1m{%s, workload=~"$workload"}' % fleet),
+            g.query('flow:fabricpulse_qp_sent_bytes:rate2m{%s, workload=~"$workload"}' % fleet),
+            g.query('flow:fabricpulse_qp_owd_seconds:p50_2m{%s, workload=~"$workload"}' % fleet),
             ['throughput', 'delay'],
             ['Bps', 's']
           ),

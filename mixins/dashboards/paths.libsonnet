@@ -8,7 +8,12 @@ local signals = import '../signals.libsonnet';
     // `selector` is put in by signals.
     local chosen = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel],
     local edge = signals(config, chosen + ', instance=~"$instance", peer=~"$peer"'),
-    local worst(series, labels) = g.worst(config, series, labels),
+    local worst(series, labels, among='') = g.worst(config, series, labels, among=among),
+    // Series of edges do not say which network they are in; the state of their NIC does, also while it is unknown.
+    local inNetwork = 'and on (%(c)s, instance, device) group by (%(c)s, instance, device) (%(nics)s)' % {
+      c: config.clusterLabel,
+      nics: signals(config, chosen + ', instance=~"$instance"').series('fabricpulse_nic_state', 'network=~"$network"'),
+    },
     local delay = [
       { color: 'green', value: null },
       { color: 'yellow', value: 0.0002 },
@@ -44,18 +49,18 @@ local signals = import '../signals.libsonnet';
             'network',
             delay
           ),
-          g.table('Slowest paths', 'The ten largest 99th percentiles of the last interval.', 's', [
-            g.query('topk(10, %s)' % edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"')),
+          g.table('Slowest edges', 'The ten largest 99th percentiles of the last interval.', 's', [
+            g.query('topk(10, %s %s)' % [edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"'), inNetwork]),
           ], [['peer', 'from host'], ['peer_device', 'from NIC'], ['instance', 'to host'], ['device', 'to NIC'], ['Value', 'p99']], ['job', 'quantile', 'exported_job', config.clusterLabel]),
-          g.timeseries('Delay per path, p99', 'One-way delay of a pair of NICs, 99th percentile of an interval.', 's', [
-            g.query(worst(edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"'), 'instance, device, peer, peer_device'), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
+          g.timeseries('Delay per edge, p99', 'One-way delay of a pair of NICs, 99th percentile of an interval.', 's', [
+            g.query(worst(edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"'), 'instance, device, peer, peer_device', inNetwork), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
           ]),
         ]),
         g.row('Loss', [
-          g.timeseries('Lossy paths', "Share of the sender's probes that did not arrive within %s, by the sender's own numbering; only paths that lose more than %g %% and are not silent altogether." % [config.pathLossWindow, 100 * config.pathLossRatio], 'percentunit', [
-            g.query('edge:fabricpulse_edge_probes_lost:lossy_ratio{%s, instance=~"$instance", peer=~"$peer"}' % cluster, '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
+          g.timeseries('Lossy edges', "Share of the sender's probes that did not arrive within %s, by the sender's own numbering; only edges that lose more than %g %% and are not silent altogether; the twenty that were worst in the range." % [config.pathLossWindow, 100 * config.pathLossRatio], 'percentunit', [
+            g.query(worst('edge:fabricpulse_edge_probes_lost:lossy_ratio{%s, instance=~"$instance", peer=~"$peer"}' % cluster, 'instance, device, peer, peer_device', inNetwork), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
           ]),
-          g.timeseriesLeast('Paths that keep the promise on loss', 'Share of the paths of a network that lose less than %g %% now.' % (100 * config.sloLossRatio), 'percentunit', [
+          g.timeseriesLeast('Edges within the objective on loss', 'Share of the edges of a network that lose less than %g %% now.' % (100 * config.sloLossRatio), 'percentunit', [
             g.query('network:fabricpulse_edge_probes_lost:slo_ratio{%s, network=~"$network"}' % cluster, '{{network}}'),
           ]),
           g.timeseries('Clock error bound', 'What a delay on this page may be wrong by; the twenty hosts that were worst in the range.', 's', [

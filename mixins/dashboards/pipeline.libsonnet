@@ -10,7 +10,9 @@ local signals = import '../signals.libsonnet';
     local bad = [{ color: 'green', value: 0 }, { color: 'red', value: 1 }],
     local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
     local unwell(name, is) = [g.query(counted('%s == %d' % [s.last(name), is], s.last(name)), instant=true)],
-    local rising(name, by) = 'sum by (%s) (rate(%s[$__rate_interval])) > 0' % [by, s.series(name)],
+    // The twenty that rose most in the range.
+    local rising(name, by) =
+      g.rising(config, 'sum by (%s, %s) (rate(%s[$__rate_interval]))' % [config.clusterLabel, by, s.series(name)], s.series(name), by),
 
     'fabricpulse-pipeline.json': g.dashboard(
       config,
@@ -24,8 +26,8 @@ local signals = import '../signals.libsonnet';
           g.stat('Daemons silent', 'Their last scrape has failed.', 'short', [g.query(counted(up + ' == 0', up), instant=true)], bad),
           g.stat('Config refused', 'Daemons that could not load their configuration; the old one is in force.', 'short', unwell('fabricpulse_config_last_reload_successful', 0), bad),
           g.stat('Not a member', 'Hosts that are not in their own membership: they probe nothing.', 'short', unwell('fabricpulse_mesh_member', 0), bad),
-          g.stat('Fleet not read', 'Hosts that could not read the list of the fleet.', 'short', unwell('fabricpulse_mesh_membership_success', 0), bad),
-          g.stat('Fleet held back', 'Hosts that do not believe a list that has become much shorter.', 'short', unwell('fabricpulse_mesh_membership_held', 1), bad),
+          g.stat('Membership not read', 'Hosts that could not read the membership.', 'short', unwell('fabricpulse_mesh_membership_success', 0), bad),
+          g.stat('Membership held back', 'Hosts that keep the old membership, as the new one is much shorter.', 'short', unwell('fabricpulse_mesh_membership_held', 1), bad),
           g.stat('Pushes refused', 'Pairs of a host and an Alertmanager that did not take the last push.', 'short', unwell('fabricpulse_alert_push_success', 0), bad),
           g.stat('Collectors failing', 'Collectors whose last run failed.', 'short', unwell('fabricpulse_scrape_collector_success', 0), bad),
           g.stat('Series left out', 'Samples that the cap of an exposition has cut.', 'short', [

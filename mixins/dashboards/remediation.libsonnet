@@ -44,8 +44,8 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Forbidden by a guard', 'Actions that a guard did not allow, by guard.', 'short', [
             g.query('sum by (reason) (%s)' % rate('blocked_total'), '{{reason}}'),
           ]),
-          g.timeseries('NICs out of service', 'On hosts that have any, as their agents keep them.', 'short', [
-            g.query('sum by (instance) (%s) > 0' % s.series('fabricpulse_remediation_agent_avoided'), '{{instance}}'),
+          g.timeseries('NICs out of service', 'As their agents keep them; the twenty hosts with most in the range.', 'short', [
+            g.query('%s > 0' % g.worst(config, s.series('fabricpulse_remediation_agent_avoided'), 'instance'), '{{instance}}'),
           ]),
           g.timeseries('Agents', 'Node agents by whether they have reported lately.', 'short', [
             g.query('sum by (state) (%s)' % s.series('fabricpulse_remediation_agents'), '{{state}}'),
@@ -63,7 +63,7 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Webhook deliveries', 'Notifications of Alertmanager by answer.', 'reqps', [
             g.query('sum by (code) (%s)' % rate('deliveries_total'), '{{code}}'),
           ]),
-          g.timeseries('Age of what the receiver knows', 'Since its reconciler last ended a round, and since Alertmanager last said what is active.', 's', [
+          g.timeseries('Age of what the receiver knows', 'Since its reconciler last ended a cycle, and since Alertmanager last said what is active.', 's', [
             g.query(s.series('fabricpulse_remediation_heartbeat_age_seconds'), 'reconciler {{instance}}'),
             g.query(s.series('fabricpulse_remediation_alertmanager_age_seconds'), 'Alertmanager {{instance}}'),
           ]),

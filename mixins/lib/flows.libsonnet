@@ -8,28 +8,31 @@ function(config) {
   local flow = '%s, instance, workload, device, peer, peer_device' % c,
   local job = '%s, workload' % c,
   local recorded(name) = name + s.braces,
-  local sum(name) = s.rates(name, flow),
 
-  local delay = recorded('flow:fabricpulse_qp_owd_seconds:p50_1m'),
-  local floor = recorded('flow:fabricpulse_qp_owd_seconds:p10_1m'),
+  local delay = recorded('flow:fabricpulse_qp_owd_seconds:p50_2m'),
+  local floor = recorded('flow:fabricpulse_qp_owd_seconds:p10_2m'),
   local score = recorded('flow:fabricpulse_qp_owd_seconds:contention_score'),
-  local rate = recorded('flow:fabricpulse_qp_sent_bytes:rate1m'),
+  local rate = recorded('flow:fabricpulse_qp_sent_bytes:rate2m'),
   local congested = recorded('flow:fabricpulse_qp:congestion_signs'),
 
   // What is recorded.
-  // Buckets of the one-way delay of each flow's chunks, for both quantiles of it, s: their rates are what takes long.
-  delayBuckets:: s.rates('fabricpulse_qp_owd_seconds_bucket', flow + ', le'),
-  delayQuantile(q):: 'histogram_quantile(%g, %s)' % [q, recorded('flow:fabricpulse_qp_owd_seconds_bucket:rate1m')],
-  sentRate:: sum('fabricpulse_qp_sent_bytes_total'),
+  // One-way delay of each flow's chunks, s. An exporter has one histogram of a flow: its buckets need no sum, and to record
+  // their rates for both quantiles costs more than to take them twice.
+  delayQuantile(q):: 'max by (%s) (histogram_quantile(%g, %s))' % [flow, q, s.flowRate('fabricpulse_qp_owd_seconds_bucket')],
+  sentRate:: s.flowRates('fabricpulse_qp_sent_bytes_total', flow),
+  // What is usual, bytes/s: before the present could change it.
+  usualRate:: 'quantile_over_time(0.5, %s[1h] offset 2m)' % rate,
+  sentRateOfDevice:: 'sum by (%s, instance, workload, device) (%s)' % [c, rate],
   // By how much a flow is slower than the quick quarter of its job's flows: the size of messages cancels.
   contentionScore:: '%(delay)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(delay)s)' % { delay: delay, job: job },
   // 1 for a flow that is marked, resends, or has less bandwidth than its job's median flow or itself in the hour before.
-  congestionSigns:: 'group by (%(flow)s) (%(marked)s > 0 or %(resent)s > 0 or %(rate)s < on (%(job)s) group_left () (0.9 * quantile by (%(job)s) (0.5, %(rate)s)) or %(rate)s < 0.9 * quantile_over_time(0.5, %(rate)s[1h] offset 2m))' % {
+  congestionSigns:: 'group by (%(flow)s) (%(marked)s > 0 or %(resent)s > 0 or %(rate)s < on (%(job)s) group_left () (0.9 * quantile by (%(job)s) (0.5, %(rate)s)) or %(rate)s < 0.9 * %(usual)s)' % {
     flow: flow,
     job: job,
     rate: rate,
-    marked: sum('fabricpulse_qp_ecn_marked_total'),
-    resent: sum('fabricpulse_qp_retransmits_total'),
+    usual: recorded('flow:fabricpulse_qp_sent_bytes:usual_rate'),
+    marked: s.flowRate('fabricpulse_qp_ecn_marked_total'),
+    resent: s.flowRate('fabricpulse_qp_retransmits_total'),
   },
 
   // What alerts are made of.

@@ -243,11 +243,33 @@
       ],
     },
 
-  // Those series that were largest over the whole range, not others at each moment; `least` for the smallest.
-  local overRange(rank, over) = function(config, series, labels, count=20)
-    '%s and on (%s, %s) %s(%d, %s(%s[$__range] @ end()))' % [series, config.clusterLabel, labels, rank, count, over, series],
+  // Those series that were largest over the whole range, not others at each moment; `least` for the smallest. among: what
+  // they are chosen from, 'and on (…) …'.
+  local overRange(rank, over) = function(config, series, labels, count=20, among='')
+    '%s and on (%s, %s) %s(%d, %s(%s[$__range] @ end())%s)' % [
+      series,
+      config.clusterLabel,
+      labels,
+      rank,
+      count,
+      over,
+      series,
+      if among == '' then '' else ' ' + among,
+    ],
   worst:: overRange('topk', 'max_over_time'),
   least:: overRange('bottomk', 'avg_over_time'),
+  // Of counters: those that rose most over the whole range, of those that rose at all. rates: what is drawn, by `labels`.
+  rising(config, rates, counter, labels, count=20)::
+    local by = '%s, %s' % [config.clusterLabel, labels];
+    '%s and on (%s) topk(%d, sum by (%s) (increase(%s[$__range] @ end())) > 0)' % [rates, by, count, by, counter],
+  // NICs that were not well in the range: those that flapped most, then those that were away for longest.
+  troubled(config, s, count=20)::
+    'and on (%(c)s, instance, device) topk(%(count)d, sum by (%(c)s, instance, device) (1 - avg_over_time(%(connected)s[$__range] @ end()) + (increase(%(disconnects)s[$__range] @ end()) or 0 * avg_over_time(%(connected)s[$__range] @ end()))) > 0)' % {
+      c: config.clusterLabel,
+      count: count,
+      connected: s.series('fabricpulse_nic_connected'),
+      disconnects: s.series('fabricpulse_nic_disconnects_total'),
+    },
 
   // What each selector of a dashboard has: the fleet that was chosen, within the fleet that the mixin is for.
   clusterMatcher(config)::

@@ -11,7 +11,7 @@ local signals = import '../signals.libsonnet';
         rules: [
           {
             record: record,
-            expr: 'time() * group by (%(c)s, job, instance, component) (%(info)s) or last_over_time(%(record)s[15m]) > time() - 86400' % {
+            expr: 'time() * group by (%(c)s, job, instance, daemon) (%(info)s) or last_over_time(%(record)s[15m]) > time() - 86400' % {
               c: $._config.clusterLabel,
               info: s.series('fabricpulse_build_info'),
               record: record + s.braces,

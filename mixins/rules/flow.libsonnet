@@ -5,12 +5,20 @@ local flows = import '../lib/flows.libsonnet';
     local f = flows($._config),
     groups+: [
       {
+        // An hour of each flow takes long to read.
+        name: 'fabricpulse-flow-hour.rules',
+        interval: '2m',
+        rules: [
+          { record: 'flow:fabricpulse_qp_sent_bytes:usual_rate', expr: f.usualRate },
+        ],
+      },
+      {
         name: 'fabricpulse-flow.rules',
         rules: [
-          { record: 'flow:fabricpulse_qp_sent_bytes:rate1m', expr: f.sentRate },
-          { record: 'flow:fabricpulse_qp_owd_seconds_bucket:rate1m', expr: f.delayBuckets },
-          { record: 'flow:fabricpulse_qp_owd_seconds:p50_1m', expr: f.delayQuantile(0.5) },
-          { record: 'flow:fabricpulse_qp_owd_seconds:p10_1m', expr: f.delayQuantile(0.1) },
+          { record: 'flow:fabricpulse_qp_sent_bytes:rate2m', expr: f.sentRate },
+          { record: 'device:fabricpulse_qp_sent_bytes:rate2m', expr: f.sentRateOfDevice },
+          { record: 'flow:fabricpulse_qp_owd_seconds:p50_2m', expr: f.delayQuantile(0.5) },
+          { record: 'flow:fabricpulse_qp_owd_seconds:p10_2m', expr: f.delayQuantile(0.1) },
           { record: 'flow:fabricpulse_qp_owd_seconds:contention_score', expr: f.contentionScore },
           { record: 'flow:fabricpulse_qp:congestion_signs', expr: f.congestionSigns },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended', expr: f.slowAndCongested },

@@ -4,17 +4,13 @@ local signals = import '../signals.libsonnet';
   prometheusRules+:: {
     local s = signals($._config),
     local c = $._config.clusterLabel,
-    local rate(metric) = s.rates(metric, c + ', instance, workload, device'),
+    local rate(metric) = s.flowRates(metric, c + ', instance, workload, device'),
     groups+: [
       {
         name: 'fabricpulse-job.rules',
         rules: [
           {
-            record: 'device:fabricpulse_qp_sent_bytes:rate1m',
-            expr: rate('fabricpulse_qp_sent_bytes_total'),
-          },
-          {
-            record: 'device:fabricpulse_qp_received_bytes:rate1m',
+            record: 'device:fabricpulse_qp_received_bytes:rate2m',
             expr: rate('fabricpulse_qp_received_bytes_total'),
           },
           {

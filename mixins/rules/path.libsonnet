@@ -7,7 +7,7 @@ local signals = import '../signals.libsonnet';
     local s = signals(config),
     local p = paths(config),
     local edge = p.edge,
-    local increase(name) = 'sum by (%s) (increase(%s[%s]))' % [edge, s.series(name), config.pathLossWindow],
+    local increase(name) = 'increase(%s[%s])' % [s.series(name), config.pathLossWindow],
     local lost = p.lost,
     // A NIC or a host that is silent altogether loses all of it: that is not a lossy path, and has alerts of its own.
     local silent = '(max_over_time(%s[%s]) > 0)' % [
@@ -26,13 +26,16 @@ local signals = import '../signals.libsonnet';
       {
         name: 'fabricpulse-path.rules',
         rules: [
-          { record: 'edge:fabricpulse_edge_probes_lost:increase', expr: increase('fabricpulse_edge_probes_lost_total') + ' > 0' },
+          {
+            record: 'edge:fabricpulse_edge_probes_lost:increase',
+            expr: 'sum by (%s) (%s > 0)' % [edge, increase('fabricpulse_edge_probes_lost_total')],
+          },
           {
             record: 'edge:fabricpulse_edge_probes_lost:lossy_ratio',
             expr: '%s / (%s + %s) > %g and on (%s) %s >= %d unless on (%s) %s' % [
               lost,
               lost,
-              increase('fabricpulse_edge_probes_received_total'),
+              'sum by (%s) (%s and on (%s) %s)' % [edge, increase('fabricpulse_edge_probes_received_total'), edge, lost],
               config.pathLossRatio,
               edge,
               lost,

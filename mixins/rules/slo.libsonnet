@@ -8,7 +8,7 @@ local signals = import '../signals.libsonnet';
     local edge = '%s, instance, device, peer, peer_device' % c,
     local network = 'group by (%s, instance, device, network) (%s)' % [c, s.last('fabricpulse_nic_connected')],
     local share(kept) = 'avg by (%(c)s, network) ((%(kept)s) * on (%(c)s, instance, device) group_left (network) %(network)s)' % { c: c, kept: kept, network: network },
-    local increase(name) = 'sum by (%s) (increase(%s[5m]))' % [edge, s.series(name)],
+    local increase(name) = 'increase(%s[5m])' % s.series(name),
     local lost = increase('fabricpulse_edge_probes_lost_total'),
     local received = increase('fabricpulse_edge_probes_received_total'),
     groups+: [
@@ -21,7 +21,8 @@ local signals = import '../signals.libsonnet';
           },
           {
             record: 'network:fabricpulse_edge_probes_lost:slo_ratio',
-            expr: share('%s / (%s + %s) <= bool %g' % [lost, lost, received, config.sloLossRatio]),
+            // lost / (lost + received) is below the ratio. An edge of which nothing is known does not keep it.
+            expr: share('%s * %g < bool %s' % [lost, (1 - config.sloLossRatio) / config.sloLossRatio, received]),
           },
         ],
       },

@@ -60,7 +60,7 @@ class PaperFleet:
     def _host(self, host: int) -> Iterator[str]:
         wide = self._faults is not None and self._faults.wide_clock % len(self.names) == host
         for component in ("mesh", "nic", "qp", "clocksync"):
-            yield f'fabricpulse_build_info{{component="{component}",version="1"}} 1'
+            yield f'fabricpulse_build_info{{daemon="{component}",version="1"}} 1'
         yield "fabricpulse_mesh_member 1"
         yield "fabricpulse_clock_synchronized 1"
         yield f"fabricpulse_clock_error_bound_seconds {0.002 if wide else 4e-6}"

@@ -267,6 +267,86 @@ def test_what_grafana_needs_to_draw_a_panel(file: str) -> None:
         assert panel["type"] != "status-history"  # grid lines between equal states; a timeline merges them
 
 
+# Labels of which a fleet has so many values that a line for each cannot be read.
+MANY = {"instance", "device", "peer", "peer_device", "rdma_device", "port", "lane", "rank", "collector"}
+# One process a fleet: a line for each of its series is a line.
+SINGLE = re.compile(r"fabricpulse_(clocksync|diagnosis|remediation(?!_agent_))_?")
+
+
+def lines_are_bounded(node: Any) -> bool:
+    """Whether an expression yields few series, however many NICs the fleet has."""
+    match node:
+        case promql_parser.AggregateExpr() if str(node.op) in ("topk", "bottomk"):
+            return True
+        case promql_parser.AggregateExpr():
+            kept = set(node.modifier.labels) if node.modifier else set()
+            return not kept & MANY or lines_are_bounded(node.expr)
+        case promql_parser.BinaryExpr() if str(node.op) == "or":
+            return lines_are_bounded(node.lhs) and lines_are_bounded(node.rhs)
+        case promql_parser.BinaryExpr() if str(node.op) == "unless":
+            return lines_are_bounded(node.lhs)
+        case promql_parser.BinaryExpr():
+            return any(
+                lines_are_bounded(side)
+                for side in (node.lhs, node.rhs)
+                if not isinstance(side, promql_parser.NumberLiteral)
+            )
+        case promql_parser.Call():
+            return any(
+                lines_are_bounded(argument)
+                for argument in node.args
+                if not isinstance(argument, promql_parser.NumberLiteral)
+            )
+        case promql_parser.ParenExpr() | promql_parser.SubqueryExpr() | promql_parser.UnaryExpr():
+            return lines_are_bounded(node.expr)
+        case promql_parser.MatrixSelector():
+            return lines_are_bounded(node.vector_selector)
+        case promql_parser.VectorSelector():
+            name = node.name or ""
+            return bool(SINGLE.match(name)) or name.startswith(("network:", "workload:"))
+    raise AssertionError(f"unknown node {node!r}")
+
+
+@pytest.mark.parametrize(
+    ("expression", "bounded"),
+    [
+        ("rate(fabricpulse_lanes[5m]) > 0", False),
+        ("sum by (instance) (fabricpulse_lanes)", False),
+        ("sum by (reason) (fabricpulse_lanes)", True),
+        ("fabricpulse_lanes and on (instance) topk(20, fabricpulse_lanes)", True),
+        ("fabricpulse_lanes unless on (instance) topk(20, fabricpulse_lanes)", False),
+        ("topk(20, fabricpulse_lanes) or fabricpulse_lanes", False),
+        ("fabricpulse_remediation_paused", True),
+        ("fabricpulse_remediation_agent_avoided", False),
+    ],
+)
+def test_what_bounds_lines(expression: str, bounded: bool) -> None:
+    """The check below tells a filter that keeps few series from one that may keep all."""
+    assert lines_are_bounded(promql_parser.parse(expression)) is bounded
+
+
+@pytest.mark.parametrize("file", MIXIN.dashboards)
+def test_a_panel_over_time_draws_few_lines(file: str) -> None:
+    """With 256 NICs, or all of them in trouble, a panel draws those that matter most: chosen over the whole range, for
+    topk at each moment draws whatever was among the first for once.
+    """
+    for panel in panels(MIXIN.dashboards[file]):
+        if panel["type"] not in ("timeseries", "state-timeline"):
+            continue
+        for target in panel["targets"]:
+            expression = re.sub(r"\$__\w+", "1m", target["expr"])
+            assert lines_are_bounded(promql_parser.parse(expression)), f"{panel['title']}: {expression}"
+            if re.search(r"\b(topk|bottomk)\(", expression):
+                assert "@ end()" in expression, f"{panel['title']}: {expression}"
+
+
+def test_the_network_chosen_reaches_every_path() -> None:
+    """Series of pairs have no network label, so that the variable changed nothing there."""
+    for panel in panels(MIXIN.dashboards["fabricpulse-paths.json"]):
+        if panel["type"] != "row" and panel["title"] != "Clock error bound":
+            assert all('network=~"$network"' in target["expr"] for target in panel["targets"]), panel["title"]
+
+
 def test_dashboard_uids() -> None:
     """Uids are distinct and do not change: links and bookmarks hold on to them."""
     uids = {file: dashboard["uid"] for file, dashboard in MIXIN.dashboards.items()}
