@@ -23,6 +23,7 @@ DAEMONS = (
     ("clocksync", "coordinator"),
     ("remediation", "receiver"),
     ("remediation", "node"),
+    ("audit", "node"),
 )
 ROOT = Path(__file__).parents[2]
 
@@ -73,11 +74,14 @@ def configuration(daemon: tuple[str, ...], folder: Path) -> list[str | Path]:
     texts = {
         ("remediation", "receiver"): f"journal: {folder / 'receiver.db'}\n",
         ("remediation", "node"): f"journal: {folder / 'node.db'}\n",
+        ("audit", "node"): f"state: {folder / 'audit'}\ntoken_file: {folder / 'token'}\n",
         ("mesh",): f"host: h0\nmembership: {{file: {folder / 'membership.yaml'}}}\n",
     }
     (folder / "membership.yaml").write_text(
         "hosts: [{name: h0, nics: [{device: lo, address: 127.0.0.1, network: rail0}]}]\n"
     )
+    (folder / "token").write_text("0" * 64)
+    (folder / "token").chmod(0o600)
     file = folder / "config.yaml"
     file.write_text(texts.get(daemon, "{}\n"))
     return ["--config", file]

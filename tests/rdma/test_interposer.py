@@ -73,7 +73,7 @@ def test_a_program_is_counted_exactly_and_its_messages_match(fleet: RdmaFleet, t
         if sample.name == "fabricpulse_verbs_messages_total" and sample.value == MESSAGES
     ]
     assert {
-        (labels["device"], labels["rdma_device"], labels["port"], labels["peer"], labels["direction"])
+        (labels["device"], labels["rdma_device"], labels["port"], labels["peer_gid"], labels["direction"])
         for labels in series
     } == {
         ("rail0", ends[0], "1", ends[3], "sent"),

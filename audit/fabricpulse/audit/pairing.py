@@ -13,7 +13,7 @@ hosts, and the rounds that there are cover as many of all pairs as there is time
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 # A pair of numbers of endpoints, each of which is tested in both directions.
@@ -107,13 +107,3 @@ def _matching(size: int, number: int) -> Iterable[Pair]:
 def directions(pairs: Iterable[Pair]) -> list[Pair]:
     """Each pair both ways: what one end sends and what the other does are different paths."""
     return [way for a, b in pairs for way in ((a, b), (b, a))]
-
-
-def partners(plan: PairingPlan) -> Mapping[int, list[int]]:
-    """Endpoint -> those that it is tested with, in order of rounds."""
-    found: dict[int, list[int]] = {}
-    for pairs in plan.rounds:
-        for a, b in pairs:
-            found.setdefault(a, []).append(b)
-            found.setdefault(b, []).append(a)
-    return found

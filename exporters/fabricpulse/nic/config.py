@@ -11,8 +11,8 @@ class NicConfig(Section, frozen=True):
     """The whole file.
 
     collectors : collectors to switch on (true) or off, by name, over the defaults. raw_counters : export the drivers'
-    own counter names too. networks : RDMA device or netdev -> network (rail) that it belongs to. stall_s : how long
-    one device may take in a scrape before it is left behind, seconds.
+    own counter names too. networks : RDMA device or netdev -> network (rail) that it belongs to. read_timeout_s :
+    how long one device may take in a scrape before it is left behind, seconds.
     """
 
     collectors: dict[str, bool] = {}
@@ -23,7 +23,7 @@ class NicConfig(Section, frozen=True):
     nccl: NcclSection = NcclSection()
     flaps: FlapSection = FlapSection()
     expected: ExpectedSection = ExpectedSection()
-    stall_s: float = 2.0
+    read_timeout_s: float = 2.0
     # Largest number of samples in one exposition.
     sample_cap: int = 20_000
 
@@ -36,7 +36,7 @@ class NicConfig(Section, frozen=True):
                 re.compile(getattr(self.device, key))
             except re.error as error:
                 raise ValueError(f"device.{key} is not a regular expression: {error}") from error
-        if self.stall_s <= 0:
-            raise ValueError("stall_s must be above 0")
+        if self.read_timeout_s <= 0:
+            raise ValueError("read_timeout_s must be above 0")
         if self.sample_cap < 1:
             raise ValueError("sample_cap must be at least 1")

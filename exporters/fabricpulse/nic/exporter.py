@@ -63,7 +63,7 @@ class NicExporter:
         self._config = config
         self._sources = sources if sources is not None else host_sources()
         self.errors = ReadErrors()
-        self._runner = Runner(config.stall_s)
+        self._runner = Runner(config.read_timeout_s)
         self._one_at_a_time = asyncio.Lock()
         self._rescan: asyncio.Task[None] | None = None
         self._spawn: Spawn = asyncio.create_task

@@ -1,10 +1,10 @@
 """Isolates collectors: a target that raises or hangs does not affect the others.
 
 A read of a NIC whose firmware has died can hang for a minute in the kernel, where no signal reaches it. So targets are
-collected on a worker thread that the caller watches: when one target takes longer than `stall_s`, the thread is left
-to itself, a new one goes on with the next target, and the stuck target is not tried again before its thread is back.
-A dead NIC hangs in several collectors, and NICs die by the switch: each target that hangs halves what the next one may
-take in the same run, so that all of them together stay within the 10 s that Prometheus waits.
+collected on a worker thread that the caller watches: when one target takes longer than `read_timeout_s`, the thread is
+left to itself, a new one goes on with the next target, and the stuck target is not tried again before its thread is
+back. A dead NIC hangs in several collectors, and NICs die by the switch: each target that hangs halves what the next
+one may take in the same run, so that all of them together stay within the 10 s that Prometheus waits.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from fabricpulse.nic.collectors.base import Context, Sink
 
 log = get_logger(__name__)
 
-# The least that a target may take, as a part of stall_s: more than any read of a device that answers.
+# The least that a target may take, as a part of read_timeout_s: more than any read of a device that answers.
 LEAST_PATIENCE = 1 / 20
 
 
@@ -125,10 +125,10 @@ class _Job:
         self._wake()
         return False
 
-    def give_up(self, stall_s: float) -> int | None:
-        """Ends the job if its task has taken `stall_s`; returns that task's position, None if it has gone on."""
+    def give_up(self, read_timeout_s: float) -> int | None:
+        """Ends the job if its task has taken `read_timeout_s`; returns that task's position, None if it has gone on."""
         with self._handover:
-            if self.done.is_set() or time.monotonic() - self.began < stall_s:
+            if self.done.is_set() or time.monotonic() - self.began < read_timeout_s:
                 return None
             self._abandoned = True
             return self._position
@@ -163,10 +163,10 @@ class _Worker(threading.Thread):
 
 
 class Runner:
-    """stall_s : how long one target may take; less after others have hung in the same run. One run at a time."""
+    """read_timeout_s : how long one target may take; less after others have hung in the same run. One run at a time."""
 
-    def __init__(self, stall_s: float = 2.0) -> None:
-        self._stall_s = stall_s
+    def __init__(self, read_timeout_s: float = 2.0) -> None:
+        self._read_timeout_s = read_timeout_s
         self._worker = _Worker()
         self._stuck: dict[tuple[str, str], _Worker] = {}
         self._told: dict[tuple[str, str], str] = {}
@@ -207,7 +207,7 @@ class Runner:
     ) -> Generator[tuple[_Job, float], None, Outcome]:
         """Yields a job and for how long at most to wait until it wakes."""
         outcome = Outcome(sinks=[context.sink])
-        stall_s = self._stall_s
+        read_timeout_s = self._read_timeout_s
         self._take_back()
         left = list(tasks)
         while left:
@@ -215,15 +215,15 @@ class Runner:
             self._worker.submit(job.run)
             left = []
             while not job.done.is_set():
-                left_s = job.began + stall_s - time.monotonic()
+                left_s = job.began + read_timeout_s - time.monotonic()
                 if left_s > 0:
                     yield job, left_s
                     continue
-                position = job.give_up(stall_s)
+                position = job.give_up(read_timeout_s)
                 if position is None:
                     continue
-                left = self._give_up(job, position, outcome, stall_s)
-                stall_s = max(stall_s / 2, self._stall_s * LEAST_PATIENCE)
+                left = self._give_up(job, position, outcome, read_timeout_s)
+                read_timeout_s = max(read_timeout_s / 2, self._read_timeout_s * LEAST_PATIENCE)
                 if job.plan is not None:
                     left = [*left, *job.plan()]
                 context = replace(context, sink=Sink())
@@ -285,4 +285,4 @@ class Runner:
 
         self._worker.submit(last)
         self._worker.end()
-        cleaned.wait(self._stall_s)
+        cleaned.wait(self._read_timeout_s)

@@ -2,7 +2,7 @@
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 
-_PAIR = ("workload", "device", "rdma_device", "port", "peer")
+_PAIR = ("workload", "device", "rdma_device", "port", "peer_gid")
 # The bounds of the interposer's own histogram (verbs_interposer/src/meter.cc).
 COMPLETION_BUCKETS_S = (
     2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
@@ -11,8 +11,8 @@ COMPLETION_BUCKETS_S = (
 POSTS = MetricSpec(
     "fabricpulse_verbs_posts_total",
     "counter",
-    "Send work requests that programs with the verbs interposer posted and the provider took. peer : address of the "
-    "remote GID, lid:N on InfiniBand without GIDs, empty for datagrams.",
+    "Send work requests that programs with the verbs interposer posted and the provider took. peer_gid : address of "
+    "the remote GID, lid:N on InfiniBand without GIDs, empty for datagrams.",
     (*_PAIR, "opcode"),
 )
 SENT_BYTES = MetricSpec(

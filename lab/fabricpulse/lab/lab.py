@@ -212,10 +212,6 @@ class Lab(LabNetwork):
 
     # Truth and faults
 
-    def true_offset_ns(self, a: str, b: str, kernel_ns: int) -> int:
-        """Clock of `a` minus clock of `b` (positive = a is ahead) when the kernel's CLOCK_REALTIME was `kernel_ns`."""
-        return self.host(a).clock.truth(kernel_ns) - self.host(b).clock.truth(kernel_ns)
-
     @property
     def faults(self) -> tuple[Fault, ...]:
         """Every fault in force, oldest first."""

@@ -25,6 +25,7 @@ DAEMONS = {
     "clocksync coordinator": "{}",
     "remediation receiver": "{journal: RUN/receiver.db}",
     "remediation node": "{host: h0, journal: RUN/node.db}",
+    "audit node": "{host: h0, state: RUN/audit, token_file: RUN/token}",
 }
 FLEET = "hosts: [{name: h0, nics: [{device: lo, address: 127.0.0.1, network: a}]}]\n"
 
@@ -34,6 +35,8 @@ def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "fleet.yaml").write_text(FLEET)
+    (folder / "token").write_text("0" * 64)
+    (folder / "token").chmod(0o600)
     return folder
 
 

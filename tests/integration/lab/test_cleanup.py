@@ -155,7 +155,7 @@ def test_an_exception_in_the_parent_ends_everything() -> None:
         assert not directory.exists()
 
 
-def test_kill_of_the_keeper_ends_everything_and_is_reported() -> None:
+def test_kill_of_the_supervisor_ends_everything_and_is_reported() -> None:
     """Whoever kills the supervisor kills the lab; the parent's next call says so in one sentence."""
     with Lab(hosts=1, rails=1) as lab:
         process = lab.popen("h0", ["sleep", "1000"])
@@ -199,7 +199,7 @@ def test_a_directory_that_holds_a_lab_is_refused_and_left_alone(lab: Lab) -> Non
     assert lab.run("h0", ["hostname"]).stdout == "h0\n"
 
 
-def test_a_keeper_under_strict_warnings_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_under_strict_warnings_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """PYTHONWARNINGS=error of the caller does not break the lab, and the supervisor's log is empty."""
     monkeypatch.setenv("PYTHONWARNINGS", "error")
     with Lab(hosts=1, rails=1) as lab:

@@ -66,7 +66,7 @@ def goods(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, HostReport]:
 def test_every_check_of_a_host_has_a_fault() -> None:
     """No check is without a case in which it fails."""
     # These need more than a tree: tests of their own.
-    elsewhere = {"clock-in-step", "fabric-manager"}
+    elsewhere = {"clock-synchronized", "fabric-manager"}
     played = {finding[0] for fault in FAULTS for finding in fault.expected}
     assert {entry.check.id for entry in host_checks()} - played == elsewhere
     assert len(FAULTS) >= 40

@@ -1,9 +1,14 @@
 """`fabricpulse check`: what a daemon would say of its file, without the daemon."""
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from fabricpulse.core.check import check_file, command, kind_of, kinds
@@ -25,6 +30,48 @@ def test_sample_configurations_are_known_and_good(path: Path, tmp_path: Path) ->
     other = tmp_path / "x.yaml"
     other.write_text(path.read_text())
     assert kind_of(other, kinds()) in (kind, None)  # never another one
+
+
+def settings(
+    values: dict[str, Any], defaults: dict[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, object, object]]:
+    """Each value of a file and the default of its setting."""
+    for key, value in values.items():
+        default = defaults.get(key)
+        if isinstance(value, dict) and isinstance(default, msgspec.Struct):
+            yield from settings(value, msgspec.structs.asdict(default), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value, default
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_numbers_that_samples_comment_out_are_the_defaults(path: Path) -> None:
+    """A setting that is commented out shows its default; where that is no number above 0, an example."""
+    kind = kinds()[KIND_OF_SAMPLE.get(path.stem, path.stem)]
+    text = path.read_text()
+    offered = re.sub(r"^#(?=[a-z_]+\S*:)", "", re.sub(r"^#(?=  )", "", text, flags=re.M), flags=re.M)
+    defaults = {
+        field.encode_name: field.default
+        for field in msgspec.structs.fields(kind)
+        if field.default is not msgspec.NODEFAULT
+    }
+    given = yaml.safe_load(text) or {}
+    shown = {key: value for key, value in yaml.safe_load(offered).items() if key not in given}
+    different = [
+        (key, value, default)
+        for key, value, default in settings(shown, defaults)
+        if isinstance(default, (int, float)) and default > 0 and value != default
+    ]
+    assert different == []
+
+
+def test_a_mesh_without_membership_is_a_mistake(tmp_path: Path) -> None:
+    """As the daemon refuses it at the start; an empty file, too."""
+    for number, text in enumerate(("", "probe: {rate: 20}\n")):
+        path = tmp_path / f"mesh-{number}.yaml"
+        path.write_text(text)
+        result = check(path)
+        assert (result.exit_code, "no membership is configured" in result.output) == (1, True)
 
 
 def test_a_mistake_is_shown_with_its_place(tmp_path: Path) -> None:

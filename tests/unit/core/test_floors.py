@@ -1,6 +1,7 @@
 """The floors of the house: who may import whom, and which folders read no clock."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,23 @@ def test_no_import_cycles_of_folders() -> None:
         if (cycle := cycle_in(graph))
     }
     assert cycles == {}
+
+
+@pytest.mark.parametrize("source", ["nccl_plugin/src", "verbs_interposer/src"])
+def test_no_include_cycles_of_folders(source: str) -> None:
+    """C++: no two folders of a library include one another, directly or not."""
+    root = ROOT / source
+    arrows: dict[str, set[str]] = {}
+    for path in sorted(root.rglob("*")):
+        if path.suffix not in (".h", ".cc"):
+            continue
+        here = path.parent.relative_to(root).as_posix()
+        found = arrows.setdefault(here, set())
+        for included in re.findall(r'#include "([^"]+)"', path.read_text()):
+            if (root / included).exists() and (there := Path(included).parent.as_posix()) != here:
+                found.add(there)
+    assert arrows
+    assert cycle_in(arrows) == []
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ async def test_every_daemon_tells_of_itself() -> None:
         for _ in range(2):
             async with session.get(f"http://{address}/metrics") as response:
                 text = await response.text()
-    assert f'fabricpulse_build_info{{version="{version("fabricpulse")}",component="test",' in text
+    assert f'fabricpulse_build_info{{version="{version("fabricpulse")}",daemon="test",' in text
     assert 'fabricpulse_http_connections{phase="active"} 1\n' in text
     assert 'fabricpulse_http_responses_total{code="200"} 1\n' in text
     assert 'fabricpulse_http_responses_total{code="401"} 0\n' in text

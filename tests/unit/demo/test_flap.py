@@ -245,7 +245,7 @@ def test_the_alert_must_be_about_this_nic() -> None:
     assert "alert_firing" not in world.run(1)
 
 
-def test_each_scenario_has_steps_and_a_summary() -> None:
+def test_each_scenario_has_milestones_and_a_summary() -> None:
     """What `--scenario` offers can be played."""
     for name, scenario in SCENARIOS.items():
         assert scenario.name == name

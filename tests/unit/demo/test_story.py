@@ -15,7 +15,7 @@ def observed() -> Observed:
     return new_observed({"h0": ["rail0"]})
 
 
-def test_time_alone_marks_no_step(observed: Observed) -> None:
+def test_time_alone_marks_no_milestone(observed: Observed) -> None:
     """Without evidence no milestone is seen, however often and late the story is asked."""
     story = Story([Phase("one", "One", (milestone("a", "a", 100), milestone("b", "b", 100)))])
     for now in range(100):
@@ -24,7 +24,7 @@ def test_time_alone_marks_no_step(observed: Observed) -> None:
     assert not story.ended
 
 
-def test_a_missing_step_ends_the_story_and_is_named(observed: Observed) -> None:
+def test_a_missing_milestone_ends_the_story_and_is_named(observed: Observed) -> None:
     """A milestone that is not seen within its time fails the story at once; later phases are never entered."""
     story = Story([Phase("one", "One", (milestone("a", "a"),)), Phase("two", "Two", (milestone("b", "b"),))])
     story.advance(observed, 0.0)
@@ -37,7 +37,7 @@ def test_a_missing_step_ends_the_story_and_is_named(observed: Observed) -> None:
     assert story.advance(observed, 11.0) == []
 
 
-def test_steps_of_a_phase_are_seen_in_any_order_and_phases_in_theirs(observed: Observed) -> None:
+def test_milestones_of_a_phase_are_seen_in_any_order_and_phases_in_theirs(observed: Observed) -> None:
     """Evidence for the second milestone may come first; evidence for a later phase counts only in that phase."""
     story = Story(
         [
@@ -57,7 +57,7 @@ def test_steps_of_a_phase_are_seen_in_any_order_and_phases_in_theirs(observed: O
     assert [result.seen_at for result in story.results] == [2.0, 1.0, 3.0]
 
 
-def test_step_names_are_unique() -> None:
+def test_milestone_names_are_unique() -> None:
     """Two milestones of one name would hide one another in the result."""
     with pytest.raises(ValueError, match="one name"):
         Story([Phase("one", "One", (milestone("a", "a"), milestone("a", "b")))])

@@ -27,7 +27,7 @@ from fabricpulse.deploy.status import (
     judge,
 )
 
-OLD = '# TYPE fabricpulse_build_info gauge\nfabricpulse_build_info{version="0.0.1",component="mesh"} 1\n'
+OLD = '# TYPE fabricpulse_build_info gauge\nfabricpulse_build_info{version="0.0.1",daemon="mesh"} 1\n'
 
 
 def test_metrics_and_labels_are_those_of_the_catalogue() -> None:

@@ -55,15 +55,15 @@ def test_a_flap_has_a_time_and_a_length():
     assert state.last_transition_s == 100.25
 
 
-def test_every_step_in_the_counts_has_its_line_in_the_table():
+def test_every_change_of_the_counts_has_its_line_in_the_table():
     """All that can be seen, and what must hold for each: a down or an up is told as the carrier is now."""
     possible = {key for key in itertools.product((False, True), repeat=4) if key[2] or key[3]}
     assert COUNT_CHANGES.keys() == possible
-    for (timely, carrier, downs, _), step in COUNT_CHANGES.items():
-        assert step.told in (None, "up" if carrier else "down")
+    for (timely, carrier, downs, _), change in COUNT_CHANGES.items():
+        assert change.told in (None, "up" if carrier else "down")
         # Only a down that was seen as it happened has a time, and begins an outage.
-        assert step.is_timed == (timely and not carrier and downs)
-        assert (step.outage is Outage.BEGINS) == step.is_timed
+        assert change.is_timed == (timely and not carrier and downs)
+        assert (change.outage is Outage.BEGINS) == change.is_timed
 
 
 def test_repeated_messages_count_once():
@@ -76,7 +76,7 @@ def test_repeated_messages_count_once():
 
 
 def test_a_flap_between_two_messages_is_counted_as_missed():
-    """Two downs in one step: the last has a time, the other is counted as unobserved."""
+    """Two downs in one change: the last has a time, the other is counted as unobserved."""
     tracker = started()
     assert kinds(tracker.observe(seen(False, 2, 2), 5.0)) == [("missed", 1), ("down", 1)]
     assert kinds(tracker.observe(seen(True, 4, 3), 6.0)) == [("missed", 1), ("up", 1)]

@@ -140,7 +140,7 @@ def test_a_run_directory_that_is_not_there(tmp_path):
         RunLock(tmp_path / "none", "nic")
 
 
-async def test_a_look_at_new_links_is_a_task_of_the_daemon(tree):
+async def test_reading_new_links_is_a_task_of_the_daemon(tree):
     """One at a time, and where the daemon supervises it: what it raises is not lost."""
     tree.mlx5_roce(0)
     exporter = NicExporter(NicConfig(), HostSources(tree.root, link_events=False))

@@ -38,7 +38,7 @@ class Fake:
 
 @pytest.fixture
 def runner():
-    made = Runner(stall_s=1.0)
+    made = Runner(read_timeout_s=1.0)
     yield made
     made.close()
 
@@ -93,7 +93,7 @@ def test_several_targets_hang_at_once(runner):
 
 def test_hanging_targets_share_the_patience_of_a_run():
     """Three of two collectors: not six times the limit, which with more NICs is more than a scrape may take."""
-    runner = Runner(stall_s=0.4)
+    runner = Runner(read_timeout_s=0.4)
     hanging = [Fake(name, hanging=("a", "b", "c")) for name in ("x", "y")]
     context = Context(0.0, Inventory(), ReadErrors())
     steps = [(collector, target) for collector in hanging for target in ("a", "b", "c")]

@@ -11,7 +11,7 @@ from fabricpulse.qp import metrics
 from fabricpulse.qp.telemetry_folder import VerbsFolder
 from fabricpulse.qp.verbs_totals import VerbsTotals
 
-PAIR = 'workload="train-7",device="rail0",rdma_device="mlx5_0",port="1",peer="10.9.0.2"'
+PAIR = 'workload="train-7",device="rail0",rdma_device="mlx5_0",port="1",peer_gid="10.9.0.2"'
 SECOND = 1_000_000_000
 
 

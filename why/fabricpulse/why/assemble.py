@@ -69,7 +69,7 @@ def _host_facts(got: Gathered) -> tuple[Host, ...]:
     now, before = _by_instance(got.now.get("processes", ())), _by_instance(got.before.get("processes", ()))
     exporters: defaultdict[str, set[str]] = defaultdict(set)
     for s in got.now.get("exporters", ()):
-        component = s.labels.get("component", "")
+        component = s.labels.get("daemon", "")
         exporters[s.labels.get("instance", "")].add(component.removesuffix("-sidecar"))
     for host in now:
         exporters[host].add("qp")

@@ -50,7 +50,7 @@ _PCIE = "fabricpulse_nic_pcie_link_"
 PROCESSES = Query("processes", _last("fabricpulse_qp_processes", "instance", "{job}", "sum"), before=True)
 
 QUERIES = (
-    Query("exporters", "group by (instance, component) (last_over_time(fabricpulse_build_info{{hosts}}[{w}]))"),
+    Query("exporters", "group by (instance, daemon) (last_over_time(fabricpulse_build_info{{hosts}}[{w}]))"),
     Query("connected", _last("fabricpulse_nic_connected", _NIC + ", network", how="min")),
     Query("disconnects", _increase("fabricpulse_nic_disconnects_total")),
     Query(
@@ -110,7 +110,7 @@ QUERIES = (
     Query("recorded", "count(flow:fabricpulse_qp_owd_seconds:contention_score{{any}})"),
     Query(
         "other_slow_flows",
-        "flow:fabricpulse_qp_owd_seconds:contention_score{{others}} > 3 and flow:fabricpulse_qp_owd_seconds:p50_1m{{others}} > 0.00005",
+        "flow:fabricpulse_qp_owd_seconds:contention_score{{others}} > 3 and flow:fabricpulse_qp_owd_seconds:p50_2m{{others}} > 0.00005",
     ),
 )  # fmt: skip
 

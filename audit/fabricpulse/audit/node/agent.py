@@ -217,7 +217,7 @@ class Agent:
         wanted = await self._decoded(request, SendRequest)
         stop = await self._claim(wanted.device)
         try:
-            most = self._config.transfer_mbps * 1_000_000
+            most = self._config.transfer_mbit_s * 1_000_000
             wanted = msgspec.structs.replace(wanted, rate_bps=min(wanted.rate_bps, most))
             work = asyncio.to_thread(send, wanted, fleet_clock(), stop)
             result, why = await self._watched(work, stop, request)

@@ -15,7 +15,7 @@ class NodeConfig(Section, frozen=True):
     when it changes. The agent does not start without. host : this host's name in the fleet; the system's host name if
     empty. state : folder in which reports are kept. keep_runs : how many reports are kept. nccl_gid_index : what jobs
     set NCCL_IB_GID_INDEX to, -1 if they do not. transfers : whether this host takes part in tests of bandwidth and
-    loss; never on a NIC that carries a job. transfer_mbps : most that one NIC of this host is asked to send, megabits
+    loss; never on a NIC that carries a job. transfer_mbit_s : most that one NIC of this host is asked to send, megabits
     per second.
     """
 
@@ -25,7 +25,7 @@ class NodeConfig(Section, frozen=True):
     keep_runs: Annotated[int, Meta(ge=1, le=10_000)] = 30
     nccl_gid_index: Annotated[int, Meta(ge=-1, le=65_535)] = -1
     transfers: bool = True
-    transfer_mbps: Annotated[int, Meta(ge=1, le=10_000_000)] = 400_000
+    transfer_mbit_s: Annotated[int, Meta(ge=1, le=10_000_000)] = 400_000
 
     def validate(self) -> None:
         if not self.token_file:

@@ -5,8 +5,8 @@ from fabricpulse.core.metrics.catalogue import MetricSpec
 BUILD_INFO = MetricSpec(
     "fabricpulse_build_info",
     "gauge",
-    "Always 1; the labels are the version of fabricpulse, the component, and the Python that runs it.",
-    ("version", "component", "python_version"),
+    "Always 1; the labels are the version of fabricpulse, the daemon, and the Python that runs it.",
+    ("version", "daemon", "python_version"),
 )
 EXPORTER_SERIES = MetricSpec(
     "fabricpulse_exporter_samples",

@@ -46,9 +46,9 @@ def command(
 ) -> None:
     """Play a fault on a fleet of network namespaces and show what happens.
 
-    Builds a GPU fleet on this machine, starts all daemons, Prometheus and Alertmanager, runs a ring all-reduce over
-    the NCCL plugin, breaks something and shows how it is seen, alerted, acted on and survived. Exits with 0 only if
-    every milestone was really seen.
+    Builds a GPU fleet on this machine, starts all daemons but the audit's, Prometheus and Alertmanager, runs a ring
+    all-reduce over the NCCL plugin, breaks something and shows how it is seen, alerted, acted on and survived. Exits
+    with 0 only if every milestone was really seen.
     """
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise UserError(f"cannot write {json_file}: the folder {json_file.absolute().parent} does not exist")

@@ -218,7 +218,7 @@ class Stack:
             "alertmanagers": [f"http://{self._mgmt}:{_PORTS[ALERTMANAGER]}"],
             "rules": [{"alert": "FabricNicFlapping", "mode": "auto"}],
             "hold": {"initial_s": self._options.hold_s, "cap_s": self._options.hold_s * 8, "jitter": 0.0},
-            "reconcile_interval_s": 5.0,
+            "alertmanager_poll_s": 5.0,
             # One switch port fails at a time here: nothing to wait for.
             "guards": {"settle_s": 0.5},
         }

@@ -23,12 +23,11 @@ DO = (
 
 @dataclass(frozen=True)
 class Late:
-    """A rank that is late. late_s : each time; usual_s : duration of the others; spread_s : of theirs."""
+    """A rank that is late. late_s : each time; usual_s : duration of the others."""
 
     rank: Rank
     late_s: float
     usual_s: float
-    spread_s: float
 
 
 def late_ranks(a: Analysis) -> list[Late]:
@@ -46,7 +45,7 @@ def late_ranks(a: Analysis) -> list[Late]:
         usual = median(durations)
         spread = 1.4826 * median(abs(d - usual) for d in durations)
         late = [
-            Late(r, usual - d, usual, spread)
+            Late(r, usual - d, usual)
             for r, d in zip(ranks, durations, strict=True)
             if usual - d > max(0.2 * usual, 6 * spread)
         ]

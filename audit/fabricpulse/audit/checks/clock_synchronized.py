@@ -8,7 +8,7 @@ from fabricpulse.audit.model import Outcome, failed, not_applicable, passed
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 CHECK = Check(
-    id="clock-in-step",
+    id="clock-synchronized",
     category="node",
     severity="warning",
     title="Fleet time",
