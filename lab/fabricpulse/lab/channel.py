@@ -98,13 +98,16 @@ class Channel:
             number = self._next_id
             self._waiting[number] = future
             message = json.dumps({"id": number, "op": op, **fields}).encode()
-            try:
-                socket.send_fds(self._socket, [message], list(descriptors))
-            except OSError as error:
+            failed = self._send(message, descriptors)
+            if failed is not None:
                 del self._waiting[number]
-                if isinstance(error, BrokenPipeError | ConnectionResetError):
-                    raise self._gone() from error
-                raise
+        if isinstance(failed, BrokenPipeError | ConnectionResetError):
+            # The kernel tells a writer of the end before the thread that reads has seen why.
+            if threading.current_thread() is not self._thread:
+                self._thread.join(REQUEST_TIMEOUT_S)
+            raise self._gone() from failed
+        if failed is not None:
+            raise failed
         try:
             answer, attached = future.result(REQUEST_TIMEOUT_S)
         except TimeoutError:
@@ -135,6 +138,13 @@ class Channel:
             self._thread.join(10)
         self._socket.close()
         self._log.close()
+
+    def _send(self, message: bytes, descriptors: Sequence[int]) -> OSError | None:
+        try:
+            socket.send_fds(self._socket, [message], list(descriptors))
+        except OSError as error:
+            return error
+        return None
 
     def _gone(self) -> LabClosedError:
         # A new one for each caller: a traceback belongs to one thread.

@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.lab import Lab, LabClosedError
+from fabricpulse.lab import Lab, LabClosedError, channel, wire
 
 pytestmark = pytest.mark.root
 
@@ -164,6 +166,32 @@ def test_kill_of_the_supervisor_ends_everything_and_is_reported() -> None:
         with pytest.raises(LabClosedError, match="supervisor has ended unexpectedly: it was killed"):
             lab.run("h0", ["true"])
         assert process.wait(60) == -signal.SIGKILL
+
+
+def test_the_end_of_the_supervisor_is_told_to_who_noticed_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that fails before the reading thread has seen the end still says why."""
+    refused = threading.Event()
+    send = channel.Channel._send
+
+    def late_receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+        data, descriptors = wire.receive(connection)
+        assert data or refused.wait(60)
+        return data, descriptors
+
+    def watched_send(self: channel.Channel, message: bytes, descriptors: Sequence[int]) -> OSError | None:
+        failed = send(self, message, descriptors)
+        if failed is not None:
+            refused.set()
+        return failed
+
+    monkeypatch.setattr(channel, "receive", late_receive)
+    monkeypatch.setattr(channel.Channel, "_send", watched_send)
+    with Lab(hosts=1, rails=1) as lab:
+        os.kill(lab.supervisor_pid, signal.SIGKILL)
+        assert wait_gone([lab.supervisor_pid]) == []
+        with pytest.raises(LabClosedError, match="supervisor has ended unexpectedly: it was killed"):
+            lab.run("h0", ["true"])
+    assert refused.is_set()
 
 
 def test_close_leaves_nothing_and_may_be_called_twice(lab: Lab) -> None:
