@@ -15,6 +15,7 @@
 
 #include "core/recv_connection.h"
 #include "core/send_connection.h"
+#include "fuzz_input.h"
 #include "fuzz_standalone.h"
 #include "test_runtime.h"
 #include "transport/verbs/verbs_lane.h"
@@ -25,33 +26,6 @@ using namespace fabricpulse;
 
 namespace {
 
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
-  bool more() const { return size_ > 0; }
-  uint8_t byte() {
-    if (size_ == 0) return 0;
-    --size_;
-    return *data_++;
-  }
-  uint32_t word() {
-    uint32_t low = byte();
-    return low | static_cast<uint32_t>(byte()) << 8;
-  }
-  // A small number mostly, now and then one that is far off.
-  uint64_t number() {
-    uint8_t value = byte();
-    return value < 240 ? value : UINT64_C(0x0101010101010101) * byte() << (value % 16 * 4);
-  }
-  void bytes(void* out, size_t count) {
-    for (size_t i = 0; i < count; ++i) static_cast<uint8_t*>(out)[i] = byte();
-  }
-
- private:
-  const uint8_t* data_;
-  size_t size_;
-};
-
 // The peer's end: a queue pair without a lane.
 class Peer {
  public:
@@ -60,7 +34,7 @@ class Peer {
 
   // A fresh queue pair at each end. Returns the tested one, connected with what the peer says of its own, or nullptr
   // where that cannot be. Bytes of the set-up are damaged as the input says, as VerbsTransport would read them.
-  std::unique_ptr<VerbsPair> meet(Input* input) {
+  std::unique_ptr<VerbsPair> meet(FuzzInput* input) {
     VerbsPort port{devices_->all()[0].get(), 1, 1};
     auto other = end_ == VerbsPair::End::kSender ? VerbsPair::End::kReceiver : VerbsPair::End::kSender;
     auto tested = VerbsPair::make(devices_, port, {}, other, 5);
@@ -138,7 +112,7 @@ uint32_t immediate_of(Told told, uint32_t value) {
 }
 
 // A control slot with a state frame, and receives behind it; counts of those as they like to be.
-void write_control(Input* input, Peer* peer) {
+void write_control(FuzzInput* input, Peer* peer) {
   alignas(8) uint8_t bytes[kControlSlotBytes] = {};
   auto* slot = reinterpret_cast<ControlSlot*>(bytes);
   new (slot) ControlSlot();
@@ -167,7 +141,7 @@ void write_control(Input* input, Peer* peer) {
   peer->write(peer->control_slot(index), bytes, kControlSlotBytes, &immediate);
 }
 
-void write_chunk(Input* input, Peer* peer) {
+void write_chunk(FuzzInput* input, Peer* peer) {
   ChunkSlot slot{};
   slot.header.chunk = input->number();
   slot.header.message = static_cast<uint32_t>(input->number());
@@ -181,10 +155,10 @@ void write_chunk(Input* input, Peer* peer) {
   peer->write(peer->chunk_slot(static_cast<uint32_t>(slot.header.chunk)), &slot, sizeof(slot), &immediate);
 }
 
-void write_raw(Input* input, Peer* peer) {
+void write_raw(FuzzInput* input, Peer* peer) {
   uint8_t bytes[256] = {};
   const uint8_t size = input->byte();
-  input->bytes(bytes, size);
+  input->fill(bytes, size);
   const uint32_t index = input->byte();
   uint32_t immediate = immediate_of(static_cast<Told>(input->byte() % 5), index);
   peer->write(index % 2 != 0 ? peer->chunk_slot(index / 2) : peer->control_slot(index / 2), bytes, size,
@@ -192,12 +166,12 @@ void write_raw(Input* input, Peer* peer) {
 }
 
 // A slot whose bytes are all the peer's, in memory that ends where the slot ends.
-void read_slot(Input* input) {
+void read_slot(FuzzInput* input) {
   std::unique_ptr<uint64_t[]> memory(new uint64_t[kControlSlotBytes / sizeof(uint64_t)]());
   auto* slot = reinterpret_cast<ControlSlot*>(memory.get());
   slot->receives = static_cast<uint16_t>(input->word());
   slot->keys = static_cast<uint16_t>(input->word());
-  input->bytes(slot + 1, 64);
+  input->fill(slot + 1, 64);
   PeerReceive receives[kMostReceives];
   uint32_t count = 0;
   if (!read_receives(slot, receives, &count)) return;
@@ -209,7 +183,7 @@ void read_slot(Input* input) {
 }
 
 // Steps that mean the same to both ends. False: it was none of them.
-bool common(uint8_t step, Input* input, Peer* peer) {
+bool common(uint8_t step, FuzzInput* input, Peer* peer) {
   if (step % 8 == 5) {
     read_slot(input);
     return true;
@@ -228,7 +202,7 @@ bool common(uint8_t step, Input* input, Peer* peer) {
       break;
     default: {
       uint32_t raw;
-      input->bytes(&raw, sizeof(raw));
+      input->fill(&raw, sizeof(raw));
       peer->tell(raw);
     }
   }
@@ -286,7 +260,7 @@ void forget(World* world, std::vector<Posted<Message>>* requests) {
   for (auto& posted : *requests) world->devices.deregister_memory(posted.memory);
 }
 
-void test_receiver(Input* input) {
+void test_receiver(FuzzInput* input) {
   World world(VerbsPair::End::kSender);
   std::vector<Posted<ReceiveMessage>> requests;
   auto receiver = std::make_unique<RecvConnection>(&world.host, 1, 0, 1, 1);
@@ -331,7 +305,7 @@ void test_receiver(Input* input) {
   forget(&world, &requests);
 }
 
-void test_sender(Input* input) {
+void test_sender(FuzzInput* input) {
   World world(VerbsPair::End::kReceiver);
   std::vector<Posted<SendMessage>> requests;
   auto sender = std::make_unique<SendConnection>(&world.host, 1, 0, 1, std::vector<NicPair>{{0, 0}});
@@ -384,7 +358,7 @@ void test_sender(Input* input) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  Input input(data, size);
+  FuzzInput input(data, size);
   if (input.byte() % 2) {
     test_sender(&input);
   } else {

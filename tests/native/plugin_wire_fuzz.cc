@@ -20,6 +20,7 @@
 #include "core/frame_check.h"
 #include "core/recv_connection.h"
 #include "core/send_connection.h"
+#include "fuzz_input.h"
 #include "fuzz_standalone.h"
 #include "test_runtime.h"
 #include "transport/tcp/tcp_lane.h"
@@ -36,37 +37,6 @@ class TestHost final : public SteppedRuntime {
     *fleet_ns = static_cast<int64_t>(now_ns);
     return true;
   }
-};
-
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
-  bool more() const { return size_ > 0; }
-  uint8_t byte() {
-    if (size_ == 0) return 0;
-    --size_;
-    return *data_++;
-  }
-  uint32_t word() {
-    uint32_t low = byte();
-    return low | static_cast<uint32_t>(byte()) << 8;
-  }
-  // A small number mostly, now and then one that is far off.
-  uint64_t number() {
-    uint8_t value = byte();
-    return value < 240 ? value : UINT64_C(0x0101010101010101) * byte() << (value % 16 * 4);
-  }
-  std::vector<uint8_t> bytes(size_t count) {
-    count = std::min(count, size_);
-    std::vector<uint8_t> out(data_, data_ + count);
-    data_ += count;
-    size_ -= count;
-    return out;
-  }
-
- private:
-  const uint8_t* data_;
-  size_t size_;
 };
 
 // The peer's ends of the lanes.
@@ -102,7 +72,7 @@ class Peer {
   int fds_[kLanes] = {-1, -1};
 };
 
-HeldState held(Input* input) {
+HeldState held(FuzzInput* input) {
   HeldState state;
   state.base = input->number();
   uint64_t word = input->number();
@@ -113,7 +83,7 @@ HeldState held(Input* input) {
 }
 
 // Frames that both ends understand.
-void common(uint8_t which, Input* input, Peer* peer) {
+void common(uint8_t which, FuzzInput* input, Peer* peer) {
   uint32_t lane = input->byte() % kLanes;
   FrameHeader header;
   switch (which % 3) {
@@ -137,7 +107,7 @@ void common(uint8_t which, Input* input, Peer* peer) {
   }
 }
 
-void greet(Input* input) {
+void greet(FuzzInput* input) {
   Hello hello;
   auto bytes = input->bytes(sizeof(Hello));
   std::copy(bytes.begin(), bytes.end(), reinterpret_cast<uint8_t*>(&hello));
@@ -179,7 +149,7 @@ class Requests {
   std::vector<Posted<Message>> posted_;
 };
 
-void test_receiver(Input* input) {
+void test_receiver(FuzzInput* input) {
   TestHost host;
   Peer peer;
   {
@@ -261,13 +231,13 @@ void test_receiver(Input* input) {
   }
 }
 
-void test_sender(Input* input) {
+void test_sender(FuzzInput* input) {
   TestHost host;
   Peer peer;
   {
     SendConnection sender(&host, 1, 0, 1, {{0, 0}, {1, 1}});
     sender.lock();
-    auto dial = [&](Input* from) {
+    auto dial = [&](FuzzInput* from) {
       DialPlan plan;
       for (int tries = 0; tries < 4 && sender.want_dial(host.now_ns, &plan); ++tries) {
         HelloReply reply;
@@ -337,7 +307,7 @@ void test_sender(Input* input) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  Input input(data, size);
+  FuzzInput input(data, size);
   if (input.byte() % 2) {
     test_sender(&input);
   } else {
