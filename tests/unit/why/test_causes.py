@@ -243,5 +243,5 @@ def test_missing_data_lowers_confidence() -> None:
 def test_ranks_are_compared_within_a_communicator() -> None:
     """Short collectives of another communicator make nobody late."""
     facts = healthy()
-    other = tuple(Rank("c2", i, h, 4, 500, 10, 10, 0.001, 0.001, 0) for i, h in enumerate(HOSTS))
+    other = tuple(Rank("c2", i, h, 4, 500, 10, 10, 0.001, 0) for i, h in enumerate(HOSTS))
     assert infer(replace(facts, ranks=facts.ranks + other)).causes == ()

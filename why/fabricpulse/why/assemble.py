@@ -195,7 +195,7 @@ def _ranks(now: Answers, before: Answers) -> tuple[Rank, ...]:
 
     operations, progress = by(now.get("rank_operations", ())), by(now.get("rank_in_progress", ()))
     rate, busy = by(now.get("rank_rate", ())), by(now.get("rank_busy", ()))
-    rate_before, busy_before = by(before.get("rank_rate", ())), by(before.get("rank_busy", ()))
+    rate_before = by(before.get("rank_rate", ()))
 
     def ratio(a: float | None, b: float | None) -> float | None:
         return a / b if a is not None and b else None
@@ -213,7 +213,6 @@ def _ranks(now: Answers, before: Answers) -> tuple[Rank, ...]:
             rate.get(key),
             rate_before.get(key),
             ratio(busy.get(key), rate.get(key)),
-            ratio(busy_before.get(key), rate_before.get(key)),
             progress.get(key),
         )
         for key in sorted(operations)

@@ -90,7 +90,6 @@ class Rank:
     rate: float | None = None
     rate_before: float | None = None
     duration_s: float | None = None
-    duration_before_s: float | None = None
     in_progress: float | None = None
 
 

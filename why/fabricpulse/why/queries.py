@@ -97,7 +97,7 @@ QUERIES = (
     Query("rank_operations", _last("fabricpulse_rank_operations_total", "instance, communicator, rank", "{job}")),
     Query("rank_in_progress", _last("fabricpulse_rank_operations_in_progress", "instance, communicator, rank", "{job}")),
     Query("rank_rate", _rate("fabricpulse_rank_operations_total", "{job}", "instance, communicator, rank"), before=True),
-    Query("rank_busy", _rate("fabricpulse_rank_busy_seconds_total", "{job}", "instance, communicator, rank"), before=True),
+    Query("rank_busy", _rate("fabricpulse_rank_busy_seconds_total", "{job}", "instance, communicator, rank")),
     Query("clock_synchronized", _last("fabricpulse_clock_synchronized", "instance", how="min")),
     Query("clock_bound", _last("fabricpulse_clock_error_bound_seconds", "instance")),
     Query("clock_disruptions", _increase("fabricpulse_clock_contradictions_total", by="instance")),
