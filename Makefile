@@ -71,7 +71,7 @@ format: $(STAMP) ## Format Python, C++ and jsonnet
 	git ls-files 'mixins/*sonnet' | xargs -r jsonnetfmt -i
 
 rules: $(STAMP) ## Render rules/ from mixins/
-	$(BIN)/fabricpulse rules render --output rules
+	$(BIN)/fabricpulse rules render --output-dir rules
 
 docs: $(STAMP) ## Render docs/metrics.md, docs/configuration.md, docs/checks, docs/causes
 	$(BIN)/python -m fabricpulse.core.reference docs

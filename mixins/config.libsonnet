@@ -1,6 +1,6 @@
 // Every knob of the mixin. Change them from outside, never here:
 //   (import 'mixin.libsonnet') + { _config+:: { flapThreshold: 5 } }
-// or, without jsonnet: fabricpulse rules render --set flapThreshold=5 --output DIR
+// or, without jsonnet: fabricpulse rules render --set flapThreshold=5 --output-dir DIR
 {
   _config+:: {
     // What is put between the braces of each series, besides what a rule or panel itself needs. Narrow it when one

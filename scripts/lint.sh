@@ -26,7 +26,7 @@ check "ruff format" "$BIN/ruff" format --check .
 check "shellcheck" shellcheck -x "${shell[@]}"
 check "clang-format" clang-format --dry-run --Werror "${cpp[@]}"
 check "jsonnetfmt" jsonnetfmt --test "${jsonnet[@]}"
-check "rules" "$BIN/fabricpulse" rules render --check --output rules
+check "rules" "$BIN/fabricpulse" rules render --check --output-dir rules
 check "reference" "$BIN/python" -Im fabricpulse.core.reference --check docs
 
 failed=()

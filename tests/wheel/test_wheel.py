@@ -145,7 +145,7 @@ def test_catalogue_and_configurations_load() -> None:
 
 def test_rules_render(tmp_path: Path) -> None:
     """The mixin is in the wheel and renders to the very rules that are in the wheel."""
-    result = fabricpulse("rules", "render", "--output", str(tmp_path))
+    result = fabricpulse("rules", "render", "--output-dir", str(tmp_path))
 
     assert result.returncode == 0, result.stderr
     shipped = Path(str(files("fabricpulse") / "data" / "rules"))

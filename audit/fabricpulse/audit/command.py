@@ -15,7 +15,7 @@ DEFAULT_LISTEN = ":9617"
 
 @click.group("audit")
 def command() -> None:
-    """Audit hosts: is the fleet set up as it should be, and what is odd?
+    """Audit hosts before a long job: what is wrong, and what is odd.
 
     Exit code 0: no error was found; 10: there is one; 11: nothing is known yet (gate); 1 or 2: the audit could not be
     made.

@@ -5,6 +5,7 @@ for: the ground floor knows no component, and `fabricpulse nic` does not pay for
 """
 
 import sys
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points, version
 from textwrap import indent
 
@@ -12,31 +13,9 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.core.installed_commands import how_to_install, summary_of
 
 COMMANDS_GROUP = "fabricpulse.commands"
-
-# The first line of each command's help, so that `fabricpulse --help` imports none of them.
-SUMMARIES = {
-    "audit": "Audit hosts before a long job: what is wrong, and what is odd.",
-    "check": "Check configuration files without starting a daemon.",
-    "completion": "Print a script that completes commands and options in a shell.",
-    "clocksync": "Keep fleet time: the sidecar of a host, the coordinator of a fleet.",
-    "demo": "Play a fault on a fleet of network namespaces and show what happens.",
-    "files": "Show units, sample configurations and runbooks, or put them in place.",
-    "lab": "Build a GPU fleet on one machine out of network namespaces.",
-    "mesh": "Probe the fabric between NICs and export what is seen.",
-    "nic": "Export RDMA and link state of this host's NICs.",
-    "plugin": "Work with the NCCL plugin of running jobs.",
-    "qp": "Export what running jobs do: lanes and queue pairs of each.",
-    "remediation": "Act on alerts: the receiver, and the agent of a host.",
-    "rules": "Render the recording and alert rules.",
-    "status": "Show the daemons of this host and what each lacks.",
-    "verbs": "Observe the queue pairs of any program that uses libibverbs.",
-    "why": "Say why a job is slow, or where it hangs, with the evidence.",
-}
-
-# Commands that a plain installation lacks: the extra that brings them.
-EXTRAS = {"demo": "lab", "lab": "lab"}
 
 
 class EntryPointGroup(click.Group):
@@ -44,6 +23,15 @@ class EntryPointGroup(click.Group):
 
     def _entry_points(self) -> dict[str, EntryPoint]:
         return {entry.name: entry for entry in entry_points(group=COMMANDS_GROUP)}
+
+    def _summaries(self, names: Iterable[str]) -> dict[str, str]:
+        entries = self._entry_points()
+        return {
+            name: summary_of(entries[name])
+            if name in entries
+            else self.commands[name].get_short_help_str(110)
+            for name in names
+        }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*self.commands, *self._entry_points()})
@@ -55,9 +43,9 @@ class EntryPointGroup(click.Group):
         try:
             command = entry.load()
         except ModuleNotFoundError as error:
-            if error.name is not None and entry.module.startswith(error.name) and cmd_name in EXTRAS:
+            if error.name is not None and entry.module.startswith(error.name):
                 raise UserError(
-                    f"`fabricpulse {cmd_name}` is not installed here: pip install 'fabricpulse[{EXTRAS[cmd_name]}]'"
+                    f"`fabricpulse {cmd_name}` is not installed here: {how_to_install(entry)}"
                 ) from error
             raise
         if not isinstance(command, click.Command):
@@ -65,14 +53,13 @@ class EntryPointGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, SUMMARIES.get(name, "")) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl(list(self._summaries(self.list_commands(ctx)).items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names that begin with `incomplete`. Click would import every command to learn which of them are hidden."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        items = [CompletionItem(name, help=SUMMARIES.get(name, "")) for name in names]
+        items = [CompletionItem(name, help=summary) for name, summary in self._summaries(names).items()]
         return items + click.Command.shell_complete(self, ctx, incomplete)
 
 

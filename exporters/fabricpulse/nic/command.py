@@ -108,10 +108,11 @@ def host_clock() -> Callable[[], float]:
 @daemon_options(DEFAULT_LISTEN)
 @_source_options
 @click.option(
-    "--once", is_flag=True, help="Write the metrics once and end; with --output to a file, atomically."
+    "--once", is_flag=True, help="Write the metrics once and end; with --output-file to a file, atomically."
 )
 @click.option(
-    "--output",
+    "--output-file",
+    "output",
     type=click.Path(path_type=Path),
     help="File for --once (a *.prom for node_exporter's textfile collector).",
 )
@@ -134,7 +135,7 @@ def command(
         context.obj = NicExporter(config, host_sources(sysfs), boot_id=boot_id(procfs))
         return
     if output is not None and not once:
-        raise UserError("--output is for --once; the daemon serves its metrics over HTTP")
+        raise UserError("--output-file is for --once; the daemon serves its metrics over HTTP")
     if once:
         write_once(NicExporter(config, host_sources(sysfs), boot_id=boot_id(procfs)), output)
         return

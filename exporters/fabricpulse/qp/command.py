@@ -32,7 +32,10 @@ log = get_logger(__name__)
 @click.command("qp")
 @daemon_options(":9612")
 def command(options: DaemonOptions) -> None:
-    """Export telemetry of the NCCL plugin and of the verbs interposer: lanes and queue pairs of running jobs."""
+    """Export what running jobs do: lanes and queue pairs of each.
+
+    Reads the telemetry of the NCCL plugin and of the verbs interposer.
+    """
     config = load_config(options.config, QpConfig)
     run_daemon(lambda life: _run(life, config, options))
 

@@ -18,7 +18,7 @@ from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 
 @click.group("rules")
 def command() -> None:
-    """Render the recording and alert rules, and check them against a Prometheus."""
+    """Render the recording and alert rules, or check them against a Prometheus."""
 
 
 # Counting the series of one selector of a large fleet takes a Prometheus seconds.
@@ -41,7 +41,8 @@ _settings = click.option(
 
 @command.command("render")
 @click.option(
-    "--output",
+    "--output-dir",
+    "output",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for alerts/, recording/ and dashboards/. Without it all rules go to standard output as one file.",
 )
@@ -65,7 +66,7 @@ _settings = click.option(
 @_overrides
 @_settings
 @click.option(
-    "--check", is_flag=True, help="Write nothing; fail if the files in --output are not up to date."
+    "--check", is_flag=True, help="Write nothing; fail if the files in --output-dir are not up to date."
 )
 def render(
     output: Path | None,
@@ -80,7 +81,7 @@ def render(
     """Render alerts, recording rules and dashboards from the mixin."""
     place = Placement(namespace, dict(_split("--label", "KEY", label) for label in labels))
     if output is None and check:
-        raise UserError("--check needs --output: the folder to compare with")
+        raise UserError("--check needs --output-dir: the folder to compare with")
     mixin = compile_mixin(settings=dict(map(parse_setting, settings)), overrides=overrides)
     if output is None:
         click.echo(text_of(mixin, form, place), nl=False)

@@ -72,7 +72,7 @@ def text_of(mixin: Mixin, form: str, place: Placement) -> str:
         return _documents([prometheus_rule(mixin, place)])
     if form == "configmap":
         return _documents(config_maps(mixin, place))
-    raise UserError("--format grafana needs --output: dashboards are a file each")
+    raise UserError("--format grafana needs --output-dir: dashboards are a file each")
 
 
 def grafana_provider(folder: Path) -> str:

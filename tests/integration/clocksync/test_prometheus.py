@@ -40,7 +40,7 @@ class Prometheus:
             pytest.skip("prometheus is not installed")
         place = directory / "prometheus"
         arguments = [word for knob in _KNOBS for word in ("--set", knob)]
-        rules_command.main(["render", "--output", str(place), *arguments], standalone_mode=False)
+        rules_command.main(["render", "--output-dir", str(place), *arguments], standalone_mode=False)
         config = {
             "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
             "rule_files": [str(place / "alerts" / "clock.yaml")],

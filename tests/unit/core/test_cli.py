@@ -1,6 +1,7 @@
 """`fabricpulse` as a person meets it."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -28,13 +29,52 @@ def fabricpulse(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_lists_every_command() -> None:
-    """--help has a line for each installed command, without importing any."""
+    """--help has a line for each installed command: the one that its own help begins with, in one sentence."""
     result = fabricpulse("--help")
 
     assert result.returncode == 0
     for entry in entry_points(group=cli.COMMANDS_GROUP):
-        assert f"  {entry.name} " in result.stdout
-        assert cli.SUMMARIES[entry.name] in result.stdout
+        summary = entry.load().help.split("\n\n")[0].replace("\n", " ")
+        assert re.search(rf"^  {entry.name} +{re.escape(summary)}$", result.stdout, re.MULTILINE)
+        assert re.fullmatch(r"[A-Z][^.]{10,80}\.", summary)
+
+
+def test_help_imports_no_component() -> None:
+    """What --help says of a component is read from its source."""
+    program = """
+import sys
+from fabricpulse.core.cli import cli
+cli(["--help"], prog_name="fabricpulse", standalone_mode=False)
+print("imported", sorted(name for name in sys.modules if name.startswith("fabricpulse.") and name.count(".") > 1))
+"""
+    result = subprocess.run(
+        [sys.executable, "-Ic", program], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("imported")]
+    assert "'fabricpulse.core.cli'" in line
+    assert all(name.startswith("fabricpulse.core.") for name in re.findall(r"'([^']+)'", line))
+
+
+@pytest.mark.parametrize(
+    ("module", "advice"),
+    [
+        (
+            "fabricpulse.lab_that_is_not_here.command",
+            "the installation is damaged: install fabricpulse again",
+        ),
+        ("fabricpulse.postgres.command", "pip install 'fabricpulse[postgres]'"),
+    ],
+)
+def test_a_command_that_is_not_installed(module: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its line of help, and the error when it is called, say what to install: the extra of its component, if any."""
+    entry = EntryPoint("there", f"{module}:command", cli.COMMANDS_GROUP)
+    monkeypatch.setattr(cli.EntryPointGroup, "_entry_points", lambda _: {"there": entry})
+
+    [help_line] = [item.help for item in cli.cli.shell_complete(click.Context(cli.cli), "the")]
+    assert help_line == f"Not installed here: {advice}"
+    with pytest.raises(UserError, match=re.escape(f"`fabricpulse there` is not installed here: {advice}")):
+        cli.cli.get_command(click.Context(cli.cli), "there")
 
 
 def test_version() -> None:
@@ -97,7 +137,7 @@ def test_completion_of_names_imports_no_component(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(EntryPoint, "load", load)
     items = cli.cli.shell_complete(click.Context(cli.cli), "")
 
-    assert {*cli.SUMMARIES} == {item.value for item in items}
+    assert {"completion", *entry_points(group=cli.COMMANDS_GROUP).names} == {item.value for item in items}
     assert all(item.help for item in items)
 
 

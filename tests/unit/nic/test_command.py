@@ -88,7 +88,7 @@ def test_once_replaces_the_textfile_whole(tree, tmp_path):
     output.parent.mkdir()
     output.write_text("old\n")
     before = output.stat().st_ino
-    assert invoke(tree, "--once", "--output", str(output)).exit_code == 0
+    assert invoke(tree, "--once", "--output-file", str(output)).exit_code == 0
     assert output.stat().st_ino != before
     assert output.stat().st_mode & 0o777 == 0o644
     assert "fabricpulse_nic_port_state" in output.read_text()
@@ -97,7 +97,7 @@ def test_once_replaces_the_textfile_whole(tree, tmp_path):
 
 def test_once_into_a_folder_that_is_not_there(tree, tmp_path):
     with pytest.raises(UserError, match=r"cannot write .*/none/nic.prom: No such file or directory"):
-        invoke(tree, "--once", "--output", str(tmp_path / "none/nic.prom"))
+        invoke(tree, "--once", "--output-file", str(tmp_path / "none/nic.prom"))
 
 
 def test_once_into_a_full_device(tree):
@@ -121,8 +121,8 @@ def test_once_into_a_full_device(tree):
 
 
 def test_output_without_once(tree, tmp_path):
-    with pytest.raises(UserError, match="--output is for --once"):
-        invoke(tree, "--output", str(tmp_path / "x.prom"))
+    with pytest.raises(UserError, match="--output-file is for --once"):
+        invoke(tree, "--output-file", str(tmp_path / "x.prom"))
 
 
 def test_a_path_that_is_no_sysfs(tmp_path):

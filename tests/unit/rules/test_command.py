@@ -20,7 +20,7 @@ def invoke(*arguments: str | Path) -> str:
 
 
 def test_one_file_on_standard_output() -> None:
-    """Without --output all rules come as one rule file."""
+    """Without --output-dir all rules come as one rule file."""
     groups = yaml.safe_load(invoke("render"))["groups"]
 
     assert {rule.get("alert") for group in groups for rule in group["rules"]} >= {"FabricNicFlapping"}
@@ -31,8 +31,8 @@ def test_one_file_on_standard_output() -> None:
 
 def test_render_then_check(tmp_path: Path) -> None:
     """What was rendered passes --check; a changed, missing or left-over file does not, and is named."""
-    invoke("render", "--output", tmp_path)
-    assert invoke("render", "--output", tmp_path, "--check") == ""
+    invoke("render", "--output-dir", tmp_path)
+    assert invoke("render", "--output-dir", tmp_path, "--check") == ""
     first = (tmp_path / "alerts" / "nic.yaml").read_text().splitlines()[0]
     assert first.startswith("# generated from mixins/")
 
@@ -41,7 +41,7 @@ def test_render_then_check(tmp_path: Path) -> None:
     (tmp_path / "recording" / "old.yaml").write_text((tmp_path / "recording" / "job.yaml").read_text())
     (tmp_path / "alerts" / "own.yaml").write_text("# not ours")
     with pytest.raises(UserError) as caught:
-        invoke("render", "--output", tmp_path, "--check")
+        invoke("render", "--output-dir", tmp_path, "--check")
     for words in (
         "alerts/nic.yaml differs",
         "alerts/clock.yaml is missing",
@@ -49,8 +49,8 @@ def test_render_then_check(tmp_path: Path) -> None:
     ):
         assert words in str(caught.value)
 
-    invoke("render", "--output", tmp_path)
-    assert invoke("render", "--output", tmp_path, "--check") == ""
+    invoke("render", "--output-dir", tmp_path)
+    assert invoke("render", "--output-dir", tmp_path, "--check") == ""
     assert not (tmp_path / "recording" / "old.yaml").exists()
     assert (tmp_path / "alerts" / "own.yaml").read_text() == "# not ours"
 
@@ -73,8 +73,8 @@ def test_settings_and_overrides(tmp_path: Path) -> None:
         (["--label", "release"], "--label release: expected KEY=VALUE"),
         (["--label", "re lease=a"], "--label re lease=a: no label that Kubernetes takes"),
         (["--namespace", "Net"], "--namespace Net: no name of a namespace: a-z, 0-9 and -, at most 63"),
-        (["--format", "grafana"], "--format grafana needs --output: dashboards are a file each"),
-        (["--check"], "--check needs --output: the folder to compare with"),
+        (["--format", "grafana"], "--format grafana needs --output-dir: dashboards are a file each"),
+        (["--check"], "--check needs --output-dir: the folder to compare with"),
     ],
 )
 def test_refusals(arguments: list[str], message: str) -> None:
@@ -101,7 +101,7 @@ def test_unwritable_output(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(UserError, match="cannot write the rules to"):
-        invoke("render", "--output", tmp_path / "file" / "below")
+        invoke("render", "--output-dir", tmp_path / "file" / "below")
 
 
 def test_prometheus_rule() -> None:
@@ -119,8 +119,8 @@ def test_config_maps(tmp_path: Path) -> None:
     """--format configmap is one object a dashboard, below the size that the API server takes; on standard output all
     of them, in a folder a file each, beside which rules of another form stay as they are.
     """
-    invoke("render", "--output", tmp_path)
-    invoke("render", "--format", "configmap", "--output", tmp_path)
+    invoke("render", "--output-dir", tmp_path)
+    invoke("render", "--format", "configmap", "--output-dir", tmp_path)
     objects = list(yaml.safe_load_all(invoke("render", "--format", "configmap")))
     dashboards = {path.name: json.loads(path.read_text()) for path in (tmp_path / "dashboards").iterdir()}
 
@@ -129,12 +129,12 @@ def test_config_maps(tmp_path: Path) -> None:
     assert all(item["metadata"]["labels"]["grafana_dashboard"] == "1" for item in objects)
     assert all(len(text) < 2**20 for item in objects for text in item["data"].values())
     assert len(list((tmp_path / "configmaps").iterdir())) == len(objects)
-    assert invoke("render", "--output", tmp_path, "--check") == ""
+    assert invoke("render", "--output-dir", tmp_path, "--check") == ""
 
 
 def test_grafana_files(tmp_path: Path) -> None:
     """--format grafana is the dashboards and a provider that points at them."""
-    invoke("render", "--format", "grafana", "--output", tmp_path)
+    invoke("render", "--format", "grafana", "--output-dir", tmp_path)
 
     provider = yaml.safe_load((tmp_path / "provisioning" / "fabricpulse.yaml").read_text())["providers"][0]
     assert len(list(Path(provider["options"]["path"]).glob("fabricpulse-*.json"))) >= 6

@@ -140,8 +140,9 @@ def command(
     timeout_s: float,
     form: str,
 ) -> None:
-    """Say why a job is slow, or where it hangs, from what Prometheus has: causes by confidence, with evidence.
+    """Say why a job is slow, or where it hangs, with the evidence.
 
+    Causes come from what Prometheus has, the most likely one first.
     Exits with 0 whatever the answer is; with 1 when Prometheus cannot be asked.
     """
     if (workload is not None) + (slurm_job is not None) + (pod is not None) != 1:
