@@ -100,12 +100,15 @@ def test_port_in_use(daemon: tuple[str, ...], tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.prometheus
-def test_demo_port_in_use(tmp_path: Path) -> None:
-    """The demo says which of its ports is taken, and leaves nothing behind."""
+@pytest.mark.parametrize("behind", [0, 3])
+def test_demo_port_in_use(tmp_path: Path, behind: int) -> None:
+    """The demo says which of its ports is taken, before it builds anything."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        sentence = the_sentence(run([*FABRICPULSE, "demo", "--headless", "--port", str(port)], tmp_path))
+        done = run([*FABRICPULSE, "demo", "--headless", "--port", str(port - behind)], tmp_path)
+    sentence = the_sentence(done)
     assert f":{port}" in sentence
+    assert "building" not in done.stdout
     assert "choose another port" in sentence
 
 

@@ -41,6 +41,7 @@ def join(parts: list[Trains]) -> Trains:
     return Trains(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
 
 
+@pytest.mark.simulation
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32 - 1),

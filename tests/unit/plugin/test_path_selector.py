@@ -161,6 +161,7 @@ def test_a_path_that_is_no_better_is_left_ever_more_seldom(selector: Callable[..
     assert all(1.9 <= b / a <= 2.1 for a, b in itertools.pairwise(pauses(moves)))
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("share", "noise"), [(0.35, 0.6), (0.5, 0.4), (0.62, 0.3)])
 def test_a_slower_nic_does_not_move_for_ever(
     selector: Callable[..., Selector], share: float, noise: float
@@ -207,6 +208,7 @@ def test_all_in_one_queue_search_for_another_way(selector: Callable[..., Selecto
     assert [lane for _, lane in moves] == [1]
 
 
+@pytest.mark.simulation
 def test_a_search_that_finds_nothing_ends(selector: Callable[..., Selector]) -> None:
     """The lanes share their NIC, not a link of the fabric: with every path they carry the same together."""
     it = selector(Lane(), Lane())

@@ -20,7 +20,7 @@ from fabricpulse.lab.demo.observed import Observed, new_observed
 from fabricpulse.lab.demo.result import Result
 from fabricpulse.lab.demo.scenarios import SCENARIOS
 from fabricpulse.lab.demo.scenarios.base import Fleet
-from fabricpulse.lab.demo.stack import Stack, StackOptions
+from fabricpulse.lab.demo.stack import Stack, StackOptions, require_free_ports
 from fabricpulse.lab.demo.story import Event, Story
 from fabricpulse.lab.demo.watch import (
     AlertmanagerWatch,
@@ -124,6 +124,7 @@ async def staged(
     Raises UserError.
     """
     hosts, rails = size
+    require_free_ports(options.port)
     progress(f"building the lab: {hosts} hosts with {rails} rails")
     lab = Lab(hosts, rails, nic_mbit=NIC_MBIT)
     try:

@@ -1,6 +1,7 @@
 """The whole stack of the demo in a lab: on every host mesh, NIC and qp exporter, clock sidecar and node agent; in the
 management node coordinator, Prometheus, Alertmanager and remediation receiver."""
 
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import aiohttp
 import yaml
 
+from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab
 from fabricpulse.lab.demo.daemon import Daemon, start_all
 from fabricpulse.lab.demo.names import (
@@ -61,6 +63,21 @@ class StackOptions:
     tools: Tools
     port: int = 0
     hold_s: float = 5.0
+
+
+# As many as Stack._shown has, each on a port outside.
+SHOWN = 4
+
+
+def require_free_ports(first: int) -> None:
+    """Raises UserError where a port is taken that daemons are to be shown on, before a fleet is built for nothing."""
+    for port in range(first, first + SHOWN) if first else ():
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError as error:
+            raise UserError(
+                f"cannot show the demo on 127.0.0.1:{port}: {error.strerror}; choose another port"
+            ) from error
 
 
 class Stack:
