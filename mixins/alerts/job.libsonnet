@@ -27,7 +27,16 @@ local signals = import '../signals.libsonnet';
           'FabricLaneFailovers',
           'warning',
           'plugin',
-          '%s >= %d' % [s.laneFailoversPerLane(config.laneFailoverWindow), config.laneFailoverThreshold],
+          // Not where the job runs over a NIC that has its own alert: lanes of other hosts to it fail with it.
+          '%(failovers)s >= %(threshold)d unless on (%(job)s) group by (%(job)s) (%(lanes)s and on (%(nic)s) last_over_time(%(told)s[%(window)s]))' % {
+            failovers: s.laneFailoversPerLane(config.laneFailoverWindow),
+            threshold: config.laneFailoverThreshold,
+            job: '%s, workload' % config.clusterLabel,
+            nic: '%s, instance, device' % config.clusterLabel,
+            lanes: s.last('fabricpulse_lane_state'),
+            told: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy", alertstate="firing"'),
+            window: config.laneFailoverWindow,
+          },
           'A job moves its traffic between NICs again and again.',
           'Traffic of workload {{ $labels.workload }} on {{ $labels.instance }} was moved away from NIC {{ $labels.device }} {{ $value | printf "%.0f" }} times within ' + config.laneFailoverWindow + '.'
         ),
