@@ -77,6 +77,25 @@ def test_flap_is_seen_alerted_acted_on_and_survived(tmp_path: Path) -> None:
     assert after > 0.8 * before
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_gray_loss_is_one_page(tmp_path: Path) -> None:
+    """A NIC that loses packets: who is on call is told of it, and of nothing that follows from it."""
+    result_file = tmp_path / "result.json"
+    done = subprocess.run(
+        [*DEMO, "--scenario", "gray-loss", "--json", result_file],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=580,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(result_file.read_text())
+    assert all(entry["seen"] for entry in result["milestones"])
+    assert (result["other_pages"], result["errors"], result["corrupt_bytes"]) == (0, 0, 0)
+    assert 0 < result["alert_s"] < result["page_s"]
+
+
 @pytest.mark.parametrize(
     "signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
 )

@@ -6,7 +6,8 @@ from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, ClockSeen, Obse
 from fabricpulse.lab.demo.result import Result
 from fabricpulse.lab.demo.scenarios import SCENARIOS
 from fabricpulse.lab.demo.scenarios.base import Fleet, Judgement
-from fabricpulse.lab.demo.scenarios.flap import ALERT, Flap
+from fabricpulse.lab.demo.scenarios.flap import ALERT, Flap, FlapOutcome
+from fabricpulse.lab.demo.scenarios.gray_loss import GrayLoss
 from fabricpulse.lab.demo.story import Story
 
 FLEET = Fleet(("h0", "h1"), ("rail0", "rail1"))
@@ -15,9 +16,9 @@ FLEET = Fleet(("h0", "h1"), ("rail0", "rail1"))
 class World:
     """A fleet that the test sets by hand, one tenth of a second at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, scenario: type[Flap | GrayLoss] = Flap) -> None:
         self.observed: Observed = new_observed(dict.fromkeys(FLEET.hosts, FLEET.devices))
-        self.scenario = Flap(FLEET)
+        self.scenario = scenario(FLEET)
         self.story = Story(self.scenario.phases())
         self.now = 100.0
         self.bytes: dict[tuple[str, str], float] = {}
@@ -57,7 +58,7 @@ class World:
 
     def result(self) -> Result:
         outcome = self.scenario.outcome(self.story, self.observed)
-        return Result("flap", 100.0, self.story.results, outcome, self.scenario.promises(outcome))
+        return Result(self.scenario.name, 100.0, self.story.results, outcome, outcome.promises())
 
 
 def play(world: World) -> list[str]:
@@ -99,6 +100,7 @@ def test_the_story_is_seen_in_full_and_measured() -> None:
     result = world.result()
     assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.story.results)
     assert result.success, result.failures()
+    assert isinstance(result.outcome, FlapOutcome)
     assert result.outcome.detect_s == pytest.approx(0.5, abs=0.11)
     assert result.outcome.alert_s == pytest.approx(3.5, abs=0.11)
     assert result.outcome.action_s == pytest.approx(4.0, abs=0.11)

@@ -10,7 +10,8 @@ from tests.unit.demo.test_flap import World, play
 from fabricpulse.lab.demo.lines import Lines
 from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, new_observed
 from fabricpulse.lab.demo.result import Result
-from fabricpulse.lab.demo.scenarios.base import Outcome, Promise
+from fabricpulse.lab.demo.scenarios.base import Promise
+from fabricpulse.lab.demo.scenarios.flap import FlapOutcome
 from fabricpulse.lab.demo.screens import LineScreen
 from fabricpulse.lab.demo.view import View, sparkline
 
@@ -107,7 +108,7 @@ def test_the_table_names_what_failed() -> None:
     world = World()
     world.healthy()
     world.run(8)
-    outcome = Outcome(1.5, None, None, None, 0, 0, 50e6, None, None)
+    outcome = FlapOutcome(1.5, None, None, None, 0, 0, 50e6, None, None)
     promises = [
         Promise("detect_s", "detection", 1.5, 1.0, "s"),
         Promise("stall_ms", "stall", None, 300, "ms"),

@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from fabricpulse.core.waiting import wait_with_timeout
+from fabricpulse.lab.demo.nic_faults import NicFaults
 from fabricpulse.lab.demo.observed import Observed
 from fabricpulse.lab.demo.result import Result
 from fabricpulse.lab.demo.scenarios.base import Scenario
 from fabricpulse.lab.demo.story import Event, Story
 from fabricpulse.lab.demo.watch import Watch
 
-LinkSetter = Callable[[str, str, bool], None]
 Listener = Callable[[Event], None]
 OnUpdate = Callable[[Observed, float], None]
 
@@ -24,7 +24,7 @@ class Director:
         scenario: Scenario,
         observed: Observed,
         watches: Sequence[Watch],
-        set_link: LinkSetter,
+        faults: NicFaults,
         on_event: Listener,
         on_update: OnUpdate,
     ) -> None:
@@ -32,7 +32,7 @@ class Director:
         self._scenario = scenario
         self._observed = observed
         self._watches = watches
-        self._set_link = set_link
+        self._faults = faults
         self._on_event = on_event
         self._on_update = on_update
         self._changed = asyncio.Event()
@@ -60,9 +60,7 @@ class Director:
                 task.cancel()
             await asyncio.gather(*tasks, *acts, return_exceptions=True)
         outcome = self._scenario.outcome(self.story, self._observed)
-        return Result(
-            self._scenario.name, started, self.story.results, outcome, self._scenario.promises(outcome)
-        )
+        return Result(self._scenario.name, started, self.story.results, outcome, outcome.promises())
 
     async def _act(self, event: Event, previous: asyncio.Task[None] | None) -> None:
         """The act of a phase, after that of the phase before: a link is not pulled both ways at once."""
@@ -75,7 +73,11 @@ class Director:
 
     async def link(self, host: str, device: str, up: bool) -> None:
         """Puts the link of a NIC down or up."""
-        await asyncio.to_thread(self._set_link, host, device, up)
+        await asyncio.to_thread(self._faults.link, host, device, up)
+
+    async def lose(self, host: str, device: str, percent: float) -> None:
+        """Drops a share of the packets towards a NIC, at the switch; 0 ends it."""
+        await asyncio.to_thread(self._faults.lose, host, device, percent)
 
     async def sleep(self, seconds: float) -> None:
         """Waits."""

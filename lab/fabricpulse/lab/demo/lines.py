@@ -15,6 +15,7 @@ class Lines:
         self._started = started
         self._alerts: dict[AlertSeen, str] = {}
         self._actions: dict[str, str] = {}
+        self._pages = 0
         self._last_status = 0.0
 
     def line(self, kind: str, text: str, at: float | None = None) -> None:
@@ -45,6 +46,9 @@ class Lines:
             if alert not in current:
                 self.line("alert", f"{where}: {alert.name} {alert.instance} {alert.device} over", now)
         self._alerts = current
+        for page, at in list(observed.pages.items())[self._pages :]:
+            self.line("page", f"who is on call is told: {page}", at)
+        self._pages = len(observed.pages)
         for action in observed.actions.values():
             if self._actions.get(action.id) != action.state:
                 self._actions[action.id] = action.state

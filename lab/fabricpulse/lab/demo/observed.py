@@ -8,6 +8,7 @@ so a latency measured with them is never flattering.
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from fabricpulse.lab.demo.lateness import Lateness
 
@@ -139,6 +140,20 @@ class AlertSeen:
 
 
 @dataclass(frozen=True)
+class PageSeen:
+    """An alert as people were told of it. about : (label, value) of what it is about. group : Alertmanager's group."""
+
+    ABOUT: ClassVar = ("instance", "device", "peer", "peer_device", "what", "workload", "network")
+
+    name: str
+    about: tuple[tuple[str, str], ...]
+    group: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {' '.join(value for _, value in self.about)}".rstrip()
+
+
+@dataclass(frozen=True)
 class ActionSeen:
     """An action in the journal of the remediation receiver. done : its agents have reported success."""
 
@@ -198,6 +213,7 @@ class Observed:
     lateness: Lateness = field(default_factory=Lateness)
     firing: tuple[AlertSeen, ...] = ()
     notified: tuple[AlertSeen, ...] = ()
+    pages: dict[PageSeen, float] = field(default_factory=dict)
     prometheus_answers: bool = False
     alertmanager_answers: bool = False
     actions: dict[str, ActionSeen] = field(default_factory=dict)

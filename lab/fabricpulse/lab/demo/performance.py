@@ -16,7 +16,9 @@ from fabricpulse.lab import Lab
 from fabricpulse.lab.demo.director import Director
 from fabricpulse.lab.demo.lateness_watch import HeartbeatWatch, RunQueueWatch
 from fabricpulse.lab.demo.names import ALERTMANAGER, DEMO, MESH, PROMETHEUS, QP, RECEIVER, SIDECAR
+from fabricpulse.lab.demo.nic_faults import NicFaults
 from fabricpulse.lab.demo.observed import Observed, new_observed
+from fabricpulse.lab.demo.on_call import OnCall
 from fabricpulse.lab.demo.result import Result
 from fabricpulse.lab.demo.scenarios import SCENARIOS
 from fabricpulse.lab.demo.scenarios.base import Fleet
@@ -100,8 +102,8 @@ async def perform(options: Options, screen: Screen, finished: Callable[[Result],
     size = (options.hosts, options.rails)
     async with staged(size, StackOptions(options.tools, options.port), screen.progress) as stage:
         scenario = SCENARIOS[options.scenario](stage.fleet)
-        set_link = _link_setter(stage.lab)
-        director = Director(scenario, stage.observed, stage.watches, set_link, screen.event, screen.update)
+        faults = NicFaults(stage.lab)
+        director = Director(scenario, stage.observed, stage.watches, faults, screen.event, screen.update)
         screen.begin(stage.observed, director.story, stage.stack.urls())
         result = await director.play()
         finished(result)
@@ -130,6 +132,7 @@ async def staged(
     try:
         await asyncio.to_thread(lab.start)
         set_clocks(lab)
+        on_call = OnCall(lab)
         stack = Stack(lab, options)
         workload = Workload(lab, NIC_MBIT)
         fleet = Fleet(lab.fabric.host_names, lab.fabric.rail_names)
@@ -144,7 +147,12 @@ async def staged(
                 workload,
                 fleet,
                 observed,
-                [*_watches(lab, stack, session), *_lateness_watches(lab, stack, workload), workload],
+                [
+                    *_watches(lab, stack, session),
+                    *_lateness_watches(lab, stack, workload),
+                    workload,
+                    on_call,
+                ],
             )
     finally:
         await asyncio.shield(asyncio.to_thread(lab.close))
@@ -188,12 +196,3 @@ def _lateness_watches(lab: Lab, stack: Stack, workload: Workload) -> list[Watch]
         RunQueueWatch("waits for a CPU of the others", lambda: stack.pids(*others), 1.0),
         HeartbeatWatch(beat),
     ]
-
-
-def _link_setter(lab: Lab) -> Callable[[str, str, bool], None]:
-    """Pulls a NIC's cable, and plugs it in again: the switch's end goes down, the host's end loses its carrier."""
-
-    def set_link(host: str, device: str, up: bool) -> None:
-        lab.host(host).nic(device).switch_port.set_up(up)
-
-    return set_link

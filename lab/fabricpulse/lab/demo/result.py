@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fabricpulse.lab.demo.scenarios.base import Judgement, Outcome, Promise
+from fabricpulse.lab.demo.scenarios.base import Judgement, Outcome, Promise, Row
 from fabricpulse.lab.demo.story import MilestoneResult
 
 _STYLES = {Judgement.KEPT: "green", Judgement.BROKEN: "bold red", Judgement.NOT_JUDGED: "yellow"}
@@ -85,12 +85,12 @@ class Result:
         table.add_column("must", justify="right", style="dim")
         table.add_column("host late", justify="right", style="dim")
         limits = {promise.name: promise for promise in self.promises}
-        for name, text, shown in self._rows():
+        for name, text, value in self._rows():
             promise = limits.get(name)
             must = f"≤ {promise.limit:g} {promise.unit}".strip() if promise else ""
             style = "" if promise is None else _STYLES[promise.judgement]
             late = _late(promise) if promise and promise.unit else ""
-            table.add_row(text, Text(shown, style=style), must, late)
+            table.add_row(text, Text(value, style=style), must, late)
         lines: list[RenderableType] = [table]
         lines += [Text(line, style="bold red") for line in self.failures()]
         lines += [Text(line, style="yellow") for line in self.not_judged()]
@@ -104,25 +104,9 @@ class Result:
             closing = Text("every milestone was seen", style="bold green")
         return Group(*lines, closing)
 
-    def _rows(self) -> list[tuple[str, str, str]]:
-        o = self.outcome
+    def _rows(self) -> list[Row]:
         seen = sum(milestone.seen_at is not None for milestone in self.milestones)
-        return [
-            ("", "milestones seen", f"{seen} of {len(self.milestones)}"),
-            ("detect_s", "fault → nic_connected 0 in the exporter", _unit(o.detect_s, 1, "s", 2)),
-            ("alert_s", "fault → alert in Alertmanager", _unit(o.alert_s, 1, "s", 2)),
-            ("action_s", "fault → NIC taken out of service", _unit(o.action_s, 1, "s", 2)),
-            ("stall_ms", "workload stall (longest gap between chunks)", _unit(o.stall_ms, 1, "ms", 0)),
-            ("errors", "errors returned to the workload", str(o.errors)),
-            ("corrupt_bytes", "corrupt bytes", str(o.corrupt_bytes)),
-            (
-                "bandwidth_before",
-                "bus bandwidth before the fault",
-                _unit(o.bandwidth_before, 1e-6, "MB/s", 1),
-            ),
-            ("bandwidth_during", "… with the NIC out of service", _unit(o.bandwidth_during, 1e-6, "MB/s", 1)),
-            ("bandwidth_after", "… after its return", _unit(o.bandwidth_after, 1e-6, "MB/s", 1)),
-        ]
+        return [("", "milestones seen", f"{seen} of {len(self.milestones)}"), *self.outcome.rows()]
 
 
 def _beyond(promise: Promise) -> str:
@@ -133,10 +117,6 @@ def _late(promise: Promise) -> str:
     """Two digits, never an exponent."""
     digits = 0 if promise.late >= 10 else 1 if promise.late >= 1 else 2
     return f"{promise.late:.{digits}f} {promise.unit}"
-
-
-def _unit(value: float | None, factor: float, unit: str, digits: int) -> str:
-    return "not measured" if value is None else f"{value * factor:.{digits}f} {unit}"
 
 
 def _rounded(value: float | None) -> float | None:

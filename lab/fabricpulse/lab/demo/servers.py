@@ -50,14 +50,15 @@ def prometheus_config(targets: Sequence[Target], rule_files: Sequence[Path], ale
     return yaml.safe_dump(config, sort_keys=False)
 
 
-def alertmanager_config(webhook_url: str) -> str:
+def alertmanager_config(remediation_url: str, on_call_url: str) -> str:
     """Alertmanager's configuration as shipped (deploy/alertmanager.yml): routes, groups, what mutes what.
 
-    Only where it sends alerts that ask for remediation is ours; nobody is on call.
+    Only where it sends alerts that ask for remediation, and what people are told, is ours.
     """
     shipped = find("alertmanager.yml")
     config: dict[str, Any] = yaml.safe_load((data_folder() / shipped.source).read_text(encoding="utf-8"))
+    urls = {"remediation": remediation_url, "on-call": on_call_url}
     for receiver in config["receivers"]:
-        if receiver["name"] == "remediation":
-            receiver["webhook_configs"] = [{"url": webhook_url, "send_resolved": True}]
+        if receiver["name"] in urls:
+            receiver["webhook_configs"] = [{"url": urls[receiver["name"]], "send_resolved": True}]
     return yaml.safe_dump(config, sort_keys=False)

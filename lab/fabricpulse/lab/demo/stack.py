@@ -20,6 +20,7 @@ from fabricpulse.lab.demo.names import (
     COORDINATOR,
     MESH,
     NIC,
+    ON_CALL_PORT,
     PROMETHEUS,
     QP,
     RECEIVER,
@@ -50,7 +51,12 @@ _COMMANDS = {
 }
 
 # Knobs of the mixin for a story of a minute: three losses within 15 s flap, and the alert ends as fast as they age.
-RULE_SETTINGS = {"flapWindow": "15s", "flapKeepFiringFor": "1s", "lastValueWindow": "10s"}
+RULE_SETTINGS = {
+    "flapWindow": "15s",
+    "flapKeepFiringFor": "1s",
+    "lastValueWindow": "10s",
+    "pathLossWindow": "15s",
+}
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,9 @@ class Stack:
 
     def _alertmanager(self, node: str) -> None:
         webhook = f"http://{self._mgmt}:{_PORTS[RECEIVER]}/api/v1/alertmanager"
-        config = self._write("alertmanager.yml", alertmanager_config(webhook))
+        config = self._write(
+            "alertmanager.yml", alertmanager_config(webhook, f"http://127.0.0.1:{ON_CALL_PORT}/")
+        )
         argv: list[str | Path] = [
             *command_line(self._options.tools.alertmanager),
             f"--config.file={config}",

@@ -5,5 +5,6 @@ To add one: write a subclass of `Scenario` in a file of its own and name it in `
 
 from fabricpulse.lab.demo.scenarios.base import Scenario
 from fabricpulse.lab.demo.scenarios.flap import Flap
+from fabricpulse.lab.demo.scenarios.gray_loss import GrayLoss
 
-SCENARIOS: dict[str, type[Scenario]] = {scenario.name: scenario for scenario in (Flap,)}
+SCENARIOS: dict[str, type[Scenario]] = {scenario.name: scenario for scenario in (Flap, GrayLoss)}

@@ -16,6 +16,9 @@ class Stage(Protocol):
     async def link(self, host: str, device: str, up: bool) -> None:
         """Puts the link of a NIC down or up, on the real veth."""
 
+    async def lose(self, host: str, device: str, percent: float) -> None:
+        """Drops a share of the packets towards a NIC, at the switch; 0 ends it."""
+
     async def sleep(self, seconds: float) -> None:
         """Waits without holding up the observers."""
 
@@ -67,24 +70,21 @@ class Promise:
         return Judgement.NOT_JUDGED if self.value - self.late <= self.limit else Judgement.BROKEN
 
 
+# Name in the JSON result (none for what is told only to people), what a person reads, the value as a person reads it.
+Row = tuple[str, str, str]
+
+
 @dataclass(frozen=True)
-class Outcome:
-    """The figures of a scenario's result; None where one was not measured. Bandwidths are bytes per second.
+class Outcome(ABC):
+    """The figures of a scenario's result, one field each; None where one was not measured."""
 
-    detect_late_s, stall_late_ms : by how much this machine can have delayed the figure beside them (lateness.py).
-    """
+    @abstractmethod
+    def rows(self) -> Sequence[Row]:
+        """The closing table."""
 
-    detect_s: float | None
-    alert_s: float | None
-    action_s: float | None
-    stall_ms: float | None
-    errors: int
-    corrupt_bytes: int
-    bandwidth_before: float | None
-    bandwidth_during: float | None
-    bandwidth_after: float | None
-    detect_late_s: float = 0.0
-    stall_late_ms: float = 0.0
+    @abstractmethod
+    def promises(self) -> Sequence[Promise]:
+        """What must hold of the figures; the demo fails when one does not."""
 
 
 class Scenario(ABC):
@@ -104,9 +104,10 @@ class Scenario(ABC):
     def outcome(self, story: Story, observed: Observed) -> Outcome:
         """The figures, from the times at which milestones were seen and what the workload printed."""
 
-    @abstractmethod
-    def promises(self, outcome: Outcome) -> Sequence[Promise]:
-        """What must hold of the figures; the demo fails when one does not."""
+
+def shown(value: float | None, factor: float, unit: str, digits: int) -> str:
+    """`value` times `factor` with its unit, as a person reads it."""
+    return "not measured" if value is None else f"{value * factor:.{digits}f} {unit}".rstrip()
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -1,10 +1,12 @@
 """A NIC flaps: its link goes down and up several times, then stays up."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fabricpulse.lab.demo.names import DEMO, MESH
 from fabricpulse.lab.demo.observed import Observed, find_alert
-from fabricpulse.lab.demo.scenarios.base import Fleet, Outcome, Promise, Scenario, Stage, mean
+from fabricpulse.lab.demo.scenarios.base import Fleet, Outcome, Promise, Row, Stage, mean, shown
+from fabricpulse.lab.demo.scenarios.ring import IDLE_BYTES_PER_S, RingScenario
 from fabricpulse.lab.demo.story import Milestone, Phase, Story
 
 ALERT = "FabricNicFlapping"
@@ -17,19 +19,64 @@ UP_S = 1.3
 FLAPS_MIN = 4
 FLAPS_MAX = 16
 
-CLOCK_BOUND_S = 0.001
-BASELINE_S = 4.0
 DURING_S = 3.0
 AFTER_S = 4.0
 # Recovered means at least this share of the bandwidth before the fault.
 RECOVERED_SHARE = 0.8
-# A rail carries traffic when it moves at least this share of what the busiest rail of its host moves.
-CARRIES_SHARE = 0.2
-# And is idle when it moves less than this many bytes a second (keep-alives, probes of the failed lanes).
-IDLE_BYTES_PER_S = 100_000.0
 
 
-class Flap(Scenario):
+@dataclass(frozen=True)
+class FlapOutcome(Outcome):
+    """Times since the fault; bandwidths are bytes per second.
+
+    detect_late_s, stall_late_ms : by how much this machine can have delayed the figure beside them (lateness.py).
+    """
+
+    detect_s: float | None
+    alert_s: float | None
+    action_s: float | None
+    stall_ms: float | None
+    errors: int
+    corrupt_bytes: int
+    bandwidth_before: float | None
+    bandwidth_during: float | None
+    bandwidth_after: float | None
+    detect_late_s: float = 0.0
+    stall_late_ms: float = 0.0
+
+    def rows(self) -> Sequence[Row]:
+        return (
+            ("detect_s", "fault → nic_connected 0 in the exporter", shown(self.detect_s, 1, "s", 2)),
+            ("alert_s", "fault → alert in Alertmanager", shown(self.alert_s, 1, "s", 2)),
+            ("action_s", "fault → NIC taken out of service", shown(self.action_s, 1, "s", 2)),
+            ("stall_ms", "workload stall (longest gap between chunks)", shown(self.stall_ms, 1, "ms", 0)),
+            ("errors", "errors returned to the workload", str(self.errors)),
+            ("corrupt_bytes", "corrupt bytes", str(self.corrupt_bytes)),
+            (
+                "bandwidth_before",
+                "bus bandwidth before the fault",
+                shown(self.bandwidth_before, 1e-6, "MB/s", 1),
+            ),
+            (
+                "bandwidth_during",
+                "… with the NIC out of service",
+                shown(self.bandwidth_during, 1e-6, "MB/s", 1),
+            ),
+            ("bandwidth_after", "… after its return", shown(self.bandwidth_after, 1e-6, "MB/s", 1)),
+        )
+
+    def promises(self) -> Sequence[Promise]:
+        detected = "fault to nic_connected 0 in the exporter"
+        stalled = "longest gap between completed chunks"
+        return (
+            Promise("detect_s", detected, self.detect_s, 1.0, "s", self.detect_late_s),
+            Promise("stall_ms", stalled, self.stall_ms, 300.0, "ms", self.stall_late_ms),
+            Promise("errors", "errors returned to the workload", self.errors, 0, ""),
+            Promise("corrupt_bytes", "corrupt bytes", self.corrupt_bytes, 0, ""),
+        )
+
+
+class Flap(RingScenario):
     """The link of one NIC goes down and up until it has been taken out of service, then stays up."""
 
     name = "flap"
@@ -42,23 +89,7 @@ class Flap(Scenario):
 
     def phases(self) -> Sequence[Phase]:
         return (
-            Phase(
-                "healthy",
-                "healthy: clocks agree, every NIC is connected, the ring uses all rails",
-                (
-                    Milestone("clocks_in_sync", "all clocks in sync on fleet time", self._clocks, 45),
-                    Milestone("mesh_green", "every NIC connected in the probe mesh", self._mesh, 45),
-                    Milestone(
-                        "traffic_on_all_rails",
-                        "the ring runs over all rails of every host",
-                        self._traffic,
-                        60,
-                    ),
-                    Milestone(
-                        "baseline_measured", "bandwidth of the healthy fabric measured", self._baseline, 60
-                    ),
-                ),
-            ),
+            self.healthy(),
             Phase(
                 "fault",
                 f"fault: the link of {self.device} on {self.host} flaps",
@@ -131,48 +162,6 @@ class Flap(Scenario):
     async def _quiet(self, stage: Stage) -> None:
         await stage.link(self.host, self.device, up=True)
         stage.mark("quiet")
-
-    # What must be seen: healthy.
-
-    def _clocks(self, seen: Observed) -> str | None:
-        clocks = [host.clock for host in seen.hosts.values()]
-        bounds = [clock.bound_s for clock in clocks if clock.synchronized and clock.bound_s is not None]
-        errors = [abs(clock.true_error_s) for clock in clocks if clock.true_error_s is not None]
-        if len(bounds) < len(clocks) or len(errors) < len(clocks) or max(bounds) > CLOCK_BOUND_S:
-            return None
-        return (
-            f"largest error bound {max(bounds) * 1e6:.1f} µs, largest true error {max(errors) * 1e6:.1f} µs"
-        )
-
-    def _mesh(self, seen: Observed) -> str | None:
-        nics = seen.nics()
-        edges = sum(host.edges for host in seen.hosts.values())
-        edges_up = sum(host.edges_up for host in seen.hosts.values())
-        if not all(nic.connected for _, nic in nics) or edges == 0 or edges_up < edges:
-            return None
-        return f"{len(nics)} NICs connected, {edges_up} of {edges} edges up"
-
-    def _traffic(self, seen: Observed) -> str | None:
-        if seen.workload.rounds == 0 or not all(
-            self._carries(seen, host.name, nic.device) for host, nic in seen.nics()
-        ):
-            return None
-        rates = [nic.bytes_per_s or 0.0 for _, nic in seen.nics()]
-        return f"{seen.workload.rounds} rounds done, a NIC moves {min(rates) / 1e6:.0f} to {max(rates) / 1e6:.0f} MB/s"
-
-    def _baseline(self, seen: Observed) -> str | None:
-        if self._traffic(seen) is None or self._mesh(seen) is None or self._clocks(seen) is None:
-            seen.marks.pop("baseline", None)
-            return None
-        now = seen.workload.bandwidth.last_at
-        if now is None:
-            return None
-        start = seen.marks.setdefault("baseline", now)
-        values = seen.workload.bandwidth.between(start, now)
-        if now - start < BASELINE_S or not values:
-            return None
-        seen.marks["baseline_mean"] = sum(values) / len(values)
-        return f"bus bandwidth {sum(values) / len(values) / 1e6:.0f} MB/s over {now - start:.0f} s"
 
     # Fault.
 
@@ -259,7 +248,7 @@ class Flap(Scenario):
         return f"journal entry {action.id}: {action.action} {action.state}, the plugin reports it in service"
 
     def _back(self, seen: Observed) -> str | None:
-        if seen.nic(self.host, self.device).in_service is not True or not self._carries(
+        if seen.nic(self.host, self.device).in_service is not True or not self.carries(
             seen, self.host, self.device
         ):
             return None
@@ -289,24 +278,12 @@ class Flap(Scenario):
         rate = seen.nic(self.host, self.device).bytes_per_s
         return float("inf") if rate is None else rate
 
-    def _carries(self, seen: Observed, host: str, device: str) -> bool:
-        rates = {nic.device: nic.bytes_per_s for nic in seen.hosts[host].nics.values()}
-        rate = rates[device]
-        busiest = max((r for r in rates.values() if r is not None), default=0.0)
-        return rate is not None and rate > IDLE_BYTES_PER_S and rate >= CARRIES_SHARE * busiest
-
-    def outcome(self, story: Story, observed: Observed) -> Outcome:
+    def outcome(self, story: Story, observed: Observed) -> FlapOutcome:
         fault = observed.marks.get("fault")
 
         def since_fault(milestone: str) -> float | None:
             at = story.result(milestone).seen_at
             return at - fault if at is not None and fault is not None else None
-
-        def bandwidth(start: str, end: float | None) -> float | None:
-            begin = observed.marks.get(start)
-            if begin is None or end is None:
-                return None
-            return mean(observed.workload.bandwidth.between(begin, end))
 
         last = observed.workload.last_line_at
         stall = observed.workload.stall(fault, last) if fault is not None and last is not None else None
@@ -320,38 +297,16 @@ class Flap(Scenario):
             # A chunk of the ring passes every rank.
             ranks = [f"ring on {host}" for host in self.fleet.hosts]
             stall_late_s = lateness.of_path(ranks, stall[1], stall[2])
-        return Outcome(
+        return FlapOutcome(
             detect_s=since_fault("nic_disconnected"),
             alert_s=since_fault("alert_notified"),
             action_s=since_fault("action_applied"),
             stall_ms=None if stall is None else stall[0],
             errors=observed.workload.errors + len(observed.workload.exited),
             corrupt_bytes=observed.workload.corrupt_bytes,
-            bandwidth_before=bandwidth("baseline", fault),
-            bandwidth_during=bandwidth("quiet", observed.marks.get("during_end")),
-            bandwidth_after=bandwidth("after_start", observed.marks.get("after_end")),
+            bandwidth_before=self.bandwidth(observed, "baseline", fault),
+            bandwidth_during=self.bandwidth(observed, "quiet", observed.marks.get("during_end")),
+            bandwidth_after=self.bandwidth(observed, "after_start", observed.marks.get("after_end")),
             detect_late_s=detect_late_s,
             stall_late_ms=stall_late_s * 1e3,
-        )
-
-    def promises(self, outcome: Outcome) -> Sequence[Promise]:
-        return (
-            Promise(
-                "detect_s",
-                "fault to nic_connected 0 in the exporter",
-                outcome.detect_s,
-                1.0,
-                "s",
-                outcome.detect_late_s,
-            ),
-            Promise(
-                "stall_ms",
-                "longest gap between completed chunks",
-                outcome.stall_ms,
-                300.0,
-                "ms",
-                outcome.stall_late_ms,
-            ),
-            Promise("errors", "errors returned to the workload", outcome.errors, 0, ""),
-            Promise("corrupt_bytes", "corrupt bytes", outcome.corrupt_bytes, 0, ""),
         )
