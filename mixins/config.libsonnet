@@ -28,6 +28,11 @@
     // for each flow at each evaluation, used or not.
     rateWindow: '2m',
 
+    // How often groups are evaluated that need it less often than Prometheus evaluates rules: what dashboards alone read,
+    // and alerts whose `for` or window is of minutes. They come later by no more than this. At most two minutes:
+    // Prometheus finds a recorded value for five, and an evaluation may be missed.
+    slowInterval: '1m',
+
     // An exporter counts as down when no scrape has worked for this long, and so many within the window have failed:
     // at a long scrape interval a single one fills the time, and the first scrape of a new target may come too early.
     exporterDownFor: '1m',

@@ -9,153 +9,151 @@ local signals = import '../signals.libsonnet';
     local f = flows(config),
     local nic = std.join(', ', [config.clusterLabel, 'instance', 'device']),
     local byNic(what, expr) = '%s by (%s) (%s)' % [what, nic, expr],
-    groups+: [
-      lib.group(config, 'contention', [
-        lib.alert(
-          config,
-          'FabricPathContended',
-          'warning',
-          'plugin',
-          f.contended,
-          'A flow of a job is held up in a queue while its siblings are not.',
-          'Flow {{ $labels.device }} of {{ $labels.instance }} to {{ $labels.peer_device }} of {{ $labels.peer }} (workload {{ $labels.workload }}) has {{ $value | printf "%.1f" }} times the one-way delay of the job\'s quick flows, and loses bandwidth or is marked: its path is shared.',
-          { 'for': config.contentionFor }
-        ),
-        lib.alert(
-          config,
-          'FabricJobsContend',
-          'warning',
-          'plugin',
-          'count by (%(c)s) (group by (%(c)s, workload) (%(contended)s)) > 1' % { c: config.clusterLabel, contended: f.contended },
-          'Several jobs are held up in queues at the same time.',
-          '{{ $value | printf "%.0f" }} jobs have contended flows: they share links. FabricPathContended names the flows.',
-          { 'for': config.contentionFor }
-        ),
-        lib.alert(
-          config,
-          'FabricIncast',
-          'warning',
-          'plugin',
-          'count by (%(c)s, workload, peer, peer_device) (%(slow)s) >= %(senders)d' % {
-            c: config.clusterLabel,
-            slow: f.slow,
-            senders: config.incastSenders,
-          },
-          'Many senders of a job meet at one NIC.',
-          '{{ $value | printf "%.0f" }} flows of workload {{ $labels.workload }} into NIC {{ $labels.peer_device }} of {{ $labels.peer }} are slow together while others of the job are not.',
-          { 'for': config.contentionFor }
-        ),
-        // The receiver itself is slow: it drops, pauses its sender, or its PCIe does not take what arrives.
-        lib.alert(
-          config,
-          'FabricReceiverCongested',
-          'warning',
-          'nic',
-          std.join(' or ', [
-            byNic('max', 'rate(%s[2m])' % s.series(name)) + ' > %g' % config.receiverDropsPerSecond
-            for name in [
-              'fabricpulse_nic_out_of_buffer_drops_total',
-              'fabricpulse_nic_rnr_nak_packets_sent_total',
-              'fabricpulse_nic_phy_discards_total',
-              'fabricpulse_nic_priority_discards_total',
-              'fabricpulse_nic_pcie_outbound_buffer_overflows_total',
-            ]
-          ] + [
-            byNic('max', s.last('fabricpulse_nic_pcie_outbound_stalled_writes_ratio')) + ' > %g' % config.pcieStalledRatio,
-            byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_transmitted_seconds_total')) + ' > %g' % config.pausedRatio,
-          ]),
-          'A host takes data more slowly than it arrives.',
-          'NIC {{ $labels.device }} of {{ $labels.instance }} drops, holds back or cannot write to memory what it receives (worst figure {{ $value | printf "%.3g" }}): look at PCIe, NUMA placement and CPU of this host, not at the network.',
-          { 'for': config.congestionFor }
-        ),
-        lib.alert(
-          config,
-          'FabricCongestionMarks',
-          'warning',
-          'nic',
-          '%s / %s > %g' % [
-            byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_nic_ecn_marked_packets_received_total')),
-            byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_nic_received_packets_total')),
-            config.ecnMarkedRatio,
-          ] + ' or ' +
-          byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_nic_cnp_packets_handled_total')) + ' > %g' % config.cnpPerSecond +
-          ' or ' +
-          byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_qp_ecn_marked_total')) + ' > %g' % config.cnpPerSecond,
-          'Switches mark the traffic of a NIC as congested.',
-          'NIC {{ $labels.device }} of {{ $labels.instance }} receives packets with the congestion mark, or is told to slow down (CNPs), at {{ $value | printf "%.3g" }} (share of packets, or packets a second).',
-          { 'for': config.congestionFor }
-        ),
-        lib.alert(
-          config,
-          'FabricPaused',
-          'warning',
-          'nic',
-          byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_received_seconds_total')) + ' > %g' % config.pausedRatio +
-          ' or ' + byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_global_pause_received_seconds_total')) + ' > %g' % config.pausedRatio +
-          ' or ' + byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_frames_received_total')) + ' > %g' % config.pauseFramesPerSecond,
-          'Pause frames keep a NIC from sending.',
-          'The switch stops NIC {{ $labels.device }} of {{ $labels.instance }} by pause frames ({{ $value | printf "%.3g" }}: share of time, or frames a second).',
-          { 'for': config.congestionFor }
-        ),
-        lib.alert(
-          config,
-          'FabricPauseStorm',
-          'critical',
-          'nic',
-          byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_transmitted_seconds_total')) + ' > %g' % config.pauseStormRatio +
-          ' or ' + byNic('max', 'increase(%s[10m])' % s.series('fabricpulse_nic_pause_storm_warning_events_total')) + ' > 0' +
-          ' or ' + byNic('max', 'increase(%s[10m])' % s.series('fabricpulse_nic_pause_storm_error_events_total')) + ' > 0',
-          'A NIC stops the network with pause frames.',
-          'NIC {{ $labels.device }} of {{ $labels.instance }} keeps pausing its switch port ({{ $value | printf "%.3g" }}: share of time, or storms that its watchdog saw); the pause spreads to all who share the switch\'s buffers.'
-        ),
-        lib.alert(
-          config,
-          'FabricRailImbalance',
-          'warning',
-          'plugin',
-          local rate = 'sum by (%s, instance, workload, device) (rate(%s[2m]))' % [config.clusterLabel, s.series('fabricpulse_qp_sent_bytes_total')];
-          local group = '%s, instance, workload' % config.clusterLabel;
-          // Not while something else is the cause, which has an alert of its own: a contended flow of the job, a lane that
-          // is down or that remediation avoids.
-          '1 - min by (%(group)s) (%(rate)s) / (max by (%(group)s) (%(rate)s) > %(least)g) > %(ratio)g unless on (%(job)s) %(contended)s unless on (%(group)s) (%(down)s == 0 or %(avoided)s > 0)' % {
-            group: group,
-            job: '%s, workload' % config.clusterLabel,
-            rate: rate,
-            least: config.imbalanceLeastBytesPerSecond,
-            ratio: config.imbalanceRatio,
-            contended: f.contended,
-            down: s.series('fabricpulse_lane_state'),
-            avoided: s.series('fabricpulse_lane_nic_avoided'),
-          },
-          'A job uses the NICs of a host unevenly.',
-          'The least used NIC of workload {{ $labels.workload }} on {{ $labels.instance }} sends {{ $value | humanizePercentage }} less than the most used one.',
-          { 'for': config.imbalanceFor }
-        ),
-        lib.alert(
-          config,
-          'FabricBandwidthBelowNormal',
-          'warning',
-          'plugin',
-          '%s < %g * quantile_over_time(0.5, workload:fabricpulse_collective_bandwidth_bytes_per_second:avg%s[1h] offset 5m)' % [
-            f.collectiveBandwidth,
-            config.bandwidthNormalRatio,
-            s.braces,
-          ],
-          "A job's collectives are slower than they were an hour ago.",
-          '{{ $labels.collective }} of workload {{ $labels.workload }} runs at {{ $value | humanize }}B/s, less than its own median of the hour before.',
-          { 'for': config.bandwidthFor }
-        ),
-        lib.alert(
-          config,
-          'FabricBandwidthBelowFleet',
-          'info',
-          'plugin',
-          f.belowFleet,
-          "A job's collectives are slower than those of other jobs.",
-          '{{ $labels.collective }} ({{ $labels.size }} messages) of workload {{ $labels.workload }} has {{ $value | humanizePercentage }} of the bandwidth that the median job has with such sizes.',
-          { 'for': config.bandwidthFor }
-        ),
-      ]),
-    ],
+    groups+: lib.groups(config, 'contention', [
+      lib.alert(
+        config,
+        'FabricPathContended',
+        'warning',
+        'plugin',
+        f.contended,
+        'A flow of a job is held up in a queue while its siblings are not.',
+        'Flow {{ $labels.device }} of {{ $labels.instance }} to {{ $labels.peer_device }} of {{ $labels.peer }} (workload {{ $labels.workload }}) has {{ $value | printf "%.1f" }} times the one-way delay of the job\'s quick flows, and loses bandwidth or is marked: its path is shared.',
+        { 'for': config.contentionFor }
+      ),
+      lib.alert(
+        config,
+        'FabricJobsContend',
+        'warning',
+        'plugin',
+        'count by (%(c)s) (group by (%(c)s, workload) (%(contended)s)) > 1' % { c: config.clusterLabel, contended: f.contended },
+        'Several jobs are held up in queues at the same time.',
+        '{{ $value | printf "%.0f" }} jobs have contended flows: they share links. FabricPathContended names the flows.',
+        { 'for': config.contentionFor }
+      ),
+      lib.alert(
+        config,
+        'FabricIncast',
+        'warning',
+        'plugin',
+        'count by (%(c)s, workload, peer, peer_device) (%(slow)s) >= %(senders)d' % {
+          c: config.clusterLabel,
+          slow: f.slow,
+          senders: config.incastSenders,
+        },
+        'Many senders of a job meet at one NIC.',
+        '{{ $value | printf "%.0f" }} flows of workload {{ $labels.workload }} into NIC {{ $labels.peer_device }} of {{ $labels.peer }} are slow together while others of the job are not.',
+        { 'for': config.contentionFor }
+      ),
+      // The receiver itself is slow: it drops, pauses its sender, or its PCIe does not take what arrives.
+      lib.alert(
+        config,
+        'FabricReceiverCongested',
+        'warning',
+        'nic',
+        std.join(' or ', [
+          byNic('max', 'rate(%s[2m])' % s.series(name)) + ' > %g' % config.receiverDropsPerSecond
+          for name in [
+            'fabricpulse_nic_out_of_buffer_drops_total',
+            'fabricpulse_nic_rnr_nak_packets_sent_total',
+            'fabricpulse_nic_phy_discards_total',
+            'fabricpulse_nic_priority_discards_total',
+            'fabricpulse_nic_pcie_outbound_buffer_overflows_total',
+          ]
+        ] + [
+          byNic('max', s.last('fabricpulse_nic_pcie_outbound_stalled_writes_ratio')) + ' > %g' % config.pcieStalledRatio,
+          byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_transmitted_seconds_total')) + ' > %g' % config.pausedRatio,
+        ]),
+        'A host takes data more slowly than it arrives.',
+        'NIC {{ $labels.device }} of {{ $labels.instance }} drops, holds back or cannot write to memory what it receives (worst figure {{ $value | printf "%.3g" }}): look at PCIe, NUMA placement and CPU of this host, not at the network.',
+        { 'for': config.congestionFor }
+      ),
+      lib.alert(
+        config,
+        'FabricCongestionMarks',
+        'warning',
+        'nic',
+        '%s / %s > %g' % [
+          byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_nic_ecn_marked_packets_received_total')),
+          byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_nic_received_packets_total')),
+          config.ecnMarkedRatio,
+        ] + ' or ' +
+        byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_nic_cnp_packets_handled_total')) + ' > %g' % config.cnpPerSecond +
+        ' or ' +
+        byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_qp_ecn_marked_total')) + ' > %g' % config.cnpPerSecond,
+        'Switches mark the traffic of a NIC as congested.',
+        'NIC {{ $labels.device }} of {{ $labels.instance }} receives packets with the congestion mark, or is told to slow down (CNPs), at {{ $value | printf "%.3g" }} (share of packets, or packets a second).',
+        { 'for': config.congestionFor }
+      ),
+      lib.alert(
+        config,
+        'FabricPaused',
+        'warning',
+        'nic',
+        byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_received_seconds_total')) + ' > %g' % config.pausedRatio +
+        ' or ' + byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_global_pause_received_seconds_total')) + ' > %g' % config.pausedRatio +
+        ' or ' + byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_frames_received_total')) + ' > %g' % config.pauseFramesPerSecond,
+        'Pause frames keep a NIC from sending.',
+        'The switch stops NIC {{ $labels.device }} of {{ $labels.instance }} by pause frames ({{ $value | printf "%.3g" }}: share of time, or frames a second).',
+        { 'for': config.congestionFor }
+      ),
+      lib.alert(
+        config,
+        'FabricPauseStorm',
+        'critical',
+        'nic',
+        byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_transmitted_seconds_total')) + ' > %g' % config.pauseStormRatio +
+        ' or ' + byNic('max', 'increase(%s[10m])' % s.series('fabricpulse_nic_pause_storm_warning_events_total')) + ' > 0' +
+        ' or ' + byNic('max', 'increase(%s[10m])' % s.series('fabricpulse_nic_pause_storm_error_events_total')) + ' > 0',
+        'A NIC stops the network with pause frames.',
+        'NIC {{ $labels.device }} of {{ $labels.instance }} keeps pausing its switch port ({{ $value | printf "%.3g" }}: share of time, or storms that its watchdog saw); the pause spreads to all who share the switch\'s buffers.'
+      ),
+      lib.alert(
+        config,
+        'FabricRailImbalance',
+        'warning',
+        'plugin',
+        local rate = 'device:fabricpulse_qp_sent_bytes:rate2m' + s.braces;
+        local group = '%s, instance, workload' % config.clusterLabel;
+        // Not while something else is the cause, which has an alert of its own: a contended flow of the job, a lane that
+        // is down or that remediation avoids.
+        '1 - min by (%(group)s) (%(rate)s) / (max by (%(group)s) (%(rate)s) > %(least)g) > %(ratio)g unless on (%(job)s) %(contended)s unless on (%(group)s) (%(down)s == 0 or %(avoided)s > 0)' % {
+          group: group,
+          job: '%s, workload' % config.clusterLabel,
+          rate: rate,
+          least: config.imbalanceLeastBytesPerSecond,
+          ratio: config.imbalanceRatio,
+          contended: f.contended,
+          down: s.series('fabricpulse_lane_state'),
+          avoided: s.series('fabricpulse_lane_nic_avoided'),
+        },
+        'A job uses the NICs of a host unevenly.',
+        'The least used NIC of workload {{ $labels.workload }} on {{ $labels.instance }} sends {{ $value | humanizePercentage }} less than the most used one.',
+        { 'for': config.imbalanceFor, slow: true }
+      ),
+      lib.alert(
+        config,
+        'FabricBandwidthBelowNormal',
+        'warning',
+        'plugin',
+        '%s < %g * quantile_over_time(0.5, workload:fabricpulse_collective_bandwidth_bytes_per_second:avg%s[1h] offset 5m)' % [
+          f.collectiveBandwidth,
+          config.bandwidthNormalRatio,
+          s.braces,
+        ],
+        "A job's collectives are slower than they were an hour ago.",
+        '{{ $labels.collective }} of workload {{ $labels.workload }} runs at {{ $value | humanize }}B/s, less than its own median of the hour before.',
+        { 'for': config.bandwidthFor }
+      ),
+      lib.alert(
+        config,
+        'FabricBandwidthBelowFleet',
+        'info',
+        'plugin',
+        f.belowFleet,
+        "A job's collectives are slower than those of other jobs.",
+        '{{ $labels.collective }} ({{ $labels.size }} messages) of workload {{ $labels.workload }} has {{ $value | humanizePercentage }} of the bandwidth that the median job has with such sizes.',
+        { 'for': config.bandwidthFor }
+      ),
+    ]),
   },
 }

@@ -22,137 +22,135 @@ local signals = import '../signals.libsonnet';
         share: config.oddShare,
         least: config.oddLeastNics,
       },
-    groups+: [
-      lib.group(config, 'hardware', [
-        lib.alert(
-          config,
-          'FabricRetriesExceeded',
-          'critical',
-          'nic',
-          kinds([
-            ['fabricpulse_nic_transport_retries_exceeded_total', 'transport'],
-            ['fabricpulse_nic_rnr_retries_exceeded_total', 'receiver not ready'],
-          ], ' > 0'),
-          'Queue pairs have ended because their retries were used up.',
-          '{{ $value | printf "%.0f" }} queue pairs of NIC {{ $labels.device }} of {{ $labels.instance }} gave up ({{ $labels.kind }}): with NCCL\'s own transport the job has ended.'
-        ),
-        lib.alert(
-          config,
-          'FabricFecUncorrectable',
-          'warning',
-          'nic',
-          kinds([
-            ['fabricpulse_nic_fec_uncorrectable_blocks_total', 'code words'],
-            ['fabricpulse_nic_phy_pcs_symbol_errors_total', 'symbols'],
-          ], ' > 0'),
-          'A link has errors that forward error correction cannot mend.',
-          'The link of {{ $labels.device }} of {{ $labels.instance }} lost {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + config.linkErrorWindow + ': cable, module or port.'
-        ),
-        lib.alert(
-          config,
-          'FabricLinkErrors',
-          'warning',
-          'nic',
-          kinds([
-            ['fabricpulse_nic_symbol_errors_total', 'symbol errors'],
-            ['fabricpulse_nic_link_crc_errors_total', 'CRC errors'],
-            ['fabricpulse_nic_phy_crc_errors_total', 'CRC errors at the PHY'],
-            ['fabricpulse_nic_icrc_errors_total', 'invariant CRC errors'],
-            ['fabricpulse_nic_link_error_recovery_total', 'link error recoveries'],
-          ], ' >= %d' % config.linkErrorThreshold),
-          'A link damages packets.',
-          '{{ $labels.device }} of {{ $labels.instance }} counted {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + config.linkErrorWindow + '.'
-        ),
-        lib.alert(
-          config,
-          'FabricIbLinkDowned',
-          'warning',
-          'nic',
-          increased('fabricpulse_nic_link_downed_total') + ' > 0',
-          'An InfiniBand link went down and trained again.',
-          'The link of {{ $labels.device }} of {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.linkErrorWindow + ' (LinkDowned).'
-        ),
-        // Ticks have a unit of the device's own: only NICs of one fleet can be compared.
-        lib.alert(
-          config,
-          'FabricIbCongested',
-          'warning',
-          'nic',
-          local rate = 'max by (%s) (rate(%s[5m]))' % [nic, s.series('fabricpulse_nic_transmit_wait_ticks_total')];
-          '%(rate)s > 1e6 and on (%(nic)s) %(rate)s > on (%(c)s) group_left () (10 * quantile by (%(c)s) (0.5, %(rate)s))' % { rate: rate, c: c, nic: nic },
-          'An InfiniBand port waits for credits far longer than others.',
-          'Port of {{ $labels.device }} of {{ $labels.instance }} had data and no credits for {{ $value | humanize }} ticks a second (XmitWait), over ten times the median of the fleet.',
-          { 'for': config.congestionFor }
-        ),
-        lib.alert(
-          config,
-          'FabricNicGone',
-          'critical',
-          'nic',
-          s.last('fabricpulse_nic_present') + ' == 0',
-          'A NIC has gone from its host.',
-          'NIC {{ $labels.device }} of {{ $labels.instance }} ({{ $labels.pci_address }}) is not on the PCIe bus any more, or has lost its driver ({{ $value }}).',
-          { 'for': config.nicGoneFor }
-        ),
-        lib.alert(
-          config,
-          'FabricPortsMissing',
-          'critical',
-          'nic',
-          '%s < %s' % [s.last('fabricpulse_nic_expected_ports_up'), s.last('fabricpulse_nic_expected_ports')],
-          'A host has fewer ports at full speed than it should have.',
-          'Only {{ $value | printf "%.0f" }} of the ports that {{ $labels.instance }} should have are active at the expected rate.',
-          { 'for': config.nicGoneFor }
-        ),
-        lib.alert(
-          config,
-          'FabricNicOddOneOut',
-          'warning',
-          'nic',
-          odd + ' or label_replace(%(known)s and on (%(group)s) (count by (%(group)s) (%(known)s) < on (%(all)s) group_left %(share)g * count by (%(all)s) (%(known)s)) and on (%(all)s) count by (%(all)s) (%(known)s) >= %(least)d, "attribute", "firmware", "", "")' % {
-            known: 'group by (%s, board, firmware) (%s)' % [nic, s.last('fabricpulse_nic_info', 'firmware!=""')],
-            group: '%s, board, firmware' % c,
-            all: '%s, board' % c,
-            share: config.oddShare,
-            least: config.oddLeastNics,
-          } + ' or label_replace(%(known)s != on (%(all)s) group_left quantile by (%(all)s) (0.5, %(known)s) and on (%(all)s) count by (%(all)s) (%(known)s) >= %(least)d, "attribute", "PFC", "", "")' % {
-            known: 'max by (%s, priority) (%s)' % [nic, s.last('fabricpulse_nic_pfc_enabled')],
-            all: '%s, priority' % c,
-            least: config.oddLeastNics,
-          },
-          'A NIC is set up differently from the rest of the fleet.',
-          '{{ $labels.attribute }} of NIC {{ $labels.device }} of {{ $labels.instance }} is not what the others have ({{ if $labels.firmware }}{{ $labels.firmware }}{{ else }}{{ $value }}{{ end }}).',
-          { 'for': config.oddFor }
-        ),
-        lib.alert(
-          config,
-          'FabricGidRoceV1',
-          'critical',
-          'nic',
-          local key = '%s, instance, rdma_device, port' % c;
-          'max by (%(key)s, device, gid_type) (%(info)s) and on (%(key)s, index) count_values by (%(key)s) ("index", %(index)s)' % {
-            key: key + ', index',
-            info: s.last('fabricpulse_nic_gid_info', 'gid_type!~".*[vV]2.*"'),
-            index: s.last('fabricpulse_nic_nccl_gid_index'),
-          },
-          'NCCL would use a GID of RoCE v1.',
-          'The GID at index {{ $labels.index }} of {{ $labels.rdma_device }} ({{ $labels.device }}) of {{ $labels.instance }}, which NCCL takes, is of type {{ $labels.gid_type }} ({{ $value }}): its packets are not routed and take other paths than RoCE v2.',
-          { 'for': config.gidInconsistentFor }
-        ),
-        lib.alert(
-          config,
-          'FabricNicFault',
-          'warning',
-          'nic',
-          'sum by (%s, kind) (increase(%s[%s])) > 0' % [
-            nic,
-            s.series('fabricpulse_nic_kernel_messages_total', 'kind=~"transmit_timeout|insufficient_power|high_temperature|module_unplugged|module_error|command_timeout|health"'),
-            config.linkErrorWindow,
-          ],
-          'The kernel log tells of a NIC in trouble.',
-          'The kernel of {{ $labels.instance }} logged {{ $value | printf "%.0f" }} lines about {{ $labels.device }} of kind {{ $labels.kind }}.'
-        ),
-      ]),
-    ],
+    groups+: lib.groups(config, 'hardware', [
+      lib.alert(
+        config,
+        'FabricRetriesExceeded',
+        'critical',
+        'nic',
+        kinds([
+          ['fabricpulse_nic_transport_retries_exceeded_total', 'transport'],
+          ['fabricpulse_nic_rnr_retries_exceeded_total', 'receiver not ready'],
+        ], ' > 0'),
+        'Queue pairs have ended because their retries were used up.',
+        '{{ $value | printf "%.0f" }} queue pairs of NIC {{ $labels.device }} of {{ $labels.instance }} gave up ({{ $labels.kind }}): with NCCL\'s own transport the job has ended.'
+      ),
+      lib.alert(
+        config,
+        'FabricFecUncorrectable',
+        'warning',
+        'nic',
+        kinds([
+          ['fabricpulse_nic_fec_uncorrectable_blocks_total', 'code words'],
+          ['fabricpulse_nic_phy_pcs_symbol_errors_total', 'symbols'],
+        ], ' > 0'),
+        'A link has errors that forward error correction cannot mend.',
+        'The link of {{ $labels.device }} of {{ $labels.instance }} lost {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + config.linkErrorWindow + ': cable, module or port.'
+      ),
+      lib.alert(
+        config,
+        'FabricLinkErrors',
+        'warning',
+        'nic',
+        kinds([
+          ['fabricpulse_nic_symbol_errors_total', 'symbol errors'],
+          ['fabricpulse_nic_link_crc_errors_total', 'CRC errors'],
+          ['fabricpulse_nic_phy_crc_errors_total', 'CRC errors at the PHY'],
+          ['fabricpulse_nic_icrc_errors_total', 'invariant CRC errors'],
+          ['fabricpulse_nic_link_error_recovery_total', 'link error recoveries'],
+        ], ' >= %d' % config.linkErrorThreshold),
+        'A link damages packets.',
+        '{{ $labels.device }} of {{ $labels.instance }} counted {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + config.linkErrorWindow + '.'
+      ),
+      lib.alert(
+        config,
+        'FabricIbLinkDowned',
+        'warning',
+        'nic',
+        increased('fabricpulse_nic_link_downed_total') + ' > 0',
+        'An InfiniBand link went down and trained again.',
+        'The link of {{ $labels.device }} of {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.linkErrorWindow + ' (LinkDowned).'
+      ),
+      // Ticks have a unit of the device's own: only NICs of one fleet can be compared.
+      lib.alert(
+        config,
+        'FabricIbCongested',
+        'warning',
+        'nic',
+        local rate = 'max by (%s) (rate(%s[5m]))' % [nic, s.series('fabricpulse_nic_transmit_wait_ticks_total')];
+        '%(rate)s > 1e6 and on (%(nic)s) %(rate)s > on (%(c)s) group_left () (10 * quantile by (%(c)s) (0.5, %(rate)s))' % { rate: rate, c: c, nic: nic },
+        'An InfiniBand port waits for credits far longer than others.',
+        'Port of {{ $labels.device }} of {{ $labels.instance }} had data and no credits for {{ $value | humanize }} ticks a second (XmitWait), over ten times the median of the fleet.',
+        { 'for': config.congestionFor }
+      ),
+      lib.alert(
+        config,
+        'FabricNicGone',
+        'critical',
+        'nic',
+        s.last('fabricpulse_nic_present') + ' == 0',
+        'A NIC has gone from its host.',
+        'NIC {{ $labels.device }} of {{ $labels.instance }} ({{ $labels.pci_address }}) is not on the PCIe bus any more, or has lost its driver ({{ $value }}).',
+        { 'for': config.nicGoneFor }
+      ),
+      lib.alert(
+        config,
+        'FabricPortsMissing',
+        'critical',
+        'nic',
+        '%s < %s' % [s.last('fabricpulse_nic_expected_ports_up'), s.last('fabricpulse_nic_expected_ports')],
+        'A host has fewer ports at full speed than it should have.',
+        'Only {{ $value | printf "%.0f" }} of the ports that {{ $labels.instance }} should have are active at the expected rate.',
+        { 'for': config.nicGoneFor }
+      ),
+      lib.alert(
+        config,
+        'FabricNicOddOneOut',
+        'warning',
+        'nic',
+        odd + ' or label_replace(%(known)s and on (%(group)s) (count by (%(group)s) (%(known)s) < on (%(all)s) group_left %(share)g * count by (%(all)s) (%(known)s)) and on (%(all)s) count by (%(all)s) (%(known)s) >= %(least)d, "attribute", "firmware", "", "")' % {
+          known: 'group by (%s, board, firmware) (%s)' % [nic, s.last('fabricpulse_nic_info', 'firmware!=""')],
+          group: '%s, board, firmware' % c,
+          all: '%s, board' % c,
+          share: config.oddShare,
+          least: config.oddLeastNics,
+        } + ' or label_replace(%(known)s != on (%(all)s) group_left quantile by (%(all)s) (0.5, %(known)s) and on (%(all)s) count by (%(all)s) (%(known)s) >= %(least)d, "attribute", "PFC", "", "")' % {
+          known: 'max by (%s, priority) (%s)' % [nic, s.last('fabricpulse_nic_pfc_enabled')],
+          all: '%s, priority' % c,
+          least: config.oddLeastNics,
+        },
+        'A NIC is set up differently from the rest of the fleet.',
+        '{{ $labels.attribute }} of NIC {{ $labels.device }} of {{ $labels.instance }} is not what the others have ({{ if $labels.firmware }}{{ $labels.firmware }}{{ else }}{{ $value }}{{ end }}).',
+        { 'for': config.oddFor, slow: true }
+      ),
+      lib.alert(
+        config,
+        'FabricGidRoceV1',
+        'critical',
+        'nic',
+        local key = '%s, instance, rdma_device, port' % c;
+        'max by (%(key)s, device, gid_type) (%(info)s) and on (%(key)s, index) count_values by (%(key)s) ("index", %(index)s)' % {
+          key: key + ', index',
+          info: s.last('fabricpulse_nic_gid_info', 'gid_type!~".*[vV]2.*"'),
+          index: s.last('fabricpulse_nic_nccl_gid_index'),
+        },
+        'NCCL would use a GID of RoCE v1.',
+        'The GID at index {{ $labels.index }} of {{ $labels.rdma_device }} ({{ $labels.device }}) of {{ $labels.instance }}, which NCCL takes, is of type {{ $labels.gid_type }} ({{ $value }}): its packets are not routed and take other paths than RoCE v2.',
+        { 'for': config.gidInconsistentFor, slow: true }
+      ),
+      lib.alert(
+        config,
+        'FabricNicFault',
+        'warning',
+        'nic',
+        'sum by (%s, kind) (increase(%s[%s])) > 0' % [
+          nic,
+          s.series('fabricpulse_nic_kernel_messages_total', 'kind=~"transmit_timeout|insufficient_power|high_temperature|module_unplugged|module_error|command_timeout|health"'),
+          config.linkErrorWindow,
+        ],
+        'The kernel log tells of a NIC in trouble.',
+        'The kernel of {{ $labels.instance }} logged {{ $value | printf "%.0f" }} lines about {{ $labels.device }} of kind {{ $labels.kind }}.'
+      ),
+    ]),
   },
 }

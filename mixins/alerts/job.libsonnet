@@ -5,92 +5,91 @@ local signals = import '../signals.libsonnet';
   prometheusAlerts+:: {
     local config = $._config,
     local s = signals(config),
-    groups+: [
-      lib.group(config, 'job', [
-        lib.alert(
-          config,
-          'FabricLaneDown',
-          'warning',
-          'plugin',
-          // Not while remediation keeps the job off this NIC on purpose.
-          '%s == 0 unless on (%s, instance, workload, device) %s > 0' % [
-            s.last('fabricpulse_lane_state'),
-            config.clusterLabel,
-            s.last('fabricpulse_lane_nic_avoided'),
-          ],
-          'A job runs without one of its lanes.',
-          'No lane of workload {{ $labels.workload }} on {{ $labels.instance }} carries traffic over NIC {{ $labels.device }}; the job runs on the others.',
-          { 'for': config.laneDownFor }
-        ),
-        lib.alert(
-          config,
-          'FabricLaneFailovers',
-          'warning',
-          'plugin',
-          // Not where the job runs over a NIC that has its own alert: lanes of other hosts to it fail with it.
-          '%(failovers)s >= %(threshold)d unless on (%(job)s) group by (%(job)s) (%(lanes)s and on (%(nic)s) last_over_time(%(told)s[%(window)s]))' % {
-            failovers: s.laneFailoversPerLane(config.laneFailoverWindow),
-            threshold: config.laneFailoverThreshold,
-            job: '%s, workload' % config.clusterLabel,
-            nic: '%s, instance, device' % config.clusterLabel,
-            lanes: s.last('fabricpulse_lane_state'),
-            told: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy", alertstate="firing"'),
-            window: config.laneFailoverWindow,
-          },
-          'A job moves its traffic between NICs again and again.',
-          'Traffic of workload {{ $labels.workload }} on {{ $labels.instance }} was moved away from NIC {{ $labels.device }} {{ $value | printf "%.0f" }} times within ' + config.laneFailoverWindow + '.'
-        ),
-        // The head of the chain of those who wait: waited for by others, and not waiting itself.
-        lib.alert(
-          config,
-          'FabricStraggler',
-          'warning',
-          'plugin',
-          local waiting = s.last('fabricpulse_request_waiting_seconds', 'waits_for=~"peer_send|peer_receive"');
-          local job = '%s, workload' % config.clusterLabel;
-          'max by (%(job)s, rank, peer) (label_replace(%(waiting)s, "rank", "$1", "peer_rank", "(.+)")) unless on (%(job)s, rank) %(any)s' % {
-            job: job,
-            waiting: waiting,
-            any: s.last('fabricpulse_request_waiting_seconds'),
-          },
-          'A rank makes the others wait.',
-          'Rank {{ $labels.rank }} of workload {{ $labels.workload }} on {{ $labels.peer }} has not offered data for {{ $value | printf "%.0f" }} s that other ranks wait for, and waits for nobody: its GPU, its input or its process, not the network.',
-          { 'for': config.stragglerFor }
-        ),
-        // The same chain, in seconds: where the network begins to be waited for, a process that gives no sign of life, or
-        // a rank that waits for nobody. Instant values: what ended must not be held by its last value.
-        lib.alert(
-          config,
-          'FabricCollectiveStalled',
-          'critical',
-          'plugin',
-          local job = '%s, workload' % config.clusterLabel;
-          local any = s.series('fabricpulse_request_waiting_seconds');
-          local waiting(what) = '%s > %g' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for=~"%s"' % what), config.stalledSeconds];
-          local silent = '%s > %g' % [s.series('fabricpulse_plugin_heartbeat_age_seconds', 'rank!=""'), config.stalledSeconds];
-          local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.+)")' % [expr, to, from];
-          local named(head, expr) = 'label_replace(%s, "head", "%s", "", "")' % [expr, head];
-          local network = 'max by (%(job)s, rank, peer, peer_rank) (%(waiting)s) unless on (%(job)s, peer_rank) %(silent)s' % {
-            job: job,
-            waiting: waiting('delivery|lane'),
-            silent: move(silent, 'peer_rank', 'rank'),
-          };
-          local late = 'max by (%(job)s, rank, peer) (%(waiting)s) unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
-            job: job,
-            silent: silent,
-            waiting: move(waiting('peer_send|peer_receive'), 'rank', 'peer_rank'),
-            any: any,
-          };
-          local stopped = 'max by (%(job)s, rank, peer) (%(silent)s) and on (%(job)s, rank) %(waiting)s' % {
-            job: job,
-            silent: move(silent, 'peer', 'instance'),
-            waiting: move(waiting('.+'), 'rank', 'peer_rank'),
-          };
-          std.join(' or ', [named('network', network), named('process', stopped), named('rank', late)]),
-          'A collective does not end.',
-          'Workload {{ $labels.workload }} stands still ({{ $value | printf "%.0f" }} s). {{ if eq $labels.head "network" }}The network: rank {{ $labels.rank }} gets nothing through to rank {{ $labels.peer_rank }} on {{ $labels.peer }}.{{ else }}Not the network: rank {{ $labels.rank }} on {{ $labels.peer }} {{ if eq $labels.head "process" }}gives no sign of life.{{ else }}has not entered the collective and waits for nobody.{{ end }}{{ end }}'
-        ),
-      ]),
-    ],
+    groups+: lib.groups(config, 'job', [
+      lib.alert(
+        config,
+        'FabricLaneDown',
+        'warning',
+        'plugin',
+        // Not while remediation keeps the job off this NIC on purpose.
+        '%s == 0 unless on (%s, instance, workload, device) %s > 0' % [
+          s.last('fabricpulse_lane_state'),
+          config.clusterLabel,
+          s.last('fabricpulse_lane_nic_avoided'),
+        ],
+        'A job runs without one of its lanes.',
+        'No lane of workload {{ $labels.workload }} on {{ $labels.instance }} carries traffic over NIC {{ $labels.device }}; the job runs on the others.',
+        { 'for': config.laneDownFor, slow: true }
+      ),
+      lib.alert(
+        config,
+        'FabricLaneFailovers',
+        'warning',
+        'plugin',
+        // Not where the job runs over a NIC that has its own alert: lanes of other hosts to it fail with it.
+        '%(failovers)s >= %(threshold)d unless on (%(job)s) group by (%(job)s) (%(lanes)s and on (%(nic)s) last_over_time(%(told)s[%(window)s]))' % {
+          failovers: s.laneFailoversPerLane(config.laneFailoverWindow),
+          threshold: config.laneFailoverThreshold,
+          job: '%s, workload' % config.clusterLabel,
+          nic: '%s, instance, device' % config.clusterLabel,
+          lanes: s.last('fabricpulse_lane_state'),
+          told: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy", alertstate="firing"'),
+          window: config.laneFailoverWindow,
+        },
+        'A job moves its traffic between NICs again and again.',
+        'Traffic of workload {{ $labels.workload }} on {{ $labels.instance }} was moved away from NIC {{ $labels.device }} {{ $value | printf "%.0f" }} times within ' + config.laneFailoverWindow + '.',
+        { slow: true }
+      ),
+      // The head of the chain of those who wait: waited for by others, and not waiting itself.
+      lib.alert(
+        config,
+        'FabricStraggler',
+        'warning',
+        'plugin',
+        local waiting = s.last('fabricpulse_request_waiting_seconds', 'waits_for=~"peer_send|peer_receive"');
+        local job = '%s, workload' % config.clusterLabel;
+        'max by (%(job)s, rank, peer) (label_replace(%(waiting)s, "rank", "$1", "peer_rank", "(.+)")) unless on (%(job)s, rank) %(any)s' % {
+          job: job,
+          waiting: waiting,
+          any: s.last('fabricpulse_request_waiting_seconds'),
+        },
+        'A rank makes the others wait.',
+        'Rank {{ $labels.rank }} of workload {{ $labels.workload }} on {{ $labels.peer }} has not offered data for {{ $value | printf "%.0f" }} s that other ranks wait for, and waits for nobody: its GPU, its input or its process, not the network.',
+        { 'for': config.stragglerFor }
+      ),
+      // The same chain, in seconds: where the network begins to be waited for, a process that gives no sign of life, or
+      // a rank that waits for nobody. Instant values: what ended must not be held by its last value.
+      lib.alert(
+        config,
+        'FabricCollectiveStalled',
+        'critical',
+        'plugin',
+        local job = '%s, workload' % config.clusterLabel;
+        local any = s.series('fabricpulse_request_waiting_seconds');
+        local waiting(what) = '%s > %g' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for=~"%s"' % what), config.stalledSeconds];
+        local silent = '%s > %g' % [s.series('fabricpulse_plugin_heartbeat_age_seconds', 'rank!=""'), config.stalledSeconds];
+        local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.+)")' % [expr, to, from];
+        local named(head, expr) = 'label_replace(%s, "head", "%s", "", "")' % [expr, head];
+        local network = 'max by (%(job)s, rank, peer, peer_rank) (%(waiting)s) unless on (%(job)s, peer_rank) %(silent)s' % {
+          job: job,
+          waiting: waiting('delivery|lane'),
+          silent: move(silent, 'peer_rank', 'rank'),
+        };
+        local late = 'max by (%(job)s, rank, peer) (%(waiting)s) unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
+          job: job,
+          silent: silent,
+          waiting: move(waiting('peer_send|peer_receive'), 'rank', 'peer_rank'),
+          any: any,
+        };
+        local stopped = 'max by (%(job)s, rank, peer) (%(silent)s) and on (%(job)s, rank) %(waiting)s' % {
+          job: job,
+          silent: move(silent, 'peer', 'instance'),
+          waiting: move(waiting('.+'), 'rank', 'peer_rank'),
+        };
+        std.join(' or ', [named('network', network), named('process', stopped), named('rank', late)]),
+        'A collective does not end.',
+        'Workload {{ $labels.workload }} stands still ({{ $value | printf "%.0f" }} s). {{ if eq $labels.head "network" }}The network: rank {{ $labels.rank }} gets nothing through to rank {{ $labels.peer_rank }} on {{ $labels.peer }}.{{ else }}Not the network: rank {{ $labels.rank }} on {{ $labels.peer }} {{ if eq $labels.head "process" }}gives no sign of life.{{ else }}has not entered the collective and waits for nobody.{{ end }}{{ end }}'
+      ),
+    ]),
   },
 }

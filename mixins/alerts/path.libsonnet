@@ -9,106 +9,105 @@ local signals = import '../signals.libsonnet';
     local s = signals(config),
     local p = paths(config),
     local own = p.own,
-    groups+: [
-      lib.group(config, 'path', [
-        lib.alert(
-          config,
-          'FabricEdgeLoss',
-          'warning',
-          'mesh',
-          p.single(p.lossy),
-          'Packets from one NIC to another are lost.',
-          '{{ $value | humanizePercentage }} of the probes from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are lost; the other direction has a series of its own.',
-          { keep_firing_for: config.pathLossWindow }
-        ),
-        lib.alert(
-          config,
-          'FabricNicLossy',
-          'critical',
-          'mesh',
-          p.nics(p.lossy, 'max'),
-          'A NIC loses packets of many peers.',
-          'NIC {{ $labels.device }} of {{ $labels.instance }} loses up to {{ $value | humanizePercentage }} of what it exchanges with several peers ({{ $labels.direction }} direction): the NIC, its cable or its switch port.',
-          { keep_firing_for: config.pathLossWindow }
-        ),
-        lib.alert(
-          config,
-          'FabricEdgeSlow',
-          'warning',
-          'mesh',
-          p.single(p.elevated),
-          'The delay from one NIC to another has grown.',
-          'The one-way delay from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} is far above its own baseline.',
-          { 'for': config.pathSlowFor }
-        ),
-        lib.alert(
-          config,
-          'FabricNicSlow',
-          'warning',
-          'mesh',
-          'device:fabricpulse_edge_latency_elevated:count' + s.braces,
-          'Many edges of a NIC have become slower.',
-          '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
-          { 'for': config.pathSlowFor }
-        ),
-        lib.alert(
-          config,
-          'FabricPathDown',
-          'warning',
-          'mesh',
-          'count by (%s) (%s > 0)' % [own, s.last('fabricpulse_edge_paths_down')],
-          'Some of the paths through the switches are dead.',
-          'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports do not arrive while others do: a link or a spine on their way.',
-          { 'for': config.pathDownFor }
-        ),
-        lib.alert(
-          config,
-          'FabricPathLossy',
-          'warning',
-          'mesh',
-          'count by (%s) (%s > %g)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio],
-          'Some of the paths through the switches lose packets.',
-          'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports are lost more often than others: a link or a spine on their way.',
-          { 'for': config.pathSlowFor }
-        ),
-        lib.alert(
-          config,
-          'FabricMtuBlackHole',
-          'warning',
-          'mesh',
-          'min by (%s) (%s)' % [p.edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],
-          'A path drops large packets.',
-          'IP packets of {{ $value | printf "%.0f" }} bytes and more from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are dropped, on some source ports at least, while small ones arrive: an MTU on the way that is too small.',
-        ),
-        lib.alert(
-          config,
-          'FabricInBandSlower',
-          'warning',
-          'plugin',
-          flows(config).inBandSlower,
-          "A job's packets take another path than probes.",
-          'Flow {{ $labels.device }} of {{ $labels.instance }} to {{ $labels.peer_device }} of {{ $labels.peer }} (workload {{ $labels.workload }}) is {{ $value | printf "%.1f" }} times as slow as its siblings without congestion, and probes between the same NICs are not: another route or encapsulation (RoCE v1).',
-          { 'for': config.inBandFor }
-        ),
-        lib.alert(
-          config,
-          'FabricSloMissed',
-          'warning',
-          'mesh',
-          // Over a minute's data the mean says nothing of the window: the network must have been there for a while.
-          local missed(record, objective) =
-            'label_replace(avg_over_time(%(record)s[%(window)s]) < %(target)g and present_over_time(%(record)s[5m] offset %(least)s), "objective", "%(objective)s", "", "")' % {
-              record: record + s.braces,
-              window: config.sloWindow,
-              target: config.sloTarget,
-              least: config.sloLeastObserved,
-              objective: objective,
-            };
-          missed('network:fabricpulse_edge_owd_seconds:slo_ratio', 'delay') + ' or ' + missed('network:fabricpulse_edge_probes_lost:slo_ratio', 'loss'),
-          'A network misses its service level objective.',
-          'Network {{ $labels.network }} kept its {{ $labels.objective }} objective on {{ $value | humanizePercentage }} of paths and time within ' + config.sloWindow + '.'
-        ),
-      ]),
-    ],
+    groups+: lib.groups(config, 'path', [
+      lib.alert(
+        config,
+        'FabricEdgeLoss',
+        'warning',
+        'mesh',
+        p.single(p.lossy),
+        'Packets from one NIC to another are lost.',
+        '{{ $value | humanizePercentage }} of the probes from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are lost; the other direction has a series of its own.',
+        { keep_firing_for: config.pathLossWindow }
+      ),
+      lib.alert(
+        config,
+        'FabricNicLossy',
+        'critical',
+        'mesh',
+        p.nics(p.lossy, 'max'),
+        'A NIC loses packets of many peers.',
+        'NIC {{ $labels.device }} of {{ $labels.instance }} loses up to {{ $value | humanizePercentage }} of what it exchanges with several peers ({{ $labels.direction }} direction): the NIC, its cable or its switch port.',
+        { keep_firing_for: config.pathLossWindow }
+      ),
+      lib.alert(
+        config,
+        'FabricEdgeSlow',
+        'warning',
+        'mesh',
+        p.single(p.elevated),
+        'The delay from one NIC to another has grown.',
+        'The one-way delay from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} is far above its own baseline.',
+        { 'for': config.pathSlowFor }
+      ),
+      lib.alert(
+        config,
+        'FabricNicSlow',
+        'warning',
+        'mesh',
+        'device:fabricpulse_edge_latency_elevated:count' + s.braces,
+        'Many edges of a NIC have become slower.',
+        '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
+        { 'for': config.pathSlowFor }
+      ),
+      lib.alert(
+        config,
+        'FabricPathDown',
+        'warning',
+        'mesh',
+        'count by (%s) (%s > 0)' % [own, s.last('fabricpulse_edge_paths_down')],
+        'Some of the paths through the switches are dead.',
+        'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports do not arrive while others do: a link or a spine on their way.',
+        { 'for': config.pathDownFor }
+      ),
+      lib.alert(
+        config,
+        'FabricPathLossy',
+        'warning',
+        'mesh',
+        'count by (%s) (%s > %g)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio],
+        'Some of the paths through the switches lose packets.',
+        'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports are lost more often than others: a link or a spine on their way.',
+        { 'for': config.pathSlowFor }
+      ),
+      lib.alert(
+        config,
+        'FabricMtuBlackHole',
+        'warning',
+        'mesh',
+        'min by (%s) (%s)' % [p.edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],
+        'A path drops large packets.',
+        'IP packets of {{ $value | printf "%.0f" }} bytes and more from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are dropped, on some source ports at least, while small ones arrive: an MTU on the way that is too small.',
+      ),
+      lib.alert(
+        config,
+        'FabricInBandSlower',
+        'warning',
+        'plugin',
+        flows(config).inBandSlower,
+        "A job's packets take another path than probes.",
+        'Flow {{ $labels.device }} of {{ $labels.instance }} to {{ $labels.peer_device }} of {{ $labels.peer }} (workload {{ $labels.workload }}) is {{ $value | printf "%.1f" }} times as slow as its siblings without congestion, and probes between the same NICs are not: another route or encapsulation (RoCE v1).',
+        { 'for': config.inBandFor, slow: true }
+      ),
+      lib.alert(
+        config,
+        'FabricSloMissed',
+        'warning',
+        'mesh',
+        // Over a minute's data the mean says nothing of the window: the network must have been there for a while.
+        local missed(record, objective) =
+          'label_replace(avg_over_time(%(record)s[%(window)s]) < %(target)g and present_over_time(%(record)s[5m] offset %(least)s), "objective", "%(objective)s", "", "")' % {
+            record: record + s.braces,
+            window: config.sloWindow,
+            target: config.sloTarget,
+            least: config.sloLeastObserved,
+            objective: objective,
+          };
+        missed('network:fabricpulse_edge_owd_seconds:slo_ratio', 'delay') + ' or ' + missed('network:fabricpulse_edge_probes_lost:slo_ratio', 'loss'),
+        'A network misses its service level objective.',
+        'Network {{ $labels.network }} kept its {{ $labels.objective }} objective on {{ $value | humanizePercentage }} of paths and time within ' + config.sloWindow + '.',
+        { slow: true }
+      ),
+    ]),
   },
 }

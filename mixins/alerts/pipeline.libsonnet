@@ -5,250 +5,248 @@ local signals = import '../signals.libsonnet';
   prometheusAlerts+:: {
     local config = $._config,
     local s = signals(config),
-    groups+: [
-      lib.group(config, 'pipeline', [
-        // max_over_time: one failed scrape is no alert, and one good scrape ends it.
-        lib.alert(
-          config,
-          'FabricExporterDown',
-          'warning',
-          'exporter',
-          s.down,
-          'A fabricpulse daemon does not answer Prometheus.',
-          '{{ $labels.job }} of {{ $labels.instance }} has not answered a scrape for ' + config.exporterDownFor + '; what it watches is not watched.'
-        ),
-        // Says also that `selector` or `jobSelector` fits nothing, which silences every other alert.
-        lib.alert(
-          config,
-          'FabricNoData',
-          'critical',
-          'exporter',
-          'absent_over_time(%s[%s])' % [s.series('fabricpulse_build_info'), config.lastValueWindow],
-          'The rules find no data of any fabricpulse daemon.',
-          'No fabricpulse daemon has been scraped for more than ' + config.noDataFor + ', or the selector of the rules matches none; no other alert of fabricpulse can fire ({{ $value }}).',
-          // A new Prometheus evaluates rules before it has scraped anything.
-          { 'for': config.noDataFor }
-        ),
-        lib.alert(
-          config,
-          'FabricCollectorFailing',
-          'warning',
-          'exporter',
-          s.last('fabricpulse_scrape_collector_success') + ' == 0',
-          'A collector of an exporter keeps failing.',
-          'Collector {{ $labels.collector }} of {{ $labels.job }} on {{ $labels.instance }} fails; its log says why.',
-          { 'for': config.collectorFailingFor }
-        ),
-        lib.alert(
-          config,
-          'FabricSamplesDropped',
-          'warning',
-          'exporter',
-          s.last('fabricpulse_exporter_dropped_samples', 'family!=""') + ' > 0',
-          'An exporter leaves samples out because it has reached its sample cap.',
-          '{{ $labels.job }} of {{ $labels.instance }} drops {{ $value | printf "%.0f" }} samples of {{ $labels.family }}: its sample cap is too low for this host.',
-          { 'for': config.collectorFailingFor }
-        ),
-        lib.alert(
-          config,
-          'FabricRemediationFailed',
-          'critical',
-          'remediation',
-          'increase(%s[%s]) > 0' % [
-            s.series('fabricpulse_remediation_actions_total', 'outcome=~"failed|refused"'),
-            config.remediationFailedWindow,
-          ],
-          'An automatic action did not do what it should.',
-          'Action {{ $labels.action }} of the remediation receiver {{ $labels.instance }} ended as {{ $labels.outcome }}; `fabricpulse remediation journal` has the details. An operator must look.'
-        ),
-        lib.alert(
-          config,
-          'FabricRemediationBreakerTripped',
-          'critical',
-          'remediation',
-          s.last('fabricpulse_remediation_breaker_tripped') + ' == 1',
-          'Automatic actions have stopped themselves.',
-          'The {{ $labels.direction }} breaker of the remediation receiver {{ $labels.instance }} has tripped: more hosts at once than it may touch. Nothing is done until an operator resets it (`fabricpulse remediation resume`).'
-        ),
-        lib.alert(
-          config,
-          'FabricRemediationStalled',
-          'critical',
-          'remediation',
-          '%s > %g' % [s.last('fabricpulse_remediation_heartbeat_age_seconds'), config.remediationStalledSeconds],
-          'The remediation receiver answers but decides nothing.',
-          'The reconciler of {{ $labels.instance }} ended its last cycle {{ $value | humanizeDuration }} ago.'
-        ),
-        // Gone from discovery, too: a target that is not there any more has no `up`.
-        lib.alert(
-          config,
-          'FabricExporterGone',
-          'warning',
-          'exporter',
-          local daemon = '%s, job, instance, daemon' % config.clusterLabel;
-          'daemon:fabricpulse_build_info:last_seen_timestamp_seconds%s unless on (%s) group by (%s) (last_over_time(%s[%s])) unless on (%s, job, instance) %s' % [
-            s.braces,
-            daemon,
-            daemon,
-            s.series('fabricpulse_build_info'),
-            config.exporterGoneFor,
-            config.clusterLabel,
-            s.last('up', config.jobSelector),
-          ],
-          'A fabricpulse daemon is not scraped any more.',
-          "The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus' targets within the last day (last seen {{ $value | humanizeTimestamp }}); what it watches is not watched.",
-          { keep_firing_for: config.exporterDownFor }
-        ),
-        lib.alert(
-          config,
-          'FabricExporterEmpty',
-          'warning',
-          'exporter',
-          local daemon = '%s, job, instance' % config.clusterLabel;
-          'min_over_time(%(up)s[%(window)s]) == 1 unless on (%(daemon)s) last_over_time(%(info)s[%(window)s])' % {
-            up: s.series('up', config.jobSelector),
-            info: s.series('fabricpulse_build_info'),
-            window: config.exporterEmptyFor,
-            daemon: daemon,
-          },
-          'A target of fabricpulse answers, but without the metrics of fabricpulse.',
-          '{{ $labels.job }} of {{ $labels.instance }} answers scrapes ({{ $value }}) without fabricpulse_build_info: another program on this port, or relabelling that drops its metrics.',
-          { 'for': config.exporterEmptyFor }
-        ),
-        lib.alert(
-          config,
-          'FabricHostNotMember',
-          'warning',
-          'mesh',
-          s.last('fabricpulse_mesh_member') + ' == 0',
-          'A host is not in its own membership.',
-          'The membership that {{ $labels.instance }} has read does not name it ({{ $value }}): it probes nothing, and peers call its NICs dead.',
-          { 'for': config.notMemberFor }
-        ),
-        lib.alert(
-          config,
-          'FabricPushFailing',
-          'warning',
-          'mesh',
-          'increase(%s[5m]) > 0' % s.series('fabricpulse_alert_push_failures_total'),
-          'A daemon cannot push alerts.',
-          '{{ $labels.alertmanager }} did not take {{ $value | printf "%.0f" }} pushes of {{ $labels.instance }}: what it pushes is told by the rules only, later.',
-          { 'for': config.pushFailingFor }
-        ),
-        lib.alert(
-          config,
-          'FabricRemediationDown',
-          'critical',
-          'remediation',
-          'count by (%(c)s) (%(agents)s) unless on (%(c)s) %(receivers)s' % {
-            c: config.clusterLabel,
-            agents: s.last('fabricpulse_remediation_agent_connected'),
-            receivers: s.last('fabricpulse_remediation_heartbeat_age_seconds'),
-          },
-          'The remediation receiver is gone.',
-          'There are {{ $value | printf "%.0f" }} agents, and Prometheus has had no receiver for more than ' + config.remediationDownFor + ': no alert is acted on.',
-          // The first scrape of an agent may come before that of the receiver.
-          { 'for': config.remediationDownFor }
-        ),
-        lib.alert(
-          config,
-          'FabricAgentLost',
-          'warning',
-          'remediation',
-          s.last('fabricpulse_remediation_agent_connected') + ' == 0',
-          'A remediation agent reaches no receiver.',
-          'The agent of {{ $labels.instance }} reaches no receiver ({{ $value }}): nothing can be done for jobs on this host.',
-          { 'for': config.agentLostFor }
-        ),
-        lib.alert(
-          config,
-          'FabricRemediationBlind',
-          'critical',
-          'remediation',
-          '%s > %g or %s < 0' % [
-            s.last('fabricpulse_remediation_alertmanager_age_seconds'),
-            config.remediationBlindSeconds,
-            s.last('fabricpulse_remediation_alertmanager_age_seconds'),
-          ],
-          'The remediation receiver cannot ask Alertmanager.',
-          'The receiver {{ $labels.instance }} has not been able to poll all Alertmanagers for {{ $value | printf "%.0f" }} s (-1: never); it puts no NIC back into service meanwhile.',
-          { 'for': config.agentLostFor }
-        ),
-        lib.alert(
-          config,
-          'FabricRemediationPaused',
-          'warning',
-          'remediation',
-          s.last('fabricpulse_remediation_paused') + ' == 1',
-          'Remediation has been paused for long.',
-          'The receiver {{ $labels.instance }} has been paused ({{ $value }}) for longer than ' + config.remediationPausedFor + '; did somebody forget it?',
-          { 'for': config.remediationPausedFor }
-        ),
-        lib.alert(
-          config,
-          'FabricRemediationRefusing',
-          'warning',
-          'remediation',
-          'sum by (%s, instance) (increase(%s[5m])) > 0' % [
-            config.clusterLabel,
-            s.series('fabricpulse_remediation_deliveries_total', 'code!~"2.."'),
-          ],
-          'The remediation receiver refuses deliveries.',
-          'The receiver {{ $labels.instance }} answered {{ $value | printf "%.0f" }} webhooks with an error: token, size or content; its log says which.',
-          { 'for': config.pushFailingFor }
-        ),
-        lib.alert(
-          config,
-          'FabricRemediationUnauthorized',
-          'warning',
-          'remediation',
-          'sum by (%s, instance, route) (increase(%s[%s])) > 0' % [
-            config.clusterLabel,
-            s.series('fabricpulse_remediation_unauthorized_total'),
-            config.remediationFailedWindow,
-          ],
-          'The remediation receiver refuses requests without valid credentials.',
-          'The receiver {{ $labels.instance }} refused {{ $value | printf "%.0f" }} requests of {{ $labels.route }} without valid credentials: a wrong token somewhere, or an intruder.'
-        ),
-        lib.alert(
-          config,
-          'FabricRemediationJournalFailing',
-          'critical',
-          'remediation',
-          s.last('fabricpulse_remediation_journal_writable') + ' == 0',
-          'The remediation receiver cannot write its journal.',
-          'The last commit of {{ $labels.instance }} failed ({{ $value }}): a full disk or a broken one. Nothing is done that is not in the journal first, so nothing is done.',
-          { 'for': config.remediationJournalFailingFor }
-        ),
-        // Within a minute of a start, what the journal was when it was opened against what it last was. The window of
-        // `offset` ends before the start, so it holds only what was there before.
-        lib.alert(
-          config,
-          'FabricRemediationJournalChanged',
-          'warning',
-          'remediation',
-          local name = 'fabricpulse_remediation_journal_seal';
-          local key = '%s, instance' % config.clusterLabel;
-          'max by (%(key)s) (%(start)s) != on (%(key)s) max by (%(key)s) (last_over_time(%(seal)s[1h] offset 1m)) unless on (%(key)s) max by (%(key)s) (%(start)s) == on (%(key)s) max by (%(key)s) (last_over_time(%(start)s[1h] offset 1m))' % {
-            key: key,
-            start: s.series(name + '_at_start'),
-            seal: s.series(name),
-          },
-          'The journal of remediation is not what it was before the receiver started.',
-          'The journal that the receiver {{ $labels.instance }} opened (seal {{ $value | printf "%.0f" }}) is not the one that Prometheus last saw: it was edited, replaced, or written in the last seconds before the stop.',
-          { keep_firing_for: config.remediationJournalChangedFor }
-        ),
-        // Always fires. Point a dead man's switch at it: when it stops, alerting is broken.
-        lib.alert(
-          config,
-          'FabricWatchdog',
-          'none',
-          'pipeline',
-          'vector(1)',
-          'Alerting works.',
-          'This alert always fires ({{ $value }}); when it stops arriving, the path from Prometheus through Alertmanager is broken.'
-        ),
-      ]),
-    ],
+    groups+: lib.groups(config, 'pipeline', [
+      // max_over_time: one failed scrape is no alert, and one good scrape ends it.
+      lib.alert(
+        config,
+        'FabricExporterDown',
+        'warning',
+        'exporter',
+        s.down,
+        'A fabricpulse daemon does not answer Prometheus.',
+        '{{ $labels.job }} of {{ $labels.instance }} has not answered a scrape for ' + config.exporterDownFor + '; what it watches is not watched.'
+      ),
+      // Says also that `selector` or `jobSelector` fits nothing, which silences every other alert.
+      lib.alert(
+        config,
+        'FabricNoData',
+        'critical',
+        'exporter',
+        'absent_over_time(%s[%s])' % [s.series('fabricpulse_build_info'), config.lastValueWindow],
+        'The rules find no data of any fabricpulse daemon.',
+        'No fabricpulse daemon has been scraped for more than ' + config.noDataFor + ', or the selector of the rules matches none; no other alert of fabricpulse can fire ({{ $value }}).',
+        // A new Prometheus evaluates rules before it has scraped anything.
+        { 'for': config.noDataFor }
+      ),
+      lib.alert(
+        config,
+        'FabricCollectorFailing',
+        'warning',
+        'exporter',
+        s.last('fabricpulse_scrape_collector_success') + ' == 0',
+        'A collector of an exporter keeps failing.',
+        'Collector {{ $labels.collector }} of {{ $labels.job }} on {{ $labels.instance }} fails; its log says why.',
+        { 'for': config.collectorFailingFor, slow: true }
+      ),
+      lib.alert(
+        config,
+        'FabricSamplesDropped',
+        'warning',
+        'exporter',
+        s.last('fabricpulse_exporter_dropped_samples', 'family!=""') + ' > 0',
+        'An exporter leaves samples out because it has reached its sample cap.',
+        '{{ $labels.job }} of {{ $labels.instance }} drops {{ $value | printf "%.0f" }} samples of {{ $labels.family }}: its sample cap is too low for this host.',
+        { 'for': config.collectorFailingFor, slow: true }
+      ),
+      lib.alert(
+        config,
+        'FabricRemediationFailed',
+        'critical',
+        'remediation',
+        'increase(%s[%s]) > 0' % [
+          s.series('fabricpulse_remediation_actions_total', 'outcome=~"failed|refused"'),
+          config.remediationFailedWindow,
+        ],
+        'An automatic action did not do what it should.',
+        'Action {{ $labels.action }} of the remediation receiver {{ $labels.instance }} ended as {{ $labels.outcome }}; `fabricpulse remediation journal` has the details. An operator must look.'
+      ),
+      lib.alert(
+        config,
+        'FabricRemediationBreakerTripped',
+        'critical',
+        'remediation',
+        s.last('fabricpulse_remediation_breaker_tripped') + ' == 1',
+        'Automatic actions have stopped themselves.',
+        'The {{ $labels.direction }} breaker of the remediation receiver {{ $labels.instance }} has tripped: more hosts at once than it may touch. Nothing is done until an operator resets it (`fabricpulse remediation resume`).'
+      ),
+      lib.alert(
+        config,
+        'FabricRemediationStalled',
+        'critical',
+        'remediation',
+        '%s > %g' % [s.last('fabricpulse_remediation_heartbeat_age_seconds'), config.remediationStalledSeconds],
+        'The remediation receiver answers but decides nothing.',
+        'The reconciler of {{ $labels.instance }} ended its last cycle {{ $value | humanizeDuration }} ago.'
+      ),
+      // Gone from discovery, too: a target that is not there any more has no `up`.
+      lib.alert(
+        config,
+        'FabricExporterGone',
+        'warning',
+        'exporter',
+        local daemon = '%s, job, instance, daemon' % config.clusterLabel;
+        'daemon:fabricpulse_build_info:last_seen_timestamp_seconds%s unless on (%s) group by (%s) (last_over_time(%s[%s])) unless on (%s, job, instance) %s' % [
+          s.braces,
+          daemon,
+          daemon,
+          s.series('fabricpulse_build_info'),
+          config.exporterGoneFor,
+          config.clusterLabel,
+          s.last('up', config.jobSelector),
+        ],
+        'A fabricpulse daemon is not scraped any more.',
+        "The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus' targets within the last day (last seen {{ $value | humanizeTimestamp }}); what it watches is not watched.",
+        { keep_firing_for: config.exporterDownFor }
+      ),
+      lib.alert(
+        config,
+        'FabricExporterEmpty',
+        'warning',
+        'exporter',
+        local daemon = '%s, job, instance' % config.clusterLabel;
+        'min_over_time(%(up)s[%(window)s]) == 1 unless on (%(daemon)s) last_over_time(%(info)s[%(window)s])' % {
+          up: s.series('up', config.jobSelector),
+          info: s.series('fabricpulse_build_info'),
+          window: config.exporterEmptyFor,
+          daemon: daemon,
+        },
+        'A target of fabricpulse answers, but without the metrics of fabricpulse.',
+        '{{ $labels.job }} of {{ $labels.instance }} answers scrapes ({{ $value }}) without fabricpulse_build_info: another program on this port, or relabelling that drops its metrics.',
+        { 'for': config.exporterEmptyFor, slow: true }
+      ),
+      lib.alert(
+        config,
+        'FabricHostNotMember',
+        'warning',
+        'mesh',
+        s.last('fabricpulse_mesh_member') + ' == 0',
+        'A host is not in its own membership.',
+        'The membership that {{ $labels.instance }} has read does not name it ({{ $value }}): it probes nothing, and peers call its NICs dead.',
+        { 'for': config.notMemberFor }
+      ),
+      lib.alert(
+        config,
+        'FabricPushFailing',
+        'warning',
+        'mesh',
+        'increase(%s[5m]) > 0' % s.series('fabricpulse_alert_push_failures_total'),
+        'A daemon cannot push alerts.',
+        '{{ $labels.alertmanager }} did not take {{ $value | printf "%.0f" }} pushes of {{ $labels.instance }}: what it pushes is told by the rules only, later.',
+        { 'for': config.pushFailingFor }
+      ),
+      lib.alert(
+        config,
+        'FabricRemediationDown',
+        'critical',
+        'remediation',
+        'count by (%(c)s) (%(agents)s) unless on (%(c)s) %(receivers)s' % {
+          c: config.clusterLabel,
+          agents: s.last('fabricpulse_remediation_agent_connected'),
+          receivers: s.last('fabricpulse_remediation_heartbeat_age_seconds'),
+        },
+        'The remediation receiver is gone.',
+        'There are {{ $value | printf "%.0f" }} agents, and Prometheus has had no receiver for more than ' + config.remediationDownFor + ': no alert is acted on.',
+        // The first scrape of an agent may come before that of the receiver.
+        { 'for': config.remediationDownFor }
+      ),
+      lib.alert(
+        config,
+        'FabricAgentLost',
+        'warning',
+        'remediation',
+        s.last('fabricpulse_remediation_agent_connected') + ' == 0',
+        'A remediation agent reaches no receiver.',
+        'The agent of {{ $labels.instance }} reaches no receiver ({{ $value }}): nothing can be done for jobs on this host.',
+        { 'for': config.agentLostFor }
+      ),
+      lib.alert(
+        config,
+        'FabricRemediationBlind',
+        'critical',
+        'remediation',
+        '%s > %g or %s < 0' % [
+          s.last('fabricpulse_remediation_alertmanager_age_seconds'),
+          config.remediationBlindSeconds,
+          s.last('fabricpulse_remediation_alertmanager_age_seconds'),
+        ],
+        'The remediation receiver cannot ask Alertmanager.',
+        'The receiver {{ $labels.instance }} has not been able to poll all Alertmanagers for {{ $value | printf "%.0f" }} s (-1: never); it puts no NIC back into service meanwhile.',
+        { 'for': config.agentLostFor }
+      ),
+      lib.alert(
+        config,
+        'FabricRemediationPaused',
+        'warning',
+        'remediation',
+        s.last('fabricpulse_remediation_paused') + ' == 1',
+        'Remediation has been paused for long.',
+        'The receiver {{ $labels.instance }} has been paused ({{ $value }}) for longer than ' + config.remediationPausedFor + '; did somebody forget it?',
+        { 'for': config.remediationPausedFor, slow: true }
+      ),
+      lib.alert(
+        config,
+        'FabricRemediationRefusing',
+        'warning',
+        'remediation',
+        'sum by (%s, instance) (increase(%s[5m])) > 0' % [
+          config.clusterLabel,
+          s.series('fabricpulse_remediation_deliveries_total', 'code!~"2.."'),
+        ],
+        'The remediation receiver refuses deliveries.',
+        'The receiver {{ $labels.instance }} answered {{ $value | printf "%.0f" }} webhooks with an error: token, size or content; its log says which.',
+        { 'for': config.pushFailingFor }
+      ),
+      lib.alert(
+        config,
+        'FabricRemediationUnauthorized',
+        'warning',
+        'remediation',
+        'sum by (%s, instance, route) (increase(%s[%s])) > 0' % [
+          config.clusterLabel,
+          s.series('fabricpulse_remediation_unauthorized_total'),
+          config.remediationFailedWindow,
+        ],
+        'The remediation receiver refuses requests without valid credentials.',
+        'The receiver {{ $labels.instance }} refused {{ $value | printf "%.0f" }} requests of {{ $labels.route }} without valid credentials: a wrong token somewhere, or an intruder.'
+      ),
+      lib.alert(
+        config,
+        'FabricRemediationJournalFailing',
+        'critical',
+        'remediation',
+        s.last('fabricpulse_remediation_journal_writable') + ' == 0',
+        'The remediation receiver cannot write its journal.',
+        'The last commit of {{ $labels.instance }} failed ({{ $value }}): a full disk or a broken one. Nothing is done that is not in the journal first, so nothing is done.',
+        { 'for': config.remediationJournalFailingFor }
+      ),
+      // Within a minute of a start, what the journal was when it was opened against what it last was. The window of
+      // `offset` ends before the start, so it holds only what was there before.
+      lib.alert(
+        config,
+        'FabricRemediationJournalChanged',
+        'warning',
+        'remediation',
+        local name = 'fabricpulse_remediation_journal_seal';
+        local key = '%s, instance' % config.clusterLabel;
+        'max by (%(key)s) (%(start)s) != on (%(key)s) max by (%(key)s) (last_over_time(%(seal)s[1h] offset 1m)) unless on (%(key)s) max by (%(key)s) (%(start)s) == on (%(key)s) max by (%(key)s) (last_over_time(%(start)s[1h] offset 1m))' % {
+          key: key,
+          start: s.series(name + '_at_start'),
+          seal: s.series(name),
+        },
+        'The journal of remediation is not what it was before the receiver started.',
+        'The journal that the receiver {{ $labels.instance }} opened (seal {{ $value | printf "%.0f" }}) is not the one that Prometheus last saw: it was edited, replaced, or written in the last seconds before the stop.',
+        { keep_firing_for: config.remediationJournalChangedFor }
+      ),
+      // Always fires. Point a dead man's switch at it: when it stops, alerting is broken.
+      lib.alert(
+        config,
+        'FabricWatchdog',
+        'none',
+        'pipeline',
+        'vector(1)',
+        'Alerting works.',
+        'This alert always fires ({{ $value }}); when it stops arriving, the path from Prometheus through Alertmanager is broken.'
+      ),
+    ]),
   },
 }

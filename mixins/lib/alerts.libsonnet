@@ -21,9 +21,17 @@ local dashboard(config, component) =
   // A group, without the alerts that _config disables. `interval` is left to Prometheus.
   group(config, name, alerts)::
     { name: 'fabricpulse-' + name, rules: [alert for alert in alerts if !std.member(config.disabledAlerts, alert.alert)] },
+  // The same, and a second group for the alerts with `slow` in their `extra`: they tell of minutes or an hour, read a
+  // series of each NIC or flow, and need no evaluation with each scrape.
+  groups(config, name, alerts)::
+    [
+      $.group(config, name, [alert for alert in alerts if !alert.slow]),
+      $.group(config, name + '-slow', [alert for alert in alerts if alert.slow]) { interval: config.slowInterval },
+    ],
 
   // name: Fabric…; component: which part of fabricpulse raised it; summary: one sentence without templates;
-  // description: templated, says on which object and how much. `extra` takes `for`, `keep_firing_for`, `labels`.
+  // description: templated, says on which object and how much. `extra` takes `for`, `keep_firing_for`, `labels`,
+  // `slow`.
   alert(config, name, severity, component, expr, summary, description, extra={})::
     {
       alert: name,
@@ -40,6 +48,6 @@ local dashboard(config, component) =
     } + {
       [key]: extra[key]
       for key in std.objectFields(extra)
-      if key != 'labels'
-    } + { labels+: std.get(extra, 'labels', {}) },
+      if !std.member(['labels', 'slow'], key)
+    } + { labels+: std.get(extra, 'labels', {}), slow:: std.get(extra, 'slow', false) },
 }

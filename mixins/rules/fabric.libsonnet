@@ -12,6 +12,12 @@ local signals = import '../signals.libsonnet';
             record: 'network:fabricpulse_nic_connected:ratio',
             expr: 'avg by (%s, network) (%s)' % [c, s.nicConnected],
           },
+        ],
+      },
+      {
+        name: 'fabricpulse-probe-delay.rules',
+        interval: $._config.slowInterval,
+        rules: [
           {
             record: 'device:fabricpulse_probe_owd_seconds:p99_5m',
             expr: s.quantile(0.99, 'fabricpulse_probe_owd_seconds', '5m', c + ', instance, device, network'),

@@ -18,13 +18,20 @@ local flows = import '../lib/flows.libsonnet';
           { record: 'flow:fabricpulse_qp_sent_bytes:rate2m', expr: f.sentRate },
           { record: 'device:fabricpulse_qp_sent_bytes:rate2m', expr: f.sentRateOfDevice },
           { record: 'flow:fabricpulse_qp_owd_seconds:p50_2m', expr: f.delayQuantile(0.5) },
-          { record: 'flow:fabricpulse_qp_owd_seconds:p10_2m', expr: f.delayQuantile(0.1) },
           { record: 'flow:fabricpulse_qp_owd_seconds:contention_score', expr: f.contentionScore },
           { record: 'flow:fabricpulse_qp:congestion_signs', expr: f.congestionSigns },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended', expr: f.slowAndCongested },
+          { record: 'workload:fabricpulse_collective_bandwidth_bytes_per_second:avg', expr: f.collectiveBandwidth },
+        ],
+      },
+      {
+        // A path that is not the probes' stays so for as long as the job: FabricInBandSlower is evaluated as seldom.
+        name: 'fabricpulse-in-band.rules',
+        interval: $._config.slowInterval,
+        rules: [
+          { record: 'flow:fabricpulse_qp_owd_seconds:p10_2m', expr: f.delayQuantile(0.1) },
           { record: 'flow:fabricpulse_qp_owd_seconds:in_band_suspects', expr: f.inBandSuspects },
           { record: 'flow:fabricpulse_qp_owd_seconds:slower_than_probes', expr: f.slowerThanProbes },
-          { record: 'workload:fabricpulse_collective_bandwidth_bytes_per_second:avg', expr: f.collectiveBandwidth },
         ],
       },
     ],

@@ -14,6 +14,7 @@ local signals = import '../signals.libsonnet';
     groups+: [
       {
         name: 'fabricpulse-hardware.rules',
+        interval: $._config.slowInterval,
         rules: [
           {
             record: 'device:fabricpulse_nic_attribute:by_network',

@@ -8,6 +8,7 @@ local signals = import '../signals.libsonnet';
     groups+: [
       {
         name: 'fabricpulse-job.rules',
+        interval: $._config.slowInterval,
         rules: [
           {
             record: 'device:fabricpulse_qp_received_bytes:rate2m',

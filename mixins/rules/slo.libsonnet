@@ -13,7 +13,9 @@ local signals = import '../signals.libsonnet';
     local received = increase('fabricpulse_edge_probes_received_total'),
     groups+: [
       {
+        // Averaged over an hour.
         name: 'fabricpulse-slo.rules',
+        interval: config.slowInterval,
         rules: [
           {
             record: 'network:fabricpulse_edge_owd_seconds:slo_ratio',

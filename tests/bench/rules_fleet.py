@@ -100,7 +100,8 @@ class PaperFleet:
             yield f'fabricpulse_edge_evidence{{{edge},evidence="{evidence}"}} 1'
         yield f"fabricpulse_edge_latency_elevated{{{edge}}} {int(slow)}"
         yield f"fabricpulse_edge_paths_down{{{edge}}} 0"
-        yield f"fabricpulse_edge_worst_path_loss_ratio{{{edge}}} {0.01 if lossy else 0}"
+        if lossy:  # no sample while no path loses more than a healthy one does
+            yield f"fabricpulse_edge_worst_path_loss_ratio{{{edge}}} 0.01"
         for quantile, factor in (("0.5", 1.0), ("0.99", 1.4), ("1", 2.0)):
             delay = (5e-3 if slow else 4.5e-5) * factor
             yield f'fabricpulse_edge_owd_seconds{{{edge},quantile="{quantile}"}} {delay:g}'

@@ -31,8 +31,10 @@ def rendered_files(mixin: Mixin) -> dict[str, str]:
 
 def rules_yaml(groups: list[dict[str, Any]]) -> str:
     """A Prometheus rule file."""
+    # jsonnet sorts names; people read the group's first.
     ordered = [
-        {"name": group["name"], "rules": [_ordered(rule) for rule in group["rules"]]} for group in groups
+        {"name": group["name"]} | group | {"rules": [_ordered(rule) for rule in group["rules"]]}
+        for group in groups
     ]
     return HEADER + yaml.safe_dump(
         {"groups": ordered}, sort_keys=False, width=10_000, allow_unicode=True, default_flow_style=False

@@ -40,6 +40,7 @@ SETTINGS = {
     "clockBoundWideFor": "2s",
     "clockCoordinatorDownFor": "2s",
     "laneDownFor": "5s",
+    "slowInterval": "2s",
     "agentLostFor": "5s",
 }
 PAGES = {

@@ -15,6 +15,7 @@ from fabricpulse.core.metrics.catalogue import load_catalogue
 from fabricpulse.mesh.alerts import ALERT_NAME, DEFAULT_LABELS
 from fabricpulse.mesh.config import NicAlerting
 from fabricpulse.rules.files import differences, rendered_files
+from fabricpulse.rules.formats import Placement, prometheus_rule
 from fabricpulse.rules.mixin import Mixin, compile_mixin, knobs, mixin_dir
 
 ROOT = Path(__file__).parents[3]
@@ -81,6 +82,31 @@ def test_group_style() -> None:
     # Keys that Prometheus 2.42 does not know would make it refuse the whole file.
     assert all(set(group) <= {"name", "rules", "interval"} for group in groups)
     assert sum(len(group["rules"]) for group in MIXIN.alerts) == len(ALERTS)
+
+
+def test_what_pages_is_evaluated_with_each_scrape() -> None:
+    """Groups that are evaluated less often hold no alert that must page at once; the rendered files say how often."""
+    slow = [group for group in MIXIN.alerts + MIXIN.rules if "interval" in group]
+    assert {group["interval"] for group in slow} == {"1m", "2m"}
+    for group in slow:
+        for rule in group["rules"]:
+            if "alert" in rule and rule["labels"]["severity"] == "critical":
+                # A minute more is little beside what it waits for anyway.
+                assert rule.get("for", "0s") in {"5m", "10m"}, rule["alert"]
+    rendered = "".join(rendered_files(MIXIN).values())
+    for group in slow:
+        assert f"- name: {group['name']}\n  interval: {group['interval']}\n  rules:" in rendered
+
+
+def test_slow_groups_follow_their_knob() -> None:
+    """`slowInterval` reaches every group of a minute, and the Kubernetes object as well."""
+    mixin = compile_mixin(settings={"slowInterval": "30s"})
+    groups = prometheus_rule(mixin, Placement())["spec"]["groups"]
+
+    assert "1m" not in {group.get("interval") for group in groups}
+    assert [group["name"] for group in groups if group.get("interval") == "30s"] == [
+        group["name"] for group in MIXIN.alerts + MIXIN.rules if group.get("interval") == "1m"
+    ]
 
 
 @pytest.mark.parametrize("name", RECORDS)

@@ -51,11 +51,13 @@ _COMMANDS = {
 }
 
 # Knobs of the mixin for a story of a minute: three losses within 15 s flap, and the alert ends as fast as they age.
+# What a fleet evaluates seldom is shown at once.
 RULE_SETTINGS = {
     "flapWindow": "15s",
     "flapKeepFiringFor": "1s",
     "lastValueWindow": "10s",
     "pathLossWindow": "15s",
+    "slowInterval": "1s",
 }
 
 
