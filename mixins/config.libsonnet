@@ -160,7 +160,7 @@
     // A daemon that answered within the last day and is gone from discovery; one that answers without any metric.
     exporterGoneFor: '10m',
     exporterEmptyFor: '5m',
-    hostDownFor: '1m',
+    hostDownFor: '15s',
     // Share of the NICs of a network that must be disconnected for the network, not the NICs, to be the news.
     networkDownShare: 0.3,
     networkDownLeastNics: 3,

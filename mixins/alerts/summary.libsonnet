@@ -14,11 +14,13 @@ local signals = import '../signals.libsonnet';
           'FabricHostDown',
           'critical',
           'exporter',
-          'count by (%(c)s, instance) (%(down)s) >= 2 unless on (%(c)s, instance) max_over_time(%(up)s[%(time)s]) == 1' % {
+          // The second way does not wait for more scrapes: other hosts hear none of its NICs, either.
+          '(count by (%(c)s, instance) (%(down)s) >= 2 unless on (%(c)s, instance) max_over_time(%(up)s[%(time)s]) == 1) or (count by (%(c)s, instance) (%(up)s == 0) >= 2 unless on (%(c)s, instance) %(up)s == 1 and on (%(c)s, instance) label_replace(count by (%(c)s, peer) (group by (%(c)s, instance, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)"))' % {
             c: c,
             down: s.down,
             up: s.series('up', config.jobSelector),
             time: config.exporterDownFor,
+            silent: s.series('fabricpulse_edge_evidence', 'evidence="peer_host_silent"'),
           },
           'A host does not answer at all.',
           'None of the {{ $value | printf "%.0f" }} fabricpulse daemons of {{ $labels.instance }} answers: the host or its front-end network is down.',
