@@ -82,7 +82,7 @@ local signals = import '../signals.libsonnet';
         byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_qp_ecn_marked_total')) + ' > %g' % config.cnpPerSecond,
         'Switches mark the traffic of a NIC as congested.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} receives packets with the congestion mark, or is told to slow down (CNPs), at {{ $value | printf "%.3g" }} (share of packets, or packets a second).',
-        { 'for': config.congestionFor }
+        { 'for': config.congestionFor, slow: true }
       ),
       lib.alert(
         config,
@@ -142,7 +142,7 @@ local signals = import '../signals.libsonnet';
         ],
         "A job's collectives are slower than they were an hour ago.",
         '{{ $labels.collective }} of workload {{ $labels.workload }} runs at {{ $value | humanize }}B/s, less than its own median of the hour before.',
-        { 'for': config.bandwidthFor }
+        { 'for': config.bandwidthFor, slow: true }
       ),
       lib.alert(
         config,
@@ -152,7 +152,7 @@ local signals = import '../signals.libsonnet';
         f.belowFleet,
         "A job's collectives are slower than those of other jobs.",
         '{{ $labels.collective }} ({{ $labels.size }} messages) of workload {{ $labels.workload }} has {{ $value | humanizePercentage }} of the bandwidth that the median job has with such sizes.',
-        { 'for': config.bandwidthFor }
+        { 'for': config.bandwidthFor, slow: true }
       ),
     ]),
   },

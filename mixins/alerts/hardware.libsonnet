@@ -45,7 +45,8 @@ local signals = import '../signals.libsonnet';
           ['fabricpulse_nic_phy_pcs_symbol_errors_total', 'symbols'],
         ], ' > 0'),
         'A link has errors that forward error correction cannot mend.',
-        'The link of {{ $labels.device }} of {{ $labels.instance }} lost {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + config.linkErrorWindow + ': cable, module or port.'
+        'The link of {{ $labels.device }} of {{ $labels.instance }} lost {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + config.linkErrorWindow + ': cable, module or port.',
+        { slow: true }
       ),
       lib.alert(
         config,
@@ -60,7 +61,8 @@ local signals = import '../signals.libsonnet';
           ['fabricpulse_nic_link_error_recovery_total', 'link error recoveries'],
         ], ' >= %d' % config.linkErrorThreshold),
         'A link damages packets.',
-        '{{ $labels.device }} of {{ $labels.instance }} counted {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + config.linkErrorWindow + '.'
+        '{{ $labels.device }} of {{ $labels.instance }} counted {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + config.linkErrorWindow + '.',
+        { slow: true }
       ),
       lib.alert(
         config,
@@ -69,7 +71,8 @@ local signals = import '../signals.libsonnet';
         'nic',
         increased('fabricpulse_nic_link_downed_total') + ' > 0',
         'An InfiniBand link went down and trained again.',
-        'The link of {{ $labels.device }} of {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.linkErrorWindow + ' (LinkDowned).'
+        'The link of {{ $labels.device }} of {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.linkErrorWindow + ' (LinkDowned).',
+        { slow: true }
       ),
       // Ticks have a unit of the device's own: only NICs of one fleet can be compared.
       lib.alert(
@@ -81,7 +84,7 @@ local signals = import '../signals.libsonnet';
         '%(rate)s > 1e6 and on (%(nic)s) %(rate)s > on (%(c)s) group_left () (10 * quantile by (%(c)s) (0.5, %(rate)s))' % { rate: rate, c: c, nic: nic },
         'An InfiniBand port waits for credits far longer than others.',
         'Port of {{ $labels.device }} of {{ $labels.instance }} had data and no credits for {{ $value | humanize }} ticks a second (XmitWait), over ten times the median of the fleet.',
-        { 'for': config.congestionFor }
+        { 'for': config.congestionFor, slow: true }
       ),
       lib.alert(
         config,
@@ -149,7 +152,8 @@ local signals = import '../signals.libsonnet';
           config.linkErrorWindow,
         ],
         'The kernel log tells of a NIC in trouble.',
-        'The kernel of {{ $labels.instance }} logged {{ $value | printf "%.0f" }} lines about {{ $labels.device }} of kind {{ $labels.kind }}.'
+        'The kernel of {{ $labels.instance }} logged {{ $value | printf "%.0f" }} lines about {{ $labels.device }} of kind {{ $labels.kind }}.',
+        { slow: true }
       ),
     ]),
   },
