@@ -283,6 +283,36 @@ def test_fake_agents_do_not_raise_the_limits():
     assert set(world.state.breakers) == {"failover"}
 
 
+def test_fake_agents_do_not_raise_the_limit_of_a_job():
+    """3,000 registered hosts that claim a job raised what it may lose from 2 NICs to 8."""
+    world = fleet(
+        6, "breaker_hosts: 99, burst: 99, max_in_flight: 99, shared_cause_count: 99, shared_cause_fraction: 1"
+    )
+    world.report(workloads=("a",))
+    for i in range(3000):
+        fake = AgentState(host=f"fake{i}", seen_at=world.now, devices={"rail0": True}, workloads=("a",))
+        world.run(lambda t, a=fake: world.reconciler.observed.on_agent(t, a, world.now))
+    world.deliver(*(alert(host, f"rail{i % 2}") for i, host in enumerate(world.hosts)))
+    world.now += 6
+    world.reconcile()
+    assert len(world.pending()) == 2
+    assert {t.blocked for t in world.state.targets.values()} == {"", "workload"}
+
+
+def test_fake_agents_do_not_hide_that_many_are_lost():
+    """Half of the fleet's agents lost is half, whoever else has registered meanwhile."""
+    world = fleet(10)
+    world.now += 20
+    world.report(world.hosts[:5])
+    for i in range(3000):
+        fake = AgentState(host=f"fake{i}", seen_at=world.now, health={"rail0": "healthy"})
+        world.run(lambda t, a=fake: world.reconciler.observed.on_agent(t, a, world.now))
+    world.deliver(alert())
+    world.now += 6
+    world.reconcile()
+    assert (world.pending(), world.blocked()) == ([], "frozen")
+
+
 def test_the_breaker_has_a_bound_of_its_own():
     """A tenth of a large fleet is no noise: at most breaker_max_hosts."""
     world = fleet(400, "max_in_flight: 999, burst: 999, shared_cause_count: 999, shared_cause_fraction: 1")
@@ -298,22 +328,25 @@ def test_a_job_loses_so_much_at_most():
     """A tenth of the NICs of its hosts, at least 2 and at most 8; each job has its own limit, a nameless one none."""
     text = (
         RULES_AUTO
-        + "guards: {settle_s: 0, breaker_hosts: 99, burst: 99, max_in_flight: 99, shared_cause_count: 99}"
+        + "guards: {settle_s: 0, breaker_hosts: 99, burst: 99, max_in_flight: 99, shared_cause_count: 99, "
+        "shared_cause_fraction: 1}"
     )
     for hosts, workloads, out in ((6, ("a",), 4), (30, ("a",), 8), (2, ("a", "b"), 2), (9, (), 9)):
         world = World(config(text), hosts=hosts, nics=8)
+        world.now += 601
         world.report(workloads=workloads)
-        for host in world.hosts:
-            world.deliver(alert(host))
+        for i, host in enumerate(world.hosts):
+            world.deliver(alert(host, f"rail{i % 8}"))
         taken = [t for t in world.state.targets.values() if t.desired == "avoid"]
         assert len(taken) == out, (hosts, workloads)
         if out < hosts:
             assert {t.blocked for t in world.state.targets.values()} == {"", "workload"}
     world = World(config(text), hosts=6, nics=8)
+    world.now += 601
     world.report(world.hosts[:3], workloads=("a",))
     world.report(world.hosts[3:], workloads=("b",))
-    for host in world.hosts:
-        world.deliver(alert(host))
+    for i, host in enumerate(world.hosts):
+        world.deliver(alert(host, f"rail{i}"))
     out_of = [t.target.host for t in world.state.targets.values() if t.desired == "avoid"]
     assert out_of == ["h0", "h1", "h3", "h4"]
 

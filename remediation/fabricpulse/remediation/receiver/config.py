@@ -70,6 +70,18 @@ class RuleConfig(Section, frozen=True):
             raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
 
 
+class CauseAlertConfig(Section, frozen=True):
+    """An alert on what many NICs share: while it fires, and for guards.shared_cause_memory_s after its end, none of
+    those NICs is taken out. It must reach the receiver.
+
+    alert : name of the alert. label : label that it and the alerts of those NICs have in common, one of their rule's
+    `cause_labels`.
+    """
+
+    alert: Annotated[str, Meta(min_length=1)]
+    label: Annotated[str, Meta(min_length=1)]
+
+
 class MaintenanceConfig(Section, frozen=True):
     """A time in which nothing is decided about some NICs. Open once, from `begin` to `end`, or each week.
 
@@ -322,8 +334,9 @@ class ReceiverConfig(Section, frozen=True):
     that names any other is turned away. agent_certificates : an agent must show a client certificate whose SAN is its
     host's name. signing_key_file : Ed25519 private key (`fabricpulse remediation keygen`) that signs what agents are
     told. intent_valid_s : how long after it was sent what an agent is told is valid, seconds. rules : what to do about
-    which alert. hold : the quiet time before a NIC returns. guards : limits. rebalance : lanes on other paths. drain :
-    leaving hosts. maintenance : windows in which nothing is decided. notify : who is told what was decided.
+    which alert. cause_alerts : alerts on what many NICs share. hold : the quiet time before a NIC returns. guards :
+    limits. rebalance : lanes on other paths. drain : leaving hosts. maintenance : windows in which nothing is decided.
+    notify : who is told what was decided.
     """
 
     journal: str = "/var/lib/fabricpulse/remediation.db"
@@ -340,6 +353,10 @@ class ReceiverConfig(Section, frozen=True):
     signing_key_file: str = ""
     intent_valid_s: Annotated[float, Meta(ge=5, le=3600)] = 60
     rules: tuple[RuleConfig, ...] = (RuleConfig(alert="FabricNicFlapping"),)
+    cause_alerts: tuple[CauseAlertConfig, ...] = (
+        CauseAlertConfig("FabricFaultLocated", "leaf"),
+        CauseAlertConfig("FabricNetworkDown", "network"),
+    )
     hold: HoldConfig = HoldConfig()
     guards: GuardConfig = GuardConfig()
     rebalance: RebalanceConfig = RebalanceConfig()
@@ -352,9 +369,9 @@ class ReceiverConfig(Section, frozen=True):
             raise ValueError(
                 "token_file and access exclude each other: a token for everybody would undo the roles"
             )
-        names = [rule.alert for rule in self.rules]
+        names = [entry.alert for entry in (*self.rules, *self.cause_alerts)]
         if len(set(names)) != len(names):
-            raise ValueError("rules: an alert is listed twice")
+            raise ValueError("rules, cause_alerts: an alert is listed twice")
         if len({entry.name for entry in self.notify}) != len(self.notify):
             raise ValueError("notify: a name is used twice")
         for url in self.alertmanagers:

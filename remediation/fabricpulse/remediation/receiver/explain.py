@@ -46,7 +46,10 @@ def explain_alerts(
         target = observed.target_of(alert)
         about = {"alert": alert.name, "labels": alert.labels}
         if not isinstance(target, Target):
-            why = f"no target: {target}" if target else "nothing: no rule names this alert"
+            if cause := observed.shared_by_nics(alert):
+                why = f"no NIC with {cause} is taken out while it fires"
+            else:
+                why = f"no target: {target}" if target else "nothing: no rule names this alert"
             found.append(about | {"target": None, "next": why})
             continue
         transaction = Transaction(state)

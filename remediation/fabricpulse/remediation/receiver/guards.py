@@ -5,6 +5,7 @@ What they need of the whole fleet is gathered once per cycle, not per target.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from fabricpulse.remediation.receiver.config import GuardConfig, ReceiverConfig
 from fabricpulse.remediation.receiver.maintenance import in_maintenance
@@ -79,12 +80,10 @@ class Guards:
         for target in state.targets.values():
             if target.desired == "avoid" or target.phase in ("restoring", "manual"):
                 self._out[target.target.host].add(target.target.device)
-        silences = [now - agent.seen_at for agent in state.agents.values()]
-        alive = sum(1 for silence in silences if silence <= self._limits.agent_timeout_s)
-        counted = sum(1 for silence in silences if silence <= self._limits.lost_agents_window_s)
-        # When many agents are lost at once, it is the receiver that is cut off: decide nothing. Hosts that were retired
-        # long ago are not that.
-        self._frozen = counted > 2 and (counted - alive) / counted > self._limits.lost_agents_fraction
+        # When many agents are lost at once, it is the receiver that is cut off: decide nothing. Of those that have
+        # reported for long as well: many that have just registered must not hide it.
+        known = [a for a in state.agents.values() if a.seen_at - a.first_seen >= _OBSERVED_AFTER_S]
+        self._frozen = self._many_lost(state.agents.values()) or self._many_lost(known)
         self._observed = [agent for agent in state.agents.values() if self._is_observed(agent)]
         shared = shared or SharedCauses()
         self._shared = shared.episodes(state, len(self._observed), self._observed_hosts, self._limits, now)
@@ -216,6 +215,13 @@ class Guards:
             return "budget"
         return "rate" if self._tokens[direction] < 1 else ""
 
+    def _many_lost(self, agents: Iterable[AgentState]) -> bool:
+        """Whether too many of these are lost. Hosts that were retired long ago do not count."""
+        silences = [self._now - agent.seen_at for agent in agents]
+        alive = sum(1 for silence in silences if silence <= self._limits.agent_timeout_s)
+        counted = sum(1 for silence in silences if silence <= self._limits.lost_agents_window_s)
+        return counted > 2 and (counted - alive) / counted > self._limits.lost_agents_fraction
+
     def _is_observed(self, agent: AgentState) -> bool:
         """Whether a host counts in relative limits: reported for long, and with a NIC that was observed healthy."""
         if self._now - agent.seen_at > self._limits.agent_timeout_s:
@@ -254,7 +260,8 @@ class Guards:
         for name in self._state.agents[target.host].workloads:
             agents = self._by_workload[name]
             out = sum(len(self._out[agent.host]) for agent in agents)
-            nics = sum(len(agent.devices) for agent in agents)
+            # Who registers and claims the job must not raise its limit.
+            nics = sum(len(agent.devices) for agent in agents if self._is_observed(agent))
             allowed = max(2, int(self._limits.workload_fraction * nics))
             if out >= min(allowed, self._limits.max_workload_nics):
                 return "workload"

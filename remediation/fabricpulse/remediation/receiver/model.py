@@ -48,12 +48,16 @@ class Target(msgspec.Struct, frozen=True, order=True):
         return f"{self.host}/{self.device}"
 
 
+# Of an alert on what many NICs share, a leaf or a rail.
+NO_TARGET = Target("", "")
+
+
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
     """One alert from its first `firing` to its end; key: fingerprint.
 
-    causes : what it may share with other hosts, `network=rail0`. starts_at is the sender's, and may move to earlier
-    within an episode. `expired` is an episode of which no Alertmanager knows any more though it never said `resolved`:
-    not known to be healthy.
+    causes : what it may share with other hosts, `network=rail0`; without a target, what is at fault. starts_at is the
+    sender's, and may move to earlier within an episode. `expired` is an episode of which no Alertmanager knows any
+    more though it never said `resolved`: not known to be healthy.
     """
 
     fingerprint: str

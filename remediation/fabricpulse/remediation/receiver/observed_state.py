@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig, RuleConfig
 from fabricpulse.remediation.receiver.hold import STOPPED, Observation, observe
-from fabricpulse.remediation.receiver.model import AgentState, Episode, Target, TargetState
+from fabricpulse.remediation.receiver.model import NO_TARGET, AgentState, Episode, Target, TargetState
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.phases import next_phase
 from fabricpulse.remediation.receiver.rebase import rebase
@@ -22,11 +22,18 @@ class ObservedState:
         self._config = config
         self._nics = nics
         self._rules = {rule.alert: rule for rule in config.rules}
+        self._cause_labels = {entry.alert: entry.label for entry in config.cause_alerts}
 
     def target_of(self, alert: Alert) -> Target | str | None:
         """The target of an alert; None when no rule asks for it; why it has no target, if a rule does."""
         rule = self._rules.get(alert.name)
         return None if rule is None else self._target(rule, alert)
+
+    def shared_by_nics(self, alert: Alert) -> str:
+        """What an alert of cause_alerts says is at fault, `leaf=l7`; "" for any other."""
+        label = self._cause_labels.get(alert.name, "")
+        value = alert.labels.get(label, "")
+        return f"{label}={value}" if value else ""
 
     def _target(self, rule: RuleConfig, alert: Alert) -> Target | str:
         instance = alert.labels.get(rule.host_label, "")
@@ -65,6 +72,8 @@ class ObservedState:
         transaction.log("fleet", "started", epoch=epoch)
 
     def _causes(self, alert: Alert, target: Target) -> tuple[str, ...]:
+        if not target.host:
+            return (self.shared_by_nics(alert),)
         labels = self._rules[alert.name].cause_labels
         causes = tuple(f"{name}={alert.labels[name]}" for name in labels if alert.labels.get(name))
         return causes or (f"device={target.device}",)
@@ -116,7 +125,9 @@ class ObservedState:
                 silent = now - episode.last_seen > self._config.expire_s
                 if episode.status == "firing" and episode.fingerprint not in active and silent:
                     transaction.put_episode(with_changes(episode, status="expired", ended_at=now))
-                    transaction.log(episode.target.key, "episode_expired", fingerprint=episode.fingerprint)
+                    transaction.log(
+                        _subject(episode.target), "episode_expired", fingerprint=episode.fingerprint
+                    )
                     target = transaction.targets.get(episode.target.key)
                     if target is not None:
                         transaction.put_target(with_changes(target, needs_probe=True))
@@ -129,7 +140,8 @@ class ObservedState:
             transaction.log("fleet", f"watchdog_{after}", alert=self._config.watchdog)
 
     def _on_alert(self, transaction: Transaction, alert: Alert, now: float) -> None:
-        target = self.target_of(alert)
+        # An alert on what NICs share is about none of them: its episode counts for the guards alone.
+        target = NO_TARGET if self.shared_by_nics(alert) else self.target_of(alert)
         if not isinstance(target, Target):
             return
         known = transaction.episodes.get(alert.fingerprint)
@@ -151,11 +163,17 @@ class ObservedState:
                 )
             )
             transaction.log(
-                target.key, event, alert=alert.name, fingerprint=alert.fingerprint, starts_at=alert.starts_at
+                _subject(target),
+                event,
+                alert=alert.name,
+                fingerprint=alert.fingerprint,
+                starts_at=alert.starts_at,
             )
         elif known is not None and known.status == "firing":
             transaction.put_episode(with_changes(known, status="resolved", last_seen=now, ended_at=now))
-            transaction.log(target.key, "episode_resolved", alert=alert.name, fingerprint=alert.fingerprint)
+            transaction.log(
+                _subject(target), "episode_resolved", alert=alert.name, fingerprint=alert.fingerprint
+            )
             current = transaction.targets.get(target.key)
             if current is not None and current.needs_probe:
                 transaction.put_target(with_changes(current, needs_probe=False))
@@ -216,6 +234,10 @@ class ObservedState:
             transaction.log(target.target.key, "hold_stopped", reason=after.blocked, counted_s=counted_s)
         elif target.blocked in STOPPED:
             transaction.log(target.target.key, "hold_resumed", hold_s=hold_s, counted_s=counted_s)
+
+
+def _subject(target: Target) -> str:
+    return "fleet" if target == NO_TARGET else target.key
 
 
 def is_suspect(transaction: Transaction, alert: Alert) -> bool:

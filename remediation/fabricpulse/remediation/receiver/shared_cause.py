@@ -1,4 +1,6 @@
-"""Which episodes began together on one rail, leaf or switch: their cause is not a NIC, and no NIC is taken out for it.
+"""Which episodes share a rail, leaf or switch that is at fault: their cause is not a NIC, and no NIC is taken out.
+
+An alert on the leaf itself says so, however few NICs have told yet. Without one it shows when many began together.
 
 Moving the traffic of every host off its NIC does not mend a switch. What counts is how close together the episodes
 began, not how old they are: a blocked group stays blocked while it fires, and for a time after most of it has ended.
@@ -9,7 +11,7 @@ from collections.abc import Callable, Iterable
 from math import ceil
 
 from fabricpulse.remediation.receiver.config import GuardConfig
-from fabricpulse.remediation.receiver.model import Episode
+from fabricpulse.remediation.receiver.model import NO_TARGET, Episode
 from fabricpulse.remediation.receiver.transaction import Transaction
 
 # No group of fewer hosts is one, however small the fleet.
@@ -48,17 +50,24 @@ def shared_episodes(
     limits: GuardConfig,
     now: float,
 ) -> frozenset[str]:
-    """Fingerprints of the episodes that share a cause with too many hosts.
+    """Fingerprints of the episodes whose cause has an alert of its own, or is shared with too many hosts.
 
     observed_hosts : how many hosts were really observed that have one of these NICs.
     """
     by_cause: defaultdict[str, list[Episode]] = defaultdict(list)
+    named: set[str] = set()
     for episode in episodes:
         if episode.status == "firing" or now - episode.ended_at <= limits.shared_cause_memory_s:
+            if episode.target == NO_TARGET:
+                named.update(episode.causes)
+                continue
             for cause in episode.causes:
                 by_cause[cause].append(episode)
     shared: set[str] = set()
-    for group in by_cause.values():
+    for cause, group in by_cause.items():
+        if cause in named:
+            shared.update(episode.fingerprint for episode in group)
+            continue
         if len({episode.target.host for episode in group}) < _FEWEST_HOSTS:
             continue
         devices = frozenset(episode.target.device for episode in group)
