@@ -30,7 +30,10 @@ EdgeRecord edge_record(std::uint32_t slot, const Edge& edge, std::int64_t now_ns
   record.state = static_cast<std::uint8_t>(states.edge);
   record.inbound = static_cast<std::uint8_t>(states.inbound);
   record.outbound = static_cast<std::uint8_t>(states.outbound);
-  record.latency = static_cast<std::uint8_t>(edge.delays.latency().state());
+  // Of what does not arrive no delay is known, however long ago it was last elevated.
+  const bool silent = states.inbound == HealthState::kDown;
+  const HealthState latency = silent ? HealthState::kUnknown : edge.delays.latency().state();
+  record.latency = static_cast<std::uint8_t>(latency);
   record.paths = edge.trains.peer_paths();
   record.sent = edge.sent;
   record.send_errors = edge.send_errors;
@@ -62,7 +65,8 @@ EdgeRecord edge_record(std::uint32_t slot, const Edge& edge, std::int64_t now_ns
     r.expected = path.expected;
     r.lost = path.lost;
     r.state = static_cast<std::uint8_t>(path.health.state());
-    r.latency = static_cast<std::uint8_t>(edge.delays.path_latency(p));
+    const bool dead = silent || path.health.state() == HealthState::kDown;
+    r.latency = static_cast<std::uint8_t>(dead ? HealthState::kUnknown : edge.delays.path_latency(p));
     r.lossy = path.window.lossy();
     r.loss_ppm = path.window.ratio_ppm();
     const std::uint32_t hole = edge.trains.black_hole(p);

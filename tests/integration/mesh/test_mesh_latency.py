@@ -57,6 +57,10 @@ def test_an_edge_is_measured_by_its_own_habit(make_lab):
         assert edge["latency"]["limit_ns"] < edge["owd_ns"]["p50"] < 5_000_000_000
         assert fleet.connected("h0", "rail0") == 1
         assert fleet.scrape("h1").value(ELEVATED) == 0
+        with fleet.lab.host("h0").nic("rail0").black_hole("rx"):
+            wait_for(lambda: fleet.scrape("h0").value(ELEVATED) is None, 10, "no delay of what does not come")
+            (edge,) = fleet.edges("h0").values()
+            assert (edge["inbound"], edge["latency"]["elevated"]) == ("down", None)
     wait_for(lambda: fleet.scrape("h0").value(ELEVATED) == 0, 10, "well again")
 
 
