@@ -63,10 +63,16 @@ def test_the_alert_of_a_rail_is_enough_and_that_of_a_link_says_nothing_of_nics()
     assert world.blocked() == "shared_cause"
 
 
-def test_an_alert_is_a_rule_or_a_cause():
-    """It cannot be both: about a NIC, and about none."""
-    with pytest.raises(ConfigError, match="listed twice"):
+def test_a_cause_may_notify_and_do_nothing_else():
+    """An alert cannot be about a NIC, and about none; people may be told of it."""
+    with pytest.raises(ConfigError, match="FabricNetworkDown is in cause_alerts, so it may only notify"):
         config("rules: [{alert: FabricNetworkDown}]")
+    rules = "{alert: FabricNicFlapping, mode: auto}, {alert: FabricFaultLocated, action: notify}"
+    world = World(config(f"rules: [{rules}]"))
+    world.deliver(cause(leaf="l7"))
+    assert world.lines[-1].event == "notify"
+    world.deliver(behind("l7"))
+    assert (world.pending(), world.blocked()) == ([], "shared_cause")
 
 
 def test_what_is_said_of_such_an_alert():

@@ -14,6 +14,7 @@ from fabricpulse.remediation.receiver.times import moment, time_of_day_s
 Seconds = Annotated[float, Meta(ge=0)]
 Role = Literal["alert", "agent", "viewer", "operator"]
 MODES = ("observe", "dry_run", "approve", "auto")
+_DEFAULT_MODES = {"nic.avoid": "dry_run", "host.drain": "approve", "notify": "auto"}
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -44,17 +45,18 @@ class RuleConfig(Section, frozen=True):
     """What to do about one alert.
 
     alert : name of the alert that the rule is for. action : `nic.avoid` takes the NIC out of running jobs;
-    `host.drain` drains the host, see `drain`. mode : `observe` writes the episode down and stops there; `dry_run`
-    decides and journals, the agent checks and changes nothing; `approve` plans, and acts when an operator has approved
-    the plan (`fabricpulse remediation approve`); `auto` acts; empty: dry_run, of host.drain: approve. host_label :
-    label of the alert that names the host. Prometheus must set it (scrape configuration, exporter of that very host),
-    never a job. device_label : label of the alert that names the NIC; Prometheus must set it, never a job.
-    cause_labels : labels whose value several hosts share, a rail or a switch: see guards.shared_cause_count. hold :
-    instead of the hold of the whole file.
+    `host.drain` drains the host, see `drain`; `notify` changes nothing and tells those in `notify` when the alert
+    begins and ends. mode : `observe` writes the episode down and stops there; `dry_run` decides and journals, the agent
+    checks and changes nothing; `approve` plans, and acts when an operator has approved the plan (`fabricpulse
+    remediation approve`); `auto` acts; empty: dry_run, of host.drain: approve, of notify: auto. host_label : label of
+    the alert that names the host. Prometheus must set it (scrape configuration, exporter of that very host), never a
+    job. device_label : label of the alert that names the NIC; Prometheus must set it, never a job. cause_labels :
+    labels whose value several hosts share, a rail or a switch: see guards.shared_cause_count. hold : instead of the
+    hold of the whole file.
     """
 
     alert: Annotated[str, Meta(min_length=1)]
-    action: Literal["nic.avoid", "host.drain"] = "nic.avoid"
+    action: Literal["nic.avoid", "host.drain", "notify"] = "nic.avoid"
     mode: str = ""
     host_label: Annotated[str, Meta(min_length=1)] = "instance"
     device_label: Annotated[str, Meta(min_length=1)] = "device"
@@ -63,19 +65,20 @@ class RuleConfig(Section, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.mode:
-            force_setattr(self, "mode", "approve" if self.action == "host.drain" else "dry_run")
+            force_setattr(self, "mode", _DEFAULT_MODES[self.action])
 
     def validate(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
+        if self.action == "notify" and self.mode not in ("observe", "auto"):
+            raise ValueError(f"mode {self.mode} has no meaning for the action notify: observe or auto")
 
 
 class CauseAlertConfig(Section, frozen=True):
-    """An alert on what many NICs share: while it fires, and for guards.shared_cause_memory_s after its end, none of
-    those NICs is taken out. It must reach the receiver.
+    """An alert on what many NICs share: while it fires, and for guards.shared_cause_memory_s after its end, none is
+    taken out. It must reach the receiver.
 
-    alert : name of the alert. label : label that it and the alerts of those NICs have in common, one of their rule's
-    `cause_labels`.
+    alert : name of the alert. label : what it has in common with those NICs' alerts, one of their `cause_labels`.
     """
 
     alert: Annotated[str, Meta(min_length=1)]
@@ -102,11 +105,8 @@ class MaintenanceConfig(Section, frozen=True):
 
     def validate(self) -> None:
         once, weekly = bool(self.begin and self.end), bool(self.days and self.at and self.for_s)
-        if (
-            once == weekly
-            or (once and (self.days or self.at or self.for_s))
-            or (weekly and (self.begin or self.end))
-        ):
+        mixed = (once and (self.days or self.at or self.for_s)) or (weekly and (self.begin or self.end))
+        if once == weekly or mixed:
             raise ValueError("give begin and end, or days, at and for_s")
         if weekly:
             try:
@@ -299,6 +299,7 @@ class NotifyConfig(Section, frozen=True):
         "drain_returned",
         "drain_failed",
         "drain_dropped",
+        "notify",
         "awaiting_approval",
         "approved",
         "breaker_tripped",
@@ -366,12 +367,13 @@ class ReceiverConfig(Section, frozen=True):
 
     def validate(self) -> None:
         if self.token_file and self.access:
-            raise ValueError(
-                "token_file and access exclude each other: a token for everybody would undo the roles"
-            )
-        names = [entry.alert for entry in (*self.rules, *self.cause_alerts)]
+            raise ValueError("token_file and access exclude each other: such a token would undo the roles")
+        names = [rule.alert for rule in self.rules]
         if len(set(names)) != len(names):
-            raise ValueError("rules, cause_alerts: an alert is listed twice")
+            raise ValueError("rules: an alert is listed twice")
+        causes = {entry.alert for entry in self.cause_alerts}
+        if both := causes & {rule.alert for rule in self.rules if rule.action != "notify"}:
+            raise ValueError(f"rules: {min(both)} is in cause_alerts, so it may only notify")
         if len({entry.name for entry in self.notify}) != len(self.notify):
             raise ValueError("notify: a name is used twice")
         for url in self.alertmanagers:

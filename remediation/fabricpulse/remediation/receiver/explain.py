@@ -52,6 +52,9 @@ def explain_alerts(
                 why = f"no target: {target}" if target else "nothing: no rule names this alert"
             found.append(about | {"target": None, "next": why})
             continue
+        if any(rule.alert == alert.name and rule.action == "notify" for rule in config.rules):
+            found.append(about | {"target": target, "next": "those in `notify` are told"})
+            continue
         transaction = Transaction(state)
         observed.on_alerts(transaction, [alert], now)
         after = explain(config, inventory, transaction.state, target, now)

@@ -14,6 +14,10 @@ from fabricpulse.remediation.receiver.phases import next_phase
 from fabricpulse.remediation.receiver.rebase import rebase
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
+# What a line that tells of an alert says at most.
+_MOST_LABELS = 32
+_MOST_TEXT = 200
+
 
 class ObservedState:
     """Events of one configuration. nics : the devices of each host, where a membership file names them."""
@@ -34,6 +38,10 @@ class ObservedState:
         label = self._cause_labels.get(alert.name, "")
         value = alert.labels.get(label, "")
         return f"{label}={value}" if value else ""
+
+    def _is_told(self, name: str) -> bool:
+        rule = self._rules.get(name)
+        return rule is not None and rule.action == "notify" and rule.mode == "auto"
 
     def _target(self, rule: RuleConfig, alert: Alert) -> Target | str:
         instance = alert.labels.get(rule.host_label, "")
@@ -73,7 +81,7 @@ class ObservedState:
 
     def _causes(self, alert: Alert, target: Target) -> tuple[str, ...]:
         if not target.host:
-            return (self.shared_by_nics(alert),)
+            return (cause,) if (cause := self.shared_by_nics(alert)) else ()
         labels = self._rules[alert.name].cause_labels
         causes = tuple(f"{name}={alert.labels[name]}" for name in labels if alert.labels.get(name))
         return causes or (f"device={target.device}",)
@@ -124,10 +132,13 @@ class ObservedState:
             for episode in list(transaction.episodes.values()):
                 silent = now - episode.last_seen > self._config.expire_s
                 if episode.status == "firing" and episode.fingerprint not in active and silent:
-                    transaction.put_episode(with_changes(episode, status="expired", ended_at=now))
+                    episode = with_changes(episode, status="expired", ended_at=now)  # noqa: PLW2901
+                    transaction.put_episode(episode)
                     transaction.log(
                         _subject(episode.target), "episode_expired", fingerprint=episode.fingerprint
                     )
+                    if self._is_told(episode.alert):
+                        _tell_end(transaction, episode)
                     target = transaction.targets.get(episode.target.key)
                     if target is not None:
                         transaction.put_target(with_changes(target, needs_probe=True))
@@ -141,13 +152,25 @@ class ObservedState:
 
     def _on_alert(self, transaction: Transaction, alert: Alert, now: float) -> None:
         # An alert on what NICs share is about none of them: its episode counts for the guards alone.
-        target = NO_TARGET if self.shared_by_nics(alert) else self.target_of(alert)
+        # So does that of an alert of which people are told: it keeps no NIC out.
+        named = self.target_of(alert)
+        tell = self._is_told(alert.name)
+        target = NO_TARGET if tell or self.shared_by_nics(alert) else named
         if not isinstance(target, Target):
             return
+        about = named if isinstance(named, Target) else target
         known = transaction.episodes.get(alert.fingerprint)
         if alert.firing and known is not None and known.status == "firing":
             starts_at = min(known.starts_at, alert.starts_at)
-            transaction.put_episode(with_changes(known, last_seen=now, starts_at=starts_at, target=target))
+            transaction.put_episode(
+                with_changes(
+                    known,
+                    last_seen=now,
+                    starts_at=starts_at,
+                    target=target,
+                    causes=self._causes(alert, target),
+                )
+            )
         elif alert.firing:
             event = "episode_refired" if is_suspect(transaction, alert) else "episode_firing"
             transaction.put_episode(
@@ -169,11 +192,15 @@ class ObservedState:
                 fingerprint=alert.fingerprint,
                 starts_at=alert.starts_at,
             )
+            if tell:
+                _tell(transaction, about, alert, "firing")
         elif known is not None and known.status == "firing":
             transaction.put_episode(with_changes(known, status="resolved", last_seen=now, ended_at=now))
             transaction.log(
                 _subject(target), "episode_resolved", alert=alert.name, fingerprint=alert.fingerprint
             )
+            if tell:
+                _tell(transaction, about, alert, "resolved")
             current = transaction.targets.get(target.key)
             if current is not None and current.needs_probe:
                 transaction.put_target(with_changes(current, needs_probe=False))
@@ -234,6 +261,18 @@ class ObservedState:
             transaction.log(target.target.key, "hold_stopped", reason=after.blocked, counted_s=counted_s)
         elif target.blocked in STOPPED:
             transaction.log(target.target.key, "hold_resumed", hold_s=hold_s, counted_s=counted_s)
+
+
+def _tell(transaction: Transaction, about: Target, alert: Alert, status: str) -> None:
+    labels = {name: value[:_MOST_TEXT] for name, value in list(alert.labels.items())[:_MOST_LABELS]}
+    told = {"alert": alert.name, "status": status, "fingerprint": alert.fingerprint, "labels": labels}
+    transaction.log(_subject(about), "notify", **told)
+
+
+def _tell_end(transaction: Transaction, episode: Episode) -> None:
+    """Of one that vanished; only its fingerprint says which it was."""
+    told = {"alert": episode.alert, "status": episode.status, "fingerprint": episode.fingerprint}
+    transaction.log("fleet", "notify", **told)
 
 
 def _subject(target: Target) -> str:

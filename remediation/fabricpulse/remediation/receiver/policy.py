@@ -75,7 +75,8 @@ def reload_policy(path: Path | None, old: Policy) -> Policy:
 def advice(policy: Policy) -> list[str]:
     """What is allowed and hardly meant."""
     config, found = policy.config, []
-    acting = [rule.alert for rule in config.rules if rule.mode in ("approve", "auto")]
+    rules = [rule for rule in config.rules if rule.action != "notify"]
+    acting = [rule.alert for rule in rules if rule.mode in ("approve", "auto")]
     if acting and policy.access.is_open:
         found.append("rules act, and access is not set: whoever reaches the port may trigger them")
     if acting and not config.signing_key_file:

@@ -144,7 +144,7 @@ class Receiver:
         if (
             self._policy.access.is_open
             and not options.web.config
-            and any(rule.mode == "auto" for rule in config.rules)
+            and any(rule.mode == "auto" and rule.action != "notify" for rule in config.rules)
         ):
             log.warning(
                 "rules act, and anybody who reaches the port can trigger them; set access or --web.config.file"
