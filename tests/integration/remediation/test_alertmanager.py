@@ -216,10 +216,11 @@ def test_the_example_route_is_valid():
         [str(amtool), "check-config", str(SHIPPED)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    routed = subprocess.run(
-        [str(amtool), "config", "routes", "test", f"--config.file={SHIPPED}", "remediate=nccl"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert routed.stdout.strip() == "remediation,on-call"
+    for labels in (["remediate=nccl"], ["alertname=FabricFaultLocated", "severity=critical"]):
+        routed = subprocess.run(
+            [str(amtool), "config", "routes", "test", f"--config.file={SHIPPED}", *labels],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert routed.stdout.strip() == "remediation,on-call", labels
