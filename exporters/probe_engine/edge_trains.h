@@ -130,6 +130,7 @@ class EdgeTrains {
   std::uint32_t last_sent_ = 0;
   std::uint32_t heard_ = 0;        // highest train of the peer, 0 = none in this epoch
   std::uint32_t first_heard_ = 0;  // of the peer's epoch
+  std::uint32_t resumed_ = 0;      // the first train after the last gap of the whole edge, 0 = there was none
   std::uint8_t peer_paths_ = 1, peer_sweep_ = 0;
   std::uint8_t retired_sweep_ = 0;  // of the last train that had arrived and has left the table
   std::uint32_t main_retired_ = 0;  // the last train of the main path that had arrived and has left the table

@@ -156,6 +156,23 @@ def test_loss_on_one_path_is_seen_on_that_path(rate, lossy, seed):
         assert abs(ppm / 1e6 - rate) < 5 * (rate / (expected * 11 / 12)) ** 0.5 + 0.3 * rate
 
 
+@given(st.integers(40, 1_500), st.integers(0, 300))
+@settings(max_examples=20, deadline=None)
+def test_an_outage_of_the_edge_is_no_loss_of_a_path(gap, before):
+    """A cable pulled and plugged in again: every packet of it is counted as lost, by none of the paths."""
+    edge = TwoEnds(lambda *_: True)
+    edge.play(300 + before)
+    edge.passes = lambda *_: False
+    edge.play(gap)
+    edge.passes = lambda *_: True
+    edge.play(300)
+    for end, lost in zip(edge.ends, edge.lost, strict=True):
+        assert end.lost == lost
+        paths = [end.path(path) for path in range(PATHS)]
+        assert not any(lost or lossy or ppm for _, lost, _, lossy, ppm in paths)
+        assert HealthState.DOWN not in [path[2] for path in paths]
+
+
 def test_one_lost_train_is_no_lossy_path():
     edge = TwoEnds(lambda sender, path, train, position: train != 100)
     edge.play(1_000)
