@@ -12,7 +12,7 @@ NAME ?=
 
 NATIVE := CMakeLists.txt $(shell find cmake core exporters nccl_plugin verbs_interposer clocksync -name CMakeLists.txt -o -name '*.cmake' -o -name '*.cc' -o -name '*.h' -o -name '*.c')
 
-.PHONY: help build demo test test-slow test-all quickcheck lint format rules docs bench wheel wheel-test clean
+.PHONY: help build demo test test-slow test-all test-again quickcheck lint format rules docs bench wheel wheel-test clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

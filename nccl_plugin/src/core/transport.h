@@ -1,5 +1,5 @@
 // What a lane type is: its NICs, how its lanes are dialled and accepted, what memory it can send from. What a
-// lane does once it is there is in core/lane.h. TCP is transport/tcp; queue pairs will be transport/verbs.
+// lane does once it is there is in core/lane.h. TCP is transport/tcp, queue pairs are transport/verbs.
 //
 // One instance a process. All calls come from the service thread, but where said otherwise; none blocks.
 //
@@ -8,10 +8,13 @@
 //    lane's poll() polls the completion queue of its NIC, hands on what belongs to other lanes, and lets the
 //    lanes of a NIC share one poll.
 //  - register_memory() registers with every NIC; the handle comes back with post_chunk(), which picks its
-//  NIC's key. - WRITE_WITH_IMM tells of a chunk: FrameHeader is what the immediate data leads to at the
-//  receiver. - What the ends of a queue pair have to know of one another (QP number, PSN, GID, MTU) is
-//    `setup` of Hello and HelloReply; a third step of the handshake is the transport's own, between
-//    PendingLane::reply() and the first chunk.
+//    NIC's key.
+//
+//  - WRITE_WITH_IMM tells of a chunk: FrameHeader is what the immediate data leads to at the receiver.
+//
+//  - What the ends of a queue pair have to know of one another (QP number, PSN, GID, MTU) is `setup` of Hello
+//    and HelloReply; a third message of the handshake is the transport's own, between PendingLane::reply() and
+//    the first chunk.
 #ifndef FABRICPULSE_CORE_TRANSPORT_H_
 #define FABRICPULSE_CORE_TRANSPORT_H_
 

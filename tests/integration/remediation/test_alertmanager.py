@@ -67,7 +67,8 @@ LEAF = {"alertname": "FabricFaultLocated", "severity": "critical", "kind": "swit
 
 def flapping(host: str, device: str, leaf: str) -> dict[str, str]:
     """The labels that FabricNicFlapping has by its rule."""
-    return alert(host, device)["labels"] | {"leaf": leaf, "severity": "warning", "remediate": "nccl"}
+    labels: dict[str, str] = alert(host, device)["labels"]
+    return labels | {"leaf": leaf, "severity": "warning", "remediate": "nccl"}
 
 
 def test_a_dead_leaf_with_the_shipped_configuration(stack, make_alertmanager):

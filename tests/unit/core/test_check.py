@@ -125,6 +125,24 @@ def test_what_is_not_honoured_is_a_warning(tmp_path: Path) -> None:
     assert "warning: client_auth_type RequestClientCert" in result.output
 
 
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("", True),
+        ("receiver: http://[::1]:9615\n", True),
+        ("receiver: http://monitor:9615, http://127.0.0.1:9615\n", True),
+        ("receiver: http://monitor:9615\n", False),
+    ],
+)
+def test_an_agent_without_a_receiver_of_its_own(tmp_path: Path, text: str, warned: bool) -> None:
+    """The default is this host, where a receiver is on one host of the fleet."""
+    path = tmp_path / "remediation-node.yaml"
+    path.write_text(text)
+    result = check(path)
+    assert result.exit_code == 0
+    assert ("this host itself" in result.output) == warned
+
+
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     """A file that a setting names and that cannot be read is a warning: the machine need not be the one it is for."""
     path = tmp_path / "mesh.yaml"

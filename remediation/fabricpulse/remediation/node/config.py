@@ -4,6 +4,7 @@ import pwd
 import socket
 from collections.abc import Iterable
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
@@ -61,6 +62,13 @@ class NodeConfig(Section, frozen=True):
         if self.mesh_url:
             check_url("mesh_url", self.mesh_url)
             check_credentials("mesh_url", self.mesh_url, self.mesh_client)
+
+    def warnings(self) -> list[str]:
+        here = [url for url in self.receivers if urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")]
+        return [
+            f"receiver is {url}, this host itself: agents of other hosts have no receiver there"
+            for url in here
+        ]
 
     @property
     def receivers(self) -> tuple[str, ...]:
