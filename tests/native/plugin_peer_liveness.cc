@@ -4,7 +4,8 @@
 //   a                        a hello was answered
 //   v                        a hello was answered by another version; prints 1 if the peer is taken to run it, else 0
 //   e                        a lane was ended in order by the peer's host, without a BYE
-//   r <was_up 0|1> <now_ns>  a connection was refused; prints 1 if the process is gone, else 0
+//   c                        a connection was taken, and nothing said on it yet
+//   r <was_up 0|1> <first 0|1> <now_ns>  a connection was refused; prints 1 if the process is gone, else 0
 #include <cstdio>
 #include <iostream>
 #include <string>
@@ -24,12 +25,14 @@ int main() {
       printf("%d\n", peer.runs_other_version());
     } else if (command == "e") {
       peer.lane_ended();
+    } else if (command == "c") {
+      peer.listens();
     } else if (command == "r") {
-      int was_up;
+      int was_up, first;
       uint64_t now;
-      std::cin >> was_up >> now;
+      std::cin >> was_up >> first >> now;
       if (!std::cin) return 2;
-      peer.refused(was_up != 0, now);
+      peer.refused(was_up != 0, first != 0, now);
       printf("%d\n", peer.gone());
     } else {
       return 2;

@@ -2,11 +2,13 @@
 //
 // A refused connection says little: a listener is bound to a NIC, so a SYN that comes in by another NIC is
 // answered with a reset as long as the peer lives; a firewall that rejects answers the same; and a host that
-// is asked at an address that it has lost. So only refusals on a path that was up count, and only
+// is asked at an address that it has lost. So only refusals on a path that was up count (before any was: on the
+// one that the peer has named first), and only
 //  - after the peer's kernel has ended a lane in order (FIN) without a BYE: a process that ends does that,
 //    neither a plugin that gives up a lane (it resets) nor a firewall; or
 //  - when they go on for long.
-// Any other answer of the peer's process forgets them.
+// Any other answer of the peer's process forgets them, and so does a connection that is taken, whether or not the
+// process says anything on it in time: it may be slow, or stopped.
 //
 // Nor does one answer say that the peer runs another version of the plugin: a damaged hello gets the same one, and has
 // no checksum that both versions know. Several on end do, and never once a lane has been up.
@@ -27,7 +29,12 @@ class PeerLiveness {
 
   // A lane is up, or a hello was answered: the process lives.
   void answered() {
-    refusals_ = other_versions_ = 0;
+    listens();
+    other_versions_ = 0;
+  }
+  // The peer's host has taken a connection: the listening socket is there.
+  void listens() {
+    refusals_ = 0;
     ended_ = false;
   }
   // A hello was answered by a process that runs another version, or so it says.
@@ -41,9 +48,10 @@ class PeerLiveness {
   }
   // The peer's end of a lane was closed in order, and no BYE came before it.
   void lane_ended() { ended_ = true; }
-  // A connection was refused. path_was_up: a lane over this pair of NICs has been up.
-  void refused(bool path_was_up, uint64_t now) {
-    if (ever_up_ && !path_was_up) return;
+  // A connection was refused. path_was_up: a lane over this pair of NICs has been up; first_path: it is the pair of
+  // the connection's first lane.
+  void refused(bool path_was_up, bool first_path, uint64_t now) {
+    if (ever_up_ ? !path_was_up : !first_path) return;
     if (refusals_ == 0 || now - last_ns_ > kGapNs) {
       refusals_ = 0;
       first_ns_ = now;

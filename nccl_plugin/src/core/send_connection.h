@@ -27,7 +27,7 @@ struct DialPlan {
   uint32_t epoch = 0;
   uint16_t source_port = 0;  // 0: the kernel's choice
   uint8_t flags = 0;         // HelloFlags
-  bool patient = false;      // a long wait for the path: it may be slow, not dead
+  uint32_t patience = 0;     // above 0: a longer wait, for a path or a peer that is slow, not dead; grows
   bool optional = false;     // other lanes carry, or may be tried
 };
 

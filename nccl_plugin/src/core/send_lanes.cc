@@ -11,6 +11,8 @@ namespace {
 
 constexpr uint64_t kFirstBackoffNs = 50'000'000;
 constexpr uint64_t kMaxBackoffNs = 150'000'000;
+constexpr uint64_t kUnreachableBackoffNs =
+    1'000'000'000;                    // each dial costs both hosts; other lanes carry the job
 constexpr uint32_t kPatientDial = 4;  // each such one waits long
 constexpr uint64_t kFirstLaneNs =
     1'000'000'000;  // a connection without lanes tries its first one for so long alone
@@ -53,7 +55,7 @@ bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
       flow.dialling = lane.replacing = true;
       flow.repath = false;  // a wish that comes from now on is for the incarnation after the next
       flow.moved_by_command = flow.by_command;
-      *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, kHelloRepath, true, true};
+      *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, kHelloRepath, 1, true};
       flow.source_port = 0;
       if (!wanted(lane)) plan->flags |= kHelloLastResort;
       return true;
@@ -76,9 +78,9 @@ bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
     flow.dialling = true;
     if (flow.first_dial_ns == 0) flow.first_dial_ns = now;
     uint8_t flags = resort || none ? kHelloLastResort : 0;
-    bool patient = ++flow.dials % kPatientDial == 0;
+    uint32_t patience = ++flow.dials % kPatientDial == 0 ? flow.dials / kPatientDial : 0;
     bool optional = lanes_up() > 0 || (lane.index != 0 && elapsed(now, no_lane_since_ns_) < kFirstLaneNs);
-    *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, flags, patient, optional};
+    *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, flags, patience, optional};
     flow.source_port = 0;  // if that port cannot be had, another one is better than none
     return true;
   }
@@ -102,6 +104,8 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
     flow.next_dial_ns = now + flow.backoff_ns;
     flow.backoff_ns = std::min(flow.backoff_ns * 2, kMaxBackoffNs);
     note_unreachable(&lane, epoch, now);
+    if (lane.reason == FP_REASON_UNREACHABLE && lanes_up() > 0)
+      flow.next_dial_ns = now + kUnreachableBackoffNs;
     return;
   }
   // The new incarnation is accepted, so the old one is closed at the peer: end it here too.

@@ -61,6 +61,8 @@ class TransportEvents {
  public:
   // A plausible hello has arrived on this NIC. Whoever does not reply refuses in silence.
   virtual void hello_received(const Hello& hello, uint32_t nic, PendingLane* pending, uint64_t now) = 0;
+  // The kernel of the peer's host has taken the connection of dial `id`: somebody listens there. Not always said.
+  virtual void dial_connected(uint64_t id) = 0;
   // The end of dial `id`. error: errno; 0: `reply` holds the answer, and `lane` is there if it was kOk to a
   // kLane.
   virtual void dial_ended(uint64_t id, int error, const HelloReply* reply,
@@ -79,7 +81,7 @@ struct DialRequest {
   uint16_t port = 0;                 // remote
   uint16_t source_port = 0;          // the path; 0: any
   uint64_t connect_deadline_ns = 0;  // without any answer by then it ends with ETIMEDOUT
-  uint64_t deadline_ns = 0;          // without the reply
+  uint64_t answer_ns = 0;            // how long the reply may take from then on
   bool optional = false;             // EMFILE if descriptors are scarce
   Hello hello;
 };

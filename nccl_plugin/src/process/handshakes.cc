@@ -8,8 +8,11 @@
 namespace fabricpulse {
 namespace {
 
-constexpr uint64_t kHandshakeNs =
-    1'000'000'000;  // a lane that is not made by then is given up, and tried again
+// A connection that is not there by then is given up, a hello that is not answered by then too; both are tried again.
+constexpr uint64_t kHandshakeNs = 1'000'000'000;
+// A peer on a busy host takes longer to answer, and would never get to it if each try made it begin anew: each
+// patient dial waits twice as long as the last, up to 4 s.
+constexpr uint32_t kMostPatience = 2;
 // The kernel sends a lost SYN again after a second: a new dial is sooner there. Now and then one that waits,
 // for paths on which an answer takes longer.
 constexpr uint64_t kConnectNs = 150'000'000;
@@ -133,8 +136,8 @@ void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint
     request.address = address_of(route.nics[remote]);
     request.port = route.port;
     request.source_port = plan.source_port;
-    request.deadline_ns = now + kHandshakeNs;
-    request.connect_deadline_ns = now + (plan.patient ? kHandshakeNs : kConnectNs);
+    request.connect_deadline_ns = now + (plan.patience > 0 ? kHandshakeNs : kConnectNs);
+    request.answer_ns = kHandshakeNs << std::min(plan.patience, kMostPatience);
     request.optional = plan.optional;
     Hello& hello = request.hello;
     hello.flags = plan.flags;
@@ -171,7 +174,8 @@ void Handshakes::start_probe(const std::shared_ptr<RecvConnection>& receiver, ui
   }
   request.address = address_of(route.nics[remote]);
   request.port = route.port;
-  request.deadline_ns = request.connect_deadline_ns = now + kHandshakeNs;
+  request.connect_deadline_ns = now + kHandshakeNs;
+  request.answer_ns = kHandshakeNs;
   request.hello = make_hello(*receiver);
   request.hello.kind = HelloKind::kProbe;
   {
@@ -191,6 +195,14 @@ void Handshakes::probe_ended(const Dial& dial, int error, bool gone, uint64_t no
     connection->peer_lost("the peer process has closed this connection", now);
 }
 
+void Handshakes::dial_connected(uint64_t id) {
+  auto found = dials_.find(id);
+  if (found == dials_.end()) return;
+  Connection* connection = found->second.connection.get();
+  ConnectionLock locked(connection);
+  connection->liveness.listens();
+}
+
 void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
                             std::unique_ptr<LaneTransport> lane, uint64_t now) {
   auto found = dials_.find(id);
@@ -200,7 +212,9 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
   Connection* connection = dial.connection.get();
   ConnectionLock locked(connection);
   bool gone = error == 0 && reply->status == HelloStatus::kUnknown;
-  if (error == ECONNREFUSED) connection->liveness.refused(connection->was_up(dial.nic, dial.remote_nic), now);
+  if (error == ECONNREFUSED)
+    connection->liveness.refused(connection->was_up(dial.nic, dial.remote_nic), !dial.probe && dial.lane == 0,
+                                 now);
   bool other_version = error == 0 && reply->status == HelloStatus::kVersion;
   if (other_version) {
     connection->liveness.other_version();

@@ -41,6 +41,7 @@ class Handshakes final : public TransportEvents {
 
   // ---- TransportEvents ----
   void hello_received(const Hello& hello, uint32_t nic, PendingLane* pending, uint64_t now) override;
+  void dial_connected(uint64_t id) override;
   void dial_ended(uint64_t id, int error, const HelloReply* reply, std::unique_ptr<LaneTransport> lane,
                   uint64_t now) override;
   void descriptors_exhausted(uint64_t now) override;

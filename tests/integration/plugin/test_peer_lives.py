@@ -38,6 +38,17 @@ def reject(host: Host, what: str) -> None:
     host.run(["nft", "add", "rule", "inet", "firewall", "in", *rule])
 
 
+def silence(host: Host) -> None:
+    """The host takes connections on rail0 and hears nothing that is said on them; on rail1 it refuses them."""
+    reject(host, "tcp reset")
+    host.run(["nft", "flush", "chain", "inet", "firewall", "in"])
+    for words in (
+        "iifname rail0 tcp flags & psh == psh drop",
+        "iifname rail1 meta l4proto tcp reject with tcp reset",
+    ):
+        host.run(["nft", "add", "rule", "inet", "firewall", "in", *words.split()])
+
+
 def accept(host: Host) -> None:
     host.run(["nft", "delete", "table", "inet", "firewall"])
 
@@ -51,6 +62,23 @@ def test_a_firewall_that_rejects_is_survived(ring: Ring, lab: Lab, what: str) ->
     healed = time.time()
     ring.until(lambda: ring.bandwidth(healed, time.time()) > 0, 10.0)
     ring.stop()
+
+
+@pytest.mark.slow
+def test_a_peer_too_busy_to_answer_a_hello_is_waited_for(lab: Lab) -> None:
+    """Longer than refusals alone would be believed, its kernel takes connections and its process says nothing."""
+    silence(lab.host(1))
+    ring = Ring(lab, 2, ["--bytes", "256K"])
+    try:
+        time.sleep(14.0)  # how long the fault lasts: over ten seconds after the first dial
+        assert all(rank.process.poll() is None for rank in ring.ranks)
+        accept(lab.host(1))
+        ring.wait_running()
+        ring.stop()
+    finally:
+        for rank in ring.ranks:
+            rank.process.kill()
+            rank.process.wait(10)
 
 
 def test_weight_zero_on_every_lane_stops_nothing(ring: Ring) -> None:

@@ -25,9 +25,11 @@ def play() -> Play:
     return run
 
 
-def refusals(count: int, every_ms: int, was_up: bool = True, start_ms: int = START_MS) -> list[str]:
-    """Refused connections at regular times."""
-    return [f"r {int(was_up)} {(start_ms + at * every_ms) * MS}" for at in range(count)]
+def refusals(
+    count: int, every_ms: int, was_up: bool = True, start_ms: int = START_MS, first: bool = False
+) -> list[str]:
+    """Refused connections at regular times. `was_up`: a lane was, over this pair of NICs; `first`: the first lane's."""
+    return [f"r {int(was_up)} {int(first)} {(start_ms + at * every_ms) * MS}" for at in range(count)]
 
 
 def test_a_process_that_has_ended_is_known_within_a_few_dials(play: Play) -> None:
@@ -51,7 +53,7 @@ def test_refusals_that_go_on_are_the_end(play: Play) -> None:
     assert gone.index(True) == 200
 
 
-@pytest.mark.parametrize("sign_of_life", ["u", "a"])
+@pytest.mark.parametrize("sign_of_life", ["u", "a", "c"])
 def test_an_answer_forgets_what_was_before(play: Play, sign_of_life: str) -> None:
     """Refusals before and after it are not put together, and the end in order was another incarnation's."""
     assert not any(
@@ -66,8 +68,22 @@ def test_refusals_far_apart_are_not_on_end(play: Play) -> None:
 
 def test_a_peer_that_was_never_reached_has_ten_seconds(play: Play) -> None:
     """A process that starts late is waited for; one that is not there is an error, not a hang."""
-    gone = play(*refusals(201, 50, was_up=False))
+    gone = play(*refusals(201, 50, was_up=False, first=True))
     assert gone.index(True) == 200
+
+
+def test_a_peer_that_is_slow_to_answer_is_not_gone(play: Play) -> None:
+    """Lanes across rails are refused at once, and those along rails are taken but answered late: it is only busy."""
+    assert not any(play(*refusals(1000, 50, was_up=False)))
+    assert not any(
+        play(
+            *(
+                command
+                for at in range(20)
+                for command in (*refusals(1, 1, False, START_MS + 1_000 * at, first=True), "c")
+            )
+        )
+    )
 
 
 def test_one_damaged_hello_is_no_other_version(play: Play) -> None:

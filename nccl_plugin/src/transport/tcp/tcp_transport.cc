@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -21,7 +22,8 @@
 namespace fabricpulse {
 namespace {
 
-constexpr uint64_t kHelloNs = 1'000'000'000;  // who connects has said hello by then
+// Who connects has said hello by then. On a busy host that makes queue pairs it takes longer than it should.
+constexpr uint64_t kHelloNs = 3'000'000'000;
 constexpr size_t kMaxIncoming = 1024;
 constexpr uint64_t kPauseNs = 100'000'000;  // of a listener for which there is no descriptor
 // Share of one processor that checksums of payloads may take at the full speed of a NIC.
@@ -84,13 +86,18 @@ uint32_t full_packets(int fd) {
   return std::min(2 * info.tcpi_snd_mss, kMaxPadding);
 }
 
+bool is_ready(int fd, short events) {
+  pollfd asked{fd, events, 0};
+  return poll(&asked, 1, 0) == 1;
+}
+
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
-// A socket on its way to the peer; -1: errno says why not.
-int dial_socket(const NicInfo& from, const DialRequest& request) {
+// A socket on its way to the peer; -1: errno says why not. source_port: 0: any.
+int dial_socket(const NicInfo& from, const DialRequest& request, uint16_t source_port) {
   sockaddr_storage to, source;
   socklen_t to_size = to_sockaddr(request.address.data(), request.port, &to);
-  socklen_t source_size = to_sockaddr(from.address.data(), request.source_port, &source);
+  socklen_t source_size = to_sockaddr(from.address.data(), source_port, &source);
   int fd = own_fd(socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) {
     (void)scarce(INT32_MAX);  // more of them for the next time
@@ -104,7 +111,7 @@ int dial_socket(const NicInfo& from, const DialRequest& request) {
   bind_to_device(fd, from.name);
   no_delay(fd);
   // Without a wish the port is chosen at connect(), so that a busy host does not run out of them.
-  int late = request.source_port == 0;
+  int late = source_port == 0;
   (void)!setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof(late));
   if (bind(fd, reinterpret_cast<sockaddr*>(&source), source_size) == 0 &&
       (connect(fd, reinterpret_cast<sockaddr*>(&to), to_size) == 0 || errno == EINPROGRESS))
@@ -283,10 +290,7 @@ std::unique_ptr<LaneTransport> TcpTransport::make_lane(int fd, std::unique_ptr<L
 }
 
 void TcpTransport::dial(const NicInfo& from, const DialRequest& request, uint64_t now) {
-  Hello hello = request.hello;
-  std::unique_ptr<LaneSetup> setup;
-  bool prepared = hello.kind != HelloKind::kLane || prepare(from, request, &hello, &setup);
-  int fd = prepared ? dial_socket(from, request) : -1;
+  int fd = dial_socket(from, request, binds_source_port() ? request.source_port : 0);
   if (fd < 0) {
     int error = errno;
     if (out_of_descriptors(error)) events_->descriptors_exhausted(now);
@@ -295,13 +299,28 @@ void TcpTransport::dial(const NicInfo& from, const DialRequest& request, uint64_
   }
   auto dial = std::make_unique<Dial>();
   dial->fd = fd;
+  dial->from = from.address;
+  dial->source_port = request.source_port;
   dial->deadline_ns = request.connect_deadline_ns;
-  dial->reply_deadline_ns = request.deadline_ns;
-  dial->hello = hello;
-  dial->setup = std::move(setup);
+  dial->answer_ns = request.answer_ns;
+  dial->hello = request.hello;
   dial->payload_crc = payload_crc(from);
   dials_[request.id] = std::move(dial);
   poller_->watch(fd, (kDial << kKindShift) | request.id, EPOLLOUT);
+}
+
+// The peer's host has taken the connection. What a lane of this type needs is made only now: most dials of a path
+// that is refused or dead would make it for nothing. False: errno says why no lane can be made.
+bool TcpTransport::connected(Dial* dial, uint64_t id, uint64_t now) {
+  dial->connected = true;
+  dial->deadline_ns = now + dial->answer_ns;
+  events_->dial_connected(id);
+  if (dial->hello.kind == HelloKind::kLane) {
+    if (!prepare(dial->from, dial->source_port, &dial->hello, &dial->setup)) return false;
+    dial->hello.padding = full_packets(dial->fd);
+  }
+  dial->hello.crc = hello_crc(dial->hello);
+  return true;
 }
 
 // Sends what the socket takes of the hello and its padding. False: errno says why not.
@@ -328,12 +347,7 @@ void TcpTransport::serve_dial(uint64_t id, uint64_t now) {
     int error = 0;
     socklen_t size = sizeof(error);
     getsockopt(dial->fd, SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error == 0 && !dial->connected) {
-      dial->connected = true;
-      dial->deadline_ns = dial->reply_deadline_ns;
-      if (dial->hello.kind == HelloKind::kLane) dial->hello.padding = full_packets(dial->fd);
-      dial->hello.crc = hello_crc(dial->hello);
-    }
+    if (error == 0 && !dial->connected && !connected(dial, id, now)) error = errno != 0 ? errno : EIO;
     if (error == 0 && !say_hello(dial)) error = errno;
     if (error != 0) {
       end_dial(id, error, now);
@@ -379,7 +393,14 @@ void TcpTransport::tick(uint64_t now) {
   std::vector<uint64_t> late;
   for (auto& entry : dials_)
     if (now >= entry.second->deadline_ns) late.push_back(entry.first);
-  for (uint64_t id : late) end_dial(id, ETIMEDOUT, now);
+  for (uint64_t id : late) {
+    // What came in time is not lost because this thread is late.
+    auto found = dials_.find(id);
+    if (found == dials_.end()) continue;
+    if (is_ready(found->second->fd, found->second->said ? POLLIN : POLLOUT)) serve_dial(id, now);
+    found = dials_.find(id);
+    if (found != dials_.end() && now >= found->second->deadline_ns) end_dial(id, ETIMEDOUT, now);
+  }
   for (auto it = incoming_.begin(); it != incoming_.end();) {
     if (now >= it->second->deadline_ns) {
       poller_->unwatch(it->second->fd);

@@ -40,16 +40,16 @@ class TcpTransport : public Transport {
 
  protected:
   // ---- for lane types that use sockets only to meet ----
-  // Before a hello for a lane goes out, and before its answer does: what the peer has to know. False: no lane can
-  // be made now (errno).
-  virtual bool prepare(const NicInfo&, const DialRequest&, Hello*, std::unique_ptr<LaneSetup>*) {
-    return true;
-  }
+  // Once the peer's host has taken the connection, before a hello for a lane goes out, and before its answer does:
+  // what the peer has to know. False: no lane can be made now (errno).
+  virtual bool prepare(const NicAddress&, uint16_t, Hello*, std::unique_ptr<LaneSetup>*) { return true; }
   virtual bool answer(uint32_t, const Hello&, HelloReply*, std::unique_ptr<LaneSetup>*) { return true; }
   // What a socket becomes once its hello is answered with kOk; takes the socket over. `reply`: at the end that has
   // dialled. nullptr: the lane could not be made (errno).
   virtual std::unique_ptr<LaneTransport> make_lane(int fd, std::unique_ptr<LaneSetup> setup,
                                                    const HelloReply* reply, bool payload_crc);
+  // Whether the wanted source port is the socket's: then it chooses the path.
+  virtual bool binds_source_port() const { return true; }
   // Ends all dials without a word; for destructors.
   void forget_dials();
   const Config& config() const { return config_; }
@@ -58,7 +58,9 @@ class TcpTransport : public Transport {
  private:
   struct Dial {
     int fd = -1;
-    uint64_t deadline_ns = 0, reply_deadline_ns = 0;
+    NicAddress from{};
+    uint16_t source_port = 0;
+    uint64_t deadline_ns = 0, answer_ns = 0;
     bool connected = false, said = false;
     bool payload_crc = false;
     Hello hello;
@@ -79,6 +81,7 @@ class TcpTransport : public Transport {
   void accept_peers(uint32_t nic, uint64_t now);
   void serve_incoming(uint64_t id, uint64_t now);
   void serve_dial(uint64_t id, uint64_t now);
+  bool connected(Dial* dial, uint64_t id, uint64_t now);
   bool say_hello(Dial* dial) const;
   bool payload_crc(const NicInfo& nic) const;
   void end_dial(uint64_t id, int error, uint64_t now);

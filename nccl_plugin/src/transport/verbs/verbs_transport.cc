@@ -110,13 +110,6 @@ uint16_t VerbsTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port
   return TcpTransport::listen(nic, info, port);
 }
 
-void VerbsTransport::dial(const NicInfo& from, const DialRequest& request, uint64_t now) {
-  source_port_ = request.source_port;  // of the queue pair, not of the socket
-  DialRequest meeting = request;
-  meeting.source_port = 0;
-  TcpTransport::dial(from, meeting, now);
-}
-
 std::unique_ptr<VerbsPair> VerbsTransport::make_pair(const NicAddress& address, VerbsPair::End end,
                                                      uint32_t label) {
   VerbsPort port;
@@ -128,10 +121,10 @@ std::unique_ptr<VerbsPair> VerbsTransport::make_pair(const NicAddress& address, 
   return VerbsPair::make(&devices_, port, address, end, label);
 }
 
-bool VerbsTransport::prepare(const NicInfo& from, const DialRequest&, Hello* hello,
+bool VerbsTransport::prepare(const NicAddress& from, uint16_t source_port, Hello* hello,
                              std::unique_ptr<LaneSetup>* setup) {
   auto prepared = std::make_unique<Prepared>(reaper_);
-  prepared->pair = make_pair(from.address, VerbsPair::End::kSender, flow_label(source_port_));
+  prepared->pair = make_pair(from, VerbsPair::End::kSender, flow_label(source_port));
   if (!prepared->pair) return false;
   memcpy(hello->setup, &prepared->pair->setup(), sizeof(VerbsSetup));
   *setup = std::move(prepared);

@@ -36,14 +36,14 @@ class VerbsTransport final : public TcpTransport {
   std::vector<NicInfo> discover(const std::vector<std::string>& known) const override;
   bool link_up(const std::string& name) const override;
   uint16_t listen(uint32_t nic, const NicInfo& info, uint16_t port) override;
-  void dial(const NicInfo& from, const DialRequest& request, uint64_t now) override;
   void serve(uint64_t id, uint64_t now) override;
   RegisteredMemory* register_memory(void* data, size_t size, int kind) override;
   void deregister_memory(RegisteredMemory* memory) override;
 
  protected:
-  bool prepare(const NicInfo& from, const DialRequest& request, Hello* hello,
+  bool prepare(const NicAddress& from, uint16_t source_port, Hello* hello,
                std::unique_ptr<LaneSetup>* setup) override;
+  bool binds_source_port() const override { return false; }  // it is the queue pair's
   bool answer(uint32_t nic, const Hello& hello, HelloReply* reply,
               std::unique_ptr<LaneSetup>* setup) override;
   std::unique_ptr<LaneTransport> make_lane(int fd, std::unique_ptr<LaneSetup> setup, const HelloReply* reply,
@@ -59,7 +59,6 @@ class VerbsTransport final : public TcpTransport {
   NicDevices nic_devices_;
   const std::function<void(uint64_t)> ports_changed_;
   std::array<NicAddress, kMaxNics> addresses_{};    // by NIC
-  uint16_t source_port_ = 0;                        // of the dial that begins
   mutable std::mutex ports_lock_;                   // of both below
   std::set<VerbsDevice*> watched_;                  // whose events are heard
   mutable std::map<std::string, VerbsPort> ports_;  // by NIC name
