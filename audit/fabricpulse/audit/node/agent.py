@@ -184,9 +184,9 @@ class Agent:
         async with self._listening:
             stop = threading.Event()
             work = asyncio.to_thread(hear, wanted.devices, wanted.seconds, stop)
-            (heard, deaf), _ = await self._watched(work, stop, request, jobs=False)
+            (heard, unreadable), _ = await self._watched(work, stop, request, jobs=False)
         return web.Response(
-            body=msgspec.json.encode(NeighboursAnswer(heard, deaf)), content_type="application/json"
+            body=msgspec.json.encode(NeighboursAnswer(heard, unreadable)), content_type="application/json"
         )
 
     async def _serve_receive(self, request: web.Request) -> web.Response:

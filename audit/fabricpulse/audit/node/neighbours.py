@@ -23,7 +23,7 @@ def hear(
     """The neighbours that are heard on `devices`, and why nothing can be heard on others; a device in neither was
     silent. Ends after `seconds`, or when all were heard."""
     heard: dict[str, Neighbour] = {}
-    deaf: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
     with ExitStack() as stack:
         ready = stack.enter_context(selectors.DefaultSelector())
         for device in devices:
@@ -31,7 +31,7 @@ def hear(
                 link = stack.enter_context(_listen(device))
             except OSError as error:
                 refused = error.errno in (errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT)
-                deaf[device] = "the agent has no CAP_NET_RAW or AF_PACKET" if refused else str(error)
+                unreadable[device] = "the agent has no CAP_NET_RAW or AF_PACKET" if refused else str(error)
                 continue
             ready.register(link, selectors.EVENT_READ, device)
         end = time.monotonic() + seconds
@@ -46,7 +46,7 @@ def hear(
                 try:
                     frame, address = link.recvfrom(2048)
                 except OSError as error:
-                    deaf[key.data] = str(error)
+                    unreadable[key.data] = str(error)
                     ready.unregister(link)
                     continue
                 # An lldpd of this host speaks on the same NIC.
@@ -54,7 +54,7 @@ def hear(
                 if neighbour is not None:
                     heard[key.data] = neighbour
                     ready.unregister(link)
-    return heard, deaf
+    return heard, unreadable
 
 
 def _listen(device: str) -> socket.socket:

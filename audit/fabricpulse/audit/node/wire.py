@@ -68,10 +68,10 @@ class NeighboursRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NeighboursAnswer(Struct, frozen=True):
-    """netdev -> who was heard; netdev -> why nobody can be. A NIC in neither has heard nothing."""
+    """netdev -> who was heard; netdev -> why nobody can be heard there. A NIC in neither has heard nothing."""
 
     heard: Annotated[dict[Name, Neighbour], Meta(max_length=MOST_RAILS)]
-    deaf: Annotated[dict[Name, Text], Meta(max_length=MOST_RAILS)] = {}
+    unreadable: Annotated[dict[Name, Text], Meta(max_length=MOST_RAILS)] = {}
 
 
 class ReceiveRequest(Struct, frozen=True, forbid_unknown_fields=True):
