@@ -18,7 +18,7 @@ from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.findings import of_host
 from fabricpulse.audit.fleet_paths import FleetPaths, unreachable
 from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, ask, collect, tell, until
-from fabricpulse.audit.host_list import expand
+from fabricpulse.audit.host_list import chosen, expand
 from fabricpulse.audit.lldp import Neighbour
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Run, clip
 from fabricpulse.audit.node.wire import FINDINGS_PATH, NEIGHBOURS_PATH, NeighboursAnswer, NeighboursRequest
@@ -45,7 +45,7 @@ MOST_RESUME_S = 6 * 3600.0
 def run_fleet(
     coordinator: str | None,
     membership: Path | None,
-    hosts: str,
+    hosts: str | None,
     agent_url: str,
     client: ClientOptions,
     coordinator_client: ClientOptions,
@@ -66,7 +66,7 @@ def run_fleet(
     """Asks the hosts. Ctrl-C ends the requests and makes a run of what has come. Raises UserError."""
     pinned = load_profile(profile) if profile else None
     fleet = _membership(coordinator, membership, coordinator_client or ClientOptions(ca_file=client.ca_file))
-    wanted = targets(fleet, expand(hosts), agent_url)
+    wanted = targets(fleet, chosen(hosts), agent_url)
     config = client.config("--agent-url", *(target.url for target in wanted))
     config = msgspec.structs.replace(config, timeout_s=host_timeout_s)
     started_at, begun = time.time(), time.monotonic()
@@ -121,9 +121,11 @@ def run_fleet(
         measured,
     )
     if publish and not cancelled:
-        deaf = asyncio.run(_publish(wanted, config, run))
-        if deaf:
-            note = clip(f"{len(deaf)} agents did not take the findings for their gate: {'; '.join(deaf[:5])}")
+        not_published = asyncio.run(_publish(wanted, config, run))
+        if not_published:
+            note = clip(
+                f"{len(not_published)} agents did not take the findings for their gate: {'; '.join(not_published[:5])}"
+            )
             run = msgspec.structs.replace(run, notes=(*run.notes, note))
     return run
 
@@ -151,7 +153,7 @@ async def _neighbours(
                     reasons.update({(target.host, device): str(error) for device in own})
                     return
                 heard.update({(target.host, device): who for device, who in answer.heard.items()})
-                reasons.update({(target.host, device): why for device, why in answer.deaf.items()})
+                reasons.update({(target.host, device): why for device, why in answer.unreadable.items()})
 
             await until(cancelled, (one(target) for target in wanted if target.host in devices))
     return Heard(heard, reasons), cancelled.is_set()
@@ -160,7 +162,7 @@ async def _neighbours(
 async def _publish(wanted: list[Target], config: HttpClientConfig, run: Run) -> list[str]:
     """Tells each host that has answered what was found about it; those that did not take it, with why."""
     heard = {report.host for report in run.hosts}
-    deaf: list[str] = []
+    not_published: list[str] = []
     slots = asyncio.Semaphore(AT_A_TIME)
     cancelled = asyncio.Event()
     with _cancelling(cancelled):
@@ -171,10 +173,10 @@ async def _publish(wanted: list[Target], config: HttpClientConfig, run: Run) -> 
                     try:
                         await tell(client, target.url + FINDINGS_PATH, of_host(run, target.host))
                     except AgentError as error:
-                        deaf.append(f"{target.host}: {error}")
+                        not_published.append(f"{target.host}: {error}")
 
             await until(cancelled, (one(target) for target in wanted if target.host in heard))
-    return sorted(deaf)
+    return sorted(not_published)
 
 
 def _earlier(path: Path | None, now: float) -> Run | None:

@@ -1,7 +1,7 @@
-"""Lists of hosts as Slurm writes them: `gpu-[001-016,020],login1`. Pure.
+"""Lists of hosts as Slurm writes them, `gpu-[001-016,020],login1`, or as `kubectl get nodes -o name` does. Pure.
 
-The syntax is that of `scontrol show hostnames` (Slurm's hostlist): prefixes, ranges in brackets that keep their zeros,
-several brackets in one name, commas between names.
+The syntax of the former is that of `scontrol show hostnames` (Slurm's hostlist): prefixes, ranges in brackets that keep
+their zeros, several brackets in one name, commas between names.
 """
 
 import re
@@ -27,6 +27,20 @@ def expand(text: str, most: int = MOST_HOSTS) -> list[str]:
             if len(found) > most:
                 raise UserError(f"host list: more than {most} hosts; give a shorter one")
     return list(found)
+
+
+def chosen(text: str | None) -> list[str]:
+    """The hosts that a run is restricted to; [] where None says that it is not.
+
+    A list that was given and is empty is refused: a Slurm variable outside of a job, a label that no node has. Taken
+    for "all" it would test a whole fleet by mistake. Each line may begin with `node/`. Raises UserError.
+    """
+    if text is None:
+        return []
+    found = expand("\n".join(line.strip().removeprefix("node/") for line in text.splitlines()))
+    if not found:
+        raise UserError("host list: it is empty; without --hosts all hosts of the fleet are audited")
+    return found
 
 
 def _split(text: str) -> list[str]:

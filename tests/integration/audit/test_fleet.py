@@ -1,6 +1,7 @@
 """Audits of fleets: real agents on the loopback, asked by the real command."""
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from fabricpulse.audit.node.agent import Agent
 from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.wire import AUDIT_PATH, ECHO_TESTS_PATH, FINDINGS_PATH, SEND_PATH
 from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.web.client import fetch
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -152,6 +154,27 @@ def test_a_host_that_does_not_answer_is_a_finding(fleet: Fleet) -> None:
     assert run is not None
     assert [(f.check, f.host) for f in run.findings] == [("host-silent", "1")]
     assert len(run.hosts) == 4
+
+
+def test_hosts_from_standard_input(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `kubectl get nodes -o name` writes them: those are asked and no others; an empty list asks nobody."""
+    asked = sorted(fleet.ports)[:2]
+    for text, hosts in (
+        ("".join(f"node/{port}\n" for port in asked), asked),
+        ("", None),
+        ("x" * (11 << 20), None),
+    ):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        # CliRunner puts its own standard input in place: the command itself is called.
+        flags = ["run", "--hosts", "-", "--agent-url", "http://127.0.0.1:{host}", "--no-publish"]
+        flags += ["--token-file", str(fleet.token_file), "--save", str(fleet.folder / "run.json")]
+        if hosts is None:
+            with pytest.raises(UserError, match="host list"):
+                command.main(flags, standalone_mode=False)
+        else:
+            command.main(flags, standalone_mode=False)
+            run = msgspec.json.decode((fleet.folder / "run.json").read_bytes(), type=Run)
+            assert (sorted(run.asked), len(run.hosts)) == (hosts, 2)
 
 
 def test_a_wrong_token_is_refused_and_told(fleet: Fleet) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricpulse.audit.host_list import expand
+from fabricpulse.audit.host_list import chosen, expand
 from fabricpulse.core.errors import UserError
 
 
@@ -45,6 +45,28 @@ def test_bad_lists_are_refused(text: str) -> None:
     """What is no list, or one of absurd length, is one sentence and neither a crash nor a full memory."""
     with pytest.raises(UserError):
         expand(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        (None, []),
+        ("node/gpu-1\nnode/gpu-2\n", ["gpu-1", "gpu-2"]),
+        ("gpu-1\r\n\n  node/gpu-2", ["gpu-1", "gpu-2"]),
+        ("gpu[001-003],login1", ["gpu001", "gpu002", "gpu003", "login1"]),
+        ("node-7", ["node-7"]),
+    ],
+)
+def test_chosen(text: str | None, hosts: list[str]) -> None:
+    """No list restricts nothing; Kubernetes' and Slurm's are read alike."""
+    assert chosen(text) == hosts
+
+
+@pytest.mark.parametrize("text", ["", " \n", "pod/gpu-1", "node/node/gpu-1"])
+def test_a_list_that_names_nobody_is_not_the_fleet(text: str) -> None:
+    """An unset variable, a label that no node has, another kind of object."""
+    with pytest.raises(UserError):
+        chosen(text)
 
 
 @given(st.text("ab1[]-, ", max_size=24))

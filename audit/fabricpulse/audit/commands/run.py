@@ -1,5 +1,6 @@
 """`audit run`: a fleet, through the agents of its hosts."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ from fabricpulse.audit.commands.output import (
     write_page,
 )
 from fabricpulse.audit.storage import encode
+from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.client_options import COORDINATOR, client_options
+
+# 100,000 names of 94 letters.
+MOST_LIST = 10 << 20
 
 
 @click.command("run")
@@ -29,7 +34,12 @@ from fabricpulse.core.web.client_options import COORDINATOR, client_options
     "--membership", type=click.Path(path_type=Path), help="Take the hosts from this membership file."
 )
 @click.option(
-    "--hosts", default="", metavar="LIST", help="Only these, as Slurm writes lists: gpu-[001-016],gpu-020."
+    "--hosts",
+    "--nodes",
+    "hosts",
+    metavar="LIST",
+    help="Only these, as Slurm writes lists: gpu-[001-016],gpu-020. `-` reads standard input, also what "
+    "`kubectl get nodes -o name` writes.",
 )
 @click.option("--agent-url", default="http://{host}:9617", show_default=True, help="URL of a host's agent.")
 @client_options("the agents")
@@ -122,6 +132,8 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
     """Audit a fleet through the agents of its hosts, and compare the hosts with one another."""
     from fabricpulse.audit.fleet_audit import run_fleet
 
+    if flags["hosts"] == "-":
+        flags["hosts"] = _standard_input()
     transfers = None
     if flags["transfers"]:
         from fabricpulse.audit.transfer_tests import Transfers
@@ -135,6 +147,14 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
     if run.cancelled:
         ctx.exit(1)
     ctx.exit(exit_code(run.findings, flags["fail_on"]))
+
+
+def _standard_input() -> str:
+    """What is piped in, within bounds. Raises UserError."""
+    data = sys.stdin.buffer.read(MOST_LIST + 1)
+    if len(data) > MOST_LIST:
+        raise UserError(f"host list: standard input has more than {MOST_LIST >> 20} MiB; give a shorter one")
+    return data.decode("utf-8", "replace")
 
 
 RUN_FLAGS = (
