@@ -8,8 +8,9 @@ from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.remediation.command import command
 from fabricpulse.remediation.node.config import NodeConfig
-from fabricpulse.remediation.receiver.config import HoldConfig, ReceiverConfig
+from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.damping import hold_seconds, is_sticky
+from fabricpulse.remediation.receiver.rule_config import HoldConfig
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,14 @@ from fabricpulse.remediation.receiver.damping import hold_seconds, is_sticky
             "give begin and end, or",
         ),
         ("rules: [{alert: A}, {alert: A}]", "an alert is listed twice"),
-        ("rules: [{alert: A, action: nic.reboot}]", "test:1"),
+        (
+            "rules: [{alert: A, action: nic.reboot}]",
+            "test:1: rules[0]: action 'nic.reboot' is none of nic.avoid, nic.restore,",
+        ),
+        (
+            "rules: [{alert: A, action: nic.restore, hold: {initial_s: 5}}]",
+            "hold has no meaning for the action nic.restore: it belongs to the rule that takes the NIC out",
+        ),
         ("gaurds: {}", "did you mean 'guards'?"),
         ("guards: {cooldown: 3}", "did you mean 'cooldown_s'?"),
         ("guards: {cooldown_s: -1}", "guards.cooldown_s"),

@@ -4,74 +4,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
-from msgspec.structs import force_setattr
 
 from fabricpulse.core.config import Section
 from fabricpulse.core.web.client_config import HttpClientConfig, check_credentials
 from fabricpulse.core.web.urls import check_base_url, check_url
+from fabricpulse.remediation.receiver.rule_config import MODES, HoldConfig, RuleConfig, Seconds
 from fabricpulse.remediation.receiver.times import moment, time_of_day_s
 
-Seconds = Annotated[float, Meta(ge=0)]
 Role = Literal["alert", "agent", "viewer", "operator"]
-MODES = ("observe", "dry_run", "approve", "auto")
-_DEFAULT_MODES = {"nic.avoid": "dry_run", "host.drain": "approve", "notify": "auto"}
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-
-
-class HoldConfig(Section, frozen=True):
-    """How long a NIC must have been quiet before it goes back into service.
-
-    initial_s : hold after the first failover of a NIC, seconds. factor : each further failover of the NIC within
-    `window_s` multiplies the hold by it. cap_s : longest hold, seconds. window_s : how long a failover counts,
-    seconds. jitter : the hold varies by this fraction, so that NICs which left together do not return together.
-    sticky_count : after so many failovers within `sticky_window_s` only a person puts the NIC back. sticky_window_s :
-    the time that `sticky_count` counts over, seconds.
-    """
-
-    initial_s: Seconds = 600
-    factor: Annotated[float, Meta(ge=1)] = 2
-    cap_s: Seconds = 14_400
-    window_s: Seconds = 43_200
-    jitter: Annotated[float, Meta(ge=0, lt=1)] = 0.1
-    sticky_count: Annotated[int, Meta(ge=1)] = 3
-    sticky_window_s: Seconds = 7_200
-
-    def validate(self) -> None:
-        if self.cap_s < self.initial_s:
-            raise ValueError("cap_s must not be below initial_s")
-
-
-class RuleConfig(Section, frozen=True):
-    """What to do about one alert.
-
-    alert : name of the alert that the rule is for. action : `nic.avoid` takes the NIC out of running jobs;
-    `host.drain` drains the host, see `drain`; `notify` changes nothing and tells those in `notify` when the alert
-    begins and ends. mode : `observe` writes the episode down and stops there; `dry_run` decides and journals, the agent
-    checks and changes nothing; `approve` plans, and acts when an operator has approved the plan (`fabricpulse
-    remediation approve`); `auto` acts; empty: dry_run, of host.drain: approve, of notify: auto. host_label : label of
-    the alert that names the host. Prometheus must set it (scrape configuration, exporter of that very host), never a
-    job. device_label : label of the alert that names the NIC; Prometheus must set it, never a job. cause_labels :
-    labels whose value several hosts share, a rail or a switch: see guards.shared_cause_count. hold : instead of the
-    hold of the whole file.
-    """
-
-    alert: Annotated[str, Meta(min_length=1)]
-    action: Literal["nic.avoid", "host.drain", "notify"] = "nic.avoid"
-    mode: str = ""
-    host_label: Annotated[str, Meta(min_length=1)] = "instance"
-    device_label: Annotated[str, Meta(min_length=1)] = "device"
-    cause_labels: tuple[Annotated[str, Meta(min_length=1)], ...] = ("network", "leaf", "switch")
-    hold: HoldConfig | None = None
-
-    def __post_init__(self) -> None:
-        if not self.mode:
-            force_setattr(self, "mode", _DEFAULT_MODES[self.action])
-
-    def validate(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
-        if self.action == "notify" and self.mode not in ("observe", "auto"):
-            raise ValueError(f"mode {self.mode} has no meaning for the action notify: observe or auto")
 
 
 class CauseAlertConfig(Section, frozen=True):
@@ -289,6 +230,7 @@ class NotifyConfig(Section, frozen=True):
         "unknown",
         "rolled_back",
         "would_avoid",
+        "would_restore",
         "rebalance",
         "would_rebalance",
         "rebalance_kept",

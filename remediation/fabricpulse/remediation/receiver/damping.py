@@ -6,7 +6,7 @@ eight rails loses an eighth. So the hold starts long and doubles.
 
 import random
 
-from fabricpulse.remediation.receiver.config import HoldConfig
+from fabricpulse.remediation.receiver.rule_config import HoldConfig
 
 
 def hold_seconds(config: HoldConfig, failovers: tuple[float, ...], now: float, seed: str) -> float:

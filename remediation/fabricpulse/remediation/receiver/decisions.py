@@ -4,13 +4,10 @@ A firing episode takes its NIC out of service as soon as the guards allow; `reso
 firing starts it again from zero. The phases of a target are in `phases.py`.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.damping import hold_seconds, is_sticky
 from fabricpulse.remediation.receiver.guards import SETTLING, TRANSIENT, Guards
-from fabricpulse.remediation.receiver.hold import check_observed, is_over, start_hold, stop_hold
+from fabricpulse.remediation.receiver.hold import check_observed, is_over, is_proven, start_hold, stop_hold
 from fabricpulse.remediation.receiver.model import (
     Action,
     ActionName,
@@ -21,14 +18,13 @@ from fabricpulse.remediation.receiver.model import (
 )
 from fabricpulse.remediation.receiver.phases import DESIRED, next_phase
 from fabricpulse.remediation.receiver.plans import is_approved, plan_of
+from fabricpulse.remediation.receiver.retention import forget
+from fabricpulse.remediation.receiver.rule_config import keeps_out
 from fabricpulse.remediation.receiver.shared_cause import SharedCauses
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
-# Ended episodes and actions that stay in memory; the journal keeps all.
-_KEEP_ENDED = 500
 # Firing targets that one cycle decides on.
 _AT_ONCE = 500
-_FORGET_AGENT_S = 86_400.0
 _MODE_RANK = {"observe": 0, "dry_run": 1, "approve": 2, "auto": 3}
 
 
@@ -42,6 +38,8 @@ class Decisions:
         self._shared = SharedCauses()
         # Target key -> the episode that counts for it, first come first, and the version of the episodes it is of.
         self._firing_order: dict[str, str] = {}
+        # Target key -> the episode of a rule with nic.restore that counts for it.
+        self._asked_back: dict[str, str] = {}
         self._firing_version = -1
         self._next = 0
 
@@ -52,7 +50,7 @@ class Decisions:
             transaction.set(pause=None)
             transaction.log("fleet", "resumed", owner="timer")
         self._expire(transaction, now)
-        self._forget(transaction, now)
+        forget(transaction, self._config.guards.breaker_window_s, now)
         firing = self._firing_targets(transaction)
         if not firing and not transaction.targets:
             return
@@ -73,10 +71,16 @@ class Decisions:
         """Target key -> fingerprint of the firing episode that counts for it, first come first."""
         if transaction.episodes_version != self._firing_version or not self._firing_version:
             firing: dict[str, Episode] = {}
+            asked: dict[str, Episode] = {}
             for episode in transaction.episodes.values():
-                if episode.status == "firing":
-                    key = episode.target.key
+                if episode.status != "firing":
+                    continue
+                key = episode.target.key
+                if keeps_out(self._rules, episode.alert):
                     firing[key] = max(firing.get(key, episode), episode, key=self._weight)
+                elif self._rules[episode.alert].action == "nic.restore":
+                    asked[key] = max(asked.get(key, episode), episode, key=self._weight)
+            self._asked_back = {key: episode.fingerprint for key, episode in asked.items()}
             ordered = sorted(firing.items(), key=lambda item: item[1].first_seen)
             self._firing_order = {key: episode.fingerprint for key, episode in ordered}
             self._firing_version = transaction.episodes_version
@@ -153,12 +157,7 @@ class Decisions:
 
     def _quiet(self, transaction: Transaction, guards: Guards, current: TargetState, now: float) -> None:
         if current.desired != "avoid":
-            if current.plan is not None:
-                transaction.log(
-                    current.target.key, "plan_dropped", plan=current.plan.hash, reason="no alert fires"
-                )
-                current = with_changes(current, plan=None)
-                transaction.put_target(current)
+            current = self._drop_plan(transaction, current, "no alert fires")
             if not current.generation:
                 transaction.drop("targets", [current.target.key])  # it was never more than blocked
             elif current.blocked:
@@ -172,16 +171,27 @@ class Decisions:
                 transaction.put_target(observed)
                 if observed.blocked != current.blocked:
                     transaction.log(current.target.key, "hold_stopped", reason=observed.blocked)
-            elif is_over(current):
+            else:
                 self._end_hold(transaction, guards, current, now)
 
     def _end_hold(self, transaction: Transaction, guards: Guards, current: TargetState, now: float) -> None:
-        rule = self._rules.get(current.alert)
-        if current.alert and (rule is None or rule.mode not in ("auto", "approve")):
-            # The rule that took it out was told to change nothing: an operator releases it.
-            self._block(transaction, current, "not_acting")
-            return
+        """Brings a NIC back whose hold is over, or of which an alert says that it need not wait for that."""
+        rule, asked = self._rules.get(current.alert), None
+        may_return = not current.alert or (rule is not None and rule.mode in ("auto", "approve"))
+        if not (is_over(current) and may_return):
+            asked = self._asked(transaction, current)
+            if asked is None:
+                if current.plan is not None and not keeps_out(self._rules, current.plan.alert):
+                    current = self._drop_plan(transaction, current, "no alert asks for it any more")
+                if is_over(current):
+                    # The rule that took it out was told to change nothing: an operator releases it.
+                    self._block(transaction, current, "not_acting")
+                return
+            rule = self._rules[asked.alert]
         if is_sticky(self._config.hold_of(current.alert), current.failovers, now):
+            if asked is not None:
+                self._block(transaction, current, "manual")
+                return
             transaction.put_target(
                 with_changes(
                     current,
@@ -199,9 +209,15 @@ class Decisions:
         if reason := guards.failback(current):
             self._block(transaction, current, reason)
             return
-        why = f"healthy for {current.healthy_s:.0f} s"
+        why = f"healthy for {current.healthy_s:.0f} s" + (f", {asked.alert} is firing" if asked else "")
+        if asked is not None and rule is not None and rule.mode == "dry_run":
+            noted = f"{asked.fingerprint} {asked.first_seen!r}"
+            if current.would_restore != noted:
+                transaction.put_target(with_changes(current, would_restore=noted, blocked=""))
+                transaction.log(current.target.key, "would_restore", alert=asked.alert, reason=why)
+            return
         if rule is not None and rule.mode == "approve":
-            approval = self._approval(transaction, current, "nic.restore", None, why, now)
+            approval = self._approval(transaction, current, "nic.restore", asked, why, now)
             if not approval:
                 return
             why = f"{why}, {approval}"
@@ -210,7 +226,14 @@ class Decisions:
             self._block(transaction, current, "breaker")
             return
         self._take(transaction, guards, "failback", current, now)
-        self.decide(transaction, current, "nic.restore", why, now)
+        self.decide(transaction, current, "nic.restore", why, now, episode=asked)
+
+    def _asked(self, transaction: Transaction, current: TargetState) -> Episode | None:
+        """The episode of a rule with nic.restore that may bring this NIC back now, None without one."""
+        episode = transaction.episodes.get(self._asked_back.get(current.target.key, ""))
+        if episode is None or not is_proven(current) or self._rules[episode.alert].mode == "observe":
+            return None
+        return episode
 
     def decide(
         self,
@@ -273,6 +296,15 @@ class Decisions:
         transaction.put_target(with_changes(current, plan=plan, blocked=""))
         transaction.log(key, "awaiting_approval", plan=plan.hash, action=action, reason=why)
         return ""
+
+    @staticmethod
+    def _drop_plan(transaction: Transaction, current: TargetState, reason: str) -> TargetState:
+        if current.plan is None:
+            return current
+        transaction.log(current.target.key, "plan_dropped", plan=current.plan.hash, reason=reason)
+        after: TargetState = with_changes(current, plan=None)
+        transaction.put_target(after)
+        return after
 
     def retry_after_s(self, current: TargetState, now: float) -> float:
         """How long to wait after a failover that came to nothing, by how many there were."""
@@ -346,35 +378,6 @@ class Decisions:
                     with_changes(action, outcome="unknown", message="the agent has not reported the result")
                 )
                 transaction.log(action.target.key, "unknown", op_id=action.op_id)
-
-    def _forget(self, transaction: Transaction, now: float) -> None:
-        keep_s = self._config.guards.breaker_window_s
-        recent = tuple(entry for entry in transaction.recent if now - entry[0] <= keep_s)
-        if len(recent) != len(transaction.recent):
-            transaction.set(recent=recent)
-        transaction.drop(
-            "episodes",
-            _oldest(transaction.episodes, lambda e: e.status != "firing", lambda e: float(e.last_seen)),
-        )
-        current = {op for target in transaction.targets.values() for op in (target.op_id, target.avoid_op_id)}
-        transaction.drop(
-            "actions",
-            _oldest(
-                transaction.actions,
-                lambda a: a.outcome != "pending" and a.op_id not in current,
-                lambda a: float(a.created_at),
-            ),
-        )
-        gone = [host for host, agent in transaction.agents.items() if now - agent.seen_at > _FORGET_AGENT_S]
-        transaction.drop("agents", gone)
-
-
-def _oldest(values: Any, ended: Callable[[Any], bool], when: Callable[[Any], float]) -> list[str]:
-    """Keys of the ended ones beyond the newest _KEEP_ENDED."""
-    if len(values) <= _KEEP_ENDED:
-        return []
-    keys = sorted((key for key, value in values.items() if ended(value)), key=lambda key: when(values[key]))
-    return keys[: max(0, len(keys) - _KEEP_ENDED)]
 
 
 def _newest_times(times: tuple[float, ...]) -> tuple[float, ...]:

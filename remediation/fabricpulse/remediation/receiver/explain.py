@@ -5,11 +5,12 @@ from typing import Any
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards import SETTLING, Guards
-from fabricpulse.remediation.receiver.hold import is_over
+from fabricpulse.remediation.receiver.hold import is_over, is_proven
 from fabricpulse.remediation.receiver.model import Episode, Plan, State, Target, TargetState
 from fabricpulse.remediation.receiver.observed_state import ObservedState
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Inventory
+from fabricpulse.remediation.receiver.rule_config import MODES
 from fabricpulse.remediation.receiver.transaction import Transaction
 
 
@@ -71,7 +72,13 @@ def _waiting(plan: Plan) -> str:
 def _next(
     config: ReceiverConfig, guards: Guards, current: TargetState, episodes: list[Episode], now: float
 ) -> str:
-    firing = [episode for episode in episodes if episode.status == "firing"]
+    rules = {rule.alert: rule for rule in config.rules}
+    firing: list[Episode] = []
+    asked: list[Episode] = []
+    for episode in episodes:
+        if episode.status == "firing":
+            rule = rules.get(episode.alert)
+            (asked if rule is not None and rule.action == "nic.restore" else firing).append(episode)
     if current.phase in ("avoiding", "restoring"):
         return f"the agent is carrying out {current.op_id}"
     if current.phase == "manual":
@@ -79,22 +86,28 @@ def _next(
     if current.phase == "avoided":
         if firing:
             return f"it stays out while {firing[0].alert} fires"
-        if not is_over(current):
+        modes = [rules[episode.alert].mode for episode in asked]
+        asks = max(modes, key=MODES.index, default="observe")
+        if not is_over(current) and (asks == "observe" or not is_proven(current)):
             stopped = f", stopped: {current.blocked}" if current.blocked else ""
-            return f"hold: {current.healthy_s:.0f} s of {current.hold_s:.0f} s observed healthy{stopped}"
+            early = f"; {asked[0].alert} may end it early, mode {asks}" if asks != "observe" else ""
+            return (
+                f"hold: {current.healthy_s:.0f} s of {current.hold_s:.0f} s observed healthy{stopped}{early}"
+            )
         reason = guards.failback(current)
+        if not is_over(current) and asks == "dry_run" and not reason:
+            return f"{asked[0].alert}: dry run; the hold goes on"
         if not reason and current.plan is not None:
             return _waiting(current.plan)
         return f"it is kept out by the guard {reason}" if reason else "it goes back into service"
     if not firing:
-        return "nothing: no alert fires"
-    modes = {rule.alert: rule.mode for rule in config.rules}
-    drains = {rule.alert for rule in config.rules if rule.action == "host.drain"}
+        return f"nothing: {asked[0].alert} is for NICs that are out" if asked else "nothing: no alert fires"
     for episode in firing:
-        mode = modes.get(episode.alert, "observe")
-        if mode == "observe":
+        rule = rules.get(episode.alert)
+        mode = rule.mode if rule is not None else "observe"
+        if rule is None or mode == "observe":
             continue
-        if episode.alert in drains:
+        if rule.action == "host.drain":
             reason = guards.host(current.target.host, episode)
             what = f"guard {reason}" if reason and reason != SETTLING else f"the host is left, mode {mode}"
             return f"{episode.alert}: {what}"

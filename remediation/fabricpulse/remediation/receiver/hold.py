@@ -60,6 +60,11 @@ def is_over(target: TargetState) -> bool:
     return target.healthy_at > 0 and target.healthy_s >= target.hold_s
 
 
+def is_proven(target: TargetState) -> bool:
+    """Whether it was observed healthy for as long as anything needs to bring it back early, and is observed now."""
+    return target.healthy_at > 0 and target.healthy_s >= min(REVALIDATE_S, target.hold_s)
+
+
 def _unobserved(target: TargetState, reason: Observation) -> TargetState:
     left = min(REVALIDATE_S, target.hold_s)
     return msgspec.structs.replace(

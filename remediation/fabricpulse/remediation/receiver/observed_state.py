@@ -6,12 +6,13 @@ observed state, and `decisions` compares that with the desired state.
 
 from collections.abc import Iterable, Sequence
 
-from fabricpulse.remediation.receiver.config import ReceiverConfig, RuleConfig
+from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.hold import STOPPED, Observation, observe
 from fabricpulse.remediation.receiver.model import NO_TARGET, AgentState, Episode, Target, TargetState
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.phases import next_phase
 from fabricpulse.remediation.receiver.rebase import rebase
+from fabricpulse.remediation.receiver.rule_config import RuleConfig, keeps_out
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
 # What a line that tells of an alert says at most.
@@ -82,7 +83,10 @@ class ObservedState:
     def _causes(self, alert: Alert, target: Target) -> tuple[str, ...]:
         if not target.host:
             return (cause,) if (cause := self.shared_by_nics(alert)) else ()
-        labels = self._rules[alert.name].cause_labels
+        rule = self._rules[alert.name]
+        if rule.action == "nic.restore":
+            return ()  # that many NICs are well at once is no fault of a switch
+        labels = rule.cause_labels
         causes = tuple(f"{name}={alert.labels[name]}" for name in labels if alert.labels.get(name))
         return causes or (f"device={target.device}",)
 
@@ -140,7 +144,7 @@ class ObservedState:
                     if self._is_told(episode.alert):
                         _tell_end(transaction, episode)
                     target = transaction.targets.get(episode.target.key)
-                    if target is not None:
+                    if target is not None and keeps_out(self._rules, episode.alert):
                         transaction.put_target(with_changes(target, needs_probe=True))
 
     def _on_watchdog(self, transaction: Transaction, present: bool) -> None:
@@ -202,7 +206,7 @@ class ObservedState:
             if tell:
                 _tell(transaction, about, alert, "resolved")
             current = transaction.targets.get(target.key)
-            if current is not None and current.needs_probe:
+            if current is not None and current.needs_probe and keeps_out(self._rules, alert.name):
                 transaction.put_target(with_changes(current, needs_probe=False))
 
     def on_agent(self, transaction: Transaction, agent: AgentState, now: float) -> None:

@@ -87,6 +87,9 @@ def advice(policy: Policy) -> list[str]:
         )
     if acting and not policy.inventory:
         found.append("rules act on any host that an alert names: set membership")
+    actions = {rule.action for rule in config.rules}
+    if "nic.restore" in actions and "nic.avoid" not in actions:
+        found.append("a rule restores NICs, and none takes any out: add one with the action nic.avoid")
     if not acting:
         found.append("no rule acts: every mode is observe or dry_run")
     return found

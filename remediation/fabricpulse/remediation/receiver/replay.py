@@ -17,6 +17,7 @@ from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.model import AgentState, State
 from fabricpulse.remediation.receiver.payload import Alert, PayloadError, parse_notification
 from fabricpulse.remediation.receiver.reconciler import Inventory, Reconciler
+from fabricpulse.remediation.receiver.rule_config import keeps_out
 from fabricpulse.remediation.receiver.transaction import Transaction, Transition
 
 # Between two deliveries time passes in steps: short ones while an alert is young or an action under way.
@@ -27,7 +28,7 @@ _ALWAYS = 1e12
 # Lines that are decisions, or say why there is none.
 DECISIONS = (
     "nic.avoid", "nic.restore", "would_avoid", "awaiting_approval", "blocked", "breaker_tripped", "manual", "hand_off",
-    "would_drain",
+    "would_drain", "would_restore",
 )  # fmt: skip
 
 
@@ -105,7 +106,12 @@ class Replay:
         self._reconciler.results.on_result(transaction, host, Result(op_id, "applied", 1), self._now)
 
     def _report_hosts_with_targets(self, transaction: Transaction) -> None:
-        firing = {e.target for e in transaction.episodes.values() if e.status == "firing"}
+        rules = {rule.alert: rule for rule in self._config.rules}
+        firing = {
+            e.target
+            for e in transaction.episodes.values()
+            if e.status == "firing" and keeps_out(rules, e.alert)
+        }
         for host in {t.target.host for t in transaction.targets.values() if t.quiet_since}:
             known = transaction.agents[host]
             devices = known.devices.keys()
