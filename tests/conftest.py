@@ -7,7 +7,6 @@ from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
-from tests.fixtures.mixin_cache import keep_evaluated
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabUnavailableError
@@ -16,9 +15,6 @@ from fabricpulse.lab.tools import Tools, find_tools
 # How long an example takes says what else the machine does. The rest stays as Hypothesis has it, for CI as well.
 settings.register_profile("untimed", settings(deadline=None))
 settings.load_profile("untimed")
-
-# Here and not in a fixture: test modules compile the mixin as they are collected.
-keep_evaluated()
 
 # A shell without job control lets what it runs in the background ignore Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

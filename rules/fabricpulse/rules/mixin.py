@@ -3,8 +3,11 @@
 import difflib
 import json
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from importlib.resources import files
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from fabricpulse.rules.validation import problems_of_config, problems_of_rules
 
 _CONFIGURED = "local mixin = (import 'mixin.libsonnet') + %s + { _config+:: %s };\n"
 # `_config` first and on its own: with a value of the wrong kind the rest may not evaluate. Without overrides, which may
-# name any part of the mixin, the file of the knobs is enough; all the others take half a second to read.
+# name any part of the mixin, the file of the knobs is enough.
 _CONFIG = _CONFIGURED + "mixin._config"
 _KNOBS_SET = "((import 'config.libsonnet') + { _config+:: %s })._config"
 _OUTPUT = (
@@ -72,11 +75,9 @@ def compile_mixin(
     chosen = json.dumps(settings)
     if settings or overrides:
         snippet = _CONFIG % (added, chosen) if overrides else _KNOBS_SET % chosen
-        config = dict(_evaluate(snippet, source))
-        # The names cost a second, and only these two knobs hold any.
-        named = config.get("disabledAlerts") or config.get("severities")
-        _refuse(problems_of_config(config, defaults, _evaluate(_ALERT_NAMES, source) if named else []))
-    value = _evaluate(_OUTPUT % (added, chosen), source)
+        config = dict(_evaluate(snippet, source, foreign=overrides is not None))
+        _refuse(problems_of_config(config, defaults, _evaluate(_ALERT_NAMES, source)))
+    value = _evaluate(_OUTPUT % (added, chosen), source, foreign=overrides is not None)
     mixin = Mixin(value["alerts"]["groups"], value["rules"]["groups"], value["dashboards"])
     _refuse(problems_of_rules(mixin.alerts + mixin.rules))
     return mixin
@@ -87,13 +88,25 @@ def _refuse(problems: list[str]) -> None:
         raise UserError(f"the mixin cannot be rendered: {'; '.join(problems)}")
 
 
-def _evaluate(snippet: str, source: Path) -> Any:
-    import _jsonnet  # only this command needs it
-
+def _evaluate(snippet: str, source: Path, foreign: bool = False) -> Any:
+    """foreign : it imports what a user wrote; evaluated in a process of its own, which the engine may take down."""
     try:
-        return json.loads(_jsonnet.evaluate_snippet("fabricpulse", snippet, jpathdir=[str(source)]))
+        if not foreign:
+            return json.loads(_run_engine(snippet, str(source)))
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            return json.loads(pool.submit(_run_engine, snippet, str(source)).result())
     except RuntimeError as error:
-        raise UserError(f"the mixin does not evaluate: {_first_lines(str(error))}") from error
+        if isinstance(error, BrokenProcessPool):
+            problem = "the engine crashed; does a value contain itself without end?"
+        else:
+            problem = _first_lines(str(error))
+        raise UserError(f"the mixin does not evaluate: {problem}") from error
+
+
+def _run_engine(snippet: str, source: str) -> str:
+    import rjsonnet  # only this command needs it
+
+    return str(rjsonnet.evaluate_snippet("fabricpulse", snippet, jpathdir=[source]))
 
 
 def _first_lines(text: str) -> str:

@@ -15,7 +15,6 @@ MODULES = {
     "pyyaml": "yaml",
     "prometheus-client": "prometheus_client",
     "promql-parser": "promql_parser",
-    "jsonnet": "_jsonnet",
 }
 
 

@@ -198,3 +198,12 @@ def test_values_from_jsonnet_are_checked(tmp_path: Path) -> None:
 def test_durations(text: str, good: bool) -> None:
     """Durations are those of Prometheus, and longer than nothing."""
     assert is_duration(text) is good
+
+
+def test_overrides_without_end(tmp_path: Path) -> None:
+    """A value that contains itself is a sentence; the command goes on to say it."""
+    overrides = tmp_path / "endless.jsonnet"
+    overrides.write_text("local a = [a]; { _config+:: { flapThreshold: a } }")
+
+    with pytest.raises(UserError, match="does not evaluate: "):
+        invoke("render", "--config", overrides)
