@@ -6,16 +6,17 @@ there but in a heartbeat: a process that sleeps for HEARTBEAT_S and says how muc
 (lab/heartbeat.py).
 """
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 # Every reading of this long, before that one in COARSE_S.
 KEEP_S = 300.0
 COARSE_S = 1.0
 _COARSE_KEPT = 3600
+_THIN_EVERY_S = 10.0
 
 # Thread -> nanoseconds that it has waited for a CPU since its start.
 Waits = Mapping[int, int]
@@ -43,23 +44,34 @@ def longest_wait_s(before: Waits, after: Waits) -> float:
 
 @dataclass
 class _Readings:
-    recent: deque[tuple[float, Waits]] = field(default_factory=deque)
-    older: deque[tuple[float, Waits]] = field(default_factory=lambda: deque(maxlen=_COARSE_KEPT))
+    """In order of time; `times` and `waits` go together. The scenarios ask many times a second."""
+
+    times: list[float] = field(default_factory=list)
+    waits: list[Waits] = field(default_factory=list)
+    _thinned_at: float = 0.0
 
     def add(self, now: float, waits: Waits) -> None:
-        self.recent.append((now, waits))
-        while self.recent[0][0] < now - KEEP_S:
-            at, dropped = self.recent.popleft()
-            if not self.older or at - self.older[-1][0] >= COARSE_S:
-                self.older.append((at, dropped))
+        self.times.append(now)
+        self.waits.append(waits)
+        if now - self._thinned_at > _THIN_EVERY_S:
+            self._thin(now)
+
+    def _thin(self, now: float) -> None:
+        self._thinned_at = now
+        old = bisect_left(self.times, now - KEEP_S)
+        kept: list[int] = []
+        for index in range(old):
+            if not kept or self.times[index] - self.times[kept[-1]] >= COARSE_S:
+                kept.append(index)
+        kept = kept[-_COARSE_KEPT:]
+        self.times[:old] = [self.times[index] for index in kept]
+        self.waits[:old] = [self.waits[index] for index in kept]
 
     def around(self, start: float, end: float) -> tuple[Waits, Waits]:
         """The last reading until `start` and the first from `end` on, or the nearest that there are."""
-        before = next(
-            (waits for at, waits in chain(reversed(self.recent), reversed(self.older)) if at <= start), None
-        )
-        after = next((waits for at, waits in chain(self.older, self.recent) if at >= end), self.recent[-1][1])
-        return (self.older or self.recent)[0][1] if before is None else before, after
+        before = max(bisect_right(self.times, start) - 1, 0)
+        after = min(bisect_left(self.times, end), len(self.times) - 1)
+        return self.waits[before], self.waits[after]
 
 
 @dataclass
