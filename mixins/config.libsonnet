@@ -160,7 +160,8 @@
     // A daemon that answered within the last day and is gone from discovery; one that answers without any metric.
     exporterGoneFor: '10m',
     exporterEmptyFor: '5m',
-    hostDownFor: '15s',
+    // None: a host must be known to be down before a job that waits for it is told as stalled, which takes five seconds.
+    hostDownFor: '0s',
     // Share of the NICs of a network that must be disconnected for the network, not the NICs, to be the news.
     networkDownShare: 0.3,
     networkDownLeastNics: 3,

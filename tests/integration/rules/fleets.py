@@ -67,7 +67,8 @@ class Fleet:
         yield f"fabricpulse_edge_probes_lost_total{{{labels}}} {self.lost.get(edge, 0)}"
         yield f"fabricpulse_edge_latency_elevated{{{labels}}} 0"
         if not heard:
-            evidence = "own_nic_disconnected" if not up else "peer_silent"
+            silent = "peer_host_silent" if peer in self.dead_hosts else "peer_silent"
+            evidence = silent if up else "own_nic_disconnected"
             yield f'fabricpulse_edge_evidence{{{labels},evidence="{evidence}"}} 1'
 
     def _clock(self, _host: str) -> Iterator[str]:
@@ -80,6 +81,16 @@ class Fleet:
         for device in RAILS:
             state = int(self._up(host, device))
             yield f'fabricpulse_lane_state{{workload="7",device="{device}"}} {state}'
+        # A ring: who receives from a dead host waits for it, the others for those before them.
+        rank = self.hosts.index(host)
+        peer_rank = (rank or len(self.hosts)) - 1
+        peer = self.hosts[peer_rank]
+        if self.dead_hosts:
+            waits_for = "delivery" if peer in self.dead_hosts else "peer_send"
+            request = (
+                f'workload="7",rank="{rank}",peer="{peer}",peer_rank="{peer_rank}",waits_for="{waits_for}"'
+            )
+            yield f"fabricpulse_request_waiting_seconds{{{request}}} 20"
 
     def _agent(self, _host: str) -> Iterator[str]:
         yield "fabricpulse_remediation_agent_connected 1"
