@@ -10,7 +10,7 @@ from fabricpulse.remediation.receiver.model import Episode, Plan, State, Target,
 from fabricpulse.remediation.receiver.observed_state import ObservedState
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Inventory
-from fabricpulse.remediation.receiver.rule_config import MODES
+from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, MODES
 from fabricpulse.remediation.receiver.transaction import Transaction
 
 
@@ -107,6 +107,11 @@ def _next(
         mode = rule.mode if rule is not None else "observe"
         if rule is None or mode == "observe":
             continue
+        if rule.action in LANE_ACTIONS:
+            reason = guards.lane_alert(episode)
+            if reason and reason != SETTLING:
+                return f"{episode.alert} is not acted on: guard {reason}"
+            return f"{episode.alert}: {rule.action} for its lanes that are measured to be slow, mode {mode}"
         if rule.action == "host.drain":
             reason = guards.host(current.target.host, episode)
             what = f"guard {reason}" if reason and reason != SETTLING else f"the host is left, mode {mode}"

@@ -43,6 +43,8 @@ REASONS = (
     "unproven",
     "unhelpful",
     "workload",
+    "unconfirmed",
+    "no_gain",
 )
 # An alert is too young to be acted on; every one is at first, so that this is no reason to write down.
 SETTLING = "settling"
@@ -168,6 +170,12 @@ class Guards:
     def lane(self, target: Target) -> str:
         """The reason that forbids changing lanes over this NIC, or ""."""
         return self._standing("failover", target)
+
+    def lane_alert(self, episode: Episode) -> str:
+        """The reason that forbids believing an alert that asks for other paths or weights of lanes, or ""."""
+        if self._config.alertmanagers and self._now - self._state.contact_at > self._config.poll_timeout_s:
+            return "alertmanager_lost"
+        return SETTLING if self._now - episode.first_seen < self._limits.settle_s else ""
 
     def breaker(self, direction: Direction, host: str) -> str:
         """Why an action on `host` must trip the breaker instead, or "".

@@ -16,6 +16,7 @@ from typing import Literal
 
 from fabricpulse.remediation.receiver.config import RebalanceConfig
 from fabricpulse.remediation.receiver.lane_evidence import LaneSummary, goodput_by_workload
+from fabricpulse.remediation.receiver.lane_requests import LaneRequest
 from fabricpulse.remediation.receiver.lane_sharing import Sender, gain_apart, gain_of_rate
 from fabricpulse.remediation.receiver.model import LaneMove
 
@@ -54,8 +55,9 @@ def propose(
     lanes: Mapping[str, LaneSummary],
     resting: Mapping[str, Literal["cooldown", "no_new_path"]],
     reached: Mapping[tuple[str, ...], float] | None = None,
+    request: LaneRequest | None = None,
 ) -> list[Proposal]:
-    """Proposals, best first.
+    """Proposals, best first; with a request, only for lanes that it names, and with its operation.
 
     resting : jobs that are not to be moved now, or for which new paths did not help: lanes of those may get a weight.
     reached : goodput of jobs together (bytes per second) after a plan that helped them: while they still have about
@@ -68,17 +70,25 @@ def propose(
         if lane.goodput >= _IDLE_BYTES_S and lane.capacity > 0 and lane.last.workload not in at_work:
             busy[lane.last.workload].append(lane)
     slow_of = {workload: found for workload, own in busy.items() if (found := slow_lanes(config, own))}
-    shared = _shared(busy, slow_of.keys(), before, resting, config.max_lanes)
+    shared = []
+    if request is None or request.rule.action == "lane.repath":
+        shared = _shared(busy, slow_of.keys(), before, resting, config.max_lanes, request)
     together = {workload for proposal in shared for workload in proposal.scope}
     proposals = []
     for workload, slow in sorted(slow_of.items()):
         own, rests = busy[workload], resting.get(workload)
         if rests == "cooldown" or (workload in together and rests is None):
             continue
-        gain = min(_MAX_GAIN, _REACHED * gain_of_rate(_busy(own), _faster(own, slow)))
-        moves = [_move(lane) for lane in slow]
-        if rests == "no_new_path":
+        weigh = rests == "no_new_path" if request is None else request.rule.action == "lane.weight"
+        if request is not None:
+            if rests == "no_new_path" and not weigh:
+                continue
+            slow = [lane for lane in slow if request.names(lane)]  # noqa: PLW2901
+        if weigh:
             moves = [move for lane in slow if (move := _weighed(lane, own)) is not None]
+        else:
+            moves = [_move(lane) for lane in slow]
+        gain = min(_MAX_GAIN, _REACHED * gain_of_rate(_busy(own), _faster(own, slow, weigh)))
         if moves:
             reason = f"{len(slow)} of {len(own)} lanes deliver less than {config.slow_share:g} of the others"
             proposals.append(
@@ -105,11 +115,12 @@ def _good(own: list[LaneSummary]) -> float:
     return median(capacities[: max(1, (len(capacities) + 1) // 2)])
 
 
-def _faster(own: list[LaneSummary], slow: list[LaneSummary]) -> float:
+def _faster(own: list[LaneSummary], slow: list[LaneSummary], weigh: bool = False) -> float:
     """How many times as fast a job could send if its slow lanes delivered what the good ones do.
 
     Its slowest connection bounds it, of what each has to carry. Where a connection sends by what its lanes deliver,
-    their sum counts, else the slowest lane of what it carries.
+    their sum counts, else the slowest lane of what it carries. weigh : if instead each lane carried by what it
+    delivers, which a connection that sends so already gains nothing by.
     """
     good, moved = _good(own), {lane.key for lane in slow}
     connections: dict[tuple[str, str, str], list[LaneSummary]] = defaultdict(list)
@@ -118,14 +129,16 @@ def _faster(own: list[LaneSummary], slow: list[LaneSummary]) -> float:
     now, then = [], []
     for lanes in connections.values():
         carried = sum(lane.goodput for lane in lanes)
-        after = [good if lane.key in moved else lane.capacity for lane in lanes]
+        after = [good if lane.key in moved and not weigh else lane.capacity for lane in lanes]
         fair = carried / len(lanes)
         if any(lane.key in moved and lane.goodput < _ADAPTS * fair for lane in lanes):
             now.append(sum(lane.capacity for lane in lanes) / carried)
             then.append(sum(after) / carried)
         else:
             now.append(min(lane.capacity / lane.goodput for lane in lanes))
-            then.append(min(rate / lane.goodput for rate, lane in zip(after, lanes, strict=True)))
+            weighed = weigh and any(lane.key in moved for lane in lanes)
+            slowest = min(rate / lane.goodput for rate, lane in zip(after, lanes, strict=True))
+            then.append(sum(after) / carried if weighed else slowest)
     return max(1.0, min(then) / min(now))
 
 
@@ -155,6 +168,7 @@ def _shared(
     before: dict[str, float],
     resting: Mapping[str, str],
     max_lanes: int,
+    request: LaneRequest | None,
 ) -> list[Proposal]:
     rails: dict[str, dict[str, list[LaneSummary]]] = defaultdict(lambda: defaultdict(list))
     nics: dict[tuple[str, str], float] = defaultdict(float)
@@ -178,6 +192,13 @@ def _shared(
             or sum(lane.goodput for lane in lanes) >= _NEARLY_ALL * carried[rail, workload]
         }
         free = {w: found for w, found in workloads.items() if resting.get(w) != "cooldown"}
+        if request is not None:
+            # The whole job moves on this rail: one lane of a ring that moves alone leaves it as slow as it was.
+            free = {
+                w: found
+                for w, found in free.items()
+                if resting.get(w) is None and any(request.names(lane) for lane in found)
+            }
         if len(workloads) < 2 or not free:
             continue
         mover = min(free, key=lambda w: (len(free[w]), w))

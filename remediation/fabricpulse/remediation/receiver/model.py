@@ -52,12 +52,21 @@ class Target(msgspec.Struct, frozen=True, order=True):
 NO_TARGET = Target("", "")
 
 
+class LaneSelector(msgspec.Struct, frozen=True):
+    """Lanes over a NIC that an alert names: of a job, of a connection, or one; "" and -1 name all."""
+
+    device: str
+    workload: str = ""
+    connection: str = ""
+    lane: int = -1
+
+
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
     """One alert from its first `firing` to its end; key: fingerprint.
 
     causes : what it may share with other hosts, `network=rail0`; without a target, what is at fault. starts_at is the
     sender's, and may move to earlier within an episode. `expired` is an episode of which no Alertmanager knows any
-    more though it never said `resolved`: not known to be healthy.
+    more though it never said `resolved`: not known to be healthy. lanes : of a rule about lanes.
     """
 
     fingerprint: str
@@ -69,6 +78,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: float
     status: Literal["firing", "resolved", "expired"]
     ended_at: float = 0.0
+    lanes: LaneSelector | None = None
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +201,8 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
 
     before : goodput by workload when it was made, bytes per second; those of `scope` are to gain, none may lose.
     predicted, measured : goodput of the scope afterwards by before. best : the best that was measured in it without a
-    loss. returning : its lanes go back to where they had that. reason : why it ended, or what it saw.
+    loss. returning : its lanes go back to where they had that. reason : why it ended, or what it saw. alert, episode :
+    what asked for it, "" for a plan of the controller's own.
     """
 
     id: str
@@ -213,6 +224,8 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
     hash: str = ""
     approved_at: float = 0.0
     approved_by: str = ""
+    alert: str = ""
+    episode: str = ""
 
 
 DrainPhase = Literal[
@@ -307,7 +320,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     target key) of the last actions. resumed_at : when an operator last resumed. episodes_version : another
     number, never used before in this process, whenever an episode begins, ends or goes. notified : how far in
     the journal each destination of `notify` has been told. drains_blocked : host -> episode and guard for which it was
-    last written that the host is not drained.
+    last written that the host is not drained. lanes_blocked : fingerprint -> episode and reasons for which it was
+    written that lanes stay as they are.
     """
 
     epoch: int = 0
@@ -328,3 +342,4 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     episodes_version: int = 0
     notified: dict[str, int] = {}
     drains_blocked: dict[str, str] = {}
+    lanes_blocked: dict[str, str] = {}

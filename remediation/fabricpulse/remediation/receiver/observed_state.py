@@ -8,11 +8,19 @@ from collections.abc import Iterable, Sequence
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.hold import STOPPED, Observation, observe
-from fabricpulse.remediation.receiver.model import NO_TARGET, AgentState, Episode, Target, TargetState
+from fabricpulse.remediation.receiver.lane_requests import selector_of
+from fabricpulse.remediation.receiver.model import (
+    NO_TARGET,
+    AgentState,
+    Episode,
+    LaneSelector,
+    Target,
+    TargetState,
+)
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.phases import next_phase
 from fabricpulse.remediation.receiver.rebase import rebase
-from fabricpulse.remediation.receiver.rule_config import RuleConfig, keeps_out
+from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig, keeps_out
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
 # What a line that tells of an alert says at most.
@@ -58,7 +66,18 @@ class ObservedState:
             return "a label is not the name of a host or NIC"
         if self._nics and device not in self._nics.get(host, frozenset()):
             return "membership does not have this host and NIC"
+        if rule.action in LANE_ACTIONS:
+            # About lanes: it takes no NIC out, and keeps none out.
+            named = selector_of(device, alert.labels)
+            return named if isinstance(named, str) else Target(host, "")
         return Target(host, device)
+
+    def _lanes(self, alert: Alert) -> LaneSelector | None:
+        rule = self._rules.get(alert.name)
+        if rule is None or rule.action not in LANE_ACTIONS:
+            return None
+        named = selector_of(alert.labels.get(rule.device_label, ""), alert.labels)
+        return None if isinstance(named, str) else named
 
     def _host(self, rule: RuleConfig, host: str) -> Target | str:
         if not host:
@@ -84,8 +103,8 @@ class ObservedState:
         if not target.host:
             return (cause,) if (cause := self.shared_by_nics(alert)) else ()
         rule = self._rules[alert.name]
-        if rule.action == "nic.restore":
-            return ()  # that many NICs are well at once is no fault of a switch
+        if rule.action in ("nic.restore", *LANE_ACTIONS):
+            return ()  # that many NICs are well, or full, at once is no fault of a switch
         labels = rule.cause_labels
         causes = tuple(f"{name}={alert.labels[name]}" for name in labels if alert.labels.get(name))
         return causes or (f"device={target.device}",)
@@ -163,6 +182,7 @@ class ObservedState:
         if not isinstance(target, Target):
             return
         about = named if isinstance(named, Target) else target
+        lanes = self._lanes(alert)
         known = transaction.episodes.get(alert.fingerprint)
         if alert.firing and known is not None and known.status == "firing":
             starts_at = min(known.starts_at, alert.starts_at)
@@ -173,6 +193,7 @@ class ObservedState:
                     starts_at=starts_at,
                     target=target,
                     causes=self._causes(alert, target),
+                    lanes=lanes,
                 )
             )
         elif alert.firing:
@@ -187,6 +208,7 @@ class ObservedState:
                     first_seen=now,
                     last_seen=now,
                     status="firing",
+                    lanes=lanes,
                 )
             )
             transaction.log(

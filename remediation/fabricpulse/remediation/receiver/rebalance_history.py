@@ -16,11 +16,10 @@ def resting(
     tried after it.
     """
     found: dict[str, Literal["cooldown", "no_new_path"]] = {}
-    for workload in {plan.workload for plan in transaction.rebalances.values()}:
-        plans = sorted(
-            (p for p in transaction.rebalances.values() if p.workload == workload),
-            key=lambda p: p.created_at,
-        )
+    # What an alert's dry run would do keeps nobody else from doing something.
+    known = [p for p in transaction.rebalances.values() if not (p.phase == "dry_run" and p.alert)]
+    for workload in {plan.workload for plan in known}:
+        plans = sorted((p for p in known if p.workload == workload), key=lambda p: p.created_at)
         rolled_back = 0
         for plan in reversed(plans):
             if plan.phase != "rolled_back":

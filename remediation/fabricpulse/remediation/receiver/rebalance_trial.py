@@ -67,6 +67,10 @@ class Trial:
         else:
             transaction.put_rebalance(with_changes(plan, phase="measuring", changed_at=now))
 
+    def drop(self, transaction: Transaction, plan: Rebalance, reason: str, now: float) -> None:
+        """Ends a plan that has moved nothing."""
+        self._end(transaction, plan, "dropped", reason, now)
+
     def _await(self, transaction: Transaction, plan: Rebalance, refusal: str, now: float) -> None:
         waited = now - (plan.approved_at or plan.created_at)
         if waited > APPROVAL_VALID_S:

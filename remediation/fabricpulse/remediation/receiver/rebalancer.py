@@ -19,9 +19,16 @@ import msgspec
 
 from fabricpulse.remediation.protocol import LaneOrder, Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.guards import Guards
+from fabricpulse.remediation.receiver.guards import SETTLING, Guards
 from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
 from fabricpulse.remediation.receiver.lane_planner import Proposal, propose
+from fabricpulse.remediation.receiver.lane_requests import (
+    LaneRequest,
+    is_answered,
+    is_lane_rule,
+    lane_requests,
+    why_not,
+)
 from fabricpulse.remediation.receiver.model import Rebalance, RebalancePhase
 from fabricpulse.remediation.receiver.rebalance_history import operations, reached, resting, unhelpful
 from fabricpulse.remediation.receiver.rebalance_trial import Trial, forbidden
@@ -31,6 +38,8 @@ _ACTIVE: tuple[RebalancePhase, ...] = ("awaiting_approval", "moving", "measuring
 _ENDED_KEPT = 200
 # Least time between two searches for collisions.
 _SEARCH_INTERVAL_S = 2.0
+# Alerts that one search looks into.
+_AT_ONCE = 20
 
 
 class Rebalancer:
@@ -44,12 +53,14 @@ class Rebalancer:
         self._nics = nics
         self._evidence = evidence
         self._trial = Trial(config, evidence)
+        self._rules = {rule.alert: rule for rule in config.rules}
         self._searched_at = 0.0
+        self._next = 0
 
     @property
     def is_on(self) -> bool:
         """Whether it wants to know what lanes do."""
-        return self._rebalance.mode != "observe"
+        return self._rebalance.mode != "observe" or any(map(is_lane_rule, self._config.rules))
 
     def reconcile(self, transaction: Transaction, now: float) -> None:
         """Goes on with the plan under way, or makes one."""
@@ -57,10 +68,15 @@ class Rebalancer:
         if not active and not self.is_on:
             return
         guards = Guards(self._config, self._nics, transaction, now)
+        requests = lane_requests(transaction, self._rules)
+        asked = {request.key for request in requests}
         for plan in active:
+            if plan.phase == "awaiting_approval" and plan.episode and plan.episode not in asked:
+                self._trial.drop(transaction, plan, "no alert asks for it any more", now)
+                continue
             self._trial.advance(transaction, guards, plan, now)
         if not active:
-            self._propose(transaction, guards, now)
+            self._propose(transaction, guards, requests, now)
             self._forget(transaction)
 
     def orders(self, transaction: Any, host: str) -> list[LaneOrder]:
@@ -107,35 +123,57 @@ class Rebalancer:
                 return True
         return False
 
-    def _propose(self, transaction: Transaction, guards: Guards, now: float) -> None:
+    def _propose(
+        self, transaction: Transaction, guards: Guards, requests: list[LaneRequest], now: float
+    ) -> None:
         config = self._rebalance
-        # The operations of the last hour count, and those of a whole plan must still be free.
-        if unhelpful(transaction) >= config.max_unhelpful:
-            return
         if 0 <= now - self._searched_at < _SEARCH_INTERVAL_S:
             return
         self._searched_at = now
-        lanes = self._evidence.summaries(now - config.window_s, now)
-        if not lanes:
+        self._forget_blocked(transaction, requests)
+        if config.mode == "observe" and not requests:
             return
+        stopped = unhelpful(transaction) >= config.max_unhelpful
+        lanes = self._evidence.summaries(now - config.window_s, now)
         quiet = self._evidence.summaries(now - max(config.quiet_s, config.window_s), now)
         lanes = {key: lane for key, lane in lanes.items() if key in quiet}
         for key in lanes:
             if quiet[key].repathed:
                 lanes[key] = replace(lanes[key], repathed=True)
-        for proposal in propose(
-            config, lanes, resting(transaction, config.cooldown_s, now), reached(transaction)
-        ):
-            left = config.operations_per_hour - operations(transaction, now)
-            if proposal.predicted < config.min_gain or left < len(proposal.moves):
+        rests, best = resting(transaction, config.cooldown_s, now), reached(transaction)
+        for request in self._turn(requests):
+            if is_answered(request, transaction.rebalances.values()):
                 continue
-            if forbidden(guards, proposal.moves):
+            if reason := guards.lane_alert(request.episode):
+                self._block(transaction, request, reason)
                 continue
-            self._start(transaction, proposal, now)
+            proposals = propose(config, lanes, rests, best, request)
+            reason = "unhelpful" if stopped else why_not(request, lanes, rests)
+            for proposal in [] if stopped else proposals:
+                reason = self._refusal(transaction, guards, proposal, now)
+                if not reason:
+                    self._start(transaction, proposal, now, request)
+                    return
+            self._block(transaction, request, reason)
+        if stopped or config.mode == "observe":
             return
+        for proposal in propose(config, lanes, rests, best):
+            if not self._refusal(transaction, guards, proposal, now):
+                self._start(transaction, proposal, now)
+                return
 
-    def _start(self, transaction: Transaction, proposal: Proposal, now: float) -> None:
-        mode = self._rebalance.mode
+    def _refusal(self, transaction: Transaction, guards: Guards, proposal: Proposal, now: float) -> str:
+        """Why the proposal is not tried, "" if it may be."""
+        if proposal.predicted < self._rebalance.min_gain:
+            return "no_gain"
+        # The operations of the last hour count, and those of a whole plan must still be free.
+        left = self._rebalance.operations_per_hour - operations(transaction, now)
+        return "rate" if left < len(proposal.moves) else forbidden(guards, proposal.moves)
+
+    def _start(
+        self, transaction: Transaction, proposal: Proposal, now: float, request: LaneRequest | None = None
+    ) -> None:
+        mode = self._rebalance.mode if request is None else request.rule.mode
         number = int(now * 1000)
         bound = [proposal.workload, number, [move.key for move in proposal.moves]]
         phase: RebalancePhase = (
@@ -153,6 +191,8 @@ class Rebalancer:
             created_at=now,
             changed_at=now,
             hash=hashlib.sha256(msgspec.json.encode(bound)).hexdigest()[:16],
+            alert=request.rule.alert if request is not None else "",
+            episode=request.key if request is not None else "",
         )
         event = {"dry_run": "would_rebalance", "awaiting_approval": "awaiting_approval"}.get(
             phase, "rebalance"
@@ -166,10 +206,42 @@ class Rebalancer:
             scope=list(plan.scope),
             predicted=round(plan.predicted, 3),
             reason=plan.reason,
+            **({"alert": plan.alert} if plan.alert else {}),
         )
         transaction.put_rebalance(plan)
         if phase == "moving":
             self._trial.order(transaction, plan, now, {move.key for move in plan.moves})
+
+    def _turn(self, requests: list[LaneRequest]) -> list[LaneRequest]:
+        """The requests that one search looks into: a storm of alerts must not hold up the others' deliveries."""
+        begin = self._next if self._next < len(requests) else 0
+        self._next = begin + _AT_ONCE
+        return requests[begin : begin + _AT_ONCE]
+
+    @staticmethod
+    def _block(transaction: Transaction, request: LaneRequest, reason: str) -> None:
+        """Writes once an episode and reason why lanes stay as they are."""
+        fingerprint = request.episode.fingerprint
+        before = transaction.lanes_blocked.get(fingerprint, "")
+        reasons = before.removeprefix(request.key).split() if before.startswith(f"{request.key} ") else []
+        # What is measured may be now just below a limit, now above: that is not worth a line each time.
+        if reason != SETTLING and reason not in reasons:
+            noted = " ".join([request.key, *reasons, reason])
+            transaction.set(lanes_blocked={**transaction.lanes_blocked, fingerprint: noted})
+            transaction.log(
+                request.episode.target.host,
+                "blocked",
+                reason=reason,
+                action=request.rule.action,
+                alert=request.rule.alert,
+            )
+
+    @staticmethod
+    def _forget_blocked(transaction: Transaction, requests: list[LaneRequest]) -> None:
+        asked = {request.episode.fingerprint for request in requests}
+        if transaction.lanes_blocked.keys() - asked:
+            left = {name: noted for name, noted in transaction.lanes_blocked.items() if name in asked}
+            transaction.set(lanes_blocked=left)
 
     @staticmethod
     def _forget(transaction: Transaction) -> None:

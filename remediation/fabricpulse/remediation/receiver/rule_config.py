@@ -14,9 +14,12 @@ MODES = ("observe", "dry_run", "approve", "auto")
 ACTIONS = {
     "nic.avoid": "dry_run",
     "nic.restore": "dry_run",
+    "lane.repath": "dry_run",
+    "lane.weight": "dry_run",
     "host.drain": "approve",
     "notify": "auto",
 }
+LANE_ACTIONS = ("lane.repath", "lane.weight")
 
 
 class HoldConfig(Section, frozen=True):
@@ -46,15 +49,18 @@ class RuleConfig(Section, frozen=True):
     """What to do about one alert.
 
     alert : name of the alert that the rule is for. action : `nic.avoid` takes the NIC out of running jobs;
-    `nic.restore` ends the hold of a NIC that is out, once it was observed healthy for a minute: for an alert that says
-    that the NIC is well, or tested; `host.drain` drains the host, see `drain`; `notify` changes nothing and tells those
-    in `notify` when the alert begins and ends. mode : `observe` writes the episode down and stops there; `dry_run`
-    decides and journals, the agent checks and changes nothing; `approve` plans, and acts when an operator has approved
-    the plan (`fabricpulse remediation approve`); `auto` acts; empty: dry_run, of host.drain: approve, of notify: auto.
-    host_label : label of the alert that names the host. Prometheus must set it (scrape configuration, exporter of that
-    very host), never a job. device_label : label of the alert that names the NIC; Prometheus must set it, never a job.
-    cause_labels : labels whose value several hosts share, a rail or a switch: see guards.shared_cause_count. hold :
-    of nic.avoid, instead of the hold of the whole file.
+    `nic.restore` ends the hold of a NIC that is out, once it was observed healthy for a minute: for an alert that
+    says that the NIC is well, or tested; `lane.repath` and `lane.weight` put lanes that send over the NIC on
+    another path, or give them less of the job's data, if they are measured to be slow, and undo what did not help
+    (see `rebalance`; labels `workload`, `connection` and `lane` say which lanes, all without); `host.drain` drains
+    the host, see `drain`; `notify` changes nothing and tells those in `notify` when the alert begins and ends. mode
+    : `observe` writes the episode down and stops there; `dry_run` decides and journals, the agent checks and
+    changes nothing; `approve` plans, and acts when an operator has approved the plan (`fabricpulse remediation
+    approve`); `auto` acts; empty: dry_run, of host.drain: approve, of notify: auto. host_label : label of the alert
+    that names the host. Prometheus must set it (scrape configuration, exporter of that very host), never a job.
+    device_label : label of the alert that names the NIC; Prometheus must set it, never a job. cause_labels : labels
+    whose value several hosts share, a rail or a switch: see guards.shared_cause_count. hold : of nic.avoid, instead
+    of the hold of the whole file.
     """
 
     alert: Annotated[str, Meta(min_length=1)]

@@ -63,6 +63,7 @@ _FIELDS: dict[str, Any] = {
     "resumed_at": float,
     "notified": dict[str, int],
     "drains_blocked": dict[str, str],
+    "lanes_blocked": dict[str, str],
 }
 
 
