@@ -4,7 +4,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.findings import of_host
-from fabricpulse.audit.fleet_paths import FleetPaths, unreachable
+from fabricpulse.audit.fleet_paths import ECHO_KINDS, FleetPaths, unreachable
 from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, ask, collect, tell, until
 from fabricpulse.audit.host_list import chosen, expand
 from fabricpulse.audit.lldp import Neighbour
@@ -24,7 +24,7 @@ from fabricpulse.audit.model import Finding, HostReport, Measurement, Run, clip
 from fabricpulse.audit.node.wire import FINDINGS_PATH, NEIGHBOURS_PATH, NeighboursAnswer, NeighboursRequest
 from fabricpulse.audit.path_tests import Rail, Ways, coverage_note, path_findings, plan_rails
 from fabricpulse.audit.profile import load_profile
-from fabricpulse.audit.runs import run_of
+from fabricpulse.audit.runs import run_id, run_of
 from fabricpulse.audit.storage import read
 from fabricpulse.audit.targets import targets
 from fabricpulse.audit.transfer_tests import Transfers, untested_findings
@@ -62,8 +62,10 @@ def run_fleet(
     wiring: bool = False,
     wiring_file: Path | None = None,
     wiring_wait_s: float = 35.0,
+    checkpoint: Callable[[Run], None] = lambda _run: None,
 ) -> Run:
-    """Asks the hosts. Ctrl-C ends the requests and makes a run of what has come. Raises UserError."""
+    """Asks the hosts. Ctrl-C ends the requests and makes a run of what has come. checkpoint : is given what there is so
+    far, now and then, as a run that was cancelled and has no findings. Raises UserError."""
     pinned = load_profile(profile) if profile else None
     fleet = _membership(coordinator, membership, coordinator_client or ClientOptions(ca_file=client.ca_file))
     wanted = targets(fleet, chosen(hosts), agent_url)
@@ -83,6 +85,26 @@ def run_fleet(
     more: list[Finding] = []
     notes: list[str] = []
     measured: list[Measurement] = list(earlier.measurements) if earlier else []
+
+    def keep(measured: Sequence[Measurement]) -> None:
+        duration_s = round(time.monotonic() - begun, 3)
+        checkpoint(
+            Run(
+                run_id(started_at),
+                started_at,
+                duration_s,
+                asked,
+                tuple(reports),
+                (),
+                True,
+                "",
+                (),
+                tuple(measured),
+            )
+        )
+
+    if not cancelled:
+        keep(measured)
     if (paths or transfers) and fleet is not None and not cancelled:
         most = max(len(fleet.hosts), 1) if all_pairs else None
         rails = plan_rails(fleet, {report.host for report in reports}, by_leaf, most)
@@ -94,7 +116,7 @@ def run_fleet(
             for nic in host.nics
         }
         measured, more, notes, cancelled = asyncio.run(
-            _test(wanted, config, rails, reports, known, transfers, measured)
+            _test(wanted, config, rails, reports, known, transfers, measured, keep)
         )
     if (wiring or wiring_file) and not cancelled:
         if fleet is None:
@@ -235,6 +257,7 @@ async def _test(
     leaves: Mapping[Nic, str],
     transfers: Transfers | None,
     before: Sequence[Measurement],
+    keep: Callable[[Sequence[Measurement]], None],
 ) -> tuple[list[Measurement], list[Finding], list[str], bool]:
     """Measurements, findings, notes, whether it was cancelled. An agent that does not answer costs its own tests."""
     cancelled = asyncio.Event()
@@ -245,12 +268,14 @@ async def _test(
             bar.update(task, description=what, completed=done, total=of)
 
         agents = {target.host: target for target in wanted}
-        paths = FleetPaths(agents, config, rails, Ways(rails, reports), leaves, cancelled, progress)
+        paths = FleetPaths(agents, config, rails, Ways(rails, reports), leaves, cancelled, progress, keep)
         paths.notes.append(coverage_note(rails))
         measured = await paths.echoes(before)
         if transfers is not None and not cancelled.is_set():
             # Between NICs that do not reach one another there is nothing to measure, and much to wait for.
             measured += await paths.transfers(transfers, before, unreachable(measured))
+        else:
+            measured += [m for m in before if m.kind not in ECHO_KINDS]
     findings = path_findings(measured) + untested_findings(paths.untested)
     return measured, findings, paths.notes, cancelled.is_set()
 

@@ -3,6 +3,7 @@ pairs. What failed is tested again, and with other partners where that decides w
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -29,6 +30,9 @@ from fabricpulse.core.web.client_config import HttpClientConfig
 
 # Ways that are tested again: a fleet of which more fails has a cause that a second test does not tell from the first.
 MOST_AGAIN = 2000
+# What a run that is killed has to do again, seconds.
+CHECKPOINT_S = 5.0
+ECHO_KINDS = ("connectivity", "mtu")
 Ends = tuple[Nic, Nic]
 
 
@@ -44,8 +48,10 @@ class FleetPaths:
         leaves: Mapping[Nic, str],
         cancelled: asyncio.Event,
         progress: Callable[[str, int, int], None] = lambda _what, _done, _of: None,
+        checkpoint: Callable[[Sequence[Measurement]], None] = lambda _measured: None,
     ) -> None:
-        """progress : is told what is under way, how much of it is done, and of how much."""
+        """progress : is told what is under way, how much of it is done, and of how much. checkpoint : is given all
+        that was measured so far, now and then."""
         self._agents = agents
         self._config = config
         self._rails = rails
@@ -53,6 +59,9 @@ class FleetPaths:
         self._leaves = leaves
         self._cancelled = cancelled
         self._progress = progress
+        self._checkpoint = checkpoint
+        self._next_checkpoint = 0.0
+        self._echoes: Sequence[Measurement] = ()
         self.untested: dict[Nic, str] = {}
         self.notes: list[str] = []
 
@@ -60,7 +69,7 @@ class FleetPaths:
 
     async def echoes(self, before: Sequence[Measurement] = ()) -> list[Measurement]:
         """Connectivity and MTU of all pairs of the plan. before : of an interrupted run, not made again."""
-        done = [m for m in before if m.kind in ("connectivity", "mtu")]
+        done = [m for m in before if m.kind in ECHO_KINDS]
         tested = {_ends(m) for m in done}
         planned = plan_ways(self._rails, self._ways)
         left = {
@@ -71,9 +80,7 @@ class FleetPaths:
         if self._cancelled.is_set():
             return found
         failed = set(again(found))
-        further = failed | {
-            way for kind in ("connectivity", "mtu") for way in retests(path_tests(found, kind))
-        }
+        further = failed | {way for kind in ECHO_KINDS for way in retests(path_tests(found, kind))}
         by_host: dict[str, list[Way]] = defaultdict(list)
         for source, target in sorted(further)[:MOST_AGAIN]:
             by_host[source[0]].append(self._ways.way(source, target))
@@ -81,6 +88,8 @@ class FleetPaths:
         if recovered:
             names = "; ".join(f"{' '.join(a)} to {' '.join(b)}" for a, b in recovered[:8])
             self.notes.append(clip(f"echoes of {len(recovered)} ways failed once and passed again: {names}"))
+        self._echoes = merged
+        self._checkpoint(merged)
         return merged
 
     async def _echo(self, by_host: Mapping[str, Sequence[Way]]) -> list[Measurement]:
@@ -127,6 +136,7 @@ class FleetPaths:
                     break
                 self._progress("transfers", number, len(rounds))
                 done += await self._round(client, wanted, ends, unfinished)
+                self._keep(done, wanted)
             found, _ = judge(done, wanted.rate_bps, self._leaves)
             failed = set(again(found))
             kinds = ("loss", "bandwidth", "owd")
@@ -143,6 +153,16 @@ class FleetPaths:
         self.notes += notes
         self._tell_unfinished(found, unfinished)
         return found
+
+    def _keep(self, done: Sequence[Transferred], wanted: Transfers) -> None:
+        """A checkpoint, if the last one is long ago: one takes a twentieth of the time at most."""
+        begun = time.monotonic()
+        if begun < self._next_checkpoint:
+            return
+        found, _ = judge(done, wanted.rate_bps, self._leaves)
+        self._checkpoint([*self._echoes, *found])
+        now = time.monotonic()
+        self._next_checkpoint = now + max(CHECKPOINT_S, 20 * (now - begun))
 
     def _tell_unfinished(
         self, found: Iterable[Measurement], unfinished: Mapping[Ends, tuple[Nic, str]]
@@ -250,7 +270,7 @@ def recalled(before: Iterable[Measurement], ways: Ways, wanted: Transfers) -> li
         received, sent = None, 0
         if loss := own.get("loss"):
             owd = own.get("owd")
-            sent = wanted.datagrams
+            sent = wanted.datagrams * loss.attempts
             received = Received(
                 round(sent * (1 - loss.value)),
                 0,
@@ -258,7 +278,8 @@ def recalled(before: Iterable[Measurement], ways: Ways, wanted: Transfers) -> li
                 round(owd.bound * 1e9) if owd else 0,
             )
         rate = own["bandwidth"].value if "bandwidth" in own else None
-        found.append(Transferred(ways.way(source, target), TransferResult(sent, received, rate)))
+        attempts = max(m.attempts for m in own.values())
+        found.append(Transferred(ways.way(source, target), TransferResult(sent, received, rate), attempts))
     return found
 
 

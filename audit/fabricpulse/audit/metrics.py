@@ -38,5 +38,12 @@ REFUSED = MetricSpec(
     "Requests that the audit agent has refused, by reason (token, busy, invalid; job: a job runs on the NIC; off).",
     ("reason",),
 )
+TRANSFERS = MetricSpec(
+    "fabricpulse_audit_transfers_total",
+    "counter",
+    "Transfers to measure paths that this host took part in, by direction (sent, received), also those that were "
+    "stopped.",
+    ("direction",),
+)
 
-METRICS = (FINDINGS, OUTCOMES, CHECK_FAILED, LAST_RUN, DURATION, RUNS, REFUSED)
+METRICS = (FINDINGS, OUTCOMES, CHECK_FAILED, LAST_RUN, DURATION, RUNS, REFUSED, TRANSFERS)

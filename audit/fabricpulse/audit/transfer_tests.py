@@ -58,10 +58,12 @@ class Transfers:
 
 @dataclass(frozen=True)
 class Transferred:
-    """A way and what its transfer has told."""
+    """A way and what its transfer has told. attempts : transfers that this is the result of, more than one if it is
+    from an interrupted run."""
 
     way: Way
     result: TransferResult
+    attempts: int = 1
 
 
 def judge(
@@ -79,8 +81,8 @@ def judge(
     speeds: dict[str, list[tuple[Way, float, int]]] = defaultdict(list)
     delays: dict[tuple[str, str], list[tuple[Way, float, float, int]]] = defaultdict(list)
     for tries in by_way.values():
-        way, count = tries[0].way, len(tries)
-        found += _loss(way, tries)
+        way, count = tries[0].way, sum(t.attempts for t in tries)
+        found += _loss(way, tries, count)
         if rates := [t.result.bps for t in tries if t.result.bps]:
             speeds[way.network].append((way, max(rates), count))
         owds = [
@@ -106,16 +108,14 @@ def _measured(
     return Measurement(kind, way.network, *way.source, *way.target, value, ok, attempts, bound)
 
 
-def _loss(way: Way, tries: Sequence[Transferred]) -> list[Measurement]:
+def _loss(way: Way, tries: Sequence[Transferred], count: int) -> list[Measurement]:
     known = [(t.result.sent, t.result.received) for t in tries if t.result.received is not None]
     # What the receiver's own socket had no room for was not lost on the way, nor did it arrive: not counted at all.
     sent = sum(max(0, n - r.overflowed) for n, r in known if r is not None)
     lost = sum(max(0, n - r.overflowed - r.datagrams) for n, r in known if r is not None)
     if not sent:
         return []
-    return [
-        _measured("loss", way, lost / sent, not (lost >= LEAST_LOST and lost / sent > MOST_LOSS), len(tries))
-    ]
+    return [_measured("loss", way, lost / sent, not (lost >= LEAST_LOST and lost / sent > MOST_LOSS), count)]
 
 
 def _bandwidth(
@@ -158,12 +158,12 @@ def _delay(group: Sequence[tuple[Way, float, float, int]]) -> list[Measurement]:
 
 
 def again(measured: Iterable[Measurement]) -> list[tuple[Nic, Nic]]:
-    """Ways with a test that failed, each once: chance and a busy host do not fail twice."""
+    """Ways with a test that failed once, each once: chance and a busy host do not fail twice."""
     return sorted(
         {
             ((m.source_host, m.source_device), (m.target_host, m.target_device))
             for m in measured
-            if m.ok is False
+            if m.ok is False and m.attempts == 1
         }
     )
 

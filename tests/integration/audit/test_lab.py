@@ -1,65 +1,25 @@
 """`audit run --paths` on a lab: what was done to a cable is what the run says, of that host and NIC."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests.fixtures.waiting import wait_for
+from tests.integration.audit.conftest import LabAudits
 
 from fabricpulse.audit.model import Finding, Run
 from fabricpulse.lab import Lab
 
 pytestmark = pytest.mark.root
 
-CLI = (sys.executable, "-Im", "fabricpulse.core.cli", "audit")
 PATHS = ("path-connectivity", "path-mtu")
-
-
-@pytest.fixture(scope="module")
-def run(shared_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
-    """Runs an audit from the management node; each host has an agent."""
-    folder = tmp_path_factory.mktemp("audit")
-    (folder / "token").write_text("0123456789abcdef")
-    daemons = []
-    for host in shared_lab.hosts:
-        settings = folder / f"{host.name}.yaml"
-        settings.write_text(f"token_file: {folder}/token\nstate: {folder}/{host.name}\n")
-        # As systemd sets it.
-        host.run(["sysctl", "-qw", "net.ipv4.ping_group_range=0 2147483647"])
-        daemons.append(host.popen([*CLI, "node", "--config", str(settings)], name="audit"))
-    for daemon in daemons:
-        daemon.wait_for_output("listening")
-    membership = shared_lab.write_membership()
-    saved = folder / "run.json"
-
-    def once(host_timeout_s: int = 30, *more: str) -> Run:
-        saved.unlink(missing_ok=True)
-        arguments = [
-            "--membership",
-            str(membership),
-            "--token-file",
-            str(folder / "token"),
-            "--paths",
-            "--all-pairs",
-            "--host-timeout",
-            str(host_timeout_s),
-            *more,
-        ]
-        process = shared_lab.mgmt.popen([*CLI, "run", *arguments, "--save", str(saved)], name="run")
-        process.wait(120)
-        assert saved.exists(), process.describe()
-        return msgspec.json.decode(saved.read_bytes(), type=Run)
-
-    return once
 
 
 def of_paths(run: Run) -> set[tuple[str, str, str, str]]:
     return {(f.check, f.evidence["blame"], f.host, f.subject) for f in run.findings if f.check in PATHS}
 
 
-def test_a_good_lab(run: Callable[..., Run]) -> None:
+def test_a_good_lab(run: LabAudits) -> None:
     """All hosts answer, all pairs of each rail pass; nothing is odd."""
     found = run()
     assert {report.host for report in found.hosts} == {"h0", "h1", "h2", "h3"}
@@ -70,21 +30,21 @@ def test_a_good_lab(run: Callable[..., Run]) -> None:
     assert note.count("6 of 6 pairs of leaves") == 2
 
 
-def test_a_nic_that_is_cut_off_is_named(shared_lab: Lab, run: Callable[..., Run]) -> None:
+def test_a_nic_that_is_cut_off_is_named(shared_lab: Lab, run: LabAudits) -> None:
     """Its link stays up: only packets tell."""
     with shared_lab.host("h1").nic("rail1").black_hole():
         assert of_paths(run()) == {("path-connectivity", "nic", "h1", "rail1")}
     assert of_paths(run()) == set()
 
 
-def test_a_small_mtu_on_the_way_is_named(shared_lab: Lab, run: Callable[..., Run]) -> None:
+def test_a_small_mtu_on_the_way_is_named(shared_lab: Lab, run: LabAudits) -> None:
     """The switch port of one NIC: small packets pass, whole ones do not."""
     with shared_lab.host("h2").nic("rail0").mtu(1280):
         assert of_paths(run()) == {("path-mtu", "nic", "h2", "rail0")}
 
 
 @pytest.mark.slow
-def test_a_host_that_is_frozen_is_silent(shared_lab: Lab, run: Callable[..., Run]) -> None:
+def test_a_host_that_is_frozen_is_silent(shared_lab: Lab, run: LabAudits) -> None:
     """It is a finding, and its NICs still answer: the kernel is alive."""
     agent = next(process for process in shared_lab.host("h3").processes() if process.name == "audit")
     agent.suspend()
@@ -109,7 +69,7 @@ def of_transfers(run: Run) -> set[tuple[str, str, str, str]]:
 
 
 @pytest.mark.slow
-def test_transfers_of_a_lab(shared_lab: Lab, run: Callable[..., Run]) -> None:
+def test_transfers_of_a_lab(shared_lab: Lab, run: LabAudits) -> None:
     """On a good lab nothing is found and all ways have loss and bandwidth; a lossy cable and a slow NIC are named, each
     by its own check, with host, NIC and direction, and nobody else is."""
     good = run(30, *TRANSFERS)
@@ -143,7 +103,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_swapped_cables_are_named(shared_lab: Lab, run: Callable[..., Run], tmp_path: Path) -> None:
+def test_swapped_cables_are_named(shared_lab: Lab, run: LabAudits, tmp_path: Path) -> None:
     """Leaves speak LLDP; of two NICs the plan has each other's ports. A NIC that hears nobody is unknown."""
     nics = {(host.name, nic.device): nic.switch_port for host in shared_lab.hosts for nic in host.nics}
     by_leaf: dict[str, list[str]] = {}

@@ -186,6 +186,19 @@ def test_an_interrupted_run_is_recalled() -> None:
     assert told([*recalled([*half, *gone], ways, Transfers()), *rest]) == told(done)
 
 
+def test_what_failed_twice_is_recalled_as_such() -> None:
+    """4 of 4,000 datagrams lost pass and 5 do not, before and after; neither way is tested a third time."""
+    fleet = nics(2)
+    rail = Rail(tuple((nic, f"10.0.0.{i}") for i, nic in enumerate(fleet)), plan_rounds([""] * 2))
+    for lost, ok in ((4, True), (5, False)):
+        done = [transferred(*fleet, lost=lost), transferred(*fleet)]
+        measured, _ = judge(done, RATE, {})
+        back = recalled(measured, Ways({"rail0": rail}, []), Transfers())
+        [loss] = [m for m in judge(back, RATE, {})[0] if m.kind == "loss"]
+        assert (loss.ok, loss.attempts) == (ok, 2)
+        assert again([loss]) == []
+
+
 def test_rate_leaves_out_the_beginning() -> None:
     """1 Gb/s after a slow start of 0.1 s; nothing after the last byte counts; one sample is no rate."""
     samples = [(0.0, 0), (0.1, 1_000), (0.2, 12_501_000), (0.3, 25_001_000), (0.9, 25_001_000)]

@@ -16,6 +16,7 @@ from fabricpulse.audit.commands.output import (
     write_file,
     write_page,
 )
+from fabricpulse.audit.model import Run
 from fabricpulse.audit.storage import encode
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.client_options import COORDINATOR, client_options
@@ -117,7 +118,11 @@ MOST_LIST = 10 << 20
     "--profile", "--sla", "profile", type=click.Path(path_type=Path), help="Values that hosts must have."
 )
 @run_output_option
-@click.option("--save", type=click.Path(path_type=Path), help="Write the run here, too, as JSON.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    help="Write the run here, too, as JSON; while it goes on, what there is so far.",
+)
 @click.option(
     "--publish/--no-publish",
     default=True,
@@ -139,7 +144,12 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
         from fabricpulse.audit.transfer_tests import Transfers
 
         transfers = Transfers(flags["rate_mbps"] * 1_000_000, flags["seconds"], datagrams=flags["datagrams"])
-    run = run_fleet(**{name: flags[name] for name in RUN_FLAGS}, transfers=transfers)
+
+    def checkpoint(so_far: Run) -> None:
+        if flags["save"] is not None:
+            write_file(flags["save"], encode(so_far))
+
+    run = run_fleet(**{name: flags[name] for name in RUN_FLAGS}, transfers=transfers, checkpoint=checkpoint)
     if flags["save"] is not None:
         write_file(flags["save"], encode(run))
     write_page(run, flags["html"])

@@ -19,7 +19,7 @@ from aiohttp import web
 from fabricpulse.audit.expose import expose
 from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
-from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS
+from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS, TRANSFERS
 from fabricpulse.audit.model import FleetFindings, HostReport
 from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.echo import ECHO_TESTS_AT_A_TIME, echo
@@ -94,6 +94,7 @@ class Agent:
         self._rails: dict[str, str] | None = None
         self._runs = 0
         self._refused: Counter[str] = Counter()
+        self._made: Counter[str] = Counter()
         self.server = WebServer(
             "fabricpulse audit node",
             life,
@@ -208,6 +209,7 @@ class Agent:
                 receiver.close()
                 del self._transfers[wanted.device]
 
+        self._made["received"] += 1
         task = asyncio.create_task(take())
         self._receiving.add(task)
         task.add_done_callback(self._receiving.discard)
@@ -219,6 +221,7 @@ class Agent:
         try:
             most = self._config.transfer_mbit_s * 1_000_000
             wanted = msgspec.structs.replace(wanted, rate_bps=min(wanted.rate_bps, most))
+            self._made["sent"] += 1
             work = asyncio.to_thread(send, wanted, fleet_clock(), stop)
             result, why = await self._watched(work, stop, request)
             if why:
@@ -286,6 +289,8 @@ class Agent:
         exposition.add(RUNS, (), self._runs)
         for reason in ("token", "busy", "invalid", "job", "off"):
             exposition.add(REFUSED, (reason,), self._refused[reason])
+        for direction in ("sent", "received"):
+            exposition.add(TRANSFERS, (direction,), self._made[direction])
         return exposition.render(text_format)
 
 

@@ -1,0 +1,58 @@
+"""Audits of the shared lab: each host has an agent, and the command runs on the management node."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fabricpulse.audit.model import Run
+from fabricpulse.lab import Lab
+from fabricpulse.lab.process import LabProcess
+
+CLI = (sys.executable, "-Im", "fabricpulse.core.cli", "audit")
+FULL_MESH = ("--paths", "--all-pairs")
+
+
+class LabAudits:
+    """Starts agents on all hosts of a lab, and audits of them."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self._lab = lab
+        self._folder = folder
+        (folder / "token").write_text("0123456789abcdef")
+        daemons = []
+        for host in lab.hosts:
+            settings = folder / f"{host.name}.yaml"
+            settings.write_text(f"token_file: {folder}/token\nstate: {folder}/{host.name}\n")
+            # As systemd sets it.
+            host.run(["sysctl", "-qw", "net.ipv4.ping_group_range=0 2147483647"])
+            daemons.append(host.popen([*CLI, "node", "--config", str(settings)], name="audit"))
+        for daemon in daemons:
+            daemon.wait_for_output("listening")
+        self._membership = lab.write_membership()
+        self.saved = folder / "run.json"
+
+    def start(self, host_timeout_s: int = 30, *more: str) -> LabProcess:
+        """`audit run`, which writes `saved`."""
+        self.saved.unlink(missing_ok=True)
+        arguments = ["--membership", str(self._membership), "--token-file", str(self._folder / "token")]
+        arguments += [*FULL_MESH, "--host-timeout", str(host_timeout_s), *more, "--save", str(self.saved)]
+        return self._lab.mgmt.popen([*CLI, "run", *arguments], name="run")
+
+    def __call__(self, host_timeout_s: int = 30, *more: str) -> Run:
+        """An audit, to its end."""
+        process = self.start(host_timeout_s, *more)
+        process.wait(180)
+        assert self.saved.exists(), process.tail()
+        return self.read()
+
+    def read(self) -> Run:
+        """What was saved last."""
+        return msgspec.json.decode(self.saved.read_bytes(), type=Run)
+
+
+@pytest.fixture(scope="module")
+def run(shared_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> LabAudits:
+    """Runs an audit from the management node; each host has an agent."""
+    return LabAudits(shared_lab, tmp_path_factory.mktemp("audit"))
