@@ -54,7 +54,7 @@ local signals = import '../signals.libsonnet';
         'critical',
         'remediation',
         'increase(%s[%s]) > 0' % [
-          s.series('fabricpulse_remediation_actions_total', 'outcome=~"failed|refused"'),
+          s.series('fabricpulse_remediation_actions_total', 'outcome=~"failed|refused|expired|unknown|rolled_back"'),
           config.remediationFailedWindow,
         ],
         'An automatic action did not do what it should.',

@@ -12,12 +12,13 @@ from fabricpulse.remediation.receiver.policy import advice, policy_of
 from fabricpulse.remediation.receiver.replay import Replay
 
 TESTED = "NicTested"
+SOON = "guards: {cooldown_s: 0, settle_s: 0}\n"
 
 
 def rules(mode: str = "auto", avoid: str = "auto", more: str = "") -> str:
     taken = f"{{alert: FabricNicFlapping, mode: {avoid}}}"
     back = f"{{alert: {TESTED}, action: nic.restore, mode: {mode}}}"
-    return f"rules: [{taken}, {back}]\nhold: {{initial_s: 3600, jitter: 0, cap_s: 14400}}\n{more}"
+    return f"rules: [{taken}, {back}]\nhold: {{initial_s: 3600, jitter: 0, cap_s: 14400}}\n{more or SOON}"
 
 
 def well(firing: bool = True, host: str = "h0") -> Alert:
@@ -51,6 +52,19 @@ def test_it_ends_the_hold_after_a_minute_of_health():
     waiting = out(rules())
     waiting.tick(600)
     assert waiting.phase() == "avoided"
+
+
+def test_it_comes_back_when_it_could_leave_again():
+    """Within the cooldown a NIC that flaps as it returns would stay in: it does not return before."""
+    world = out(rules(more="guards: {cooldown_s: 300, settle_s: 0}\n"))
+    world.deliver(well())
+    world.tick(280)
+    assert (restores(world), world.blocked()) == ([], "cooldown")
+    world.tick(30)
+    world.settle()
+    assert world.phase() == "in_service"
+    world.deliver(alert(starts_at=world.now))
+    assert [action.action for action in world.pending()] == ["nic.avoid"]
 
 
 def test_it_counts_only_while_it_fires():

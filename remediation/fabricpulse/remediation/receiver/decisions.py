@@ -188,6 +188,10 @@ class Decisions:
                     self._block(transaction, current, "not_acting")
                 return
             rule = self._rules[asked.alert]
+            # Until then it could not leave again if it flapped as it came back.
+            if current.failovers and now - current.failovers[-1] < self._config.guards.cooldown_s:
+                self._block(transaction, current, "cooldown")
+                return
         if is_sticky(self._config.hold_of(current.alert), current.failovers, now):
             if asked is not None:
                 self._block(transaction, current, "manual")
