@@ -75,9 +75,10 @@ local signals = import '../signals.libsonnet';
         'FabricMtuBlackHole',
         'warning',
         'mesh',
-        'min by (%s) (%s)' % [p.edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],
+        // A NIC that several edges share is named once, not for each direction: its MTU holds for both.
+        '%s or %s' % [p.shared(p.blackHoles, 'min'), p.single(p.blackHoles)],
         'A path drops large packets.',
-        'IP packets of {{ $value | printf "%.0f" }} bytes and more from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are dropped, on some source ports at least, while small ones arrive: an MTU on the way that is too small.',
+        'IP packets of {{ $value | printf "%.0f" }} bytes and more {{ if $labels.peer }}from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }}{{ else }}between {{ $labels.device }} of {{ $labels.instance }} and several peers{{ end }} are dropped, on some source ports at least, while small ones arrive: an MTU {{ if $labels.peer }}on the way{{ else }}of the NIC, of its switch port or on the way{{ end }} that is too small.',
       ),
       lib.alert(
         config,

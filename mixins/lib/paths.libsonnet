@@ -14,22 +14,21 @@ function(config) {
   lossy:: 'edge:fabricpulse_edge_probes_lost:lossy_ratio' + s.braces,
   elevated:: 'edge:fabricpulse_edge_latency_elevated:max' + s.braces,
 
+  // Not recorded: what is recorded comes an evaluation later, which this alert does not wait for.
+  blackHoles:: 'min by (%s) (%s)' % [edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],
+
   // NICs that at least sharedEdges of the edges have in common, receiving or sending; the latter under the names of the
   // former. `worst` keeps what is said of the edges.
   local receiving(edges, worst) = '(%s by (%s) (%s) and on (%s) count by (%s) (%s) >= %d)' % [worst, own, edges, own, own, edges, config.sharedEdges],
   local sending(edges, worst) =
     local shared = '(%s by (%s) (%s) and on (%s) count by (%s) (%s) >= %d)' % [worst, peer, edges, peer, peer, edges, config.sharedEdges];
-    'max by (%s) (label_replace(label_replace(%s, "instance", "$1", "peer", "(.*)"), "device", "$1", "peer_device", "(.*)"))' % [own, shared],
+    '%s by (%s) (label_replace(label_replace(%s, "instance", "$1", "peer", "(.*)"), "device", "$1", "peer_device", "(.*)"))' % [if worst == 'count' then 'max' else worst, own, shared],
   nics(edges, worst)::
     'label_replace(%s, "direction", "receive", "", "") or label_replace(%s, "direction", "transmit", "", "")' % [receiving(edges, worst), sending(edges, worst)],
+  // The same, whichever the direction.
+  shared(edges, worst):: '%s by (%s) (%s)' % [worst, own, $.nics(edges, worst)],
   // The edges that share no NIC with so many others.
-  single(edges):: '%s unless on (%s) %s unless on (%s) (count by (%s) (%s) >= %d)' % [
-    edges,
-    own,
-    receiving(edges, 'max'),
-    peer,
-    peer,
-    edges,
-    config.sharedEdges,
-  ],
+  single(edges)::
+    local shared(nic) = '(count by (%s) (%s) >= %d)' % [nic, edges, config.sharedEdges];
+    '%s unless on (%s) %s unless on (%s) %s' % [edges, own, shared(own), peer, shared(peer)],
 }

@@ -15,8 +15,8 @@ RAILS = ("rail0", "rail1")
 
 @dataclass
 class Fleet:
-    """State of a fleet. dead_hosts, dead_nics (host, device), dead_coordinator : the fault. leaves : of
-    NICs, where they are known. dead_leaf : one that the coordinator has located. ticks : scrapes so far.
+    """State of a fleet. dead_hosts, dead_nics (host, device), dead_coordinator, small_mtus (NICs) : the fault.
+    leaves : of NICs, where they are known. dead_leaf : one that the coordinator has located. ticks : scrapes so far.
 
     A host's NIC n is `rail<n>` on the network of that name; every NIC probes those of the same network on all hosts.
     """
@@ -28,6 +28,7 @@ class Fleet:
     dead_hosts: set[str] = field(default_factory=set)
     dead_nics: set[tuple[str, str]] = field(default_factory=set)
     dead_coordinator: bool = False
+    small_mtus: set[tuple[str, str]] = field(default_factory=set)
     lost: dict[tuple[str, ...], int] = field(default_factory=dict)
     received: dict[tuple[str, ...], int] = field(default_factory=dict)
 
@@ -66,6 +67,8 @@ class Fleet:
         yield f"fabricpulse_edge_probes_received_total{{{labels}}} {self.received.get(edge, 0)}"
         yield f"fabricpulse_edge_probes_lost_total{{{labels}}} {self.lost.get(edge, 0)}"
         yield f"fabricpulse_edge_latency_elevated{{{labels}}} 0"
+        if heard and {(host, device), (peer, device)} & self.small_mtus:
+            yield f"fabricpulse_edge_mtu_black_hole_bytes{{{labels}}} 1500"
         if not heard:
             silent = "peer_host_silent" if peer in self.dead_hosts else "peer_silent"
             evidence = silent if up else "own_nic_disconnected"
@@ -79,7 +82,7 @@ class Fleet:
 
     def _qp(self, host: str) -> Iterator[str]:
         for device in RAILS:
-            state = int(self._up(host, device))
+            state = int(self._up(host, device) and (host, device) not in self.small_mtus)
             yield f'fabricpulse_lane_state{{workload="7",device="{device}"}} {state}'
         # A ring: who receives from a dead host waits for it, the others for those before them.
         rank = self.hosts.index(host)
