@@ -15,7 +15,7 @@ local signals = import '../signals.libsonnet';
         'FabricEdgeLoss',
         'warning',
         'mesh',
-        p.single(p.lossy),
+        p.placedEdges(p.single(p.lossy)),
         'Packets from one NIC to another are lost.',
         '{{ $value | humanizePercentage }} of the probes from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are lost; the other direction has a series of its own.',
         { keep_firing_for: config.pathLossWindow }
@@ -25,7 +25,7 @@ local signals = import '../signals.libsonnet';
         'FabricNicLossy',
         'critical',
         'mesh',
-        p.nics(p.lossy, 'max'),
+        p.placedNics(p.nics(p.lossy, 'max')),
         'A NIC loses packets of many peers.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} loses up to {{ $value | humanizePercentage }} of what it exchanges with several peers ({{ $labels.direction }} direction): the NIC, its cable or its switch port.',
         { keep_firing_for: config.pathLossWindow }
@@ -35,7 +35,7 @@ local signals = import '../signals.libsonnet';
         'FabricEdgeSlow',
         'warning',
         'mesh',
-        p.single(p.elevated),
+        p.placedEdges(p.single(p.elevated)),
         'The delay from one NIC to another has grown.',
         'The one-way delay from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} is far above its own baseline.',
         { 'for': config.pathSlowFor }
@@ -45,7 +45,7 @@ local signals = import '../signals.libsonnet';
         'FabricNicSlow',
         'warning',
         'mesh',
-        'device:fabricpulse_edge_latency_elevated:count' + s.braces,
+        p.placedNics('device:fabricpulse_edge_latency_elevated:count' + s.braces),
         'Many edges of a NIC have become slower.',
         '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
         { 'for': config.pathSlowFor }
@@ -55,7 +55,7 @@ local signals = import '../signals.libsonnet';
         'FabricPathDown',
         'warning',
         'mesh',
-        'count by (%s) (%s > 0)' % [own, s.last('fabricpulse_edge_paths_down')],
+        p.placed('count by (%s) (%s > 0)' % [own, s.last('fabricpulse_edge_paths_down')], own),
         'Some of the paths through the switches are dead.',
         'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports do not arrive while others do: a link or a spine on their way.',
         { 'for': config.pathDownFor }
@@ -65,7 +65,7 @@ local signals = import '../signals.libsonnet';
         'FabricPathLossy',
         'warning',
         'mesh',
-        'count by (%s) (%s > %g)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio],
+        p.placed('count by (%s) (%s > %g)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio], own),
         'Some of the paths through the switches lose packets.',
         'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports are lost more often than others: a link or a spine on their way.',
         { 'for': config.pathSlowFor }
@@ -76,7 +76,7 @@ local signals = import '../signals.libsonnet';
         'warning',
         'mesh',
         // A NIC that several edges share is named once, not for each direction: its MTU holds for both.
-        '%s or %s' % [p.shared(p.blackHoles, 'min'), p.single(p.blackHoles)],
+        p.placedEdges('%s or %s' % [p.shared(p.blackHoles, 'min'), p.single(p.blackHoles)]),
         'A path drops large packets.',
         'IP packets of {{ $value | printf "%.0f" }} bytes and more {{ if $labels.peer }}from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }}{{ else }}between {{ $labels.device }} of {{ $labels.instance }} and several peers{{ end }} are dropped, on some source ports at least, while small ones arrive: an MTU {{ if $labels.peer }}on the way{{ else }}of the NIC, of its switch port or on the way{{ end }} that is too small.',
       ),

@@ -6,6 +6,7 @@ function(config) {
   local edge = '%s, instance, device, peer, peer_device' % c,
   local own = '%s, instance, device' % c,
   local peer = '%s, peer, peer_device' % c,
+  local leaves = 'device:fabricpulse_nic_leaf:info' + s.braces,
   edge:: edge,
   own:: own,
 
@@ -17,6 +18,15 @@ function(config) {
   // Not recorded: what is recorded comes an evaluation later, which this alert does not wait for.
   blackHoles:: 'min by (%s) (%s)' % [edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],
 
+  // With the leaf of the NIC, where it is known. `key` tells the elements apart.
+  placed(expr, key):: '(%(expr)s) * on (%(own)s) group_left (leaf) %(leaves)s or on (%(key)s) (%(expr)s)' % {
+    expr: expr,
+    own: own,
+    leaves: leaves,
+    key: key,
+  },
+  placedNics(expr):: $.placed(expr, own + ', direction'),
+  placedEdges(expr):: $.placed(expr, edge),
   // NICs that at least sharedEdges of the edges have in common, receiving or sending; the latter under the names of the
   // former. `worst` keeps what is said of the edges.
   local receiving(edges, worst) = '(%s by (%s) (%s) and on (%s) count by (%s) (%s) >= %d)' % [worst, own, edges, own, own, edges, config.sharedEdges],

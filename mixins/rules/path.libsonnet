@@ -24,6 +24,20 @@ local signals = import '../signals.libsonnet';
       },
     groups+: [
       {
+        name: 'fabricpulse-leaf.rules',
+        interval: $._config.slowInterval,
+        rules: [
+          {
+            record: 'device:fabricpulse_nic_leaf:info',
+            // One, also while a NIC moves to another leaf: a join with two of them fails for all NICs.
+            expr: 'topk by (%(own)s) (1, group by (%(own)s, leaf) (%(nics)s))' % {
+              own: p.own,
+              nics: s.last('fabricpulse_nic_connected', 'leaf!=""'),
+            },
+          },
+        ],
+      },
+      {
         name: 'fabricpulse-path.rules',
         rules: [
           {

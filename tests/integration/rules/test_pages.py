@@ -47,6 +47,8 @@ PAGES = {
     "coordinator": {("FabricClockCoordinatorLost", None, None)},
     "leaf": {("FabricNetworkDown", None, None)},
     "known-leaf": {("FabricFaultLocated", None, None)},
+    # Its NICs are up, and one of them drops large packets.
+    "gray-leaf": {("FabricFaultLocated", None, None)},
     "rail": {("FabricNetworkDown", None, None)},
     "nic": {("FabricNicDisconnected", "h2", "rail1")},
 }
@@ -169,6 +171,9 @@ def break_things(fleets: dict[str, Fleet]) -> None:
     known.dead_leaf = "leaf7"
     fleets["rail"].dead_nics |= {(host, "rail1") for host in HOSTS}
     fleets["nic"].dead_nics.add(("h2", "rail1"))
+    gray = fleets["gray-leaf"]
+    gray.small_mtus.add(("h2", "rail1"))
+    gray.dead_leaf = "leaf7"
     fleets["mtu"].small_mtus.add(("h2", "rail1"))
 
 
@@ -183,6 +188,7 @@ def test_one_page_per_fault(tmp_path: Path) -> None:
     """
     write(tmp_path / "rules", rendered_files(compile_mixin(settings=SETTINGS)))
     fleets = {name: Fleet(name, HOSTS) for name in (*PAGES, *TICKETS, "well")}
+    fleets["gray-leaf"].leaves |= {(host, "rail1"): "leaf7" for host in HOSTS[:3]}
     fleets["known-leaf"].leaves |= {(host, "rail0"): "leaf7" for host in HOSTS[:3]}
     ports = [reserved_port() for _ in range(2)]
     prometheus, alertmanager = (f"http://127.0.0.1:{port}" for port in ports)
