@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from fabricpulse.audit.blame import Nic, retests
+from fabricpulse.audit.fleet_duplex import DuplexTests
 from fabricpulse.audit.fleet_run import AgentError, Target, ask, send_echoes, until
 from fabricpulse.audit.model import Measurement, clip
 from fabricpulse.audit.node.echo import COUNT, ECHO_TESTS_AT_A_TIME, PATIENCE_S
@@ -152,6 +153,13 @@ class FleetPaths:
         found, notes = judge(done, wanted.rate_bps, self._leaves)
         self.notes += notes
         self._tell_unfinished(found, unfinished)
+        if not wanted.duplex:
+            return found + [m for m in before if m.kind == "duplex"]
+        self._checkpoint([*self._echoes, *found])
+        async with self._client(2 * TRANSFER_PATIENCE_S + 60 + wanted.seconds) as client:
+            tests = DuplexTests(client, self._agents, self._ways, wanted, self._cancelled, self._progress)
+            found += await tests.run(found, before, disjoint)
+        self.notes += tests.notes
         return found
 
     def _keep(self, done: Sequence[Transferred], wanted: Transfers) -> None:

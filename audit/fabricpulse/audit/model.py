@@ -92,14 +92,15 @@ class Finding(Struct, frozen=True):
     evidence: dict[Name, Text] = {}
 
 
-MeasurementKind = Literal["connectivity", "mtu", "loss", "owd", "bandwidth"]
+MeasurementKind = Literal["connectivity", "mtu", "loss", "owd", "bandwidth", "duplex"]
 
 
 class Measurement(Struct, frozen=True, array_like=True, order=True):
     """What one test from NIC to NIC has measured.
 
     kind, value : connectivity and mtu, round trip in seconds, 0 without an answer; loss, share of datagrams; owd,
-    smallest one-way delay in seconds; bandwidth, bits per second. network : of both NICs. ok : None where the value
+    smallest one-way delay in seconds; bandwidth, bits per second; duplex, bandwidth of both directions at once, as a
+    share of what each reaches alone. network : of both NICs. ok : None where the value
     decides nothing. attempts : how often the test was made; its best value counts, of loss that of all datagrams.
     """
 

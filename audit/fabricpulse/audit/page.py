@@ -23,6 +23,7 @@ _LETTERS = {Status.PASSED: "p", Status.FAILED: "f", Status.UNKNOWN: "u", Status.
 MOST_CELLS = 60_000
 _UNITS = {
     "bandwidth": (1e-9, "Gb/s"),
+    "duplex": (100, "% of the two alone"),
     "connectivity": (1e6, "µs round trip"),
     "loss": (100, "% lost"),
     "mtu": (1e6, "µs round trip"),

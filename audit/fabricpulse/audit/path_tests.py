@@ -48,6 +48,14 @@ TOLD: Mapping[str, Told] = {
     "mtu": Told("path-mtu", "error", "packets of the full MTU", "do not pass", "do not pass to"),
     "loss": Told("path-loss", "error", "datagrams", "are lost", "are lost on the way to", _percent),
     "bandwidth": Told("path-bandwidth", "error", "TCP", "is slow", "is slow to", _bits),
+    "duplex": Told(
+        "path-duplex",
+        "error",
+        "both directions at once",
+        "reach less than one after the other",
+        "reach less than one after the other to",
+        _percent,
+    ),
     "owd": Told(
         "path-delay", "warning", "packets", "take longer than others'", "take long to", _microseconds
     ),
@@ -192,7 +200,7 @@ def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]
         text = f"{told.what} {side[entry.side]} {told.nic}"
     values = [m.value for m in own if m.value]
     if told.unit and values:
-        worst_value = min(values) if kind == "bandwidth" else max(values)
+        worst_value = min(values) if kind in ("bandwidth", "duplex") else max(values)
         evidence["worst"] = told.unit(worst_value)
         text += f" (worst {evidence['worst']})"
     return Finding(told.check, "back-end", told.severity, host, device, clip(text), evidence)

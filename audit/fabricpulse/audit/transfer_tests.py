@@ -27,19 +27,24 @@ LEAST = 4
 
 @dataclass(frozen=True)
 class Transfers:
-    """What `audit run --transfers` sends. rate_bps : most of a NIC, bits per second. seconds : of TCP a direction."""
+    """What `audit run --transfers` sends. rate_bps : most of a NIC, bits per second. seconds : of TCP a direction.
+    duplex : whether both directions at once follow."""
 
     rate_bps: int = 10_000_000_000
     seconds: float = 0.5
     streams: int = 4
     datagrams: int = 2000
+    duplex: bool = True
 
     def cost(self, ways: int, datagram_bytes: int = 9000) -> int:
         """Most bytes that so many ways send."""
-        return ways * (round(self.rate_bps * self.seconds / 8) + self.datagrams * datagram_bytes)
+        tcp = round(self.rate_bps * self.seconds / 8) * (2 if self.duplex else 1)
+        return ways * (tcp + self.datagrams * datagram_bytes)
 
-    def request(self, way: Way, tcp_port: int, udp_port: int, key: str) -> SendRequest:
-        """Of one way; datagrams are as large as the sender's MTU."""
+    def request(
+        self, way: Way, tcp_port: int, udp_port: int, key: str, *, duplex: bool = False
+    ) -> SendRequest:
+        """Of one way; datagrams are as large as the sender's MTU. duplex : TCP both ways at once, with one datagram."""
         size = min(max(way.size, 576), 9000)
         return SendRequest(
             way.source[1],
@@ -51,8 +56,9 @@ class Transfers:
             self.rate_bps,
             self.seconds,
             self.streams,
-            self.datagrams,
+            1 if duplex else self.datagrams,
             size,
+            duplex,
         )
 
 

@@ -74,13 +74,38 @@ def test_transfers_of_a_lab(shared_lab: Lab, run: LabAudits) -> None:
     by its own check, with host, NIC and direction, and nobody else is."""
     good = run(30, *TRANSFERS)
     assert of_transfers(good) == set()
-    kinds = {kind: sum(m.kind == kind for m in good.measurements) for kind in ("loss", "bandwidth")}
-    assert kinds == {"loss": 24, "bandwidth": 24}
+    kinds = {kind: sum(m.kind == kind for m in good.measurements) for kind in ("loss", "bandwidth", "duplex")}
+    assert kinds == {"loss": 24, "bandwidth": 24, "duplex": 24}
     with shared_lab.host("h1").nic("rail1").loss(10, way="tx"), shared_lab.host("h2").nic("rail0").limit(40):
         found = of_transfers(run(30, *TRANSFERS))
     assert ("path-loss", "nic", "h1", "rail1") in found
     assert ("path-bandwidth", "nic", "h2", "rail0") in found
     assert {(host, nic) for _, _, host, nic in found} == {("h1", "rail1"), ("h2", "rail0")}
+
+
+# What a link that runs half duplex does to TCP: both directions share some 50 Mb/s, each alone has enough with 45.
+HALF_DUPLEX = """
+table inet half {
+  limit shared { rate over 5000 kbytes/second burst 128 kbytes }
+  chain in { type filter hook input priority 0; iifname "rail1" limit name "shared" drop; }
+  chain out { type filter hook output priority 0; oifname "rail1" limit name "shared" drop; }
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_nic_that_runs_half_duplex_is_named(shared_lab: Lab, run: LabAudits, tmp_path: Path) -> None:
+    """Each way alone is as fast as any, both at once are not; a run that does not test that does not tell."""
+    (tmp_path / "half.nft").write_text(HALF_DUPLEX)
+    slow = ("--transfers", "--yes", "--rate", "45", "--seconds", "1", "--datagrams", "200")
+    shared_lab.host("h1").run(["nft", "-f", str(tmp_path / "half.nft")])
+    try:
+        found = run(30, *slow)
+        alone = run(30, *slow, "--no-duplex")
+    finally:
+        shared_lab.host("h1").run(["nft", "delete", "table", "inet", "half"])
+    assert of_transfers(found) == {("path-duplex", "nic", "h1", "rail1")}
+    assert of_transfers(alone) == set()
 
 
 SPEAK = """

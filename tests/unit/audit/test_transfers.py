@@ -290,4 +290,5 @@ def test_a_job_keeps_tests_away(tmp_path: Path) -> None:
 
 def test_cost_is_a_bound() -> None:
     """24 ways of 0.5 s at 10 Gb/s and 2,000 jumbo frames."""
-    assert Transfers().cost(24) == 24 * (625_000_000 + 18_000_000)
+    assert Transfers(duplex=False).cost(24) == 24 * (625_000_000 + 18_000_000)
+    assert Transfers().cost(24) == 24 * (2 * 625_000_000 + 18_000_000)

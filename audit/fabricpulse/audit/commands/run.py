@@ -78,6 +78,12 @@ MOST_LIST = 10 << 20
     help="With --transfers: that loss is measured by, each way of a pair.",
 )
 @click.option(
+    "--duplex/--no-duplex",
+    default=True,
+    show_default=True,
+    help="With --transfers: both directions of a pair at once, too.",
+)
+@click.option(
     "--budget-gb",
     type=float,
     default=1000.0,
@@ -143,7 +149,12 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
     if flags["transfers"]:
         from fabricpulse.audit.transfer_tests import Transfers
 
-        transfers = Transfers(flags["rate_mbps"] * 1_000_000, flags["seconds"], datagrams=flags["datagrams"])
+        transfers = Transfers(
+            flags["rate_mbps"] * 1_000_000,
+            flags["seconds"],
+            datagrams=flags["datagrams"],
+            duplex=flags["duplex"],
+        )
 
     def checkpoint(so_far: Run) -> None:
         if flags["save"] is not None:

@@ -86,8 +86,10 @@ class Agent:
         self._audit = asyncio.Lock()
         self._echoing = asyncio.Lock()
         self._listening = asyncio.Lock()
-        # NICs that have a transfer, and what stops it.
-        self._transfers: dict[str, threading.Event] = {}
+        # (NIC, direction) that has a transfer, and what stops it; one that is not duplex has both directions.
+        self._transfers: dict[tuple[str, str], threading.Event] = {}
+        # NICs that receive a duplex transfer, beside which they may send one, and when that begins.
+        self._duplex: dict[str, threading.Event] = {}
         self._receiving: set[asyncio.Task[None]] = set()
         self._report = self._last()
         self._reported_at = float("-inf")
@@ -192,11 +194,11 @@ class Agent:
 
     async def _serve_receive(self, request: web.Request) -> web.Response:
         wanted = await self._decoded(request, ReceiveRequest)
-        stop = await self._claim(wanted.device)
+        stop = await self._claim(wanted.device, "received", duplex=wanted.duplex)
         try:
             receiver = Receiver(wanted, fleet_clock())
         except (OSError, ValueError) as error:
-            del self._transfers[wanted.device]
+            self._release(wanted.device, stop)
             self._refuse("invalid")
             raise web.HTTPBadRequest(text=f"{wanted.device} {wanted.address}: {error}\n") from error
 
@@ -207,9 +209,11 @@ class Agent:
                 log.info("a transfer was not received to its end", device=wanted.device, error=str(error))
             finally:
                 receiver.close()
-                del self._transfers[wanted.device]
+                self._release(wanted.device, stop)
 
         self._made["received"] += 1
+        if wanted.duplex:
+            self._duplex[wanted.device] = receiver.began
         task = asyncio.create_task(take())
         self._receiving.add(task)
         task.add_done_callback(self._receiving.discard)
@@ -217,43 +221,56 @@ class Agent:
 
     async def _serve_send(self, request: web.Request) -> web.Response:
         wanted = await self._decoded(request, SendRequest)
-        stop = await self._claim(wanted.device)
+        stop = await self._claim(wanted.device, "sent", duplex=wanted.duplex)
         try:
             most = self._config.transfer_mbit_s * 1_000_000
             wanted = msgspec.structs.replace(wanted, rate_bps=min(wanted.rate_bps, most))
             self._made["sent"] += 1
-            work = asyncio.to_thread(send, wanted, fleet_clock(), stop)
+            after = self._duplex.get(wanted.device) if wanted.duplex else None
+            work = asyncio.to_thread(send, wanted, fleet_clock(), stop, after)
             result, why = await self._watched(work, stop, request)
             if why:
                 result = msgspec.structs.replace(result, error=why)
         finally:
-            del self._transfers[wanted.device]
+            self._release(wanted.device, stop)
         return web.Response(body=msgspec.json.encode(result), content_type="application/json")
 
-    async def _claim(self, device: str) -> threading.Event:
-        """The right to the only transfer of a NIC that carries no job. Raises HTTPConflict."""
+    async def _claim(self, device: str, direction: str, *, duplex: bool) -> threading.Event:
+        """The right to the only transfer of a NIC that carries no job, or to the only one in this direction. Raises
+        HTTPConflict."""
         if not self._config.transfers:
             self._refuse("off")
             raise web.HTTPForbidden(text="this host takes no part in transfers (transfers: false)\n")
         # One end has its result a moment before the other has let go of the NIC.
         patience = time.monotonic() + RELEASE_S
-        while device in self._transfers and time.monotonic() < patience:  # noqa: ASYNC110 - rare and short
+        wanted = [(device, way) for way in ([direction] if duplex else ["sent", "received"])]
+        while self._transfers.keys() & wanted and time.monotonic() < patience:  # noqa: ASYNC110 - rare and short
             await asyncio.sleep(0.02)
-        if device in self._transfers:
+        if self._transfers.keys() & wanted:
             self._refuse("busy")
             raise web.HTTPConflict(text=f"{device} has a transfer already\n")
-        stop = self._transfers[device] = threading.Event()
+        # What it receives may be under way when it is asked to send: it was looked for a job's traffic before.
+        beside = duplex and direction == "sent" and device in self._duplex
+        stop = threading.Event()
+        self._transfers.update(dict.fromkeys(wanted, stop))
         try:
             reader = self._make_reader(dict(self._rails or {}))
-            why = await asyncio.to_thread(in_use, reader, device, plugin_dir())
+            why = await asyncio.to_thread(in_use, reader, device, plugin_dir(), own_traffic=beside)
         except BaseException:
-            del self._transfers[device]
+            self._release(device, stop)
             raise
         if why:
-            del self._transfers[device]
+            self._release(device, stop)
             self._refuse("job")
             raise web.HTTPConflict(text=f"in use: {why}\n")
         return stop
+
+    def _release(self, device: str, stop: threading.Event) -> None:
+        """Gives back what was claimed with this event."""
+        for way in [way for way, owner in self._transfers.items() if owner is stop]:
+            del self._transfers[way]
+        if (device, "received") not in self._transfers:
+            self._duplex.pop(device, None)
 
     async def _watched(
         self, work: Any, stop: threading.Event, request: web.Request | None = None, *, jobs: bool = True

@@ -78,6 +78,7 @@ def _octets(host: HostReader, device: str) -> int | None:
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-def in_use(host: HostReader, device: str, plugin: Path) -> str:
-    """Why the NIC may not be tested with traffic now, "" if it may."""
-    return job_on(plugin) or queue_pairs_on(host, device) or traffic_on(host, device)
+def in_use(host: HostReader, device: str, plugin: Path, *, own_traffic: bool = False) -> str:
+    """Why the NIC may not be tested with traffic now, "" if it may. own_traffic : a test of ours may be under way, so
+    that traffic proves nothing."""
+    return job_on(plugin) or queue_pairs_on(host, device) or ("" if own_traffic else traffic_on(host, device))

@@ -39,6 +39,7 @@ _DRAIN_S = 0.05
 _DATAGRAM = struct.Struct("!16sIIqq")
 _UDP_HEADERS = {4: 28, 6: 48}
 _SO_MAX_PACING_RATE, _SO_MEMINFO, _DROPS = 47, 55, 8
+_TCP_NOTSENT_LOWAT, _LEAST_UNSENT = 25, 128 << 10
 _WARM_UP = 0.2
 _PIECE = 1 << 20
 _SYNCHRONIZED = (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)
@@ -58,6 +59,8 @@ class Receiver:
         self._request = request
         self._clock = clock
         self._key = os.urandom(16)
+        # All streams of the sender are there: what is sent the other way at once may begin.
+        self.began = threading.Event()
         self._stack = ExitStack()
         try:
             self._listener = self._stack.enter_context(_socket(request.address, request.device, "tcp"))
@@ -84,6 +87,7 @@ class Receiver:
             streams = [
                 self._accept(stop, time.monotonic() + PATIENCE_S) for _ in range(self._request.streams)
             ]
+            self.began.set()
             _send_document(control, self._drain(streams, stop))
 
     def _accept(self, stop: threading.Event, deadline: float) -> socket.socket:
@@ -188,8 +192,13 @@ def rate_after_warm_up(samples: list[tuple[float, int]], warm_up_s: float) -> li
     return [float(total - first[1]), last[0] - first[0]]
 
 
-def send(request: SendRequest, clock: Clock, stop: threading.Event) -> TransferResult:
-    """Makes the transfer; raises nothing: an error is in the result, with what was measured before it."""
+def send(
+    request: SendRequest, clock: Clock, stop: threading.Event, after: threading.Event | None = None
+) -> TransferResult:
+    """Makes the transfer; raises nothing: an error is in the result, with what was measured before it.
+
+    after : TCP waits for it, so that transfers in both directions push at the same time.
+    """
     result = TransferResult()
     try:
         with ExitStack() as stack:
@@ -200,6 +209,9 @@ def send(request: SendRequest, clock: Clock, stop: threading.Event) -> TransferR
             result = msgspec.structs.replace(result, received=_read_document(control, Received))
             # One at a time: the receiver takes them as they come, each with the key.
             streams = [stack.enter_context(_connect(request)) for _ in range(request.streams)]
+            deadline = time.monotonic() + PATIENCE_S
+            while after is not None and not after.wait(_TICK_S):
+                _check(stop, deadline)
             _push(request, streams, stop)
             amount = _read_document(control, list[float])
             if len(amount) == 2 and amount[1] > 0:
@@ -253,8 +265,12 @@ def _push(request: SendRequest, streams: list[socket.socket], stop: threading.Ev
         ready = stack.enter_context(selectors.DefaultSelector())
         for stream in streams:
             # Bytes per second; above 2^32 - 1 it is a 64-bit option (socket(7)).
-            pace = struct.pack("=Q", max(1, request.rate_bps // 8 // len(streams)))
-            stream.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, pace)
+            pace = max(1, request.rate_bps // 8 // len(streams))
+            stream.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", pace))
+            # A send buffer may hold seconds of a slow pace: the transfer would last as much longer (tcp(7)).
+            stream.setsockopt(
+                socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, min(max(_LEAST_UNSENT, pace // 50), 1 << 30)
+            )
             stream.setblocking(False)
             ready.register(stream, selectors.EVENT_WRITE)
         end = time.monotonic() + request.seconds

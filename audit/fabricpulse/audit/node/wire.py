@@ -74,14 +74,16 @@ class NeighboursAnswer(Struct, frozen=True):
     unreadable: Annotated[dict[Name, Text], Meta(max_length=MOST_RAILS)] = {}
 
 
-class ReceiveRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """Take one transfer. device, address : of the NIC that receives. peer : address of the one that sends."""
+class ReceiveRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Take one transfer. device, address : of the NIC that receives. peer : address of the one that sends. duplex : the
+    NIC may send one at the same time."""
 
     device: Name
     address: Address
     peer: Address
     streams: Annotated[int, Meta(ge=1, le=MOST_STREAMS)] = 4
     seconds: Annotated[float, Meta(gt=0, le=MOST_SECONDS)] = 1.0
+    duplex: bool = False
 
 
 class ReceiveAnswer(Struct, frozen=True):
@@ -92,9 +94,10 @@ class ReceiveAnswer(Struct, frozen=True):
     key: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
 
-class SendRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class SendRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Make one transfer: `datagrams` of `datagram_bytes` (of the whole IP packet) at a quarter of the rate, then
-    `streams` of TCP for `seconds` at `rate_bps`, bits per second, all together."""
+    `streams` of TCP for `seconds` at `rate_bps`, bits per second, all together. duplex : beside a transfer that the
+    NIC receives, which it must await."""
 
     device: Name
     address: Address
@@ -107,6 +110,7 @@ class SendRequest(Struct, frozen=True, forbid_unknown_fields=True):
     streams: Annotated[int, Meta(ge=1, le=MOST_STREAMS)] = 4
     datagrams: Annotated[int, Meta(ge=1, le=MOST_DATAGRAMS)] = 2000
     datagram_bytes: Annotated[int, Meta(ge=128, le=65_000)] = 1500
+    duplex: bool = False
 
 
 class Received(Struct, frozen=True):

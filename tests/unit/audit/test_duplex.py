@@ -1,0 +1,92 @@
+"""Both directions at once beside each alone."""
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fabricpulse.audit.blame import Nic
+from fabricpulse.audit.duplex import BothWays, Ends, alone, judge_both
+from fabricpulse.audit.fleet_duplex import recalled, sound
+from fabricpulse.audit.model import Measurement
+from fabricpulse.audit.pairing import plan_rounds
+from fabricpulse.audit.path_tests import Rail, Way, Ways, path_findings
+
+RATE = 10e9
+
+
+def nics(hosts: int) -> list[Nic]:
+    return [(f"h{host}", "eth0") for host in range(hosts)]
+
+
+def singles(fleet: list[Nic]) -> dict[Ends, float]:
+    return dict.fromkeys(itertools.permutations(fleet, 2), RATE)
+
+
+def both(a: Nic, b: Nic, ratio: float, attempts: int = 1) -> BothWays:
+    return BothWays(Way(a, b, "10.0.0.2", 9000, "rail0", "10.0.0.1"), ratio * 2 * RATE, attempts)
+
+
+def told(done: list[BothWays], rates: dict[Ends, float]) -> set[tuple[str, str, str, str]]:
+    measured, _ = judge_both(done, rates)
+    return {(f.check, f.evidence["blame"], f.host, f.subject) for f in path_findings(measured)}
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(4, 8), st.data())
+def test_who_shares_is_named_and_nobody_else(hosts: int, data: st.DataObject) -> None:
+    """One NIC of a fleet at half, and all at a share that one processor core explains: only the NIC is named."""
+    fleet = nics(hosts)
+    bad = data.draw(st.sampled_from([None, *fleet]))
+    usual = data.draw(st.sampled_from([1.0, 0.6]))
+    noise = data.draw(st.randoms())
+    done = [
+        both(a, b, usual * noise.uniform(0.93, 1.0) * (0.5 if bad in (a, b) else 1))
+        for a, b in itertools.combinations(fleet, 2)
+    ]
+    named = {("path-duplex", "nic", *bad)} if bad else set()
+    assert told(done, singles(fleet)) == named
+
+
+def test_too_few_pairs_decide_nothing() -> None:
+    """One pair at half: the hosts may be what is slow."""
+    a, b = nics(2)
+    measured, notes = judge_both([both(a, b, 0.5)], singles([a, b]))
+    assert [m.ok for m in measured] == [None, None]
+    assert "too few pairs" in notes[0]
+
+
+def test_without_both_single_directions_nothing_is_said() -> None:
+    """A ratio needs what it is a ratio to."""
+    a, b = nics(2)
+    assert judge_both([both(a, b, 0.5)], {(a, b): RATE}) == ([], [])
+
+
+def test_the_better_of_two_tests_counts_and_is_recalled() -> None:
+    """Slow once is chance; an interrupted run has the same ratio and the same attempts afterwards."""
+    fleet = nics(4)
+    rates = singles(fleet)
+    done = [both(a, b, 1.0) for a, b in itertools.combinations(fleet, 2)]
+    done.append(both(fleet[1], fleet[0], 0.4))
+    measured, _ = judge_both(done, rates)
+    assert {m.ok for m in measured} == {True}
+    rail = Rail(tuple((nic, f"10.0.0.{i}") for i, nic in enumerate(fleet)), plan_rounds([""] * 4))
+    assert judge_both(recalled(measured, rates, Ways({"rail0": rail}, [])), rates)[0] == measured
+    assert {m.attempts for m in measured} == {1, 2}
+
+
+def test_alone_takes_bandwidth_only() -> None:
+    """Other kinds have other units."""
+    kinds = ("loss", "bandwidth", "duplex")
+    measured = [Measurement(kind, "r", "a", "e", "b", "e", 7.0, True) for kind in kinds]  # type: ignore[arg-type]
+    assert alone(measured) == {(("a", "e"), ("b", "e")): 7.0}
+
+
+def test_a_pair_that_fails_in_one_direction_is_not_sound() -> None:
+    """Neither of its directions is compared with both at once; others are."""
+    good = [
+        Measurement("bandwidth", "r", a, "e", b, "e", 7.0, True) for a, b in itertools.permutations("xyz", 2)
+    ]
+    lossy = Measurement("loss", "r", "x", "e", "y", "e", 0.1, False)
+    kept = {(a[0], b[0]) for a, b in sound([*good, lossy])}
+    assert kept == {("x", "z"), ("z", "x"), ("y", "z"), ("z", "y")}
