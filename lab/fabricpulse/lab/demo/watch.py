@@ -18,6 +18,8 @@ from fabricpulse.lab.demo.scrape import Samples, parse_samples
 from fabricpulse.plugin_ipc.control import ControlClient, ControlError
 
 REQUEST_TIMEOUT_S = 2.0
+# After so long without a reading what was read is not known any more. Longer than a busy machine takes now and then.
+KNOWN_S = 5.0
 
 
 class Watch(ABC):
@@ -30,13 +32,18 @@ class Watch(ABC):
     async def poll(self, observed: Observed) -> None:
         """One reading. Raises OSError, ClientError, TimeoutError, LayoutError, ControlError or ValueError."""
 
+    def forget(self, observed: Observed) -> None:  # noqa: B027 (most keep what they have read)
+        """Nothing could be read for KNOWN_S: what was is taken for unknown."""
+
     async def run(self, observed: Observed, changed: asyncio.Event) -> None:
         """Polls for ever."""
+        read_at = time.monotonic()
         while True:
             started = time.monotonic()
             try:
                 await self.poll(observed)
                 observed.troubles.pop(self.name, None)
+                read_at = time.monotonic()
             except (
                 OSError,
                 aiohttp.ClientError,
@@ -46,6 +53,8 @@ class Watch(ABC):
                 ValueError,
             ) as error:
                 observed.troubles[self.name] = f"{type(error).__name__}: {error}"
+                if time.monotonic() - read_at >= KNOWN_S:
+                    self.forget(observed)
             changed.set()
             await asyncio.sleep(max(0.01, started + self.interval_s - time.monotonic()))
 
@@ -102,6 +111,12 @@ class MeshWatch(HttpWatch):
                     if not isnan(v)
                 ]
             )
+
+    def forget(self, observed: Observed) -> None:
+        host = observed.hosts[self._host]
+        host.edges = host.edges_up = 0
+        for nic in host.nics.values():
+            nic.connected = nic.owd_s = None
 
 
 def _median(values: list[float]) -> float | None:

@@ -1,0 +1,60 @@
+"""Readings of the demo: what cannot be read any more is not known."""
+
+import asyncio
+from collections.abc import Callable
+
+import aiohttp
+import pytest
+
+from fabricpulse.lab.demo import watch as module
+from fabricpulse.lab.demo.observed import Observed, new_observed
+from fabricpulse.lab.demo.watch import MeshWatch
+
+EXPOSITION = """fabricpulse_nic_connected{device="rail0"} 1
+fabricpulse_nic_disconnects_total{device="rail0"} 0
+fabricpulse_edge_up{device="rail0",peer="h1",peer_device="rail0"} 1
+"""
+
+
+class Exporter(MeshWatch):
+    """A mesh exporter that a test kills."""
+
+    dead = False
+
+    async def get_text(self, path: str) -> str:
+        if self.dead:
+            raise OSError("no route to host")
+        return EXPOSITION
+
+
+def state(observed: Observed) -> tuple[str, int, int]:
+    host = observed.hosts["h0"]
+    return host.nics["rail0"].colour, host.edges_up, host.edges
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits, at most ten seconds."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 (the state is written by the watch, which tells nobody)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_host_that_does_not_answer_is_not_green(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed reading changes nothing; after KNOWN_S without one nothing is known; the next one is believed."""
+    monkeypatch.setattr(module, "KNOWN_S", 2.0)
+    observed = new_observed({"h0": ["rail0"]})
+    observed.nic("h0", "rail0").in_service = True
+    async with aiohttp.ClientSession() as session:
+        watch = Exporter(session, "h0", "http://h0", 0.01)
+        running = asyncio.create_task(watch.run(observed, asyncio.Event()))
+        try:
+            await until(lambda: state(observed) == ("green", 1, 1))
+            watch.dead = True
+            await until(lambda: watch.name in observed.troubles)
+            assert state(observed) == ("green", 1, 1)
+            await until(lambda: state(observed) == ("gray", 0, 0))
+            watch.dead = False
+            await until(lambda: state(observed) == ("green", 1, 1))
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
