@@ -1,13 +1,14 @@
 """The flap scenario marks its milestones on the evidence that it names, and its figures come from what was seen."""
 
+from typing import Any
+
 import pytest
 
 from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, ClockSeen, Observed, new_observed
 from fabricpulse.lab.demo.result import Result
 from fabricpulse.lab.demo.scenarios import SCENARIOS
-from fabricpulse.lab.demo.scenarios.base import Fleet, Judgement
+from fabricpulse.lab.demo.scenarios.base import Fleet, Judgement, Scenario
 from fabricpulse.lab.demo.scenarios.flap import ALERT, Flap, FlapOutcome
-from fabricpulse.lab.demo.scenarios.gray_loss import GrayLoss
 from fabricpulse.lab.demo.story import Story
 
 FLEET = Fleet(("h0", "h1"), ("rail0", "rail1"))
@@ -16,13 +17,13 @@ FLEET = Fleet(("h0", "h1"), ("rail0", "rail1"))
 class World:
     """A fleet that the test sets by hand, one tenth of a second at a time."""
 
-    def __init__(self, scenario: type[Flap | GrayLoss] = Flap) -> None:
-        self.observed: Observed = new_observed(dict.fromkeys(FLEET.hosts, FLEET.devices))
-        self.scenario = scenario(FLEET)
+    def __init__(self, scenario: type[Scenario] = Flap, fleet: Fleet = FLEET) -> None:
+        self.observed: Observed = new_observed(dict.fromkeys(fleet.hosts, fleet.devices))
+        self.scenario: Any = scenario(fleet)
         self.story = Story(self.scenario.phases())
         self.now = 100.0
         self.bytes: dict[tuple[str, str], float] = {}
-        self.busy = {(host, device) for host in FLEET.hosts for device in FLEET.devices}
+        self.busy = {(host, device) for host in fleet.hosts for device in fleet.devices}
         self.bandwidth = 50e6
 
     def run(self, seconds: float) -> list[str]:

@@ -52,6 +52,9 @@ def command(
     """
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise UserError(f"cannot write {json_file}: the folder {json_file.absolute().parent} does not exist")
+    least = SCENARIOS[scenario].least_hosts
+    if hosts < least:
+        raise UserError(f"scenario {scenario} needs at least {least} hosts: --hosts {least}")
     options = Options(scenario, hosts, rails, keep, json_file, find_tools(), port)
     console = Console()
     if headless or not console.is_terminal:

@@ -79,6 +79,14 @@ class Director:
         """Drops a share of the packets towards a NIC, at the switch; 0 ends it."""
         await asyncio.to_thread(self._faults.lose, host, device, percent)
 
+    async def shrink_mtu(self, host: str, device: str, size: int) -> None:
+        """Gives a NIC an MTU of so many bytes; 0 gives it its own again."""
+        await asyncio.to_thread(self._faults.shrink_mtu, host, device, size)
+
+    async def power_off(self, host: str) -> None:
+        """Kills a host, for good."""
+        await asyncio.to_thread(self._faults.power_off, host)
+
     async def sleep(self, seconds: float) -> None:
         """Waits."""
         await asyncio.sleep(seconds)

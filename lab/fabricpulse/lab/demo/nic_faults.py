@@ -1,4 +1,6 @@
-"""What a scenario does to NICs of the lab, all of it at the switch, where a cable or a port would fail."""
+"""What a scenario does to NICs of the lab, at the switch, where a cable or a port would fail, or to all of a host."""
+
+from collections.abc import Callable
 
 from fabricpulse.lab import Lab
 from fabricpulse.lab.faults import Fault
@@ -9,7 +11,7 @@ class NicFaults:
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self._losses: dict[tuple[str, str], Fault] = {}
+        self._in_force: dict[tuple[str, str, str], Fault] = {}
 
     def link(self, host: str, device: str, up: bool) -> None:
         """Pulls a NIC's cable, and plugs it in again: the switch's end goes down, the host's end loses its carrier."""
@@ -17,8 +19,22 @@ class NicFaults:
 
     def lose(self, host: str, device: str, percent: float) -> None:
         """Drops a share of the packets towards a NIC; 0 ends it."""
-        before = self._losses.pop((host, device), None)
+        nic = self._lab.host(host).nic(device)
+        self._put("loss", host, device, (lambda: nic.loss(percent, way="rx")) if percent > 0 else None)
+
+    def shrink_mtu(self, host: str, device: str, size: int) -> None:
+        """Gives a NIC an MTU of so many bytes; 0 gives it its own again."""
+        nic = self._lab.host(host).nic(device)
+        self._put("mtu", host, device, (lambda: nic.mtu(size)) if size else None)
+
+    def power_off(self, host: str) -> None:
+        """Kills a host: its processes, and its links at every switch. For good: nobody starts its daemons again."""
+        self._lab.host(host).power_off()
+
+    def _put(self, what: str, host: str, device: str, begin: Callable[[], Fault] | None) -> None:
+        """Ends the fault of a kind that is in force at a NIC, and begins another."""
+        before = self._in_force.pop((what, host, device), None)
         if before is not None:
             before.undo()
-        if percent > 0:
-            self._losses[host, device] = self._lab.host(host).nic(device).loss(percent, way="rx")
+        if begin is not None:
+            self._in_force[what, host, device] = begin()

@@ -4,7 +4,11 @@ To add one: write a subclass of `Scenario` in a file of its own and name it in `
 """
 
 from fabricpulse.lab.demo.scenarios.base import Scenario
+from fabricpulse.lab.demo.scenarios.dead_host import DeadHost
 from fabricpulse.lab.demo.scenarios.flap import Flap
 from fabricpulse.lab.demo.scenarios.gray_loss import GrayLoss
+from fabricpulse.lab.demo.scenarios.mtu import SmallMtu
 
-SCENARIOS: dict[str, type[Scenario]] = {scenario.name: scenario for scenario in (Flap, GrayLoss)}
+SCENARIOS: dict[str, type[Scenario]] = {
+    scenario.name: scenario for scenario in (Flap, GrayLoss, SmallMtu, DeadHost)
+}

@@ -19,6 +19,12 @@ class Stage(Protocol):
     async def lose(self, host: str, device: str, percent: float) -> None:
         """Drops a share of the packets towards a NIC, at the switch; 0 ends it."""
 
+    async def shrink_mtu(self, host: str, device: str, size: int) -> None:
+        """Gives a NIC an MTU of so many bytes; 0 gives it its own again."""
+
+    async def power_off(self, host: str) -> None:
+        """Kills a host, for good."""
+
     async def sleep(self, seconds: float) -> None:
         """Waits without holding up the observers."""
 
@@ -88,10 +94,11 @@ class Outcome(ABC):
 
 
 class Scenario(ABC):
-    """One story on one fleet."""
+    """One story on one fleet. least_hosts : how many the fleet must have for it."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    least_hosts: ClassVar[int] = 2
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet

@@ -1,25 +1,29 @@
-"""The scenario of gray loss: one page, the right one, and a figure for every other."""
+"""Scenarios of a NIC whose link stays up: one page, the right one, and a figure for every other."""
 
 import pytest
 from tests.unit.demo.test_flap import World
 
 from fabricpulse.lab.demo.observed import AlertSeen, PageSeen
 from fabricpulse.lab.demo.scenarios.base import Judgement
-from fabricpulse.lab.demo.scenarios.gray_loss import ALERT, FAULT_S, GrayLoss, GrayLossOutcome
+from fabricpulse.lab.demo.scenarios.gray_fault import FAULT_S, GrayFaultOutcome, GrayFaultScenario
+from fabricpulse.lab.demo.scenarios.gray_loss import GrayLoss
+from fabricpulse.lab.demo.scenarios.mtu import SmallMtu
 
-RIGHT = PageSeen(ALERT, (("device", "rail0"), ("instance", "h1")), "group")
+ALERT = GrayLoss.alert
+NIC = (("device", "rail0"), ("instance", "h1"))
+RIGHT = PageSeen(ALERT, NIC, "group")
 
 
 def play(world: World, *pages: PageSeen, disconnected: bool = False) -> list[str]:
     """The story, in which people are told of `pages`."""
-    observed = world.observed
+    observed, alert = world.observed, world.scenario.alert
     world.healthy()
     seen = world.run(8)
     observed.marks["fault"] = world.now
     world.bandwidth = 25e6
     seen += world.run(3)
-    observed.firing = (AlertSeen(ALERT, "h1", "rail0", "firing"),)
-    observed.notified = (AlertSeen(ALERT, "h1", "rail0", "active"),)
+    observed.firing = (AlertSeen(alert, "h1", "rail0", "firing"),)
+    observed.notified = (AlertSeen(alert, "h1", "rail0", "active"),)
     seen += world.run(10)
     observed.pages.update(dict.fromkeys(pages, world.now))
     world.nic.connected = not disconnected
@@ -35,14 +39,15 @@ def play(world: World, *pages: PageSeen, disconnected: bool = False) -> list[str
     return seen + world.run(10)
 
 
-def test_one_page() -> None:
+@pytest.mark.parametrize("scenario", [GrayLoss, SmallMtu])
+def test_one_page(scenario: type[GrayFaultScenario]) -> None:
     """All milestones; times count from the fault."""
-    world = World(GrayLoss)
-    seen = play(world, RIGHT)
+    world = World(scenario)
+    seen = play(world, PageSeen(scenario.alert, NIC, "group"))
     result = world.result()
 
     assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.story.results)
-    assert isinstance(result.outcome, GrayLossOutcome)
+    assert isinstance(result.outcome, GrayFaultOutcome)
     assert result.outcome.alert_s == pytest.approx(3.1, abs=0.11)
     assert result.outcome.page_s == pytest.approx(13.0, abs=0.11)
     assert result.outcome.bandwidth_before == pytest.approx(50e6)

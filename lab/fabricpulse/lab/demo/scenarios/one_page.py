@@ -1,0 +1,59 @@
+"""Scenarios that end with one page: who is on call is told of the fault, and of nothing that follows from it."""
+
+from typing import ClassVar
+
+from fabricpulse.lab.demo.observed import Observed, PageSeen, find_alert
+from fabricpulse.lab.demo.scenarios.base import Fleet
+from fabricpulse.lab.demo.scenarios.ring import RingScenario
+from fabricpulse.lab.demo.story import Milestone
+
+
+class OnePageScenario(RingScenario):
+    """alert : the one that people must be told of. host, device : which it must name; no device where it names a host.
+
+    about : labels of the alert as a page shows them, sorted by name.
+    """
+
+    alert: ClassVar[str]
+
+    def __init__(self, fleet: Fleet, device: str, about: dict[str, str]) -> None:
+        super().__init__(fleet)
+        self.host = about["instance"]
+        self.device = device
+        self._about = tuple(sorted(about.items()))
+        self._named = f"{self.alert} for {self.host} {device}".rstrip()
+
+    def told(self, firing_s: float, paged_s: float) -> tuple[Milestone, ...]:
+        """From the rule to the page; how many seconds after the phase began these must have come."""
+        return (
+            Milestone("alert_firing", f"{self.alert} firing in Prometheus", self._firing, firing_s),
+            Milestone("alert_notified", f"{self.alert} active in Alertmanager", self._notified, firing_s + 5),
+            Milestone("paged", "who is on call is told what it is", self._paged, paged_s),
+        )
+
+    def heard_of(self, seen: Observed) -> str | None:
+        """The alert in Prometheus or Alertmanager, None if it is in neither."""
+        found = find_alert((*seen.firing, *seen.notified), self.alert, self.host, self.device)
+        return None if found is None else self._named
+
+    def page(self, seen: Observed) -> float | None:
+        """When people were told, None if they have not been."""
+        return min((at for page, at in seen.pages.items() if self._is_right(page)), default=None)
+
+    def other_pages(self, seen: Observed) -> int:
+        """How many other things people were told of."""
+        return sum(not self._is_right(page) for page in seen.pages)
+
+    def _firing(self, seen: Observed) -> str | None:
+        alert = find_alert(seen.firing, self.alert, self.host, self.device)
+        return self._named if alert and alert.state == "firing" else None
+
+    def _notified(self, seen: Observed) -> str | None:
+        alert = find_alert(seen.notified, self.alert, self.host, self.device)
+        return f"{self.alert} {alert.state} for {self.host} {self.device}".rstrip() if alert else None
+
+    def _is_right(self, page: PageSeen) -> bool:
+        return (page.name, page.about) == (self.alert, self._about)
+
+    def _paged(self, seen: Observed) -> str | None:
+        return None if self.page(seen) is None else self._named
