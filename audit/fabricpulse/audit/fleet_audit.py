@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fabricpulse.audit.blame import Nic
+from fabricpulse.audit.ecmp import ecmp_findings
 from fabricpulse.audit.findings import of_host
 from fabricpulse.audit.fleet_paths import ECHO_KINDS, FleetPaths, unreachable
 from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, ask, collect, tell, until
@@ -276,7 +277,7 @@ async def _test(
             measured += await paths.transfers(transfers, before, unreachable(measured))
         else:
             measured += [m for m in before if m.kind not in ECHO_KINDS]
-    findings = path_findings(measured) + untested_findings(paths.untested)
+    findings = path_findings(measured) + ecmp_findings(measured) + untested_findings(paths.untested)
     return measured, findings, paths.notes, cancelled.is_set()
 
 

@@ -77,6 +77,17 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "between two good NICs is the fabric's.",
     ),
     Check(
+        "path-ecmp",
+        "back-end",
+        "error",
+        "Each of several equal paths",
+        "Datagrams of all UDP source ports arrive alike: none loses where others lose nothing, none is later.",
+        "The datagrams of `audit run --transfers` leave from 16 source ports in turn, 125 each with the defaults, to "
+        "one port: switches spread them over equal paths (ECMP) by their ports. Ways that differ are tested again.",
+        "Trace the path of a port that is named, and of one that is not: `traceroute --udp --sport=PORT -p DPORT HOST` "
+        "from the host named; the hop where they part begins the bad path.",
+    ),
+    Check(
         "path-duplex",
         "back-end",
         "error",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from fabricpulse.audit.blame import Nic, retests
+from fabricpulse.audit.ecmp import judge_ports
 from fabricpulse.audit.fleet_duplex import DuplexTests
 from fabricpulse.audit.fleet_run import AgentError, Target, ask, send_echoes, until
 from fabricpulse.audit.model import Measurement, clip
@@ -137,9 +138,9 @@ class FleetPaths:
                     break
                 self._progress("transfers", number, len(rounds))
                 done += await self._round(client, wanted, ends, unfinished)
-                self._keep(done, wanted)
+                self._keep(done, wanted, before)
             found, _ = judge(done, wanted.rate_bps, self._leaves)
-            failed = set(again(found))
+            failed = set(again([*found, *judge_ports(done)]))
             kinds = ("loss", "bandwidth", "owd")
             failed |= {way for kind in kinds for way in retests(path_tests(found, kind))}
             failed |= unfinished.keys()
@@ -151,6 +152,7 @@ class FleetPaths:
                     unfinished.pop(way, None)
                 done += await self._round(client, wanted, ends, unfinished)
         found, notes = judge(done, wanted.rate_bps, self._leaves)
+        found += self._of_ports(done, before)
         self.notes += notes
         self._tell_unfinished(found, unfinished)
         if not wanted.duplex:
@@ -162,13 +164,19 @@ class FleetPaths:
         self.notes += tests.notes
         return found
 
-    def _keep(self, done: Sequence[Transferred], wanted: Transfers) -> None:
+    def _of_ports(self, done: Sequence[Transferred], before: Sequence[Measurement]) -> list[Measurement]:
+        """Of all ways. before : of an interrupted run, counts for ways that were not tested since."""
+        found = judge_ports(done)
+        made = {_ends(m) for m in found}
+        return found + [m for m in before if m.kind.startswith("ecmp_") and _ends(m) not in made]
+
+    def _keep(self, done: Sequence[Transferred], wanted: Transfers, before: Sequence[Measurement]) -> None:
         """A checkpoint, if the last one is long ago: one takes a twentieth of the time at most."""
         begun = time.monotonic()
         if begun < self._next_checkpoint:
             return
         found, _ = judge(done, wanted.rate_bps, self._leaves)
-        self._checkpoint([*self._echoes, *found])
+        self._checkpoint([*self._echoes, *found, *self._of_ports(done, before)])
         now = time.monotonic()
         self._next_checkpoint = now + max(CHECKPOINT_S, 20 * (now - begun))
 
@@ -216,7 +224,7 @@ class FleetPaths:
                 return
             if result.error:
                 unfinished[source, target] = source, clip(f"to {' '.join(target)}: {result.error}")
-            found.append(Transferred(way, result))
+            found.append(Transferred(way, result, udp_port=answer.udp_port))
 
         await until(self._cancelled, (one(source, target) for source, target in ends))
         return found

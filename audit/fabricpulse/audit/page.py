@@ -23,6 +23,8 @@ _LETTERS = {Status.PASSED: "p", Status.FAILED: "f", Status.UNKNOWN: "u", Status.
 MOST_CELLS = 60_000
 _UNITS = {
     "bandwidth": (1e-9, "Gb/s"),
+    "ecmp_loss": (100, "% lost on some source ports"),
+    "ecmp_delay": (1e6, "µs later on some source ports"),
     "duplex": (100, "% of the two alone"),
     "connectivity": (1e6, "µs round trip"),
     "loss": (100, "% lost"),

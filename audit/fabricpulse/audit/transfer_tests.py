@@ -65,11 +65,12 @@ class Transfers:
 @dataclass(frozen=True)
 class Transferred:
     """A way and what its transfer has told. attempts : transfers that this is the result of, more than one if it is
-    from an interrupted run."""
+    from an interrupted run. udp_port : that the datagrams were sent to."""
 
     way: Way
     result: TransferResult
     attempts: int = 1
+    udp_port: int = 0
 
 
 def judge(

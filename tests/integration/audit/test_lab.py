@@ -1,6 +1,7 @@
 """`audit run --paths` on a lab: what was done to a cable is what the run says, of that host and NIC."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,31 @@ def test_a_nic_that_runs_half_duplex_is_named(shared_lab: Lab, run: LabAudits, t
         shared_lab.host("h1").run(["nft", "delete", "table", "inet", "half"])
     assert of_transfers(found) == {("path-duplex", "nic", "h1", "rail1")}
     assert of_transfers(alone) == set()
+
+
+@pytest.mark.slow
+def test_one_lossy_path_of_several_is_named(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    """Two leaves of a rail, two spines: the link between a leaf and a spine loses both ways. The ports that are named
+    are those that the sender's leaf has the kernel send there, and ways within a leaf are not."""
+    lab = make_lab(hosts=4, rails=1, spines=2, pods=2)
+    audits = LabAudits(lab, tmp_path)
+    far = {host.name: host.nics[0].leaf for host in lab.hosts}
+    source = lab.hosts[0].nics[0].leaf
+    with lab.link(source, "spine1").loss(30):
+        found = audits(30, *TRANSFERS, "--no-duplex", "--datagrams", "1000")
+    told = [m for m in found.measurements if m.kind == "ecmp_loss" and m.ok is False]
+    assert {(m.source_host, m.target_host) for m in told} == {
+        (a, b) for a in far for b in far if far[a] != far[b]
+    }
+    for m in told:
+        ports, _, port = m.detail.partition(" to ")
+        named = {int(p) for p in ports.split(", ")}
+        ways = {
+            p: lab.path(f"{m.source_host}-rail0", f"{m.target_host}-rail0", p, int(port))
+            for p in range(49152, 49168)
+        }
+        assert named == {p for p, spine in ways.items() if spine == "spine1"}
+    assert {f.host for f in found.findings if f.check == "path-ecmp"} == {m.source_host for m in told}
 
 
 SPEAK = """

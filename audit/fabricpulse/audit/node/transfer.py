@@ -8,6 +8,7 @@ that has yet to open is no property of a path. Sockets are bound to the NIC, so 
 Both ends do blocking work with a deadline, in a thread each; `stop` ends either within a tenth of a second.
 """
 
+import errno
 import hmac
 import ipaddress
 import os
@@ -23,6 +24,8 @@ from typing import TypeVar
 import msgspec
 
 from fabricpulse.audit.node.wire import (
+    MOST_PORTS,
+    PortCount,
     ReceiveAnswer,
     Received,
     ReceiveRequest,
@@ -36,7 +39,9 @@ PATIENCE_S = 8.0
 _TICK_S = 0.1
 # Datagrams that are late come within this of the last one.
 _DRAIN_S = 0.05
-_DATAGRAM = struct.Struct("!16sIIqq")
+_DATAGRAM = struct.Struct("!16sIIqqq")
+# Switches hash ports: the same ports take the same path when a way is tested again.
+_FIRST_SOURCE_PORT, _UDP_PORT = 49152, 9617
 _UDP_HEADERS = {4: 28, 6: 48}
 _SO_MAX_PACING_RATE, _SO_MEMINFO, _DROPS = 47, 55, 8
 _TCP_NOTSENT_LOWAT, _LEAST_UNSENT = 25, 128 << 10
@@ -65,7 +70,9 @@ class Receiver:
         try:
             self._listener = self._stack.enter_context(_socket(request.address, request.device, "tcp"))
             self._listener.listen(request.streams + 4)
-            self._datagrams = self._stack.enter_context(_socket(request.address, request.device, "udp"))
+            self._datagrams = self._stack.enter_context(
+                _socket(request.address, request.device, "udp", _UDP_PORT)
+            )
             self._datagrams.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
         except BaseException:
             self._stack.close()
@@ -113,6 +120,7 @@ class Receiver:
         """Until the sender says that all are sent, and a moment longer."""
         seen: set[int] = set()
         best: tuple[int, int] | None = None
+        ports: dict[int, tuple[int, int | None]] = {}
         deadline = time.monotonic() + 60 + PATIENCE_S
         end = float("inf")
         self._datagrams.setblocking(False)
@@ -129,20 +137,29 @@ class Receiver:
                         ready.unregister(control)
                         end = time.monotonic() + _DRAIN_S
                         continue
-                    for data in _datagrams(self._datagrams):
+                    for data, port in _datagrams(self._datagrams):
                         if len(data) < _DATAGRAM.size:
                             continue
-                        shown, number, status, sent_ns, bound_ns = _DATAGRAM.unpack_from(data)
-                        if not hmac.compare_digest(shown, self._key):
+                        shown, number, status, sent_ns, bound_ns, raw_ns = _DATAGRAM.unpack_from(data)
+                        if number in seen or not hmac.compare_digest(shown, self._key):
                             continue
                         seen.add(number)
+                        if port in ports or len(ports) < MOST_PORTS:
+                            delay = (
+                                time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) - raw_ns if raw_ns else None
+                            )
+                            count, least = ports.get(port, (0, None))
+                            known = [d for d in (delay, least) if d is not None]
+                            ports[port] = count + 1, min(known, default=None)
                         now = self._clock()
                         if now is not None and now.status in _SYNCHRONIZED and status:
                             owd = now.fleet_ns - sent_ns
                             if best is None or owd < best[0]:
                                 best = owd, now.bound_ns + bound_ns
         control.setblocking(True)
-        return Received(len(seen), _drops(self._datagrams), *(best or (None, 0)))
+        by_port = tuple(PortCount(port, *counted) for port, counted in sorted(ports.items()))
+        owd_ns, bound_ns = best or (None, 0)
+        return Received(len(seen), _drops(self._datagrams), owd_ns, bound_ns, by_port)
 
     def _drain(self, streams: list[socket.socket], stop: threading.Event) -> list[float]:
         """[bytes, seconds] after the warm-up; [] if too little came."""
@@ -203,8 +220,8 @@ def send(
     try:
         with ExitStack() as stack:
             control = stack.enter_context(_connect(request))
-            sent = _send_datagrams(request, clock, stop)
-            result = msgspec.structs.replace(result, sent=sent)
+            by_port = _send_datagrams(request, clock, stop)
+            result = msgspec.structs.replace(result, sent=sum(by_port.values()), sent_by_port=by_port)
             control.sendall(b".")
             result = msgspec.structs.replace(result, received=_read_document(control, Received))
             # One at a time: the receiver takes them as they come, each with the key.
@@ -222,17 +239,22 @@ def send(
     return result
 
 
-def _send_datagrams(request: SendRequest, clock: Clock, stop: threading.Event) -> int:
-    """Paced at a quarter of the rate; how many the kernel took."""
+def _send_datagrams(request: SendRequest, clock: Clock, stop: threading.Event) -> dict[int, int]:
+    """Paced at a quarter of the rate, from all source ports in turn; how many the kernel took of each port."""
     version = ipaddress.ip_address(request.peer).version
     key = bytes.fromhex(request.key)
     size = max(_DATAGRAM.size, request.datagram_bytes - _UDP_HEADERS[version])
     filler = bytes(size - _DATAGRAM.size)
     interval = size * 8 / max(1.0, request.rate_bps / 4)
-    sent = 0
-    with _socket(request.address, request.device, "udp") as link:
-        link.connect((request.peer, request.udp_port))
-        link.settimeout(PATIENCE_S)
+    sent: dict[int, int] = {}
+    with ExitStack() as stack:
+        links = []
+        for index in range(request.source_ports):
+            port = _FIRST_SOURCE_PORT + index
+            link = stack.enter_context(_socket(request.address, request.device, "udp", port))
+            link.connect((request.peer, request.udp_port))
+            link.settimeout(PATIENCE_S)
+            links.append((link, link.getsockname()[1]))
         begun = time.monotonic()
         deadline = begun + 60
         for number in range(request.datagrams):
@@ -241,10 +263,12 @@ def _send_datagrams(request: SendRequest, clock: Clock, stop: threading.Event) -
                 time.sleep(early)
             if number % 64 == 0:
                 _check(stop, deadline)
+            link, port = links[number % len(links)]
             now = clock()
+            raw_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
             stamp = (1, now.fleet_ns, now.bound_ns) if now and now.status in _SYNCHRONIZED else (0, 0, 0)
             try:
-                link.send(_DATAGRAM.pack(key, number, *stamp) + filler)
+                link.send(_DATAGRAM.pack(key, number, *stamp, raw_ns) + filler)
             except ConnectionRefusedError as error:
                 raise TransferError("the receiver does not listen any more") from error
             except OSError as error:
@@ -252,7 +276,7 @@ def _send_datagrams(request: SendRequest, clock: Clock, stop: threading.Event) -
                 if error.errno not in (105, 11):
                     raise
                 continue
-            sent += 1
+            sent[port] = sent.get(port, 0) + 1
     return sent
 
 
@@ -297,29 +321,35 @@ def _connect(request: SendRequest) -> socket.socket:
     return connection
 
 
-def _socket(address: str, device: str, kind: str) -> socket.socket:
-    """Bound to an address of the NIC, and to the NIC."""
+def _socket(address: str, device: str, kind: str, port: int = 0) -> socket.socket:
+    """Bound to an address of the NIC, and to the NIC. port : if nobody has it; any other if somebody does."""
     version = ipaddress.ip_address(address).version
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     what = socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM
     link = socket.socket(family, what | socket.SOCK_CLOEXEC)
     try:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode() + b"\0")
-        link.bind((address, 0))
+        try:
+            link.bind((address, port))
+        except OSError as error:
+            if not port or error.errno != errno.EADDRINUSE:
+                raise
+            link.bind((address, 0))
     except BaseException:
         link.close()
         raise
     return link
 
 
-def _datagrams(link: socket.socket) -> list[bytes]:
-    """Some of those that wait."""
+def _datagrams(link: socket.socket) -> list[tuple[bytes, int]]:
+    """Some of those that wait, with their source ports."""
     found = []
     for _ in range(64):
         try:
-            found.append(link.recv(_DATAGRAM.size))
+            data, address = link.recvfrom(_DATAGRAM.size)
         except BlockingIOError:
             break
+        found.append((data, address[1]))
     return found
 
 
@@ -359,7 +389,7 @@ def _send_document(connection: socket.socket, document: object) -> None:
 def _read_document(connection: socket.socket, kind: type[T]) -> T:
     connection.settimeout(PATIENCE_S + 60)
     (size,) = struct.unpack("!I", _read(connection, 4))
-    if size > 4096:
+    if size > 16_384:
         raise TransferError("the receiver's answer is too long")
     try:
         return msgspec.json.decode(_read(connection, size), type=kind)

@@ -20,6 +20,7 @@ MOST_ECHO_TESTS = 4096
 MOST_SECONDS = 10.0
 MOST_STREAMS = 16
 MOST_DATAGRAMS = 200_000
+MOST_PORTS = 64
 
 Address = Annotated[str, Meta(max_length=45)]
 
@@ -97,7 +98,7 @@ class ReceiveAnswer(Struct, frozen=True):
 class SendRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Make one transfer: `datagrams` of `datagram_bytes` (of the whole IP packet) at a quarter of the rate, then
     `streams` of TCP for `seconds` at `rate_bps`, bits per second, all together. duplex : beside a transfer that the
-    NIC receives, which it must await."""
+    NIC receives, which it must await. source_ports : that the datagrams leave from in turn."""
 
     device: Name
     address: Address
@@ -111,6 +112,16 @@ class SendRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     datagrams: Annotated[int, Meta(ge=1, le=MOST_DATAGRAMS)] = 2000
     datagram_bytes: Annotated[int, Meta(ge=128, le=65_000)] = 1500
     duplex: bool = False
+    source_ports: Annotated[int, Meta(ge=1, le=MOST_PORTS)] = 16
+
+
+class PortCount(Struct, frozen=True):
+    """Datagrams from one source port. delay_ns : smallest difference of both hosts' raw clocks, which says how ports
+    differ and nothing else; None where the sender gave no stamp."""
+
+    port: int
+    datagrams: int
+    delay_ns: int | None = None
 
 
 class Received(Struct, frozen=True):
@@ -122,13 +133,16 @@ class Received(Struct, frozen=True):
     overflowed: Annotated[int, Meta(ge=0)] = 0
     owd_ns: int | None = None
     owd_bound_ns: int = 0
+    by_port: Annotated[tuple[PortCount, ...], Meta(max_length=MOST_PORTS)] = ()
 
 
 class TransferResult(Struct, frozen=True):
     """Of one transfer. sent : datagrams. bps : goodput of TCP at the receiver without its beginning, None if too
-    little came to tell. error : why it was not finished, "" if it was; what came before counts."""
+    little came to tell. error : why it was not finished, "" if it was; what came before counts. sent_by_port : source
+    port -> datagrams."""
 
     sent: Annotated[int, Meta(ge=0)] = 0
     received: Received | None = None
     bps: float | None = None
     error: Annotated[str, Meta(max_length=256)] = ""
+    sent_by_port: Annotated[dict[int, int], Meta(max_length=MOST_PORTS)] = {}
