@@ -1,6 +1,7 @@
 """From alerts to decisions, with time and agents driven by hand."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 from tests.unit.remediation.world import START, World, alert, config
@@ -413,3 +414,26 @@ def test_membership_bounds_the_targets():
     assert reconciler.observed.target_of(alert()) == Target("h0", "rail0")
     assert isinstance(reconciler.observed.target_of(alert("h9")), str)
     assert isinstance(reconciler.observed.target_of(alert("h0", "rail9")), str)
+
+
+def test_two_alerts_under_one_fingerprint_are_two():
+    """Nothing of one goes over to the other: the host of a drain is no NIC without a name."""
+    rules = "rules: [{alert: FabricNicFlapping, mode: auto}, {alert: Down, action: host.drain}]\n"
+    world = World(config(rules + "guards: {settle_s: 5}\n"))
+    world.deliver(alert())
+    world.deliver(replace(alert(name="Down"), fingerprint=alert().fingerprint))
+    assert [(e.alert, e.target.key) for e in world.state.episodes.values()] == [("Down", "h0/")]
+    world.tick(20)
+    assert (world.pending(), world.state.targets) == ([], {})
+
+
+def test_an_alert_about_a_host_takes_out_no_nic_under_a_new_rule():
+    """Its rule was changed while it fired: until it is reported again nobody knows which NIC it is about."""
+    world = World(config("rules: [{alert: FabricNicFlapping, action: host.drain, mode: observe}]"))
+    world.deliver(alert())
+    world.config = config()
+    world.reconciler.set_policy(world.config, {})
+    world.tick(10)
+    assert (world.pending(), world.state.targets) == ([], {})
+    world.deliver(alert())
+    assert [action.target.key for action in world.pending()] == ["h0/rail0"]

@@ -75,6 +75,8 @@ class Decisions:
             for episode in transaction.episodes.values():
                 if episode.status != "firing":
                     continue
+                if not episode.target.device:
+                    continue  # about a host or a leaf; its rule may be another one by now
                 key = episode.target.key
                 if keeps_out(self._rules, episode.alert):
                     firing[key] = max(firing.get(key, episode), episode, key=self._weight)

@@ -184,6 +184,10 @@ class ObservedState:
         about = named if isinstance(named, Target) else target
         lanes = self._lanes(alert)
         known = transaction.episodes.get(alert.fingerprint)
+        if known is not None and known.alert != alert.name:
+            known = (
+                None  # a fingerprint that somebody made up: nothing of the other alert goes over to this one
+            )
         if alert.firing and known is not None and known.status == "firing":
             starts_at = min(known.starts_at, alert.starts_at)
             transaction.put_episode(
