@@ -70,15 +70,17 @@ local signals = import '../signals.libsonnet';
         local silent = '%s > %g' % [s.series('fabricpulse_plugin_heartbeat_age_seconds', 'rank!=""'), config.stalledSeconds];
         local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.+)")' % [expr, to, from];
         local named(head, expr) = 'label_replace(%s, "head", "%s", "", "")' % [expr, head];
+        // What a stopped process waited for was long there.
+        local alive(what) = '(%s unless on (%s, rank) %s)' % [waiting(what), job, silent];
         local network = 'max by (%(job)s, rank, peer, peer_rank) (%(waiting)s) unless on (%(job)s, peer_rank) %(silent)s' % {
           job: job,
-          waiting: waiting('delivery|lane'),
+          waiting: alive('delivery|lane'),
           silent: move(silent, 'peer_rank', 'rank'),
         };
         local late = 'max by (%(job)s, rank, peer) (%(waiting)s) unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
           job: job,
           silent: silent,
-          waiting: move(waiting('peer_send|peer_receive'), 'rank', 'peer_rank'),
+          waiting: move(alive('peer_send|peer_receive'), 'rank', 'peer_rank'),
           any: any,
         };
         local stopped = 'max by (%(job)s, rank, peer) (%(silent)s) and on (%(job)s, rank) %(waiting)s' % {

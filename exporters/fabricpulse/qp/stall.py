@@ -70,6 +70,8 @@ def find_stalls(
         silent_s = peer.silent_s(w.workload, w.peer_rank)
         if silent_s > stalled_s:
             stall, age_s = Stall(w.workload, "process", w.peer_rank, w.peer), silent_s
+        elif any(answer.silent_s(w.workload, w.rank) > stalled_s for answer in answers.values()):
+            continue  # what a stopped process waited for was long there
         elif w.waits_for in _NETWORK:
             stall, age_s = Stall(w.workload, "network", w.rank, w.peer, w.peer_rank), w.age_s
         elif not peer.waits(w.workload, w.peer_rank):

@@ -58,6 +58,16 @@ def test_head_of_the_chain(own: Waiting, peer: HostRanks, found: Stall | None) -
     assert list(find_stalls([own], {"h1": peer}, STALLED_S)) == ([found] if found else [])
 
 
+@pytest.mark.parametrize("what", ["delivery", "peer_send"])
+def test_a_stopped_process_accuses_nobody(what: str) -> None:
+    """What it waited for has long been there; alive, it would be believed."""
+    own = wait(0, on=1, what=what)
+    stopped, alive = (host(0, own, silent_s=silent_s) for silent_s in (8.0, 0.2))
+
+    assert find_stalls([own], {"h0": stopped, "h1": host(1)}, 5.0) == {}
+    assert len(find_stalls([own], {"h0": alive, "h1": host(1)}, 5.0)) == 1
+
+
 def test_no_answer_is_unknown() -> None:
     """A peer's host that has not answered: nothing is said of its rank."""
     assert find_stalls([wait(0, 1, "delivery"), wait(0, 1, "peer_send")], {}, STALLED_S) == {}
