@@ -103,3 +103,20 @@ def test_the_last_of_several_peers_proves_nothing() -> None:
         host.heard(peer, False, 0)
     host.heard(0, True, 2_000 * MS)
     assert not host.own_clock(2_001 * MS)
+
+
+@pytest.mark.parametrize("hosts", range(3, 9))
+def test_a_fleet_in_which_some_clocks_jumped_together(hosts: int) -> None:
+    """Which did is known here, not to them. The fewer doubt themselves; of two equal halves (two of four say one thing,
+    two another) nobody can know which is right, and all of them do: none goes on as synchronized.
+    """
+    for jumped in range(1, hosts):
+        doubting = set()
+        for host in range(hosts):
+            view = HostCausality()
+            for peer in set(range(hosts)) - {host}:
+                view.heard(peer, (host < jumped) != (peer < jumped), 100 * MS)
+            if view.own_clock(101 * MS):
+                doubting.add(host)
+        fewer = set(range(jumped)) if 2 * jumped < hosts else set(range(jumped, hosts))
+        assert doubting == (set(range(hosts)) if 2 * jumped == hosts else fewer), (hosts, jumped)
