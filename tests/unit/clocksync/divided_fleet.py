@@ -17,6 +17,7 @@ from fabricpulse.clocksync.edge.ownership import is_ours
 from fabricpulse.clocksync.sidecar.coordinator_selection import (
     CoordinatorHealth,
     last_quorum,
+    left_out,
     select_coordinator,
 )
 from fabricpulse.clocksync.sidecar.neighbours import consensus
@@ -79,8 +80,8 @@ class Host:
 
 
 class DividedFleet:
-    """hears[host] : coordinators that it reaches. near[host] : hosts that it exchanges probes with. lost : chance
-    that a reply does not arrive.
+    """hears[host] : coordinators that it reaches. deaf[host] : those of them whose replies do not reach it.
+    near[host] : hosts that it exchanges probes with. lost : chance that a reply does not arrive.
     """
 
     def __init__(self, hosts: int, coordinators: int, seed: int, lost: float = 0.0) -> None:
@@ -100,6 +101,7 @@ class DividedFleet:
     def mend(self) -> None:
         """Everybody reaches everybody."""
         self.hears = {name: set(range(len(self.coordinators))) for name in self.hosts}
+        self.deaf: dict[str, set[int]] = {name: set() for name in self.hosts}
         self.near = {name: set(self.hosts) - {name} for name in self.hosts}
 
     def cut(self, part: set[str], coordinators: set[int]) -> None:
@@ -168,7 +170,7 @@ class DividedFleet:
                 coordinator.solve_round(self.t_s + 0.1)
         self.random.shuffle(sent)
         for index, host in sent:
-            if self.random.random() >= self.lost:
+            if index not in self.deaf[host.name] and self.random.random() >= self.lost:
                 self._reply(host, index)
         lines = {name: self._line_reply(host) for name, host in self.hosts.items()}
         for host in order:
@@ -255,7 +257,8 @@ class DividedFleet:
         now = host.cross_timestamp(self.t_s + 0.15)
         correction = consensus(host.name, own, fits, near, now.host_ns, 250.0)
         if correction is not None and host.clock is not None:
-            host.clock.correct(now, replace(correction, free=True))
+            no_quorum = left_out(host.healths, self.t_s, _ALONE_S)
+            host.clock.correct(now, replace(correction, free=True, no_quorum=no_quorum))
 
 
 def _fit_of(now: int, offset: int, rate: float) -> EdgeFit:

@@ -86,6 +86,66 @@ def test_some_reach_only_one_of_the_coordinators(seed: int) -> None:
     assert 2 * len(fleet.synchronized()) >= len(names)
 
 
+@pytest.mark.parametrize("seed", seeds(24, quick=8))
+def test_bounds_hold_while_coordinators_are_cut_off_otherwise_than_probes(seed: int) -> None:
+    """Each host reaches some of the coordinators, or none; or it reaches all, and replies of some are lost. Probes are
+    cut somewhere else, or nowhere, and the clocks on one side of that cut turn.
+    """
+    fleet = running(3 + seed % 4, 2 + seed % 2, seed, lost=(seed % 3 == 2) * 0.05)
+    random, names = fleet.random, sorted(fleet.hosts)
+    everywhere = set(range(len(fleet.coordinators)))
+    for _ in range(2):
+        part = set(random.sample(names, random.randint(1, len(names) - 1)))
+        probes_cut = random.random() < 0.5
+        if probes_cut:
+            fleet.cut(part, set())
+        for name in names:
+            some = set(random.sample(sorted(everywhere), random.choice((0, 1, 1, 2))))
+            fleet.hears[name], fleet.deaf[name] = (everywhere, some) if seed % 2 else (some, set())
+        turn_ppb = random.choice((-_TURN_PPB, _TURN_PPB))
+        more_ppb = 3 * turn_ppb if probes_cut else 0
+        change_rate(fleet, part, turn_ppb)
+        for second in range(25):
+            if second == 12:
+                change_rate(fleet, part, more_ppb)
+            fleet.play_round()
+        change_rate(fleet, part, -turn_ppb - more_ppb)
+        fleet.mend()
+        for _ in range(20):
+            fleet.play_round()
+        assert fleet.synchronized() == set(names)
+        assert fleet.spread_ns() < 1_000
+
+
+@pytest.mark.parametrize("turn_ppb", [-_TURN_PPB, _TURN_PPB])
+@pytest.mark.parametrize("seed", seeds(12, quick=4))
+def test_the_smaller_part_has_the_root_and_reaches_the_coordinators(seed: int, turn_ppb: float) -> None:
+    """Only probes are cut. The larger part takes a root of its own when the smaller one no longer says that it is
+    synchronized with the old one, not before; and the smaller one's hosts do not call each other a fleet.
+    """
+    fleet = running(5 + seed % 3, 1 + seed % 2, seed)
+    coordinator = fleet.coordinators[0]
+    assert coordinator is not None
+    root, names = coordinator.root, sorted(fleet.hosts)
+    others = [name for name in names if name != root]
+    part = {root, *fleet.random.sample(others, (len(names) - 1) // 2 - 1)}
+    fleet.cut(part, set())
+    fleet.hears = {name: set(range(len(fleet.coordinators))) for name in names}
+    change_rate(fleet, part, turn_ppb)
+    for second in range(30):
+        if second == 12:
+            change_rate(fleet, part, 3 * turn_ppb)
+        fleet.play_round()
+    assert fleet.synchronized() == set(names) - part
+    assert coordinator.root not in part
+    fleet.mend()
+    change_rate(fleet, part, -4 * turn_ppb)
+    for _ in range(20):
+        fleet.play_round()
+    assert fleet.synchronized() == set(names)
+    assert fleet.spread_ns() < 1_000
+
+
 @pytest.mark.parametrize("turn_ppb", [-900, -240, 240, 900])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_host_that_loses_its_probes_but_no_coordinator(seed: int, turn_ppb: float) -> None:

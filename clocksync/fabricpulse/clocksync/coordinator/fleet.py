@@ -73,6 +73,8 @@ class Fleet:
     _fresh: dict[int, bool] = field(default_factory=dict)
     _expected: set[int] = field(default_factory=set)
     _first_s: float = 0.0
+    # When the root was last part of the fleet, or might have been: nobody knows of what was before the first solve.
+    _root_s: float | None = None
 
     def __post_init__(self) -> None:
         self._faults = FaultDetector(self.roster.columns, self.stale_s)
@@ -199,6 +201,8 @@ class Fleet:
             hosts = self._faults.trusted(reported.hosts(host_now, drift_ppb), slots)
             solution = solve(hosts, edges, election, parameters)
         self._take_quorum(rows, hosts, host_now, solution, election.quorum)
+        if not solution.root_lost:
+            self._root_s = now_s
         self._deliver(rows, host_now, solution)
         self._assess(rows, records["edge"], edges, solution, now_s)
         return solution
@@ -227,6 +231,8 @@ class Fleet:
 
     def _election(self, rows: Records, reported: RoundInput, now_s: float) -> Election:
         fleet_ns = reported.fleet_ns()
+        if self._root_s is None:
+            self._root_s = now_s
         election = Election.of(
             rows,
             self.roster.columns.at["name"][rows["slot"]],
@@ -237,6 +243,7 @@ class Fleet:
             away_s=self.lease_s,
             fleet_s=None if fleet_ns is None else fleet_ns // 10**9,
             first=self.root,
+            followed=now_s - self._root_s <= self.stale_s,
         )
         if election.quorum is not None:
             self.root = election.quorum.root
@@ -255,7 +262,8 @@ class Fleet:
         self.quorum, self.no_quorum = latest, not solution.has_quorum
         if self.no_quorum:
             return
-        self.root = self.roster.at(int(rows["slot"][solution.root])).name
+        if not solution.root_lost:
+            self.root = self.roster.at(int(rows["slot"][solution.root])).name
         in_main = solution.component == solution.main
         self.roster.columns.at["rested"] = False
         self.roster.columns.at["rested"][rows["slot"][in_main]] = True

@@ -18,6 +18,7 @@ import msgspec
 from fabricpulse.clocksync.sidecar.coordinator_selection import (
     CoordinatorHealth,
     last_quorum,
+    left_out,
     select_coordinator,
 )
 from fabricpulse.clocksync.sidecar.datagram_client import DatagramClient
@@ -92,6 +93,10 @@ class CoordinatorClient:
     def unplaced_s(self) -> float:
         """Seconds since a coordinator last knew how this host's clock fits into the fleet's."""
         return self._since([peer.placed_s for peer in self._peers])
+
+    def left_out(self, follow_s: float) -> bool:
+        """Whether a coordinator that answered within `follow_s` speaks for the fleet without this host."""
+        return left_out(self._peers, time.monotonic(), follow_s)
 
     def _since(self, moments_s: list[float]) -> float:
         # A host that starts before its coordinators is not alone yet: it would begin a timeline with whom it finds.

@@ -61,6 +61,18 @@ def select_coordinator(
     return next((one for one in lately if not one.no_quorum), lately[0] if lately else None)
 
 
+def left_out(coordinators: Sequence[CoordinatorHealth], now_s: float, follow_s: float) -> bool:
+    """Whether one of which this host was a part speaks for the fleet without it: then its neighbours are no fleet.
+
+    All of them lost the others' probes, and would go on together as synchronized. One that does not answer, or hears
+    too few to speak for anybody, says nothing of them.
+    """
+    return all(now_s - one.placed_s > follow_s for one in coordinators) and any(
+        now_s - one.answered_s <= follow_s and not one.no_quorum and one.quorum is not None
+        for one in coordinators
+    )
+
+
 def last_quorum(coordinators: Sequence[CoordinatorHealth]) -> Quorum | None:
     """What this host was last part of, by the word of all coordinators: so the roots of two of them become one."""
     return merge_quorums(one.quorum for one in coordinators)

@@ -331,7 +331,8 @@ class Sidecar:
             self.host, self._clock.requested_line(), fits, lines, self._clock.stamp_now_ns(), drift
         )
         if correction is not None:
-            self._apply(replace(correction, free=True))
+            no_quorum = self._coordinator.left_out(self._alone_s())
+            self._apply(replace(correction, free=True, no_quorum=no_quorum))
 
     # What others ask
 

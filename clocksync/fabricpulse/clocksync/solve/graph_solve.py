@@ -70,7 +70,8 @@ class Solution:
     residual_ns : per edge, measured minus solved. weight : Huber weight of each edge, 1 = fits. component : per host;
     hosts of other components than `main` keep a timeline of their own. has_quorum : the main component speaks for the
     fleet. falsetickers : anchors whose UTC most others exclude; disputed : those whose UTC some others exclude, where
-    no majority agrees. root_moved_ns : by how much what hosts knew of the root no longer holds.
+    no majority agrees. root_moved_ns : by how much what hosts knew of the root no longer holds. root_lost : the root
+    of the timeline is not in the main component, and hosts may still follow it: `root` does not replace it yet.
     """
 
     correction_ns: Ints
@@ -86,6 +87,7 @@ class Solution:
     falsetickers: NDArray[np.bool_]
     disputed: NDArray[np.bool_]
     root_moved_ns: float
+    root_lost: bool
 
     @property
     def placed(self) -> NDArray[np.bool_]:
@@ -151,7 +153,10 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     has_quorum = election.has_quorum(in_main, bool((in_main & np.isfinite(hosts.anchor_ns)).any()))
     begins = not (hosts.known & in_main).any()
     # Anchors say themselves what they know; without them the root of the fleet is right, and that of a part is not.
-    right = chosen if has_quorum or begins else None
+    # Those that the root has left with still say that they are synchronized, and are not told: had the others a root of
+    # their own now, their bounds would be of another time than those.
+    root_lost = election.followed and election.root is not None and component[election.root] != main
+    right = chosen if (has_quorum or begins) and not root_lost else None
     if not has_quorum:
         hosts = replace(hosts, bound_ns=hosts.bound_ns + hosts.unnoticed_ns)
     root_moved_ns = 0.0
@@ -178,6 +183,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         anchors.falsetickers & ~anchors.disputed,
         anchors.falsetickers & anchors.disputed,
         root_moved_ns,
+        root_lost,
     )
 
 

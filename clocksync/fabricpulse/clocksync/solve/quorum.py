@@ -24,7 +24,8 @@ class Election:
     votes : the row's host was part of it, or is new. keeps : its line is the fleet's; a host that was away brings its
     own, which must not move the others'. root : row of the root of the timeline, if one of those named is
     there. decides : that row decides between two halves: it is the root that all agree on. order : by which a new root
-    is chosen, the same number for a host wherever it reports; the least wins.
+    is chosen, the same number for a host wherever it reports; the least wins. followed : hosts that only the root is
+    tied to may still say that they are synchronized with it, also where it is no longer part of the fleet.
     """
 
     quorum: Quorum | None
@@ -33,6 +34,7 @@ class Election:
     root: int | None
     decides: bool
     order: NDArray[np.uint64]
+    followed: bool = False
 
     @classmethod
     def of(
@@ -47,6 +49,7 @@ class Election:
         away_s: float,
         fleet_s: int | None,
         first: str = "",
+        followed: bool = False,
     ) -> "Election":
         """From `rows`. order : name_hash of each row's host. remembered : counts when no row knows of any.
 
@@ -63,7 +66,7 @@ class Election:
             named = name_hash(remembered.root if remembered is not None else first)
             root = _row_of(order, named)
             decides = root is not None and bool(heard[root])
-            return cls(remembered, heard, np.ones(len(rows), np.bool_), root, decides, order)
+            return cls(remembered, heard, np.ones(len(rows), np.bool_), root, decides, order, followed)
         latest = int(rows["quorum_s"][spoken].max())
         same = rows[spoken & (rows["quorum_s"] >= latest - SAME_ROUND_S)]
         # Nearly all rows say the same.
@@ -80,7 +83,7 @@ class Election:
             part |= rested
         root = present[0] if present else None
         decides = root is not None and bool(heard[root]) and int(order[root]) == int(roots[0])
-        return cls(quorum, heard & (part | ~spoken), part, root, decides, order)
+        return cls(quorum, heard & (part | ~spoken), part, root, decides, order, followed)
 
     def has_quorum(self, part: NDArray[np.bool_], anchored: bool) -> bool:
         """Whether the rows in `part` speak for the fleet. anchored : one of them is an anchor, so that UTC is right."""
