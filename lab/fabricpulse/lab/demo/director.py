@@ -87,6 +87,10 @@ class Director:
         """Kills a host, for good."""
         await asyncio.to_thread(self._faults.power_off, host)
 
+    async def suspend_rank(self, host: str, suspended: bool) -> None:
+        """Stops the ring's process of a host where it is, and lets it go on."""
+        await asyncio.to_thread(self._faults.suspend_rank, host, suspended)
+
     async def sleep(self, seconds: float) -> None:
         """Waits."""
         await asyncio.sleep(seconds)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from fabricpulse.lab import Lab
+from fabricpulse.lab.demo.workload import RING
 from fabricpulse.lab.faults import Fault
 
 
@@ -30,6 +31,12 @@ class NicFaults:
     def power_off(self, host: str) -> None:
         """Kills a host: its processes, and its links at every switch. For good: nobody starts its daemons again."""
         self._lab.host(host).power_off()
+
+    def suspend_rank(self, host: str, suspended: bool) -> None:
+        """Stops the ring's process of a host where it is, and lets it go on."""
+        for process in self._lab.host(host).processes():
+            if process.name == RING:
+                process.suspend() if suspended else process.resume()
 
     def _put(self, what: str, host: str, device: str, begin: Callable[[], Fault] | None) -> None:
         """Ends the fault of a kind that is in force at a NIC, and begins another."""

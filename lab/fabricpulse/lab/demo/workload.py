@@ -15,6 +15,8 @@ from fabricpulse.lab.demo.watch import Watch
 from fabricpulse.plugin.locate import library, ring
 
 WORKLOAD = "demo-ring"
+# What its processes are called in the lab.
+RING = "ring"
 START_TIMEOUT_S = 30.0
 
 _RENDEZVOUS_PORT = 29500
@@ -59,8 +61,15 @@ class Workload(Watch):
                     str(round(REPORT_S * 1e3)),
                 ),
             ]
-            env = {"FABRICPULSE_NICS": nics, "FABRICPULSE_HOST": host, "FABRICPULSE_WORKLOAD": WORKLOAD}
-            self._ranks.append(await asyncio.to_thread(self._lab.popen, host, argv, env=env, name="ring"))
+            env = {
+                "FABRICPULSE_NICS": nics,
+                "FABRICPULSE_HOST": host,
+                "FABRICPULSE_WORKLOAD": WORKLOAD,
+                "FABRICPULSE_RANK": str(
+                    rank
+                ),  # a scheduler gives it; without ranks no alert says who is waited for
+            }
+            self._ranks.append(await asyncio.to_thread(self._lab.popen, host, argv, env=env, name=RING))
         started = time.monotonic()
         for rank_process in self._ranks:
             while '"interval"' not in rank_process.output():

@@ -7,8 +7,9 @@ from fabricpulse.lab.demo.scenarios.base import Scenario
 from fabricpulse.lab.demo.scenarios.dead_host import DeadHost
 from fabricpulse.lab.demo.scenarios.flap import Flap
 from fabricpulse.lab.demo.scenarios.gray_loss import GrayLoss
+from fabricpulse.lab.demo.scenarios.hang import Hang
 from fabricpulse.lab.demo.scenarios.mtu import SmallMtu
 
 SCENARIOS: dict[str, type[Scenario]] = {
-    scenario.name: scenario for scenario in (Flap, GrayLoss, SmallMtu, DeadHost)
+    scenario.name: scenario for scenario in (Flap, GrayLoss, SmallMtu, DeadHost, Hang)
 }

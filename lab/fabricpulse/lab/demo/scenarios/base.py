@@ -25,6 +25,9 @@ class Stage(Protocol):
     async def power_off(self, host: str) -> None:
         """Kills a host, for good."""
 
+    async def suspend_rank(self, host: str, suspended: bool) -> None:
+        """Stops the ring's process of a host where it is, and lets it go on."""
+
     async def sleep(self, seconds: float) -> None:
         """Waits without holding up the observers."""
 

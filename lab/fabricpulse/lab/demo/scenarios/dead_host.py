@@ -52,7 +52,7 @@ class DeadHost(OnePageScenario):
 
     def __init__(self, fleet: Fleet) -> None:
         host = fleet.hosts[len(fleet.hosts) // 2]
-        super().__init__(fleet, "", {"instance": host, "peer": host})
+        super().__init__(fleet, host, "", {"instance": host, "peer": host})
 
     def phases(self) -> Sequence[Phase]:
         return (

@@ -70,7 +70,7 @@ class GrayFaultScenario(OnePageScenario):
 
     def __init__(self, fleet: Fleet) -> None:
         host, device = fleet.hosts[1 % len(fleet.hosts)], fleet.devices[0]
-        super().__init__(fleet, device, {"instance": host, "device": device})
+        super().__init__(fleet, host, device, {"instance": host, "device": device})
 
     @abstractmethod
     async def break_nic(self, stage: Stage) -> None:

@@ -9,17 +9,18 @@ from fabricpulse.lab.demo.story import Milestone
 
 
 class OnePageScenario(RingScenario):
-    """alert : the one that people must be told of. host, device : which it must name; no device where it names a host.
+    """alert : the one that people must be told of. host, device : where it is; no device where it is the host or a job.
 
-    about : labels of the alert as a page shows them, sorted by name.
+    about : labels of the alert as a page shows them.
     """
 
     alert: ClassVar[str]
 
-    def __init__(self, fleet: Fleet, device: str, about: dict[str, str]) -> None:
+    def __init__(self, fleet: Fleet, host: str, device: str, about: dict[str, str]) -> None:
         super().__init__(fleet)
-        self.host = about["instance"]
+        self.host = host
         self.device = device
+        self._instance = about.get("instance", "")
         self._about = tuple(sorted(about.items()))
         self._named = f"{self.alert} for {self.host} {device}".rstrip()
 
@@ -33,7 +34,7 @@ class OnePageScenario(RingScenario):
 
     def heard_of(self, seen: Observed) -> str | None:
         """The alert in Prometheus or Alertmanager, None if it is in neither."""
-        found = find_alert((*seen.firing, *seen.notified), self.alert, self.host, self.device)
+        found = find_alert((*seen.firing, *seen.notified), self.alert, self._instance, self.device)
         return None if found is None else self._named
 
     def page(self, seen: Observed) -> float | None:
@@ -45,11 +46,11 @@ class OnePageScenario(RingScenario):
         return sum(not self._is_right(page) for page in seen.pages)
 
     def _firing(self, seen: Observed) -> str | None:
-        alert = find_alert(seen.firing, self.alert, self.host, self.device)
+        alert = find_alert(seen.firing, self.alert, self._instance, self.device)
         return self._named if alert and alert.state == "firing" else None
 
     def _notified(self, seen: Observed) -> str | None:
-        alert = find_alert(seen.notified, self.alert, self.host, self.device)
+        alert = find_alert(seen.notified, self.alert, self._instance, self.device)
         return f"{self.alert} {alert.state} for {self.host} {self.device}".rstrip() if alert else None
 
     def _is_right(self, page: PageSeen) -> bool:
