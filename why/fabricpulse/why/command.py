@@ -23,6 +23,7 @@ from fabricpulse.why.prometheus import PromQl
 from fabricpulse.why.queries import Scope
 from fabricpulse.why.report import Report
 from fabricpulse.why.resolve import workload_of_pod
+from fabricpulse.why.sources import ras
 from fabricpulse.why.sources.flight_recorder import Dump, mismatches, ranks, read_dumps
 from fabricpulse.why.text import text
 from fabricpulse.why.trace import write_trace
@@ -36,6 +37,27 @@ class Receiver:
 
     url: str
     config: HttpClientConfig
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the job says by itself. dumps : of Flight Recorder. ras_s : between two answers of RAS."""
+
+    dumps: list[Dump]
+    ras_address: str | None
+    ras_s: float
+    timeout_s: float
+
+    @property
+    def speaks(self) -> bool:
+        """Whether there is an answer without Prometheus."""
+        return bool(self.dumps) or self.ras_address is not None
+
+    async def ask_ras(self) -> ras.RasFacts | None:
+        """None: nobody wants it."""
+        if self.ras_address is None:
+            return None
+        return await ras.ask(self.ras_address, self.ras_s, self.timeout_s)
 
 
 @click.command("why")
@@ -93,6 +115,20 @@ class Receiver:
     help="Dumps of PyTorch's Flight Recorder, files or folders; repeatable. Prometheus need not answer then.",
 )
 @click.option(
+    "--ras",
+    "ras_address",
+    metavar="HOST[:PORT]",
+    help="Ask NCCL's RAS service at any process of the job, twice. Prometheus need not answer then.",
+)
+@click.option(
+    "--ras-seconds",
+    "ras_s",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(1, 600),
+    help="Seconds between the two answers of RAS, longer than a step of the job.",
+)
+@click.option(
     "--trace",
     "trace_file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -133,6 +169,8 @@ def command(
     receiver: str,
     receiver_client: ClientOptions,
     recorded: tuple[Path, ...],
+    ras_address: str | None,
+    ras_s: float,
     trace_file: Path | None,
     grafana: str,
     tenant: str,
@@ -168,8 +206,11 @@ def command(
         asked = Receiver(receiver, msgspec.structs.replace(theirs, timeout_s=timeout_s))
     scope = Scope(workload, (), selector.strip().strip("{}"), window_s, events_s)
     times = Times(at_s, at_s - baseline_s, max(3600.0, 2.0 * window_s))
+    if ras_address is not None and (at or between):
+        raise UserError("--ras tells of now alone; leave out --at and --between")
     dumps = read_dumps(recorded)
-    report = asyncio.run(_report(url, config, tenant, scope, times, asked, grafana, dumps, pod))
+    job = Job(dumps, ras_address, ras_s, timeout_s)
+    report = asyncio.run(_report(url, config, tenant, scope, times, asked, grafana, job, pod))
     if trace_file is not None:
         try:
             with trace_file.open("w", encoding="utf-8") as out:
@@ -190,24 +231,24 @@ async def _report(
     times: Times,
     receiver: Receiver | None,
     grafana: str,
-    dumps: list[Dump],
+    job: Job,
     pod: str | None = None,
 ) -> Report:
     async with PromQl(url, config, tenant) as prom:
         if pod is not None:
             scope = replace(scope, workload=await workload_of_pod(prom, pod, times.at_s))
+        told_by_ras = None
         try:
-            facts, queries = await gather(prom, scope, times)
+            async with asyncio.TaskGroup() as tasks:
+                asking = tasks.create_task(job.ask_ras())
+                gathering = tasks.create_task(_gather(prom, scope, times, alone=not job.speaks))
+            told_by_ras, (facts, queries) = asking.result(), gathering.result()
         except* UserError as errors:
-            error = _first(errors)
-            if not dumps:
-                raise error from None
-            facts, queries = (
-                Facts(scope.workload, times.at_s, float(scope.window_s), unanswered=(str(error),)),
-                {},
-            )
-    if dumps:
-        facts = replace(facts, ranks=(*facts.ranks, *ranks(dumps)), mismatches=mismatches(dumps))
+            raise _first(errors) from None
+    if job.dumps:
+        facts = replace(facts, ranks=(*facts.ranks, *ranks(job.dumps)), mismatches=mismatches(job.dumps))
+    if told_by_ras is not None:
+        facts = ras.add(facts, told_by_ras)
     journal, trouble = None, ""
     if receiver is not None:
         journal, trouble = await read_journal(
@@ -218,6 +259,17 @@ async def _report(
         answer = replace(answer, unknown=(*answer.unknown, trouble))
     links = (strip_credentials(url), strip_credentials(grafana))
     return Report(answer, queries, facts.bandwidth_history, *links, journal)
+
+
+async def _gather(prom: PromQl, scope: Scope, times: Times, alone: bool) -> tuple[Facts, dict[str, str]]:
+    """What Prometheus says. alone : nobody else says anything, so that it must answer."""
+    try:
+        return await gather(prom, scope, times)
+    except* UserError as errors:
+        error = _first(errors)
+        if alone:
+            raise error from None
+    return Facts(scope.workload, times.at_s, float(scope.window_s), unanswered=(str(error),)), {}
 
 
 def _first(errors: BaseExceptionGroup[UserError]) -> UserError:

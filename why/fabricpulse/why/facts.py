@@ -149,6 +149,17 @@ class Process:
 
 
 @dataclass(frozen=True)
+class MissingRank:
+    """A rank of which NCCL's RAS has heard nothing. dead : RAS has given it up; else it did not answer in time."""
+
+    communicator: str
+    rank: int
+    host: str
+    pid: int
+    dead: bool
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU, from dcgm-exporter. clock : share of the median SM clock of the job's GPUs. throttled : by hardware or
     heat."""
@@ -178,6 +189,8 @@ class Facts:
 
     window_s : over which rates and counts are. other_slow_flows : slow flows of other jobs now, by workload; None
     when nobody has recorded them. mismatches : collectives of one number that ranks call by different names.
+    missing : ranks that RAS does not hear; rank_errors : what ranks report to it, in sentences. limits : what
+    a source that was asked cannot know, in sentences.
     """
 
     workload: str
@@ -194,5 +207,8 @@ class Facts:
     gpus: tuple[Gpu, ...] = ()
     other_slow_flows: dict[str, tuple[Flow, ...]] | None = None
     mismatches: tuple[str, ...] = ()
+    missing: tuple[MissingRank, ...] = ()
+    rank_errors: tuple[str, ...] = ()
     unanswered: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
     bandwidth_history: tuple[tuple[float, float], ...] = field(default=())

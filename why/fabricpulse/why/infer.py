@@ -207,7 +207,7 @@ def _unknown(a: Analysis, missing: dict[str, tuple[str, ...]]) -> tuple[str, ...
             "other jobs' flows are not recorded (rules of fabricpulse): contention is found, with whom is not"
         )
     lines += [f"not answered by Prometheus: {query}" for query in facts.unanswered]
-    return tuple(lines)
+    return (*lines, *facts.limits)
 
 
 _TELLS = {

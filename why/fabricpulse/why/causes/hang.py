@@ -31,6 +31,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         0.85,
         "rank_operations",
     )
+    reported = [Evidence(told, 0.3) for told in a.facts.rank_errors[:1]]
     silent = {(p.host, p.rank) for p in a.facts.processes if p.heartbeat_age_s >= STALLED_S}
     heads = find_heads((w for w in a.facts.waits if w.age_s >= STALLED_S), silent) or _behind(a)
     if a.facts.mismatches:
@@ -41,7 +42,11 @@ def find(a: Analysis) -> Iterator[Finding]:
         yield finding("hang", "head of the chain unknown", [still], [("job",)], "qp")
         return
     for head in heads:
-        evidence = [still, Evidence(head.reason, 0.8 if head.network is not None else 0.5, "waiting")]
+        evidence = [
+            still,
+            *reported,
+            Evidence(head.reason, 0.8 if head.network is not None else 0.5, "waiting"),
+        ]
         subjects: list[Subject] = [("job",)]
         if head.rank is not None:
             subjects.append(("host", head.host))

@@ -2,6 +2,7 @@
 
 Told by fewer processes with the plugin on a host than before, while other hosts have as many as they had. All gone
 everywhere is a job that has ended, and no finding. A host whose exporters are gone as well has probably crashed.
+NCCL's RAS service, where it is asked, names ranks that it has given up or that do not answer.
 """
 
 from collections.abc import Iterator
@@ -16,8 +17,12 @@ DO = (
 )
 
 
+_MOST_MISSING = 8
+
+
 def find(a: Analysis) -> Iterator[Finding]:
-    """One finding a host."""
+    """One finding a host, and one a rank that RAS misses."""
+    yield from _missing(a)
     alive = [h for h in a.facts.hosts if (h.processes or 0) > 0]
     if not alive:
         return
@@ -49,3 +54,12 @@ def find(a: Analysis) -> Iterator[Finding]:
                 Evidence(f"no exporter of {host.name} answers: the host may be down", 0.6, "exporters")
             )
         yield finding("rank_dead", host.name, evidence, [("host", host.name), ("job",)], "qp")
+
+
+def _missing(a: Analysis) -> Iterator[Finding]:
+    for m in sorted(a.facts.missing, key=lambda m: (not m.dead, m.communicator, m.rank))[:_MOST_MISSING]:
+        place = f"rank {m.rank} on {m.host} (process {m.pid}) of communicator {m.communicator}"
+        said = "NCCL's RAS holds it for dead" if m.dead else "it did not answer NCCL's RAS in time"
+        evidence = [Evidence(f"{place}: {said}", 0.9 if m.dead else 0.6)]
+        evidence += [Evidence(f"{told}", 0.3) for told in a.facts.rank_errors[:1]]
+        yield finding("rank_dead", f"rank {m.rank} on {m.host}", evidence, [("host", m.host), ("job",)])
