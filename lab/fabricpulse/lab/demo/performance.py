@@ -119,11 +119,11 @@ async def perform(options: Options, screen: Screen, finished: Callable[[Result],
 
 @asynccontextmanager
 async def staged(
-    size: tuple[int, int], options: StackOptions, progress: Callable[[str], None]
+    size: tuple[int, int], options: StackOptions, progress: Callable[[str], None], *, compute_ms: int = 0
 ) -> AsyncIterator[Staged]:
     """A lab of (hosts, rails) with the whole stack and the ring running; all of it gone again at the end.
 
-    Raises UserError.
+    compute_ms : pause of the ring between rounds. Raises UserError.
     """
     hosts, rails = size
     require_free_ports(options.port)
@@ -134,7 +134,7 @@ async def staged(
         set_clocks(lab)
         on_call = OnCall(lab)
         stack = Stack(lab, options)
-        workload = Workload(lab, NIC_MBIT)
+        workload = Workload(lab, NIC_MBIT, compute_ms)
         fleet = Fleet(lab.fabric.host_names, lab.fabric.rail_names)
         observed = new_observed(dict.fromkeys(fleet.hosts, fleet.devices))
         async with aiohttp.ClientSession() as session:

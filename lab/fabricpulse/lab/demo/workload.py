@@ -28,12 +28,13 @@ class Workload(Watch):
     name = "ring"
     interval_s = 0.1
 
-    def __init__(self, lab: Lab, nic_mbit: float) -> None:
-        """nic_mbit : speed of each NIC; the size of a round follows from it.
+    def __init__(self, lab: Lab, nic_mbit: float, compute_ms: int = 0) -> None:
+        """nic_mbit : speed of each NIC; the size of a round follows from it. compute_ms : pause between rounds.
 
         Raises UserError when the plugin or the ring is not installed.
         """
         self._lab = lab
+        self._compute_ms = compute_ms
         self._program = ring()
         self._library = library()
         self._ranks: list[LabProcess] = []
@@ -57,6 +58,8 @@ class Workload(Watch):
                     "--channels",
                     str(len(self._lab.fabric.rail_names)),
                     "--json",
+                    "--compute-ms",
+                    str(self._compute_ms),
                     "--interval-ms",
                     str(round(REPORT_S * 1e3)),
                 ),
