@@ -15,6 +15,12 @@ import promql_parser
 # Prometheus' model.ParseDuration: units from large to small, each at most once. Longer than 0.
 _DURATION = re.compile(r"(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m(?!s))?(\d+s)?(\d+ms)?")
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+# How knobs that are shares of a whole end; those whose default is 1 or more are factors.
+_SHARES = ("Ratio", "Share", "Confidence", "Target")
+# How knobs end that may be fractions, though their default is a whole number.
+_MEASURES = ("Ratio", "Score", "PerSecond")
+# Grafana's relative time of the past, such as now-30m: m is minutes, M months.
+_PERIOD = re.compile(r"now-[1-9]\d*[smhdwMy]")
 SEVERITIES = ("critical", "warning", "info", "none")
 
 
@@ -76,9 +82,10 @@ def _check_of(name: str, default: Any) -> Check:
     if isinstance(default, bool) or default is None:
         return _same_type
     if isinstance(default, int):
-        return _whole_number
+        # jsonnet does not tell 3.0 from 3.
+        return _number if name.endswith(_MEASURES) else _whole_number
     if isinstance(default, float):
-        return _number
+        return _share if default < 1 and name.endswith(_SHARES) else _number
     if isinstance(default, str) and is_duration(default):
         return _duration
     return _same_type
@@ -100,6 +107,13 @@ def _number(value: Any, _context: Context) -> str | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return None
     return f"{value!r} is not a number above 0"
+
+
+def _share(value: Any, context: Context) -> str | None:
+    """A percentage in place of a share would be reached never, or always: an alert that is silent, or noise."""
+    if _number(value, context) is None and value < 1:
+        return None
+    return f"{value!r} is not a share between 0 and 1, such as 0.05 for 5 %"
 
 
 def _same_type(value: Any, context: Context) -> str | None:
@@ -173,6 +187,29 @@ def _runbook_pattern(value: Any, _context: Context) -> str | None:
     return f"{value!r} needs one %s, for the name of the alert, and no other %"
 
 
+def _url(value: Any, _context: Context) -> str | None:
+    """Empty, or an absolute HTTP URL: what alerts link to."""
+    if value == "" or (isinstance(value, str) and re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", value)):
+        return None
+    return f"{value!r} is not a URL such as https://grafana.example"
+
+
+def _period(value: Any, _context: Context) -> str | None:
+    if isinstance(value, str) and _PERIOD.fullmatch(value):
+        return None
+    return f"{value!r} is not a period of Grafana such as now-30m"
+
+
+def _regex(value: Any, _context: Context) -> str | None:
+    if not isinstance(value, str):
+        return f"{value!r} is no text"
+    try:
+        re.compile(value)
+    except re.error as error:
+        return f"{value!r} is not a regular expression: {error}"
+    return None
+
+
 _BY_NAME: dict[str, Check] = {
     "selector": _selector,
     "jobSelector": _selector,
@@ -182,4 +219,7 @@ _BY_NAME: dict[str, Check] = {
     "extraLabels": _labels,
     "clusterLabel": _label_name,
     "runbookURLPattern": _runbook_pattern,
+    "grafanaURL": _url,
+    "dashboardPeriod": _period,
+    "datasourceFilterRegex": _regex,
 }

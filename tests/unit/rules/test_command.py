@@ -156,6 +156,13 @@ def test_knobs() -> None:
         ("flapThreshold=2.5", "flapThreshold: 2.5 is not a whole number above 0"),
         ("flapThreshold=-1", "flapThreshold: -1 is not a whole number above 0"),
         ("clockBoundSeconds=wide", "clockBoundSeconds: 'wide' is not a number above 0"),
+        ("pathLossRatio=5", "pathLossRatio: 5 is not a share between 0 and 1, such as 0.05 for 5 %"),
+        ("sloTarget=99.9", "sloTarget: 99.9 is not a share"),
+        ("networkDownShare=1", "networkDownShare: 1 is not a share"),
+        ("inBandRatio=0", "inBandRatio: 0 is not a number above 0"),
+        ("grafanaURL=grafana.example", "grafanaURL: 'grafana.example' is not a URL"),
+        ("dashboardPeriod=30m", "dashboardPeriod: '30m' is not a period of Grafana such as now-30m"),
+        ("datasourceFilterRegex=(", "datasourceFilterRegex: '(' is not a regular expression"),
         ('disabledAlerts=["FabricNicFlaping"]', "did you mean 'FabricNicFlapping'?"),
         ('severities={"FabricX": "warning"}', "severities: there is no alert 'FabricX'"),
         ('severities={"FabricNicFlapping": "loud"}', "'loud' is no severity"),
@@ -171,6 +178,17 @@ def test_impossible_values(setting: str, words: str) -> None:
         invoke("render", "--set", setting)
 
     assert words in str(caught.value)
+
+
+def test_a_factor_may_be_a_fraction() -> None:
+    """Also where its default happens to be whole: jsonnet gives 3.0 as 3."""
+    for setting in (
+        "inBandRatio=2.5",
+        "contentionScore=2.5",
+        "receiverDropsPerSecond=0.5",
+        "pathLossRatio=0.02",
+    ):
+        assert invoke("render", "--set", setting) != invoke("render")
 
 
 def test_values_from_jsonnet_are_checked(tmp_path: Path) -> None:
