@@ -9,7 +9,7 @@ from tests.fixtures.verbs_file import VerbsFile
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.verbs.command import command
-from fabricpulse.verbs.environment import Program, render, variable
+from fabricpulse.verbs.environment import Format, Program, render, variable
 from fabricpulse.verbs.locate import nccl_library, preload_library
 
 PRELOAD, NCCL = Path("/x/libfabricpulse-verbs.so"), Path("/x/nccl/libibverbs.so")
@@ -27,7 +27,24 @@ PRELOAD, NCCL = Path("/x/libfabricpulse-verbs.so"), Path("/x/nccl/libibverbs.so"
 )
 def test_the_variable_for_each_kind_of_program(program: Program, present: dict[str, str], line: str) -> None:
     """What is there already stays behind it, and nothing is there twice."""
-    assert render(variable(program, PRELOAD, NCCL), present, export=True) == line
+    assert render(variable(program, PRELOAD, NCCL), present, Format.SHELL) == line
+
+
+def test_each_reader_of_the_line_gets_the_path() -> None:
+    """A shell takes quotes away; a TaskProlog of Slurm and readers of env files take each character as it stands."""
+    wanted = variable(Program.NCCL, PRELOAD, Path("/a b/libibverbs.so"))
+
+    assert [render(wanted, {}, each) for each in Format] == [
+        "export NCCL_IBVERBS_LIB='/a b/libibverbs.so'",
+        "export NCCL_IBVERBS_LIB=/a b/libibverbs.so",
+        "NCCL_IBVERBS_LIB=/a b/libibverbs.so",
+    ]
+
+
+def test_a_task_prolog_is_one_line() -> None:
+    """`verbs env` has the formats for jobs that `plugin env` has."""
+    result = CliRunner().invoke(command, ["env", "--for", "nccl", "--format", "slurm"])
+    assert result.output == f"export NCCL_IBVERBS_LIB={nccl_library()}\n"
 
 
 def test_env_names_libraries_that_are_installed() -> None:

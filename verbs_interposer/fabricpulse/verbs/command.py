@@ -10,7 +10,7 @@ from rich.console import Console
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import OutputFormat, output_option
 from fabricpulse.core.run_dir import plugin_dir
-from fabricpulse.verbs.environment import Program, render, variable
+from fabricpulse.verbs.environment import Format, Program, render, variable
 from fabricpulse.verbs.locate import nccl_library, preload_library
 from fabricpulse.verbs.status import describe, snapshots, status_tables
 
@@ -33,15 +33,15 @@ def command() -> None:
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["shell", "env"]),
-    default="shell",
+    type=click.Choice([each.value for each in Format]),
+    default=Format.SHELL.value,
     show_default=True,
-    help="shell: for eval. env: for env files.",
+    help="shell: for eval. slurm: for a TaskProlog. env: for env files.",
 )
 def env(program: str, format_: str) -> None:
     """Print the variable that loads the interposer: eval "$(fabricpulse verbs env)"."""
     wanted = variable(Program(program), preload_library(), nccl_library())
-    click.echo(render(wanted, os.environ, export=format_ == "shell"))
+    click.echo(render(wanted, os.environ, Format(format_)))
 
 
 @command.command()

@@ -7,6 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+class Format(enum.StrEnum):
+    """How the variable is printed; the same words as those of `fabricpulse plugin env`.
+
+    shell : for eval. slurm : `export NAME=VALUE` with the value as it is, which is how a TaskProlog is read. env :
+    `NAME=VALUE`, for env files.
+    """
+
+    SHELL = "shell"
+    SLURM = "slurm"
+    ENV = "env"
+
+
 class Program(enum.Enum):
     """How a program finds libibverbs."""
 
@@ -42,7 +54,9 @@ def variable(program: Program, preload: Path, nccl: Path) -> Variable:
     return Variable("LD_LIBRARY_PATH", str(nccl.parent), ":")
 
 
-def render(wanted: Variable, environment: Mapping[str, str], *, export: bool) -> str:
-    """A line for eval (export), or for a file of variables."""
+def render(wanted: Variable, environment: Mapping[str, str], format_: Format) -> str:
+    """One line."""
     value = wanted.resolve(environment)
-    return f"export {wanted.name}={shlex.quote(value)}" if export else f"{wanted.name}={value}"
+    if format_ is Format.SHELL:
+        return f"export {wanted.name}={shlex.quote(value)}"
+    return f"export {wanted.name}={value}" if format_ is Format.SLURM else f"{wanted.name}={value}"

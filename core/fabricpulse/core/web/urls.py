@@ -24,7 +24,7 @@ def check_url(name: str, text: str) -> SplitResult:
     problem = _problem(text)
     if problem:
         raise ValueError(
-            f"{name} {redact(text)!r} is not an http or https URL, such as http://monitor:9614: {problem}"
+            f"{name} {redact(text)!r} is not an http or https URL, such as http://HOST:PORT: {problem}"
         )
     return urlsplit(text)
 
