@@ -11,6 +11,12 @@ class UserError(Exception):
     exit_code: int = 1
 
 
+class OptionError(UserError):
+    """An option or an argument cannot be meant, though it has the form that click asks for: ends as click's own do."""
+
+    exit_code = 2
+
+
 class ConfigError(UserError):
     """A configuration file cannot be used; the message names file, line and key.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import OptionError
 
 _LANE: dict[str, Any] = {"connection": str, "lane": int}
 # Type of each argument, by operation (docs/control-protocol.md).
@@ -27,25 +27,26 @@ def parse_arguments(operation: str, texts: tuple[str, ...]) -> dict[str, Any]:
     """`("device=rail0", "lane=3", "weight=null")` as values. Text is taken as it is: a connection whose 16 digits
     are all decimal stays text.
 
-    Raises UserError for an operation that is not known, an argument that it does not have, or a value of another type.
+    Raises OptionError for an operation that is not known, an argument that it does not have, or a value of another
+    type.
     """
     if operation not in _ARGUMENTS:
-        raise UserError(f"operation {operation!r} is not known; known are {', '.join(_ARGUMENTS)}")
+        raise OptionError(f"operation {operation!r} is not known; known are {', '.join(_ARGUMENTS)}")
     return dict(_parse(operation, text) for text in texts)
 
 
 def _parse(operation: str, text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise UserError(f"argument {text!r} is not of the form key=value")
+        raise OptionError(f"argument {text!r} is not of the form key=value")
     types = _ARGUMENTS[operation]
     if key not in types:
         known = ", ".join(types) or "none"
-        raise UserError(f"{operation} has no argument {key!r}; it has {known}")
+        raise OptionError(f"{operation} has no argument {key!r}; it has {known}")
     wanted = types[key]
     if wanted is str:
         return key, value
     try:
         return key, msgspec.json.decode(value.encode(), type=wanted)
     except msgspec.DecodeError as error:
-        raise UserError(f"argument {text!r}: {key} takes {_EXPECTED[wanted]}") from error
+        raise OptionError(f"argument {text!r}: {key} takes {_EXPECTED[wanted]}") from error

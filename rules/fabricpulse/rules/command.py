@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.core.output import OutputFormat, output_option
 from fabricpulse.core.web.client_options import PROMETHEUS, ClientOptions, client_options
 from fabricpulse.rules.files import differences, write
@@ -81,7 +81,7 @@ def render(
     """Render alerts, recording rules and dashboards from the mixin."""
     place = Placement(namespace, dict(_split("--label", "KEY", label) for label in labels))
     if output is None and check:
-        raise UserError("--check needs --output-dir: the folder to compare with")
+        raise OptionError("--check needs --output-dir: the folder to compare with")
     mixin = compile_mixin(settings=dict(map(parse_setting, settings)), overrides=overrides)
     if output is None:
         click.echo(text_of(mixin, form, place), nl=False)
@@ -148,7 +148,7 @@ def list_knobs() -> None:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """`flapThreshold=5` as ("flapThreshold", 5). Raises UserError without "="."""
+    """`flapThreshold=5` as ("flapThreshold", 5). Raises OptionError without "="."""
     name, value = _split("--set", "KNOB", text)
     try:
         return name, json.loads(value)
@@ -159,5 +159,5 @@ def parse_setting(text: str) -> tuple[str, Any]:
 def _split(option: str, what: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise UserError(f"{option} {text}: expected {what}=VALUE")
+        raise OptionError(f"{option} {text}: expected {what}=VALUE")
     return name, value

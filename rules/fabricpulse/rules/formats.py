@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import OptionError
 from fabricpulse.rules.files import HEADER, rendered_files, rules_yaml
 from fabricpulse.rules.mixin import Mixin
 
@@ -31,7 +31,7 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 class Placement:
     """Where Kubernetes objects belong. labels : those by which an operator or a sidecar selects them.
 
-    Raises UserError for what the API server would refuse.
+    Raises OptionError for what the API server would refuse.
     """
 
     namespace: str = "monitoring"
@@ -39,12 +39,12 @@ class Placement:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.namespace):
-            raise UserError(
+            raise OptionError(
                 f"--namespace {self.namespace}: no name of a namespace: a-z, 0-9 and -, at most 63"
             )
         for key, value in self.labels.items():
             if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-                raise UserError(f"--label {key}={value}: no label that Kubernetes takes")
+                raise OptionError(f"--label {key}={value}: no label that Kubernetes takes")
 
 
 def files_of(mixin: Mixin, form: str, place: Placement, folder: Path) -> dict[str, str]:
@@ -65,14 +65,14 @@ def files_of(mixin: Mixin, form: str, place: Placement, folder: Path) -> dict[st
 
 
 def text_of(mixin: Mixin, form: str, place: Placement) -> str:
-    """The same as one text for standard output. Raises UserError for `grafana`, which is several files."""
+    """The same as one text for standard output. Raises OptionError for `grafana`, which is several files."""
     if form == "prometheus":
         return rules_yaml(mixin.alerts + mixin.rules)
     if form == "prometheusrule":
         return _documents([prometheus_rule(mixin, place)])
     if form == "configmap":
         return _documents(config_maps(mixin, place))
-    raise UserError("--format grafana needs --output-dir: dashboards are a file each")
+    raise OptionError("--format grafana needs --output-dir: dashboards are a file each")
 
 
 def grafana_provider(folder: Path) -> str:

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.rules.validation import problems_of_config, problems_of_rules
 
 _CONFIGURED = "local mixin = (import 'mixin.libsonnet') + %s + { _config+:: %s };\n"
@@ -70,7 +70,7 @@ def compile_mixin(
         if name not in defaults:
             near = difflib.get_close_matches(name, defaults, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"knobs: {', '.join(sorted(defaults))}"
-            raise UserError(f"the mixin has no knob {name!r}; {hint}")
+            raise OptionError(f"the mixin has no knob {name!r}; {hint}")
     added = f"(import {json.dumps(str(overrides.resolve()))})" if overrides else "{}"
     chosen = json.dumps(settings)
     if settings or overrides:
@@ -85,7 +85,7 @@ def compile_mixin(
 
 def _refuse(problems: list[str]) -> None:
     if problems:
-        raise UserError(f"the mixin cannot be rendered: {'; '.join(problems)}")
+        raise OptionError(f"the mixin cannot be rendered: {'; '.join(problems)}")
 
 
 def _evaluate(snippet: str, source: Path, foreign: bool = False) -> Any:

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from fabricpulse.core import cli
-from fabricpulse.core.errors import ConfigError, UserError
+from fabricpulse.core.errors import ConfigError, OptionError, UserError
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.web.options import WebOptions
 
@@ -95,7 +95,7 @@ def test_a_users_mistake_is_one_sentence() -> None:
     """What a person can mend comes without a traceback, with the exit code of its kind."""
     result = fabricpulse("rules", "render", "--set", "flapTreshold=1")
 
-    assert result.returncode == UserError.exit_code == 1
+    assert result.returncode == OptionError.exit_code == 2
     assert result.stderr == (
         "fabricpulse: error: the mixin has no knob 'flapTreshold'; did you mean 'flapThreshold'?\n"
     )

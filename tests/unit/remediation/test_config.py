@@ -133,7 +133,8 @@ def test_token_rotates_and_bad_ones_are_refused(tmp_path):
     ],
 )
 def test_command_line(arguments, sentence):
-    """People get a sentence, not a traceback."""
+    """People get a sentence, not a traceback; a URL that is none is a wrong option, as docs/command-line.md has it."""
     result = CliRunner().invoke(command, arguments)
     assert isinstance(result.exception, UserError)
+    assert result.exception.exit_code == (1 if any(text.endswith("127.0.0.1:1") for text in arguments) else 2)
     assert sentence in str(result.exception)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.core.output import print_json
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.client_options import PROMETHEUS, RECEIVER, ClientOptions, client_options
@@ -184,18 +184,18 @@ def command(
     Exits with 0 whatever the answer is; with 1 when Prometheus cannot be asked.
     """
     if (workload is not None) + (slurm_job is not None) + (pod is not None) != 1:
-        raise UserError("give one of WORKLOAD, --slurm JOBID, --pod NAME")
+        raise OptionError("give one of WORKLOAD, --slurm JOBID, --pod NAME")
     # The plugin calls a Slurm job by its number unless FABRICPULSE_WORKLOAD says otherwise.
     workload = workload or slurm_job or ""
     if now + (at is not None) + (between is not None) > 1:
-        raise UserError("--now, --at and --between exclude each other")
+        raise OptionError("--now, --at and --between exclude each other")
     clock_s = time.time()
     at_s = parse_moment(at, clock_s) if at else clock_s
     events_s = max(_EVENTS_S, window_s)
     if between:
         start_s, at_s = (parse_moment(moment, clock_s) for moment in between)
         if at_s - start_s < 30:
-            raise UserError("--between: FROM must be at least 30 s before TO")
+            raise OptionError("--between: FROM must be at least 30 s before TO")
         window_s = events_s = round(at_s - start_s)
         baseline_s = max(baseline_s, window_s + 60)
     config = msgspec.structs.replace(client.config("--prometheus", url), timeout_s=timeout_s)
@@ -207,7 +207,7 @@ def command(
     scope = Scope(workload, (), selector.strip().strip("{}"), window_s, events_s)
     times = Times(at_s, at_s - baseline_s, max(3600.0, 2.0 * window_s))
     if ras_address is not None and (at or between):
-        raise UserError("--ras tells of now alone; leave out --at and --between")
+        raise OptionError("--ras tells of now alone; leave out --at and --between")
     dumps = read_dumps(recorded)
     job = Job(dumps, ras_address, ras_s, timeout_s)
     report = asyncio.run(_report(url, config, tenant, scope, times, asked, grafana, job, pod))

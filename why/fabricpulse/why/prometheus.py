@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.core.output import printable
 from fabricpulse.core.web.client import HttpClient, describe
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -66,7 +66,7 @@ class RefusedError(Exception):
 class PromQl:
     """Questions to one server. Used as `async with`. asked : how many were put. received : bytes of answers.
 
-    Raises UserError at construction for a URL or credentials that cannot be used.
+    Raises OptionError at construction for a URL or credentials that cannot be used.
     """
 
     url: str
@@ -81,7 +81,7 @@ class PromQl:
         try:
             check_base_url("--prometheus", self.url)
         except ValueError as error:
-            raise UserError(str(error)) from error
+            raise OptionError(str(error)) from error
         self._places = asyncio.Semaphore(AT_ONCE)
         self._until_s = math.inf
 

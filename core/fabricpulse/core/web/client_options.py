@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from fabricpulse.core.config import load_config
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import OptionError
 from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig, check_credentials
 from fabricpulse.core.web.urls import check_base_url
 
@@ -44,8 +44,8 @@ class ClientOptions:
     def config(self, name: str, *urls: str) -> HttpClientConfig:
         """The keys of the file, or the defaults, with those that are given replaced; a token replaces a password.
 
-        name : of the option that holds `urls`. Raises UserError for a URL to which no path can be added, for one whose
-        password another one would replace, and for keys that do not fit together.
+        name : of the option that holds `urls`. Raises OptionError for a URL to which no path can be added, for one
+        whose password another one would replace, and for keys that do not fit together.
         """
         try:
             for url in urls:
@@ -67,7 +67,7 @@ class ClientOptions:
             for url in urls:
                 check_credentials(name, url, config)
         except ValueError as error:
-            raise UserError(str(error)) from error
+            raise OptionError(str(error)) from error
         return config
 
 

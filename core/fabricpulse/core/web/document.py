@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.core.web.client import describe, fetch
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url, redact
@@ -18,12 +18,13 @@ def fetch_document(
 ) -> Any:
     """The document at `url` + `path`. daemon : what answers there. option : the one that holds `url`.
 
-    Raises UserError, without credentials in it, when none comes; ConfigError when a file of `config` cannot be used.
+    Raises UserError, without credentials in it, when none comes; OptionError when `url` is none;
+    ConfigError when a file of `config` cannot be used.
     """
     try:
         check_base_url(option, url)
     except ValueError as error:
-        raise UserError(str(error)) from error
+        raise OptionError(str(error)) from error
     shown = redact(url)
     try:
         status, body = fetch(url.rstrip("/") + path, config)
