@@ -141,8 +141,8 @@ void EdgeTrains::retire(std::uint32_t newest) {
 }
 
 // Which way a lost train went is known by its number and by how the peer swept then: as it did before and after that.
-// -1 where these differ, or it may have swept faster between two trains that are heard, as it does when it misses our
-// word on its main path.
+// -1 where these differ, or where it may have swept faster between two trains that arrived, as it does while nothing of
+// ours arrives on its main path.
 int EdgeTrains::path_of_lost(std::uint32_t lost) const {
   std::uint8_t after = peer_sweep_;
   for (std::uint32_t t = lost + 1; t <= heard_; ++t) {

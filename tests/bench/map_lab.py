@@ -152,8 +152,8 @@ def _played(
     stays_s: float = _STAYS_S,
     waits_s: float = 0.0,
 ) -> tuple[float | None, set[Name]]:
-    """Seconds until the wanted alert is there, None if it is not; and all alerts of then and the next stays_s, but for
-    those of the first waits_s, counted from the first alert.
+    """Seconds until the wanted alert is there, None if it is not; and all alerts from then until stays_s later,
+    without those of the first waits_s after the first alert.
     """
     found: set[Name] = set()
     began = time.monotonic()  # a fault is in force when the call returns: what that takes counts, too

@@ -194,9 +194,9 @@ void ControlServer::accept_client(uint64_t now) {
   if (watch(new_, fd, id) != 0) drop(id);
 }
 
-// The client that has to go for a new one: where more than half have not said anything of sense, the oldest of
-// them, else the one of the others that was silent longest. So nobody who opens sockets all day pushes out those
-// who ask now and then, and nobody who keeps many pushes out a new one before it can say what it wants.
+// Closes one client when there is no room for another: where more than half have sent no valid request yet, the oldest
+// of those, else the one of the others that has been idle longest. So opening sockets all day cannot displace clients
+// that ask now and then, and keeping many open cannot displace a new one before it has sent its request.
 void ControlServer::make_room() {
   if (clients_.size() < kMaxClients) return;
   auto unproven = static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(),

@@ -52,7 +52,7 @@ PAGES = {
     "rail": {("FabricNetworkDown", None, None)},
     "nic": {("FabricNicDisconnected", "h2", "rail1")},
 }
-# What is told with less haste: one alert, too.
+# Tickets instead of pages: one alert each, too.
 TICKETS = {"mtu": {("FabricMtuBlackHole", "h2", "rail1")}}
 
 

@@ -8,7 +8,8 @@ import re
 from urllib.parse import SplitResult, urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# User and password may be there for old times' sake. A zone, as in fe80::1%eth0, belongs to an address.
+# User and password are accepted in a URL, though a file is better (http_client). A zone, as in fe80::1%eth0, belongs to
+# an address.
 _AUTHORITY = re.compile(
     r"([^@\s]*@)?(?P<host>\[[0-9a-fA-F:.]+(%[^\]\s]+)?\]|[^\[\]:@\s]+)(:(?P<port>[0-9]{1,5}))?", re.ASCII
 )
