@@ -247,7 +247,11 @@ def _early(trains: Trains, sign: int, fit: EdgeFit) -> NDArray[np.bool_]:
         return fresh
     rest = _above_line(trains, sign, fit, first=0)
     limit_ns = min(STEP_NS, 2 * fit.bound_ns + LATE_STAMP_NS)
-    early: NDArray[np.bool_] = fresh & (rest < -limit_ns)
+    # By so much the fit itself may be wrong: where each packet has waited in a queue, the first one that has not comes
+    # early by milliseconds, and no clock has stepped.
+    unsure_ppb = max(fit.rate_high_ppb - fit.rate_ppb, fit.rate_ppb - fit.rate_low_ppb, 0.0)
+    unsure_ns = fit.bound_ns + LATE_STAMP_NS + unsure_ppb * 1e-9 * (trains.t_ns - fit.t_last_ns)
+    early: NDArray[np.bool_] = fresh & (rest < -np.maximum(limit_ns, unsure_ns))
     if limit_ns < STEP_NS and early.any():
         first = int(early.argmax())
         before, after = rest[max(first - 2 * STEP_TRAINS, 0) : first], rest[first : first + STEP_TRAINS]
