@@ -44,6 +44,12 @@ _RENEW = f"UPDATE lease SET expires = clock_timestamp() + make_interval(secs => 
 _RELEASE = f"UPDATE lease SET expires = clock_timestamp() - interval '1 s' WHERE {_OURS}"  # noqa: S608
 _FENCE = f"SELECT 1 FROM lease WHERE {_OURS} AND expires > clock_timestamp() FOR SHARE"  # noqa: S608
 
+_ALREADY_MADE = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.DuplicateTable,
+)
+
 
 class PostgresDatabase:
     """One database; see `Database`. It can be written while its lease is held: `take_lease`, `renew_lease`."""
@@ -110,8 +116,9 @@ class PostgresDatabase:
         if self._leaser is None or self._leaser.closed:
             self._leaser = self._connect(autocommit=True)
             self._leaser.execute("SET lock_timeout = '2s'")
-            # Two receivers that start together may both want to make it.
-            with suppress(psycopg.errors.UniqueViolation):
+            # Two receivers that start together may both want to make it: IF NOT EXISTS does not see what is not
+            # committed, and whether the name of the table or of its type is then found taken is chance.
+            with suppress(*_ALREADY_MADE):
                 self._leaser.execute(_LEASE)
         return self._leaser
 
