@@ -79,10 +79,10 @@ def test_flap_is_seen_alerted_acted_on_and_survived(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("scenario", ["gray-loss", "mtu", "dead-host", "hang"])
+@pytest.mark.parametrize("scenario", ["gray-loss", "mtu", "dead-host", "hang", "clock-step"])
 def test_one_page(scenario: str, tmp_path: Path) -> None:
-    """A NIC that loses packets, or large ones, a host that dies, a rank that stops: people are told of it, and of
-    nothing that follows from it.
+    """A NIC that loses packets or large ones, a host that dies or loses time, a rank that stops:
+    people are told of it, and of nothing that follows from it.
     """
     result_file = tmp_path / "result.json"
     done = subprocess.run(

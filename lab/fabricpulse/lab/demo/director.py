@@ -83,6 +83,10 @@ class Director:
         """Gives a NIC an MTU of so many bytes; 0 gives it its own again."""
         await asyncio.to_thread(self._faults.shrink_mtu, host, device, size)
 
+    async def lose_time(self, host: str, lost_ns: int) -> None:
+        """Both clocks of a host lose so many nanoseconds."""
+        await asyncio.to_thread(self._faults.lose_time, host, lost_ns)
+
     async def power_off(self, host: str) -> None:
         """Kills a host, for good."""
         await asyncio.to_thread(self._faults.power_off, host)

@@ -28,6 +28,10 @@ class NicFaults:
         nic = self._lab.host(host).nic(device)
         self._put("mtu", host, device, (lambda: nic.mtu(size)) if size else None)
 
+    def lose_time(self, host: str, lost_ns: int) -> None:
+        """Both clocks of a host lose so many nanoseconds, as in a pause of its machine."""
+        self._lab.host(host).clock.pause(lost_ns)
+
     def power_off(self, host: str) -> None:
         """Kills a host: its processes, and its links at every switch. For good: nobody starts its daemons again."""
         self._lab.host(host).power_off()

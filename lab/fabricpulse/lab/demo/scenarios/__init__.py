@@ -4,6 +4,7 @@ To add one: write a subclass of `Scenario` in a file of its own and name it in `
 """
 
 from fabricpulse.lab.demo.scenarios.base import Scenario
+from fabricpulse.lab.demo.scenarios.clock_step import ClockStep
 from fabricpulse.lab.demo.scenarios.dead_host import DeadHost
 from fabricpulse.lab.demo.scenarios.flap import Flap
 from fabricpulse.lab.demo.scenarios.gray_loss import GrayLoss
@@ -11,5 +12,5 @@ from fabricpulse.lab.demo.scenarios.hang import Hang
 from fabricpulse.lab.demo.scenarios.mtu import SmallMtu
 
 SCENARIOS: dict[str, type[Scenario]] = {
-    scenario.name: scenario for scenario in (Flap, GrayLoss, SmallMtu, DeadHost, Hang)
+    scenario.name: scenario for scenario in (Flap, GrayLoss, SmallMtu, DeadHost, Hang, ClockStep)
 }

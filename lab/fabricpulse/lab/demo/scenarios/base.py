@@ -22,6 +22,9 @@ class Stage(Protocol):
     async def shrink_mtu(self, host: str, device: str, size: int) -> None:
         """Gives a NIC an MTU of so many bytes; 0 gives it its own again."""
 
+    async def lose_time(self, host: str, lost_ns: int) -> None:
+        """Both clocks of a host lose so many nanoseconds, as in a pause of its machine."""
+
     async def power_off(self, host: str) -> None:
         """Kills a host, for good."""
 

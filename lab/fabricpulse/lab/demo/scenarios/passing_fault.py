@@ -1,0 +1,123 @@
+"""A fault of a process or of a clock that passes: people are told of it once, and the ring goes on."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fabricpulse.lab.demo.observed import Observed
+from fabricpulse.lab.demo.scenarios.base import Outcome, Promise, Row, Stage, shown
+from fabricpulse.lab.demo.scenarios.one_page import OnePageScenario
+from fabricpulse.lab.demo.story import Milestone, Phase, Story
+
+
+@dataclass(frozen=True)
+class PassingFaultOutcome(Outcome):
+    """Times since the fault. other_pages : what else people were told of."""
+
+    alert_s: float | None
+    page_s: float | None
+    other_pages: int
+    errors: int
+    corrupt_bytes: int
+
+    def rows(self) -> Sequence[Row]:
+        return (
+            ("alert_s", "fault → alert in Alertmanager", shown(self.alert_s, 1, "s", 2)),
+            ("page_s", "fault → page, which waits for others of its group", shown(self.page_s, 1, "s", 2)),
+            ("other_pages", "other pages", str(self.other_pages)),
+            ("errors", "errors returned to the workload", str(self.errors)),
+            ("corrupt_bytes", "corrupt bytes", str(self.corrupt_bytes)),
+        )
+
+    def promises(self) -> Sequence[Promise]:
+        return (
+            Promise("other_pages", "other pages", self.other_pages, 0, ""),
+            Promise("errors", "errors returned to the workload", self.errors, 0, ""),
+            Promise("corrupt_bytes", "corrupt bytes", self.corrupt_bytes, 0, ""),
+        )
+
+
+class PassingFaultScenario(OnePageScenario):
+    """A fault at `self.host` for FAULT_S, then none.
+
+    fault, mended : in words. firing_s, paged_s : how long the rule and the page may take.
+    """
+
+    fault: ClassVar[str]
+    mended: ClassVar[str]
+    fault_s: ClassVar[float] = 40.0
+    firing_s: ClassVar[float] = 20.0
+    paged_s: ClassVar[float] = 35.0
+
+    @abstractmethod
+    async def hold(self, stage: Stage) -> None:
+        """Begins the fault; returns when it has lasted for `fault_s`."""
+
+    @abstractmethod
+    async def mend(self, stage: Stage) -> None:
+        """Ends it."""
+
+    def phases(self) -> Sequence[Phase]:
+        return (
+            self.healthy(),
+            Phase(
+                "fault",
+                f"fault: {self.fault.format(host=self.host)}",
+                (
+                    *self.told(self.firing_s, self.paged_s),
+                    Milestone(
+                        "watched",
+                        f"{self.fault_s:.0f} s have passed",
+                        self._watched,
+                        max(self.fault_s, self.paged_s) + 30,
+                    ),
+                ),
+                act=self._break,
+            ),
+            Phase("mended", f"mended: {self.mended.format(host=self.host)}", self.over(), act=self._mend),
+        )
+
+    def over(self) -> tuple[Milestone, ...]:
+        """What must be seen when it has been mended."""
+        return (
+            Milestone("ring_goes_on", "the ring goes on, without an error", self._goes_on, 30),
+            Milestone("alert_resolved", f"{self.alert} resolved", self._resolved, 60),
+        )
+
+    async def _break(self, stage: Stage) -> None:
+        stage.mark("fault")
+        await self.hold(stage)
+        stage.mark("fault_over")
+
+    async def _mend(self, stage: Stage) -> None:
+        await self.mend(stage)
+        stage.mark("mended")
+
+    def _watched(self, seen: Observed) -> str | None:
+        return f"pages: {len(seen.pages)}" if "fault_over" in seen.marks else None
+
+    def _goes_on(self, seen: Observed) -> str | None:
+        mended = seen.marks.get("mended")
+        rounds = None if mended is None else seen.workload.rounds_at(mended)
+        if rounds is None or seen.workload.rounds < rounds + 3:
+            return None
+        if seen.workload.errors or seen.workload.corrupt_bytes or seen.workload.exited:
+            return None
+        return f"{seen.workload.rounds - rounds} rounds completed since, no error"
+
+    def _resolved(self, seen: Observed) -> str | None:
+        if not (seen.prometheus_answers and seen.alertmanager_answers) or "mended" not in seen.marks:
+            return None
+        return None if self.heard_of(seen) else f"no {self.alert} any more"
+
+    def outcome(self, story: Story, observed: Observed) -> PassingFaultOutcome:
+        fault = observed.marks.get("fault")
+        alert, page = story.result("alert_notified").seen_at, self.page(observed)
+        return PassingFaultOutcome(
+            alert_s=None if alert is None or fault is None else alert - fault,
+            page_s=None if page is None or fault is None else page - fault,
+            other_pages=self.other_pages(observed),
+            errors=observed.workload.errors + len(observed.workload.exited),
+            corrupt_bytes=observed.workload.corrupt_bytes,
+        )

@@ -1,0 +1,100 @@
+"""Scenarios of a fault of a process or a clock that passes: it is told, once, and the ring goes on afterwards."""
+
+import pytest
+from tests.unit.demo.test_flap import FLEET, World
+
+from fabricpulse.lab.demo.observed import AlertSeen, ClockSeen, PageSeen
+from fabricpulse.lab.demo.scenarios.base import Fleet, Judgement
+from fabricpulse.lab.demo.scenarios.clock_step import ClockStep
+from fabricpulse.lab.demo.scenarios.hang import Hang
+from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultOutcome, PassingFaultScenario
+
+JOB = (("peer", "h1"), ("workload", "demo-ring"))
+ABOUT = {Hang: JOB, ClockStep: (("instance", "h1"),)}
+OTHER = {
+    Hang: (("peer", "h0"), ("workload", "demo-ring")),
+    ClockStep: (("instance", "h0"),),
+}
+SCENARIOS = pytest.mark.parametrize("scenario", list(ABOUT))
+
+
+def play(
+    scenario: type[PassingFaultScenario],
+    *pages: PageSeen,
+    errors: int = 0,
+    clock: ClockSeen | None = None,
+    fleet: Fleet = FLEET,
+) -> tuple[World, list[str]]:
+    """The story, in which people are told of `pages`, the ring ends with so many errors, and a host with `clock`."""
+    world = World(scenario, fleet)
+    observed = world.observed
+    world.healthy()
+    seen = world.run(8)
+    observed.marks["fault"] = world.now
+    seen += world.run(6)
+    observed.firing = (AlertSeen(scenario.alert, world.scenario._instance, "", "firing"),)
+    observed.notified = (AlertSeen(scenario.alert, world.scenario._instance, "", "active"),)
+    seen += world.run(10)
+    observed.pages.update(dict.fromkeys(pages, world.now))
+    seen += world.run(scenario.fault_s - 16)
+    if clock is not None:
+        observed.hosts[world.scenario.host].clock = clock
+    observed.marks["fault_over"] = world.now
+    seen += world.run(1)
+    observed.workload.errors = errors
+    observed.marks["mended"] = world.now
+    seen += world.run(3)
+    observed.firing = observed.notified = ()
+    return world, seen + world.run(2)
+
+
+def right(scenario: type[PassingFaultScenario]) -> PageSeen:
+    return PageSeen(scenario.alert, ABOUT[scenario], "group")
+
+
+@SCENARIOS
+def test_one_page(scenario: type[PassingFaultScenario]) -> None:
+    """All milestones; times count from the fault."""
+    world, seen = play(scenario, right(scenario))
+    result = world.result()
+
+    assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.story.results)
+    assert isinstance(result.outcome, PassingFaultOutcome)
+    assert result.outcome.alert_s == pytest.approx(6.0, abs=0.11)
+    assert result.outcome.page_s == pytest.approx(16.0, abs=0.11)
+    assert result.success
+
+
+@SCENARIOS
+def test_the_wrong_place_is_another_page(scenario: type[PassingFaultScenario]) -> None:
+    """A page that blames a rank that waits, or another host."""
+    wrong = PageSeen(scenario.alert, OTHER[scenario], "group")
+    world, seen = play(scenario, right(scenario), wrong)
+
+    assert "paged" in seen
+    [promise] = [promise for promise in world.result().promises if promise.name == "other_pages"]
+    assert promise.judgement is Judgement.BROKEN
+    assert "paged" not in play(scenario, wrong)[1]
+
+
+@SCENARIOS
+def test_an_error_is_no_going_on(scenario: type[PassingFaultScenario]) -> None:
+    """What passes costs a job time, nothing else."""
+    world, seen = play(scenario, right(scenario), errors=1)
+
+    assert "ring_goes_on" not in seen
+    assert not world.result().success
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [
+        ClockSeen(synchronized=True, bound_s=50e-6, true_error_s=1e-3),
+        ClockSeen(synchronized=False, bound_s=50e-6, true_error_s=3e-6),
+        ClockSeen(synchronized=True, bound_s=None, true_error_s=None),
+    ],
+    ids=["wrong", "unsynchronized", "unknown"],
+)
+def test_a_clock_that_is_still_wrong_is_not_in_sync_again(clock: ClockSeen) -> None:
+    """By its true error, which its own word does not know."""
+    assert "clocks_in_sync_again" not in play(ClockStep, right(ClockStep), clock=clock)[1]
