@@ -23,7 +23,7 @@ def second_of(
             T0_NS + np.sort(rng.integers(begin_s * S, (begin_s + 1) * S, 20))[:, None] + np.arange(3) * 20_000
         )
         queued = queue_ns * rng.uniform(0.7, 1.0, (20, 1)) * (rng.random((20, 1)) > 1 / 30)
-        queued = queued if direction == congested else 0.0
+        queued *= direction == congested
         heard = sent + np.rint(1_500 + np.abs(rng.normal(0, 15, (20, 3))) + queued).astype(np.int64)
         block = np.zeros(20, SAMPLE_DTYPE)
         block["direction"], block["flags"] = direction, MAIN_PATH
