@@ -351,6 +351,23 @@ def test_a_job_loses_so_much_at_most():
     assert out_of == ["h0", "h1", "h3", "h4"]
 
 
+def test_a_restart_does_not_forget_what_a_job_has_lost():
+    """NICs of hosts whose agents do not report after it count for the job that ran there, and for no other one."""
+    world = World(config(), hosts=5, nics=8)
+    world.report(world.hosts[:4], workloads=("a",))
+    world.report(["h4"], workloads=("b",))
+    for host in ("h0", "h1"):
+        world.deliver(alert(host, "rail0"))
+        world.settle()
+    world.restart()
+    world.report(["h2", "h3"], workloads=("a",))
+    world.report(["h4"], workloads=("b",))
+    world.deliver(alert("h3", "rail3"))
+    assert world.blocked("h3/rail3") == "workload"
+    world.deliver(alert("h4", "rail4"))
+    assert world.phase("h4/rail4") == "avoiding"
+
+
 def test_a_rule_that_only_does_harm_stops():
     """Three failovers after which jobs stalled: the rule observes until an operator resumes."""
     world = world_with("max_harmful: 3, breaker_hosts: 99, cooldown_s: 0, shared_cause_count: 99", hosts=5)

@@ -14,13 +14,17 @@ from pathlib import Path
 import pytest
 from tests.fixtures.control_server import ControlServer
 
+from fabricpulse.core.config import parse_config
+from fabricpulse.core.daemon import Lifetime
+from fabricpulse.remediation.node.agent import NodeAgent
+from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.control_calls import Failure, call_all
 from fabricpulse.remediation.node.journal import NodeJournal
 from fabricpulse.remediation.node.mesh import MeshNics, parse_mesh
 from fabricpulse.remediation.node.plugins import Plugins
 from fabricpulse.remediation.node.sockets import ControlSockets
 from fabricpulse.remediation.node.survey import Survey, nics_of, traffic_outcome
-from fabricpulse.remediation.protocol import DesiredNic
+from fabricpulse.remediation.protocol import DesiredNic, DesiredState
 
 AVOID = DesiredNic("rail0", "avoid", 10, "op-10")
 RESTORE = DesiredNic("rail0", "in_service", 11, "op-11")
@@ -75,6 +79,31 @@ def test_a_promise_that_is_not_kept_is_a_failure(plugins, server, monkeypatch):
     monkeypatch.setattr(server, "_change", lambda request: {"ok": True, "op_id": request["op_id"]})
     result = plugins.apply(AVOID)
     assert (result.outcome, "not shown within" in result.message) == ("failed", True)
+
+
+async def test_a_return_that_is_shown_late_is_told(tmp_path, monkeypatch):
+    """It has failed, as nobody showed it in time; without a word afterwards the receiver would count the NIC as out."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    text = f"{{host: h0, journal: {tmp_path / 'node.db'}, verify_timeout_s: 0.1}}"
+    agent = NodeAgent(parse_config(text, NodeConfig, "test"), Lifetime())
+    server = ControlServer(tmp_path / "plugin", ["rail0", "rail1"])
+    try:
+        status = server._status
+        server.avoided["rail0"] = True
+        assert agent._accept(DesiredState("h0", 1, "1", [RESTORE], 4e9))
+        with monkeypatch.context() as late:
+            out = {"device": "rail0", "link": "up", "avoided": True}
+            late.setattr(server, "_status", lambda request: status(request) | {"devices": [out]})
+            # The processes that do not follow are told again, in vain.
+            await agent._reconcile()
+        assert agent._results[RESTORE.op_id].outcome == "failed"
+        agent._surveyed_at = 0.0  # the next survey is due
+        await agent._reconcile()
+        assert agent._unreported[RESTORE.op_id].outcome == "applied"
+        assert server.effects == [(RESTORE.op_id, "nic.restore", "rail0")]
+    finally:
+        server.close()
+        agent._journal.close()
 
 
 def test_a_process_that_hangs_alone_is_a_failure(plugins, server):

@@ -386,6 +386,23 @@ def test_a_return_that_failed_does_not_forbid_to_leave_again():
     assert [a.action for a in world.pending()] == ["nic.avoid"]
 
 
+def test_an_operator_releases_again_what_did_not_return():
+    """A return that came to nothing is ordered once more; one that is under way, or done, is left alone."""
+    world = failed_over(World())
+    world.deliver(alert(firing=False))
+    world.release(Target("h0", "rail0"), "ada")
+    (first,) = world.pending()
+    world.release(Target("h0", "rail0"), "ada")
+    assert world.pending() == [first]
+    world.settle("failed", "pid 9: silent")
+    world.release(Target("h0", "rail0"), "ada")
+    (again,) = world.settle()
+    assert (again.action, again.generation > first.generation) == ("nic.restore", True)
+    assert world.phase() == "in_service"
+    world.release(Target("h0", "rail0"), "ada")
+    assert world.pending() == []
+
+
 @pytest.mark.parametrize(
     ("instance", "device", "reason"),
     [

@@ -266,6 +266,20 @@ class NodeAgent:
                 self._record(await self._correct(nic))
             if divergent:
                 self._survey = await asyncio.to_thread(self._plugins.survey)
+            for nic in self._desired.values():
+                if self._has_returned_late(nic):
+                    message = "shown late, or by a process that had not answered"
+                    count = len(self._survey.following_processes(nic))
+                    self._record(Result(nic.op_id, "applied", count, message))
+
+    def _has_returned_late(self, nic: DesiredNic) -> bool:
+        """Whether a return that has failed is done by now: the receiver counts the NIC as out until it is told."""
+        known = self._results.get(nic.op_id)
+        if nic.desired != "in_service" or known is None or known.outcome != "failed":
+            return False
+        if self._survey.divergent_processes(nic):
+            return False
+        return bool(self._survey.following_processes(nic)) or not self._seen
 
     def _refusal(self, nic: DesiredNic) -> str:
         """Why this host does not take the NIC out, or "". The receiver has checked as well, on older knowledge."""

@@ -71,11 +71,17 @@ class Survey:
 
     def divergent_processes(self, nic: DesiredNic) -> list[str]:
         """Processes that use the NIC and are not in its desired state."""
-        wanted = nic.desired == "avoid"
+        return self._processes_that_show(nic, nic.desired != "avoid")
+
+    def following_processes(self, nic: DesiredNic) -> list[str]:
+        """Processes that use the NIC and are in its desired state."""
+        return self._processes_that_show(nic, nic.desired == "avoid")
+
+    def _processes_that_show(self, nic: DesiredNic, avoided: bool) -> list[str]:
         return [
             name
             for name, status in self.processes.items()
-            if (seen := nics_of(status).get(nic.device)) is not None and seen.avoided != wanted
+            if (seen := nics_of(status).get(nic.device)) is not None and seen.avoided == avoided
         ]
 
     def last_nic_of(self, device: str) -> str:

@@ -153,6 +153,7 @@ class Decisions:
             attempts=_newest_times((*current.attempts, now)),
             hold_s=hold_seconds(hold, failovers, now, seed),
             needs_probe=False,
+            workloads=transaction.agents[current.target.host].workloads,
         )
         self._take(transaction, guards, "failover", current, now)
         self.decide(transaction, current, "nic.avoid", why, now, episode=episode)

@@ -4,7 +4,7 @@ Each guard answers with a reason of a closed set, which is also the label of `fa
 What they need of the whole fleet is gathered once per cycle, not per target.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from fabricpulse.remediation.receiver.config import GuardConfig, ReceiverConfig
@@ -79,9 +79,13 @@ class Guards:
                 self._busy_hosts.add(action.target.host)
                 self._in_flight += 1
         self._out: defaultdict[str, set[str]] = defaultdict(set)
+        # Of hosts whose agents have not reported since the start; they are of the job that ran there before.
+        self._out_unseen: Counter[str] = Counter()
         for target in state.targets.values():
             if target.desired == "avoid" or target.phase in ("restoring", "manual"):
                 self._out[target.target.host].add(target.target.device)
+                if target.target.host not in state.agents:
+                    self._out_unseen.update(target.workloads)
         # When many agents are lost at once, it is the receiver that is cut off: decide nothing. Of those that have
         # reported for long as well: many that have just registered must not hide it.
         known = [a for a in state.agents.values() if a.seen_at - a.first_seen >= _OBSERVED_AFTER_S]
@@ -267,7 +271,7 @@ class Guards:
                     self._by_workload[name].append(agent)
         for name in self._state.agents[target.host].workloads:
             agents = self._by_workload[name]
-            out = sum(len(self._out[agent.host]) for agent in agents)
+            out = self._out_unseen[name] + sum(len(self._out[agent.host]) for agent in agents)
             # Who registers and claims the job must not raise its limit.
             nics = sum(len(agent.devices) for agent in agents if self._is_observed(agent))
             allowed = max(2, int(self._limits.workload_fraction * nics))

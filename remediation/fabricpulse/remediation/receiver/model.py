@@ -128,7 +128,8 @@ class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     of the hold in which the NIC was observed healthy; healthy_at : the last such observation. alert : what it was
     taken out for. attempts : failovers that were decided, whatever became of them; retry_at : none before. needs_probe
     : its alert vanished without `resolved`; only a probe can show that it is healthy.
-    plan : waits for an operator. would_restore : episode of which was written that it would end the hold.
+    plan : waits for an operator. would_restore : episode of which was written that it would end the hold. workloads :
+    jobs on its host while it is out, as the agent said last.
     """
 
     target: Target
@@ -150,6 +151,7 @@ class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     blocked: str = ""
     plan: Plan | None = None
     would_restore: str = ""
+    workloads: tuple[str, ...] = ()
 
 
 RebalancePhase = Literal[

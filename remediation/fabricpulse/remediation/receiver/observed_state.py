@@ -265,6 +265,9 @@ class ObservedState:
         blind = self._blind(transaction, now)
         for device in agent.health.keys() | agent.held.keys():
             out = transaction.targets.get(f"{agent.host}/{device}")
+            if out is not None and out.desired == "avoid" and out.workloads != agent.workloads:
+                out = with_changes(out, workloads=agent.workloads)
+                transaction.put_target(out)
             if out is not None and out.quiet_since:
                 observation: Observation = blind or agent.health.get(device) or "not_observed"
                 self._observe(transaction, out, observation, now)

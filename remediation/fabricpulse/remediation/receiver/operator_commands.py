@@ -47,9 +47,13 @@ class OperatorCommands:
         return self._drains.release(transaction, host, owner, now)
 
     def release(self, transaction: Transaction, target: Target, owner: str, now: float) -> None:
-        """Puts a target back into service without waiting for its hold. Ignored for one that is in service."""
+        """Puts a target back into service without waiting for its hold, and tells the agent again where its return has
+        come to nothing. Ignored for one that is in service, or on its way."""
         current = transaction.targets.get(target.key)
-        if current is None or current.desired == "in_service":
+        if current is None or current.phase == "in_service":
+            return
+        last = transaction.actions.get(current.op_id)
+        if current.phase == "restoring" and last is not None and last.outcome == "pending":
             return
         transaction.log(target.key, "released", owner=owner)
         current = with_changes(current, failovers=(), attempts=(), retry_at=0.0)

@@ -15,6 +15,8 @@ TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
     ("restoring", "applied"): "in_service",
     # undone before it was confirmed: refused, failed, not fetched, or released by an operator
     ("avoiding", "nic.restore"): "restoring",
+    # an operator releases it again: no agent has confirmed its return
+    ("restoring", "nic.restore"): "restoring",
     # it fires again while it returns
     ("restoring", "nic.avoid"): "avoiding",
     # failed over too often: only an operator releases it

@@ -1,0 +1,518 @@
+"""A fleet in memory with faults of its own, and the reconciler that is told of them late, twice, wrongly, or never.
+
+Links fail, one or a whole leaf's at once; Prometheus, Alertmanagers, mesh exporters and agents stop and come back;
+agents refuse, fail and report late; the receiver starts again on a clock that was set; operators pause, resume and
+release. What must hold is counted here from what is true and from the journal, not by the guards' own code:
+
+  capacity    at most a quarter of a host's NICs is out, and none leaves that is the last one that works
+  job         at most two NICs of a job of six hosts with four NICs
+  budget      one action at a time, twenty a minute, three hosts within five minutes until a resume
+  leaf        of a leaf that has failed no NIC leaves once four of its hosts have told
+  people      nothing is decided while paused or while the breaker of that direction is tripped
+  blind       nothing is decided about a host whose agent is silent
+  hold        a NIC comes back after so many seconds in which it was seen healthy, the last of them without a gap
+  order       generations rise, and one never says two things
+"""
+
+import heapq
+import logging
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any, Literal
+
+from tests.unit.remediation.world import START
+
+from fabricpulse.core.config import parse_config
+from fabricpulse.remediation.protocol import Health, Result, Traffic
+from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.model import AgentState, Desired, Held, State, Target
+from fabricpulse.remediation.receiver.payload import Alert
+from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
+
+HOSTS, NICS, LEAF_HOSTS = 12, 4, 6
+TICK_S = 2.0
+HOLD_S = 60.0
+POLICY = f"""
+rules: [{{alert: FabricNicFlapping, mode: auto}}]
+hold: {{initial_s: {HOLD_S}, jitter: 0, sticky_count: 4}}
+alertmanagers: [http://a, http://b]
+alertmanager_poll_s: 10
+guards: {{max_in_flight: 1}}
+"""
+# What the policy allows, by its defaults for the most part, written down once more.
+AGENT_TIMEOUT_S, REVALIDATE_S = 15.0, 60.0
+IN_FLIGHT, A_MINUTE, BREAKER_HOSTS, BREAKER_WINDOW_S, JOB_NICS = 1, 20, 3, 300.0, 2
+TOGETHER_HOSTS, TOGETHER_S = 4, 60.0
+Outcome = Literal["applied", "refused", "failed"]
+OUTCOMES: tuple[Outcome, ...] = ("applied", "refused", "failed")
+UNDONE = ("rolled back", "no agent fetched", "released by")
+WATCHDOG = Alert(True, "watchdog", START, {"alertname": "FabricWatchdog"})
+
+
+class ViolationError(AssertionError):
+    """What must hold does not. name : of the promise."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name}: {text}")
+        self.name = name
+
+
+class Nic:
+    """One NIC: what is true of it, and what its agent holds."""
+
+    def __init__(self, host: int, rail: int) -> None:
+        self.host, self.device = f"h{host}", f"rail{rail}"
+        self.key = f"{self.host}/{self.device}"
+        self.leaf = f"rail{rail}-leaf{host // LEAF_HOSTS}"
+        self.bad_until = 0.0
+        # What its processes do; what its agent was told last, and by which operation.
+        self.avoided = self.wanted_out = False
+        self.generation = 0
+        self.op_id = ""
+        self.failed = False
+        # Of the alert that fires about it, at its Prometheus; 0 for none.
+        self.fires_since = 0.0
+        # When the receiver was told that it began, as far as it knows.
+        self.told_at = -1e9
+        # Seconds seen healthy since it was last seen otherwise, or fired; the last of them without a gap.
+        self.seen_s = self.without_gap_s = 0.0
+        self.seen_at = -1e9
+
+    def alert(self, firing: bool = True) -> Alert:
+        labels = {
+            "alertname": "FabricNicFlapping", "instance": f"{self.host}:9610", "device": self.device,
+            "network": self.device, "leaf": self.leaf,
+        }  # fmt: skip
+        return Alert(firing, self.key, self.fires_since, labels)
+
+
+class FleetSimulation:
+    """`steps` may be called again and again; `heal` ends all faults and lets the fleet come to rest."""
+
+    def __init__(self, seed: int, policy: str = POLICY) -> None:
+        self.chance = random.Random(seed)
+        self.nics = {nic.key: nic for h in range(HOSTS) for nic in (Nic(h, r) for r in range(NICS))}
+        self.by_host: dict[str, list[Nic]] = defaultdict(list)
+        for nic in self.nics.values():
+            self.by_host[nic.host].append(nic)
+        self.reconciler = Reconciler(parse_config(policy, ReceiverConfig, "simulation"))
+        self.state = State()
+        self.at = 0.0  # true seconds
+        self.wall_ahead_s = 0.0
+        self.leaf_down: dict[str, float] = {}
+        self.prometheus_back = self.alertmanager_back = self.mesh_back = 0.0
+        self.away: dict[str, float] = {}
+        self.polled_at = -1e9
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.number = 0
+        self.lines: Counter[str] = Counter()
+        self.avoids: list[tuple[float, str]] = []
+        self.late: list[tuple[str, Result]] = []
+        self.generations: dict[str, tuple[int, str]] = {}
+        self.healing = False
+        self.steps_done = 0
+        self._start_clock(0.0)
+        self._change(lambda t: self.reconciler.observed.on_start(t, self.now))
+        self._tick()
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """The receiver's clock."""
+        return self._origin + self.at
+
+    def _start_clock(self, not_before: float) -> None:
+        wall = START + self.at + self.wall_ahead_s
+        self._origin = MonotonicWallClock(not_before, wall)() - self.at
+
+    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+        self.number += 1
+        heapq.heappush(self.events, (self.at + seconds, self.number, what))
+
+    def steps(self, count: int) -> None:
+        """Each is an event, or a tick in which agents report and obey."""
+        for _ in range(count):
+            self.steps_done += 1
+            if self.events and self.events[0][0] <= self.at:
+                heapq.heappop(self.events)[2]()
+            elif self.chance.random() < 0.12 and not self.healing:
+                self._trouble()
+            else:
+                self._tick()
+
+    def heal(self, seconds: float = 2500.0) -> None:
+        """Faults stop, operators resume; what waits for nobody must be back in service in the end."""
+        self.healing = True
+        for nic in self.nics.values():
+            nic.bad_until = 0.0
+        self.leaf_down.clear()
+        self.away.clear()
+        self.prometheus_back = self.alertmanager_back = self.mesh_back = 0.0
+        end = self.at + seconds
+        while self.at < end:
+            if self.state.pause is not None or self.state.breakers:
+                self._decide(lambda t: self.reconciler.operator.resume(t, "ada", self.now))
+            self.steps(1)
+        out = {
+            key: (target.phase, target.blocked)
+            for key, target in self.state.targets.items()
+            if target.phase not in ("in_service", "manual")
+        }
+        if out:
+            raise ViolationError("heal", f"{seconds:.0f} s after the last fault: {out}")
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def _trouble(self) -> None:
+        chance = self.chance
+        what = chance.choices(
+            [
+                self._nic_fails, self._leaf_fails, self._prometheus_dies, self._alertmanager_dies,
+                self._mesh_dies, self._agents_leave, self._restart, self._stale_copy, self._pause,
+                self._resume, self._release, self._claim, self._report_late, self._false_resolve,
+            ],
+            [40, 3, 1, 2, 2, 3, 2, 10, 1, 6, 2, 4, 6, 3],
+        )[0]  # fmt: skip
+        what()
+
+    def _nic_fails(self) -> None:
+        nic = self.chance.choice(list(self.nics.values()))
+        self._fail(nic, self.chance.choice([1.0, 5.0, 30.0, 300.0]))
+
+    def _leaf_fails(self) -> None:
+        leaf = self.chance.choice(sorted({nic.leaf for nic in self.nics.values()}))
+        seconds = self.chance.choice([10.0, 120.0, 900.0])
+        self.leaf_down[leaf] = self.at + seconds
+        for nic in self.nics.values():
+            if nic.leaf == leaf:
+                self._fail(nic, seconds)
+
+    def _fail(self, nic: Nic, seconds: float) -> None:
+        nic.bad_until = max(nic.bad_until, self.at + seconds)
+        # One evaluation of the rules, and what differs between scrapes of it.
+        self._later(self.chance.uniform(0.0, 4.0), lambda: self._fire(nic))
+        self._later(seconds + self.chance.choice([5.0, 60.0]), lambda: self._resolve(nic))
+
+    def _fire(self, nic: Nic) -> None:
+        if self.at < self.prometheus_back:
+            self._later(self.prometheus_back - self.at + 1.0, lambda: self._fire(nic))
+        elif not nic.fires_since and nic.bad_until > self.at:
+            nic.fires_since = START + self.at
+            self._send(nic, True)
+
+    def _resolve(self, nic: Nic) -> None:
+        if self.at < self.prometheus_back:
+            self._later(self.prometheus_back - self.at + 1.0, lambda: self._resolve(nic))
+        elif nic.fires_since and nic.bad_until <= self.at:
+            self._send(nic, False)
+            nic.fires_since = 0.0
+
+    def _send(self, nic: Nic, firing: bool) -> None:
+        if self.at < self.alertmanager_back or self.chance.random() < 0.1:
+            return  # lost; the next poll brings it
+        for _ in range(self.chance.choice([1, 1, 2])):
+            self._deliver(nic, nic.alert(firing))
+
+    def _deliver(self, nic: Nic, alert: Alert) -> None:
+        if alert.firing:
+            self._told(nic)
+        self._decide(lambda t: self.reconciler.observed.on_alerts(t, [alert], self.now))
+
+    def _told(self, nic: Nic) -> None:
+        episode = self.state.episodes.get(nic.key)
+        if episode is None or episode.status != "firing":
+            nic.told_at = self.at
+        nic.seen_s = nic.without_gap_s = 0.0
+        nic.seen_at = -1e9
+
+    def _stale_copy(self) -> None:
+        """Of one that has ended: with two Alertmanagers it waits for both of them."""
+        known = [e for e in self.state.episodes.values() if e.status != "firing"]
+        if known:
+            old = self.chance.choice(known)
+            labels = self.nics[old.target.key].alert().labels
+            alert = Alert(True, old.fingerprint, old.starts_at, labels)
+            self._decide(lambda t: self.reconciler.observed.on_alerts(t, [alert], self.now))
+
+    def _false_resolve(self) -> None:
+        """Prometheus was away for minutes, and says the same again afterwards."""
+        firing = [nic for nic in self.nics.values() if nic.fires_since]
+        if firing:
+            nic = self.chance.choice(firing)
+            self._deliver(nic, nic.alert(firing=False))
+
+    def _prometheus_dies(self) -> None:
+        """Its alerts end without a reason, the watchdog among them."""
+        self.prometheus_back = self.at + self.chance.choice([30.0, 400.0])
+
+        def end() -> None:
+            for nic in self.nics.values():
+                if nic.fires_since and self.at < self.prometheus_back:
+                    self._deliver(nic, nic.alert(firing=False))
+
+        self._later(20.0, end)
+
+    def _alertmanager_dies(self) -> None:
+        self.alertmanager_back = self.at + self.chance.choice([15.0, 200.0])
+
+    def _mesh_dies(self) -> None:
+        self.mesh_back = self.at + self.chance.choice([5.0, 40.0, 300.0])
+
+    def _agents_leave(self) -> None:
+        count = self.chance.choice([1, 1, 2, 8])
+        for host in self.chance.sample(sorted(self.by_host), count):
+            self.away[host] = self.at + self.chance.choice([10.0, 30.0, 200.0, 2000.0])
+
+    def _restart(self) -> None:
+        """With a clock that was set meanwhile, now and then by far."""
+        steps = [0.0, 0.0, 0.0, 30.0, -600.0, 1800.0, 34_560_000.0]
+        self.wall_ahead_s = self.chance.choice([0.0, self.wall_ahead_s, self.chance.choice(steps)])
+        self.at += 1.0
+        self._start_clock(self.now)
+        self.avoids = [(min(at, self.now), key) for at, key in self.avoids]
+        self._change(lambda t: self.reconciler.observed.on_start(t, self.now))
+
+    def _pause(self) -> None:
+        duration = self.chance.choice([0.0, 60.0])
+        self._change(lambda t: self.reconciler.operator.pause(t, "upgrade", "ada", self.now, duration))
+
+    def _resume(self) -> None:
+        self._decide(lambda t: self.reconciler.operator.resume(t, "ada", self.now))
+
+    def _release(self) -> None:
+        key = self.chance.choice(list(self.nics))
+        host, _, device = key.partition("/")
+        self._decide(lambda t: self.reconciler.operator.release(t, Target(host, device), "ada", self.now))
+
+    def _claim(self) -> None:
+        """An agent says of another host's operation what it likes."""
+        for op_id in list(self.state.actions)[-3:]:
+            host = op_id.partition("/")[0]
+            other = self.chance.choice([name for name in self.by_host if name != host])
+            word = Result(op_id, self.chance.choice(["applied", "refused", "failed"]), 1, traffic="stalled")
+            self._result(other, word)
+
+    def _report_late(self) -> None:
+        if self.late:
+            host, word = self.late.pop(self.chance.randrange(len(self.late)))
+            self._result(host, word)
+
+    # --- agents ------------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self.at += TICK_S
+        present = [host for host in self.by_host if self.away.get(host, 0.0) <= self.at]
+
+        def report(transaction: Transaction) -> None:
+            for host in present:
+                self.reconciler.observed.on_agent(transaction, self._report_of(host), self.now)
+
+        self._change(report)
+        if self.at - self.polled_at >= 10.0:
+            self.polled_at = self.at
+            self._poll()
+        # All that is desired and not known to the agent yet, whatever became of it meanwhile (AgentApi).
+        for key, target in list(self.state.targets.items()):
+            nic, action = self.nics[key], self.state.actions.get(target.op_id)
+            if action is None or action.generation <= nic.generation or nic.host not in present:
+                continue
+            if self.healing or self.chance.random() < 0.8:
+                self._carry_out(action.op_id, nic, action.desired, action.generation)
+        for host in present:
+            for nic in self.by_host[host]:
+                behind = nic.failed or nic.avoided != nic.wanted_out
+                if behind and (self.healing or self.chance.random() < 0.1):
+                    self._correct(nic)
+        if self.healing:
+            self._report_late()
+        self._decide(lambda _: None)
+
+    def _report_of(self, host: str) -> AgentState:
+        health: dict[str, Health] = {}
+        held: dict[str, Held] = {}
+        for nic in self.by_host[host]:
+            if nic.generation:
+                held[nic.device] = Held("avoid" if nic.wanted_out else "in_service", nic.generation)
+            if self.at < self.mesh_back:
+                nic.without_gap_s, nic.seen_at = 0.0, -1e9
+                continue
+            well = nic.bad_until <= self.at
+            health[nic.device] = "healthy" if well else "unhealthy"
+            gap = self.at - nic.seen_at
+            if not well:
+                nic.seen_s = nic.without_gap_s = 0.0
+                nic.seen_at = -1e9
+                continue
+            if gap > AGENT_TIMEOUT_S:
+                nic.without_gap_s = 0.0
+            else:
+                nic.seen_s += gap
+                nic.without_gap_s += gap
+            nic.seen_at = self.at
+        return AgentState(
+            host=host,
+            seen_at=self.now,
+            devices={n.device: n.bad_until <= self.at and not n.avoided for n in self.by_host[host]},
+            health=health,
+            held=held,
+            connected={device: state == "healthy" for device, state in health.items()},
+            processes=1,
+            workloads=(job_of(host),),
+        )
+
+    def _poll(self) -> None:
+        if self.at < self.alertmanager_back:
+            answers: list[list[Alert] | None] = [None, None]
+        elif self.at < self.prometheus_back - 10.0:
+            answers = [[], []]
+        else:
+            firing = [nic for nic in self.nics.values() if nic.fires_since]
+            for nic in firing:
+                self._told_by_poll(nic)
+            active = [WATCHDOG, *(nic.alert() for nic in firing)]
+            answers = [active, None if self.chance.random() < 0.1 else active]
+        self._decide(lambda t: self.reconciler.observed.on_poll(t, answers, self.now))
+
+    def _told_by_poll(self, nic: Nic) -> None:
+        episode = self.state.episodes.get(nic.key)
+        if episode is None or episode.status != "firing":
+            self._told(nic)
+
+    def _carry_out(self, op_id: str, nic: Nic, desired: Desired, generation: int) -> None:
+        """The newest decision counts. No process refuses to have its NIC back."""
+        chance = self.chance
+        self._change(lambda t: self.reconciler.results.on_sent(t, [op_id], self.now))
+        nic.wanted_out, nic.generation, nic.op_id = desired == "avoid", generation, op_id
+        weights = (1, 0, 0) if self.healing else (90, 5 * (desired == "avoid"), 5)
+        outcome: Outcome = chance.choices(OUTCOMES, weights)[0]
+        if outcome == "applied":
+            nic.avoided = nic.wanted_out
+        nic.failed = outcome == "failed"
+        traffic: Traffic = chance.choices(("moved", "idle", "stalled"), (80, 10, 10))[0]
+        self._tell(nic, Result(op_id, outcome, 1, traffic=traffic if outcome == "applied" else ""))
+
+    def _correct(self, nic: Nic) -> None:
+        """A process that did not follow does so in the end."""
+        nic.avoided, nic.failed = nic.wanted_out, False
+        self._tell(nic, Result(nic.op_id, "applied", 1))
+
+    def _tell(self, nic: Nic, word: Result) -> None:
+        if self.chance.random() < 0.1 and not self.healing:
+            self.late.append((nic.host, word))
+            return
+        self._result(nic.host, word)
+
+    def _result(self, host: str, word: Result) -> None:
+        self._decide(lambda t: self.reconciler.results.on_result(t, host, word, self.now))
+
+    # --- the receiver, and what must hold ----------------------------------------------------------------------------
+
+    def _change(self, change: Callable[[Transaction], Any]) -> None:
+        """An event in a transaction of its own."""
+        transaction = Transaction(self.state)
+        change(transaction)
+        self._commit(transaction)
+
+    def _decide(self, change: Callable[[Transaction], Any]) -> None:
+        """An event and the decisions after it, as the commit loop makes them."""
+        transaction = Transaction(self.state)
+        change(transaction)
+        pause, breakers = transaction.pause, dict(transaction.breakers)
+        begun = len(transaction.transitions)
+        self.reconciler.decisions.reconcile(transaction, self.now)
+        decided = transaction.transitions[begun:]
+        self._check_people(decided, pause, breakers)
+        for line in decided:
+            if line.event == "nic.avoid":
+                self._check_avoid(line, transaction.resumed_at)
+            elif line.event == "nic.restore" and not line.detail["reason"].startswith(UNDONE):
+                self._check_restore(line)
+        self._commit(transaction)
+        self._check_state()
+
+    def _commit(self, transaction: Transaction) -> None:
+        self.lines.update(line.event for line in transaction.transitions)
+        self.state = transaction.apply()
+
+    def _check_people(self, decided: list[Transition], pause: Any, breakers: dict[str, Any]) -> None:
+        paused = pause is not None and (not pause.until or self.now < pause.until)
+        for line in decided:
+            if line.event not in ("nic.avoid", "nic.restore") or line.detail["reason"].startswith(UNDONE):
+                continue
+            direction = "failover" if line.event == "nic.avoid" else "failback"
+            if paused or direction in breakers:
+                raise ViolationError("people", f"{line} while {pause or breakers}")
+
+    def _check_avoid(self, line: Transition, since: float) -> None:
+        nic = self.nics[line.subject]
+        agent = self.state.agents.get(nic.host)
+        if agent is None or self.now - agent.seen_at > AGENT_TIMEOUT_S:
+            raise ViolationError("blind", f"{line.subject} leaves, and its agent is silent")
+        others = [d for d, usable in agent.devices.items() if usable and d != nic.device]
+        if not others:
+            raise ViolationError("capacity", f"{line.subject} is the last NIC that works")
+        told = [n for n in self.nics.values() if n.leaf == nic.leaf and n.fires_since]
+        if self.leaf_down.get(nic.leaf, 0.0) > self.at:
+            near = {n.host for n in told if abs(n.told_at - nic.told_at) <= TOGETHER_S / 2}
+            if len(near) >= TOGETHER_HOSTS and nic.host in near:
+                raise ViolationError("leaf", f"{line.subject} leaves, {nic.leaf} is down for {sorted(near)}")
+        self.avoids = [entry for entry in self.avoids if self.now - entry[0] <= BREAKER_WINDOW_S]
+        self.avoids.append((self.now, line.subject))
+        if sum(self.now - at <= 60.0 for at, _ in self.avoids) > A_MINUTE:
+            raise ViolationError("budget", f"more than {A_MINUTE} NICs left within a minute")
+        hosts = {key.partition("/")[0] for at, key in self.avoids if at > since}
+        if len(hosts) > BREAKER_HOSTS:
+            raise ViolationError("budget", f"{sorted(hosts)} within {BREAKER_WINDOW_S:.0f} s")
+
+    def _check_restore(self, line: Transition) -> None:
+        nic = self.nics[line.subject]
+        if nic.seen_s < HOLD_S - TICK_S or nic.without_gap_s < REVALIDATE_S - TICK_S:
+            seen = f"{nic.seen_s:.0f} s seen healthy, {nic.without_gap_s:.0f} s without a gap"
+            raise ViolationError("hold", f"{line.subject} returns after {seen}")
+
+    def _check_state(self) -> None:
+        out: dict[str, list[str]] = defaultdict(list)
+        jobs: Counter[str] = Counter()
+        for key, target in self.state.targets.items():
+            if target.generation:
+                known, said = self.generations.get(key, (0, ""))
+                if target.generation < known:
+                    raise ViolationError("order", f"{key} went back from {known} to {target.generation}")
+                if target.generation == known and said != target.desired:
+                    raise ViolationError("order", f"generation {known} of {key} says two things")
+                self.generations[key] = (target.generation, target.desired)
+            if target.desired == "avoid":
+                out[target.target.host].append(key)
+                jobs[job_of(target.target.host)] += 1
+        for keys in out.values():
+            if len(keys) > NICS // 4:
+                raise ViolationError("capacity", f"out: {keys}")
+        for job, count in jobs.items():
+            if count > JOB_NICS:
+                raise ViolationError("job", f"{count} NICs of {job} are out: {dict(out)}")
+        pending = [a for a in self.state.actions.values() if a.outcome == "pending"]
+        decided = [a.target.host for a in pending if not a.reason.startswith(UNDONE)]
+        if len(decided) > IN_FLIGHT or len(set(decided)) < len(decided):
+            raise ViolationError("budget", f"under way: {decided}")
+
+
+def job_of(host: str) -> str:
+    """Two jobs, each on every second host."""
+    return f"job{int(host[1:]) % 2}"
+
+
+def simulate(seed: int, steps: int) -> FleetSimulation:
+    """One fleet for so many steps, healed at the end; raises ViolationError, which names the seed."""
+    logging.getLogger("fabricpulse.remediation.receiver.wall_clock").setLevel(logging.CRITICAL)
+    fleet = FleetSimulation(seed)
+    try:
+        fleet.steps(steps)
+        fleet.heal()
+    except ViolationError as violation:
+        violation.add_note(f"seed {seed}, step {fleet.steps_done}")
+        raise
+    return fleet
