@@ -119,6 +119,8 @@
     pathLossLeast: 5,
     pathDownFor: '15s',
     pathSlowFor: '30s',
+    // A NIC of a host that is less slow than another one of it by this factor is not named.
+    slowestNicFactor: 1.5,
     // A switch or link is named from this probability on; the coordinator has waited some seconds by then.
     faultConfidence: 0.9,
     faultFor: '5s',
@@ -149,7 +151,10 @@
     oddLeastNics: 5,
     oddFor: '10m',
 
-    // A rank that the others wait for.
+    // A rank that another one waits for, for so much more of the time within the window than it waits itself. Below, jobs
+    // whose ranks have unequal work by design would alert; the window must be two scrape intervals at least.
+    stragglerShare: 0.25,
+    stragglerWindow: '2m',
     stragglerFor: '15s',
     // For how long nothing may move on a connection with an unfinished request before the collective is stalled, s.
     // Above what a checkpoint of few ranks takes in your jobs, if they do that within collectives.

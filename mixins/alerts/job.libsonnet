@@ -5,6 +5,10 @@ local signals = import '../signals.libsonnet';
   prometheusAlerts+:: {
     local config = $._config,
     local s = signals(config),
+    local job = '%s, workload' % config.clusterLabel,
+    // The rank that is waited for, as `rank`. Several of one host may wait for one: they must be one series before.
+    local waitedFor(aggregated) = 'label_replace(label_replace(%s, "rank", "$1", "peer_rank", "(.+)"), "peer_rank", "", "", "")' % aggregated,
+    local longest(expr) = 'max by (%s, peer, peer_rank) (%s)' % [job, expr],
     groups+: lib.groups(config, 'job', [
       lib.alert(
         config,
@@ -40,53 +44,57 @@ local signals = import '../signals.libsonnet';
         'Traffic of workload {{ $labels.workload }} on {{ $labels.instance }} was moved away from NIC {{ $labels.device }} {{ $value | printf "%.0f" }} times within ' + config.laneFailoverWindow + '.',
         { slow: true }
       ),
-      // The head of the chain of those who wait: waited for by others, and not waiting itself.
+      // Others wait longer for it than it waits itself, for whatever it be: who passes a wait on, or is held up by the
+      // network, has waited as long. Sums of time, as in a ring each rank waits now and then. Not for what a stall was.
       lib.alert(
         config,
         'FabricStraggler',
         'warning',
         'plugin',
-        local waiting = s.last('fabricpulse_request_waiting_seconds', 'waits_for=~"peer_send|peer_receive"');
-        local job = '%s, workload' % config.clusterLabel;
-        'max by (%(job)s, rank, peer) (label_replace(%(waiting)s, "rank", "$1", "peer_rank", "(.+)")) unless on (%(job)s, rank) %(any)s' % {
+        local rate(name) = 'rate(%s[%s])' % [s.series(name), config.stragglerWindow];
+        '%(others)s - on (%(job)s, rank) group_left () max by (%(job)s, rank) (%(own)s) > %(share)g unless on (%(job)s) last_over_time(%(stalled)s[%(window)s])' % {
           job: job,
-          waiting: waiting,
-          any: s.last('fabricpulse_request_waiting_seconds'),
+          others: waitedFor(longest(rate('fabricpulse_request_waited_for_peer_seconds_total'))),
+          own: rate('fabricpulse_request_waited_seconds_total'),
+          share: config.stragglerShare,
+          stalled: s.series('ALERTS', 'alertname="FabricCollectiveStalled", alertstate="firing"'),
+          window: config.stragglerWindow,
         },
         'A rank makes the others wait.',
-        'Rank {{ $labels.rank }} of workload {{ $labels.workload }} on {{ $labels.peer }} has not offered data for {{ $value | printf "%.0f" }} s that other ranks wait for, and waits for nobody: its GPU, its input or its process, not the network.',
+        'Another rank waits for rank {{ $labels.rank }} of workload {{ $labels.workload }} on {{ $labels.peer }} for {{ $value | humanizePercentage }} more of the time than that rank waits itself: its GPU, its input or its process, not the network.',
         { 'for': config.stragglerFor }
       ),
-      // The same chain, in seconds: where the network begins to be waited for, a process that gives no sign of life, or
-      // a rank that waits for nobody. Instant values: what ended must not be held by its last value.
+      // The head of the chain of those who wait, in seconds: where the network begins to be waited for, a process that
+      // gives no sign of life, or a rank that waits for nobody. Instant values: what ended must not be held by its last
+      // value.
       lib.alert(
         config,
         'FabricCollectiveStalled',
         'critical',
         'plugin',
-        local job = '%s, workload' % config.clusterLabel;
         local any = s.series('fabricpulse_request_waiting_seconds');
-        local waiting(what) = '%s > %g' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for=~"%s"' % what), config.stalledSeconds];
+        local waiting(what, more='') = '%s > %g' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for=~"%s"%s' % [what, more]), config.stalledSeconds];
+        local known = ', peer_rank!=""';
         local silent = '%s > %g' % [s.series('fabricpulse_plugin_heartbeat_age_seconds', 'rank!=""'), config.stalledSeconds];
         local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.+)")' % [expr, to, from];
         local named(head, expr) = 'label_replace(%s, "head", "%s", "", "")' % [expr, head];
         // What a stopped process waited for was long there.
-        local alive(what) = '(%s unless on (%s, rank) %s)' % [waiting(what), job, silent];
+        local alive(what, more='') = '(%s unless on (%s, rank) %s)' % [waiting(what, more), job, silent];
         local network = 'max by (%(job)s, rank, peer, peer_rank) (%(waiting)s) unless on (%(job)s, peer_rank) %(silent)s' % {
           job: job,
           waiting: alive('delivery|lane'),
           silent: move(silent, 'peer_rank', 'rank'),
         };
-        local late = 'max by (%(job)s, rank, peer) (%(waiting)s) unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
+        local late = '%(waiting)s unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
           job: job,
           silent: silent,
-          waiting: move(alive('peer_send|peer_receive'), 'rank', 'peer_rank'),
+          waiting: waitedFor(longest(alive('peer_send|peer_receive', known))),
           any: any,
         };
         local stopped = 'max by (%(job)s, rank, peer) (%(silent)s) and on (%(job)s, rank) %(waiting)s' % {
           job: job,
           silent: move(silent, 'peer', 'instance'),
-          waiting: move(waiting('.+'), 'rank', 'peer_rank'),
+          waiting: waitedFor(longest(waiting('.+', known))),
         };
         std.join(' or ', [named('network', network), named('process', stopped), named('rank', late)]),
         'A collective does not end.',

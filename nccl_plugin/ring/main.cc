@@ -21,7 +21,7 @@ namespace {
 
 using namespace fabricpulse::ring;
 
-std::atomic<bool> stop{false}, fork_wanted{false};
+std::atomic<bool> stop{false}, fork_wanted{false}, straggle_wanted{false};
 constexpr unsigned kChildSeconds = 3;
 
 uint64_t clock_ns(clockid_t clock) {
@@ -63,6 +63,8 @@ int main(int argc, char** argv) {
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  action.sa_handler = [](int) { straggle_wanted = !straggle_wanted; };
+  sigaction(SIGUSR1, &action, nullptr);
   action.sa_handler = [](int) { fork_wanted = true; };
   sigaction(SIGUSR2, &action, nullptr);
   signal(SIGCHLD, SIG_IGN);  // the kernel buries them
@@ -124,6 +126,7 @@ int main(int argc, char** argv) {
   std::unique_lock<std::mutex> guard(lock);
   while (!ended) {
     ended_signal.wait_for(guard, std::chrono::milliseconds(options.interval_ms));
+    counters.straggles = straggle_wanted.load();
     if (fork_wanted.exchange(false) && fork() == 0) {  // without exec, as a data loader
       sleep(kChildSeconds);
       _exit(0);

@@ -32,6 +32,7 @@ constexpr const char* kUsage =
     "  --interval-ms MS     time between lines of output (default 1000)\n"
     "  --connect-seconds S  how long to wait for the other ranks at the start (default 60)\n"
     "  --compute-ms MS      pause between rounds, as a training step has (default 0)\n"
+    "  --late-ms MS         how much later a straggler enters each round of the all-reduce (default 2000)\n"
     "  --stream MIN-MAX     numbered messages of MIN to MAX bytes to the next rank instead of the "
     "all-reduce;\n"
     "                       --rounds counts messages of a channel\n"
@@ -43,6 +44,7 @@ constexpr const char* kUsage =
     "  --seed S             of the random content (default 1)\n"
     "\n"
     "SIGTERM or SIGINT on any rank: all ranks finish the round, print their summary and exit with 0.\n"
+    "SIGUSR1: the rank is a straggler from then on; at the next one no more.\n"
     "SIGUSR2: the rank forks a child that lives for 3 s and runs no other program, as a data loader does.\n";
 
 bool parse_size(const char* text, uint64_t* out) {
@@ -109,6 +111,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
     kForever,
     kInterval,
     kCompute,
+    kLate,
     kJson,
     kBusy,
     kSeed,
@@ -132,6 +135,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
                                  {"forever", 0, nullptr, kForever},
                                  {"interval-ms", 1, nullptr, kInterval},
                                  {"compute-ms", 1, nullptr, kCompute},
+                                 {"late-ms", 1, nullptr, kLate},
                                  {"json", 0, nullptr, kJson},
                                  {"busy", 0, nullptr, kBusy},
                                  {"seed", 1, nullptr, kSeed},
@@ -206,6 +210,9 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
         break;
       case kCompute:
         options->compute_ms = static_cast<uint32_t>(number);
+        break;
+      case kLate:
+        options->late_ms = static_cast<uint32_t>(number);
         break;
       case kJson:
         options->json = true;

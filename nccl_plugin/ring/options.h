@@ -26,6 +26,7 @@ struct Options {
   uint32_t interval_ms = 1000;
   int connect_seconds = 60;
   uint32_t compute_ms = 0;  // pause between rounds, as a training step has
+  uint32_t late_ms = 2000;  // how much later than the others a straggler enters a round
   Order order = Order::kInTurn;
   bool stream = false;                 // numbered messages instead of the all-reduce
   uint64_t least = 0, most = 1 << 20;  // bytes of a message of the stream

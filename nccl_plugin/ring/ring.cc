@@ -159,6 +159,7 @@ void Ring::run(std::atomic<bool>* stop) {
     round(number, enough);
     if (buffer_[0] != 0) return;  // the sum of everybody's wish: all ranks stop after the same round
     if (options_.compute_ms > 0) usleep(options_.compute_ms * 1000);
+    if (counters_->straggles) usleep(options_.late_ms * 1000);
   }
 }
 

@@ -26,6 +26,7 @@ from fabricpulse.plugin_ipc.telemetry import (
 from fabricpulse.qp.delay_histogram import Histogram, rebucketed
 from fabricpulse.qp.flows import Flow, flows
 from fabricpulse.qp.progress import Heartbeat, RankProgress, heartbeats, rank_progress
+from fabricpulse.qp.waited import WaitedTime
 from fabricpulse.qp.waiting import (
     MOST_WAITING,
     OLDEST_PER_PROCESS,
@@ -118,6 +119,7 @@ class Aggregator:
         self.dropped_records = 0
         # By user: the oldest requests of each process.
         self._waiting_of: defaultdict[int, list[list[Waiting]]] = defaultdict(list)
+        self.waited = WaitedTime()
         self.gauges = Gauges()
 
     def take(
@@ -150,6 +152,7 @@ class Aggregator:
             if interval:
                 lane_delay |= self._lane_delays(snapshot)
         if interval:
+            self.waited.take(living, now_s)
             self._lane_delay = lane_delay
             self._bandwidth = {
                 key: delta["bytes"] / (delta["busy_ns"] * 1e-9)

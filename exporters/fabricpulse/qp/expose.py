@@ -67,6 +67,10 @@ def expose(
     for waiting in gauges.waiting:
         labels = (waiting.workload, waiting.rank, waiting.peer, waiting.peer_rank, waiting.waits_for)
         exposition.add(metrics.REQUEST_WAITING, labels, waiting.age_s)
+    for waited, seconds in sorted(aggregator.waited.ranks().items()):
+        exposition.add(metrics.RANK_WAITED, waited, seconds)
+    for waited_for, seconds in sorted(aggregator.waited.peers().items()):
+        exposition.add(metrics.PEER_WAITED, waited_for, seconds)
     for worst in gauges.worst:
         exposition.add(metrics.WORST_OWD, (*worst.pair, worst.qp), worst.owd_s)
         if worst.flow is not None:

@@ -159,6 +159,20 @@ REQUEST_WAITING = MetricSpec(
     "while old.",
     ("workload", "rank", "peer", "peer_rank", "waits_for"),
 )
+RANK_WAITED = MetricSpec(
+    "fabricpulse_request_waited_seconds_total",
+    "counter",
+    "Time in which requests of a rank have not moved for 50 ms or more, whatever they waited for; not while its "
+    "process gave no sign of life.",
+    ("workload", "rank"),
+)
+PEER_WAITED = MetricSpec(
+    "fabricpulse_request_waited_for_peer_seconds_total",
+    "counter",
+    "Time in which requests of a rank have waited for what a peer rank had not offered: its data, or a place for ours. "
+    "Of the 64 peers that were waited for most.",
+    ("workload", "rank", "peer", "peer_rank"),
+)
 FLOW_CONNECTIONS = MetricSpec(
     "fabricpulse_flow_connections",
     "gauge",
@@ -220,6 +234,8 @@ METRICS = (
     HEARTBEAT_AGE,
     FLOW_CONNECTIONS,
     REQUEST_WAITING,
+    RANK_WAITED,
+    PEER_WAITED,
     SENT_BYTES,
     RECEIVED_BYTES,
     ECN_MARKED,

@@ -79,6 +79,10 @@ class Director:
         """Drops a share of the packets towards a NIC, at the switch; 0 ends it."""
         await asyncio.to_thread(self._faults.lose, host, device, percent)
 
+    async def slow(self, host: str, device: str, mbit: float) -> None:
+        """Lets no more than so many Mbit/s through to a NIC; 0 gives it its own speed again."""
+        await asyncio.to_thread(self._faults.slow, host, device, mbit)
+
     async def shrink_mtu(self, host: str, device: str, size: int) -> None:
         """Gives a NIC an MTU of so many bytes; 0 gives it its own again."""
         await asyncio.to_thread(self._faults.shrink_mtu, host, device, size)
@@ -90,6 +94,10 @@ class Director:
     async def power_off(self, host: str) -> None:
         """Kills a host, for good."""
         await asyncio.to_thread(self._faults.power_off, host)
+
+    async def straggle(self, host: str) -> None:
+        """Makes the rank of a host enter each round of the ring late, or no more if it does."""
+        await asyncio.to_thread(self._faults.straggle, host)
 
     async def suspend_rank(self, host: str, suspended: bool) -> None:
         """Stops the ring's process of a host where it is, and lets it go on."""

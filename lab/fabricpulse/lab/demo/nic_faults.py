@@ -1,5 +1,6 @@
 """What a scenario does to NICs of the lab, at the switch, where a cable or a port would fail, or to all of a host."""
 
+import signal
 from collections.abc import Callable
 
 from fabricpulse.lab import Lab
@@ -23,6 +24,11 @@ class NicFaults:
         nic = self._lab.host(host).nic(device)
         self._put("loss", host, device, (lambda: nic.loss(percent, way="rx")) if percent > 0 else None)
 
+    def slow(self, host: str, device: str, mbit: float) -> None:
+        """Lets no more than so many Mbit/s through to a NIC; 0 gives it its own speed again."""
+        nic = self._lab.host(host).nic(device)
+        self._put("speed", host, device, (lambda: nic.limit(mbit)) if mbit > 0 else None)
+
     def shrink_mtu(self, host: str, device: str, size: int) -> None:
         """Gives a NIC an MTU of so many bytes; 0 gives it its own again."""
         nic = self._lab.host(host).nic(device)
@@ -35,6 +41,12 @@ class NicFaults:
     def power_off(self, host: str) -> None:
         """Kills a host: its processes, and its links at every switch. For good: nobody starts its daemons again."""
         self._lab.host(host).power_off()
+
+    def straggle(self, host: str) -> None:
+        """Makes the rank of a host enter each round of the ring late, or no more if it does."""
+        for process in self._lab.host(host).processes():
+            if process.name == RING:
+                process.send_signal(signal.SIGUSR1)
 
     def suspend_rank(self, host: str, suspended: bool) -> None:
         """Stops the ring's process of a host where it is, and lets it go on."""

@@ -57,6 +57,7 @@ RULE_SETTINGS = {
     "flapKeepFiringFor": "1s",
     "lastValueWindow": "10s",
     "pathLossWindow": "15s",
+    "stragglerWindow": "30s",
     "slowInterval": "1s",
 }
 

@@ -10,7 +10,8 @@ from fabricpulse.lab.demo.scenarios.flap import Flap
 from fabricpulse.lab.demo.scenarios.gray_loss import GrayLoss
 from fabricpulse.lab.demo.scenarios.hang import Hang
 from fabricpulse.lab.demo.scenarios.mtu import SmallMtu
+from fabricpulse.lab.demo.scenarios.straggler import Straggler
 
 SCENARIOS: dict[str, type[Scenario]] = {
-    scenario.name: scenario for scenario in (Flap, GrayLoss, SmallMtu, DeadHost, Hang, ClockStep)
+    scenario.name: scenario for scenario in (Flap, GrayLoss, SmallMtu, DeadHost, Hang, Straggler, ClockStep)
 }

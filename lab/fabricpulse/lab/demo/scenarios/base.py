@@ -19,6 +19,9 @@ class Stage(Protocol):
     async def lose(self, host: str, device: str, percent: float) -> None:
         """Drops a share of the packets towards a NIC, at the switch; 0 ends it."""
 
+    async def slow(self, host: str, device: str, mbit: float) -> None:
+        """Lets no more than so many Mbit/s through to a NIC; 0 gives it its own speed again."""
+
     async def shrink_mtu(self, host: str, device: str, size: int) -> None:
         """Gives a NIC an MTU of so many bytes; 0 gives it its own again."""
 
@@ -27,6 +30,9 @@ class Stage(Protocol):
 
     async def power_off(self, host: str) -> None:
         """Kills a host, for good."""
+
+    async def straggle(self, host: str) -> None:
+        """Makes the rank of a host enter each round of the ring late, or no more if it does."""
 
     async def suspend_rank(self, host: str, suspended: bool) -> None:
         """Stops the ring's process of a host where it is, and lets it go on."""
