@@ -15,7 +15,7 @@ local signals = import '../signals.libsonnet';
         'FabricEdgeLoss',
         'warning',
         'mesh',
-        p.placedEdges(p.single(p.lossy)),
+        p.placedEdges(p.single(p.lossyAlone)),
         'Packets from one NIC to another are lost.',
         '{{ $value | humanizePercentage }} of the probes from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are lost; the other direction has a series of its own.',
         { keep_firing_for: config.pathLossWindow }
@@ -25,7 +25,7 @@ local signals = import '../signals.libsonnet';
         'FabricNicLossy',
         'critical',
         'mesh',
-        p.placedNics(p.nics(p.lossy, 'max')),
+        p.placedNics(p.nics(p.lossyAlone, 'max')),
         'A NIC loses packets of many peers.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} loses up to {{ $value | humanizePercentage }} of what it exchanges with several peers ({{ $labels.direction }} direction): the NIC, its cable or its switch port.',
         { keep_firing_for: config.pathLossWindow }
@@ -45,7 +45,17 @@ local signals = import '../signals.libsonnet';
         'FabricNicSlow',
         'warning',
         'mesh',
-        p.placedNics('device:fabricpulse_edge_latency_elevated:count' + s.braces),
+        // Of several NICs of a host the slowest, and those that are about as slow: what a job no longer gets over one it
+        // sends over the others, whose queues grow.
+        local delay = 'device:fabricpulse_edge_owd_seconds:slow_min' + s.braces;
+        local host = config.clusterLabel + ', instance, direction';
+        p.placedNics('%(count)s unless on (%(nic)s, direction) (%(factor)g * %(delay)s < on (%(host)s) group_left () max by (%(host)s) (%(delay)s))' % {
+          count: 'device:fabricpulse_edge_latency_elevated:count' + s.braces,
+          nic: own,
+          host: host,
+          delay: delay,
+          factor: config.slowestNicFactor,
+        }),
         'Many edges of a NIC have become slower.',
         '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
         { 'for': config.pathSlowFor }
@@ -65,7 +75,7 @@ local signals = import '../signals.libsonnet';
         'FabricPathLossy',
         'warning',
         'mesh',
-        p.placed('count by (%s) (%s > %g)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio], own),
+        p.placed('count by (%s) (%s > %g unless on (%s) %s)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio, p.edge, p.elevated], own),
         'Some of the paths through the switches lose packets.',
         'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports are lost more often than others: a link or a spine on their way.',
         { 'for': config.pathSlowFor }

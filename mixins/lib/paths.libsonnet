@@ -14,6 +14,9 @@ function(config) {
   lost:: 'edge:fabricpulse_edge_probes_lost:increase' + s.braces,
   lossy:: 'edge:fabricpulse_edge_probes_lost:lossy_ratio' + s.braces,
   elevated:: 'edge:fabricpulse_edge_latency_elevated:max' + s.braces,
+  // Lossy without being slow. What a queue drops waits in it first: that is congestion or a link that is slow, and told so.
+  lossyAlone:: 'edge:fabricpulse_edge_probes_lost:lossy_alone_ratio' + s.braces,
+  slowDelay:: 'edge:fabricpulse_edge_owd_seconds:slow' + s.braces,
 
   // Not recorded: what is recorded comes an evaluation later, which this alert does not wait for.
   blackHoles:: 'min by (%s) (%s)' % [edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],

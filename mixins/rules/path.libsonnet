@@ -62,6 +62,16 @@ local signals = import '../signals.libsonnet';
             record: 'edge:fabricpulse_edge_latency_elevated:max',
             expr: 'max by (%s) (%s == 1)' % [edge, s.last('fabricpulse_edge_latency_elevated')],
           },
+          {
+            record: 'edge:fabricpulse_edge_probes_lost:lossy_alone_ratio',
+            expr: '%s unless on (%s) %s' % [p.lossy, edge, p.elevated],
+          },
+          {
+            // Delay of the edges that are slow, s. Where a scrape has failed it is not known.
+            record: 'edge:fabricpulse_edge_owd_seconds:slow',
+            expr: 'min by (%s) (%s and on (%s) %s)' % [edge, s.series('fabricpulse_edge_owd_seconds', 'quantile="0.5"'), edge, p.elevated],
+          },
+          { record: 'device:fabricpulse_edge_owd_seconds:slow_min', expr: p.nics(p.slowDelay, 'min') },
           { record: 'device:fabricpulse_edge_latency_elevated:shared', expr: p.nics(p.elevated, 'count') },
           {
             record: 'device:fabricpulse_edge_latency_elevated:count',

@@ -5,7 +5,7 @@ from tests.unit.demo.test_flap import World
 
 from fabricpulse.lab.demo.observed import AlertSeen, PageSeen
 from fabricpulse.lab.demo.scenarios.base import Judgement
-from fabricpulse.lab.demo.scenarios.gray_fault import FAULT_S, GrayFaultOutcome, GrayFaultScenario
+from fabricpulse.lab.demo.scenarios.gray_fault import GrayFaultOutcome, GrayFaultScenario
 from fabricpulse.lab.demo.scenarios.gray_loss import GrayLoss
 from fabricpulse.lab.demo.scenarios.mtu import SmallMtu
 
@@ -29,7 +29,7 @@ def play(world: World, *pages: PageSeen, disconnected: bool = False) -> list[str
     world.nic.connected = not disconnected
     seen += world.run(1)
     world.nic.connected = True
-    seen += world.run(FAULT_S - 14)
+    seen += world.run(world.scenario.fault_s - 14)
     observed.marks["fault_over"] = world.now
     seen += world.run(1)
     observed.marks["mended"] = world.now
@@ -43,7 +43,7 @@ def play(world: World, *pages: PageSeen, disconnected: bool = False) -> list[str
 def test_one_page(scenario: type[GrayFaultScenario]) -> None:
     """All milestones; times count from the fault."""
     world = World(scenario)
-    seen = play(world, PageSeen(scenario.alert, NIC, "group"))
+    seen = play(world, PageSeen(scenario.alert, world.scenario._about, "group"))
     result = world.result()
 
     assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.story.results)

@@ -58,19 +58,24 @@ class GrayFaultOutcome(Outcome):
 
 
 class GrayFaultScenario(OnePageScenario):
-    """A fault of one NIC that leaves its link up, for FAULT_S, then none.
+    """A fault of one NIC that leaves its link up, for `fault_s`, then none.
 
     fault : in words. firing_s, paged_s : how long the rule and the page may take.
     """
 
     fault: ClassVar[str]
     mended: ClassVar[str]
+    fault_s: ClassVar[float] = FAULT_S
     firing_s: ClassVar[float]
     paged_s: ClassVar[float]
 
     def __init__(self, fleet: Fleet) -> None:
         host, device = fleet.hosts[1 % len(fleet.hosts)], fleet.devices[0]
-        super().__init__(fleet, host, device, {"instance": host, "device": device})
+        super().__init__(fleet, host, device, self.about(host, device))
+
+    def about(self, host: str, device: str) -> dict[str, str]:
+        """The labels of the page on a NIC."""
+        return {"instance": host, "device": device}
 
     @abstractmethod
     async def break_nic(self, stage: Stage) -> None:
@@ -90,7 +95,12 @@ class GrayFaultScenario(OnePageScenario):
                 (
                     *self.told(self.firing_s, self.paged_s),
                     Milestone("workload_survived", "the ring goes on", self._survived, 60),
-                    Milestone("link_stayed_up", "the NIC stayed connected all the while", self._stayed, 90),
+                    Milestone(
+                        "link_stayed_up",
+                        "the NIC stayed connected all the while",
+                        self._stayed,
+                        self.fault_s + 30,
+                    ),
                 ),
                 act=self._break,
             ),
@@ -108,7 +118,7 @@ class GrayFaultScenario(OnePageScenario):
     async def _break(self, stage: Stage) -> None:
         stage.mark("fault")
         await self.break_nic(stage)
-        await stage.sleep(FAULT_S)
+        await stage.sleep(self.fault_s)
         stage.mark("fault_over")
 
     async def _mend(self, stage: Stage) -> None:
@@ -130,7 +140,7 @@ class GrayFaultScenario(OnePageScenario):
             seen.marks["was_disconnected"] = 1.0
         if "fault_over" not in seen.marks or "was_disconnected" in seen.marks:
             return None
-        return f"fabricpulse_nic_connected 1 for {FAULT_S:.0f} s"
+        return f"fabricpulse_nic_connected 1 for {self.fault_s:.0f} s"
 
     def _recovered(self, seen: Observed) -> str | None:
         mended, before = seen.marks.get("mended"), seen.marks.get("baseline_mean")
