@@ -19,7 +19,7 @@ from fabricpulse.audit.ecmp import ecmp_findings
 from fabricpulse.audit.findings import of_host
 from fabricpulse.audit.fleet_paths import ECHO_KINDS, FleetPaths, unreachable
 from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, ask, collect, tell, until
-from fabricpulse.audit.host_list import chosen, expand
+from fabricpulse.audit.host_list import chosen
 from fabricpulse.audit.lldp import Neighbour
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Run, clip
 from fabricpulse.audit.node.wire import FINDINGS_PATH, NEIGHBOURS_PATH, NeighboursAnswer, NeighboursRequest
@@ -32,6 +32,7 @@ from fabricpulse.audit.transfer_tests import Transfers, untested_findings
 from fabricpulse.audit.wiring import Heard, Place, Wiring, planned_places, wiring_findings
 from fabricpulse.core.config import Section, load_config, parse_config
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.fleet.host_list import expand
 from fabricpulse.core.fleet.membership import Membership, load_membership
 from fabricpulse.core.web.client import HttpClient, describe, fetch
 from fabricpulse.core.web.client_config import HttpClientConfig
