@@ -25,6 +25,7 @@ PACKAGES = (
     "deploy",
     "mesh",
     "nic",
+    "placement",
     "plugin",
     "plugin_ipc",
     "qp",

@@ -22,6 +22,7 @@ COMPONENTS = {
     "rules": "rules",
     "deploy": "deploy",
     "why": "why",
+    "placement": "placement",
 }
 TOPS = {"lab": "lab"}
 PACKAGES = FLOORS | COMPONENTS | TOPS
