@@ -14,8 +14,9 @@ import click
 import msgspec
 import yaml
 
-from fabricpulse.core.config import Section, load_config
+from fabricpulse.core.config import MAX_CONFIG_BYTES, Section, load_config
 from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.files import read_text_limited
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
 from fabricpulse.core.reference import CONFIGS_GROUP
 
@@ -56,7 +57,7 @@ def kind_of(path: Path, known: dict[str, type[Section]]) -> str | None:
     if hits:
         return names[max(hits, key=len)]
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        node = yaml.compose(read_text_limited(path, MAX_CONFIG_BYTES), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
         return None
     if not isinstance(node, yaml.MappingNode):

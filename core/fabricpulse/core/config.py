@@ -15,6 +15,10 @@ import msgspec
 import yaml
 
 from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.files import read_text_limited
+
+# A membership of 50,000 hosts with eight NICs each has about 40 MiB.
+MAX_CONFIG_BYTES = 128 << 20
 
 T = TypeVar("T", bound="Section")
 
@@ -41,7 +45,7 @@ def load_config(path: Path | None, kind: type[T]) -> T:
     if path is None:
         return _convert({}, kind, None, None)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text_limited(path, MAX_CONFIG_BYTES)
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -53,7 +57,7 @@ def parse_config(text: str, kind: type[T], name: str) -> T:
     """As load_config, from text; `name` stands for the file in messages."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _refuse_duplicates(node, name, text)
+        _refuse_duplicates(node, name, text, set())
         data = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -75,11 +79,17 @@ def parse_config(text: str, kind: type[T], name: str) -> T:
     return _convert(data, kind, node, name, text)
 
 
-def _refuse_duplicates(node: yaml.Node | None, name: str, text: str) -> None:
-    """Raises ConfigError for a key that stands twice in one mapping: YAML would silently take the last."""
+def _refuse_duplicates(node: yaml.Node | None, name: str, text: str, seen: set[int]) -> None:
+    """Raises ConfigError for a key that stands twice in one mapping: YAML would silently take the last.
+
+    seen : ids of the nodes that were checked. An alias is its anchor's node again, and aliases of aliases may be many.
+    """
+    if id(node) in seen:
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _refuse_duplicates(item, name, text)
+            _refuse_duplicates(item, name, text, seen)
     elif isinstance(node, yaml.MappingNode):
         lines: dict[str, int] = {}
         for key, value in node.value:
@@ -91,7 +101,7 @@ def _refuse_duplicates(node: yaml.Node | None, name: str, text: str) -> None:
                         _excerpt(text, key.start_mark, len(key.value)),
                     )
                 lines[key.value] = line
-            _refuse_duplicates(value, name, text)
+            _refuse_duplicates(value, name, text, seen)
 
 
 def _excerpt(text: str, mark: yaml.Mark | None, length: int) -> str:

@@ -83,6 +83,18 @@ class FileStamp:
         return self.identity is not None
 
 
+def read_text_limited(path: Path, limit: int) -> str:
+    """The text of a file of at most `limit` bytes; a pipe may be read, too.
+
+    Raises OSError (EFBIG for more than that, without reading on) and UnicodeDecodeError.
+    """
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"more than {limit >> 20} MiB", str(path))
+    return content.decode("utf-8")
+
+
 def open_regular(path: Path, flags: int, mode: int = 0o644) -> int:
     """A descriptor of a regular file, for directories that others may write to: a symbolic link is not followed, a FIFO
     not waited for, a device not opened for use.

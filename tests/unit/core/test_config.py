@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fabricpulse.core import config
 from fabricpulse.core.config import Section, load_config, parse_config
 from fabricpulse.core.errors import ConfigError
 
@@ -93,6 +94,22 @@ def test_unreadable(tmp_path: Path) -> None:
     binary.write_bytes(b"a: \xff\xfe")
     with pytest.raises(ConfigError, match=r"binary\.yml is not UTF-8"):
         load_config(binary, Config)
+
+
+def test_endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without an end is refused after the limit, not read into memory."""
+    monkeypatch.setattr(config, "MAX_CONFIG_BYTES", 1 << 20)
+
+    with pytest.raises(ConfigError, match="cannot read configuration /dev/zero: more than 1 MiB"):
+        load_config(Path("/dev/zero"), Config)
+
+
+def test_aliases_of_aliases() -> None:
+    """A file of few lines that YAML's aliases make 2^60 nodes of is refused at once."""
+    levels = "".join(f"a{level}: &a{level} [*a{level - 1}, *a{level - 1}]\n" for level in range(1, 61))
+
+    with pytest.raises(ConfigError, match="unknown key 'a0'"):
+        parse_config(f"a0: &a0 [x]\n{levels}", Config, "f")
 
 
 def test_no_permission(tmp_path: Path) -> None:
