@@ -21,10 +21,12 @@ from fabricpulse.qp import metrics
 from fabricpulse.qp.aggregate import Aggregator
 from fabricpulse.qp.config import QpConfig
 from fabricpulse.qp.expose import expose
+from fabricpulse.qp.process_facts import ProcessTable
 from fabricpulse.qp.stall import HostRanks
 from fabricpulse.qp.stall_watch import StallWatch
 from fabricpulse.qp.telemetry_folder import TelemetryFolder, VerbsFolder, monotonic_s
 from fabricpulse.qp.verbs_totals import VerbsTotals
+from fabricpulse.qp.workload_info import WorkloadInfo, expose_workloads, workload_infos
 
 log = get_logger(__name__)
 
@@ -79,6 +81,8 @@ class Exporter:
         self.watch = StallWatch(alerting, config.host_name, self.ranks) if alerting.alertmanagers else None
         self._verbs_folder = VerbsFolder(plugin_dir(), config.cleanup_after_s)
         self._verbs = VerbsTotals(config.forget_after_s)
+        self._processes = ProcessTable()
+        self._workloads: tuple[list[WorkloadInfo], dict[str, float]] = ([], {})
         # Polls happen on a worker thread, one at a time: a torn read waits, and must not hold up /-/healthy.
         self._lock = asyncio.Lock()
 
@@ -94,6 +98,7 @@ class Exporter:
         await self._poll(interval=False)
         exposition = Exposition(self._config.sample_cap)
         expose(self._aggregator, self._folder.errors, exposition, self._config.sample_cap)
+        expose_workloads(*self._workloads, exposition)
         if self.watch is not None:
             exposition.declare(alerting_metrics.METRICS)
             alerting_metrics.expose_pushes(self.watch.pusher.pushes, exposition)
@@ -139,3 +144,5 @@ class Exporter:
         self._aggregator.take(living, dead, now, interval=interval)
         programs, ended = self._verbs_folder.poll(now)
         self._verbs.take(programs, ended, now, time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW))
+        facts = self._processes.facts([*living, *programs], now)
+        self._workloads = workload_infos(living, programs, facts)

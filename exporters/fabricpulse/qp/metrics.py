@@ -192,6 +192,20 @@ PROCESSES = MetricSpec(
     "Processes of the job on this host whose telemetry is read.",
     ("workload",),
 )
+WORKLOAD_INFO = MetricSpec(
+    "fabricpulse_workload_info",
+    "gauge",
+    "What the scheduler calls a workload that has processes on this host; always 1. slurm_job, pod_uid : by the cgroup "
+    "of a process where source is cgroup, else as its environment says. user : of the process. account, nodes, "
+    "pod_namespace, pod_name : as its environment says.",
+    ("workload", "slurm_job", "pod_namespace", "pod_name", "pod_uid", "user", "account", "nodes", "source"),
+)
+WORKLOAD_START = MetricSpec(
+    "fabricpulse_workload_start_timestamp_seconds",
+    "gauge",
+    "Start of the oldest process of the workload on this host, seconds since 1970, by the kernel.",
+    ("workload",),
+)
 TELEMETRY_ERRORS = MetricSpec(
     "fabricpulse_qp_telemetry_errors_total",
     "counter",
@@ -221,6 +235,8 @@ METRICS = (
     LANE_CORRUPT_FRAMES,
     NIC_AVOIDED,
     PROCESSES,
+    WORKLOAD_INFO,
+    WORKLOAD_START,
     TELEMETRY_ERRORS,
     DROPPED_RECORDS,
     PEER_ERRORS,

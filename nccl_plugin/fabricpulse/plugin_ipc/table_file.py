@@ -124,6 +124,8 @@ class TableFile:
         for table, layout in self._kind.tables.items():
             info = self._places[table]
             record_size, capacity = int(info["record_size"]), int(info["capacity"])
+            if not capacity:
+                continue  # the writer is older than this table
             end = int(info["offset"]) + record_size * capacity
             if (
                 record_size < layout.itemsize

@@ -46,6 +46,7 @@ class Table(enum.IntEnum):
     PAIRS = 3
     COLLECTIVES = 4
     EVENTS = 5
+    JOB = 6
 
 
 class LaneState(enum.IntEnum):
@@ -130,6 +131,10 @@ EVENT = _layout(
     ("lane", "u4"), ("device", "u4"), ("epoch", "u4"), ("connection_id", "u8"), ("value", "u8"), ("peer", "S96"),
     ("peer_device", "S32"), ("reserved", "u8", (2,)),
 )  # fmt: skip
+JOB = _layout(
+    ("sequence", "u4"), ("state", "u4"), ("nodes", "u4"), ("reserved0", "u4"), ("slurm_job", "S32"),
+    ("account", "S64"), ("pod_name", "S256"), ("pod_namespace", "S64"), ("pod_uid", "S64"), ("reserved", "u8", (4,)),
+)  # fmt: skip
 
 # C name -> dtype, for the test that compares them.
 LAYOUTS: dict[str, Layout] = {
@@ -142,6 +147,7 @@ LAYOUTS: dict[str, Layout] = {
     "fp_plugin_pair": PAIR,
     "fp_plugin_collective": COLLECTIVE,
     "fp_plugin_event": EVENT,
+    "fp_plugin_job": JOB,
 }
 _TABLES: dict[int, Layout] = {
     Table.DEVICES: DEVICE,
@@ -149,6 +155,7 @@ _TABLES: dict[int, Layout] = {
     Table.LANES: LANE,
     Table.PAIRS: PAIR,
     Table.COLLECTIVES: COLLECTIVE,
+    Table.JOB: JOB,
 }
 # Several times what the plugin has (core/telemetry.h): records become series.
 MAX_RECORDS: dict[int, int] = {
@@ -157,6 +164,7 @@ MAX_RECORDS: dict[int, int] = {
     Table.LANES: 16_384,
     Table.PAIRS: 8192,
     Table.COLLECTIVES: 4096,
+    Table.JOB: 8,
 }
 # The plugin's files have 5 MB.
 MAX_BYTES = 16 << 20

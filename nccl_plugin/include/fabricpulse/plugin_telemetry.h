@@ -15,6 +15,7 @@
 //   pairs        what closed lanes have left behind, by (local NIC, peer host, peer NIC, transport)
 //   collectives  what the profiler has seen, by (communicator, collective, algorithm, protocol)
 //   events       ring of state changes
+//   job          one record: what the environment says of the job
 //
 // Consistency. Every record starts with a seqlock `sequence`: odd while the writer works; a reader copies the
 // record and takes it if the sequence was even and the same before and after. `state` 0 is a free slot. When
@@ -54,7 +55,8 @@ enum fp_plugin_table {
   FP_TABLE_PAIRS = 3,
   FP_TABLE_COLLECTIVES = 4,
   FP_TABLE_EVENTS = 5,
-  FP_TABLE_COUNT = 6,
+  FP_TABLE_JOB = 6,
+  FP_TABLE_COUNT = 7,
   FP_TABLE_SLOTS = 8,  // room in the header
 };
 
@@ -298,6 +300,20 @@ struct fp_plugin_event {
   uint64_t reserved[2];
 };
 
+// What the job's environment says: the word of the job's user, whom nobody has checked. Empty or 0: unknown.
+struct fp_plugin_job {
+  uint32_t sequence;
+  uint32_t state;  // 0 free, 1 in use
+  uint32_t nodes;  // SLURM_JOB_NUM_NODES
+  uint32_t reserved0;
+  char slurm_job[32];      // SLURM_JOB_ID
+  char account[64];        // SLURM_JOB_ACCOUNT
+  char pod_name[256];      // POD_NAME, by the downward API
+  char pod_namespace[64];  // POD_NAMESPACE
+  char pod_uid[64];        // POD_UID
+  uint64_t reserved[4];
+};
+
 #ifdef __cplusplus
 #include <cstddef>
 static_assert(sizeof(fp_delay_histogram) == 208,
@@ -316,6 +332,7 @@ static_assert(sizeof(fp_plugin_collective) == 168,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 static_assert(sizeof(fp_plugin_event) == 208,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
+static_assert(sizeof(fp_plugin_job) == 528, "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 #endif
 
 #endif  // FABRICPULSE_PLUGIN_TELEMETRY_H_

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace fabricpulse {
 namespace {
@@ -32,6 +33,27 @@ void number(const char* name, uint64_t low, uint64_t high, uint64_t unit, uint64
   *out = clamped * unit;
 }
 
+JobNames job_names() {
+  JobNames job;
+  const std::pair<const char*, std::string*> names[] = {{"SLURM_JOB_ID", &job.slurm_job},
+                                                        {"SLURM_JOB_ACCOUNT", &job.account},
+                                                        {"POD_NAME", &job.pod_name},
+                                                        {"POD_NAMESPACE", &job.pod_namespace},
+                                                        {"POD_UID", &job.pod_uid}};
+  for (auto [name, to] : names)
+    if (const char* v = text(name)) *to = v;
+  for (const char* name : {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
+    const char* v = text(name);
+    if (v == nullptr) continue;
+    // Not ours, and nothing hangs on it: what is no number says nothing, without a complaint.
+    char* end = nullptr;
+    unsigned long nodes = strtoul(v, &end, 10);
+    if (*end == '\0' && v[0] != '-' && nodes < UINT32_MAX) job.nodes = static_cast<uint32_t>(nodes);
+    break;
+  }
+  return job;
+}
+
 }  // namespace
 
 Config Config::from_environment(std::string* complaint) {
@@ -54,6 +76,7 @@ Config Config::from_environment(std::string* complaint) {
       break;
     }
   }
+  config.job = job_names();
   if (const char* v = text("FABRICPULSE_HOST")) {
     config.host = v;
   } else {

@@ -9,6 +9,16 @@ namespace fabricpulse {
 
 enum class LaneChoice : uint8_t { kAuto, kVerbs, kTcp };
 
+// What the scheduler has put into the environment of a job; empty: not said.
+struct JobNames {
+  std::string slurm_job;      // SLURM_JOB_ID
+  std::string account;        // SLURM_JOB_ACCOUNT
+  std::string pod_name;       // POD_NAME
+  std::string pod_namespace;  // POD_NAMESPACE
+  std::string pod_uid;        // POD_UID
+  uint32_t nodes = 0;         // SLURM_JOB_NUM_NODES, else SLURM_NNODES
+};
+
 struct Config {
   std::string run_dir = "/run/fabricpulse";  // FABRICPULSE_RUN_DIR
   std::string nics;          // FABRICPULSE_NICS: names or patterns, comma separated; empty: all
@@ -30,6 +40,7 @@ struct Config {
   uint64_t stall_ns = 25'000'000;  // FABRICPULSE_STALL_MS: least stall timer, see core/stall_timer.h
   uint64_t peer_timeout_ns =
       300'000'000'000;  // FABRICPULSE_PEER_TIMEOUT_S: no lane at all for so long = peer lost
+  JobNames job;
 
   // Values out of range are replaced by the nearest allowed one; `complaint` gets one sentence for each.
   static Config from_environment(std::string* complaint);

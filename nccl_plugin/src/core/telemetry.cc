@@ -94,7 +94,7 @@ size_t Telemetry::file_size() {
   return align(sizeof(fp_plugin_header)) + align(sizeof(fp_plugin_device) * kDevices) +
          align(sizeof(fp_plugin_connection) * kConnections) + align(sizeof(fp_plugin_lane) * kLanes) +
          align(sizeof(fp_plugin_pair) * kPairs) + align(sizeof(fp_plugin_collective) * kCollectives) +
-         align(sizeof(fp_plugin_event) * kEvents);
+         align(sizeof(fp_plugin_event) * kEvents) + align(sizeof(fp_plugin_job));
 }
 
 void Telemetry::lay_out(uint8_t* base) {
@@ -113,6 +113,7 @@ void Telemetry::lay_out(uint8_t* base) {
   table(FP_TABLE_PAIRS, pairs_, kPairs);
   table(FP_TABLE_COLLECTIVES, collectives_, kCollectives);
   table(FP_TABLE_EVENTS, events_, kEvents);
+  table(FP_TABLE_JOB, job_, 1);
 }
 
 void Telemetry::open(const Config& config, const std::string& version, std::string* complaint) {
@@ -154,6 +155,13 @@ void Telemetry::open(const Config& config, const std::string& version, std::stri
   header_->telemetry_enabled = config.telemetry ? 1 : 0;
   copy_text(header_->host, config.host.c_str());
   copy_text(header_->workload, config.workload.c_str());
+  job_->state = 1;
+  job_->nodes = config.job.nodes;
+  copy_text(job_->slurm_job, config.job.slurm_job.c_str());
+  copy_text(job_->account, config.job.account.c_str());
+  copy_text(job_->pod_name, config.job.pod_name.c_str());
+  copy_text(job_->pod_namespace, config.job.pod_namespace.c_str());
+  copy_text(job_->pod_uid, config.job.pod_uid.c_str());
   copy_text(header_->plugin_version, version.c_str());
   memcpy(header_->delay_bounds_ns, kBounds, sizeof(kBounds));
   // Who reads it before the first beat must not take the process for a dead one.

@@ -156,6 +156,7 @@ class Telemetry {
   fp_plugin_pair* pairs_ = nullptr;
   fp_plugin_collective* collectives_ = nullptr;
   fp_plugin_event* events_ = nullptr;
+  fp_plugin_job* job_ = nullptr;
   fp_plugin_device spare_device_{};
   std::mutex tables_;  // births and deaths
   std::mutex event_lock_;

@@ -20,6 +20,7 @@ from fabricpulse.plugin.locate import library
 from fabricpulse.plugin_ipc.control import ControlClient, ControlError
 from fabricpulse.plugin_ipc.process import own_namespace
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table, text
+from fabricpulse.qp.process_facts import ProcessTable
 from fabricpulse.qp.telemetry_folder import TelemetryFolder, monotonic_s
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +51,11 @@ def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: s
             "FABRICPULSE_RUN_DIR": str(tmp_path),
             "FABRICPULSE_DETAIL": "2",
             "FABRICPULSE_NICS": "none-such",
+            "SLURM_JOB_ID": "4711",
+            "SLURM_JOB_ACCOUNT": "physics",
+            "SLURM_NNODES": "16",
+            "POD_NAME": "p" * 300,
+            "SLURM_JOB_NUM_NODES": "",
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -71,6 +77,13 @@ def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: s
         assert (int(record["operations"]), int(record["bytes"])) == (5, 5 << 20)
         assert (int(record["rank"]), int(record["ranks"]), int(record["communicator"])) == (1, 2, 77)
         assert int(record["in_progress"]) == 0
+        (job,) = snapshot.tables[Table.JOB]
+        assert (snapshot.workload, text(job["slurm_job"]), text(job["account"])) == (
+            "4711",
+            "4711",
+            "physics",
+        )
+        assert (int(job["nodes"]), text(job["pod_name"]), text(job["pod_uid"])) == (16, "p" * 255, "")
         assert np.uint64(5_000_000) <= record["busy_ns"] < np.uint64(2_000_000_000)
         assert np.uint64(5_000_000) <= record["proxy_wait_ns"] <= record["busy_ns"]
         reader.close()
@@ -183,6 +196,10 @@ def test_containers_share_the_run_directory(profiler_host: Path, tmp_path: Path)
             return {snapshot.workload for snapshot in snapshots}
 
         wait_for(lambda: workloads() == {"job-1", "job-2"}, 5, "both jobs")
+        # Which of our processes they are, too, though each calls itself 1.
+        snapshots, _ = folder.poll(monotonic_s())
+        known = ProcessTable().facts(snapshots, 0.0)
+        assert [known[snapshot.process].start_s is not None for snapshot in snapshots] == [True, True]
     assert len(list((tmp_path / "plugin").glob("1-*.sock"))) == 2  # they were killed
     wait_for(lambda: find_jobs(tmp_path / "plugin") == [], 10, "jobs gone")
 

@@ -17,7 +17,7 @@ from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.infer import infer
 from fabricpulse.why.prometheus import PromQl, RefusedError
 from fabricpulse.why.queries import Scope
-from fabricpulse.why.resolve import workload_of_pod
+from fabricpulse.why.resolve import Directory, Resolved, choose, workload_of_pod, workload_of_slurm_job
 
 
 @asynccontextmanager
@@ -183,24 +183,87 @@ async def test_absurd_labels() -> None:
     assert infer(facts).state
 
 
-async def resolve(nodes: list[str], workloads: list[str]) -> str:
+class Fleet:
+    """A server with the series that names are looked up in. asked : the queries."""
+
+    def __init__(self, **series: list[dict[str, str]]) -> None:
+        self.series = series
+        self.asked: list[str] = []
+
+    async def handle(self, request: web.Request) -> web.Response:
+        query = str((await request.post())["query"])
+        self.asked.append(query)
+        for name, labels in self.series.items():
+            if name in query and "1d:" not in query:
+                return vector(*((one, "1") for one in labels))
+        return vector()
+
+
+async def pod(fleet: Fleet) -> Resolved:
+    async with server(fleet.handle) as url, PromQl(url, HttpClientConfig()) as prom:
+        return await workload_of_pod(Directory(prom, 5.0, extra='cluster="a"'), "ml/train-0")
+
+
+def info(workload: str, source: str = "cgroup", host: str = "n1") -> dict[str, str]:
+    return {"workload": workload, "source": source, "instance": host}
+
+
+POD = [{"node": "n1", "uid": "u-1"}]
+
+
+async def test_a_pod_by_its_uid() -> None:
+    """Exact, also where the node has several workloads; all of the workload is asked about, in this cluster."""
+    fleet = Fleet(
+        kube_pod_info=POD,
+        fabricpulse_workload_info=[info("train-7")],
+        fabricpulse_qp_processes=[{"workload": "a"}, {"workload": "b"}],
+    )
+    assert await pod(fleet) == Resolved("train-7")
+    assert 'pod="train-0", namespace="ml"' in fleet.asked[0]
+    assert 'pod_uid=~"u-1"' in fleet.asked[1]
+    assert all('cluster="a"' in query for query in fleet.asked)
+
+
+async def test_a_pod_without_kube_state_metrics() -> None:
+    """By what its processes say of themselves; not where kube-state-metrics knows it and no cgroup has its uid."""
+    told = [info("train-7", "environment")]
+    assert await pod(Fleet(fabricpulse_workload_info=told)) == Resolved("train-7")
+    fleet = Fleet(kube_pod_info=POD, fabricpulse_qp_processes=[{"workload": "b"}])
+    assert await pod(fleet) == Resolved("b")
+    assert not any("pod_name" in query for query in fleet.asked)
+
+
+async def test_a_pod_by_its_node() -> None:
+    """With an exporter that knows no pods: the one workload of the node; several are not guessed among."""
+    names = [{"workload": name} for name in ("a", "b")]
+    assert await pod(Fleet(kube_pod_info=POD, fabricpulse_qp_processes=names[:1])) == Resolved("a")
+    with pytest.raises(UserError, match="give one of a, b"):
+        await pod(Fleet(kube_pod_info=POD, fabricpulse_qp_processes=names))
+    with pytest.raises(UserError, match="no workload runs"):
+        await pod(Fleet(kube_pod_info=POD))
+    with pytest.raises(UserError, match="kube-state-metrics"):
+        await pod(Fleet())
+
+
+async def test_two_jobs_of_one_name() -> None:
+    """A Slurm job whose workload has the name of another job's is asked about on its own hosts alone."""
+
     async def handle(request: web.Request) -> web.Response:
         query = str((await request.post())["query"])
-        if "kube_pod_info" in query:
-            assert 'pod="train-0", namespace="ml"' in query
-            return vector(*(({"node": node}, "1") for node in nodes))
-        return vector(*(({"workload": workload}, "8") for workload in workloads))
+        if 'slurm_job!="4711"' in query:
+            return vector((info("train", host="n3"), "1"))
+        return vector(*((info("train", host=f"n{n}"), "1") for n in (1, 2)))
 
     async with server(handle) as url, PromQl(url, HttpClientConfig()) as prom:
-        return await workload_of_pod(prom, "ml/train-0", 5.0)
+        found = await workload_of_slurm_job(Directory(prom, 5.0), "4711")
+    assert found == Resolved("train", ("n1", "n2"))
+    filled = Scope(found.workload, only=found.hosts).fill("x{{job}}")
+    assert filled == 'x{workload="train", instance=~"n1|n2"}'
 
 
-async def test_a_pod_s_workload() -> None:
-    """The one workload of the pod's node; several are not guessed among, none is said."""
-    assert await resolve(["n1"], ["train-7"]) == "train-7"
-    with pytest.raises(UserError, match="give one of a, b"):
-        await resolve(["n1"], ["a", "b"])
-    with pytest.raises(UserError, match="no workload runs"):
-        await resolve(["n1"], [])
-    with pytest.raises(UserError, match="kube-state-metrics"):
-        await resolve([], ["a"])
+def test_claims_do_not_count_beside_proof() -> None:
+    """Who says that it is another's job is not taken for it; where nothing is proven, several are not guessed among."""
+    samples = [prometheus.Sample(info(*one), 1.0) for one in (("mine", "environment"), ("job", "cgroup"))]
+    assert choose(samples, "x").workload == "job"
+    with pytest.raises(UserError, match="several workloads: give one of a, b"):
+        choose([prometheus.Sample(info(name, "environment"), 1.0) for name in "ab"], "x")

@@ -24,7 +24,12 @@ def worlds() -> list[World]:
     for cause in PLAYED:
         found.append(new_world(cause.replace("_", "-"), 1, "ring", 4))
         CAUSES[cause](found[-1])
-    return [*found, new_world("healthy", 1, "ring", 4)]
+    found.append(new_world("healthy", 1, "ring", 4))
+    proven = {"slurm_job": "4711", "user": "alice", "account": "physics", "nodes": "5", "source": "cgroup"}
+    found[0].info.append(proven)
+    # A process of another workload says that it is of the same job.
+    found[1].info.append({"slurm_job": "4711", "user": "mallory", "source": "environment"})
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +101,55 @@ def test_nobody_of_that_name(url: str) -> None:
     document = json.loads(why(url, "no such job", "--output", "json"))
     assert (document["state"], document["causes"]) == ("unknown", [])
     assert "is the name right" in document["unknown"][0]
+    options = ["--prometheus", url, "--at", str(AT_S), "--output", "json"]
+    document = json.loads(CliRunner().invoke(command, ["no such job", *options]).stdout)
+    assert all(name in document["unknown"][0] for name in ("healthy", "nic-flap", "incast"))
 
 
 def test_a_slurm_job(url: str) -> None:
-    """A Slurm job is a workload by its number; exactly one name is asked about."""
+    """By what cgroups prove, whoever else claims the job; its user and nodes are in the answer. Without such a series
+    a job is a workload by its number. Exactly one name is asked about."""
     options = ["--prometheus", url, "--at", str(AT_S), "--output", "json"]
+    document = json.loads(CliRunner().invoke(command, ["--slurm", "4711", *options]).stdout)
+    assert document["workload"] == "nic-flap"
+    assert document["origins"][0] == "Slurm job 4711 of alice, account physics, on 4 of 5 nodes"
+    assert "oldest process since 2023-11-14" in document["origins"][1]
+    assert document["causes"][0]["cause"] == "nic_flap"
     result = CliRunner().invoke(command, ["--slurm", "healthy", *options])
     assert json.loads(result.stdout)["workload"] == "healthy"
+    error = CliRunner().invoke(command, ["--slurm", "4712", *options]).exception
+    assert isinstance(error, UserError)
+    assert "there are: 4711 (alice)" in str(error)
     assert isinstance(CliRunner().invoke(command, ["a", "--slurm", "b", *options]).exception, UserError)
-    assert isinstance(CliRunner().invoke(command, options).exception, UserError)
+    assert isinstance(CliRunner().invoke(command, [*options[:-1], "html"]).exception, UserError)
+
+
+def test_a_slurm_job_that_is_not_seen(url: str) -> None:
+    """At a time at which a job did not run: when it was last seen, and how to ask about that."""
+    options = ["--slurm", "4711", "--prometheus", url, "--output", "json"]
+    between_s = AT_S - 2000
+    error = CliRunner().invoke(command, [*options, "--at", str(between_s)]).exception
+    assert isinstance(error, UserError)
+    seen_s = int(str(error).rpartition("--at ")[2])
+    assert between_s - 1700 <= seen_s <= between_s - 1500
+    document = json.loads(CliRunner().invoke(command, [*options, "--at", str(seen_s)]).stdout)
+    assert document["workload"] == "nic-flap"
+
+
+def test_without_a_name(url: str, worlds: list[World]) -> None:
+    """The workloads that run, with what the scheduler calls them; cgroups before claims."""
+    options = ["--prometheus", url, "--at", str(AT_S)]
+    document = json.loads(CliRunner().invoke(command, [*options, "--output", "json"]).stdout)
+    by_name = {w["workload"]: w for w in document["workloads"]}
+    assert set(by_name) == {world.name for world in worlds}
+    assert by_name["nic-flap"] == {
+        "workload": "nic-flap",
+        "hosts": 4,
+        "started_s": 1.7e9,
+        "slurm_jobs": ["4711"],
+        "users": ["alice"],
+        "accounts": ["physics"],
+    }
+    shown = CliRunner().invoke(command, options).stdout
+    assert shown.startswith("WORKLOAD")
+    assert "alice" in shown

@@ -15,6 +15,7 @@ from fabricpulse.why.queries import (
     PROBE_DELAY,
     PROCESSES,
     QUERIES,
+    WORKLOADS,
     Query,
     Scope,
     alternatives,
@@ -22,7 +23,7 @@ from fabricpulse.why.queries import (
 
 RULES = Path(__file__).parents[3] / "rules" / "recording"
 RECORDED = re.findall(r"record: (\S+)", "".join(p.read_text() for p in RULES.glob("*.yaml")))
-ALL = (PROCESSES, *QUERIES, LOSSY_EDGES, PROBE_DELAY, Query("history", HISTORY))
+ALL = (PROCESSES, *QUERIES, WORKLOADS, LOSSY_EDGES, PROBE_DELAY, Query("history", HISTORY))
 
 
 @pytest.mark.parametrize("query", ALL, ids=lambda q: q.name)

@@ -6,7 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from fabricpulse.why.facts import Clock, Collective, Facts, Flow, Gpu, Host, Nic, NicId, Process, Rank, Wait
+from fabricpulse.why.facts import (
+    Clock,
+    Collective,
+    Facts,
+    Flow,
+    Gpu,
+    Host,
+    Nic,
+    NicId,
+    Origin,
+    Process,
+    Rank,
+    Wait,
+)
 from fabricpulse.why.prometheus import Sample
 from fabricpulse.why.queries import QUERIES
 
@@ -46,6 +59,9 @@ def assemble(workload: str, at_s: float, window_s: float, got: Gathered) -> Fact
         ),
         gpus=_gpus(now),
         other_slow_flows=_other_slow_flows(now),
+        origins=_origins(now),
+        started_s=next((s.value for s in now.get("started", ()) if s.value > 0), None),
+        workloads=tuple(sorted(w for s in now.get("workloads", ()) if (w := s.labels.get("workload")))),
         unanswered=tuple(f"{name} ({reason})" for name, reason in sorted(got.unanswered.items())),
     )
 
@@ -333,6 +349,20 @@ def _other_slow_flows(now: Answers) -> dict[str, tuple[Flow, ...]] | None:
     for s in now["other_slow_flows"]:
         found[s.labels.get("workload", "")].append(Flow(*_flow_key(s)))
     return {workload: tuple(flows) for workload, flows in found.items()}
+
+
+def _origins(now: Answers) -> tuple[Origin, ...]:
+    """The kernel's word where there is one, that of most hosts first."""
+    found = [
+        Origin(
+            *(s.labels.get(name, "") for name in ("slurm_job", "user", "account")),
+            _int(s.labels.get("nodes")),
+            s.labels.get("source") == "cgroup",
+            int(s.value),
+        )
+        for s in now.get("origins", ())
+    ]
+    return tuple(sorted(found, key=lambda o: (not o.proven, -o.hosts, o.slurm_job, o.user, o.account)))
 
 
 def _by_instance(samples: Iterable[Sample]) -> dict[str, float]:

@@ -18,11 +18,12 @@ from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.html import html
 from fabricpulse.why.infer import infer
 from fabricpulse.why.journal import read_journal
+from fabricpulse.why.listing import Listed, list_workloads, listing_document, listing_text
 from fabricpulse.why.moment import parse_moment
 from fabricpulse.why.prometheus import PromQl
 from fabricpulse.why.queries import Scope
 from fabricpulse.why.report import Report
-from fabricpulse.why.resolve import workload_of_pod
+from fabricpulse.why.resolve import Directory, Resolved, workload_of_pod, workload_of_slurm_job
 from fabricpulse.why.sources import ras
 from fabricpulse.why.sources.flight_recorder import Dump, mismatches, ranks, read_dumps
 from fabricpulse.why.text import text
@@ -37,6 +38,23 @@ class Receiver:
 
     url: str
     config: HttpClientConfig
+
+
+@dataclass(frozen=True)
+class Name:
+    """What the person has typed; one of them."""
+
+    workload: str | None = None
+    slurm_job: str | None = None
+    pod: str | None = None
+
+    async def resolve(self, directory: Directory) -> Resolved:
+        """The workload, and where. Raises UserError."""
+        if self.slurm_job is not None:
+            return await workload_of_slurm_job(directory, self.slurm_job)
+        if self.pod is not None:
+            return await workload_of_pod(directory, self.pod)
+        return Resolved(self.workload or "")
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,7 @@ class Job:
 @click.option(
     "--pod",
     metavar="[NAMESPACE/]NAME",
-    help="Instead of WORKLOAD: a pod, by kube-state-metrics in the same Prometheus.",
+    help="Instead of WORKLOAD: a pod, best with kube-state-metrics in the same Prometheus.",
 )
 @click.option("--now", is_flag=True, help="Ask about now; the default.")
 @click.option("--at", "at", metavar="TIME", help="Ask about a moment: RFC 3339, seconds since 1970, or -15m.")
@@ -181,12 +199,13 @@ def command(
     """Say why a job is slow, or where it hangs, with the evidence.
 
     Causes come from what Prometheus has, the most likely one first.
+    Without a WORKLOAD: lists the workloads that run.
     Exits with 0 whatever the answer is; with 1 when Prometheus cannot be asked.
     """
-    if (workload is not None) + (slurm_job is not None) + (pod is not None) != 1:
+    named = (workload is not None) + (slurm_job is not None) + (pod is not None)
+    lists = not named and form != "html" and not recorded and ras_address is None and trace_file is None
+    if named != 1 and not lists:
         raise OptionError("give one of WORKLOAD, --slurm JOBID, --pod NAME")
-    # The plugin calls a Slurm job by its number unless FABRICPULSE_WORKLOAD says otherwise.
-    workload = workload or slurm_job or ""
     if now + (at is not None) + (between is not None) > 1:
         raise OptionError("--now, --at and --between exclude each other")
     clock_s = time.time()
@@ -204,13 +223,21 @@ def command(
     if receiver:
         theirs = receiver_client.config("--receiver", receiver)
         asked = Receiver(receiver, msgspec.structs.replace(theirs, timeout_s=timeout_s))
-    scope = Scope(workload, (), selector.strip().strip("{}"), window_s, events_s)
+    scope = Scope("", (), selector.strip().strip("{}"), window_s, events_s)
+    if lists:
+        found = asyncio.run(_list(url, config, tenant, scope, at_s))
+        if form == "json":
+            print_json(listing_document(found))
+        else:
+            click.echo(listing_text(found), nl=False)
+        return
     times = Times(at_s, at_s - baseline_s, max(3600.0, 2.0 * window_s))
     if ras_address is not None and (at or between):
         raise OptionError("--ras tells of now alone; leave out --at and --between")
     dumps = read_dumps(recorded)
     job = Job(dumps, ras_address, ras_s, timeout_s)
-    report = asyncio.run(_report(url, config, tenant, scope, times, asked, grafana, job, pod))
+    name = Name(workload, slurm_job, pod)
+    report = asyncio.run(_report(url, config, tenant, scope, times, asked, grafana, job, name))
     if trace_file is not None:
         try:
             with trace_file.open("w", encoding="utf-8") as out:
@@ -232,11 +259,11 @@ async def _report(
     receiver: Receiver | None,
     grafana: str,
     job: Job,
-    pod: str | None = None,
+    name: Name,
 ) -> Report:
     async with PromQl(url, config, tenant) as prom:
-        if pod is not None:
-            scope = replace(scope, workload=await workload_of_pod(prom, pod, times.at_s))
+        resolved = await name.resolve(Directory(prom, times.at_s, scope.window_s, scope.extra))
+        scope = replace(scope, workload=resolved.workload, only=resolved.hosts)
         told_by_ras = None
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -259,6 +286,11 @@ async def _report(
         answer = replace(answer, unknown=(*answer.unknown, trouble))
     links = (strip_credentials(url), strip_credentials(grafana))
     return Report(answer, queries, facts.bandwidth_history, *links, journal)
+
+
+async def _list(url: str, config: HttpClientConfig, tenant: str, scope: Scope, at_s: float) -> list[Listed]:
+    async with PromQl(url, config, tenant) as prom:
+        return await list_workloads(Directory(prom, at_s, scope.window_s, scope.extra))
 
 
 async def _gather(prom: PromQl, scope: Scope, times: Times, alone: bool) -> tuple[Facts, dict[str, str]]:

@@ -184,13 +184,27 @@ class Host:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What the scheduler calls the job. nodes : None where it is not said. proven : by the cgroups of processes, not by
+    what they say. hosts : on which this is seen."""
+
+    slurm_job: str
+    user: str
+    account: str
+    nodes: int | None
+    proven: bool
+    hosts: int
+
+
+@dataclass(frozen=True)
 class Facts:
     """Everything that is known of one workload at one moment.
 
     window_s : over which rates and counts are. other_slow_flows : slow flows of other jobs now, by workload; None
     when nobody has recorded them. mismatches : collectives of one number that ranks call by different names.
     missing : ranks that RAS does not hear; rank_errors : what ranks report to it, in sentences. limits : what
-    a source that was asked cannot know, in sentences.
+    a source that was asked cannot know, in sentences. started_s : of the oldest process, since 1970. workloads : what
+    there is instead, where no host runs this one.
     """
 
     workload: str
@@ -211,4 +225,7 @@ class Facts:
     rank_errors: tuple[str, ...] = ()
     unanswered: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    started_s: float | None = None
+    workloads: tuple[str, ...] = ()
     bandwidth_history: tuple[tuple[float, float], ...] = field(default=())

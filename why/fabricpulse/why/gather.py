@@ -11,7 +11,16 @@ from fabricpulse.why.analysis import SLOW_DELAY_S, Analysis
 from fabricpulse.why.assemble import Gathered, assemble, hosts_of, loss_of
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.prometheus import PromQl, RefusedError, Sample
-from fabricpulse.why.queries import HISTORY, LOSSY_EDGES, PROBE_DELAY, PROCESSES, QUERIES, Query, Scope
+from fabricpulse.why.queries import (
+    HISTORY,
+    LOSSY_EDGES,
+    PROBE_DELAY,
+    PROCESSES,
+    QUERIES,
+    WORKLOADS,
+    Query,
+    Scope,
+)
 
 _MOST_LOSSY_HOSTS = 32
 _MOST_ODD_HOSTS = 64
@@ -47,6 +56,8 @@ async def gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[
                 if query.before:
                     tasks.create_task(_put(prom, query, scope, times.before_s, got, got.before))
         await _second_round(prom, scope, times, got)
+    else:
+        await _put(prom, WORKLOADS, scope, times.at_s, got, got.now)
     facts = assemble(scope.workload, times.at_s, float(scope.window_s), got)
     if hosts and Analysis(facts).slow:
         facts = replace(facts, bandwidth_history=await _history(prom, scope, times, got))

@@ -3,8 +3,8 @@
 from html import escape
 
 from fabricpulse.why.catalogue import CAUSES
+from fabricpulse.why.moment import when
 from fabricpulse.why.report import Report
-from fabricpulse.why.text import when
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;
 color:#1b1b1f;background:#fff}
@@ -31,7 +31,7 @@ def html(report: Report) -> str:
         f"<p>Asked about {when(v.at_s)}; rates over {v.window_s:.0f} s."
         + (f" Since {when(v.since_s)}." if v.since_s is not None else "")
         + "</p>",
-        _list(v.comparisons),
+        _list([*v.origins, *v.comparisons]),
         _timeline(report),
     ]
     parts += [_cause(report, number) for number in range(len(v.causes))]

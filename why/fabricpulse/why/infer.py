@@ -13,10 +13,13 @@ from fabricpulse.why.catalogue import CAUSES, EVERYWHERE, EXPLAINS
 from fabricpulse.why.facts import Facts, Flow
 from fabricpulse.why.finding import Finding
 from fabricpulse.why.hang import graph_lines
+from fabricpulse.why.moment import when
 
 STATES = ("healthy", "slow", "stalled", "ended", "unknown")
 # Below it a cause is a hint: shown, and not what the answer says.
 LIKELY = 0.5
+_MOST_ORIGINS = 5
+_MOST_NAMES = 20
 # Factor on the confidence for each component whose data is missing on some host.
 _MISSING = 0.85
 
@@ -31,7 +34,8 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Answer:
-    """state : one of STATES. headline : one sentence. comparisons : the job with itself, its siblings, its links.
+    """state : one of STATES. headline : one sentence. origins : what the scheduler calls the job,
+    whose it is. comparisons : the job with itself, its siblings, its links.
     since_s : when it became slow, if the history shows it. missing : exporter -> hosts on which it did not answer.
     flows : worst first. waits : lines of the wait-for graph. unknown : what could not be told, and why."""
 
@@ -40,6 +44,7 @@ class Answer:
     window_s: float
     state: str
     headline: str
+    origins: tuple[str, ...]
     comparisons: tuple[str, ...]
     since_s: float | None
     causes: tuple[Ranked, ...]
@@ -65,6 +70,7 @@ def infer(facts: Facts) -> Answer:
         window_s=facts.window_s,
         state=state,
         headline=_headline(a, state, ranked),
+        origins=_origins(facts),
         comparisons=_comparisons(a),
         since_s=change_point(facts.bandwidth_history) if state in ("slow", "stalled") else None,
         causes=tuple(ranked),
@@ -166,6 +172,24 @@ def _headline(a: Analysis, state: str, ranked: list[Ranked]) -> str:
     return f"{job} {said}. {named}."
 
 
+def _origins(facts: Facts) -> tuple[str, ...]:
+    lines = []
+    for o in facts.origins[:_MOST_ORIGINS]:
+        job = f"Slurm job {o.slurm_job}" if o.slurm_job else "no Slurm job"
+        parts = [
+            *([f"of {o.user}"] if o.user else []),
+            *([f"account {o.account}"] if o.account else []),
+            f"on {o.hosts} of {o.nodes} nodes"
+            if o.nodes
+            else f"on {o.hosts} host{'s' if o.hosts != 1 else ''}",
+            *(["as its processes say"] if o.slurm_job and not o.proven else []),
+        ]
+        lines.append(f"{job} {', '.join(parts)}")
+    if facts.started_s is not None:
+        lines.append(f"oldest process since {when(facts.started_s)}")
+    return tuple(lines)
+
+
 def _comparisons(a: Analysis) -> tuple[str, ...]:
     lines = []
     if a.pace is not None:
@@ -193,6 +217,7 @@ def _unknown(a: Analysis, missing: dict[str, tuple[str, ...]]) -> tuple[str, ...
     if not facts.hosts:
         lines.append(
             "no host runs this workload with the plugin: is the name right, and does qp (port 9612) answer?"
+            + (f" There are: {_some(facts.workloads)}" if facts.workloads else "")
         )
     elif not facts.ranks:
         lines.append("ranks tell nothing of collectives (NCCL's profiler is off): a late rank is not found")
@@ -208,6 +233,10 @@ def _unknown(a: Analysis, missing: dict[str, tuple[str, ...]]) -> tuple[str, ...
         )
     lines += [f"not answered by Prometheus: {query}" for query in facts.unanswered]
     return (*lines, *facts.limits)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + (f", … ({len(names)} in all)" if len(names) > _MOST_NAMES else "")
 
 
 _TELLS = {

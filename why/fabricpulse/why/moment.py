@@ -32,3 +32,11 @@ def _parse(text: str, now_s: float) -> float | None:
     except ValueError:
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def when(at_s: float) -> str:
+    """A time for people, in UTC."""
+    try:
+        return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):
+        return f"{at_s:g}"

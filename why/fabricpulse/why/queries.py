@@ -103,6 +103,11 @@ QUERIES = (
     Query("clock_disruptions", _increase("fabricpulse_clock_contradictions_total", by="instance")),
     Query("clock_suspect", _last("fabricpulse_clock_suspect", "instance")),
     Query("waiting", "fabricpulse_request_waiting_seconds{{job}}"),
+    Query(
+        "origins",
+        "count by (slurm_job, user, account, nodes, source) (last_over_time(fabricpulse_workload_info{{job}}[{w}]))",
+    ),
+    Query("started", "min(last_over_time(fabricpulse_workload_start_timestamp_seconds{{job}}[{w}]))"),
     Query("heartbeat", "fabricpulse_plugin_heartbeat_age_seconds{{job}}"),
     Query("gpu_clock", 'max by (Hostname, gpu) (last_over_time(DCGM_FI_DEV_SM_CLOCK{{gpu_hosts}}[{w}]))'),
     # Bits 3 (hardware slowdown), 5, 6 (heat), 7 (power brake) of nvmlClocksEventReasons.
@@ -114,6 +119,8 @@ QUERIES = (
     ),
 )  # fmt: skip
 
+# Asked where nobody knows the workload.
+WORKLOADS = Query("workloads", "count by (workload) (last_over_time(fabricpulse_qp_processes{{any}}[{w}]))")
 # Second round, about few hosts or only when needed.
 LOSSY_EDGES = Query(
     "lossy_edges",
@@ -127,13 +134,15 @@ HISTORY = "sum(rate(fabricpulse_collective_bytes_total{{job}}[{w}])) / sum(rate(
 
 @dataclass(frozen=True)
 class Scope:
-    """What stands behind the placeholders. extra : matchers that each series must have, such as `cluster="a"`."""
+    """What stands behind the placeholders. extra : matchers that each series must have, such as `cluster="a"`. only :
+    hosts to which the workload's own series are narrowed; () for all."""
 
     workload: str
     hosts: tuple[str, ...] = ()
     extra: str = ""
     window_s: int = 120
     events_s: int = 900
+    only: tuple[str, ...] = ()
 
     def fill(self, text: str) -> str:
         """A query as Prometheus takes it."""
@@ -144,6 +153,8 @@ class Scope:
             "any": 'workload!=""',
             "hosts": f"instance=~{quote(alternatives(self.hosts))}",
         }
+        if self.only:
+            matchers["job"] += f", instance=~{quote(alternatives(self.only))}"
         if self.extra:
             matchers = {name: f"{own}, {self.extra}" for name, own in matchers.items()}
         matchers["gpu_hosts"] = f"Hostname=~{quote(alternatives(self.hosts))}"

@@ -70,6 +70,7 @@ class Report:
             "window_s": v.window_s,
             "state": v.state,
             "headline": v.headline,
+            "origins": list(v.origins),
             "comparisons": list(v.comparisons),
             "since_s": v.since_s,
             "causes": [self._cause(r) for r in v.causes],

@@ -1,10 +1,9 @@
 """A report as text for a terminal. Foreign names are shown printable."""
 
-from datetime import UTC, datetime
-
 from fabricpulse.core.output import printable
 from fabricpulse.why.catalogue import CAUSES
 from fabricpulse.why.infer import LIKELY, Ranked
+from fabricpulse.why.moment import when
 from fabricpulse.why.report import Report
 
 _MOST_CAUSES = 5
@@ -15,7 +14,7 @@ _MOST_FLOWS = 5
 def text(report: Report) -> str:
     """All of it, most important first."""
     v = report.answer
-    lines = [v.headline]
+    lines = [v.headline, *(f"  {line}" for line in v.origins)]
     if v.since_s is not None:
         lines.append(f"Since {when(v.since_s)}.")
     lines += [f"  {line}" for line in v.comparisons]
@@ -55,11 +54,3 @@ def _cause(report: Report, number: int, ranked: Ranked) -> list[str]:
         effects = ", ".join(sorted({f"{CAUSES[e.cause].title} ({e.where})" for e in ranked.explains})[:4])
         lines.append(f"   It explains: {effects}")
     return [*lines, *(f"   Do: {line}" for line in CAUSES[f.cause].do)]
-
-
-def when(at_s: float) -> str:
-    """A time for people, in UTC."""
-    try:
-        return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, OSError, ValueError):
-        return f"{at_s:g}"

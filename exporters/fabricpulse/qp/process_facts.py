@@ -1,0 +1,182 @@
+"""What the kernel says of the processes of jobs: their job or pod, their user, their start. Reads /proc.
+
+A telemetry file names a process; that it is that process' own is believed only where a process with this number and
+start time runs as the owner of the file. What the kernel says of another user's process is world-readable, but for
+`hidepid`: there, and for a process that is gone, nothing is known.
+"""
+
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fabricpulse.qp.cgroup import Membership, membership
+
+# A line for each hierarchy of cgroup v1, each with a path of 4,096 bytes at most; ours are at the beginning.
+_MOST_BYTES = 64 << 10
+# Slurm and container runtimes move a process before it becomes the job; whoever moves it later is seen then.
+_RECHECK_S = 60.0
+# Processes of other PID namespaces are found by a walk over all processes, some 10 us each.
+_WALK_EVERY_S = 30.0
+_MOST_PROCESSES = 65_536
+_MOST_USERS = 4096
+_NAME_PATIENCE_S = 0.2
+
+ProcessId = tuple[int, int, int, int]  # TelemetrySnapshot.process: owner, pid, start ticks, start
+
+
+class Writer(Protocol):
+    """Who has written a telemetry file, as that file says; the owner as the kernel says."""
+
+    @property
+    def process(self) -> ProcessId: ...
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """member_of : None where no job's or pod's cgroup is. user : its name, `uid:N` without one. start_s : since 1970,
+    None where the process is not known."""
+
+    user: str
+    member_of: Membership | None = None
+    start_s: float | None = None
+
+
+class UserNames:
+    """Names of users. The name service may be a server that does not answer: it is asked on a thread of its own."""
+
+    def __init__(self, look_up: Callable[[int], str | None] | None = None) -> None:
+        self._look_up = look_up or _name_of
+        self._known: dict[int, str | None] = {}
+        self._asking: threading.Thread | None = None
+
+    def name(self, uid: int) -> str:
+        """`uid:N` for a user without a name, and while it is not known yet."""
+        wanted = uid not in self._known and len(self._known) < _MOST_USERS
+        if wanted and (self._asking is None or not self._asking.is_alive()):
+            self._asking = threading.Thread(target=self._ask, args=(uid,), daemon=True, name="user name")
+            self._asking.start()
+            self._asking.join(_NAME_PATIENCE_S)
+        return self._known.get(uid) or f"uid:{uid}"
+
+    def _ask(self, uid: int) -> None:
+        self._known[uid] = self._look_up(uid)
+
+
+def _name_of(uid: int) -> str | None:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return None
+
+
+class ProcessTable:
+    """Facts of the processes that write telemetry, kept while they write."""
+
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        names: UserNames | None = None,
+        uptime_s: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """uptime_s : since boot, what start times of processes count from. now_s : since 1970."""
+        self._proc = proc
+        self._names = names or UserNames()
+        self._uptime_s = uptime_s
+        self._now_s = now_s
+        self._known: dict[ProcessId, tuple[float, ProcessFacts]] = {}
+        self._elsewhere: dict[ProcessId, int] = {}
+        self._next_walk_s = 0.0
+
+    def facts(self, writers: Iterable[Writer], now_s: float) -> dict[ProcessId, ProcessFacts]:
+        """By process. now_s : monotonic. Raises nothing."""
+        wanted = {writer.process for writer in writers}
+        self._known = {process: entry for process, entry in self._known.items() if process in wanted}
+        self._elsewhere = {process: pid for process, pid in self._elsewhere.items() if process in wanted}
+        due = [p for p in sorted(wanted) if p not in self._known or self._known[p][0] <= now_s]
+        pids = {process: pid for process in due if (pid := self._pid_of(process)) is not None}
+        lost = [process for process in due if process not in pids]
+        if lost and now_s >= self._next_walk_s:
+            self._next_walk_s = now_s + _WALK_EVERY_S
+            pids |= self._walk(lost)
+        for process in due:
+            pid = pids.get(process)
+            # Who is not found is looked for again at the next walk.
+            again_s = self._next_walk_s if pid is None else now_s + _RECHECK_S
+            self._known[process] = (again_s, self._facts_of(process, pid))
+        return {process: facts for process, (_, facts) in self._known.items()}
+
+    def _facts_of(self, process: ProcessId, pid: int | None) -> ProcessFacts:
+        owner, _, ticks, _ = process
+        user = self._names.name(owner)
+        if pid is None:
+            return ProcessFacts(user)
+        member_of = membership(self._read(pid, "cgroup"))
+        # The number may have become another's meanwhile: asked after the cgroup was read.
+        if self._start_ticks(pid) != ticks:
+            return ProcessFacts(user)
+        known = self._known.get(process)
+        start_s = known[1].start_s if known else None
+        if start_s is None:
+            age_s = self._uptime_s() - ticks / os.sysconf("SC_CLK_TCK")
+            start_s = self._now_s() - age_s
+        return ProcessFacts(user, member_of, start_s)
+
+    def _pid_of(self, process: ProcessId) -> int | None:
+        """The number of a process in our PID namespace; None where that is not known."""
+        owner, pid, ticks, _ = process
+        for number in (pid, self._elsewhere.get(process)):
+            if number is not None and self._start_ticks(number) == ticks and self._status(number)[0] == owner:
+                return number
+        return None
+
+    def _walk(self, lost: list[ProcessId]) -> dict[ProcessId, int]:
+        """Processes of other PID namespaces, by their number there."""
+        by_start = {ticks for _, _, ticks, _ in lost}
+        found: dict[ProcessId, int] = {}
+        for number in self._numbers():
+            ticks = self._start_ticks(number)
+            if ticks not in by_start:
+                continue
+            uid, inner = self._status(number)
+            for process in lost:
+                if process[:3] == (uid, inner, ticks):
+                    found[process] = self._elsewhere[process] = number
+        return found
+
+    def _numbers(self) -> Iterator[int]:
+        with suppress(OSError), os.scandir(self._proc) as entries:
+            for count, entry in enumerate(entries):
+                if count >= _MOST_PROCESSES:
+                    return
+                if entry.name.isascii() and entry.name.isdigit():
+                    yield int(entry.name)
+
+    def _start_ticks(self, pid: int) -> int | None:
+        # The command name may hold anything, also ") ": fields are counted from the last one.
+        fields = self._read(pid, "stat").rpartition(") ")[2].split()
+        return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else None
+
+    def _status(self, pid: int) -> tuple[int | None, int | None]:
+        """Effective user id, and the number in the innermost PID namespace."""
+        uid = inner = None
+        for line in self._read(pid, "status").splitlines():
+            name, _, rest = line.partition(":")
+            values = rest.split()
+            if name == "Uid" and len(values) == 4:
+                uid = int(values[1])
+            elif name == "NSpid" and values:
+                inner = int(values[-1])
+        return uid, inner
+
+    def _read(self, pid: int, name: str) -> str:
+        """ "" where there is none. A name in it that is no UTF-8 is replaced."""
+        with suppress(OSError), (self._proc / str(pid) / name).open("rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8", "replace")
+        return ""
