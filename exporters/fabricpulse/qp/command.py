@@ -15,7 +15,9 @@ from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.run_dir import ensure_run_dir, plugin_dir
+from fabricpulse.core.shm.virtual_clock import host_now_ns, open_virtual_clock
 from fabricpulse.core.supervision import supervised
+from fabricpulse.core.web.request_guard import query_int
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.qp import metrics
 from fabricpulse.qp.aggregate import Aggregator
@@ -25,6 +27,7 @@ from fabricpulse.qp.process_facts import ProcessTable
 from fabricpulse.qp.stall import HostRanks
 from fabricpulse.qp.stall_watch import StallWatch
 from fabricpulse.qp.telemetry_folder import TelemetryFolder, VerbsFolder, monotonic_s
+from fabricpulse.qp.timeline import host_timeline
 from fabricpulse.qp.verbs_totals import VerbsTotals
 from fabricpulse.qp.workload_info import WorkloadInfo, expose_workloads, workload_infos
 
@@ -47,6 +50,7 @@ async def _run(life: Lifetime, config: QpConfig, options: DaemonOptions) -> None
     exporter = Exporter(config)
     server = WebServer("fabricpulse qp", life, exporter.scrape, options.web)
     server.router.add_get("/api/v1/ranks", exporter.serve_ranks)
+    server.router.add_get("/api/v1/timeline", exporter.serve_timeline)
     await exporter.open()
     await server.start()
     try:
@@ -115,6 +119,20 @@ class Exporter:
         """`/api/v1/ranks`: a fresh poll, for the exporters of hosts whose ranks wait for ours."""
         await self._poll(interval=False)
         return web.Response(body=msgspec.json.encode(self.ranks()), content_type="application/json")
+
+    async def serve_timeline(self, request: web.Request) -> web.Response:
+        """`/api/v1/timeline?workload=NAME&seconds=N`: what its processes here did lately, for `fabricpulse why`."""
+        workload = request.query.get("workload", "")
+        seconds = query_int(request, "seconds", 300, 1, 86_400)
+        since_ns = host_now_ns(open_virtual_clock()) - seconds * 1_000_000_000
+        async with self._lock:
+            body = await asyncio.to_thread(self._timeline, workload, since_ns)
+        return web.Response(body=body, content_type="application/json")
+
+    def _timeline(self, workload: str, since_ns: int) -> bytes:
+        self._poll_now(interval=False)
+        rings = self._folder.rings(workload)
+        return msgspec.json.encode(host_timeline(self._config.host_name, rings, since_ns))
 
     async def keep_watching(self, watch: StallWatch) -> None:
         """Looks for stalls once an interval, for ever."""

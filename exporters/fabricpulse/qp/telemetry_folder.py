@@ -18,6 +18,8 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.plugin_ipc.telemetry import (
     PluginTelemetryReader,
+    Records,
+    Table,
     TelemetrySnapshot,
     TornReadError,
     process_start_ticks,
@@ -192,6 +194,17 @@ class TelemetryFolder(Folder[TelemetrySnapshot]):
     def open_reader(self, path: Path) -> PluginTelemetryReader:
         """Opens a file. Raises OSError or LayoutError."""
         return PluginTelemetryReader(path)
+
+    def rings(self, workload: str) -> list[tuple[TelemetrySnapshot, Records, Records]]:
+        """Of each process of a workload that the last poll has read: what its EVENTS and OPERATIONS hold now."""
+        found = []
+        for _, reader in sorted(self._readers.items()):
+            # A file that cannot be read now was told of by the poll, or will be by the next.
+            with suppress(OSError, LayoutError, TornReadError):
+                snapshot = reader.read(0.01)
+                if snapshot.workload == workload and isinstance(reader, PluginTelemetryReader):
+                    found.append((snapshot, reader.ring(Table.EVENTS), reader.ring(Table.OPERATIONS)))
+        return found
 
     def alive(self, snapshot: TelemetrySnapshot, now_s: float) -> bool:
         """A fresh heartbeat is proof, whatever PID namespace the job lives in; else the process table is asked."""

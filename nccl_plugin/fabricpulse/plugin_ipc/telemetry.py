@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.core._atomic import fence
+from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.plugin_ipc.table_file import (
     PATIENCE_S,
     Layout,
@@ -47,6 +49,7 @@ class Table(enum.IntEnum):
     COLLECTIVES = 4
     EVENTS = 5
     JOB = 6
+    OPERATIONS = 7
 
 
 class LaneState(enum.IntEnum):
@@ -129,7 +132,12 @@ COLLECTIVE = _layout(
 EVENT = _layout(
     ("commit", "u8"), ("host_ns", "i8"), ("mono_ns", "u8"), ("kind", "u4"), ("reason", "u4"), ("connection", "u4"),
     ("lane", "u4"), ("device", "u4"), ("epoch", "u4"), ("connection_id", "u8"), ("value", "u8"), ("peer", "S96"),
-    ("peer_device", "S32"), ("reserved", "u8", (2,)),
+    ("peer_device", "S32"), ("fleet_ns", "i8"), ("fleet_bound_ns", "u8"),
+)  # fmt: skip
+OPERATION = _layout(
+    ("commit", "u8"), ("communicator", "u8"), ("number", "u8"), ("end_host_ns", "i8"), ("end_fleet_ns", "i8"),
+    ("fleet_bound_ns", "u8"), ("took_ns", "u8"), ("bytes", "u8"), ("rank", "u4"), ("ranks", "u4"), ("function", "S24"),
+    ("algorithm", "S16"), ("protocol", "S16"),
 )  # fmt: skip
 JOB = _layout(
     ("sequence", "u4"), ("state", "u4"), ("nodes", "u4"), ("reserved0", "u4"), ("slurm_job", "S32"),
@@ -147,6 +155,7 @@ LAYOUTS: dict[str, Layout] = {
     "fp_plugin_pair": PAIR,
     "fp_plugin_collective": COLLECTIVE,
     "fp_plugin_event": EVENT,
+    "fp_plugin_operation": OPERATION,
     "fp_plugin_job": JOB,
 }
 _TABLES: dict[int, Layout] = {
@@ -166,6 +175,9 @@ MAX_RECORDS: dict[int, int] = {
     Table.COLLECTIVES: 4096,
     Table.JOB: 8,
 }
+_RINGS: dict[Table, Layout] = {Table.EVENTS: EVENT, Table.OPERATIONS: OPERATION}
+# The plugin has 4,096 events and 2,048 operations.
+MAX_RING = 8192
 # The plugin's files have 5 MB.
 MAX_BYTES = 16 << 20
 
@@ -225,6 +237,28 @@ class PluginTelemetryReader(TableFile):
         """
         header, tables, slots = self.read_tables(patience_s)
         return _snapshot(header, tables, slots, self.owner)
+
+    def ring(self, table: Table) -> Records:
+        """What EVENTS or OPERATIONS hold now, oldest first, as numpy records; none of an older writer.
+
+        Entries that change meanwhile are left out: the writer never waits. Raises LayoutError (ChangedFileError) when
+        the table leaves the file or is absurdly long, OSError when it cannot be read.
+        """
+        layout, place = _RINGS[table], self.place(table)
+        start, size, capacity = int(place["offset"]), int(place["record_size"]), int(place["capacity"])
+        if not capacity:
+            return np.zeros(0, layout)
+        fits = start + size * capacity <= self.size and size >= layout.itemsize and size % 8 == 0
+        if not fits or capacity > MAX_RING:
+            raise LayoutError(f"{self.path}: table {table.name} does not fit this layout or the file")
+        records = self._records(start, size, capacity, layout)
+        fence()
+        after = self._records(start, size, capacity, layout)["commit"]
+        commit = records["commit"]
+        whole = (commit == after) & (commit != 0) & (commit % 2 == 0)
+        order = np.argsort(commit[whole], kind="stable")
+        found: Records = records[whole][order]
+        return found
 
 
 def _snapshot(

@@ -16,6 +16,7 @@
 //   collectives  what the profiler has seen, by (communicator, collective, algorithm, protocol)
 //   events       ring of state changes
 //   job          one record: what the environment says of the job
+//   operations   ring of collectives that have ended
 //
 // Consistency. Every record starts with a seqlock `sequence`: odd while the writer works; a reader copies the
 // record and takes it if the sequence was even and the same before and after. `state` 0 is a free slot. When
@@ -56,7 +57,8 @@ enum fp_plugin_table {
   FP_TABLE_COLLECTIVES = 4,
   FP_TABLE_EVENTS = 5,
   FP_TABLE_JOB = 6,
-  FP_TABLE_COUNT = 7,
+  FP_TABLE_OPERATIONS = 7,
+  FP_TABLE_COUNT = 8,
   FP_TABLE_SLOTS = 8,  // room in the header
 };
 
@@ -297,7 +299,26 @@ struct fp_plugin_event {
   uint64_t value;
   char peer[96];
   char peer_device[32];
-  uint64_t reserved[2];
+  int64_t fleet_ns;         // fleet time of the event; 0: there was none
+  uint64_t fleet_bound_ns;  // of its error
+};
+
+// A collective, send or receive that has ended, as the profiler saw it. Slot protocol of fp_plugin_event;
+// `commit` alone says which slots are in use, and in which order they were written.
+struct fp_plugin_operation {
+  uint64_t commit;
+  uint64_t communicator;
+  uint64_t number;          // NCCL's, of this function in this communicator; of sends and receives 0
+  int64_t end_host_ns;      // host clock
+  int64_t end_fleet_ns;     // fleet time; 0: there was none
+  uint64_t fleet_bound_ns;  // of its error
+  uint64_t took_ns;         // from the start of the first of its parts to the end of the last
+  uint64_t bytes;           // payload of one rank
+  uint32_t rank;
+  uint32_t ranks;
+  char function[24];
+  char algorithm[16];
+  char protocol[16];
 };
 
 // What the job's environment says: the word of the job's user, whom nobody has checked. Empty or 0: unknown.
@@ -331,6 +352,8 @@ static_assert(sizeof(fp_plugin_pair) == 448,
 static_assert(sizeof(fp_plugin_collective) == 168,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 static_assert(sizeof(fp_plugin_event) == 208,
+              "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
+static_assert(sizeof(fp_plugin_operation) == 128,
               "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 static_assert(sizeof(fp_plugin_job) == 528, "Python mirror: nccl_plugin/fabricpulse/plugin_ipc/telemetry.py");
 #endif

@@ -291,7 +291,7 @@ std::string ControlRequests::change(const std::string& op, const JsonObject& req
     EventFields fields{FP_EVENT_COMMAND};
     fields.reason = FP_REASON_COMMAND;
     fields.value = number;
-    engine_->telemetry()->event(fields, engine_->host_clock(), engine_->now());
+    engine_->telemetry()->event(fields, engine_->event_time(engine_->now()));
   }
   // A refusal is remembered for status(op_id), but does not use up the id: the same request may succeed
   // later.

@@ -43,7 +43,7 @@ void Connection::event(fp_event_kind kind, const Lane* lane, fp_lane_reason reas
     fields.epoch = lane_epoch(lane->index);
     fields.peer_device = lane->peer_device.c_str();
   }
-  runtime_->telemetry()->event(fields, runtime_->host_clock(), now);
+  runtime_->telemetry()->event(fields, runtime_->event_time(now));
 }
 
 void Connection::set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now) {

@@ -27,6 +27,8 @@ class Runtime {
   virtual int64_t host_clock() const = 0;
   // Fleet time, ns. False while the clock is not synchronised.
   virtual bool fleet_clock(int64_t* fleet_ns) const = 0;
+  // What happens now, on all clocks. now : of now().
+  virtual EventTime event_time(uint64_t now) const { return {host_clock(), now, 0, 0}; }
   // Local NIC: can it carry lanes (link and address), is it avoided by command.
   virtual bool nic_up(uint32_t nic) const = 0;
   virtual bool nic_avoided(uint32_t nic) const = 0;

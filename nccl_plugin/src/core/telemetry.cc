@@ -94,7 +94,8 @@ size_t Telemetry::file_size() {
   return align(sizeof(fp_plugin_header)) + align(sizeof(fp_plugin_device) * kDevices) +
          align(sizeof(fp_plugin_connection) * kConnections) + align(sizeof(fp_plugin_lane) * kLanes) +
          align(sizeof(fp_plugin_pair) * kPairs) + align(sizeof(fp_plugin_collective) * kCollectives) +
-         align(sizeof(fp_plugin_event) * kEvents) + align(sizeof(fp_plugin_job));
+         align(sizeof(fp_plugin_event) * kEvents) + align(sizeof(fp_plugin_job)) +
+         align(sizeof(fp_plugin_operation) * kOperations);
 }
 
 void Telemetry::lay_out(uint8_t* base) {
@@ -114,6 +115,7 @@ void Telemetry::lay_out(uint8_t* base) {
   table(FP_TABLE_COLLECTIVES, collectives_, kCollectives);
   table(FP_TABLE_EVENTS, events_, kEvents);
   table(FP_TABLE_JOB, job_, 1);
+  table(FP_TABLE_OPERATIONS, operations_, kOperations);
 }
 
 void Telemetry::open(const Config& config, const std::string& version, std::string* complaint) {
@@ -315,14 +317,16 @@ fp_plugin_collective* Telemetry::take_collective(uint64_t communicator, uint32_t
   return nullptr;
 }
 
-void Telemetry::event(const EventFields& fields, int64_t host_ns, uint64_t mono_ns) {
+void Telemetry::event(const EventFields& fields, const EventTime& time) {
   std::lock_guard<std::mutex> lock(event_lock_);
   uint64_t index = header_->events_next;
   fp_plugin_event* slot = &events_[index % kEvents];
   __atomic_store_n(&slot->commit, 2 * index + 1, __ATOMIC_RELAXED);
   fence_release();
-  slot->host_ns = host_ns;
-  slot->mono_ns = mono_ns;
+  slot->host_ns = time.host_ns;
+  slot->mono_ns = time.mono_ns;
+  slot->fleet_ns = time.fleet_ns;
+  slot->fleet_bound_ns = time.fleet_bound_ns;
   slot->kind = fields.kind;
   slot->reason = fields.reason;
   slot->connection = fields.connection;
@@ -335,6 +339,28 @@ void Telemetry::event(const EventFields& fields, int64_t host_ns, uint64_t mono_
   copy_text(slot->peer_device, fields.peer_device);
   __atomic_store_n(&slot->commit, 2 * index + 2, __ATOMIC_RELEASE);
   __atomic_store_n(&header_->events_next, index + 1, __ATOMIC_RELEASE);
+}
+
+void Telemetry::operation(const fp_plugin_collective& record, uint64_t number, uint64_t bytes,
+                          uint64_t took_ns, const EventTime& end) {
+  std::lock_guard<std::mutex> lock(operation_lock_);
+  uint64_t index = operations_next_++;
+  fp_plugin_operation* slot = &operations_[index % kOperations];
+  __atomic_store_n(&slot->commit, 2 * index + 1, __ATOMIC_RELAXED);
+  fence_release();
+  slot->communicator = record.communicator;
+  slot->number = number;
+  slot->end_host_ns = end.host_ns;
+  slot->end_fleet_ns = end.fleet_ns;
+  slot->fleet_bound_ns = end.fleet_bound_ns;
+  slot->took_ns = took_ns;
+  slot->bytes = bytes;
+  slot->rank = record.rank;
+  slot->ranks = record.ranks;
+  memcpy(slot->function, record.function, sizeof(slot->function));
+  memcpy(slot->algorithm, record.algorithm, sizeof(slot->algorithm));
+  memcpy(slot->protocol, record.protocol, sizeof(slot->protocol));
+  __atomic_store_n(&slot->commit, 2 * index + 2, __ATOMIC_RELEASE);
 }
 
 bool Telemetry::read_event(uint64_t index, fp_plugin_event* out) const {

@@ -102,6 +102,14 @@ struct EventFields {
   const char* peer_device = "";
 };
 
+// When something was, on all clocks. fleet_ns 0: there was no fleet time.
+struct EventTime {
+  int64_t host_ns = 0;
+  uint64_t mono_ns = 0;
+  int64_t fleet_ns = 0;
+  uint64_t fleet_bound_ns = 0;
+};
+
 class Telemetry {
  public:
   Telemetry() = default;
@@ -134,13 +142,17 @@ class Telemetry {
     return static_cast<uint32_t>(record - collectives_);
   }
 
-  void event(const EventFields& fields, int64_t host_ns, uint64_t mono_ns);
+  void event(const EventFields& fields, const EventTime& time);
   // Copies event `index`. False if it is gone or not there yet.
   bool read_event(uint64_t index, fp_plugin_event* out) const;
   uint64_t events_next() const { return __atomic_load_n(&header_->events_next, __ATOMIC_ACQUIRE); }
 
+  // A collective of this record has ended.
+  void operation(const fp_plugin_collective& record, uint64_t number, uint64_t bytes, uint64_t took_ns,
+                 const EventTime& end);
+
   static constexpr uint32_t kDevices = 16, kConnections = 1024, kLanes = 4096, kPairs = 1024,
-                            kCollectives = 256, kEvents = 4096;
+                            kCollectives = 256, kEvents = 4096, kOperations = 2048;
 
  private:
   void lay_out(uint8_t* base);
@@ -157,9 +169,12 @@ class Telemetry {
   fp_plugin_collective* collectives_ = nullptr;
   fp_plugin_event* events_ = nullptr;
   fp_plugin_job* job_ = nullptr;
+  fp_plugin_operation* operations_ = nullptr;
   fp_plugin_device spare_device_{};
   std::mutex tables_;  // births and deaths
   std::mutex event_lock_;
+  std::mutex operation_lock_;
+  uint64_t operations_next_ = 0;
   uint32_t next_connection_ = 0, next_lane_ = 0;
 };
 

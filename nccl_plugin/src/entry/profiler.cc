@@ -50,12 +50,13 @@ Result start_event(void* context, void** handle, D* descriptor) noexcept {
     switch (static_cast<uint64_t>(descriptor->type)) {
       case abi::kEventCollective: {
         const auto& c = descriptor->collective;
-        event = profiler->operation(c.function, c.algorithm, c.protocol, c.count * type_bytes(c.type));
+        event = profiler->operation(c.function, c.algorithm, c.protocol, c.count * type_bytes(c.type),
+                                    c.sequence);
         break;
       }
       case abi::kEventP2p: {
         const auto& p = descriptor->p2p;
-        event = profiler->operation(p.function, "", "", p.count * type_bytes(p.type));
+        event = profiler->operation(p.function, "", "", p.count * type_bytes(p.type), 0);
         break;
       }
       case abi::kEventProxyOp:

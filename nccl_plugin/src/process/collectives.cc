@@ -63,7 +63,7 @@ Profiler::Event* Profiler::take(Kind kind) {
 }
 
 Profiler::Event* Profiler::operation(const char* function, const char* algorithm, const char* protocol,
-                                     uint64_t bytes) {
+                                     uint64_t bytes, uint64_t number) {
   fp_plugin_collective* record =
       engine_->telemetry()->take_collective(communicator_, rank_, ranks_, function ? function : "",
                                             algorithm ? algorithm : "", protocol ? protocol : "");
@@ -73,6 +73,7 @@ Profiler::Event* Profiler::operation(const char* function, const char* algorithm
   if (event == nullptr) return nullptr;
   event->record = record;
   event->bytes = bytes;
+  event->number = number;
   event->started_ns = engine_->now();
   RecordChange<fp_plugin_collective> change(record);
   ++record->in_progress;
@@ -158,6 +159,7 @@ void Profiler::release(Event* event, uint64_t now) {
       uint64_t from = event->first_ns != 0 ? event->first_ns : event->started_ns;
       uint64_t took = std::max<uint64_t>(elapsed(event->last_ns, from), 1);
       fp_plugin_collective* record = event->record;
+      engine_->telemetry()->operation(*record, event->number, event->bytes, took, engine_->event_time(now));
       RecordChange<fp_plugin_collective> change(record);
       ++record->operations;
       --record->in_progress;

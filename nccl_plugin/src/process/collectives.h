@@ -33,6 +33,7 @@ class Profiler {
     Event* next_free = nullptr;
     fp_plugin_collective* record = nullptr;  // kOperation
     uint64_t bytes = 0;
+    uint64_t number = 0;  // NCCL's, of a collective
     uint64_t started_ns = 0, first_ns = 0, last_ns = 0;
     uint64_t waiting_since_ns = 0;                                        // kStep: in the network's hands
     uint32_t rank = UINT32_MAX, peer = UINT32_MAX, channel = UINT32_MAX;  // proxy operation
@@ -45,7 +46,8 @@ class Profiler {
   ~Profiler();
 
   // nullptr: not followed.
-  Event* operation(const char* function, const char* algorithm, const char* protocol, uint64_t bytes);
+  Event* operation(const char* function, const char* algorithm, const char* protocol, uint64_t bytes,
+                   uint64_t number);
   Event* child(Event* parent, Kind kind);
   void stop(Event* event);
   void step_waits(Event* event, bool waits);

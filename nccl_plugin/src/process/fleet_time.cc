@@ -35,6 +35,13 @@ uint32_t FleetTime::refresh(uint64_t now) {
 }
 
 bool FleetTime::read(int64_t* fleet_ns) const {
+  fp_fleet_time time;
+  if (!read(&time)) return false;
+  *fleet_ns = time.fleet_ns;
+  return true;
+}
+
+bool FleetTime::read(fp_fleet_time* time) const {
   if (!valid_.load(std::memory_order_acquire)) return false;
   for (int tries = 0; tries < 4; ++tries) {
     uint32_t before = sequence_.load(std::memory_order_acquire);
@@ -45,10 +52,8 @@ bool FleetTime::read(int64_t* fleet_ns) const {
     fp_clock_page copy;
     memcpy(&copy, words, sizeof(copy));
     // Over the raw clock, which no step and no slew of the host clock can mislead.
-    const fp_fleet_time time = fp_clock_at(&copy, fp_raw_clock_now());
-    if (!holds(time.status)) return false;
-    *fleet_ns = time.fleet_ns;
-    return true;
+    *time = fp_clock_at(&copy, fp_raw_clock_now());
+    return holds(time->status);
   }
   return false;
 }

@@ -18,6 +18,8 @@ class FleetTime {
   uint32_t refresh(uint64_t now);
   // Any thread: fleet time now. False while the clock is not synchronised.
   bool read(int64_t* fleet_ns) const;
+  // The same, with the bound of its error.
+  bool read(fp_fleet_time* time) const;
 
  private:
   FollowedClockPage page_;

@@ -135,7 +135,7 @@ void LinkMonitor::check_link(uint32_t index, uint64_t now) {
   if (!up) ++nic.link_downs;
   EventFields fields{up ? FP_EVENT_LINK_UP : FP_EVENT_LINK_DOWN};
   fields.device = index;
-  runtime_->telemetry()->event(fields, runtime_->host_clock(), now);
+  runtime_->telemetry()->event(fields, runtime_->event_time(now));
   {
     fp_plugin_device* record = runtime_->telemetry()->device(index);
     RecordChange<fp_plugin_device> change(record);
@@ -167,7 +167,7 @@ void LinkMonitor::add_new_nics(uint64_t now) {
     add_nic(found);
     EventFields fields{FP_EVENT_LINK_UP};
     fields.device = nics_->count() - 1;
-    runtime_->telemetry()->event(fields, runtime_->host_clock(), now);
+    runtime_->telemetry()->event(fields, runtime_->event_time(now));
     runtime_->info("NIC " + found.name +
                    " has come: it carries lanes; NCCL keeps the devices that it counted at the start");
   }

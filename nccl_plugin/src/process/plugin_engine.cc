@@ -176,6 +176,16 @@ void PluginEngine::called(const char* abi) {
   snprintf(header->abi, sizeof(header->abi), "%s", abi);
 }
 
+EventTime PluginEngine::event_time(uint64_t now) const {
+  EventTime time{host_clock(), now, 0, 0};
+  fp_fleet_time fleet;
+  if (fleet_time_.read(&fleet)) {
+    time.fleet_ns = fleet.fleet_ns;
+    time.fleet_bound_ns = static_cast<uint64_t>(std::max<int64_t>(fleet.bound_ns, 0));
+  }
+  return time;
+}
+
 uint64_t PluginEngine::now() const { return monotonic_ns(); }
 
 void PluginEngine::warn(const std::string& text) {

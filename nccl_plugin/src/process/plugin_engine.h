@@ -98,6 +98,7 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   uint64_t now() const override;
   int64_t host_clock() const override { return fp_host_clock_now(virtual_clock_); }
   bool fleet_clock(int64_t* fleet_ns) const override { return fleet_time_.read(fleet_ns); }
+  EventTime event_time(uint64_t now) const override;
   bool nic_up(uint32_t nic) const override { return nics_.usable(nic); }
   bool link_up(uint32_t nic) const override { return nics_.at(nic).link_up.load(); }
   bool nic_avoided(uint32_t nic) const override {

@@ -5,6 +5,7 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -86,6 +87,12 @@ def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: s
         assert (int(job["nodes"]), text(job["pod_name"]), text(job["pod_uid"])) == (16, "p" * 255, "")
         assert np.uint64(5_000_000) <= record["busy_ns"] < np.uint64(2_000_000_000)
         assert np.uint64(5_000_000) <= record["proxy_wait_ns"] <= record["busy_ns"]
+        operations = reader.ring(Table.OPERATIONS)
+        assert [int(o["bytes"]) for o in operations] == [1 << 20] * 5
+        assert {text(o["function"]) for o in operations} == {"AllReduce"}
+        assert np.uint64(sum(int(o["took_ns"]) for o in operations)) == record["busy_ns"]
+        assert all(abs(int(o["end_host_ns"]) - time.time_ns()) < 60e9 for o in operations)
+        assert {int(o["end_fleet_ns"]) for o in operations} == {0}  # there is no clock page here
         reader.close()
         (path,) = (tmp_path / "plugin").glob("*.sock")
         with ControlClient(path) as client:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
 from tests.fixtures.waiting import Patience, wait_for
@@ -19,6 +20,8 @@ from tests.fixtures.waiting import Patience, wait_for
 from fabricpulse.lab.demo.scrape import Samples, parse_samples
 from fabricpulse.lab.tools import find_tool
 from fabricpulse.plugin_ipc.telemetry import Table
+from fabricpulse.qp.process_facts import UserNames
+from fabricpulse.qp.timeline import HostTimeline
 
 NAMES = {
     "fabricpulse_qp_sent_bytes_total",
@@ -142,6 +145,35 @@ async def test_a_beating_job_of_another_pid_namespace_is_alive(exporter: Exporte
     while time.monotonic() < end:
         file.beat()
         assert (await exporter.samples()).one("fabricpulse_qp_processes") == 1
+
+
+async def test_a_timeline_and_a_workload_s_names(exporter: Exporter, job: subprocess.Popen[bytes]) -> None:
+    """What a process did lately, of the workload asked for; which Slurm job it says it is, and its true user."""
+    file = TelemetryFile(exporter.plugin, job.pid)
+    file.put(Table.JOB, 0, state=1, nodes=2, slurm_job=b"4711", account=b"physics")
+    now_ns = time.time_ns()
+    file.enter(Table.OPERATIONS, 0, function=b"AllReduce", end_host_ns=now_ns, took_ns=5)
+    file.enter(Table.OPERATIONS, 1, function=b"AllReduce", end_host_ns=now_ns - 400 * 10**9)
+    async with aiohttp.ClientSession() as session:
+        url = f"{exporter.url}/api/v1/timeline"
+        async with session.get(url, params={"workload": "train-7", "seconds": "300"}) as response:
+            timeline = msgspec.json.decode(await response.read(), type=HostTimeline)
+        async with session.get(url, params={"workload": "train-8"}) as response:
+            assert (await response.json())["processes"] == []
+        async with session.get(url, params={"seconds": "0"}) as response:
+            assert response.status == 400
+    (process,) = timeline.processes
+    assert [o.end_ns for o in process.operations] == [now_ns]
+    text = await exporter.text()
+    line = next(line for line in text.splitlines() if line.startswith("fabricpulse_workload_info{"))
+    for label in (
+        'slurm_job="4711"',
+        'account="physics"',
+        'nodes="2"',
+        f'user="{UserNames().name(os.getuid())}"',
+    ):
+        assert label in line
+    assert 'fabricpulse_workload_start_timestamp_seconds{workload="train-7"}' in text
 
 
 async def test_broken_files_do_not_hide_good_ones(exporter: Exporter) -> None:

@@ -18,12 +18,19 @@ from fabricpulse.why.infer import infer
 from fabricpulse.why.prometheus import PromQl, RefusedError
 from fabricpulse.why.queries import Scope
 from fabricpulse.why.resolve import Directory, Resolved, choose, workload_of_pod, workload_of_slurm_job
+from fabricpulse.why.sources.timeline import Exporters, read_timelines
 
 
 @asynccontextmanager
 async def server(handle) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_post("/{path:.*}", handle)
+    async with serving(app) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[str]:
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -267,3 +274,35 @@ def test_claims_do_not_count_beside_proof() -> None:
     assert choose(samples, "x").workload == "job"
     with pytest.raises(UserError, match="several workloads: give one of a, b"):
         choose([prometheus.Sample(info(name, "environment"), 1.0) for name in "ab"], "x")
+
+
+async def test_timelines_of_hosts() -> None:
+    """Each host's answer, by name; a host that fails, is silent, answers nonsense or has no host name is told of."""
+
+    async def handle(request: web.Request) -> web.Response:
+        host = request.match_info["host"]
+        assert request.query == {"workload": "train 7&x", "seconds": "60"}
+        if host == "h2":
+            return web.Response(status=404)
+        if host == "h3":
+            await asyncio.Event().wait()
+        if host == "h4":
+            return web.Response(text='{"host": "h4", "processes": [{"workload": 7}]}')
+        process = {
+            "workload": "train 7&x",
+            "rank": 0,
+            "pid": 1,
+            "operations": [["ab", 1, "f", 0, 9, 1, 2, 3]],
+        }
+        return web.json_response({"host": host, "processes": [process]})
+
+    app = web.Application()
+    app.router.add_get("/{host}/api/v1/timeline", handle)
+    async with serving(app) as url:
+        exporters = Exporters(f"{url}/{{host}}", HttpClientConfig(timeout_s=1), "train 7&x", 60)
+        found, silent = await read_timelines(exporters, ["h1", "h0", "h2", "h3", "h4", "../x"])
+    assert [t.host for t in found] == ["h0", "h1"]
+    assert found[0].processes[0].operations[0].end_ns == 9
+    (told,) = silent
+    for part in ("../x (no host name)", "h2 (status 404)", "h3 (", "h4 (what answers"):
+        assert part in told

@@ -11,7 +11,7 @@ import msgspec
 from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.core.output import print_json
 from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.core.web.client_options import PROMETHEUS, RECEIVER, ClientOptions, client_options
+from fabricpulse.core.web.client_options import DAEMONS, PROMETHEUS, RECEIVER, ClientOptions, client_options
 from fabricpulse.core.web.urls import strip_credentials
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
@@ -26,10 +26,12 @@ from fabricpulse.why.report import Report
 from fabricpulse.why.resolve import Directory, Resolved, workload_of_pod, workload_of_slurm_job
 from fabricpulse.why.sources import ras
 from fabricpulse.why.sources.flight_recorder import Dump, mismatches, ranks, read_dumps
+from fabricpulse.why.sources.timeline import Exporters, HostTimeline, read_timelines
 from fabricpulse.why.text import text
 from fabricpulse.why.trace import write_trace
 
 _EVENTS_S = 900
+_LEAST_TIMELINE_S = 300
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,18 @@ class Job:
     "--trace",
     "trace_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a timeline for Perfetto to this file (Chrome's JSON).",
+    help="Write a timeline for Perfetto to this file (Chrome's JSON): asks the qp exporters of the job's hosts.",
 )
+@click.option(
+    "--qp-url",
+    "qp_url",
+    default="http://{host}:9612",
+    show_default=True,
+    envvar="FABRICPULSE_QP_URL",
+    show_envvar=True,
+    help="For --trace: URL of the qp exporter of a host; {host} is its label instance.",
+)
+@client_options("the qp exporters", DAEMONS, prefix="qp", parameter="qp_client")
 @click.option(
     "--grafana", default="", envvar="FABRICPULSE_GRAFANA", show_envvar=True, help="URL of Grafana, for links."
 )
@@ -190,6 +202,8 @@ def command(
     ras_address: str | None,
     ras_s: float,
     trace_file: Path | None,
+    qp_url: str,
+    qp_client: ClientOptions,
     grafana: str,
     tenant: str,
     client: ClientOptions,
@@ -237,11 +251,17 @@ def command(
     dumps = read_dumps(recorded)
     job = Job(dumps, ras_address, ras_s, timeout_s)
     name = Name(workload, slurm_job, pod)
-    report = asyncio.run(_report(url, config, tenant, scope, times, asked, grafana, job, name))
+    exporters = None
+    if trace_file is not None:
+        seconds = min(round(clock_s - at_s) + max(window_s, _LEAST_TIMELINE_S), 86_400)
+        exporters = Exporters(qp_url, _qp_config(qp_url, qp_client, timeout_s), "", seconds)
+    report, timelines = asyncio.run(
+        _report(url, config, tenant, scope, times, asked, grafana, job, name, exporters)
+    )
     if trace_file is not None:
         try:
             with trace_file.open("w", encoding="utf-8") as out:
-                write_trace(report, dumps, out)
+                write_trace(report, dumps, out, timelines)
         except OSError as error:
             raise UserError(f"--trace: cannot write {trace_file}: {error.strerror}") from error
     if form == "json":
@@ -260,7 +280,8 @@ async def _report(
     grafana: str,
     job: Job,
     name: Name,
-) -> Report:
+    exporters: Exporters | None,
+) -> tuple[Report, list[HostTimeline]]:
     async with PromQl(url, config, tenant) as prom:
         resolved = await name.resolve(Directory(prom, times.at_s, scope.window_s, scope.extra))
         scope = replace(scope, workload=resolved.workload, only=resolved.hosts)
@@ -282,10 +303,28 @@ async def _report(
             receiver.url, receiver.config, facts, times.at_s - times.history_s
         )
     answer = infer(facts)
-    if trouble:
-        answer = replace(answer, unknown=(*answer.unknown, trouble))
+    timelines: list[HostTimeline] = []
+    untold: tuple[str, ...] = (trouble,) if trouble else ()
+    if exporters is not None:
+        exporters = replace(exporters, workload=facts.workload)
+        timelines, silent = await read_timelines(exporters, (h.name for h in facts.hosts))
+        untold = (*untold, *silent)
+    if untold:
+        answer = replace(answer, unknown=(*answer.unknown, *untold))
     links = (strip_credentials(url), strip_credentials(grafana))
-    return Report(answer, queries, facts.bandwidth_history, *links, journal)
+    return Report(answer, queries, facts.bandwidth_history, *links, journal), timelines
+
+
+def _qp_config(url: str, client: ClientOptions, timeout_s: float) -> HttpClientConfig:
+    """Raises OptionError."""
+    if "{host}" not in url:
+        raise OptionError(f"--qp-url {url}: there is no {{host}} in it")
+    named = url.replace("{host}", "host")
+    config = client.config("--qp-url", named)
+    # Names of hosts are what labels say: what proves who we are goes to none that cannot prove who it is.
+    if (config.basic_auth or config.token_file or "@" in named) and not named.startswith("https://"):
+        raise OptionError("--qp-url must begin with https:// where there is a password or token")
+    return msgspec.structs.replace(config, timeout_s=timeout_s)
 
 
 async def _list(url: str, config: HttpClientConfig, tenant: str, scope: Scope, at_s: float) -> list[Listed]:

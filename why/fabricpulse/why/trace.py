@@ -1,27 +1,36 @@
 """A timeline in Chrome's trace format (JSON object form), which Perfetto opens: collectives by rank, and instants.
 
-Slices are collectives from Flight Recorder's dumps: from where a rank enqueued one to where it was seen to end, on that
-host's clock, as PyTorch stamps it. Counters are bandwidth and collectives a second from Prometheus; instants are what
-remediation did, and when the job became slow. Written as it is made: memory is that of one event.
+Slices are collectives: those that the plugin's profiler saw on all hosts, on fleet time (`fleet_trace`), and those of
+Flight Recorder's dumps, from where a rank enqueued one to where it was seen to end, on that host's clock, as PyTorch
+stamps it. Counters are bandwidth and collectives a second from Prometheus; instants are state changes of lanes and
+NICs, what remediation did by the receiver's clock, and when the job became slow.
 """
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, TextIO
 
+from fabricpulse.why.fleet_trace import fleet_events, summary
 from fabricpulse.why.report import Report
 from fabricpulse.why.sources.flight_recorder import Dump
+from fabricpulse.why.sources.timeline import HostTimeline
 
 # A slice that has not ended gets this colour of Chrome's palette, and its end is the last stamp of all dumps.
 _UNFINISHED = "terrible"
 _JOB = 0  # process number of what concerns the whole job; ranks are 1 and up
 
 
-def write_trace(report: Report, dumps: Iterable[Dump], out: TextIO) -> int:
+def write_trace(
+    report: Report, dumps: Iterable[Dump], out: TextIO, timelines: Iterable[HostTimeline] = ()
+) -> int:
     """Writes the file; returns the number of events. Times are microseconds since 1970."""
     count = 0
-    out.write('{"displayTimeUnit": "ms", "traceEvents": [')
-    for event in events(report, list(dumps)):
+    dumps, timelines = list(dumps), list(timelines)
+    clocks = json.dumps(summary(timelines), ensure_ascii=True)
+    out.write(f'{{"displayTimeUnit": "ms", "otherData": {{"clocks": {clocks}}}, "traceEvents": [')
+    of_ranks = max((dump.rank + 1 for dump in dumps), default=_JOB)
+    for event in chain(events(report, dumps), fleet_events(timelines, of_ranks + 1)):
         out.write(("," if count else "") + "\n" + json.dumps(event, ensure_ascii=True))
         count += 1
     out.write("\n]}\n")
@@ -49,7 +58,13 @@ def events(report: Report, dumps: list[Dump]) -> Iterator[dict[str, Any]]:
     last_ns = max((max(e.created_ns, e.started_ns, e.ended_ns) for d in dumps for e in d.entries), default=0)
     for dump in dumps:
         pid = dump.rank + 1
-        yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": f"rank {dump.rank}"}}
+        yield {
+            "ph": "M",
+            "name": "process_name",
+            "pid": pid,
+            "tid": 0,
+            "args": {"name": f"rank {dump.rank}, its dump: host clock"},
+        }
         groups = sorted({e.group for e in dump.entries})
         for number, group in enumerate(groups):
             yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": number, "args": {"name": group}}

@@ -1,0 +1,136 @@
+"""What the qp exporters of a job's hosts know of single collectives: `/api/v1/timeline` of each, at once.
+
+The answers are those of other daemons on other hosts: so many bytes of each and of all, so many hosts at a time, and
+one that does not answer costs its own part of the timeline and is named.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+
+from fabricpulse.core.output import printable
+from fabricpulse.core.web.client import HttpClient, describe, read_body
+from fabricpulse.core.web.client_config import HttpClientConfig
+
+_AT_ONCE = 32
+_MOST_BODY = 32 << 20
+# An answer takes several times as much memory once it is decoded.
+MOST_BYTES = 128 << 20
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")
+_MOST_SHOWN = 5
+
+
+class Operation(msgspec.Struct, frozen=True, array_like=True):
+    """A collective, send or receive of one rank that has ended.
+
+    number : NCCL's, of this function in this communicator; 0 for sends and receives. end_ns : since 1970, on fleet time
+    with this bound; the host's clock where bound_ns is negative. took_ns : from the first of its parts to the last.
+    """
+
+    communicator: str
+    number: int
+    function: str
+    rank: int
+    end_ns: int
+    bound_ns: int
+    took_ns: int
+    size: int
+
+    @property
+    def start_ns(self) -> int:
+        """On the clock of `end_ns`."""
+        return self.end_ns - self.took_ns
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether it is on fleet time."""
+        return self.bound_ns >= 0
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True):
+    """A state change of a lane or NIC. at_ns, bound_ns : as of Operation."""
+
+    kind: str
+    reason: str
+    at_ns: int
+    bound_ns: int
+    device: str
+    peer: str
+    peer_device: str
+    value: int
+
+
+class ProcessTimeline(msgspec.Struct, frozen=True):
+    """Of one process. rank : the launcher's, None when unknown."""
+
+    workload: str
+    rank: int | None
+    pid: int
+    operations: list[Operation] = []
+    changes: list[Change] = []
+
+
+class HostTimeline(msgspec.Struct, frozen=True):
+    """Of one host. cut : it had more than it tells."""
+
+    host: str
+    processes: list[ProcessTimeline] = []
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Exporters:
+    """Where the qp exporters are. url : with {host} in it. workload, seconds : what is asked for, back from now."""
+
+    url: str
+    config: HttpClientConfig
+    workload: str
+    seconds: int
+
+
+async def read_timelines(
+    exporters: Exporters, hosts: Iterable[str]
+) -> tuple[list[HostTimeline], tuple[str, ...]]:
+    """What the hosts say, by name, and sentences about those that say nothing. Never raises."""
+    found: list[HostTimeline] = []
+    silent: dict[str, str] = {}
+    received = 0
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(client: HttpClient, host: str) -> None:
+        nonlocal received
+        async with places:
+            if received > MOST_BYTES:
+                silent[host] = f"not asked: the others have told {MOST_BYTES >> 20} MB"
+                return
+            try:
+                query = urlencode({"workload": exporters.workload, "seconds": exporters.seconds})
+                url = exporters.url.replace("{host}", host).rstrip("/")
+                async with client.get(f"{url}/api/v1/timeline?{query}") as response:
+                    body = await read_body(response, _MOST_BODY)
+                    received += len(body)
+                    if response.status != 200:
+                        silent[host] = f"status {response.status}"
+                        return
+                found.append(msgspec.json.decode(body, type=HostTimeline))
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                silent[host] = printable(describe(error))
+            except (msgspec.DecodeError, RecursionError, ValueError) as error:
+                silent[host] = f"what answers is no qp exporter of this version: {printable(str(error))}"
+
+    async with HttpClient(exporters.config, connections=_AT_ONCE) as client:
+        # A host is what a label says: a name, not a piece of a URL.
+        named = sorted(set(hosts))
+        silent |= {host: "no host name" for host in named if not _HOST_NAME.fullmatch(host)}
+        await asyncio.gather(*(ask(client, host) for host in named if _HOST_NAME.fullmatch(host)))
+    trouble = [f"{host} ({reason})" for host, reason in sorted(silent.items())]
+    told = [f"cut at the newest entries: {t.host}" for t in found if t.cut]
+    if trouble:
+        more = f", … ({len(trouble)} in all)" if len(trouble) > _MOST_SHOWN else ""
+        told.append(f"no timeline of {', '.join(trouble[:_MOST_SHOWN])}{more}")
+    return sorted(found, key=lambda t: t.host), tuple(told)
