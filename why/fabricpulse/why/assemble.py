@@ -355,7 +355,9 @@ def _origins(now: Answers) -> tuple[Origin, ...]:
     """The kernel's word where there is one, that of most hosts first."""
     found = [
         Origin(
-            *(s.labels.get(name, "") for name in ("slurm_job", "user", "account")),
+            s.labels.get("slurm_job", ""),
+            s.labels.get("user", ""),
+            s.labels.get("account", ""),
             _int(s.labels.get("nodes")),
             s.labels.get("source") == "cgroup",
             int(s.value),

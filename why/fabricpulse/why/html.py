@@ -3,6 +3,7 @@
 from html import escape
 
 from fabricpulse.why.catalogue import CAUSES
+from fabricpulse.why.flow_plot import flow_plot
 from fabricpulse.why.moment import when
 from fabricpulse.why.report import Report
 
@@ -40,11 +41,13 @@ def html(report: Report) -> str:
     if v.flows:
         rows = "".join(
             f"<tr><td>{escape(str(f.source))}<td>{escape(str(f.target))}<td>{_number(f.sent, 8e-9)}"
-            f"<td>{_number(f.delay_s, 1e6)}<td>{_number(f.floor_s, 1e6)}<td>{_number(f.probe_s, 1e6)}"
-            for f in v.flows[:20]
+            f"<td>{_number(s.sent, 8e-9)}<td>{_number(f.delay_s, 1e6)}<td>{_number(s.delay_s, 1e6)}"
+            f"<td>{_number(f.floor_s, 1e6)}<td>{_number(f.probe_s, 1e6)}"
+            for s in v.flows[:20]
+            for f in (s.flow,)
         )
-        head = "<tr><th>from<th>to<th>Gb/s<th>delay, us<th>quickest tenth, us<th>probes, us"
-        parts += ["<h2>Flows, slowest first</h2>", f"<table>{head}{rows}</table>"]
+        head = "<tr><th>from<th>to<th>Gb/s<th>siblings<th>delay, us<th>siblings<th>quickest tenth, us<th>probes, us"
+        parts += ["<h2>Flows, worst first</h2>", flow_plot(v.flows), f"<table>{head}{rows}</table>"]
     if report.journal is not None:
         done = [f"{when(d.at_s)} {d.subject}: {d.text}" for d in report.journal]
         parts += ["<h2>Done about it</h2>", _list(done) if done else "<p>Nothing.</p>"]

@@ -10,8 +10,9 @@ from statistics import median
 
 from fabricpulse.why.analysis import SLOWER, Analysis
 from fabricpulse.why.catalogue import CAUSES, EVERYWHERE, EXPLAINS
-from fabricpulse.why.facts import Facts, Flow
+from fabricpulse.why.facts import Facts
 from fabricpulse.why.finding import Finding
+from fabricpulse.why.flow_view import SeenFlow, seen_flows
 from fabricpulse.why.hang import graph_lines
 from fabricpulse.why.moment import when
 
@@ -50,7 +51,7 @@ class Answer:
     causes: tuple[Ranked, ...]
     missing: dict[str, tuple[str, ...]]
     unknown: tuple[str, ...]
-    flows: tuple[Flow, ...]
+    flows: tuple[SeenFlow, ...]
     waits: tuple[str, ...]
 
 
@@ -76,7 +77,7 @@ def infer(facts: Facts) -> Answer:
         causes=tuple(ranked),
         missing=missing,
         unknown=_unknown(a, missing),
-        flows=tuple(sorted(facts.flows, key=lambda f: -(f.delay_s or 0.0))),
+        flows=seen_flows(facts.flows),
         waits=tuple(graph_lines(facts.waits)),
     )
 

@@ -74,7 +74,7 @@ def listing_text(found: list[Listed]) -> str:
     """A table for a terminal."""
     if not found:
         return "No workload runs with the plugin: does qp (port 9612) answer, and is it scraped?\n"
-    rows = [("WORKLOAD", "HOSTS", "SLURM JOB", "USER", "ACCOUNT", "SINCE")]
+    rows: list[tuple[str, ...]] = [("WORKLOAD", "HOSTS", "SLURM JOB", "USER", "ACCOUNT", "SINCE")]
     rows += [
         (
             *(w.workload, str(w.hosts), *map(_some, (w.slurm_jobs, w.users, w.accounts))),

@@ -77,7 +77,14 @@ class Report:
             "missing": {component: list(hosts) for component, hosts in v.missing.items()},
             "unknown": list(v.unknown),
             "flows": [
-                {**asdict(f), "source": str(f.source), "target": str(f.target)} for f in v.flows[:_MOST_FLOWS]
+                {
+                    **asdict(s.flow),
+                    "source": str(s.flow.source),
+                    "target": str(s.flow.target),
+                    "siblings": {"kind": s.kind, "count": s.siblings, "sent": s.sent, "delay_s": s.delay_s},
+                    "worse": s.worse,
+                }
+                for s in v.flows[:_MOST_FLOWS]
             ],
             "waits": list(v.waits),
             "dashboards": self.dashboards(),

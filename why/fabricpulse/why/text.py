@@ -2,6 +2,7 @@
 
 from fabricpulse.core.output import printable
 from fabricpulse.why.catalogue import CAUSES
+from fabricpulse.why.flow_view import line as line_of
 from fabricpulse.why.infer import LIKELY, Ranked
 from fabricpulse.why.moment import when
 from fabricpulse.why.report import Report
@@ -25,9 +26,9 @@ def text(report: Report) -> str:
     if v.waits:
         lines += ["", "Who waits for whom:"]
         lines += [f"  {line}" for line in v.waits[:_MOST_WAITS]]
-    if slow := [f for f in v.flows if f.delay_s is not None][:_MOST_FLOWS]:
-        lines += ["", "Slowest flows (bandwidth, one-way delay):"]
-        lines += [f"  {f}: {(f.sent or 0) * 8e-9:.1f} Gb/s, {(f.delay_s or 0) * 1e6:.0f} us" for f in slow]
+    if worst := [s for s in v.flows if s.worse is not None or s.flow.delay_s is not None][:_MOST_FLOWS]:
+        lines += ["", "Worst flows (bandwidth, one-way delay; median of their siblings):"]
+        lines += [f"  {line_of(s)}" for s in worst]
     if report.journal is not None:
         lines += [
             "",
