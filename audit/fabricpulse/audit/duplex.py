@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.model import Measurement, clip
 from fabricpulse.audit.path_tests import Way
-from fabricpulse.audit.transfer_tests import LEAST, SLOW
+from fabricpulse.audit.transfer_tests import LEAST, compared
 
 Ends = tuple[Nic, Nic]
 
@@ -54,10 +54,13 @@ def judge_both(done: Iterable[BothWays], rates: Mapping[Ends, float]) -> tuple[l
     notes: list[str] = []
     for network, pairs in sorted(networks.items()):
         reference = _reference(network, [ratio for _, ratio, _ in pairs], notes)
+        ratios = sorted(ratio for _, ratio, _ in pairs)
         for (a, b), ratio, attempts in pairs:
-            ok = None if reference is None else ratio >= SLOW * reference
+            ok, why = (None, "") if reference is None else compared(ratio, reference, ratios)
             for source, target in ((a, b), (b, a)):
-                found.append(Measurement("duplex", network, *source, *target, ratio, ok, attempts))
+                found.append(
+                    Measurement("duplex", network, *source, *target, ratio, ok, attempts, detail=why)
+                )
     return sorted(found), notes
 
 

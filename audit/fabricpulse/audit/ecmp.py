@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.model import Finding, Measurement, clip
-from fabricpulse.audit.transfer_tests import LEAST_LOST, MOST_LOSS, Transferred
+from fabricpulse.audit.transfer_tests import LEAST_LOST, MOST_LOSS, Transferred, on_the_way
 
 # A port is late by so much, seconds, and by so many times what good ports differ.
 LATE_S, LATE_SPREAD = 100e-6, 4.0
@@ -46,16 +46,25 @@ PortResult = tuple[float, bool | None, list[tuple[int, int]]]
 def _loss(tries: Sequence[Transferred]) -> PortResult:
     sent: dict[tuple[int, int], int] = defaultdict(int)
     lost: dict[tuple[int, int], int] = defaultdict(int)
+    # Tests in which a port lost anything, and those that used it: a burst that was lost once is none of the path's.
+    losing: dict[tuple[int, int], int] = defaultdict(int)
+    used: dict[tuple[int, int], int] = defaultdict(int)
     for one in tries:
         received = one.result.received
         # What the receiver's socket had no room for is of any port.
         if received is None or received.overflowed:
             continue
+        _, _, excused = on_the_way(one)
         got = {count.port: count.datagrams for count in received.by_port}
         for port, number in one.result.sent_by_port.items():
-            sent[port, one.udp_port] += number
-            lost[port, one.udp_port] += max(0, number - got.get(port, 0))
-    bad = [p for p, n in lost.items() if n >= LEAST_LOST and n > MOST_LOSS * sent[p]]
+            # So is what the hosts have dropped: each port has the benefit of all of it.
+            gone = max(0, number - got.get(port, 0) - excused)
+            key = port, one.udp_port
+            sent[key] += number
+            lost[key] += gone
+            used[key] += 1
+            losing[key] += gone > 0
+    bad = [p for p, n in lost.items() if n >= LEAST_LOST and n > MOST_LOSS * sent[p] and losing[p] == used[p]]
     share = sum(lost[p] for p in bad) / max(1, sum(sent[p] for p in bad))
     differ = 0 in lost.values() and _differ([(sent[p], lost[p]) for p in sent])
     if len(sent) < LEAST_PORTS or (bad and not differ):

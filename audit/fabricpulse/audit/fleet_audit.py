@@ -1,35 +1,30 @@
-"""The audit of a fleet: whom to ask, asking them, testing paths and wiring, and what is told to whom."""
+"""The audit of a fleet: whom to ask, asking them, having paths tested, and what is told to whom."""
 
 import asyncio
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fabricpulse.audit.blame import Nic
-from fabricpulse.audit.ecmp import ecmp_findings
 from fabricpulse.audit.findings import of_host
-from fabricpulse.audit.fleet_paths import ECHO_KINDS, FleetPaths, unreachable
-from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, ask, collect, tell, until
+from fabricpulse.audit.fleet_measure import Plan, measure
+from fabricpulse.audit.fleet_progress import few, showing
+from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, cancelling, collect, tell, until
 from fabricpulse.audit.host_list import chosen
-from fabricpulse.audit.lldp import Neighbour
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Run, clip
-from fabricpulse.audit.node.wire import FINDINGS_PATH, NEIGHBOURS_PATH, NeighboursAnswer, NeighboursRequest
-from fabricpulse.audit.path_tests import Rail, Ways, coverage_note, path_findings, plan_rails
+from fabricpulse.audit.node.wire import FINDINGS_PATH
+from fabricpulse.audit.path_tests import Rail, plan_rails
 from fabricpulse.audit.profile import load_profile
 from fabricpulse.audit.runs import run_id, run_of
 from fabricpulse.audit.storage import read
 from fabricpulse.audit.targets import targets
-from fabricpulse.audit.transfer_tests import Transfers, untested_findings
-from fabricpulse.audit.wiring import Heard, Place, Wiring, planned_places, wiring_findings
+from fabricpulse.audit.transfer_tests import Transfers
+from fabricpulse.audit.wiring import Wiring, planned_places
 from fabricpulse.core.config import Section, load_config, parse_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.host_list import expand
@@ -76,6 +71,8 @@ def run_fleet(
     started_at, begun = time.time(), time.monotonic()
     if (paths or transfers) and fleet is None:
         raise UserError("tests of paths need the addresses of NICs: give --coordinator or --membership")
+    if (wiring or wiring_file) and fleet is None:
+        raise UserError("--wiring needs the NICs of the fleet: give --coordinator or --membership")
     by_leaf = load_leaves(leaves) if leaves else {}
     earlier = _earlier(resume, started_at)
     heard = {report.host for report in earlier.hosts} if earlier else set()
@@ -107,28 +104,32 @@ def run_fleet(
 
     if not cancelled:
         keep(measured)
-    if (paths or transfers) and fleet is not None and not cancelled:
-        most = max(len(fleet.hosts), 1) if all_pairs else None
-        rails = plan_rails(fleet, {report.host for report in reports}, by_leaf, most)
-        if transfers is not None:
-            _consent(transfers, rails, budget_gb, yes=yes)
-        known = {
-            (host.name, nic.device): by_leaf.get(host.name, nic.leaf)
-            for host in fleet.hosts
-            for nic in host.nics
-        }
-        measured, more, notes, cancelled = asyncio.run(
-            _test(wanted, config, rails, reports, known, transfers, measured, keep)
-        )
-    if (wiring or wiring_file) and not cancelled:
-        if fleet is None:
-            raise UserError("--wiring needs the NICs of the fleet: give --coordinator or --membership")
-        places = planned_places(load_config(wiring_file, Wiring) if wiring_file else None, fleet)
-        places = {nic: place for nic, place in places.items() if nic[0] in {r.host for r in reports}}
-        if not places:
-            raise UserError("--wiring: no NIC has a plan: give --wiring-file, or `leaf` in the membership")
-        told, cancelled = asyncio.run(_neighbours(wanted, config, places, wiring_wait_s))
-        more += wiring_findings(places, told)
+    if (paths or transfers or wiring or wiring_file) and fleet is not None and not cancelled:
+        hosts_heard = {report.host for report in reports}
+        plan = Plan(listen_s=wiring_wait_s, before=measured)
+        if paths or transfers:
+            most = max(len(fleet.hosts), 1) if all_pairs else None
+            rails = plan_rails(fleet, hosts_heard, by_leaf, most)
+            if transfers is not None:
+                _consent(transfers, rails, budget_gb, yes=yes)
+            known = {
+                (host.name, nic.device): by_leaf.get(host.name, nic.leaf)
+                for host in fleet.hosts
+                for nic in host.nics
+            }
+            plan = replace(plan, rails=rails, leaves=known, transfers=transfers)
+        if wiring or wiring_file:
+            places = planned_places(load_config(wiring_file, Wiring) if wiring_file else None, fleet)
+            places = {nic: place for nic, place in places.items() if nic[0] in hosts_heard}
+            if not places:
+                raise UserError(
+                    "--wiring: no NIC has a plan: give --wiring-file, or `leaf` in the membership"
+                )
+            plan = replace(plan, places=places)
+        result = asyncio.run(measure(plan, wanted, config, reports, keep))
+        measured, cancelled = result.measurements, result.cancelled
+        more += result.findings
+        notes += result.notes
     if earlier is not None:
         notes.append(f"resumed from {earlier.id}: {len(heard & set(asked))} hosts were not asked again")
     run = run_of(
@@ -154,42 +155,13 @@ def run_fleet(
     return run
 
 
-async def _neighbours(
-    wanted: list[Target], config: HttpClientConfig, places: Mapping[Nic, Place], wait_s: float
-) -> tuple[Heard, bool]:
-    """What all hosts hear at the same time, and whether it was cancelled."""
-    heard: dict[Nic, Neighbour] = {}
-    reasons: dict[Nic, str] = {}
-    devices: dict[str, list[str]] = {}
-    for host, device in sorted(places):
-        devices.setdefault(host, []).append(device)
-    cancelled = asyncio.Event()
-    with _cancelling(cancelled):
-        patient = msgspec.structs.replace(config, timeout_s=wait_s + 30)
-        async with HttpClient(patient, connections=100_000) as client:
-
-            async def one(target: Target) -> None:
-                own = devices.get(target.host, [])
-                request = NeighboursRequest(tuple(own), wait_s)
-                try:
-                    answer = await ask(client, target.url + NEIGHBOURS_PATH, request, NeighboursAnswer)
-                except AgentError as error:
-                    reasons.update({(target.host, device): str(error) for device in own})
-                    return
-                heard.update({(target.host, device): who for device, who in answer.heard.items()})
-                reasons.update({(target.host, device): why for device, why in answer.unreadable.items()})
-
-            await until(cancelled, (one(target) for target in wanted if target.host in devices))
-    return Heard(heard, reasons), cancelled.is_set()
-
-
 async def _publish(wanted: list[Target], config: HttpClientConfig, run: Run) -> list[str]:
     """Tells each host that has answered what was found about it; those that did not take it, with why."""
     heard = {report.host for report in run.hosts}
     not_published: list[str] = []
     slots = asyncio.Semaphore(AT_A_TIME)
     cancelled = asyncio.Event()
-    with _cancelling(cancelled):
+    with cancelling(cancelled):
         async with HttpClient(config, connections=AT_A_TIME) as client:
 
             async def one(target: Target) -> None:
@@ -251,75 +223,20 @@ class Leaves(Section, frozen=True):
     leaves: dict[str, str]
 
 
-async def _test(
-    wanted: list[Target],
-    config: HttpClientConfig,
-    rails: Mapping[str, Rail],
-    reports: list[HostReport],
-    leaves: Mapping[Nic, str],
-    transfers: Transfers | None,
-    before: Sequence[Measurement],
-    keep: Callable[[Sequence[Measurement]], None],
-) -> tuple[list[Measurement], list[Finding], list[str], bool]:
-    """Measurements, findings, notes, whether it was cancelled. An agent that does not answer costs its own tests."""
-    cancelled = asyncio.Event()
-    with _cancelling(cancelled), _bar("testing") as bar:
-        task = bar.add_task("paths", total=None, silent=0)
-
-        def progress(what: str, done: int, of: int) -> None:
-            bar.update(task, description=what, completed=done, total=of)
-
-        agents = {target.host: target for target in wanted}
-        paths = FleetPaths(agents, config, rails, Ways(rails, reports), leaves, cancelled, progress, keep)
-        paths.notes.append(coverage_note(rails))
-        measured = await paths.echoes(before)
-        if transfers is not None and not cancelled.is_set():
-            # Between NICs that do not reach one another there is nothing to measure, and much to wait for.
-            measured += await paths.transfers(transfers, before, unreachable(measured))
-        else:
-            measured += [m for m in before if m.kind not in ECHO_KINDS]
-    findings = path_findings(measured) + ecmp_findings(measured) + untested_findings(paths.untested)
-    return measured, findings, paths.notes, cancelled.is_set()
-
-
-@contextmanager
-def _cancelling(cancelled: asyncio.Event) -> Iterator[None]:
-    """Sets the event on Ctrl-C and SIGTERM."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, cancelled.set)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-def _bar(what: str) -> Progress:
-    return Progress(
-        TextColumn(what),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[silent]} silent"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-
-
 async def _collect(
     wanted: list[Target], config: HttpClientConfig, host_timeout_s: float
 ) -> tuple[list[HostReport], dict[str, str], bool]:
     cancelled = asyncio.Event()
-    with _cancelling(cancelled), _bar("auditing") as bar:
-        task = bar.add_task("hosts", total=len(wanted), silent=0)
-        silent_so_far = 0
+    with cancelling(cancelled), showing("auditing") as shown:
+        waits = dict.fromkeys(target.host for target in wanted)
+        unheard = 0
 
-        def progress(_: str, ok: bool) -> None:
-            nonlocal silent_so_far
-            silent_so_far += not ok
-            bar.update(task, advance=1, silent=silent_so_far)
+        def progress(host: str, ok: bool) -> None:
+            nonlocal unheard
+            waits.pop(host, None)
+            unheard += not ok
+            shown.silent = unheard
+            shown.update("hosts", len(wanted) - len(waits), len(wanted), few(waits))
 
         reports, silent = await collect(
             wanted, config, host_timeout_s=host_timeout_s, progress=progress, cancelled=cancelled

@@ -1,11 +1,13 @@
 """Transfers in both directions at once, over the agents of a fleet, in rounds of disjoint pairs."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from fabricpulse.audit.blame import Nic, retests
 from fabricpulse.audit.duplex import BothWays, Ends, alone, judge_both
-from fabricpulse.audit.fleet_run import AgentError, Target, ask, until
+from fabricpulse.audit.fleet_run import AgentError
+from fabricpulse.audit.fleet_stage import RECEIVE_S, Fleet, stage, stage_seconds
 from fabricpulse.audit.model import Measurement, clip
 from fabricpulse.audit.node.wire import (
     RECEIVE_PATH,
@@ -18,46 +20,39 @@ from fabricpulse.audit.path_tests import Way, Ways, path_tests
 from fabricpulse.audit.transfer_tests import Transfers, again
 from fabricpulse.core.web.client import HttpClient
 
+A = TypeVar("A")
+
 
 class DuplexTests:
     """The tests of one run. notes : lines for people."""
 
-    def __init__(
-        self,
-        client: HttpClient,
-        agents: Mapping[str, Target],
-        ways: Ways,
-        wanted: Transfers,
-        cancelled: asyncio.Event,
-        progress: Callable[[str, int, int], None],
-    ) -> None:
-        """progress : is told what is under way, how much of it is done, and of how much."""
+    def __init__(self, client: HttpClient, fleet: Fleet, wanted: Transfers) -> None:
         self._client = client
-        self._agents = agents
-        self._ways = ways
+        self._fleet = fleet
         self._wanted = wanted
-        self._cancelled = cancelled
-        self._progress = progress
+        self._done: list[BothWays] = []
         self._unfinished: dict[Ends, str] = {}
         self.notes: list[str] = []
 
     async def run(
-        self,
-        measured: Sequence[Measurement],
-        before: Iterable[Measurement],
-        disjoint: Callable[..., list[list[Ends]]],
+        self, measured: Sequence[Measurement], before: Iterable[Measurement], order: Iterable[Ends]
     ) -> list[Measurement]:
         """Of all pairs whose bandwidth is known in each direction alone, and no test of which failed. measured : those
-        tests. before : of an interrupted run, not made again. disjoint : makes rounds of ways."""
+        tests. before : of an interrupted run, not made again. order : of ways; others follow."""
         rates = sound(measured)
-        done = recalled(before, rates, self._ways)
-        tested = {frozenset((one.way.source, one.way.target)) for one in done}
-        pairs = sorted((a, b) for a, b in rates if a < b and (b, a) in rates)
-        await self._all(disjoint([p for p in pairs if frozenset(p) not in tested]), done)
-        found, _ = judge_both(done, rates)
+        self._done = recalled(before, rates, self._fleet.ways)
+        tested = {frozenset((one.way.source, one.way.target)) for one in self._done}
+        first = [(min(way), max(way)) for way in order]
+        pairs = [
+            (a, b)
+            for a, b in dict.fromkeys((*first, *sorted(rates)))
+            if a < b and {(a, b), (b, a)} <= rates.keys()
+        ]
+        await self._all("both ways at once", [p for p in pairs if frozenset(p) not in tested])
+        found, _ = judge_both(self._done, rates)
         further = {*again(found), *retests(path_tests(found, "duplex"))} & set(pairs)
-        await self._all(disjoint(sorted(further)), done)
-        found, self.notes = judge_both(done, rates)
+        await self._all("both ways again", sorted(further))
+        found, self.notes = judge_both(self._done, rates)
         if self._unfinished:
             told = "; ".join(
                 f"{' '.join(a)} and {' '.join(b)} ({why})" for (a, b), why in self._unfinished.items()
@@ -67,49 +62,54 @@ class DuplexTests:
             )
         return found
 
-    async def _all(self, rounds: Sequence[Sequence[Ends]], done: list[BothWays]) -> None:
-        for number, pairs in enumerate(rounds):
-            if self._cancelled.is_set():
-                break
-            self._progress("both ways at once", number, len(rounds))
+    async def _all(self, what: str, pairs: Sequence[Ends]) -> None:
+        async def one(a: Nic, b: Nic) -> None:
+            there, back = self._fleet.ways.way(a, b), self._fleet.ways.way(b, a)
+            try:
+                self._done.append(BothWays(there, await self._both(there, back)))
+                self._unfinished.pop((a, b), None)
+            except AgentError as error:
+                self._unfinished[a, b] = str(error)
 
-            async def one(a: Nic, b: Nic) -> None:
-                there, back = self._ways.way(a, b), self._ways.way(b, a)
-                try:
-                    done.append(BothWays(there, await self._both(there, back)))
-                    self._unfinished.pop((a, b), None)
-                except AgentError as error:
-                    self._unfinished[a, b] = str(error)
-
-            await until(self._cancelled, (one(a, b) for a, b in pairs))
+        seconds = stage_seconds(pairs, self._wanted.seconds + 1.5)
+        missed = await stage(self._fleet, what, pairs, one, seconds)
+        self._unfinished.update({ends: why for ends, (_, why) in missed.items()})
 
     async def _both(self, there: Way, back: Way) -> float:
         """Bits per second of both together. Raises AgentError."""
         # Both ends agree to receive before either sends: an agent that looks for traffic of others must not see ours.
-        answers = [await self._receive(way) for way in (there, back)]
+        agreed = await asyncio.gather(*map(self._receive, (there, back)), return_exceptions=True)
+        answers = [_given(answer) for answer in agreed]
         results = await asyncio.gather(
             *(self._send(way, answer) for way, answer in zip((there, back), answers, strict=True)),
             return_exceptions=True,
         )
         total = 0.0
         for result in results:
-            if isinstance(result, BaseException):
-                raise result
-            if result.bps is None:
-                raise AgentError(result.error or "too little came to tell")
-            total += result.bps
+            answered = _given(result)
+            if answered.bps is None:
+                raise AgentError(answered.error or "too little came to tell")
+            total += answered.bps
         return total
 
     async def _receive(self, way: Way) -> ReceiveAnswer:
-        url = self._agents[way.target[0]].url + RECEIVE_PATH
         streams, seconds = self._wanted.streams, self._wanted.seconds
         request = ReceiveRequest(way.target[1], way.address, way.own, streams, seconds, duplex=True)
-        return await ask(self._client, url, request, ReceiveAnswer)
+        ask = self._fleet.ask
+        return await ask(self._client, way.target[0], RECEIVE_PATH, request, ReceiveAnswer, RECEIVE_S)
 
     async def _send(self, way: Way, answer: ReceiveAnswer) -> TransferResult:
-        url = self._agents[way.source[0]].url + SEND_PATH
         request = self._wanted.request(way, answer.tcp_port, answer.udp_port, answer.key, duplex=True)
-        return await ask(self._client, url, request, TransferResult)
+        patience_s = self._wanted.patience_s
+        ask = self._fleet.ask
+        return await ask(self._client, way.source[0], SEND_PATH, request, TransferResult, patience_s)
+
+
+def _given(answer: A | BaseException) -> A:
+    """Raises what came in place of an answer."""
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def sound(measured: Sequence[Measurement]) -> dict[Ends, float]:

@@ -5,7 +5,9 @@ each request is whole, and ends with its connection.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -42,7 +44,11 @@ class Target:
 
 
 class AgentError(Exception):
-    """An agent has not given what was asked for; the text says why."""
+    """An agent has not given what was asked for; the text says why. answered : whether it has said anything at all."""
+
+    def __init__(self, text: str, *, answered: bool = False) -> None:
+        super().__init__(text)
+        self.answered = answered
 
 
 async def collect(
@@ -98,12 +104,25 @@ async def until(cancelled: asyncio.Event, work: Iterable[Coroutine[Any, Any, Non
             raise outcome
 
 
+@contextmanager
+def cancelling(cancelled: asyncio.Event) -> Iterator[None]:
+    """Sets the event on Ctrl-C and SIGTERM."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, cancelled.set)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
 async def _audit(client: HttpClient, target: Target) -> HostReport:
     body = await _post(client, target.url + AUDIT_PATH, AuditRequest(dict(target.rails)))
     try:
         report = msgspec.json.decode(body, type=HostReport)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise AgentError(f"its answer is no report: {error}") from error
+        raise AgentError(f"its answer is no report: {error}", answered=True) from error
     # The name that it was asked by: two hosts with one name must not become one.
     return msgspec.structs.replace(report, host=target.host)
 
@@ -116,7 +135,7 @@ async def send_echoes(
         client, target.url + ECHO_TESTS_PATH, EchoTestsRequest(tuple(echo_tests)), EchoTestsAnswer
     )
     if len(answer.results) != len(echo_tests):
-        raise AgentError(f"{len(answer.results)} results for {len(echo_tests)} echo tests")
+        raise AgentError(f"{len(answer.results)} results for {len(echo_tests)} echo tests", answered=True)
     return answer.results
 
 
@@ -125,13 +144,19 @@ async def tell(client: HttpClient, url: str, document: msgspec.Struct) -> None:
     await _post(client, url, document)
 
 
-async def ask(client: HttpClient, url: str, document: msgspec.Struct, kind: type[T]) -> T:
-    """An agent's answer to a request. Raises AgentError."""
-    body = await _post(client, url, document)
+async def ask(
+    client: HttpClient, url: str, document: msgspec.Struct, kind: type[T], patience_s: float | None = None
+) -> T:
+    """An agent's answer to a request. patience_s : the client's if None. Raises AgentError."""
+    try:
+        async with asyncio.timeout(patience_s):
+            body = await _post(client, url, document)
+    except TimeoutError as error:
+        raise AgentError("no answer in time") from error
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise AgentError(f"its answer is none: {error}") from error
+        raise AgentError(f"its answer is none: {error}", answered=True) from error
 
 
 async def _post(client: HttpClient, url: str, document: msgspec.Struct) -> bytes:
@@ -141,7 +166,7 @@ async def _post(client: HttpClient, url: str, document: msgspec.Struct) -> bytes
             body = await read_body(response, MOST_ANSWER)
             if response.status != 200:
                 text = body[:200].decode("utf-8", "replace").strip()
-                raise AgentError(f"HTTP {response.status}: {text}")
+                raise AgentError(f"HTTP {response.status}: {text}", answered=True)
             return body
     except TimeoutError as error:
         raise AgentError("no answer in time") from error

@@ -155,6 +155,11 @@ def measurements(ways: Sequence[Way], results: Sequence[EchoResult]) -> list[Mea
     return found
 
 
+def ends_of(m: Measurement) -> tuple[Nic, Nic]:
+    """The NICs of a measurement: source, target."""
+    return (m.source_host, m.source_device), (m.target_host, m.target_device)
+
+
 def path_tests(measured: Iterable[Measurement], kind: str) -> list[PathTest]:
     """The decided tests of one kind."""
     return [

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.model import Finding, Measurement, MeasurementKind, clip
+from fabricpulse.audit.node.transfer import MOST_DATAGRAM_S, PATIENCE_S
 from fabricpulse.audit.node.wire import SendRequest, TransferResult
 from fabricpulse.audit.path_tests import Way
 
@@ -23,6 +24,10 @@ SLOW = 0.8
 LATE, LATE_S = 1.5, 50e-6
 # Tests of a network, or of a kind of path, that can be compared.
 LEAST = 4
+# `detail` of a measurement that decides nothing: a host was too busy for it; good ones differ as much.
+BUSY, NOISY = "a host was busy", "others differ as much"
+# A value is bad when it is further below the usual one than this many times what good ones are above it.
+SPREAD = 6.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,21 @@ class Transfers:
         """Most bytes that so many ways send."""
         tcp = round(self.rate_bps * self.seconds / 8) * (2 if self.duplex else 1)
         return ways * (tcp + self.datagrams * datagram_bytes)
+
+    @property
+    def each_s(self) -> float:
+        """What one transfer takes where hosts are not busy, seconds."""
+        return self._datagrams_s + self.seconds + 1.0
+
+    @property
+    def patience_s(self) -> float:
+        """How long a sender has for one, seconds."""
+        return 2 * (self._datagrams_s + self.seconds) + 2 * PATIENCE_S + 5.0
+
+    @property
+    def _datagrams_s(self) -> float:
+        """Of the largest, at a quarter of the rate; no host sends more than 20,000 a second."""
+        return min(self.datagrams * max(9000 * 8 / (self.rate_bps / 4), 5e-5), MOST_DATAGRAM_S)
 
     def request(
         self, way: Way, tcp_port: int, udp_port: int, key: str, *, duplex: bool = False
@@ -85,13 +105,14 @@ def judge(
         by_way[one.way.source, one.way.target].append(one)
     found: list[Measurement] = []
     notes: list[str] = []
-    speeds: dict[str, list[tuple[Way, float, int]]] = defaultdict(list)
+    speeds: dict[str, list[Speed]] = defaultdict(list)
     delays: dict[tuple[str, str], list[tuple[Way, float, float, int]]] = defaultdict(list)
     for tries in by_way.values():
         way, count = tries[0].way, sum(t.attempts for t in tries)
         found += _loss(way, tries, count)
-        if rates := [t.result.bps for t in tries if t.result.bps]:
-            speeds[way.network].append((way, max(rates), count))
+        if rates := [(t.result.bps, t.result.starved) for t in tries if t.result.bps]:
+            unhindered = max(rate / max(1 - starved, 1e-3) for rate, starved in rates)
+            speeds[way.network].append(Speed(way, max(rates)[0], unhindered, count))
         owds = [
             t.result.received for t in tries if t.result.received and t.result.received.owd_ns is not None
         ]
@@ -106,29 +127,69 @@ def judge(
         found += _delay(group)
     if by_way and not delays:
         notes.append("delay: not measured, the hosts have no fleet time (clocksync sidecar)")
+    for why, told in ((BUSY, "a host was too busy"), (NOISY, "good ones differ as much from one another")):
+        if ways_of := sorted({f"{m.source_host} to {m.target_host}" for m in found if m.detail == why}):
+            notes.append(clip(f"{len(ways_of)} ways are not judged, {told}: {', '.join(ways_of[:6])}"))
     return sorted(found), notes
 
 
+@dataclass(frozen=True)
+class Speed:
+    """Bandwidth of a way, bits per second: the best that was reached, and the best that would have been by rule of
+    three if neither host's thread had waited for a processor. count : transfers."""
+
+    way: Way
+    reached: float
+    unhindered: float
+    count: int
+
+
 def _measured(
-    kind: MeasurementKind, way: Way, value: float, ok: bool | None, attempts: int, bound: float = 0.0
+    kind: MeasurementKind,
+    way: Way,
+    value: float,
+    ok: bool | None,
+    attempts: int,
+    bound: float = 0.0,
+    detail: str = "",
 ) -> Measurement:
-    return Measurement(kind, way.network, *way.source, *way.target, value, ok, attempts, bound)
+    return Measurement(kind, way.network, *way.source, *way.target, value, ok, attempts, bound, detail)
+
+
+def on_the_way(one: Transferred) -> tuple[int, int, int]:
+    """Of the datagrams of a transfer that the receiver told of: sent, without those that its socket had no room for;
+    missing; and how many of the missing the hosts themselves may have dropped."""
+    received = one.result.received
+    if received is None:
+        return 0, 0, 0
+    # What the receiver's own socket had no room for was not lost on the way, nor did it arrive: not counted at all.
+    sent = max(0, one.result.sent - received.overflowed)
+    missing = max(0, sent - received.datagrams)
+    return sent, missing, min(missing, received.host_dropped + one.result.host_dropped)
 
 
 def _loss(way: Way, tries: Sequence[Transferred], count: int) -> list[Measurement]:
-    known = [(t.result.sent, t.result.received) for t in tries if t.result.received is not None]
-    # What the receiver's own socket had no room for was not lost on the way, nor did it arrive: not counted at all.
-    sent = sum(max(0, n - r.overflowed) for n, r in known if r is not None)
-    lost = sum(max(0, n - r.overflowed - r.datagrams) for n, r in known if r is not None)
+    """Failed where more is missing than the hosts themselves have dropped, in each test: a burst that was lost once is
+    none of the path's. Not decided where only that excuse saves it."""
+    known = [counts for one in tries if (counts := on_the_way(one))[0]]
+    sent = sum(n for n, _, _ in known)
     if not sent:
         return []
-    return [_measured("loss", way, lost / sent, not (lost >= LEAST_LOST and lost / sent > MOST_LOSS), count)]
+    lost = sum(missing - excused for _, missing, excused in known)
+    each = all(missing > excused for _, missing, excused in known)
+    if _loses(sent, lost) and each:
+        return [_measured("loss", way, lost / sent, False, count)]
+    if any(excused for _, _, excused in known) and _loses(sent, sum(missing for _, missing, _ in known)):
+        return [_measured("loss", way, lost / sent, None, count, detail=BUSY)]
+    return [_measured("loss", way, lost / sent, True, count)]
 
 
-def _bandwidth(
-    network: str, ways: Sequence[tuple[Way, float, int]], rate_bps: float, notes: list[str]
-) -> list[Measurement]:
-    rates = sorted(rate for _, rate, _ in ways)
+def _loses(sent: int, lost: int) -> bool:
+    return lost >= LEAST_LOST and lost / sent > MOST_LOSS
+
+
+def _bandwidth(network: str, ways: Sequence[Speed], rate_bps: float, notes: list[str]) -> list[Measurement]:
+    rates = sorted(one.reached for one in ways)
     usual = rates[len(rates) * 3 // 4]
     if usual >= 0.9 * rate_bps:
         reference: float | None = rate_bps
@@ -144,10 +205,22 @@ def _bandwidth(
     else:
         reference = None
         notes.append(clip(f"bandwidth: {network} has too few pairs to say what is slow"))
-    return [
-        _measured("bandwidth", way, rate, None if reference is None else rate >= SLOW * reference, count)
-        for way, rate, count in ways
-    ]
+    found = []
+    for one in ways:
+        ok, why = (None, "") if reference is None else compared(one.reached, reference, rates)
+        if ok is False and reference is not None and one.unhindered >= SLOW * reference:
+            ok, why = None, BUSY
+        found.append(_measured("bandwidth", one.way, one.reached, ok, one.count, detail=why))
+    return found
+
+
+def compared(value: float, reference: float, values: Sequence[float]) -> tuple[bool | None, str]:
+    """Whether one of `values`, in ascending order, is as good as the reference says; None with why where good ones
+    differ from one another so much that it proves nothing: where processors are what limits them, chance decides."""
+    if value >= SLOW * reference:
+        return True, ""
+    above = max(0.0, values[(len(values) - 1) * 19 // 20] - reference)
+    return (None, NOISY) if value >= reference - SPREAD * above else (False, "")
 
 
 def _delay(group: Sequence[tuple[Way, float, float, int]]) -> list[Measurement]:
@@ -165,12 +238,12 @@ def _delay(group: Sequence[tuple[Way, float, float, int]]) -> list[Measurement]:
 
 
 def again(measured: Iterable[Measurement]) -> list[tuple[Nic, Nic]]:
-    """Ways with a test that failed once, each once: chance and a busy host do not fail twice."""
+    """Ways with a test that failed once, or that a busy host has spoilt, each once: chance does not fail twice."""
     return sorted(
         {
             ((m.source_host, m.source_device), (m.target_host, m.target_device))
             for m in measured
-            if m.ok is False and m.attempts == 1
+            if m.attempts == 1 and (m.ok is False or m.detail == BUSY)
         }
     )
 

@@ -22,6 +22,7 @@ def swept(
     *,
     ports: int = 16,
     overflowed: int = 0,
+    dropped: int = 0,
     to: int = 9617,
 ) -> Transferred:
     counts = tuple(
@@ -29,7 +30,7 @@ def swept(
         for p in range(ports)
     )
     sent = {FIRST + p: EACH for p in range(ports)}
-    received = Received(sum(c.datagrams for c in counts), overflowed, by_port=counts)
+    received = Received(sum(c.datagrams for c in counts), overflowed, by_port=counts, host_dropped=dropped)
     return Transferred(WAY, TransferResult(ports * EACH, received, 1e9, sent_by_port=sent), udp_port=to)
 
 
@@ -68,6 +69,17 @@ def test_what_all_ports_lose_is_no_matter_of_paths() -> None:
     assert judged(swept({3: 2, 7: 1}))["ecmp_loss"] == (True, "")
     assert judged(swept({3: 50}, overflowed=50))["ecmp_loss"] == (None, "")
     assert judged(swept({1: 50}, ports=3))["ecmp_loss"] == (None, "")
+
+
+def test_what_was_lost_once_or_by_a_host_is_no_matter_of_paths() -> None:
+    """A burst of one port that is not lost again; drops of the hosts themselves, of which each port has the benefit;
+    what a path loses beyond them, each time, is told."""
+    burst = swept({3: 40})
+    assert judged(burst)["ecmp_loss"][0] is False
+    assert judged(burst, swept({}))["ecmp_loss"] == (True, "")
+    assert judged(swept({3: 40}, dropped=40))["ecmp_loss"] == (True, "")
+    both = judged(swept({3: 40}, dropped=10), swept({3: 30, 5: 10}, dropped=10))
+    assert both["ecmp_loss"] == (False, f"{FIRST + 3} to 9617")
 
 
 @given(st.sets(st.integers(0, 15), min_size=1, max_size=11))

@@ -8,7 +8,7 @@ starts, and with the connection of who asked for it.
 import asyncio
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,9 +23,11 @@ from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS, TRANSFERS
 from fabricpulse.audit.model import FleetFindings, HostReport
 from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.echo import ECHO_TESTS_AT_A_TIME, echo
-from fabricpulse.audit.node.jobs import in_use, job_on
+from fabricpulse.audit.node.jobs import JobWatch, in_use
 from fabricpulse.audit.node.neighbours import hear
-from fabricpulse.audit.node.transfer import Receiver, TransferError, send
+from fabricpulse.audit.node.receiver import Receiver
+from fabricpulse.audit.node.sender import send
+from fabricpulse.audit.node.transfer import PATIENCE_S, Moved, TransferError
 from fabricpulse.audit.node.wire import (
     AUDIT_PATH,
     ECHO_TESTS_PATH,
@@ -64,8 +66,8 @@ T = TypeVar(
 FRESH_S = 1.0
 # How often a transfer under way looks for a job.
 WATCH_S = 0.2
-# How long a request waits for the transfer before it.
-RELEASE_S = 5.0
+# How long a request waits for the transfer before it: a receiver whose sender does not come has PATIENCE_S.
+RELEASE_S = PATIENCE_S + 1.0
 
 
 class Agent:
@@ -90,6 +92,8 @@ class Agent:
         self._transfers: dict[tuple[str, str], threading.Event] = {}
         # NICs that receive a duplex transfer, beside which they may send one, and when that begins.
         self._duplex: dict[str, threading.Event] = {}
+        # Bytes of all transfers of a NIC and direction so far.
+        self._moved: dict[tuple[str, str], Moved] = defaultdict(Moved)
         self._receiving: set[asyncio.Task[None]] = set()
         self._report = self._last()
         self._reported_at = float("-inf")
@@ -187,7 +191,7 @@ class Agent:
         async with self._listening:
             stop = threading.Event()
             work = asyncio.to_thread(hear, wanted.devices, wanted.seconds, stop)
-            (heard, unreadable), _ = await self._watched(work, stop, request, jobs=False)
+            (heard, unreadable), _ = await self._watched(work, stop, request)
         return web.Response(
             body=msgspec.json.encode(NeighboursAnswer(heard, unreadable)), content_type="application/json"
         )
@@ -196,7 +200,7 @@ class Agent:
         wanted = await self._decoded(request, ReceiveRequest)
         stop = await self._claim(wanted.device, "received", duplex=wanted.duplex)
         try:
-            receiver = Receiver(wanted, fleet_clock())
+            receiver = Receiver(wanted, fleet_clock(), self._moved[wanted.device, "received"])
         except (OSError, ValueError) as error:
             self._release(wanted.device, stop)
             self._refuse("invalid")
@@ -204,7 +208,8 @@ class Agent:
 
         async def take() -> None:
             try:
-                await self._watched(asyncio.to_thread(receiver.run, stop), stop)
+                watch = self._job_watch(wanted.device)
+                await self._watched(asyncio.to_thread(receiver.run, stop), stop, watch=watch)
             except (TransferError, OSError) as error:
                 log.info("a transfer was not received to its end", device=wanted.device, error=str(error))
             finally:
@@ -227,8 +232,9 @@ class Agent:
             wanted = msgspec.structs.replace(wanted, rate_bps=min(wanted.rate_bps, most))
             self._made["sent"] += 1
             after = self._duplex.get(wanted.device) if wanted.duplex else None
-            work = asyncio.to_thread(send, wanted, fleet_clock(), stop, after)
-            result, why = await self._watched(work, stop, request)
+            moved = self._moved[wanted.device, "sent"]
+            work = asyncio.to_thread(send, wanted, fleet_clock(), stop, after, moved)
+            result, why = await self._watched(work, stop, request, self._job_watch(wanted.device))
             if why:
                 result = msgspec.structs.replace(result, error=why)
         finally:
@@ -272,15 +278,29 @@ class Agent:
         if (device, "received") not in self._transfers:
             self._duplex.pop(device, None)
 
+    def _job_watch(self, device: str) -> JobWatch:
+        """Of a NIC that a transfer of ours begins to use."""
+
+        def own() -> int:
+            return sum(self._moved[device, way].bytes for way in ("sent", "received"))
+
+        return JobWatch(self._make_reader(dict(self._rails or {})), device, plugin_dir(), own)
+
     async def _watched(
-        self, work: Any, stop: threading.Event, request: web.Request | None = None, *, jobs: bool = True
+        self,
+        work: Any,
+        stop: threading.Event,
+        request: web.Request | None = None,
+        watch: JobWatch | None = None,
     ) -> tuple[Any, str]:
         """What `work` gives, and why it was stopped: a job has begun, or nobody waits for it any more."""
         task = asyncio.ensure_future(work)
         why = ""
         while not (await asyncio.wait({task}, timeout=WATCH_S))[0]:
-            if jobs:
-                why = why or await asyncio.to_thread(job_on, plugin_dir())
+            if watch is not None and not why:
+                why = await asyncio.to_thread(watch.found)
+                if why:
+                    log.info("a transfer is stopped: the NIC begins to carry a job", reason=why)
             gone = request is not None and (request.transport is None or request.transport.is_closing())
             if why or gone:
                 stop.set()

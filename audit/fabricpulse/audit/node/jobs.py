@@ -13,6 +13,9 @@ from fabricpulse.plugin_ipc.verbs import is_locked
 # A NIC that moves more than this is in use by somebody: probes of a mesh are two orders below.
 BUSY_BYTES_PER_S = 5e6
 WINDOW_S = 0.1
+# Of a NIC that a test of ours uses: headers and what TCP sends again are this much of the test's bytes at most, and
+# buffers of this host hold so many that the NIC has counted and the test has not.
+OWN_MORE, OWN_BUFFERED = 1.25, 32e6
 
 
 def job_on(plugin: Path) -> str:
@@ -74,11 +77,52 @@ def traffic_on(
 
 
 def _octets(host: HostReader, device: str) -> int | None:
+    """Bytes that the NIC has moved, with RDMA where its driver counts that by itself; None if it says nothing."""
     counts = [host.number(f"/sys/class/net/{device}/statistics/{name}") for name in ("rx_bytes", "tx_bytes")]
-    return None if None in counts else sum(count or 0 for count in counts)
+    return None if None in counts else sum(count or 0 for count in counts) + _rdma_octets(host, device)
+
+
+def _rdma_octets(host: HostReader, device: str) -> int:
+    """Of RoCE, which the counters of a netdev leave out; the files count words of four bytes. On InfiniBand they count
+    what the netdev counts, too."""
+    found = 0
+    for port in host.ports:
+        if port.netdev == device and port.link_layer == "Ethernet":
+            for name in ("port_xmit_data", "port_rcv_data"):
+                found += 4 * (
+                    host.number(Path(f"{port.device.path}/ports/{port.number}/counters/{name}")) or 0
+                )
+    return found
 
 
 def in_use(host: HostReader, device: str, plugin: Path, *, own_traffic: bool = False) -> str:
     """Why the NIC may not be tested with traffic now, "" if it may. own_traffic : a test of ours may be under way, so
     that traffic proves nothing."""
     return job_on(plugin) or queue_pairs_on(host, device) or ("" if own_traffic else traffic_on(host, device))
+
+
+class JobWatch:
+    """Whether a job begins on a NIC while a test of ours uses it. own : bytes that tests of ours have moved on the NIC
+    so far, headers left out; never fewer than before."""
+
+    def __init__(self, host: HostReader, device: str, plugin: Path, own: Callable[[], int]) -> None:
+        self._host = host
+        self._device = device
+        self._plugin = plugin
+        self._own = own
+        self._first = _octets(host, device), own(), time.monotonic()
+
+    def found(self) -> str:
+        """What of a job is seen: a sentence, "" for nothing. Blocks for some milliseconds."""
+        return job_on(self._plugin) or queue_pairs_on(self._host, self._device) or self._traffic()
+
+    def _traffic(self) -> str:
+        octets, own, begun = self._first
+        now = _octets(self._host, self._device)
+        if octets is None or now is None:
+            return f"the counters of {self._device} cannot be read"
+        elapsed = time.monotonic() - begun
+        others = now - octets - OWN_MORE * (self._own() - own)
+        if others <= OWN_BUFFERED + BUSY_BYTES_PER_S * elapsed:
+            return ""
+        return f"{self._device} carries {others * 8 / 1e6 / elapsed:.0f} Mb/s of others"

@@ -127,22 +127,26 @@ class PortCount(Struct, frozen=True):
 class Received(Struct, frozen=True):
     """What the receiver has seen of the datagrams. overflowed : those that its own socket had no room for, which no
     network has lost. owd_ns : smallest one-way delay on fleet time, None where either end has none; owd_bound_ns : of
-    its error."""
+    its error. host_dropped : packets that the receiving host dropped before any socket, of whoever they were."""
 
     datagrams: Annotated[int, Meta(ge=0)]
     overflowed: Annotated[int, Meta(ge=0)] = 0
     owd_ns: int | None = None
     owd_bound_ns: int = 0
     by_port: Annotated[tuple[PortCount, ...], Meta(max_length=MOST_PORTS)] = ()
+    host_dropped: Annotated[int, Meta(ge=0)] = 0
 
 
 class TransferResult(Struct, frozen=True):
     """Of one transfer. sent : datagrams. bps : goodput of TCP at the receiver without its beginning, None if too
     little came to tell. error : why it was not finished, "" if it was; what came before counts. sent_by_port : source
-    port -> datagrams."""
+    port -> datagrams. host_dropped : packets that the sending host dropped itself while datagrams were under way.
+    starved : share of the time of TCP in which the busier end was ready to go on and had no processor."""
 
     sent: Annotated[int, Meta(ge=0)] = 0
     received: Received | None = None
     bps: float | None = None
     error: Annotated[str, Meta(max_length=256)] = ""
     sent_by_port: Annotated[dict[int, int], Meta(max_length=MOST_PORTS)] = {}
+    host_dropped: Annotated[int, Meta(ge=0)] = 0
+    starved: Annotated[float, Meta(ge=0, le=1)] = 0.0

@@ -1,0 +1,286 @@
+"""The end of a transfer that receives: counts datagrams, then takes what TCP brings. Linux.
+
+A datagram is timed when the kernel took it from the NIC (SO_TIMESTAMPNS), not when this process came to read it. What
+is in the socket's buffer when the sender has ended has arrived: it is read to its end, however long a busy host takes.
+"""
+
+import hmac
+import ipaddress
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+from fabricpulse.audit.node.host_losses import host_counts, since
+from fabricpulse.audit.node.transfer import (
+    DATAGRAM,
+    MOST_DATAGRAM_S,
+    PATIENCE_S,
+    PIECE,
+    SYNCHRONIZED,
+    TICK_S,
+    UDP_PORT,
+    Clock,
+    Moved,
+    TransferError,
+    bound_socket,
+    check,
+    read,
+    send_document,
+)
+from fabricpulse.audit.node.wire import MOST_PORTS, PortCount, ReceiveAnswer, Received, ReceiveRequest
+
+# After the sender's end: so long must the socket be found empty, and so long where numbers are missing, which may be
+# late on another path or in the queue of a busy processor.
+_DRAIN_S, _DRAIN_MISSING_S = 0.05, 0.4
+# Of those that wait, read at a time.
+_BATCH = 64
+# What a datagram is taken to have moved: its size is not asked for.
+_MOST_DATAGRAM = 9000
+_BUFFER = 8 << 20
+_WARM_UP = 0.2
+_SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_MEMINFO, _DROPS = 35, 33, 55, 8
+_STAMP = struct.Struct("=qq")
+# A stamp that is older was made before the clock was set.
+_MOST_AGE_NS = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """A datagram, its source port, and the host's real time when the kernel took it, 0 where it did not say."""
+
+    data: bytes
+    port: int
+    real_ns: int
+
+
+class Receiver:
+    """Listens for one transfer from the moment that it is made. moved : counts what comes. Raises OSError."""
+
+    def __init__(self, request: ReceiveRequest, clock: Clock, moved: Moved | None = None) -> None:
+        self._request = request
+        self._clock = clock
+        self._key = os.urandom(16)
+        # All streams of the sender are there: what is sent the other way at once may begin.
+        self.began = threading.Event()
+        self._moved = moved or Moved()
+        self._stack = ExitStack()
+        try:
+            self._listener = self._stack.enter_context(bound_socket(request.address, request.device, "tcp"))
+            self._listener.listen(request.streams + 4)
+            self._datagrams = self._stack.enter_context(
+                bound_socket(request.address, request.device, "udp", UDP_PORT)
+            )
+            try:
+                # Beyond net.core.rmem_max with CAP_NET_ADMIN only.
+                self._datagrams.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
+            except OSError:
+                self._datagrams.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+            with suppress(OSError):
+                self._datagrams.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    @property
+    def answer(self) -> ReceiveAnswer:
+        """Where to send to."""
+        return ReceiveAnswer(
+            self._listener.getsockname()[1], self._datagrams.getsockname()[1], self._key.hex()
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Takes the transfer, or gives up when nobody comes. Raises TransferError, OSError."""
+        with self._stack:
+            deadline = time.monotonic() + PATIENCE_S
+            control = self._accept(stop, deadline)
+            send_document(control, self._count(control, stop))
+            streams = [
+                self._accept(stop, time.monotonic() + PATIENCE_S) for _ in range(self._request.streams)
+            ]
+            self.began.set()
+            send_document(control, self._drain(streams, stop))
+
+    def _accept(self, stop: threading.Event, deadline: float) -> socket.socket:
+        """The next connection that comes from the peer and shows the key; others are closed."""
+        peer = ipaddress.ip_address(self._request.peer)
+        self._listener.settimeout(TICK_S)
+        while True:
+            check(stop, deadline)
+            try:
+                connection, (address, *_) = self._listener.accept()
+            except TimeoutError:
+                continue
+            connection.settimeout(2)
+            try:
+                shown = read(connection, len(self._key)) if ipaddress.ip_address(address) == peer else b""
+            except (TransferError, OSError):
+                shown = b""
+            if hmac.compare_digest(shown, self._key):
+                return self._stack.enter_context(connection)
+            connection.close()
+
+    def _count(self, control: socket.socket, stop: threading.Event) -> Received:
+        """Until the sender says that all are sent and nothing more comes."""
+        counted = _Counted(self._key, self._clock)
+        deadline = time.monotonic() + MOST_DATAGRAM_S + PATIENCE_S
+        before = host_counts(self._request.device)
+        # Since when the socket was found empty, once the sender has ended; None before.
+        quiet_since: float | None = None
+        self._datagrams.setblocking(False)
+        control.setblocking(False)
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._datagrams, selectors.EVENT_READ)
+            ready.register(control, selectors.EVENT_READ)
+            while True:
+                check(stop, deadline)
+                events = [key.fileobj for key, _ in ready.select(0.01 if quiet_since is not None else TICK_S)]
+                if self._datagrams in events:
+                    arrived = _arrived(self._datagrams)
+                    counted.take(arrived)
+                    self._moved.bytes += len(arrived) * _MOST_DATAGRAM
+                    if quiet_since is not None:
+                        quiet_since = time.monotonic()
+                elif quiet_since is not None:
+                    patience = _DRAIN_S if counted.gapless else _DRAIN_MISSING_S
+                    if time.monotonic() - quiet_since > patience:
+                        break
+                if control in events:
+                    if not control.recv(1):
+                        raise TransferError("the sender has gone")
+                    ready.unregister(control)
+                    quiet_since = time.monotonic()
+        control.setblocking(True)
+        own = since(self._request.device, before)
+        return counted.result(_drops(self._datagrams), own.dropped)
+
+    def _drain(self, streams: list[socket.socket], stop: threading.Event) -> list[float]:
+        """[bytes, seconds, seconds without a processor] after the warm-up; [] if too little came."""
+        buffer = bytearray(PIECE)
+        samples: list[tuple[float, int]] = []
+        total = 0
+        before = host_counts(self._request.device)
+        begun = time.monotonic()
+        deadline = begun + self._request.seconds + PATIENCE_S
+        with selectors.DefaultSelector() as ready:
+            for stream in streams:
+                stream.setblocking(False)
+                ready.register(stream, selectors.EVENT_READ)
+            while ready.get_map():
+                check(stop, deadline)
+                for key, _ in ready.select(TICK_S):
+                    stream = key.fileobj  # type: ignore[assignment]
+                    try:
+                        # MSG_TRUNC: the kernel throws it away uncopied (tcp(7)).
+                        size = stream.recv_into(buffer, PIECE, socket.MSG_TRUNC)
+                    except BlockingIOError:
+                        continue
+                    if not size:
+                        ready.unregister(stream)
+                    total += size
+                    self._moved.bytes += size
+                now = time.monotonic()
+                if not samples or now - samples[-1][0] >= 0.005:
+                    samples.append((now, total))
+        rate = rate_after_warm_up(samples, self._request.seconds * _WARM_UP)
+        return [*rate, since(self._request.device, before).starved_s] if rate else []
+
+    def close(self) -> None:
+        """Of one that is not run."""
+        self._stack.close()
+
+
+class _Counted:
+    """The datagrams of one transfer, each number once."""
+
+    def __init__(self, key: bytes, clock: Clock) -> None:
+        self._key = key
+        self._clock = clock
+        self._seen: set[int] = set()
+        self._last = -1
+        # Smallest one-way delay and the bound of its error, fleet time.
+        self._best: tuple[int, int] | None = None
+        # source port -> datagrams, smallest difference of raw clocks
+        self._ports: dict[int, tuple[int, int | None]] = {}
+
+    @property
+    def gapless(self) -> bool:
+        """Whether no number is missing up to the last that came, and any came."""
+        return bool(self._seen) and len(self._seen) == self._last + 1
+
+    def take(self, arrived: list[_Arrived]) -> None:
+        """Counts them, as they are read just now."""
+        real_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)
+        now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+        fleet = self._clock()
+        for one in arrived:
+            if len(one.data) < DATAGRAM.size:
+                continue
+            shown, number, status, sent_ns, bound_ns, raw_ns = DATAGRAM.unpack_from(one.data)
+            if number in self._seen or not hmac.compare_digest(shown, self._key):
+                continue
+            self._seen.add(number)
+            self._last = max(self._last, number)
+            # How long it has waited to be read.
+            age_ns = real_ns - one.real_ns if one.real_ns else 0
+            age_ns = age_ns if 0 <= age_ns <= _MOST_AGE_NS else 0
+            if one.port in self._ports or len(self._ports) < MOST_PORTS:
+                delay = now_ns - age_ns - raw_ns if raw_ns else None
+                count, least = self._ports.get(one.port, (0, None))
+                known = [d for d in (delay, least) if d is not None]
+                self._ports[one.port] = count + 1, min(known, default=None)
+            if fleet is not None and fleet.status in SYNCHRONIZED and status:
+                owd = fleet.fleet_ns - age_ns - sent_ns
+                if self._best is None or owd < self._best[0]:
+                    self._best = owd, fleet.bound_ns + bound_ns
+
+    def result(self, overflowed: int, host_dropped: int) -> Received:
+        """What is told of them."""
+        by_port = tuple(PortCount(port, *counted) for port, counted in sorted(self._ports.items()))
+        owd_ns, bound_ns = self._best or (None, 0)
+        return Received(len(self._seen), overflowed, owd_ns, bound_ns, by_port, host_dropped)
+
+
+def rate_after_warm_up(samples: list[tuple[float, int]], warm_up_s: float) -> list[float]:
+    """[bytes, seconds] between the first sample after the warm-up and the last one that brought bytes; [] without two.
+
+    samples : (time in seconds, bytes so far) in order.
+    """
+    if not samples:
+        return []
+    first = next((s for s in samples if s[0] >= samples[0][0] + warm_up_s), None)
+    total = samples[-1][1]
+    last = next((s for s in samples if s[1] == total), None)
+    if first is None or last is None or last[0] <= first[0]:
+        return []
+    return [float(total - first[1]), last[0] - first[0]]
+
+
+def _arrived(link: socket.socket) -> list[_Arrived]:
+    """Some of those that wait."""
+    found = []
+    for _ in range(_BATCH):
+        try:
+            data, more, _, address = link.recvmsg(DATAGRAM.size, 64)
+        except BlockingIOError:
+            break
+        real_ns = 0
+        for level, kind, value in more:
+            if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(value) >= _STAMP.size:
+                seconds, nanoseconds = _STAMP.unpack_from(value)
+                real_ns = seconds * 1_000_000_000 + nanoseconds
+        found.append(_Arrived(data, address[1], real_ns))
+    return found
+
+
+def _drops(link: socket.socket) -> int:
+    """Datagrams that the socket had no room for (SO_MEMINFO)."""
+    try:
+        words = struct.unpack("=9I", link.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 36))
+    except (OSError, struct.error):
+        return 0
+    return int(words[_DROPS])

@@ -1,0 +1,175 @@
+"""The end of a transfer that sends: paced datagrams, then TCP for a moment. Linux."""
+
+import errno
+import ipaddress
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from contextlib import ExitStack, suppress
+
+import msgspec
+
+from fabricpulse.audit.node.host_losses import host_counts, since
+from fabricpulse.audit.node.transfer import (
+    DATAGRAM,
+    FIRST_SOURCE_PORT,
+    MOST_DATAGRAM_S,
+    PATIENCE_S,
+    PIECE,
+    SYNCHRONIZED,
+    TICK_S,
+    Clock,
+    Moved,
+    TransferError,
+    bound_socket,
+    check,
+    read_document,
+)
+from fabricpulse.audit.node.wire import Received, SendRequest, TransferResult
+
+_UDP_HEADERS = {4: 28, 6: 48}
+_SO_MAX_PACING_RATE = 47
+_TCP_NOTSENT_LOWAT, _LEAST_UNSENT = 25, 128 << 10
+# Without it a datagram that this host's own queue drops is told as sent (ip(7), udp(7)).
+_RECVERR = {4: (socket.IPPROTO_IP, 11), 6: (socket.IPPROTO_IPV6, 25)}
+# How far behind its pace a sender catches up, seconds.
+_MOST_LATE_S = 0.002
+# Queues of this host that are full.
+_OWN = (errno.ENOBUFS, errno.EAGAIN)
+# What routers have said of an earlier datagram: the network's loss.
+_TOLD = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EPROTO)
+
+
+def send(
+    request: SendRequest,
+    clock: Clock,
+    stop: threading.Event,
+    after: threading.Event | None = None,
+    moved: Moved | None = None,
+) -> TransferResult:
+    """Makes the transfer; raises nothing: an error is in the result, with what was measured before it.
+
+    after : TCP waits for it, so that transfers in both directions push at the same time. moved : counts what is sent.
+    """
+    result = TransferResult()
+    moved = moved or Moved()
+    try:
+        with ExitStack() as stack:
+            control = stack.enter_context(_connect(request))
+            before = host_counts(request.device)
+            by_port = _send_datagrams(request, clock, stop, moved)
+            result = msgspec.structs.replace(result, sent=sum(by_port.values()), sent_by_port=by_port)
+            control.sendall(b".")
+            received = read_document(control, Received, stop, PATIENCE_S)
+            dropped = since(request.device, before).dropped
+            result = msgspec.structs.replace(result, received=received, host_dropped=dropped)
+            # One at a time: the receiver takes them as they come, each with the key.
+            streams = [stack.enter_context(_connect(request)) for _ in range(request.streams)]
+            deadline = time.monotonic() + PATIENCE_S
+            while after is not None and not after.wait(TICK_S):
+                check(stop, deadline)
+            before = host_counts(request.device)
+            _push(request, streams, stop, moved)
+            starved_s = since(request.device, before).starved_s
+            amount = read_document(control, list[float], stop, request.seconds + PATIENCE_S)
+            size, seconds, *more = amount or (0.0, 0.0)
+            if seconds > 0:
+                share = min(1.0, max(starved_s, *more, 0.0) / request.seconds)
+                result = msgspec.structs.replace(result, bps=size * 8 / seconds, starved=share)
+    except (TransferError, OSError, ValueError) as error:
+        text = str(error) or type(error).__name__
+        return msgspec.structs.replace(result, error=text[:256])
+    return result
+
+
+def _send_datagrams(
+    request: SendRequest, clock: Clock, stop: threading.Event, moved: Moved
+) -> dict[int, int]:
+    """Paced at a quarter of the rate, from all source ports in turn; how many the kernel took of each port."""
+    version = ipaddress.ip_address(request.peer).version
+    key = bytes.fromhex(request.key)
+    size = max(DATAGRAM.size, request.datagram_bytes - _UDP_HEADERS[version])
+    filler = bytes(size - DATAGRAM.size)
+    interval = size * 8 / max(1.0, request.rate_bps / 4)
+    sent: dict[int, int] = {}
+    with ExitStack() as stack:
+        links = []
+        for index in range(request.source_ports):
+            port = FIRST_SOURCE_PORT + index
+            link = stack.enter_context(bound_socket(request.address, request.device, "udp", port))
+            link.connect((request.peer, request.udp_port))
+            link.settimeout(PATIENCE_S)
+            with suppress(OSError):
+                link.setsockopt(*_RECVERR[version], 1)
+            links.append((link, link.getsockname()[1]))
+        begun = time.monotonic()
+        deadline = begun + MOST_DATAGRAM_S
+        due = begun
+        for number in range(request.datagrams):
+            early = due - time.monotonic()
+            if early > 0.0005:
+                time.sleep(early)
+            # A host that was late does not catch up: a burst would be lost in queues that are good enough.
+            due = max(due, time.monotonic() - _MOST_LATE_S) + interval
+            if number % 64 == 0:
+                check(stop, deadline)
+            link, port = links[number % len(links)]
+            now = clock()
+            raw_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+            stamp = (1, now.fleet_ns, now.bound_ns) if now and now.status in SYNCHRONIZED else (0, 0, 0)
+            try:
+                link.send(DATAGRAM.pack(key, number, *stamp, raw_ns) + filler)
+            except ConnectionRefusedError as error:
+                raise TransferError("the receiver does not listen any more") from error
+            except OSError as error:
+                if error.errno in _OWN:
+                    continue
+                if error.errno not in _TOLD:
+                    raise
+            sent[port] = sent.get(port, 0) + 1
+            moved.bytes += size
+    return sent
+
+
+def _push(request: SendRequest, streams: list[socket.socket], stop: threading.Event, moved: Moved) -> None:
+    """Zeros into all streams until the time is over."""
+    with ExitStack() as stack:
+        zeros = os.memfd_create("zeros", os.MFD_CLOEXEC)
+        stack.callback(os.close, zeros)
+        os.ftruncate(zeros, PIECE)
+        ready = stack.enter_context(selectors.DefaultSelector())
+        for stream in streams:
+            # Bytes per second; above 2^32 - 1 it is a 64-bit option (socket(7)).
+            pace = max(1, request.rate_bps // 8 // len(streams))
+            stream.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", pace))
+            # A send buffer may hold seconds of a slow pace: the transfer would last as much longer (tcp(7)).
+            stream.setsockopt(
+                socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, min(max(_LEAST_UNSENT, pace // 50), 1 << 30)
+            )
+            stream.setblocking(False)
+            ready.register(stream, selectors.EVENT_WRITE)
+        end = time.monotonic() + request.seconds
+        while (now := time.monotonic()) < end:
+            check(stop, end + 1)
+            for key, _ in ready.select(min(TICK_S, end - now)):
+                try:
+                    moved.bytes += os.sendfile(key.fd, zeros, 0, PIECE)
+                except BlockingIOError:
+                    continue
+        for stream in streams:
+            stream.shutdown(socket.SHUT_WR)
+
+
+def _connect(request: SendRequest) -> socket.socket:
+    connection = bound_socket(request.address, request.device, "tcp")
+    try:
+        connection.settimeout(PATIENCE_S)
+        connection.connect((request.peer, request.tcp_port))
+        connection.sendall(bytes.fromhex(request.key))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
