@@ -14,8 +14,13 @@
 //  - no write lands in the place of a chunk that is held: the application may have its memory back.
 // `hasty` is a receiver that says kFenced before its queue pair has drained: it must be found out.
 //
-// Usage: plugin_fencing_explore LANES CHUNKS FAULTS [one-sided|hasty]; prints the number of states. Exit 1 with the
-// trace of a violation.
+// With `queued` a chunk waits in its lane before it leaves, as in a socket that is full; words overtake it. Holds in
+// addition:
+//  - no lane still reads a chunk that is delivered: its memory may be gone.
+// `lingering` is a sender whose lanes send on what they were given after they have failed: it must be found out.
+//
+// Usage: plugin_fencing_explore LANES CHUNKS FAULTS [one-sided|hasty|queued|lingering]; prints the number of states.
+// Exit 1 with the trace of a violation.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -31,7 +36,7 @@ using namespace fabricpulse;
 namespace {
 
 uint32_t lanes = 2, chunks = 3, faults = 2;
-bool one_sided = false, hasty = false;
+bool one_sided = false, hasty = false, queues = false, lingering = false;
 
 struct Word {
   enum Kind : uint8_t { kChunk, kFence, kState, kFenced } kind;
@@ -49,6 +54,7 @@ struct Incarnation {
   bool writing = false;   // a chunk has begun to arrive
   bool draining = false;  // one-sided: closed by the receiver, but writes may still land
   uint8_t landed = 0;  // one-sided: words of `forward` that have landed; the receiver has not seen them yet
+  std::vector<uint64_t> queued;  // chunks that the sender's end of the lane will read when it has room
   std::vector<Word> forward, back;
 };
 
@@ -107,6 +113,9 @@ void digest_in_order(const Model& m, const std::array<uint32_t, 2>& order, Words
                    uint64_t{incarnation.cut_back} << 35 | uint64_t{incarnation.writing} << 36 |
                    uint64_t{incarnation.draining} << 37 | uint64_t{incarnation.landed} << 56 |
                    uint64_t{incarnation.forward.size()} << 40 | uint64_t{incarnation.back.size()} << 48);
+      uint64_t waits = incarnation.queued.size();  // chunks are few
+      for (uint64_t c : incarnation.queued) waits = waits << 4 | c;
+      put(out, waits);
       for (const auto* queue : {&incarnation.forward, &incarnation.back})
         for (const Word& w : *queue) {
           uint64_t about = w.kind == Word::kFence || w.kind == Word::kFenced ? place(w.lane) : 0;
@@ -158,6 +167,13 @@ auto on_held(Model* m) {
     if (!m->receiver.held().contains(chunk))
       m->violation = "a chunk was taken for delivered that is not held";
   };
+}
+
+void check_queues(Model* m) {
+  for (uint32_t l = 0; l < lanes; ++l)
+    for (const Incarnation& incarnation : m->incarnations[l])
+      for (uint64_t c : incarnation.queued)
+        if (m->delivered[c] > 0) m->violation = "a lane still holds a chunk that is delivered";
 }
 auto on_move() {
   return [](uint64_t) {};
@@ -230,6 +246,7 @@ void sender_fail(Model* m, uint32_t l) {
   if (incarnation != nullptr) {
     incarnation->sender_open = false;
     incarnation->back.clear();
+    if (!lingering) incarnation->queued.clear();
     // What is under way forward may still arrive: that is what the fence is for.
   }
   say_fence(m, l);
@@ -239,7 +256,7 @@ void forget_dead_lives(Model* m) {
   for (uint32_t l = 0; l < lanes; ++l) {
     auto& all = m->incarnations[l];
     for (size_t i = 0; i < all.size();) {
-      bool dead = !all[i].sender_open && !all[i].receiver_open && !all[i].draining;
+      bool dead = !all[i].sender_open && !all[i].receiver_open && !all[i].draining && all[i].queued.empty();
       if (dead) {
         all.erase(all.begin() + static_cast<long>(i));
       } else {
@@ -282,6 +299,7 @@ void successors(const Model& from, std::vector<Step>* out) {
     out->push_back({what, from});
     change(&out->back().after);
     forget_dead_lives(&out->back().after);
+    if (queues) check_queues(&out->back().after);
   };
   auto label = [](const char* text, uint64_t a, uint64_t b = 0) { return Label{text, a, b}; };
   // The sender puts the first chunk that is on no lane on any lane that is up.
@@ -295,8 +313,12 @@ void successors(const Model& from, std::vector<Step>* out) {
         if (c == m->sender.next()) m->sender.add();
         if (!m->sender.assign(c, l)) m->violation = "the sender's own rule refuses an assignment";
         Incarnation* incarnation = current(m, l, m->sender.lane(l).epoch);
-        if (incarnation != nullptr && !incarnation->cut_forward)
+        if (incarnation == nullptr) return;
+        if (queues) {
+          incarnation->queued.push_back(c);
+        } else if (!incarnation->cut_forward) {
           incarnation->forward.push_back({Word::kChunk, 0, 0, c, {}});
+        }
       });
     }
     break;
@@ -305,6 +327,13 @@ void successors(const Model& from, std::vector<Step>* out) {
   for (uint32_t l = 0; l < lanes; ++l) {
     for (const Incarnation& incarnation : from.incarnations[l]) {
       uint32_t epoch = incarnation.epoch;
+      if (!incarnation.queued.empty())
+        step(label("chunk leaves", incarnation.queued.front(), l), [&](Model* m) {
+          Incarnation* now = current(m, l, epoch);
+          if (!now->cut_forward && now->receiver_open)
+            now->forward.push_back({Word::kChunk, 0, 0, now->queued.front(), {}});
+          now->queued.erase(now->queued.begin());
+        });
       if (one_sided && (incarnation.receiver_open || incarnation.draining) &&
           incarnation.landed < incarnation.forward.size()) {
         const Word word = incarnation.forward[incarnation.landed];
@@ -488,9 +517,12 @@ void successors(const Model& from, std::vector<Step>* out) {
 
 int main(int argc, char** argv) {
   if (argc == 5) {
-    hasty = std::string(argv[4]) == "hasty";
-    one_sided = hasty || std::string(argv[4]) == "one-sided";
-    if (!one_sided) return 2;
+    const std::string mode = argv[4];
+    hasty = mode == "hasty";
+    one_sided = hasty || mode == "one-sided";
+    lingering = mode == "lingering";
+    queues = lingering || mode == "queued";
+    if (!one_sided && !queues) return 2;
   }
   if (argc >= 4) {
     lanes = static_cast<uint32_t>(strtoul(argv[1], nullptr, 10));

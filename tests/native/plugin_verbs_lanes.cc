@@ -5,9 +5,10 @@
 // said that its receive is done; the connection is never lost; no lane's end waits for the driver to destroy its queue
 // pair; nothing of the library is left over at the end.
 //
-// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS [one-nic|threads]; prints what happened. With one-nic all lanes share a
-// NIC, the fabric is slow and messages are large. With threads queue pairs end on the reaper's own thread, and another
-// one registers memory all the time. Exit 1 with a line of what broke.
+// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS [one-nic|threads|abort]; prints what happened. With one-nic all lanes
+// share a NIC, the fabric is slow and messages are large. With threads queue pairs end on the reaper's own thread, and
+// another one registers memory all the time. With abort both ends' application takes its memory back after half of the
+// messages, while requests are under way: nothing reads or writes it from then on. Exit 1 with a line of what broke.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -45,10 +46,11 @@ uint8_t byte_of(uint64_t message, size_t at) {
 
 class Simulation {
  public:
-  Simulation(uint32_t seed, uint64_t messages, uint64_t faults, bool one_nic, bool threads)
+  Simulation(uint32_t seed, uint64_t messages, uint64_t faults, const std::string& mode)
       : random_(seed),
-        one_nic_(one_nic),
-        threads_(threads),
+        one_nic_(mode == "one-nic"),
+        threads_(mode == "threads"),
+        abort_(mode == "abort"),
         messages_(messages),
         faults_left_(faults),
         fabric_(seed + 1),
@@ -88,6 +90,10 @@ class Simulation {
     }
     uint64_t idle = 0;
     while (received_ < messages_ || acknowledged_ < messages_) {
+      if (abort_ && received_ > messages_ / 2 && received_ < posted_ && acknowledged_ < sent_) {
+        take_memory_back();
+        break;
+      }
       uint64_t before = received_ + acknowledged_;
       one_round();
       idle = received_ + acknowledged_ == before ? idle + 1 : 0;
@@ -108,7 +114,8 @@ class Simulation {
     receiver_.reset();
     reaper_->end_all();
     for (auto* buffers : {&out_, &in_})
-      for (Buffer& buffer : *buffers) devices_.deregister_memory(buffer.memory);
+      for (Buffer& buffer : *buffers)
+        if (!abort_) devices_.deregister_memory(buffer.memory);
     if (fabric_.pairs() != 0 || fabric_.regions() != 0) broken("queue pairs or memory are left over");
     printf(
         "{\"messages\": %llu, \"dials\": %llu, \"failed\": %llu, \"dropped\": %llu, "
@@ -130,6 +137,31 @@ class Simulation {
     buffer.memory = devices_.register_memory(buffer.bytes.data(), buffer.bytes.size());
     if (buffer.memory == nullptr) broken("no registration");
     return buffer;
+  }
+
+  // As an abort: what is under way is never done.
+  void take_memory_back() {
+    for (Buffer& buffer : in_) {
+      receiver_->memory_returned(buffer.memory, host_.now_ns);
+      devices_.deregister_memory(buffer.memory);
+      memset(buffer.bytes.data(), 0xaa, buffer.bytes.size());
+    }
+    for (Buffer& buffer : out_) {
+      sender_->memory_returned(buffer.memory, host_.now_ns);
+      devices_.deregister_memory(buffer.memory);
+      std::vector<uint8_t>().swap(buffer.bytes);
+    }
+    for (int i = 0; i < 2000; ++i) {
+      host_.now_ns += 1'000'000;
+      for (uint64_t n = any(40); n > 0; --n) fabric_.step();
+      if (!sender_->closed()) sender_->tick(host_.now_ns, 1'000'000);
+      if (!receiver_->closed()) receiver_->tick(host_.now_ns, 1'000'000);
+    }
+    if (!receiver_->broken(host_.now_ns) || !sender_->broken(host_.now_ns))
+      broken("what can never be done is no error");
+    for (const Buffer& buffer : in_)
+      for (uint8_t byte : buffer.bytes)
+        if (byte != 0xaa) broken("a write landed in memory that was taken back");
   }
 
   size_t size_of(uint64_t message) const {
@@ -270,7 +302,7 @@ class Simulation {
   }
 
   std::mt19937 random_;
-  const bool one_nic_, threads_;
+  const bool one_nic_, threads_, abort_;
   const uint64_t messages_;
   uint64_t faults_left_;
   stand_in::Fabric fabric_;
@@ -293,8 +325,8 @@ class Simulation {
 int main(int argc, char** argv) {
   if (argc != 4 && argc != 5) return 2;
   const std::string mode = argc == 5 ? argv[4] : "";
-  if (!mode.empty() && mode != "one-nic" && mode != "threads") return 2;
+  if (!mode.empty() && mode != "one-nic" && mode != "threads" && mode != "abort") return 2;
   Simulation(static_cast<uint32_t>(strtoul(argv[1], nullptr, 10)), strtoull(argv[2], nullptr, 10),
-             strtoull(argv[3], nullptr, 10), mode == "one-nic", mode == "threads")
+             strtoull(argv[3], nullptr, 10), mode)
       .run();
 }

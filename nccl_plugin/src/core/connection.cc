@@ -287,8 +287,17 @@ void Connection::peer_lost(const std::string& why, uint64_t now) {
 }
 
 bool Connection::broken(uint64_t now) {
-  if (!lost_ && bye_received_ && !complete()) peer_lost("the peer ended it with requests under way", now);
-  return lost_;
+  if (!lost_ && !memory_gone_ && bye_received_ && !complete())
+    peer_lost("the peer ended it with requests under way", now);
+  return lost_ || memory_gone_;
+}
+
+void Connection::memory_returned(const RegisteredMemory* memory, uint64_t now) {
+  if (closed_ || memory == nullptr || !uses(memory)) return;
+  close(now);
+  memory_gone_ = true;
+  lost_reason_ = describe() + ": memory of a request under way was deregistered";
+  runtime_->info(lost_reason_);
 }
 
 void Connection::close(uint64_t now) {

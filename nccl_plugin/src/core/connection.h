@@ -140,6 +140,10 @@ class Connection : public LaneSink {
   void peer_lost(const std::string& why, uint64_t now);
   bool lost() const { return lost_; }
   bool closed_by_peer() const { return bye_received_; }
+  // NCCL takes registered memory back, as it does without waiting for its requests when it aborts. If one of them needs
+  // it the connection ends here, as with close(), and its next call is an error: from here on nobody reads or writes
+  // that memory. May block as close() does.
+  void memory_returned(const RegisteredMemory* memory, uint64_t now);
   // Whether NCCL's next call is an error. The log then has the reason and the peer's name, once.
   bool broken(uint64_t now);
   const std::string& lost_reason() const { return lost_reason_; }
@@ -174,6 +178,8 @@ class Connection : public LaneSink {
  protected:
   // No request is under way that the peer would still have to serve.
   virtual bool complete() const = 0;
+  // A request is under way whose data lies in this memory.
+  virtual bool uses(const RegisteredMemory* memory) const = 0;
   virtual void after_poll(uint64_t now, bool progress) = 0;
   virtual void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) = 0;
   virtual void on_tick(uint64_t now) = 0;
@@ -226,6 +232,7 @@ class Connection : public LaneSink {
 
   bool suspects_ = false;
   bool closed_ = false, lost_ = false, bye_received_ = false;
+  bool memory_gone_ = false;  // of a request that was under way
   std::string lost_reason_;
   uint64_t no_lane_since_ns_ = 0;
   uint64_t last_progress_ns_ = 0;

@@ -12,8 +12,9 @@
 //  3. What the receiver says about chunks only grows, so any order, repetition or loss of its reports is
 //     harmless.
 //  4. Epochs of a lane only grow; a hello of an old epoch is refused.
-// From 1 and 2 follows that a chunk that is held is never written again: its memory may go back to the
-// application.
+//  5. A lane that fails at the sender sends nothing more of what it was given.
+// From 1 and 2 follows that a chunk that is held is never written again, from 1 and 5 that no lane still has to read
+// it: its memory may go back to the application, at either end.
 #ifndef FABRICPULSE_CORE_FENCING_H_
 #define FABRICPULSE_CORE_FENCING_H_
 

@@ -96,7 +96,9 @@ class LaneTransport {
   virtual bool post_chunk(const FrameHeader& header, const void* payload, const RegisteredMemory* memory) = 0;
   // Queues a state frame behind what is queued. False when there is no room (say it again later).
   virtual bool post_state(const FrameHeader& header, const HeldState* body) = 0;
-  // How many chunks of those that were posted the transport has taken whole: their payload is not read again.
+  // How many chunks of those that were posted the transport has taken whole: this process does not read their payload
+  // again. A device that was given one may, until its peer has acknowledged it, but only from registered memory, and
+  // what the peer holds it drops.
   virtual uint32_t chunks_taken() const = 0;
   // True if something is queued that the transport has not taken yet.
   virtual bool backlog() const = 0;

@@ -48,7 +48,14 @@ ReceiveMessage* RecvConnection::receive(void* data, uint64_t capacity, const Reg
   return message;
 }
 
+// Chunks of an honest sender do not overlap: when all bytes are here none is still arriving.
+void RecvConnection::release(const ReceiveMessage& message) {
+  for (Lane& lane : lanes_)
+    if (landing_[lane.index] == &message) fail_lane(lane.index, FP_REASON_PROTOCOL, now_ns_);
+}
+
 void RecvConnection::finish(ReceiveMessage* message) {
+  release(*message);
   message->use = ReceiveMessage::Use::kDone;
   --requests_;
   while (first_message_ < posted_) {
@@ -64,6 +71,7 @@ void RecvConnection::finish(ReceiveMessage* message) {
 // NCCL gets an error from test(), and the connection is of no further use. The lane fails, and what the sender dials is
 // answered as if this end were closed, so that its end of the job fails too and does not wait.
 void RecvConnection::truncate(ReceiveMessage* message) {
+  release(*message);
   message->use = ReceiveMessage::Use::kTruncated;
   --requests_;
   truncated_ = true;
@@ -76,6 +84,12 @@ bool RecvConnection::test(ReceiveMessage* message, uint32_t* size, bool* truncat
   *size = message->size;
   message->use = ReceiveMessage::Use::kFree;
   return true;
+}
+
+bool RecvConnection::uses(const RegisteredMemory* memory) const {
+  return std::any_of(std::begin(messages_), std::end(messages_), [&](const ReceiveMessage& message) {
+    return message.use == ReceiveMessage::Use::kPosted && message.memory == memory;
+  });
 }
 
 // Messages are numbered with 64 bits here and 32 on the wire; those that can arrive are near posted_.
@@ -103,9 +117,13 @@ uint8_t* RecvConnection::chunk_begins(uint32_t index, const FrameHeader& header,
   if (number < posted_) {
     ReceiveMessage& message = messages_[number % kMaxRequests];
     if (message.number == number && message.use == ReceiveMessage::Use::kPosted) {
+      *fatal = message.sized && message.size != header.message_bytes;
+      if (*fatal) return nullptr;
+      message.sized = true;
       message.size = header.message_bytes;
       if (message.size <= message.capacity) {
         lands_early_[index] = false;
+        landing_[index] = &message;
         return header.length ? message.data + header.offset : nowhere;
       }
       truncate(&message);
@@ -125,6 +143,7 @@ uint8_t* RecvConnection::chunk_begins(uint32_t index, const FrameHeader& header,
 void RecvConnection::chunk_ends(uint32_t index, const FrameHeader& header) {
   Lane& lane = lanes_[index];
   fencing_.complete(index);
+  landing_[index] = nullptr;
   last_lane_ = index;
   ++unreported_chunks_;
   if (requests_ > 0 && last_progress_ns_ > 0 && elapsed(now_ns_, last_progress_ns_) > record_->stall_ns_max) {
@@ -162,6 +181,7 @@ void RecvConnection::chunk_ends(uint32_t index, const FrameHeader& header) {
   ReceiveMessage& message = messages_[number % kMaxRequests];
   if (message.number != number || message.use != ReceiveMessage::Use::kPosted) return;
   if (was_early) {  // the receive was posted while the message was landing in its slot
+    message.sized = true;
     message.size = header.length;
     if (message.size > message.capacity) {
       truncate(&message);
@@ -256,6 +276,7 @@ void RecvConnection::repeat_fenced(uint64_t now) {
 }
 
 void RecvConnection::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
+  landing_[lane->index] = nullptr;
   fencing_.close(lane->index, fencing_.epoch(lane->index));
   ++unreported_chunks_;  // what was told on that lane may be lost
   if (lane->draining) fencing_.drains(lane->index);
@@ -303,11 +324,11 @@ void RecvConnection::on_tick(uint64_t now) {
 
 HelloStatus RecvConnection::hello(const Hello& hello, uint32_t nic, HeldState* held, uint64_t now) {
   now_ns_ = now;
-  if (closed_ || lost_ || hello.lane >= kMaxLanes) {
+  if (lost_ || hello.lane >= kMaxLanes) {
     state(held);
     return HelloStatus::kUnknown;
   }
-  if (truncated_) {
+  if (truncated_ || closed_) {
     state(held);
     return HelloStatus::kClosed;
   }

@@ -23,7 +23,8 @@ struct ReceiveMessage {
   uint64_t capacity = 0;                     // bytes
   const RegisteredMemory* memory = nullptr;  // that the data lies in
   uint64_t number = 0;
-  uint32_t size = 0;      // of the message, once its first chunk is here
+  bool sized = false;     // its first chunk is here
+  uint32_t size = 0;      // of the message, then
   uint32_t received = 0;  // bytes
   uint64_t posted_ns = 0;
 };
@@ -69,6 +70,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   };
 
   bool complete() const override { return requests_ == 0; }
+  bool uses(const RegisteredMemory* memory) const override;
   void after_poll(uint64_t now, bool progress) override;
   void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) override;
   void on_tick(uint64_t now) override;
@@ -81,6 +83,8 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   }
 
   uint64_t message_number(uint32_t low) const;
+  // The message's memory goes back to the application.
+  void release(const ReceiveMessage& message);
   uint8_t* early_slot(uint64_t message) { return early_data_.get() + (message % kEagerSlots) * kEagerBytes; }
   void finish(ReceiveMessage* message);
   void truncate(ReceiveMessage* message);
@@ -96,11 +100,12 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   uint32_t requests_ = 0;
   std::unique_ptr<uint8_t[]> early_data_;
   Early early_[kEagerSlots];
-  bool lands_early_[kMaxLanes] = {};  // the chunk arriving on a lane goes to its slot
-  uint32_t last_lane_ = 0;            // on which data came last
-  uint32_t unreported_chunks_ = 0;    // arrived since the sender was told
-  uint64_t reported_posted_ = 0;      // value of posted_ when it was told
-  bool large_ = false;                // messages too large to come early: the sender waits for our word
+  bool lands_early_[kMaxLanes] = {};               // the chunk arriving on a lane goes to its slot
+  const ReceiveMessage* landing_[kMaxLanes] = {};  // or into this one's memory; nullptr: neither
+  uint32_t last_lane_ = 0;                         // on which data came last
+  uint32_t unreported_chunks_ = 0;                 // arrived since the sender was told
+  uint64_t reported_posted_ = 0;                   // value of posted_ when it was told
+  bool large_ = false;  // messages too large to come early: the sender waits for our word
   uint64_t reported_disabled_ = 0;
   uint64_t fenced_said_ns_ = 0;
   bool truncated_ =

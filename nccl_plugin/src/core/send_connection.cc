@@ -48,6 +48,12 @@ bool SendConnection::test(SendMessage* message, uint32_t* size, uint64_t now) {
   return true;
 }
 
+bool SendConnection::uses(const RegisteredMemory* memory) const {
+  return std::any_of(std::begin(messages_), std::end(messages_), [&](const SendMessage& message) {
+    return message.use == SendMessage::Use::kPosted && message.memory == memory;
+  });
+}
+
 bool SendConnection::sendable(const SendMessage& message) const {
   if (message.number < posted_) return true;
   // Early, into one of the peer's slots: free once the message that had it before is held (see

@@ -127,6 +127,7 @@ class SendConnection final : public Connection {
   };
 
   bool complete() const override { return requests_ == 0; }
+  bool uses(const RegisteredMemory* memory) const override;
   void after_poll(uint64_t now, bool progress) override;
   void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) override;
   void on_tick(uint64_t now) override;

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <map>
+#include <mutex>
 #include <new>
 
 #include "entry/deferred_acks.h"
@@ -60,6 +62,24 @@ struct Composition {
 
 struct Comm {  // what both ends have first
   std::shared_ptr<PluginEngine> engine;
+  Connection* connection = nullptr;  // the one below
+  // How many times NCCL has registered a memory for this connection.
+  std::mutex registered_lock;
+  std::map<RegisteredMemory*, uint32_t> registered;
+
+  void registers(RegisteredMemory* memory) {
+    std::lock_guard<std::mutex> held(registered_lock);
+    ++registered[memory];
+  }
+  // True if it was the last time.
+  bool deregisters(RegisteredMemory* memory) {
+    std::lock_guard<std::mutex> held(registered_lock);
+    auto found = registered.find(memory);
+    if (found == registered.end()) return true;
+    if (--found->second > 0) return false;
+    registered.erase(found);
+    return true;
+  }
 };
 
 struct SendComm : Comm {
@@ -192,6 +212,7 @@ Result connect(void* context, int device, void* handle, void** send_comm) {
     comm->engine = made->engine;
     comm->composition.attributes = made->attributes;
     comm->composition.profiler = made->profiler;
+    comm->connection = sender.get();
     comm->sender = std::move(sender);
     *send_comm = comm;
     return abi::kSuccess;
@@ -208,6 +229,7 @@ Result accept(void* listen_comm, void** recv_comm) {
     comm->engine = listen->engine;
     comm->composition.attributes = listen->attributes;
     comm->composition.profiler = listen->profiler;
+    comm->connection = receiver.get();
     comm->receiver = std::move(receiver);
     *recv_comm = comm;
     return abi::kSuccess;
@@ -221,16 +243,27 @@ int memory_kinds() {
 
 Result reg_mr(void* comm, void* data, size_t size, int type, void** memory) {
   return guarded([&]() -> Result {
-    *memory = static_cast<Comm*>(comm)->engine->transport()->register_memory(data, size, type);
-    return *memory != nullptr ? abi::kSuccess : abi::kInvalidArgument;
+    auto* made = static_cast<Comm*>(comm);
+    RegisteredMemory* registered = made->engine->transport()->register_memory(data, size, type);
+    *memory = registered;
+    if (registered == nullptr) return abi::kInvalidArgument;
+    made->registers(registered);
+    return abi::kSuccess;
   });
 }
 
 Result reg_mr_dmabuf(void*, void*, size_t, int, uint64_t, int, void**) { return abi::kInvalidUsage; }
 
+// An abort takes memory back while requests are under way, and closes their connection only later.
 Result dereg_mr(void* comm, void* memory) {
   return guarded([&]() -> Result {
-    static_cast<Comm*>(comm)->engine->transport()->deregister_memory(static_cast<RegisteredMemory*>(memory));
+    auto* made = static_cast<Comm*>(comm);
+    auto* registered = static_cast<RegisteredMemory*>(memory);
+    if (made->deregisters(registered)) {
+      ConnectionLock locked(made->connection);
+      made->connection->memory_returned(registered, made->engine->now());
+    }
+    made->engine->transport()->deregister_memory(registered);
     return abi::kSuccess;
   });
 }

@@ -29,6 +29,14 @@ def test_every_message_once_and_no_late_write(seed: int) -> None:
 
 @pytest.mark.build
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(3))
+def test_memory_that_an_abort_takes_back(seed: int) -> None:
+    """NCCL deregisters what requests under way need: nothing reads or writes it from then on, nor what described it."""
+    _simulate(seed, 60, 20, "address", "abort")
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
 def test_lanes_over_one_nic_are_nothing_to_balance_with() -> None:
     """A second lane over the same NIC is a reserve: messages go in large chunks all the same."""
     # Sizes follow measured rates, which follow this machine's clock: 820 to 1,900 chunks; of the least size, 2,700.

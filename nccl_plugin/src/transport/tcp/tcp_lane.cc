@@ -10,13 +10,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "core/crc32c.h"
 #include "core/frame_check.h"
 #include "core/owned_fds.h"
 #include "core/socket_budget.h"
+#include "transport/tcp/socket_memory.h"
 
 namespace fabricpulse {
 namespace {
@@ -35,17 +35,6 @@ constexpr size_t kFrameMax = sizeof(FrameHeader) + sizeof(HeldState);
 
 // One thread reads one lane at a time and leaves nothing in it (a torn header moves to the lane).
 thread_local uint8_t staging[kStaging];
-
-// What arrives may be the consequence of what this process has sent, by way of another process: memory that
-// was sent may then be written. ThreadSanitizer cannot see that order, so it is told.
-#ifdef __SANITIZE_THREAD__
-std::atomic<uint64_t> order_of_sends{0};
-void sent_before() { order_of_sends.fetch_add(1, std::memory_order_acq_rel); }
-void received_after() { order_of_sends.load(std::memory_order_acquire); }
-#else
-void sent_before() {}
-void received_after() {}
-#endif
 
 class TcpLane final : public LaneTransport {
  public:
@@ -124,8 +113,7 @@ class TcpLane final : public LaneTransport {
       msghdr message{};
       message.msg_iov = vectors;
       message.msg_iovlen = static_cast<size_t>(count);
-      ssize_t sent = sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-      sent_before();
+      ssize_t sent = send_from(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS) return status;
         return LaneStatus::kFailed;
@@ -153,8 +141,7 @@ class TcpLane final : public LaneTransport {
       msghdr message{};
       message.msg_iov = vectors;
       message.msg_iovlen = static_cast<size_t>(count);
-      received_after();
-      ssize_t got = recvmsg(fd_, &message, MSG_DONTWAIT);
+      ssize_t got = receive_into(fd_, &message, MSG_DONTWAIT);
       if (got < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return status;
         return LaneStatus::kFailed;
@@ -167,6 +154,7 @@ class TcpLane final : public LaneTransport {
       if (in_place > 0) {
         taken_in(target_, in_place);
         if (body_left_ == 0 && !end_body(lane, sink)) return LaneStatus::kCorrupt;
+        if (closed()) return status;
       }
       if (size > in_place) {
         LaneStatus parsed = parse(lane, sink, staging, size - in_place);

@@ -413,9 +413,10 @@ void TcpTransport::tick(uint64_t now) {
 }
 
 // Sockets need no registration; NCCL wants something that is not null.
-RegisteredMemory* TcpTransport::register_memory(void*, size_t, int kind) {
-  static RegisteredMemory anywhere;
-  return kind == kMemoryHost ? &anywhere : nullptr;
+// One for each call: what is deregistered is then known, though a socket needs no registration.
+RegisteredMemory* TcpTransport::register_memory(void* data, size_t size, int kind) {
+  return kind == kMemoryHost ? new RegisteredMemory{data, size} : nullptr;
 }
+void TcpTransport::deregister_memory(RegisteredMemory* memory) { delete memory; }
 
 }  // namespace fabricpulse

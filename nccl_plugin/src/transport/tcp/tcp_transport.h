@@ -36,7 +36,7 @@ class TcpTransport : public Transport {
   void serve(uint64_t id, uint64_t now) override;
   void tick(uint64_t now) override;
   RegisteredMemory* register_memory(void* data, size_t size, int kind) override;
-  void deregister_memory(RegisteredMemory*) override {}
+  void deregister_memory(RegisteredMemory* memory) override;
 
  protected:
   // ---- for lane types that use sockets only to meet ----
