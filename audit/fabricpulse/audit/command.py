@@ -1,62 +1,45 @@
-"""`fabricpulse audit`: the group, and the two subcommands that need nothing else."""
+"""`fabricpulse audit`: the group. A subcommand is imported when it is asked for: a health check runs `gate` often, and
+on a busy host an import costs more than the answer."""
+
+from importlib import import_module
 
 import click
 
-from fabricpulse.audit.commands.gate import gate_command
-from fabricpulse.audit.commands.kept_runs import diff_command, labels_command, learn_command, show_command
-from fabricpulse.audit.commands.local import local
-from fabricpulse.audit.commands.own_host import own_reader
-from fabricpulse.audit.commands.run import run_command
-from fabricpulse.core.options import DaemonOptions, daemon_options
-from fabricpulse.hostinfo.gid_rules import NcclRules
+# Subcommand -> its module in `commands`, and its name there.
+SUBCOMMANDS = {
+    "checks": ("node", "checks_command"),
+    "diff": ("kept_runs", "diff_command"),
+    "gate": ("gate", "gate_command"),
+    "labels": ("kept_runs", "labels_command"),
+    "learn": ("kept_runs", "learn_command"),
+    "local": ("local", "local"),
+    "node": ("node", "node_command"),
+    "run": ("run", "run_command"),
+    "show": ("kept_runs", "show_command"),
+}
 
-DEFAULT_LISTEN = ":9617"
+
+class AuditGroup(click.Group):
+    """Its subcommands, each imported alone."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, in order."""
+        return sorted(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, None if there is none."""
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        module, name = SUBCOMMANDS[cmd_name]
+        found = getattr(import_module(f"fabricpulse.audit.commands.{module}"), name)
+        assert isinstance(found, click.Command)  # noqa: S101 - of the table above
+        return found
 
 
-@click.group("audit")
+@click.group("audit", cls=AuditGroup)
 def command() -> None:
     """Audit hosts before a long job: what is wrong, and what is odd.
 
     Exit code 0: no error was found; 10: there is one; 11: nothing is known yet (gate); 1 or 2: the audit could not be
     made.
     """
-
-
-@command.command("checks")
-def checks_command() -> None:
-    """List the checks."""
-    from fabricpulse.audit.fleet_checks import all_checks
-
-    for check in all_checks().values():
-        click.echo(f"{check.id:24} {check.category:10} {check.severity:8} {check.title}")
-
-
-@command.command("node")
-@daemon_options(DEFAULT_LISTEN)
-def node_command(options: DaemonOptions) -> None:
-    """Serve audits of this host to `run`. Who asks must show the token."""
-    # Late: a health check needs neither a server nor its memory.
-    from fabricpulse.audit.node.agent import Agent
-    from fabricpulse.audit.node.config import NodeConfig
-    from fabricpulse.core.config import load_config
-    from fabricpulse.core.daemon import Lifetime, run_daemon
-
-    config = load_config(options.config, NodeConfig)
-    nccl = NcclRules(gid_index=config.nccl_gid_index)
-
-    async def serve(life: Lifetime) -> None:
-        await Agent(config, options, life, lambda rails: own_reader(rails=rails, nccl=nccl)).run()
-
-    run_daemon(serve)
-
-
-for subcommand in (
-    local,
-    run_command,
-    gate_command,
-    learn_command,
-    show_command,
-    diff_command,
-    labels_command,
-):
-    command.add_command(subcommand)

@@ -9,7 +9,6 @@ import msgspec
 
 from fabricpulse.audit.model import FleetFindings, HostReport, Run
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.files import atomic_write
 
 T = TypeVar("T", HostReport, Run, FleetFindings)
 # Of 1,000 hosts with 100 outcomes each: about 40 MB.
@@ -51,6 +50,8 @@ def read(path: Path, kind: type[T]) -> T:
 
 def keep_fleet(folder: Path, findings: FleetFindings) -> None:
     """Writes `fleet.json`, in place of that of the run before. Raises UserError."""
+    from fabricpulse.core.files import atomic_write  # late: `gate` only reads
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         atomic_write(folder / "fleet.json", encode(findings), mode=0o644)
@@ -62,6 +63,8 @@ def keep_fleet(folder: Path, findings: FleetFindings) -> None:
 
 def keep(folder: Path, name: str, data: bytes, most: int) -> Path:
     """Writes `name` (a UTC stamp, `.json`) and `last.json`, and removes all but the newest `most`. Raises UserError."""
+    from fabricpulse.core.files import atomic_write  # late: `gate` only reads
+
     path = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ for: the ground floor knows no component, and `fabricpulse nic` does not pay for
 
 import sys
 from collections.abc import Iterable
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, entry_points
 from textwrap import indent
 
 import click
@@ -66,7 +66,7 @@ class EntryPointGroup(click.Group):
 @click.group(
     cls=EntryPointGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
-@click.version_option(version("fabricpulse"), prog_name="fabricpulse")
+@click.version_option(package_name="fabricpulse", prog_name="fabricpulse")
 def cli() -> None:
     """See, understand and survive what the network does to a GPU training job."""
 

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -80,3 +82,18 @@ def test_command(tmp_path: Path) -> None:
     told = CliRunner().invoke(command, ["labels", str(file), "--output", "json"])
     assert {one["node"]: one["audit"] for one in json.loads(told.output)}["silent"] == "unknown"
     assert msgspec.json.decode(file.read_bytes(), type=Run).asked[0] == "good"
+
+
+def test_the_gate_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    """A health check runs it often, and on a busy host imports cost more than the answer."""
+    code = (
+        "import sys\n"
+        "from fabricpulse.core.cli import cli\n"
+        f"cli(['audit', 'gate', '--state', {str(tmp_path)!r}], standalone_mode=False)\n"
+        "print(*sorted(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-Ic", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "fabricpulse.audit.gate" in loaded
+    heavy = {"yaml", "rich", "aiohttp", "asyncio", "fabricpulse.audit.attributes", "fabricpulse.core.config"}
+    assert loaded & heavy == set()

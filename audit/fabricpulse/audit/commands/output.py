@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
-from fabricpulse.audit.model import Finding, Run
-from fabricpulse.audit.storage import encode
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.files import atomic_write
+
+if TYPE_CHECKING:
+    from fabricpulse.audit.model import Finding, Run
 
 # Exit codes: of a health check, so that a script can tell a bad host from an audit that could not be made.
 GOOD, FOUND = 0, 10
@@ -47,7 +46,7 @@ def fail_on_option(effect: str) -> Decorator:
     )
 
 
-def write_page(run: Run, path: Path | None) -> None:
+def write_page(run: "Run", path: Path | None) -> None:
     """The HTML page, if there is a path. Raises UserError."""
     if path is None:
         return
@@ -58,6 +57,8 @@ def write_page(run: Run, path: Path | None) -> None:
 
 def write_file(path: Path, data: bytes) -> None:
     """Raises UserError."""
+    from fabricpulse.core.files import atomic_write
+
     try:
         atomic_write(path, data, durable=False)
     except OSError as error:
@@ -66,21 +67,25 @@ def write_file(path: Path, data: bytes) -> None:
         ) from error
 
 
-def write(run: Run, output: str, *, every: bool = False) -> None:
+def write(run: "Run", output: str, *, every: bool = False) -> None:
     """Prints a run. Late imports: a health check must not pay for tables."""
     if output == "json":
+        from fabricpulse.audit.storage import encode
+
         click.echo(encode(run).decode())
     elif output == "junit":
         from fabricpulse.audit.junit import junit
 
         click.echo(junit(run.hosts, run.findings), nl=False)
     else:
+        from rich.console import Console
+
         from fabricpulse.audit.show import show_run
 
         show_run(run, Console(), every=every)
 
 
-def exit_code(findings: tuple[Finding, ...], fail_on: str) -> int:
+def exit_code(findings: "tuple[Finding, ...]", fail_on: str) -> int:
     """FOUND if a finding is as bad as `fail_on` or worse."""
     bad = ("error",) if fail_on == "error" else ("error", "warning")
     return FOUND if any(finding.severity in bad for finding in findings) else GOOD
