@@ -7,7 +7,7 @@ simulated : 1,024 leaves, 50,000 hosts, 1 to 5 faults at once of 0.1 to 5 % loss
 silent; ten seeds that are drawn as it starts. loop : lateness of the event loop while a fleet is looked at.
 gray : loss on uplinks of a lab of nine hosts, needs root (`--losses 60,20,5,1.5,0.5 --times N`). dead : a leaf and a
 spine of it that drop everything. delay : delays that grow, simulated, on the engine's state machines. healthy : the
-fleet of simulated without faults, a window of 30 s after the other.
+fleet of simulated without faults, a window of 30 s after the other. placement : all of `make bench NAME=placement`.
 """
 
 import argparse
@@ -205,6 +205,12 @@ def _dead(times: int) -> None:
     bench_dead(rows, times)
 
 
+def _placement() -> None:
+    from tests.bench.bench_placement import bench_placement
+
+    bench_placement(rows, cases=200, first=1000, parts=set())
+
+
 def _one_core() -> None:
     """Starts this program again with one thread for linear algebra, unless it has been."""
     if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
@@ -236,6 +242,7 @@ def main() -> None:
         "delay": lambda: bench_delay(rows, 20 * options.times),
         "gray": lambda: _gray(options.losses, options.times),
         "dead": lambda: _dead(options.times),
+        "placement": _placement,
     }
     wanted = set(filter(None, options.only.split(","))) or set(all_parts)
     if unknown := wanted - set(all_parts):

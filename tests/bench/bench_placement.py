@@ -1,0 +1,144 @@
+"""`make bench NAME=placement`: how much cheaper the order of ranks is, how near to the optimum, how long it takes.
+
+Prints one JSON object a line and exits with 1 if a gate is missed. `ARGS="--only gain,optimum"` chooses parts, also as
+`make bench NAME=map ARGS="--only placement"`. Sizes: `--cases N`, `--first SEED`.
+
+gain : jobs of 128 to 16,384 GPUs on fabrics whose host names say nothing of where they are (worst of names), or follow
+the tree; times by name and random hosts. optimum : random small jobs and fabrics against the exact optimum. large :
+16,384 ranks, CPU time of one core.
+"""
+
+import argparse
+import os
+import random
+import sys
+import time
+
+from tests.bench.rows import Rows, quantile
+from tests.fixtures.placement_cases import fabric_of_size, optimum, small_question
+
+from fabricpulse.placement.fabric import Fabric, fabric_of
+from fabricpulse.placement.formats.document import ratio
+from fabricpulse.placement.order import Order, Question, place
+from fabricpulse.placement.places import PlacesFile, directory, places
+from fabricpulse.placement.shape import Shape
+from fabricpulse.placement.traffic import Model, shape_traffic
+
+_DENSE, _EXPERTS = Model(), Model(parameters=2e10, expert_parameters=2e11)
+JOBS = (
+    ("128 GPUs, 4 leaves, 2 pods", (2, 2, 4), Shape(8, 4, 4), _DENSE),
+    ("1,024 GPUs, 16 leaves, 4 pods", (4, 4, 8), Shape(4, 8, 32), _DENSE),
+    ("1,024 GPUs, 16 leaves, 4 pods, experts", (4, 4, 8), Shape(2, 8, 64, 16), _EXPERTS),
+    ("4,096 GPUs, 32 leaves, 4 pods", (4, 8, 16), Shape(8, 16, 32), _DENSE),
+    ("16,384 GPUs, 128 leaves, 8 pods", (8, 16, 16), Shape(8, 16, 128), _DENSE),
+    ("16,384 GPUs, 128 leaves, 8 pods, experts", (8, 16, 16), Shape(4, 8, 512, 32), _EXPERTS),
+)
+
+
+def bench_placement(rows: Rows, cases: int, first: int, parts: set[str]) -> None:
+    """parts : of gain, optimum, large; empty for all."""
+    if not parts or "gain" in parts:
+        _gain(rows)
+    if not parts or "optimum" in parts:
+        _optimum(rows, cases, first)
+    if not parts or "large" in parts:
+        _large(rows)
+
+
+def _gain(rows: Rows) -> None:
+    for name, (pods, leaves, hosts), shape, model in JOBS:
+        scattered = fabric_of_size(pods, leaves, hosts, 8, seed=1)
+        _report(rows, f"{name}, scattered names", scattered, shape, model)
+        _report(rows, f"{name}, names by leaf", _named_by_leaf(pods, leaves, hosts, 0), shape, model)
+        _report(rows, f"{name}, names by leaf, gaps", _named_by_leaf(pods, leaves, hosts, 1), shape, model)
+
+
+def _named_by_leaf(pods: int, leaves: int, hosts: int, spare: int) -> Fabric:
+    """Names count through the tree: what names are in the best case. spare : hosts more of each leaf, as many of which
+    are out of order, on any leaf."""
+    count, hosts = pods * leaves * hosts, hosts + spare
+    below = {
+        f"leaf-{leaf:03}": f"gpu-[{leaf * hosts:05}-{(leaf + 1) * hosts - 1:05}]"
+        for leaf in range(pods * leaves)
+    }
+    names = list(below)
+    file = PlacesFile(
+        leaves=dict(below),
+        pods={f"pod-{pod}": tuple(names[pod * leaves : (pod + 1) * leaves]) for pod in range(pods)},
+    )
+    found = places(directory(file), (), 8)
+    return fabric_of(random.Random(1).sample(found, count))
+
+
+def _report(rows: Rows, case: str, fabric: Fabric, shape: Shape, model: Model) -> None:
+    order, cpu_s = _placed(fabric, shape, model)
+    beyond = {
+        f"{tier}_gb": [round(float(score.tiers[index]) / 1e9, 1) for score in (order.before, order.after)]
+        for index, tier in enumerate(("host", "leaf", "pod", "beyond"))
+    }
+    gain = ratio(order.before.cost, order.after.cost)
+    random = ratio(order.random_cost, order.after.cost)
+    more = {"shape": shape.told(), "improved": order.improved, "cpu_s": round(cpu_s, 2), **beyond}
+    rows.report(case, "placement_gain", gain or float("inf"), "times", ">= 1", peer="order of names", **more)
+    rows.report(case, "placement_gain", random or float("inf"), "times", peer="hosts in random order")
+
+
+def _placed(fabric: Fabric, shape: Shape, model: Model) -> tuple[Order, float]:
+    began = time.process_time()
+    question = Question(fabric, shape_traffic(shape, model.payloads(shape)), shape)
+    order = place(question, lambda: False)
+    return order, time.process_time() - began
+
+
+def _optimum(rows: Rows, cases: int, first: int) -> None:
+    shares = []
+    for seed in range(first, first + cases):
+        question = small_question(seed)
+        order = place(question, lambda: False)
+        best = optimum(question, order.after.cost)
+        shares.append(best / order.after.cost if order.after.cost > 0 else 1.0)
+    case = f"{cases} random jobs of 4 to 9 blocks"
+    exact = sum(share > 1 - 1e-9 for share in shares)
+    mean = sum(shares) / len(shares)
+    rows.report(
+        case,
+        "placement_to_optimum",
+        min(shares),
+        "ratio",
+        ">= 0.95",
+        mean=round(mean, 6),
+        p1=round(quantile(shares, 0.01), 6),
+        optimal=exact,
+        first_seed=first,
+    )
+
+
+def _large(rows: Rows) -> None:
+    fabric = fabric_of_size(8, 16, 16, 8, seed=1)
+    for shape, model in ((Shape(8, 16, 128), _DENSE), (Shape(1, 16, 1024, 64), _EXPERTS)):
+        _, cpu_s = _placed(fabric, shape, model)
+        rows.report(f"16,384 ranks, {shape.told()}", "placement_cpu_s", cpu_s, "s", "<= 10")
+
+
+def main() -> None:
+    """Runs the parts asked for."""
+    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.bench.bench_placement", *sys.argv[1:]])  # noqa: S606
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--only", default="", help="comma separated parts: gain, optimum, large; default: all"
+    )
+    parser.add_argument("--cases", type=int, default=200, help="of the part optimum")
+    parser.add_argument("--first", type=int, default=1000, help="first seed of the part optimum")
+    options = parser.parse_args()
+    parts = set(filter(None, options.only.split(",")))
+    if unknown := parts - {"gain", "optimum", "large"}:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    rows = Rows("placement")
+    bench_placement(rows, options.cases, options.first, parts)
+    sys.exit(rows.exit_code())
+
+
+if __name__ == "__main__":
+    main()
