@@ -96,6 +96,7 @@ def place(question: Question, stopped: Callable[[], bool], progress: Progress = 
     named[fabric.slots_by_name()] = np.arange(fabric.slots, dtype=np.int32)
     before = score(fabric, traffic, weights, _slots(named))
     found, complete = _search(question, weights, named, stopped, progress)
+    found = _tidied(fabric, found)
     after = score(fabric, traffic, weights, _slots(found))
     improved = after.cost < before.cost * (1 - 1e-9)
     return Order(
@@ -117,6 +118,19 @@ def score(fabric: Fabric, traffic: Traffic, weights: Floats, slot_of: Ints) -> S
 def _slots(rank_at: Ints) -> Ints:
     found = np.empty_like(rank_at)
     found[rank_at] = np.arange(len(rank_at), dtype=np.int32)
+    return found
+
+
+def _tidied(fabric: Fabric, rank_at: Ints) -> Ints:
+    """`rank_at` with hosts that are alike (same leaves, same GPUs) in the order of their ranks: it costs the same."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for host, place_ in enumerate(fabric.places):
+        alike.setdefault((place_.pods, place_.leaves, place_.gpus), []).append(host)
+    found = rank_at.copy()
+    for hosts in alike.values():
+        held = [rank_at[fabric.first[host] : fabric.first[host + 1]] for host in hosts]
+        for host, ranks in zip(hosts, sorted(held, key=lambda ranks: int(ranks[0])), strict=True):
+            found[fabric.first[host] : fabric.first[host + 1]] = ranks
     return found
 
 

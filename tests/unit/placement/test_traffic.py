@@ -1,6 +1,7 @@
 """Traffic of a shape: its groups, and bytes by the formulas of rings, all-to-all and pipelines."""
 
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_payloads_by_hand() -> None:
         {"order": "dp-tp-pp"},
     ],
 )
-def test_shapes_that_cannot_be(wrong: dict[str, int]) -> None:
+def test_shapes_that_cannot_be(wrong: dict[str, Any]) -> None:
     """One sentence, before anything of that size is made."""
     with pytest.raises(OptionError):
         Shape(**wrong)
@@ -125,6 +126,7 @@ def test_shapes_that_cannot_be(wrong: dict[str, int]) -> None:
 
 def test_absurd_numbers_are_refused() -> None:
     """Of a model, and of a matrix: bytes below nothing, no numbers, ranks that do not exist."""
+    wrong: dict[str, Any]
     for wrong in ({"layers": 0}, {"parameters": 1e30}, {"parameters": float("nan")}, {"top_k": -1}):
         with pytest.raises(OptionError):
             Model(**wrong)

@@ -1,0 +1,90 @@
+"""An order and a choice as people read them. Pure."""
+
+from collections.abc import Iterator
+
+from fabricpulse.core.fleet.host_list import fold
+from fabricpulse.core.output import printable
+from fabricpulse.placement.choose import Choice
+from fabricpulse.placement.cost import TIERS
+from fabricpulse.placement.fabric import Place
+from fabricpulse.placement.formats.document import order_notes, ratio
+from fabricpulse.placement.formats.ranks import HostRanks, is_contiguous, told
+from fabricpulse.placement.order import Order, Question, Score
+
+_MOST_HOSTS = 40
+_NAMES = dict(zip(TIERS, ("same host", "same leaf", "same pod", "beyond"), strict=True))
+
+
+def order_text(question: Question, order: Order, hosts: list[HostRanks]) -> Iterator[str]:
+    """Lines."""
+    yield _size([each.place for each in hosts], question)
+    yield ""
+    before, after = order.before, order.after
+    yield f"{'bytes a step':24}{'by name':>12}{'this order':>12}"
+    for index, tier in enumerate(TIERS):
+        yield f"{_NAMES[tier]:24}{size(before.tiers[index]):>12}{size(after.tiers[index]):>12}"
+    yield f"{'that cross rails':24}{size(before.cross_rail):>12}{size(after.cross_rail):>12}"
+    yield f"{'busiest rail to mean':24}{_uneven(before):>12}{_uneven(after):>12}"
+    yield f"{'cost (hop-bytes)':24}{size(before.cost):>12}{size(after.cost):>12}"
+    yield ""
+    gains = (ratio(before.cost, after.cost), ratio(order.random_cost, after.cost))
+    by_name, random = (
+        "infinitely cheaper" if gain is None else f"{gain:.2f} times cheaper" for gain in gains
+    )
+    yield f"this order: {by_name} than by name, {random} than hosts in random order"
+    yield ""
+    width = max(4, *(len(printable(each.place.host)) for each in hosts[:_MOST_HOSTS]))
+    leaf = max(4, *(len(_leaf(each.place)) for each in hosts[:_MOST_HOSTS]))
+    yield f"{'host':{width}}  {'leaf':{leaf}}  ranks"
+    for each in hosts[:_MOST_HOSTS]:
+        yield f"{printable(each.place.host):{width}}  {_leaf(each.place):{leaf}}  {told(each.ranks)}"
+    if len(hosts) > _MOST_HOSTS:
+        yield f"… and {len(hosts) - _MOST_HOSTS} more hosts: --output json"
+    if is_contiguous(hosts):
+        yield ""
+        yield f"hosts in the order of ranks: {fold([each.place.host for each in hosts])}"
+    for note in order_notes(question.fabric, order):
+        yield f"note: {printable(note)}"
+
+
+def choice_text(choice: Choice, free: int, more: list[str]) -> Iterator[str]:
+    """Lines."""
+    leaves: dict[tuple[str, str], list[str]] = {}
+    for place in choice.hosts:
+        leaves.setdefault((place.pod(), _leaf(place)), []).append(place.host)
+    pods = f" in {choice.pods} pods" if choice.pods > 1 else ""
+    yield f"{len(choice.hosts)} of {free} hosts, below {choice.leaves} leaves{pods}"
+    for (pod, leaf), hosts in leaves.items():
+        yield f"{leaf}{f' ({printable(pod)})' if pod else ''}: {len(hosts)}: {fold(hosts)}"
+    if choice.split:
+        yield f"free on leaves that were not taken whole: {choice.split}"
+    for note in more:
+        yield f"note: {printable(note)}"
+
+
+def size(count: float) -> str:
+    """Bytes for people, with decimal units."""
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if count < 999.5 or unit == "PB":
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    raise AssertionError
+
+
+def _size(places: list[Place], question: Question) -> str:
+    leaves = len({place.leaf() for place in places})
+    pods = {place.pod() for place in places}
+    told_pods = f", {len(pods)} pods" if pods != {""} else ""
+    shape = f"; {question.shape.told()}" if question.shape else ""
+    return f"{len(places)} hosts, {question.fabric.slots} GPUs, {leaves} leaves{told_pods}{shape}"
+
+
+def _uneven(score: Score) -> str:
+    mean = float(score.rails.mean())
+    return f"{float(score.rails.max()) / mean:.2f}" if mean > 0 else "-"
+
+
+def _leaf(place: Place) -> str:
+    """The first of several: the others are its rails."""
+    more = f" (+{len(set(place.leaves)) - 1})" if len(set(place.leaves)) > 1 else ""
+    return printable(place.leaves[0]) + more if place.known else "unknown"
