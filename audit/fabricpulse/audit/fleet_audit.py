@@ -16,7 +16,7 @@ from fabricpulse.audit.fleet_measure import Plan, measure
 from fabricpulse.audit.fleet_progress import few, showing
 from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, cancelling, collect, tell, until
 from fabricpulse.audit.host_list import chosen
-from fabricpulse.audit.model import Finding, HostReport, Measurement, Run, clip
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Ring, Run, clip
 from fabricpulse.audit.node.wire import FINDINGS_PATH
 from fabricpulse.audit.path_tests import Rail, plan_rails
 from fabricpulse.audit.profile import load_profile
@@ -59,6 +59,7 @@ def run_fleet(
     wiring: bool = False,
     wiring_file: Path | None = None,
     wiring_wait_s: float = 35.0,
+    ring_s: float = 0.0,
     checkpoint: Callable[[Run], None] = lambda _run: None,
 ) -> Run:
     """Asks the hosts. Ctrl-C ends the requests and makes a run of what has come. checkpoint : is given what there is so
@@ -69,7 +70,7 @@ def run_fleet(
     config = client.config("--agent-url", *(target.url for target in wanted))
     config = msgspec.structs.replace(config, timeout_s=host_timeout_s)
     started_at, begun = time.time(), time.monotonic()
-    if (paths or transfers) and fleet is None:
+    if (paths or transfers or ring_s) and fleet is None:
         raise UserError("tests of paths need the addresses of NICs: give --coordinator or --membership")
     if (wiring or wiring_file) and fleet is None:
         raise UserError("--wiring needs the NICs of the fleet: give --coordinator or --membership")
@@ -83,6 +84,7 @@ def run_fleet(
     reports += [report for report in (earlier.hosts if earlier else ()) if report.host in asked]
     more: list[Finding] = []
     notes: list[str] = []
+    rings_made: tuple[Ring, ...] = ()
     measured: list[Measurement] = list(earlier.measurements) if earlier else []
 
     def keep(measured: Sequence[Measurement]) -> None:
@@ -104,20 +106,30 @@ def run_fleet(
 
     if not cancelled:
         keep(measured)
-    if (paths or transfers or wiring or wiring_file) and fleet is not None and not cancelled:
+    if (paths or transfers or ring_s or wiring or wiring_file) and fleet is not None and not cancelled:
         hosts_heard = {report.host for report in reports}
         plan = Plan(listen_s=wiring_wait_s, before=measured)
-        if paths or transfers:
+        if paths or transfers or ring_s:
             most = max(len(fleet.hosts), 1) if all_pairs else None
             rails = plan_rails(fleet, hosts_heard, by_leaf, most)
             if transfers is not None:
                 _consent(transfers, rails, budget_gb, yes=yes)
+            if ring_s:
+                rings = f"rings of all hosts, {ring_s:g} s each, as fast as their NICs are"
+                _ask("--nccl", f"{rings}; none if a NIC carries a job", yes=yes)
             known = {
                 (host.name, nic.device): by_leaf.get(host.name, nic.leaf)
                 for host in fleet.hosts
                 for nic in host.nics
             }
-            plan = replace(plan, rails=rails, leaves=known, transfers=transfers)
+            plan = replace(
+                plan,
+                rails=rails,
+                leaves=known,
+                transfers=transfers,
+                ring_s=ring_s,
+                order=[target.host for target in wanted],
+            )
         if wiring or wiring_file:
             places = planned_places(load_config(wiring_file, Wiring) if wiring_file else None, fleet)
             places = {nic: place for nic, place in places.items() if nic[0] in hosts_heard}
@@ -130,6 +142,7 @@ def run_fleet(
         measured, cancelled = result.measurements, result.cancelled
         more += result.findings
         notes += result.notes
+        rings_made = tuple(result.rings)
     if earlier is not None:
         notes.append(f"resumed from {earlier.id}: {len(heard & set(asked))} hosts were not asked again")
     run = run_of(
@@ -145,6 +158,7 @@ def run_fleet(
         tuple(notes),
         measured,
     )
+    run = msgspec.structs.replace(run, rings=rings_made)
     if publish and not cancelled:
         not_published = asyncio.run(_publish(wanted, config, run))
         if not_published:
@@ -201,10 +215,15 @@ def _consent(transfers: Transfers, rails: Mapping[str, Rail], budget_gb: float, 
         f"{ways} transfers in {rounds} rounds, up to {transfers.rate_bps / 1e9:g} Gb/s a NIC and {cost_gb:.3g} GB "
         "altogether; NICs that carry a job are left alone"
     )
+    _ask("--transfers", what, yes=yes)
+
+
+def _ask(flag: str, what: str, *, yes: bool) -> None:
+    """Raises UserError where nobody can be asked."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UserError(f"--transfers puts traffic on the fabric ({what}): say --yes")
+        raise UserError(f"{flag} puts traffic on the fabric ({what}): say --yes")
     click.confirm(f"Start {what}?", abort=True, err=True)
 
 

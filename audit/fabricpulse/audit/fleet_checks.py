@@ -111,6 +111,28 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "held back (`ethtool -c`).",
     ),
     Check(
+        "nccl-ring",
+        "back-end",
+        "warning",
+        "NCCL ring beside its pairs",
+        "A ring over all hosts reaches what its slowest pair reaches alone; the order of ranks costs nothing.",
+        "`audit run --nccl`: the NCCL plugin's ring, 1, 2, 4 and 8 lanes a connection, in the order that hosts are "
+        "given and, where leaves are known, with the hosts of a leaf beside one another; compared with `--transfers`.",
+        "Good pairs and a slow ring: paths share links. More lanes (`FABRICPULSE_MAX_LANES`, "
+        "`NCCL_IB_QPS_PER_CONNECTION`) spread over more of them; give ranks in the order of leaves; look for uplinks "
+        "that are down.",
+    ),
+    Check(
+        "nccl-data",
+        "back-end",
+        "error",
+        "Data of the NCCL ring",
+        "Every byte of a verified all-reduce over all hosts is right.",
+        "`audit run --nccl` computes the result on each host and compares it.",
+        "Something changes packets and mends their checksum: a switch's memory, a NIC, a host's memory. Halve the list "
+        "of hosts (`--hosts`) until the ring is right; read memory errors of the host that is left.",
+    ),
+    Check(
         "path-untested",
         "back-end",
         "warning",

@@ -11,13 +11,15 @@ from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.ecmp import ecmp_findings
 from fabricpulse.audit.fleet_paths import ECHO_KINDS, Echoes, unreachable
 from fabricpulse.audit.fleet_progress import showing
+from fabricpulse.audit.fleet_ring import ring_hosts, run_rings
 from fabricpulse.audit.fleet_run import AgentError, Target, ask, cancelling, until
 from fabricpulse.audit.fleet_stage import Fleet
 from fabricpulse.audit.fleet_transfers import FleetTransfers
 from fabricpulse.audit.lldp import Neighbour
-from fabricpulse.audit.model import Finding, HostReport, Measurement
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Ring
 from fabricpulse.audit.node.wire import NEIGHBOURS_PATH, NeighboursAnswer, NeighboursRequest
 from fabricpulse.audit.path_tests import Rail, Ways, coverage_note, path_findings
+from fabricpulse.audit.ring_tests import ring_findings, ring_notes
 from fabricpulse.audit.transfer_tests import Transfers, untested_findings
 from fabricpulse.audit.wiring import Heard, Place, wiring_findings
 from fabricpulse.core.web.client import HttpClient
@@ -28,7 +30,7 @@ from fabricpulse.core.web.client_config import HttpClientConfig
 class Plan:
     """What is to be measured. rails : None for no test of paths. leaves : of NICs, as far as known. transfers : None
     for none. places : where cables should go, {} not to ask. listen_s : how long hosts listen for that. before : what
-    an interrupted run has measured."""
+    an interrupted run has measured. ring_s : of each ring of the NCCL plugin, 0 for none. order : of its hosts."""
 
     rails: Mapping[str, Rail] | None = None
     leaves: Mapping[Nic, str] = field(default_factory=dict)
@@ -36,6 +38,8 @@ class Plan:
     places: Mapping[Nic, Place] = field(default_factory=dict)
     listen_s: float = 35.0
     before: Sequence[Measurement] = ()
+    ring_s: float = 0.0
+    order: Sequence[str] = ()
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Measured:
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     cancelled: bool = False
+    rings: list[Ring] = field(default_factory=list)
 
 
 async def measure(
@@ -103,9 +108,14 @@ async def _test(
             found.notes += tests.notes
         else:
             more = [m for m in plan.before if m.kind not in ECHO_KINDS]
+        if plan.ring_s and not stop.is_set():
+            hosts = ring_hosts(rails, plan.leaves, plan.order)
+            found.rings = await run_rings(fleet, hosts, plan.ring_s, more)
     found.measurements = [*passed, *more]
     found.findings += path_findings(found.measurements)
     found.findings += ecmp_findings(found.measurements) + untested_findings(untested)
+    found.findings += ring_findings(found.rings)
+    found.notes += ring_notes(found.rings)
 
 
 async def _neighbours(

@@ -121,11 +121,29 @@ class Measurement(Struct, frozen=True, array_like=True, order=True):
     detail: Text = ""
 
 
+class Ring(Struct, frozen=True):
+    """One ring of the NCCL plugin over hosts.
+
+    order : "given", or "by leaf". lanes : most of a connection. bps : bus bandwidth of the slowest rank, bits per
+    second, None where it was not finished; error says why. expected : of its slowest pair by the tests of pairs, None
+    where they do not say. corrupt_bytes : of the verified result.
+    """
+
+    order: Name
+    lanes: int
+    hosts: tuple[Name, ...]
+    bps: float | None
+    expected: float | None = None
+    corrupt_bytes: int = 0
+    error: Text = ""
+
+
 class Run(Struct, frozen=True):
     """One audit of a fleet.
 
     id : of its beginning, in UTC. asked : the hosts that were to be audited. hosts : reports of those that answered.
     findings : worst first. cancelled : not all hosts were waited for. measurements : of the tests between NICs.
+    rings : of the NCCL plugin.
     """
 
     id: Name
@@ -139,6 +157,7 @@ class Run(Struct, frozen=True):
     notes: tuple[Text, ...] = field(default=())
     measurements: tuple[Measurement, ...] = ()
     schema: Literal[1] = 1
+    rings: tuple[Ring, ...] = ()
 
 
 class FleetFindings(Struct, frozen=True):

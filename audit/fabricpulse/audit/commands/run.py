@@ -54,7 +54,21 @@ MOST_LIST = 10 << 20
     is_flag=True,
     help="Measure loss, bandwidth and one-way delay of pairs, by real traffic; implies --paths.",
 )
-@click.option("--yes", is_flag=True, help="With --transfers: do not ask.")
+@click.option(
+    "--nccl",
+    is_flag=True,
+    help="Run the NCCL plugin's ring over the hosts in their order and in that of leaves, 1, 2, 4 and 8 lanes a "
+    "connection, as fast as NICs are; implies --paths.",
+)
+@click.option(
+    "--ring-seconds",
+    "ring_seconds",
+    type=click.FloatRange(0.1, 10),
+    default=1.0,
+    show_default=True,
+    help="With --nccl: of each ring.",
+)
+@click.option("--yes", is_flag=True, help="With --transfers, --nccl: do not ask.")
 @click.option(
     "--rate",
     "rate_mbps",
@@ -160,7 +174,12 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
         if flags["save"] is not None:
             write_file(flags["save"], encode(so_far))
 
-    run = run_fleet(**{name: flags[name] for name in RUN_FLAGS}, transfers=transfers, checkpoint=checkpoint)
+    run = run_fleet(
+        **{name: flags[name] for name in RUN_FLAGS},
+        transfers=transfers,
+        ring_s=flags["ring_seconds"] if flags["nccl"] else 0.0,
+        checkpoint=checkpoint,
+    )
     if flags["save"] is not None:
         write_file(flags["save"], encode(run))
     write_page(run, flags["html"])

@@ -23,9 +23,10 @@ from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS, TRANSFERS
 from fabricpulse.audit.model import FleetFindings, HostReport
 from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.echo import ECHO_TESTS_AT_A_TIME, echo
-from fabricpulse.audit.node.jobs import JobWatch, in_use
+from fabricpulse.audit.node.jobs import JobWatch, PluginWatch, in_use
 from fabricpulse.audit.node.neighbours import hear
 from fabricpulse.audit.node.receiver import Receiver
+from fabricpulse.audit.node.ring import run_ring
 from fabricpulse.audit.node.sender import send
 from fabricpulse.audit.node.transfer import PATIENCE_S, Moved, TransferError
 from fabricpulse.audit.node.wire import (
@@ -34,6 +35,7 @@ from fabricpulse.audit.node.wire import (
     FINDINGS_PATH,
     NEIGHBOURS_PATH,
     RECEIVE_PATH,
+    RING_PATH,
     SEND_PATH,
     AuditRequest,
     EchoResult,
@@ -43,6 +45,7 @@ from fabricpulse.audit.node.wire import (
     NeighboursAnswer,
     NeighboursRequest,
     ReceiveRequest,
+    RingRequest,
     SendRequest,
 )
 from fabricpulse.audit.storage import encode, keep, keep_fleet, read, stamp_name
@@ -59,7 +62,14 @@ from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
 T = TypeVar(
-    "T", FleetFindings, NeighboursRequest, AuditRequest, EchoTestsRequest, ReceiveRequest, SendRequest
+    "T",
+    FleetFindings,
+    NeighboursRequest,
+    AuditRequest,
+    EchoTestsRequest,
+    ReceiveRequest,
+    RingRequest,
+    SendRequest,
 )
 
 # Whoever asks again sooner gets the report that there is.
@@ -113,6 +123,7 @@ class Agent:
         self.server.router.add_post(FINDINGS_PATH, self._serve_findings)
         self.server.router.add_post(NEIGHBOURS_PATH, self._serve_neighbours)
         self.server.router.add_post(RECEIVE_PATH, self._serve_receive)
+        self.server.router.add_post(RING_PATH, self._serve_ring)
         self.server.router.add_post(SEND_PATH, self._serve_send)
 
     def _last(self) -> HostReport | None:
@@ -241,6 +252,37 @@ class Agent:
             self._release(wanted.device, stop)
         return web.Response(body=msgspec.json.encode(result), content_type="application/json")
 
+    async def _serve_ring(self, request: web.Request) -> web.Response:
+        wanted = await self._decoded(request, RingRequest)
+        self._refuse_unbounded(wanted.devices)
+        claims: list[tuple[str, threading.Event]] = []
+        stop = threading.Event()
+        try:
+            for device in dict.fromkeys(wanted.devices):
+                # Each by itself: what was claimed before one that is refused is given back.
+                claims.append((device, await self._claim(device, "sent", duplex=False)))  # noqa: PERF401
+            self._made["sent"] += 1
+            work = asyncio.to_thread(run_ring, wanted, stop)
+            # Its own queue pairs and traffic are on the NICs: only a process with the plugin is told from it.
+            answer, why = await self._watched(work, stop, request, PluginWatch(plugin_dir()))
+            if why:
+                answer = msgspec.structs.replace(answer, error=why)
+        finally:
+            for device, claim in claims:
+                self._release(device, claim)
+        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+    def _refuse_unbounded(self, devices: tuple[str, ...]) -> None:
+        """A ring sends as fast as it can. Raises HTTPForbidden where that is more than this host may be asked for."""
+        reader = self._make_reader(dict(self._rails or {}))
+        for device in devices:
+            speed = reader.number(f"/sys/class/net/{device}/speed") or 0
+            if speed > self._config.transfer_mbit_s:
+                self._refuse("off")
+                raise web.HTTPForbidden(
+                    text=f"{device} could send {speed} Mb/s, transfer_mbit_s is {self._config.transfer_mbit_s}\n"
+                )
+
     async def _claim(self, device: str, direction: str, *, duplex: bool) -> threading.Event:
         """The right to the only transfer of a NIC that carries no job, or to the only one in this direction. Raises
         HTTPConflict."""
@@ -291,7 +333,7 @@ class Agent:
         work: Any,
         stop: threading.Event,
         request: web.Request | None = None,
-        watch: JobWatch | None = None,
+        watch: JobWatch | PluginWatch | None = None,
     ) -> tuple[Any, str]:
         """What `work` gives, and why it was stopped: a job has begun, or nobody waits for it any more."""
         task = asyncio.ensure_future(work)

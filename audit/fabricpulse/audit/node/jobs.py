@@ -101,6 +101,17 @@ def in_use(host: HostReader, device: str, plugin: Path, *, own_traffic: bool = F
     return job_on(plugin) or queue_pairs_on(host, device) or ("" if own_traffic else traffic_on(host, device))
 
 
+class PluginWatch:
+    """Whether a job begins on this host, by its plugin alone."""
+
+    def __init__(self, plugin: Path) -> None:
+        self._plugin = plugin
+
+    def found(self) -> str:
+        """A sentence, "" for nothing."""
+        return job_on(self._plugin)
+
+
 class JobWatch:
     """Whether a job begins on a NIC while a test of ours uses it. own : bytes that tests of ours have moved on the NIC
     so far, headers left out; never fewer than before."""

@@ -12,6 +12,7 @@ ECHO_TESTS_PATH = "/api/v1/audit/echo-tests"
 FINDINGS_PATH = "/api/v1/audit/findings"
 NEIGHBOURS_PATH = "/api/v1/audit/neighbours"
 RECEIVE_PATH = "/api/v1/audit/receive"
+RING_PATH = "/api/v1/audit/ring"
 SEND_PATH = "/api/v1/audit/send"
 # Of one request: rails of a host, NICs to test.
 MOST_RAILS = 64
@@ -150,3 +151,25 @@ class TransferResult(Struct, frozen=True):
     sent_by_port: Annotated[dict[int, int], Meta(max_length=MOST_PORTS)] = {}
     host_dropped: Annotated[int, Meta(ge=0)] = 0
     starved: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+
+class RingRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Be one rank of a ring. rendezvous : address and port of a NIC of rank 0. devices : NICs to use. lanes : most of a
+    connection. seconds : of the ring, once all are there."""
+
+    rank: Annotated[int, Meta(ge=0, le=4095)]
+    size: Annotated[int, Meta(ge=2, le=4096)]
+    rendezvous: Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[0-9.]+):[0-9]{1,5}$", max_length=60)]
+    devices: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MOST_RAILS)]
+    lanes: Annotated[int, Meta(ge=1, le=16)] = 8
+    seconds: Annotated[float, Meta(gt=0, le=MOST_SECONDS)] = 1.0
+
+
+class RingAnswer(Struct, frozen=True):
+    """Of one rank. bps : bus bandwidth, bits per second. corrupt_bytes : of the verified result. error : why it was not
+    finished, "" if it was."""
+
+    bps: float = 0.0
+    rounds: int = 0
+    corrupt_bytes: Annotated[int, Meta(ge=0)] = 0
+    error: Text = ""

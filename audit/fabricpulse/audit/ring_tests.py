@@ -1,0 +1,117 @@
+"""What a ring over the fleet means beside tests of its pairs. Pure.
+
+NCCL's ring sends from each host to the next, all at once. Each pair alone may be fast, and the ring slow all the same:
+then paths that are disjoint in the pair tests share links, by the hash of ECMP or by too few uplinks. More lanes a
+connection spread over more paths; hosts in the order of their leaves cross fewer uplinks.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fabricpulse.audit.model import Finding, Measurement, Ring, clip
+
+LANES = (1, 2, 4, 8)
+# Of what its slowest pair reaches, in both directions at once: a ring below it is slow.
+SLOW_RING = 0.7
+# Of the ring in the order of leaves, one in the given order is slow below it.
+SLOW_ORDER = 0.8
+MOST_HOSTS = 128
+GIVEN, BY_LEAF = "given", "by leaf"
+
+
+@dataclass(frozen=True)
+class RingHost:
+    """A host of a ring. nics : network -> (device, address). leaf : "" if it is not known."""
+
+    host: str
+    nics: Mapping[str, tuple[str, str]]
+    leaf: str = ""
+
+
+def orders(hosts: Sequence[RingHost]) -> dict[str, list[RingHost]]:
+    """The ring as it is given, and as leaves would have it where all are known and that differs: hosts of a leaf beside
+    one another, leaves in order of first appearance."""
+    found = {GIVEN: list(hosts)}
+    if hosts and all(host.leaf for host in hosts):
+        leaves = dict.fromkeys(host.leaf for host in hosts)
+        best = sorted(hosts, key=lambda host: [*leaves].index(host.leaf))
+        if crossings(best) < crossings(hosts):
+            found[BY_LEAF] = best
+    return found
+
+
+def crossings(hosts: Sequence[RingHost]) -> int:
+    """Connections of the ring between different leaves."""
+    return sum(a.leaf != b.leaf for a, b in zip(hosts, [*hosts[1:], *hosts[:1]], strict=True))
+
+
+def expected(hosts: Sequence[RingHost], lanes: int, measured: Sequence[Measurement]) -> float | None:
+    """Bits per second that the slowest connection of the ring reaches by the tests of pairs; None where they do not
+    say, or say that processors limit them: then a ring proves nothing of paths."""
+    usual: dict[str, list[float]] = {}
+    known: dict[tuple[str, str, str], float] = {}
+    both: list[float] = []
+    for m in measured:
+        if m.kind == "bandwidth":
+            if m.ok is None:
+                return None
+            usual.setdefault(m.network, []).append(m.value)
+            known[m.network, m.source_host, m.target_host] = m.value
+        elif m.kind == "duplex":
+            both.append(m.value)
+    reached = []
+    for a, b in zip(hosts, [*hosts[1:], *hosts[:1]], strict=True):
+        networks = [network for network in a.nics if network in b.nics and network in usual]
+        if not networks:
+            return None
+        rates = [known.get((n, a.host, b.host), statistics.median(usual[n])) for n in networks]
+        reached.append(sum(rates) * min(lanes, len(rates)) / len(rates))
+    share = min(1.0, statistics.median(both)) if both else 1.0
+    return min(reached, default=0.0) * share
+
+
+def ring_notes(rings: Sequence[Ring]) -> list[str]:
+    """A line a ring."""
+    found = []
+    for ring in rings:
+        what = f"NCCL ring, {ring.order} order, {ring.lanes} lanes, {len(ring.hosts)} hosts"
+        if ring.bps is None:
+            found.append(clip(f"{what}: not measured, {ring.error}"))
+        else:
+            pairs = f", its slowest pair {ring.expected / 1e9:.3g} Gb/s" if ring.expected else ""
+            found.append(clip(f"{what}: {ring.bps / 1e9:.3g} Gb/s a host{pairs}"))
+    return found
+
+
+def ring_findings(rings: Sequence[Ring]) -> list[Finding]:
+    """Data that was changed; a ring whose best is slow beside its pairs; an order of ranks that costs much."""
+    found = []
+    corrupt = sum(ring.corrupt_bytes for ring in rings)
+    if corrupt:
+        text = f"{corrupt} bytes of a verified all-reduce over {len(rings[0].hosts)} hosts were wrong"
+        found.append(Finding("nccl-data", "back-end", "error", "", "", text, {"bytes": str(corrupt)}))
+    best: dict[str, Ring] = {}
+    for ring in rings:
+        if ring.bps is not None and (ring.order not in best or ring.bps > (best[ring.order].bps or 0)):
+            best[ring.order] = ring
+    for order, ring in sorted(best.items()):
+        if ring.expected and ring.bps is not None and ring.bps < SLOW_RING * ring.expected:
+            text = (
+                f"the ring in {order} order reaches {ring.bps / 1e9:.3g} Gb/s a host with {ring.lanes} lanes, its "
+                f"slowest pair alone {ring.expected / 1e9:.3g}: paths that are good by themselves share links"
+            )
+            found.append(_finding(text, ring))
+    given, leaf = best.get(GIVEN), best.get(BY_LEAF)
+    if given and leaf and given.bps is not None and leaf.bps and given.bps < SLOW_ORDER * leaf.bps:
+        text = (
+            f"the given order of ranks reaches {given.bps / 1e9:.3g} Gb/s a host, the order of leaves "
+            f"{leaf.bps / 1e9:.3g}: sort ranks by leaf"
+        )
+        found.append(_finding(text, given))
+    return found
+
+
+def _finding(text: str, ring: Ring) -> Finding:
+    evidence = {"order": ring.order, "lanes": str(ring.lanes), "hosts": clip(",".join(ring.hosts))}
+    return Finding("nccl-ring", "back-end", "warning", "", "", clip(text), evidence)

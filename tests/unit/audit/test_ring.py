@@ -1,0 +1,139 @@
+"""The NCCL plugin's ring in an audit: what it means, and one rank of it over the loopback."""
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fabricpulse.audit.fleet_ring import ring_hosts
+from fabricpulse.audit.model import Measurement, Ring
+from fabricpulse.audit.node.ring import run_ring
+from fabricpulse.audit.node.wire import RingAnswer, RingRequest
+from fabricpulse.audit.pairing import plan_rounds
+from fabricpulse.audit.path_tests import Rail
+from fabricpulse.audit.ring_tests import (
+    BY_LEAF,
+    GIVEN,
+    RingHost,
+    crossings,
+    expected,
+    orders,
+    ring_findings,
+    ring_notes,
+)
+
+
+def hosts(leaves: str, networks: int = 2) -> list[RingHost]:
+    nics = {f"r{n}": (f"e{n}", f"10.0.{n}.1") for n in range(networks)}
+    return [RingHost(f"h{i}", nics, leaf) for i, leaf in enumerate(leaves)]
+
+
+def rate(network: str, source: str, target: str, bps: float, ok: bool | None = True) -> Measurement:
+    return Measurement("bandwidth", network, source, "e", target, "e", bps, ok)
+
+
+def test_hosts_of_a_leaf_stand_beside_one_another() -> None:
+    """Two leaves that alternate are crossed by every connection, sorted by two; what is sorted already, or not known,
+    has one order."""
+    found = orders(hosts("abab"))
+    assert [host.host for host in found[GIVEN]] == ["h0", "h1", "h2", "h3"]
+    assert [host.host for host in found[BY_LEAF]] == ["h0", "h2", "h1", "h3"]
+    assert (crossings(found[GIVEN]), crossings(found[BY_LEAF])) == (4, 2)
+    assert list(orders(hosts("aabb"))) == [GIVEN]
+    assert list(orders([*hosts("ab"), RingHost("x", {}, "")])) == [GIVEN]
+
+
+def test_what_a_ring_should_reach() -> None:
+    """The slowest connection of the ring, all its NICs together, as far as lanes go; less where both directions share
+    something; not known where processors limit the pairs, or nothing is known of one network."""
+    own = hosts("aaa")
+    measured = [
+        rate(n, f"h{i}", f"h{j}", 1e10) for n in ("r0", "r1") for i in range(3) for j in range(3) if i != j
+    ]
+    slow = [rate("r1", "h1", "h2", 4e9), *(m for m in measured if (m.network, m.source_host) != ("r1", "h1"))]
+    assert expected(own, 8, measured) == 2e10
+    assert expected(own, 1, measured) == 1e10
+    assert expected(own, 8, slow) == 1.4e10
+    both = Measurement("duplex", "r0", "h0", "e", "h1", "e", 0.5, True)
+    assert expected(own, 8, [*measured, both]) == 1e10
+    assert expected(own, 8, [*measured, rate("r0", "h0", "h1", 1e9, None)]) is None
+    assert expected(own, 8, []) is None
+
+
+def ring(order: str, lanes: int, bps: float | None, want: float | None = 2e10, corrupt: int = 0) -> Ring:
+    return Ring(order, lanes, ("h0", "h1"), bps, want, corrupt, "" if bps else "h1: in use")
+
+
+def test_what_rings_say() -> None:
+    """The best number of lanes counts; a ring without anything to compare with, or that was not finished, says nothing
+    but a note."""
+    good = [ring(GIVEN, 1, 5e9), ring(GIVEN, 8, 1.9e10)]
+    assert ring_findings(good) == []
+    assert ring_findings([ring(GIVEN, 1, 1e9, None), ring(GIVEN, 8, None)]) == []
+    [slow] = ring_findings([ring(GIVEN, 1, 5e9), ring(GIVEN, 8, 1e10)])
+    assert (slow.check, slow.evidence["lanes"]) == ("nccl-ring", "8")
+    assert "share links" in slow.summary
+    [order] = ring_findings([ring(GIVEN, 8, 1.4e10), ring(BY_LEAF, 8, 1.9e10)])
+    assert "sort ranks by leaf" in order.summary
+    [corrupt] = ring_findings([ring(GIVEN, 8, 1.9e10, corrupt=3)])
+    assert (corrupt.check, corrupt.severity) == ("nccl-data", "error")
+    assert "in use" in ring_notes([ring(GIVEN, 8, None)])[0]
+
+
+def test_hosts_of_a_ring_keep_the_order_of_ranks() -> None:
+    """With all their NICs; a host without any is left out."""
+    rail = Rail(tuple(((f"h{i}", "e0"), f"10.0.0.{i}") for i in range(3)), plan_rounds([""] * 3))
+    found = ring_hosts({"r0": rail}, {("h2", "e0"): "leaf1"}, ["h2", "h9", "h0"])
+    assert [(host.host, host.leaf) for host in found] == [("h2", "leaf1"), ("h0", "")]
+    assert found[0].nics == {"r0": ("e0", "10.0.0.2")}
+
+
+def request(rank: int, size: int = 2, port: int = 28_471) -> RingRequest:
+    return RingRequest(rank, size, f"127.0.0.1:{port}", ("lo",), 2, 0.2)
+
+
+def program(folder: Path, body: str) -> Path:
+    path = folder / "ring"
+    path.write_text(f"#!{sys.executable} -I\nimport json, os, sys, time\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_rank_is_told_what_to_do_and_read(tmp_path: Path) -> None:
+    """It has a run directory of its own, which is gone afterwards; its summary is the answer, else what it said."""
+    body = (
+        "print(json.dumps({'type': 'summary', 'bus_bytes_per_second': 125e6, 'rounds': 7, 'corrupt_bytes': 0,\n"
+        " 'errors': 0, 'error': None}))\n"
+        f"open({str(tmp_path / 'told')!r}, 'w').write(' '.join([os.environ['FABRICPULSE_RUN_DIR'],\n"
+        " os.environ['FABRICPULSE_NICS'], os.environ['FABRICPULSE_MAX_LANES'], *sys.argv[1:]]))"
+    )
+    assert run_ring(request(1), threading.Event(), program(tmp_path, body)) == RingAnswer(1e9, 7)
+    told = (tmp_path / "told").read_text().split()
+    assert told[1:3] == ["lo", "2"]
+    assert not Path(told[0]).exists()
+    said = run_ring(request(1), threading.Event(), program(tmp_path, "sys.exit('no such plugin')"))
+    assert said == RingAnswer(error="no such plugin")
+    assert "not installed" in run_ring(request(1), threading.Event(), tmp_path / "nosuch").error
+    assert run_ring(request(2), threading.Event(), program(tmp_path, "")).error == "rank 2 of 2"
+
+
+def test_a_rank_that_is_stopped_ends(tmp_path: Path) -> None:
+    """Also one that does not hear SIGTERM."""
+    body = "import signal\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(3600)"
+    stop = threading.Event()
+    stop.set()
+    begun = time.monotonic()
+    assert run_ring(request(1), stop, program(tmp_path, body)).error == "stopped"
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("place", ["host:1", "10.0.0.1:1 --plugin=/x", "10.0.0.1", "[::1];x:1"])
+def test_nothing_but_an_address_is_taken(place: str) -> None:
+    """What the agent puts on a command line."""
+    import msgspec
+
+    data = {"rank": 0, "size": 2, "rendezvous": place, "devices": ["lo"]}
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(data, RingRequest)
