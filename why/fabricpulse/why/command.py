@@ -24,7 +24,7 @@ from fabricpulse.why.prometheus import PromQl
 from fabricpulse.why.queries import Scope
 from fabricpulse.why.report import Report
 from fabricpulse.why.resolve import Directory, Resolved, workload_of_pod, workload_of_slurm_job
-from fabricpulse.why.sources import ras
+from fabricpulse.why.sources import inspector, ras
 from fabricpulse.why.sources.flight_recorder import Dump, mismatches, ranks, read_dumps
 from fabricpulse.why.sources.timeline import Exporters, HostTimeline, read_timelines
 from fabricpulse.why.text import text
@@ -61,9 +61,10 @@ class Name:
 
 @dataclass(frozen=True)
 class Job:
-    """What the job says by itself. dumps : of Flight Recorder. ras_s : between two answers of RAS."""
+    """What the job says by itself. dumps : of Flight Recorder. log : of Inspector. ras_s : between answers of RAS."""
 
     dumps: list[Dump]
+    log: inspector.Log | None
     ras_address: str | None
     ras_s: float
     timeout_s: float
@@ -71,7 +72,7 @@ class Job:
     @property
     def speaks(self) -> bool:
         """Whether there is an answer without Prometheus."""
-        return bool(self.dumps) or self.ras_address is not None
+        return bool(self.dumps) or self.log is not None or self.ras_address is not None
 
     async def ask_ras(self) -> ras.RasFacts | None:
         """None: nobody wants it."""
@@ -133,6 +134,13 @@ class Job:
     multiple=True,
     type=click.Path(path_type=Path, exists=True),
     help="Dumps of PyTorch's Flight Recorder, files or folders; repeatable. Prometheus need not answer then.",
+)
+@click.option(
+    "--inspector",
+    "inspected",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="Files of NCCL's Inspector (JSON), files or folders; repeatable. Prometheus need not answer then.",
 )
 @click.option(
     "--ras",
@@ -199,6 +207,7 @@ def command(
     receiver: str,
     receiver_client: ClientOptions,
     recorded: tuple[Path, ...],
+    inspected: tuple[Path, ...],
     ras_address: str | None,
     ras_s: float,
     trace_file: Path | None,
@@ -217,7 +226,8 @@ def command(
     Exits with 0 whatever the answer is; with 1 when Prometheus cannot be asked.
     """
     named = (workload is not None) + (slurm_job is not None) + (pod is not None)
-    lists = not named and form != "html" and not recorded and ras_address is None and trace_file is None
+    asks = recorded or inspected or ras_address is not None or trace_file is not None
+    lists = not named and form != "html" and not asks
     if named != 1 and not lists:
         raise OptionError("give one of WORKLOAD, --slurm JOBID, --pod NAME")
     if now + (at is not None) + (between is not None) > 1:
@@ -249,7 +259,7 @@ def command(
     if ras_address is not None and (at or between):
         raise OptionError("--ras tells of now alone; leave out --at and --between")
     dumps = read_dumps(recorded)
-    job = Job(dumps, ras_address, ras_s, timeout_s)
+    job = Job(dumps, inspector.read_logs(inspected) if inspected else None, ras_address, ras_s, timeout_s)
     name = Name(workload, slurm_job, pod)
     exporters = None
     if trace_file is not None:
@@ -295,6 +305,8 @@ async def _report(
             raise _first(errors) from None
     if job.dumps:
         facts = replace(facts, ranks=(*facts.ranks, *ranks(job.dumps)), mismatches=mismatches(job.dumps))
+    if job.log is not None:
+        facts = inspector.add(facts, job.log, facts.window_s)
     if told_by_ras is not None:
         facts = ras.add(facts, told_by_ras)
     journal, trouble = None, ""
