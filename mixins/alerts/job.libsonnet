@@ -37,7 +37,7 @@ local signals = import '../signals.libsonnet';
           job: '%s, workload' % config.clusterLabel,
           nic: '%s, instance, device' % config.clusterLabel,
           lanes: s.last('fabricpulse_lane_state'),
-          told: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy", alertstate="firing"'),
+          told: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy|FabricNicSlow", alertstate="firing"'),
           window: config.laneFailoverWindow,
         },
         'A job moves its traffic between NICs again and again.',
