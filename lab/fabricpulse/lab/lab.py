@@ -197,18 +197,43 @@ class Lab(LabNetwork):
             )
         )
 
-    def write_membership(self, path: Path | None = None) -> Path:
-        """Writes the membership file (default `<directory>/membership.yaml`) whole or not at all; returns its path."""
+    def write_membership(self, path: Path | None = None, *, leaves: bool = False) -> Path:
+        """Writes the membership file (default `<directory>/membership.yaml`) whole or not at all; returns its path.
+
+        leaves : declare the leaf of each NIC.
+        """
         path = path or self.directory / "membership.yaml"
+        leaf_of = {
+            (nic.host, nic.device): f", leaf: {nic.leaf}" if leaves else ""
+            for plan in self.fabric.host_plans
+            for nic in plan.nics
+        }
         lines = ["hosts:"]
         for host in self.membership().hosts:
             lines += [f"  - name: {host.name}", "    nics:"]
-            lines += [
-                f"      - {{device: {nic.device}, address: {nic.address}, network: {nic.network}}}"
-                for nic in host.nics
-            ]
+            for nic in host.nics:
+                about = f"device: {nic.device}, address: {nic.address}, network: {nic.network}"
+                lines.append(f"      - {{{about}{leaf_of[host.name, nic.device]}}}")
         atomic_write(path, "\n".join(lines) + "\n", durable=False)
         return path
+
+    def topology(self) -> dict[str, dict[str, list[str]]]:
+        """What a topology file says of this lab: the NICs below each leaf, the addresses of each switch."""
+        fabric = self.fabric
+        leaves: dict[str, list[str]] = {}
+        for plan in fabric.host_plans:
+            for nic in plan.nics:
+                leaves.setdefault(nic.leaf, []).append(f"{plan.name}/{nic.device}")
+        switches = {
+            leaf: [
+                fabric.gateway(pod, rail),
+                *(fabric.uplink(index, spine)[0] for spine in range(fabric.spines)),
+            ]
+            for index, (leaf, pod, rail) in enumerate(fabric.leaves)
+        }
+        for number, spine in enumerate(fabric.spine_names):
+            switches[spine] = [fabric.uplink(leaf, number)[1] for leaf in range(len(fabric.leaves))]
+        return {"leaves": leaves, "switches": switches}
 
     # Truth and faults
 

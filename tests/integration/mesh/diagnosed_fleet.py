@@ -19,26 +19,8 @@ class DiagnosedFleet:
     def __init__(self, lab: Lab, mesh: Mapping[str, Any] | None = None, **coordinator: Any) -> None:
         """mesh, coordinator : settings of the exporters, and of the coordinator beside the topology."""
         self.lab = lab
-        leaves: dict[str, list[str]] = {}
-        for plan in lab.fabric.host_plans:
-            for nic in plan.nics:
-                leaves.setdefault(nic.leaf, []).append(f"{plan.name}/{nic.device}")
         topology = lab.directory / "topology.yaml"
-        fabric = lab.fabric
-        switches = {
-            **{
-                leaf: [
-                    fabric.gateway(pod, rail),
-                    *(fabric.uplink(index, spine)[0] for spine in range(fabric.spines)),
-                ]
-                for index, (leaf, pod, rail) in enumerate(fabric.leaves)
-            },
-            **{
-                spine: [fabric.uplink(leaf, index)[1] for leaf in range(len(fabric.leaves))]
-                for index, spine in enumerate(fabric.spine_names)
-            },
-        }
-        topology.write_text(yaml.safe_dump({"leaves": leaves, "switches": switches}))
+        topology.write_text(yaml.safe_dump(lab.topology()))
         config = lab.directory / "coordinator.yaml"
         config.write_text(yaml.safe_dump({"topology": str(topology), **coordinator}))
         self.coordinator = lab.popen(
@@ -52,12 +34,7 @@ class DiagnosedFleet:
         self.mesh = MeshFleet(
             lab, {"trace_s": 0.05}, evidence={"url": f"http://{lab.resolve('mgmt')}:{PORT}"}, **(mesh or {})
         )
-        members = yaml.safe_load(self.mesh.membership.read_text())
-        leaf_of = {nic: leaf for leaf, nics in leaves.items() for nic in nics}
-        for host in members["hosts"]:
-            for nic in host["nics"]:
-                nic["leaf"] = leaf_of[f"{host['name']}/{nic['device']}"]
-        self.mesh.membership.write_text(yaml.safe_dump(members))
+        lab.write_membership(self.mesh.membership, leaves=True)
         self.mesh.start()
         self.mesh.wait_green(30)
         hosts = len(lab.hosts)

@@ -11,7 +11,7 @@ from fabricpulse.lab.demo.scenarios.base import Fleet, Judgement, Scenario
 from fabricpulse.lab.demo.scenarios.flap import ALERT, Flap, FlapOutcome
 from fabricpulse.lab.demo.story import Story
 
-FLEET = Fleet(("h0", "h1"), ("rail0", "rail1"))
+FLEET = Fleet(("h0", "h1"), ("rail0", "rail1"), ("leaf0", "leaf1"))
 
 
 class World:

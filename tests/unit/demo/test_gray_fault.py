@@ -8,6 +8,7 @@ from fabricpulse.lab.demo.scenarios.base import Judgement
 from fabricpulse.lab.demo.scenarios.gray_fault import GrayFaultOutcome, GrayFaultScenario
 from fabricpulse.lab.demo.scenarios.gray_loss import GrayLoss
 from fabricpulse.lab.demo.scenarios.mtu import SmallMtu
+from fabricpulse.lab.demo.scenarios.slow_path import SlowPath
 
 ALERT = GrayLoss.alert
 NIC = (("device", "rail0"), ("instance", "h1"))
@@ -39,7 +40,7 @@ def play(world: World, *pages: PageSeen, disconnected: bool = False) -> list[str
     return seen + world.run(10)
 
 
-@pytest.mark.parametrize("scenario", [GrayLoss, SmallMtu])
+@pytest.mark.parametrize("scenario", [GrayLoss, SmallMtu, SlowPath])
 def test_one_page(scenario: type[GrayFaultScenario]) -> None:
     """All milestones; times count from the fault."""
     world = World(scenario)

@@ -6,15 +6,22 @@ from tests.unit.demo.test_flap import FLEET, World
 from fabricpulse.lab.demo.observed import AlertSeen, ClockSeen, PageSeen
 from fabricpulse.lab.demo.scenarios.base import Fleet, Judgement
 from fabricpulse.lab.demo.scenarios.clock_step import ClockStep
+from fabricpulse.lab.demo.scenarios.dead_leaf import DeadLeaf
 from fabricpulse.lab.demo.scenarios.hang import Hang
 from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultOutcome, PassingFaultScenario
 from fabricpulse.lab.demo.scenarios.straggler import Straggler
 
 JOB = (("peer", "h1"), ("workload", "demo-ring"))
-ABOUT = {Hang: JOB, Straggler: JOB, ClockStep: (("instance", "h1"),)}
+ABOUT = {
+    Hang: JOB,
+    Straggler: JOB,
+    DeadLeaf: (("faulty", "leaf0"), ("network", "rail0"), ("what", "loss")),
+    ClockStep: (("instance", "h1"),),
+}
 OTHER = {
     Hang: (("peer", "h0"), ("workload", "demo-ring")),
     Straggler: (("peer", "h0"), ("workload", "demo-ring")),
+    DeadLeaf: (("faulty", "leaf1"), ("network", "rail1"), ("what", "loss")),
     ClockStep: (("instance", "h0"),),
 }
 SCENARIOS = pytest.mark.parametrize("scenario", list(ABOUT))

@@ -34,7 +34,7 @@ def test_the_demo_starts_every_daemon(tmp_path: Path) -> None:
         directory=tmp_path,
         mgmt=SimpleNamespace(name="mgmt"),
         fabric=SimpleNamespace(host_names=["h0"], front_end_addresses={"mgmt": "10.9.0.1"}),
-        write_membership=lambda: tmp_path / "fleet.yaml",
+        write_membership=lambda leaves: tmp_path / "fleet.yaml",
         address=lambda host, device: "10.9.0.2",
         host=lambda name: SimpleNamespace(directory=tmp_path),
     )

@@ -95,6 +95,10 @@ class Director:
         """Kills a host, for good."""
         await asyncio.to_thread(self._faults.power_off, host)
 
+    async def power_leaf(self, leaf: str, *, on: bool) -> None:
+        """Takes the power of a leaf, or gives it back."""
+        await asyncio.to_thread(self._faults.power_leaf, leaf, on=on)
+
     async def straggle(self, host: str) -> None:
         """Makes the rank of a host enter each round of the ring late, or no more if it does."""
         await asyncio.to_thread(self._faults.straggle, host)

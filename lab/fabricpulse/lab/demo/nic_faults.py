@@ -42,6 +42,15 @@ class NicFaults:
         """Kills a host: its processes, and its links at every switch. For good: nobody starts its daemons again."""
         self._lab.host(host).power_off()
 
+    def power_leaf(self, leaf: str, *, on: bool) -> None:
+        """Takes the power of a leaf, or gives it back: all who are cabled to it lose their carrier."""
+        for host in self._lab.hosts:
+            for nic in host.nics:
+                if nic.leaf == leaf:
+                    nic.switch_port.set_up(on)
+        for spine in self._lab.fabric.spine_names:
+            self._lab.port(leaf, spine).set_up(on)
+
     def straggle(self, host: str) -> None:
         """Makes the rank of a host enter each round of the ring late, or no more if it does."""
         for process in self._lab.host(host).processes():

@@ -143,7 +143,7 @@ class AlertSeen:
 class PageSeen:
     """An alert as people were told of it. about : (label, value) of what it is about. group : Alertmanager's group."""
 
-    ABOUT: ClassVar = ("instance", "device", "peer", "peer_device", "what", "workload", "network")
+    ABOUT: ClassVar = ("instance", "device", "peer", "peer_device", "what", "faulty", "workload", "network")
 
     name: str
     about: tuple[tuple[str, str], ...]

@@ -100,8 +100,10 @@ async def perform(options: Options, screen: Screen, finished: Callable[[Result],
     finished : called with the result as soon as the story is over, which with `keep` is long before the lab is gone.
     """
     size = (options.hosts, options.rails)
-    async with staged(size, StackOptions(options.tools, options.port), screen.progress) as stage:
-        scenario = SCENARIOS[options.scenario](stage.fleet)
+    played = SCENARIOS[options.scenario]
+    stack = StackOptions(options.tools, options.port, diagnosis=played.diagnosis)
+    async with staged(size, stack, screen.progress) as stage:
+        scenario = played(stage.fleet)
         faults = NicFaults(stage.lab)
         director = Director(scenario, stage.observed, stage.watches, faults, screen.event, screen.update)
         screen.begin(stage.observed, director.story, stage.stack.urls())
@@ -135,7 +137,7 @@ async def staged(
         on_call = OnCall(lab)
         stack = Stack(lab, options)
         workload = Workload(lab, NIC_MBIT, compute_ms)
-        fleet = Fleet(lab.fabric.host_names, lab.fabric.rail_names)
+        fleet = Fleet(lab.fabric.host_names, lab.fabric.rail_names, lab.fabric.leaf_names)
         observed = new_observed(dict.fromkeys(fleet.hosts, fleet.devices))
         async with aiohttp.ClientSession() as session:
             await stack.start(session, progress)

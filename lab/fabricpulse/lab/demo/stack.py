@@ -58,6 +58,7 @@ RULE_SETTINGS = {
     "lastValueWindow": "10s",
     "pathLossWindow": "15s",
     "stragglerWindow": "30s",
+    "faultKeepFiring": "15s",
     "slowInterval": "1s",
 }
 
@@ -66,12 +67,14 @@ RULE_SETTINGS = {
 class StackOptions:
     """tools : Prometheus and Alertmanager. port : the first of the ports outside for what people open, 0 = any.
 
-    hold_s : how long a NIC must be quiet before it goes back in service.
+    hold_s : how long a NIC must be quiet before it goes back in service. diagnosis : whether the coordinator knows the
+    topology and is told what flows suffer; that costs CPU.
     """
 
     tools: Tools
     port: int = 0
     hold_s: float = 5.0
+    diagnosis: bool = False
 
 
 # As many as Stack._shown has, each on a port outside.
@@ -97,7 +100,7 @@ class Stack:
         self._options = options
         self._folder = lab.directory / "demo"
         self._folder.mkdir(exist_ok=True)
-        self._membership = lab.write_membership()
+        self._membership = lab.write_membership(leaves=options.diagnosis)
         self._daemons: dict[tuple[str, str], Daemon] = {}
         mgmt = lab.mgmt.name
         self._mgmt = lab.fabric.front_end_addresses[mgmt]
@@ -107,7 +110,7 @@ class Stack:
             self._fabricpulse(host, QP, {})
             self._fabricpulse(host, SIDECAR, self._sidecar_config(host))
             self._fabricpulse(host, AGENT, self._agent_config(host))
-        self._fabricpulse(mgmt, COORDINATOR, {"membership": str(self._membership)})
+        self._fabricpulse(mgmt, COORDINATOR, self._coordinator_config())
         self._fabricpulse(mgmt, RECEIVER, self._receiver_config())
         self._prometheus(mgmt)
         self._alertmanager(mgmt)
@@ -210,12 +213,27 @@ class Stack:
 
     # What each is told.
 
+    def _coordinator_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {"membership": str(self._membership)}
+        if self._options.diagnosis:
+            topology = yaml.safe_dump(self._lab.topology(), sort_keys=False)
+            config["topology"] = str(self._write("topology.yaml", topology))
+            config["alerting"] = {
+                "alertmanagers": [f"http://{self._mgmt}:{_PORTS[ALERTMANAGER]}"],
+                "resolve_hold_s": 2.5,
+            }
+        return config
+
     def _mesh_config(self, host: str) -> dict[str, Any]:
+        diagnosis = {"evidence": {"url": f"http://{self._mgmt}:{_PORTS[COORDINATOR]}"}}
         return {
+            **(diagnosis if self._options.diagnosis else {}),
             "host": host,
             "membership": {"file": str(self._membership)},
             # A NIC is down after 0.4 s of silence; the rates leave the two cores to the ring.
             "probe": {"down_after_s": 0.4, "rate": 20, "peers": 4, "cross_peers": 1, "paths": 2},
+            # These links are moved by the cores that everything else runs on: what is below this is their doing.
+            "latency": {"slack_s": 0.002},
             "alerting": {
                 "alertmanagers": [f"http://{self._mgmt}:{_PORTS[ALERTMANAGER]}"],
                 "labels": {"instance": host, "job": f"fabricpulse-{MESH}"},

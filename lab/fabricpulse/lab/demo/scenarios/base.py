@@ -31,6 +31,9 @@ class Stage(Protocol):
     async def power_off(self, host: str) -> None:
         """Kills a host, for good."""
 
+    async def power_leaf(self, leaf: str, *, on: bool) -> None:
+        """Takes the power of a leaf, or gives it back: all who are cabled to it lose their carrier."""
+
     async def straggle(self, host: str) -> None:
         """Makes the rank of a host enter each round of the ring late, or no more if it does."""
 
@@ -49,10 +52,11 @@ class Stage(Protocol):
 
 @dataclass(frozen=True)
 class Fleet:
-    """Who takes part: host names and device names, in order."""
+    """Who takes part: names of hosts, of devices, and of the leaf of each device, in order."""
 
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
+    leaves: tuple[str, ...] = ()
 
 
 class Judgement(Enum):
@@ -106,11 +110,15 @@ class Outcome(ABC):
 
 
 class Scenario(ABC):
-    """One story on one fleet. least_hosts : how many the fleet must have for it."""
+    """One story on one fleet.
+
+    least_hosts : how many the fleet must have for it. diagnosis : whether the coordinator must know the topology.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     least_hosts: ClassVar[int] = 2
+    diagnosis: ClassVar[bool] = False
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
