@@ -58,3 +58,9 @@ def cpu_seconds(pid: int) -> float:
     for task in Path(f"/proc/{pid}/task").iterdir():
         total += int((task / "schedstat").read_text().split()[0])
     return total / 1e9
+
+
+def thread_seconds(pid: int) -> tuple[float, float]:
+    """CPU time of a process' first thread, which runs the event loop of a daemon, and how long it waited for a core."""
+    ran, waited, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()
+    return int(ran) / 1e9, int(waited) / 1e9

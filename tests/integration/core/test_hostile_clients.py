@@ -22,6 +22,7 @@ from tests.fixtures.hostile_clients import IDLE, SLOW, hostile_clients
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.metrics.formats import TextFormat
+from fabricpulse.core.web.connection_table import Phase
 from fabricpulse.core.web.limits import Limits
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.request_guard import query_int
@@ -132,6 +133,22 @@ async def test_late_clients_are_let_go() -> None:
                 pass
             await until(lambda: not len(server.connections.table))
         assert server.connections.closed["idle_timeout"] == 1
+
+
+async def test_who_says_nothing_costs_a_socket() -> None:
+    """No task, no transport and no protocol object: others wait in the queue for what each of thousands costs. It is
+    counted, has its time like others, and is gone when its client is.
+    """
+    async with serving(Limits(head_s=60)) as server:
+        before = len(asyncio.all_tasks())
+        async with hostile_clients(server.addresses[0], idle=200, slow=0):
+            await until(lambda: server.connections.table.count(Phase.HEAD) == 200)
+            assert len(asyncio.all_tasks()) == before
+            assert server.connections._by_handler == {}
+            assert await ask(server, "GET", "/metrics") == 200
+        await until(lambda: not len(server.connections.table))
+        assert not server.connections._silent
+        assert server.connections.closed.total() == 0
 
 
 async def test_a_client_that_does_not_read() -> None:

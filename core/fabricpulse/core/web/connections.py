@@ -3,6 +3,10 @@
 asyncio's own server accepts without a bound, logs each accept that fails for want of descriptors, and aiohttp waits
 for ever for a request that was begun. So this accepts by itself, and stands between transport and aiohttp's protocol
 object: it sees what arrives and when, and `connection_table` decides who may stay.
+
+Until the first byte of a client there is only its socket, without transport, task and protocol object: those cost ten
+times as much as the accept. Somebody who opens thousands of connections and says nothing fills the queue that all wait
+in, so the time until the next one is accepted is what each of his costs.
 """
 
 import asyncio
@@ -11,6 +15,7 @@ import ipaddress
 import socket
 import ssl
 from collections import Counter
+from contextlib import suppress
 from typing import cast
 
 from aiohttp import web
@@ -47,6 +52,8 @@ class Connections:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[socket.socket] = []
         self._by_handler: dict[asyncio.Protocol, _Connection] = {}
+        # Connections on which nothing was said so far.
+        self._silent: set[_Connection] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._sweep_due = 0.0
@@ -71,6 +78,9 @@ class Connections:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
+        for connection in list(self._silent):
+            self.table.remove(connection.entry)
+            self._drop_silent(connection, b"")
         for task in self._handshakes:
             task.cancel()
         await asyncio.gather(*self._handshakes, return_exceptions=True)
@@ -118,8 +128,9 @@ class Connections:
             self._loop.add_reader(listener, self._accept, listener)
 
     def _take(self, accepted: socket.socket, client: str) -> None:
-        connection = _Connection(self, cast(asyncio.Protocol, self._server()))
-        entry = self.table.admit(client, connection, self._loop.time())
+        connection = _Connection(self, accepted)
+        now = self._loop.time()
+        entry = self.table.admit(client, connection, now)
         if entry is None:
             self.refused += 1
             accepted.close()
@@ -128,6 +139,27 @@ class Connections:
             return
         accepted.setblocking(False)
         connection.entry = entry
+        if self._context is None:
+            self.table.enter(entry, Phase.HEAD, now)
+        self._silent.add(connection)
+        self._loop.add_reader(accepted, self._speaks, connection)
+        if self._sweep is None:
+            self._schedule()
+
+    def _speaks(self, connection: "_Connection") -> None:
+        """The first byte of a client, or its end."""
+        accepted = connection.accepted
+        try:
+            ended = not accepted.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            ended = True
+        self._forget_silent(connection)
+        if ended:
+            self.table.remove(connection.entry)
+            accepted.close()
+            return
         connection.handshake = task = self._loop.create_task(self._connect(accepted, connection))
         self._handshakes.add(task)
 
@@ -135,12 +167,22 @@ class Connections:
             self._handshakes.discard(task)
             connection.handshake = None
             if not connection.made:  # it failed, or was cancelled before it began
-                self.table.remove(entry)
+                self.table.remove(connection.entry)
                 accepted.close()
 
         task.add_done_callback(connected)
-        if self._sweep is None:
-            self._schedule()
+
+    def _forget_silent(self, connection: "_Connection") -> None:
+        self._silent.discard(connection)
+        self._loop.remove_reader(connection.accepted)
+
+    def _drop_silent(self, connection: "_Connection", answer: bytes) -> None:
+        """Ends a connection on which nothing was said."""
+        self._forget_silent(connection)
+        with suppress(OSError):
+            if answer:
+                connection.accepted.send(answer)
+        connection.accepted.close()
 
     async def _connect(self, accepted: socket.socket, connection: "_Connection") -> None:
         context = self._context
@@ -174,19 +216,24 @@ class _Connection(asyncio.Protocol):
 
     entry: Entry
 
-    def __init__(self, owner: Connections, inner: asyncio.Protocol) -> None:
+    # Of aiohttp; there is one from the first byte on.
+    _inner: asyncio.Protocol
+
+    def __init__(self, owner: Connections, accepted: socket.socket) -> None:
+        self.accepted = accepted
         self.made = False
         self.handshake: asyncio.Task[None] | None = None
         self._owner = owner
-        self._inner = inner
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.made = True
+        self._inner = cast(asyncio.Protocol, self._owner._server())
         self._transport = cast(asyncio.Transport, transport)
         owner = self._owner
         owner._by_handler[self._inner] = self
-        owner.table.enter(self.entry, Phase.HEAD, owner._loop.time())
+        if self.entry.phase is Phase.HANDSHAKE:
+            owner.table.enter(self.entry, Phase.HEAD, owner._loop.time())
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -220,6 +267,8 @@ class _Connection(asyncio.Protocol):
         if transport is None:
             if self.handshake is not None:
                 self.handshake.cancel()
+            else:
+                self._owner._drop_silent(self, _TIMEOUT_ANSWER if reason == "head_timeout" else b"")
         elif reason in ("head_timeout", "body_timeout") and not transport.get_write_buffer_size():
             transport.write(_TIMEOUT_ANSWER)
             transport.close()
