@@ -107,14 +107,17 @@ def bench_latency(lab: Lab, program: Path, nets: dict[str, Net], rounds: int, se
 
 
 PAIR_S = 1.0
+# Of an idle pass of the ends whose processor time is compared, in place of NCCL's giving way in a loop.
+NAP = {"NET_BENCH_NAP_US": "20"}
 
 
 class Pairs:
     """Rounds of one thing on and off, by turns: throughput, and processor seconds for a GB of both ends together.
 
     Throughput of two busy processes on two processors says little: rounds of one run differ twofold. What the ends
-    need for a GB is the cost. They wait by giving way in a loop as NCCL's proxy does, which counts too: only on a
-    machine that does nothing else is a hundredth more than noise.
+    need for a GB is the cost. An end that has nothing to do naps (`NAP`), so that its processor time is work: with
+    nothing changed between the two, pairs on a machine with ten times its load differed by 0.82 to 1.44 (once 2.8)
+    instead of 0.43 to 1.57. A hundredth is more than noise on an idle machine only.
     """
 
     def __init__(self) -> None:
@@ -151,9 +154,10 @@ class Pairs:
 def paired(lab: Lab, program: Path, on: Net, off: Net, rounds: int) -> Pairs:
     """Messages of 64 KiB over one net, and over the other."""
     pairs = Pairs()
+    nets = {name: Net(net.arguments, {**net.env, **NAP}) for name, net in (("on", on), ("off", off))}
     for number in range(rounds):
         for name in in_turn(["on", "off"], number):
-            net = on if name == "on" else off
+            net = nets[name]
             pairs.add(name, measure(lab, program, net, "bandwidth", 65536, PAIR_S))
     return pairs
 
@@ -203,14 +207,14 @@ def bench_control(lab: Lab, program: Path, rounds: int) -> None:
         for number in range(rounds * 3):
             for name in in_turn(["on", "off"], number):
                 if name == "off":
-                    pairs.add(name, measure(lab, program, our_net(), "bandwidth", 65536, PAIR_S))
+                    pairs.add(name, measure(lab, program, our_net(**NAP), "bandwidth", 65536, PAIR_S))
                     continue
                 over = threading.Event()
                 folders = [lab.host(at).run_dir / "plugin" for at in (0, 1)] * askers.count
                 with ThreadPoolExecutor(len(folders)) as pool:
                     asked = [pool.submit(ask_until, over, folder, askers) for folder in folders]
                     try:
-                        pairs.add(name, measure(lab, program, our_net(), "bandwidth", 65536, PAIR_S))
+                        pairs.add(name, measure(lab, program, our_net(**NAP), "bandwidth", 65536, PAIR_S))
                     finally:
                         over.set()
                     answers += sum(each.result() for each in asked)

@@ -24,7 +24,8 @@
 //   TABLE  name of an exported symbol, or 0xOFFSET of the table in the library
 //   STUB   0xOFFSET of cudaGetDevice in the library: replaced by one that answers device 0
 // NET_BENCH_PROFILER=LIBRARY in the environment: the events of NCCL's proxy go to that library's profiler
-// too. Prints one JSON line.
+// too. NET_BENCH_NAP_US=N: an idle pass ends with a nap instead, so that processor time is work and not waiting.
+// Prints one JSON line.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -74,6 +75,14 @@ void check(Result result, const char* call) {
 double now_s() {
   timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
+  return static_cast<double>(ts.tv_sec) + static_cast<double>(ts.tv_nsec) * 1e-9;
+}
+
+// Of this thread. What it does with a message is taken off the processor time: on a busy machine the clock on the wall
+// would take off more than that.
+double thread_s() {
+  timespec ts;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
   return static_cast<double>(ts.tv_sec) + static_cast<double>(ts.tv_nsec) * 1e-9;
 }
 
@@ -291,24 +300,24 @@ class Op {
   }
 
   void fill(uint64_t number, bool last) {
-    double start = now_s();
+    double start = thread_s();
     uint64_t* data = slot(number);
     for (size_t at = 0; at < words_; at += kLineWords) data[at] = line_word(number, at);
     data[0] |= last ? 1 : 0;
-    touched_s_ += now_s() - start;
+    touched_s_ += thread_s() - start;
   }
 
   void complete() {
     if (events_ != nullptr) events_->completed(done_);
     if (!sends_) {
-      double start = now_s();
+      double start = thread_s();
       const uint64_t* data = slot(done_);
       uint64_t differs = (data[0] ^ line_word(done_, 0)) & ~UINT64_C(1);
       for (size_t at = kLineWords; at < words_; at += kLineWords) differs |= data[at] ^ line_word(done_, at);
       wrong_ += differs != 0;
       saw_last_ = (data[0] & 1) != 0;
+      touched_s_ += thread_s() - start;
       double end = now_s();
-      touched_s_ += end - start;
       if (done_ > 0) longest_gap_s_ = std::max(longest_gap_s_, end - arrived_s_);
       arrived_s_ = end;
     }
@@ -332,10 +341,16 @@ class Turn {
   void end(bool moved) {
     if (moved && ++passes_ < 8) return;
     passes_ = 0;
-    sched_yield();
+    if (moved || nap_us_ == 0) {
+      sched_yield();
+    } else {
+      usleep(nap_us_);
+    }
   }
 
  private:
+  const uint32_t nap_us_ =
+      getenv("NET_BENCH_NAP_US") != nullptr ? static_cast<uint32_t>(atoi(getenv("NET_BENCH_NAP_US"))) : 0;
   int passes_ = 0;
 };
 
