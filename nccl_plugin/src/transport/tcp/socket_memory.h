@@ -17,8 +17,9 @@
 #include <cstdint>
 
 extern "C" {
-void __tsan_read_range(void* data, unsigned long size);
-void __tsan_write_range(void* data, unsigned long size);
+// By other names: some compilers have declarations of their own, and not all the same.
+void fabricpulse_tsan_read_range(void* data, unsigned long size) __asm__("__tsan_read_range");
+void fabricpulse_tsan_write_range(void* data, unsigned long size) __asm__("__tsan_write_range");
 void AnnotateIgnoreReadsBegin(const char* file, int line);
 void AnnotateIgnoreReadsEnd(const char* file, int line);
 void AnnotateIgnoreWritesBegin(const char* file, int line);
@@ -34,7 +35,7 @@ inline std::atomic<uint64_t> order_of_sends{0};
 
 inline ssize_t send_from(int fd, const msghdr* message, int flags) {
   for (size_t i = 0; i < message->msg_iovlen; ++i)
-    __tsan_read_range(message->msg_iov[i].iov_base, message->msg_iov[i].iov_len);
+    fabricpulse_tsan_read_range(message->msg_iov[i].iov_base, message->msg_iov[i].iov_len);
   order_of_sends.fetch_add(1, std::memory_order_acq_rel);
   AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
   const ssize_t sent = sendmsg(fd, message, flags);
@@ -50,7 +51,7 @@ inline ssize_t receive_into(int fd, msghdr* message, int flags) {
   size_t left = got > 0 ? static_cast<size_t>(got) : 0;
   for (size_t i = 0; left > 0 && i < message->msg_iovlen; ++i) {
     const size_t size = std::min(left, message->msg_iov[i].iov_len);
-    __tsan_write_range(message->msg_iov[i].iov_base, size);
+    fabricpulse_tsan_write_range(message->msg_iov[i].iov_base, size);
     left -= size;
   }
   return got;
