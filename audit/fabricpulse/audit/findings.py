@@ -15,6 +15,7 @@ from fabricpulse.audit.model import (
 )
 from fabricpulse.audit.odd_one_out import Comparison, against, compare
 from fabricpulse.audit.profile import Profile
+from fabricpulse.audit.sla import unproven
 
 ODD, DIVIDED, PROFILE, SILENT = "odd-one-out", "fleet-divided", "profile", "host-silent"
 
@@ -56,6 +57,7 @@ def fleet_findings(
             found.append(
                 _fleet(PROFILE, _severity(value.attribute), host, value.subject, text, {"role": value.role})
             )
+        found += unproven(values, profile.roles)
     for host, reason in silent.items():
         found.append(_fleet(SILENT, "error", host, "", clip(f"no answer: {reason}"), {}))
     return worst_first(found)

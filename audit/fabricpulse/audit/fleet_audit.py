@@ -21,6 +21,7 @@ from fabricpulse.audit.node.wire import FINDINGS_PATH
 from fabricpulse.audit.path_tests import Rail, plan_rails
 from fabricpulse.audit.profile import load_profile
 from fabricpulse.audit.runs import run_id, run_of
+from fabricpulse.audit.sla import enough_datagrams, limit_findings
 from fabricpulse.audit.storage import read
 from fabricpulse.audit.targets import targets
 from fabricpulse.audit.transfer_tests import Transfers
@@ -74,6 +75,17 @@ def run_fleet(
         raise UserError("tests of paths need the addresses of NICs: give --coordinator or --membership")
     if (wiring or wiring_file) and fleet is None:
         raise UserError("--wiring needs the NICs of the fleet: give --coordinator or --membership")
+    least_gbps = pinned.paths.least_gbps if pinned else None
+    if transfers and least_gbps and transfers.rate_bps < least_gbps * 1e9:
+        raise UserError(
+            f"--rate {transfers.rate_bps // 1_000_000} cannot show the {least_gbps:g} Gb/s of {profile}: raise it"
+        )
+    most_loss = pinned.paths.most_loss if pinned else None
+    if transfers and most_loss and transfers.datagrams < enough_datagrams(most_loss):
+        raise UserError(
+            f"--datagrams {transfers.datagrams} cannot show the loss of {most_loss:g} of {profile}: give "
+            f"{enough_datagrams(most_loss)} at least"
+        )
     by_leaf = load_leaves(leaves) if leaves else {}
     earlier = _earlier(resume, started_at)
     heard = {report.host for report in earlier.hosts} if earlier else set()
@@ -143,6 +155,12 @@ def run_fleet(
         more += result.findings
         notes += result.notes
         rings_made = tuple(result.rings)
+    if not cancelled:
+        if pinned is not None:
+            datagrams = transfers.datagrams if transfers else 0
+            more += limit_findings(pinned.paths, [report.host for report in reports], measured, datagrams)
+        if (paths or transfers or ring_s) and fleet is not None:
+            more += _without_nics(fleet, reports)
     if earlier is not None:
         notes.append(f"resumed from {earlier.id}: {len(heard & set(asked))} hosts were not asked again")
     run = run_of(
@@ -216,6 +234,16 @@ def _consent(transfers: Transfers, rails: Mapping[str, Rail], budget_gb: float, 
         "altogether; NICs that carry a job are left alone"
     )
     _ask("--transfers", what, yes=yes)
+
+
+def _without_nics(fleet: Membership, reports: Sequence[HostReport]) -> list[Finding]:
+    """Hosts that have answered and that no test of paths was planned for: a host that is yet to join, say."""
+    why = "the membership lists no NIC of it, so no path was tested"
+    unknown = [r.host for r in reports if (member := fleet.host(r.host)) is None or not member.nics]
+    return [
+        Finding("path-untested", "back-end", "warning", host, "", f"not tested: {why}", {"reason": why})
+        for host in sorted(unknown)
+    ]
 
 
 def _ask(flag: str, what: str, *, yes: bool) -> None:

@@ -36,6 +36,26 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "Bring the host named to the value of the profile, or change the profile. The severity is the attribute's.",
     ),
     Check(
+        "profile-unproven",
+        "fleet",
+        "warning",
+        "Profile that is not proven",
+        "The run has seen all that the profile pins: every value, and every limit of paths.",
+        "What hosts tell and tests have measured, against the profile of `--profile` or `--sla`.",
+        "Give the agent the right to read the value named, run with `--transfers`, or pin the role of the host named "
+        "in the profile.",
+    ),
+    Check(
+        "sla-path",
+        "back-end",
+        "error",
+        "Limits of paths",
+        "Bandwidth, loss and one-way delay of all paths keep the limits of the profile, whatever others reach.",
+        "`paths` of the profile (`least_gbps`, `most_loss`, `most_delay_us`), against `audit run --transfers`.",
+        "As for `path-bandwidth`, `path-loss` and `path-delay`. Where all paths miss the limit it is the fleet's, or "
+        "the test's: one processor core a NIC may be what limits TCP.",
+    ),
+    Check(
         "path-connectivity",
         "back-end",
         "error",

@@ -5,6 +5,7 @@
         kernel: 6.8.0-45-generic
       "nvidia GPU host: rail0":
         mtu: ["9000", "9216"]
+    paths: {least_gbps: 90, most_loss: 0.002, most_delay_us: 40}
 
 `fabricpulse audit learn` writes one from a run over a good fleet. The role "*" is for all roles without an entry of
 their own.
@@ -12,8 +13,10 @@ their own.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import yaml
+from msgspec import Meta
 
 from fabricpulse.audit.attributes import BY_NAME
 from fabricpulse.audit.model import Run
@@ -21,14 +24,29 @@ from fabricpulse.audit.odd_one_out import usual_values
 from fabricpulse.core.config import Section, load_config
 
 
+class PathLimits(Section, frozen=True):
+    """What every path between NICs must keep, whatever the rest of the fleet reaches; without a limit it is compared
+    with the others alone.
+
+    least_gbps : bandwidth of a NIC, Gb/s. most_loss : share of datagrams, of
+    which three times its inverse must be sent to show it. most_delay_us : one-way delay, microseconds.
+    """
+
+    least_gbps: Annotated[float, Meta(gt=0)] | None = None
+    most_loss: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    most_delay_us: Annotated[float, Meta(gt=0)] | None = None
+
+
 class Profile(Section, frozen=True):
     """The whole file.
 
     roles : role -> attribute -> the value that hosts or NICs of the role must have, or a list of those that they may
-    have; values are text. Roles and attributes are those that `audit learn` writes; "*" is any role.
+    have; values are text. Roles and attributes are those that `audit learn` writes; "*" is any role. paths : limits
+    that `audit run --transfers` proves.
     """
 
     roles: dict[str, dict[str, str | list[str]]]
+    paths: PathLimits = PathLimits()
 
     def validate(self) -> None:
         for role, wanted in self.roles.items():

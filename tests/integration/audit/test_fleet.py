@@ -119,6 +119,28 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield made
 
 
+def test_new_hosts_are_proven_against_the_profile_of_a_fleet(fleet: Fleet, tmp_path: Path) -> None:
+    """`audit learn` of two hosts, `--hosts NEW --sla FILE` of two others: like ones pass even with warnings that count;
+    those that the profile has no role for, or whose limits no test shows, do not."""
+    old, new = sorted(fleet.ports)[:2], ",".join(sorted(fleet.ports)[2:])
+    code, run, output = fleet.run(names=",".join(old))
+    assert run is not None, output
+    (tmp_path / "run.json").write_bytes(msgspec.json.encode(run))
+    learned = CliRunner().invoke(command, ["learn", str(tmp_path / "run.json")]).output
+    sla = tmp_path / "sla.yaml"
+    sla.write_text(learned)
+    code, run, output = fleet.run("--sla", str(sla), *WARN, names=new)
+    assert code == GOOD, output
+    for more in ("paths: {least_gbps: 90}\n", "roles: {other: {}}\n"):
+        sla.write_text(learned + more if more.startswith("paths") else more)
+        code, run, output = fleet.run("--sla", str(sla), *WARN, names=new)
+        assert code == FOUND, output
+        assert run is not None
+        assert {(f.check, f.host) for f in run.findings if f.check == "profile-unproven"} == {
+            ("profile-unproven", host) for host in new.split(",")
+        }
+
+
 def test_a_good_fleet_passes_and_one_odd_host_is_named(fleet: Fleet) -> None:
     """Nothing is found on four like hosts; then one has another kernel, and one NIC another MTU."""
     code, run, output = fleet.run()

@@ -1,0 +1,77 @@
+"""Proving new hosts against a profile: what is pinned must be seen, and paths keep its limits."""
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fabricpulse.audit.attributes import ATTRIBUTES
+from fabricpulse.audit.model import Measurement, MeasurementKind, Value
+from fabricpulse.audit.profile import PathLimits
+from fabricpulse.audit.sla import limit_findings, unproven
+from fabricpulse.audit.transfer_tests import BUSY
+
+HOSTS = ["n0", "n1", "n2", "n3"]
+LIMITS = PathLimits(least_gbps=90, most_loss=2e-3, most_delay_us=40)
+SENT = 2000
+
+
+def measured(bad: str = "", kind: MeasurementKind = "bandwidth", value: float = 0.0) -> list[Measurement]:
+    """All pairs of four hosts within the limits, but one kind of what this host sends."""
+    good: dict[MeasurementKind, float] = {"bandwidth": 95e9, "loss": 0.0, "owd": 2e-5}
+    return [
+        Measurement(k, "r", a, "e", b, "e", value if (a, k) == (bad, kind) else usual, True, 1, 1e-6)
+        for a, b in itertools.permutations(HOSTS, 2)
+        for k, usual in good.items()
+    ]
+
+
+def test_a_host_beyond_a_limit_is_named_whatever_others_reach() -> None:
+    """By the direction of its NIC; a fleet that is slow alike misses it, too."""
+    assert limit_findings(LIMITS, HOSTS, measured(), SENT) == []
+    cases: list[tuple[MeasurementKind, float]] = [("bandwidth", 80e9), ("loss", 0.01), ("owd", 1e-4)]
+    for kind, value in cases:
+        [found] = limit_findings(LIMITS, HOSTS, measured("n2", kind, value), SENT)
+        assert (found.check, found.host, found.subject, found.severity) == ("sla-path", "n2", "e", "error")
+        assert kind in found.summary
+    slow = [m for bad in HOSTS for m in measured(bad, "bandwidth", 5e10) if m.source_host == bad]
+    assert {f.host for f in limit_findings(LIMITS, HOSTS, slow, SENT)} == set(HOSTS)
+
+
+def test_what_was_not_measured_is_not_proven() -> None:
+    """No transfer, a busy host, a clock whose bound is wider than the limit: unknown, never kept."""
+    found = limit_findings(LIMITS, HOSTS, [], SENT)
+    assert {(f.check, f.host) for f in found} == {("profile-unproven", host) for host in HOSTS}
+    assert len(found) == 12
+    busy = [Measurement("bandwidth", "r", "n0", "e", "n1", "e", 1e9, None, detail=BUSY)]
+    only = PathLimits(least_gbps=90)
+    assert [f.check for f in limit_findings(only, ["n0"], busy, SENT)] == ["profile-unproven"]
+    wide = [Measurement("owd", "r", "n0", "e", "n1", "e", 3e-5, None, bound=2e-5)]
+    assert [f.check for f in limit_findings(PathLimits(most_delay_us=40), ["n1"], wide, SENT)] == [
+        "profile-unproven"
+    ]
+    assert limit_findings(PathLimits(), HOSTS, [], SENT) == []
+    # One of 2,000 lost is chance, and 100 without loss do not show that one of 500 is the most.
+    for lost, sent in ((1 / 1000, 1000), (0.0, 100)):
+        one = [Measurement("loss", "r", "n0", "e", "n1", "e", lost, True)]
+        few = limit_findings(PathLimits(most_loss=9e-4 if lost else 2e-3), ["n0"], one, sent)
+        assert [f.check for f in few] == ["profile-unproven"]
+
+
+NAMES = [attribute.name for attribute in ATTRIBUTES][:4]
+
+
+@settings(deadline=None)
+@given(st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES), min_size=1), st.booleans())
+def test_what_is_pinned_and_not_told_is_named(told: set[str], pinned: set[str], any_role: bool) -> None:
+    """Exactly the attributes that are missing; a host of no role of the profile is told as such."""
+    values = {"n0": [Value("kernel", "other", "", "x"), *(Value(name, "gpu", "", "1") for name in told)]}
+    role = "*" if any_role else "gpu"
+    found = unproven(values, {role: dict.fromkeys(pinned, "1")})
+    seen = told | {"kernel"} if any_role else told
+    if not any_role and not told:
+        assert ["none of its roles" in f.summary for f in found] == [True]
+    else:
+        missing = pinned - seen
+        assert len(found) == bool(missing)
+        assert all(name in found[0].summary for name in missing)
