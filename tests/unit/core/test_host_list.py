@@ -58,9 +58,9 @@ def test_fold_and_expand(hosts: list[str]) -> None:
 
 
 def test_fold_makes_ranges() -> None:
-    """Neighbours become a range, which keeps zeros and ends where the width changes."""
+    """Neighbours share a bracket; a range keeps zeros and ends where the width changes."""
     names = ["n8", "n9", "n10", "n11", "r1n001.x", "r1n002.x", "login"]
-    assert fold(names) == "n[8-9],n[10-11],r1n[001-002].x,login"
+    assert fold(names) == "n[8-9,10-11],r1n[001-002].x,login"
 
 
 @given(st.text("ab1[]-, ", max_size=24))

@@ -70,7 +70,7 @@ def test_kubernetes() -> None:
 def test_topology_conf() -> None:
     """Leaves with hosts, pods with leaves, one switch that joins all; an unknown host is near nobody."""
     assert list(topology_conf(PLACES))[1:] == [
-        "SwitchName=leaf-1 Nodes=gpu-1,gpu-10",
+        "SwitchName=leaf-1 Nodes=gpu-[1,10]",
         "SwitchName=leaf-2 Nodes=gpu-2",
         "SwitchName=unknown-odd Nodes=odd;host",
         "SwitchName=pod-a Switches=leaf-1",

@@ -38,30 +38,39 @@ def expand_lines(text: str) -> list[str]:
 
 
 def fold(hosts: Sequence[str]) -> str:
-    """A list that `expand` makes the same hosts of, in the same order: `gpu-[001-004],login1`.
+    """A list that `expand` makes the same hosts of, in the same order: `gpu-[001-004,007],login1`.
 
-    Runs of neighbours whose names differ in their last number alone, and by one, are put into one bracket.
+    Neighbours whose names differ in their last number alone are put into one bracket.
     """
     items: list[str] = []
-    run: list[tuple[str, str, str]] = []
+    ends: tuple[str, str] | None = None
+    ranges: list[list[str]] = []
     for host in hosts:
         parts = _LAST_NUMBER.fullmatch(host)
-        before, number, after = parts.groups() if parts else (host, "", "")
-        if run and not (number and _follows(run[-1], (before, number, after))):
-            items.append(_told(run))
-            run = []
-        run.append((before, number, after))
-    return ",".join([*items, _told(run)] if run else items)
+        if parts is None:
+            items += [*_told(ends, ranges), host]
+            ends = None
+            continue
+        before, number, after = parts.groups()
+        if ends != (before, after):
+            items += _told(ends, ranges)
+            ends, ranges = (before, after), []
+        if ranges and _follows(ranges[-1][-1], number):
+            ranges[-1] = [ranges[-1][0], number]
+        else:
+            ranges.append([number])
+    return ",".join([*items, *_told(ends, ranges)])
 
 
-def _follows(last: tuple[str, str, str], one: tuple[str, str, str]) -> bool:
-    same = last[0] == one[0] and last[2] == one[2] and bool(last[1])
-    return same and len(last[1]) == len(one[1]) and int(one[1]) == int(last[1]) + 1
+def _follows(last: str, number: str) -> bool:
+    return len(last) == len(number) and int(number) == int(last) + 1
 
 
-def _told(run: list[tuple[str, str, str]]) -> str:
-    before, number, after = run[0]
-    return f"{before}[{number}-{run[-1][1]}]{after}" if len(run) > 1 else f"{before}{number}{after}"
+def _told(ends: tuple[str, str] | None, ranges: list[list[str]]) -> list[str]:
+    if ends is None:
+        return []
+    inner = ",".join("-".join(each) for each in ranges)
+    return [f"{ends[0]}[{inner}]{ends[1]}" if "-" in inner or "," in inner else f"{ends[0]}{inner}{ends[1]}"]
 
 
 def _split(text: str) -> list[str]:
