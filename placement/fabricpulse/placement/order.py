@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import gcd
 
 import numpy as np
@@ -15,8 +16,8 @@ from fabricpulse.placement.shape import Shape
 from fabricpulse.placement.starts import MOST_GROWN, boxed_orders, grown_order
 from fabricpulse.placement.traffic import Traffic, traffic_of
 
-# Pairs of ranks that are compared at most: some 6 s of one core.
-EFFORT = 120_000_000
+# Pairs of ranks that are compared at most: some 4 s of one core.
+EFFORT = 60_000_000
 _RANDOM_ORDERS = 5
 _KEPT_STARTS = 3
 
@@ -96,8 +97,11 @@ def place(question: Question, stopped: Callable[[], bool], progress: Progress = 
     named[fabric.slots_by_name()] = np.arange(fabric.slots, dtype=np.int32)
     before = score(fabric, traffic, weights, _slots(named))
     found, complete = _search(question, weights, named, stopped, progress)
-    found = _tidied(fabric, found)
     after = score(fabric, traffic, weights, _slots(found))
+    tidied = _tidied(fabric, found)
+    tidy = score(fabric, traffic, weights, _slots(tidied))
+    if tidy.cost <= after.cost * (1 + 1e-12):
+        found, after = tidied, tidy
     improved = after.cost < before.cost * (1 - 1e-9)
     return Order(
         slot_of=_slots(found if improved else named),
@@ -122,16 +126,27 @@ def _slots(rank_at: Ints) -> Ints:
 
 
 def _tidied(fabric: Fabric, rank_at: Ints) -> Ints:
-    """`rank_at` with hosts that are alike (same leaves, same GPUs) in the order of their ranks: it costs the same."""
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for host, place_ in enumerate(fabric.places):
-        alike.setdefault((place_.pods, place_.leaves, place_.gpus), []).append(host)
-    found = rank_at.copy()
-    for hosts in alike.values():
-        held = [rank_at[fabric.first[host] : fabric.first[host + 1]] for host in hosts]
-        for host, ranks in zip(hosts, sorted(held, key=lambda ranks: int(ranks[0])), strict=True):
-            found[fabric.first[host] : fabric.first[host + 1]] = ranks
-    return found
+    """`rank_at` with hosts that are alike in the order of their ranks, then leaves of a pod that are, then pods: what
+    people expect, and what does not depend on the seed. Hosts below the same leaves cost the same in any order, leaves
+    and pods do unless they share some rails."""
+    gpus = [place_.gpus for place_ in fabric.places]
+    begins = (fabric.first, fabric.leaf_begin, fabric.pod_begin)
+    for level, inner in enumerate(begins):
+        outer = begins[level + 1] if level < 2 else np.array([0, fabric.slots])
+        alike: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        for first, last in pairwise(inner.tolist()):
+            above = int(np.searchsorted(outer, first, side="right"))
+            hosts = tuple(gpus[fabric.host[first] : fabric.host[last - 1] + 1])
+            within = (fabric.leaf_begin >= first) & (fabric.leaf_begin < last)
+            leaves = tuple(fabric.leaf_begin[within] - first) if level == 2 else ()
+            alike.setdefault((above, hosts, leaves), []).append((first, last))
+        found = rank_at.copy()
+        for runs in alike.values():
+            held = sorted((rank_at[first:last] for first, last in runs), key=lambda ranks: int(ranks.min()))
+            for (first, last), ranks in zip(runs, held, strict=True):
+                found[first:last] = ranks
+        rank_at = found
+    return rank_at
 
 
 def _search(

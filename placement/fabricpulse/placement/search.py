@@ -17,6 +17,8 @@ _POSITIONS = 64
 _LEAVES = 3
 _TRIED = 3
 _KICKS = 40
+# Of so few blocks every second disturbance is another order altogether.
+_FEW = 16
 
 
 class Search:
@@ -67,11 +69,11 @@ class Search:
             if now.effort > limit or self._stopped():
                 return False
             kept, cost = now.rank_at(), now.cost
-            touched = self._disturb(count)
-            if not touched:
-                return True
-            done = self.descend(limit - now.effort, touched)
+            touched = self._shuffle() if count <= _FEW and idle % 2 else self._disturb(count)
             idle += 1
+            if not touched:
+                continue
+            done = self.descend(limit - now.effort, touched)
             if now.cost < cost * (1 - 1e-9):
                 idle = 0
             elif now.cost > cost * (1 + 1e-12):
@@ -79,6 +81,12 @@ class Search:
             if not done:
                 return False
         return True
+
+    def _shuffle(self) -> list[int]:
+        now = self._now
+        blocks = self._random.permutation(len(now.block_at))
+        now.set((blocks[:, None] * now.block + np.arange(now.block)).ravel().astype(np.int32))
+        return [int(block) for block in blocks]
 
     def _disturb(self, count: int) -> list[int]:
         touched: list[int] = []
