@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.remediation_rebalance import rebalance
+from tests.bench.remediation_simulated import guards, lanes
 from tests.bench.rows import Rows, quantile, thread_seconds
 from tests.fixtures.remediation_attacks import ATTACKS, OPERATOR, TOKEN, start_with_credentials
 from tests.fixtures.remediation_fuzz import Told, post_mutants
@@ -284,6 +285,9 @@ def main() -> None:
     parser.add_argument("--payloads", type=int, default=100_000, help="of each kind of the fuzz case")
     parser.add_argument("--real-kills", type=int, default=200, help="of the case with the plugin; needs root")
     parser.add_argument("--fleets", type=int, default=3, help="of the rebalancing case, which needs root")
+    parser.add_argument("--simulated", type=int, default=100, help="fleets of the simulated cases")
+    parser.add_argument("--steps", type=int, default=10_000, help="of each fleet of state_machine")
+    parser.add_argument("--examples", type=int, default=10_000, help="of hypothesis, of state_machine")
     parser.add_argument("--cases", default="", help="comma-separated; all by default")
     options = parser.parse_args()
     cases = {
@@ -299,6 +303,10 @@ def main() -> None:
         rebalance(rows, options.fleets)
     if not options.cases or "kills" in options.cases.split(","):
         real_kills(options.real_kills)
+    if not options.cases or "state_machine" in options.cases.split(","):
+        guards(rows, options.simulated, options.steps, options.examples)
+    if not options.cases or "lanes" in options.cases.split(","):
+        lanes(rows, min(20, options.simulated))
     chosen = options.cases.split(",") if options.cases else list(cases)
     for name, case in ((name, cases[name]) for name in chosen if name in cases):
         with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as folder:
