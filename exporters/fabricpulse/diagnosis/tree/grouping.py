@@ -1,0 +1,143 @@
+"""NICs that belong together, from pairs that speak for it and pairs that speak against it. Pure.
+
+Correlation clustering, greedy: the two groups whose pairs together speak most for it are joined first. A single wrong
+pair joins two groups only where no other pair between them has been measured.
+"""
+
+import heapq
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fabricpulse.diagnosis.tree.measured import Floats, Ints
+
+# Nats that pairs between two groups must have together before these are joined, and before they are held apart.
+ENOUGH = 6.0
+_PASSES = 4
+_TIE = 0.01
+
+
+def grouped(n: int, a: Ints, b: Ints, score: Floats) -> Ints:
+    """The group of each of n NICs, by number of one of its NICs, or -1 - its own for one that is alone. score : of each
+    pair, nats for being together.
+
+    Of pairs that speak alike those come first whose NICs have many neighbours in common, and those last that might be
+    the only bridge between two groups. A pair that other pairs of its NICs deny is left out, and all is done again.
+    """
+    heard = score + _TIE * _in_common(n, a, b, score)
+    groups = np.zeros(0, np.int64)
+    for _ in range(_PASSES):
+        groups = settled(joined(n, a, b, heard), a, b, score)
+        denied = (heard > 0) & _denied(groups, a, b, score)
+        if not denied.any():
+            break
+        heard = np.where(denied, 0.0, heard)
+    return groups
+
+
+def _in_common(n: int, a: Ints, b: Ints, score: Floats) -> Floats:
+    """Of each pair that speaks for being together the number of NICs that are near to both, 0 of the others."""
+    near = score > 0
+    ends = np.concatenate([a[near], b[near]]), np.concatenate([b[near], a[near]])
+    graph = csr_array((np.ones(len(ends[0])), ends), shape=(n, n))
+    shared = (graph @ graph).multiply(graph).tocsr()
+    count = np.zeros(len(a))
+    count[near] = np.asarray(shared[a[near], b[near]]).ravel()
+    return count
+
+
+def _denied(groups: Ints, a: Ints, b: Ints, score: Floats) -> NDArray[np.bool_]:
+    """Pairs one of whose NICs has more pairs against the other one's group than for it."""
+    _, group = np.unique(groups, return_inverse=True)
+    near, far = np.concatenate([a, b]), np.concatenate([group[b], group[a]])
+    _, which = np.unique(near * (int(group.max(initial=0)) + 1) + far, return_inverse=True)
+    total = np.bincount(which, np.concatenate([score, score]))[which]
+    found: NDArray[np.bool_] = (total[: len(a)] < 0) | (total[len(a) :] < 0)
+    return found
+
+
+def joined(n: int, a: Ints, b: Ints, score: Floats) -> Ints:
+    """The group of each of n NICs, by number of one of its NICs. score : of each pair, nats for being together."""
+    between: list[dict[int, float]] = [{} for _ in range(n)]
+    for x, y, nats in zip(a.tolist(), b.tolist(), score.tolist(), strict=True):
+        if nats:
+            between[x][y] = between[x].get(y, 0.0) + nats
+            between[y][x] = between[y].get(x, 0.0) + nats
+    heap = [(-nats, x, y) for x in range(n) for y, nats in between[x].items() if x < y and nats >= ENOUGH]
+    heapq.heapify(heap)
+    parent = list(range(n))
+    while heap:
+        negative, x, y = heapq.heappop(heap)
+        if parent[x] != x or parent[y] != y or between[x].get(y) != -negative:
+            continue  # has changed since
+        if len(between[x]) < len(between[y]):
+            x, y = y, x
+        parent[y] = x
+        del between[x][y]
+        for z, nats in between[y].items():
+            if z == x:
+                continue
+            del between[z][y]
+            both = between[x].get(z, 0.0) + nats
+            between[x][z] = between[z][x] = both
+            if both >= ENOUGH:
+                heapq.heappush(heap, (-both, min(x, z), max(x, z)))
+        between[y] = {}
+    for x in range(n):
+        root = x
+        while parent[root] != root:
+            root = parent[root]
+        parent[x] = root
+    return np.array(parent, np.int64)
+
+
+def settled(groups: Ints, a: Ints, b: Ints, score: Floats, rounds: int = 3) -> Ints:
+    """The same groups after each NIC has gone where its own pairs speak for, one that none speak for to itself."""
+    groups = groups.copy()
+    for _ in range(rounds):
+        moved = 0
+        votes: dict[int, dict[int, float]] = defaultdict(dict)
+        own = groups[a] == groups[b]
+        # Only who has a pair that contradicts its group can be better off elsewhere.
+        doubtful = np.unique(
+            np.concatenate([v[own & (score < 0)] for v in (a, b)] + [v[~own & (score > 0)] for v in (a, b)])
+        )
+        marked = np.zeros(len(groups), bool)
+        marked[doubtful] = True
+        for near, far in ((a, b), (b, a)):
+            use = marked[near]
+            for x, g, nats in zip(
+                near[use].tolist(), groups[far[use]].tolist(), score[use].tolist(), strict=True
+            ):
+                votes[x][g] = votes[x].get(g, 0.0) + nats
+        for x, of in votes.items():
+            here = of.get(int(groups[x]), 0.0)
+            best = max(of, key=lambda g: of[g])
+            if of[best] >= ENOUGH and of[best] > here:
+                groups[x], moved = best, moved + 1
+            elif here < 0:
+                groups[x], moved = -1 - x, moved + 1
+        if not moved:
+            break
+    return groups
+
+
+def margins(groups: Ints, a: Ints, b: Ints, score: Floats) -> Floats:
+    """Nats by which each NIC's own pairs prefer its group to the next best one."""
+    here = np.zeros(len(groups))
+    own = groups[a] == groups[b]
+    for near in (a, b):
+        np.add.at(here, near[own], score[own])
+    rivals: dict[tuple[int, int], float] = {}
+    other = ~own & (score > 0)
+    for near, far in ((a, b), (b, a)):
+        for x, g, nats in zip(
+            near[other].tolist(), groups[far[other]].tolist(), score[other].tolist(), strict=True
+        ):
+            rivals[x, g] = rivals.get((x, g), 0.0) + nats
+    best = np.zeros(len(groups))
+    for (x, _), nats in rivals.items():
+        best[x] = max(best[x], nats)
+    return here - best

@@ -1,0 +1,231 @@
+"""Which pairs to measure next, so that the tree comes to stand: a few more peers for some NICs, for a while. Pure.
+
+Below each group its parts (groups and single NICs) are either known to be apart, or a pair between them can tell. A
+pair is worth more the larger the parts are; NICs whose names follow one another, and those whose hosts share a leaf on
+another rail, are tried first. Such a guess only says where to look: what is measured decides.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+
+from fabricpulse.diagnosis.tree.fabric_tree import FabricTree
+from fabricpulse.diagnosis.tree.grouping import ENOUGH
+from fabricpulse.diagnosis.tree.levels import Kind
+from fabricpulse.diagnosis.tree.measured import by_name
+
+# Pairs that a group must have, per NIC, none of them nearer than the others, before it is taken for undivided: two
+# leaves of it would have been met with a probability of 99.7 %.
+_UNDIVIDED = 3
+_NEIGHBOURS = 4
+# Nats that a NIC's own pairs should have for its place: two pairs.
+_PLACED = 2 * ENOUGH
+# Round trips after which a pair that tells nothing is not asked again.
+_GIVEN_UP = 20_000
+
+
+def temporary_peers(tree: FabricTree, most: int, seed: int) -> list[tuple[int, int]]:
+    """Pairs of NICs, none of them more than `most` times, of different hosts; [] when nothing is left to find out.
+
+    seed : of the order in which NICs are looked at, another one each round.
+    """
+    return _Choice(tree, most, random.Random(seed)).pairs()  # noqa: S311 -- nobody gains by guessing it
+
+
+class _Choice:
+    def __init__(self, tree: FabricTree, most: int, rng: random.Random) -> None:
+        self._tree, self._rng = tree, rng
+        self._left = [most] * len(tree.nics)
+        self._found: list[tuple[int, int]] = []
+        rows = zip(tree.delays.a.tolist(), tree.delays.b.tolist(), strict=True)
+        self._samples = dict(zip(rows, tree.delays.samples.tolist(), strict=True))
+        self._tried = set(self._samples)
+        self._parents = [group.parent for group in tree.groups]
+        self._near = _Neighbours(tree)
+
+    def pairs(self) -> list[tuple[int, int]]:
+        tree = self._tree
+        between = self._between()
+        children: dict[int, list[int]] = defaultdict(list)
+        for number, parent in enumerate(self._parents):
+            children[parent].append(number)
+        direct: dict[int, list[int]] = defaultdict(list)
+        for nic, number in enumerate(tree.group_of.tolist()):
+            direct[number].append(nic)
+        self._confirm()
+        for number, group in enumerate(tree.groups):
+            below, singles = children[number], direct[number]
+            if below or group.kind is Kind.FABRIC or self._may_be_divided(number):
+                self._within(number, below, singles, between[number])
+        return self._found
+
+    def _between(self) -> dict[int, dict[tuple[int, int], float]]:
+        """By group, of each two of its parts the nats of their pairs. A NIC is -1 - its number, a group its number."""
+        tree = self._tree
+        found: dict[int, dict[tuple[int, int], float]] = defaultdict(dict)
+        self._inside: dict[int, int] = defaultdict(int)
+        common = tree.separate().tolist()
+        rows = zip(tree.delays.a.tolist(), tree.delays.b.tolist(), tree.score.tolist(), common, strict=True)
+        for a, b, nats, group in rows:
+            x, y = self._part(a, group), self._part(b, group)
+            key = (x, y) if x < y else (y, x)
+            of = found[group]
+            of[key] = of.get(key, 0.0) + nats
+            self._inside[group] += nats < 0
+        return found
+
+    def _part(self, nic: int, group: int) -> int:
+        at, number = -1 - nic, int(self._tree.group_of[nic])
+        while number != group:
+            at, number = number, self._parents[number]
+        return at
+
+    def _may_be_divided(self, number: int) -> bool:
+        group = self._tree.groups[number]
+        size = len(group.nics)
+        if self._inside[number] < min(_UNDIVIDED * size, size * (size - 1) // 2):
+            return True
+        # Of machines nothing is divided; on hosts that are none there is nothing below a leaf.
+        return group.kind is not Kind.MACHINE and any(self._tree.nics[nic].virtual for nic in group.nics)
+
+    def _confirm(self) -> None:
+        """NICs that are held in their group by one pair, or none that fits."""
+        tree = self._tree
+        weak = [n for n, nats in enumerate(tree.nats.tolist()) if tree.group_of[n] > 0 and nats < _PLACED]
+        self._rng.shuffle(weak)
+        for nic in weak:
+            mates = [m for m in tree.groups[int(tree.group_of[nic])].nics if m != nic]
+            self._any([nic], self._rng.sample(mates, min(len(mates), 8)))
+
+    def _within(
+        self, number: int, below: list[int], singles: list[int], between: dict[tuple[int, int], float]
+    ) -> None:
+        """Parts of a group that may belong together."""
+        groups = self._tree.groups
+        parts = sorted(below, key=lambda part: -len(groups[part].nics))
+        self._rng.shuffle(singles)
+        apart: dict[int, set[int]] = defaultdict(set)
+        once: dict[int, list[int]] = defaultdict(list)
+        for (x, y), nats in between.items():
+            # A near pair whose queues are never empty looks like a far one: groups are held apart by two pairs.
+            if nats <= -2 * ENOUGH or (nats <= -ENOUGH and min(x, y) < 0):
+                apart[x].add(y)
+                apart[y].add(x)
+                if nats > -2 * ENOUGH:
+                    once[x].append(y)
+                    once[y].append(x)
+        for nic in singles:
+            # So is one that seems to be alone.
+            if parts and apart[-1 - nic].issuperset(parts):
+                for part in once[-1 - nic]:
+                    if part >= 0:
+                        apart[-1 - nic].discard(part)
+                        apart[part].discard(-1 - nic)
+        for nic in singles:
+            for other in self._near.of(nic):
+                if self._left[nic] <= 0:
+                    break
+                if not self._is_in(other, number):
+                    continue
+                part = self._part(other, number)
+                if part != -1 - nic and part not in apart[-1 - nic] and self._pair(nic, other):
+                    apart[-1 - nic].add(part)
+                    apart[part].add(-1 - nic)
+        live = parts + [-1 - nic for nic in singles]
+        wanted = [*parts, *(-1 - nic for nic in singles)]
+        self._rng.shuffle(wanted)
+        for part in wanted:
+            live = self._try(part, live, len(parts), apart[part], apart)
+
+    def _try(
+        self, part: int, live: list[int], large: int, apart: set[int], all_apart: dict[int, set[int]]
+    ) -> list[int]:
+        """Pairs of one part with others that it may belong to, the largest first. Returns those that have room yet."""
+        mine = self._nics(part)
+        room = sum(self._left[nic] for nic in mine)
+        full: set[int] = set()
+        first = min(large, len(live))
+        start = self._rng.randrange(first, len(live)) if len(live) > first else first
+        for other in [*live[:first], *live[start:], *live[first:start]]:
+            if room <= 0:
+                break
+            if other == part or other in apart:
+                continue
+            theirs = self._nics(other)
+            if not any(self._left[nic] > 0 for nic in theirs):
+                full.add(other)
+                continue
+            if self._any(mine, theirs):
+                room -= 1
+                apart.add(other)  # of this round
+                all_apart[other].add(part)
+        return [other for other in live if other not in full] if len(full) > 16 else live
+
+    def _nics(self, part: int) -> tuple[int, ...]:
+        return (-1 - part,) if part < 0 else self._tree.groups[part].nics
+
+    def _is_in(self, nic: int, group: int) -> bool:
+        number = int(self._tree.group_of[nic])
+        while number > group:
+            number = self._parents[number]
+        return number == group
+
+    def _any(self, mine: Iterable[int], theirs: Iterable[int]) -> bool:
+        """One pair between two parts that has not been measured."""
+        free = [nic for nic in theirs if self._left[nic] > 0]
+        own = [nic for nic in mine if self._left[nic] > 0]
+        for _ in range(min(4, len(own) * len(free))):
+            if self._pair(self._rng.choice(own), self._rng.choice(free)):
+                return True
+        return len(own) * len(free) == 1 and self._again(own[0], free[0])
+
+    def _again(self, a: int, b: int) -> bool:
+        """The same pair once more: its queues may be empty now."""
+        key = (a, b) if a < b else (b, a)
+        return self._samples.get(key, _GIVEN_UP) < _GIVEN_UP and self._pair(a, b, again=True)
+
+    def _pair(self, a: int, b: int, again: bool = False) -> bool:
+        key = (a, b) if a < b else (b, a)
+        nics = self._tree.nics
+        if self._left[a] <= 0 or self._left[b] <= 0 or nics[a].host == nics[b].host:
+            return False
+        if key in self._tried and not again:
+            return False
+        self._tried.add(key)
+        self._left[a] -= 1
+        self._left[b] -= 1
+        self._found.append(key)
+        return True
+
+
+class _Neighbours:
+    """Where to look first."""
+
+    def __init__(self, tree: FabricTree) -> None:
+        self._tree = tree
+        rails: dict[str, list[int]] = defaultdict(list)
+        for number, nic in enumerate(tree.nics):
+            rails[nic.rail].append(number)
+        self._line = {
+            rail: sorted(several, key=lambda n: by_name(tree.nics[n].name)) for rail, several in rails.items()
+        }
+        self._place = {nic: at for line in self._line.values() for at, nic in enumerate(line)}
+        self._of_host: dict[str, dict[str, int]] = defaultdict(dict)
+        for number, nic in enumerate(tree.nics):
+            self._of_host[nic.host].setdefault(nic.rail, number)
+
+    def of(self, nic: int) -> Iterable[int]:
+        """NICs of the same rail, the likeliest first."""
+        facts = self._tree.nics[nic]
+        for rail, other in self._of_host[facts.host].items():
+            group = int(self._tree.group_of[other])
+            if rail != facts.rail and group > 0:
+                for mate in self._tree.groups[group].nics[:_NEIGHBOURS]:
+                    same = self._of_host[self._tree.nics[mate].host].get(facts.rail)
+                    if same is not None and same != nic:
+                        yield same
+        line, at = self._line[facts.rail], self._place[nic]
+        for step in range(1, _NEIGHBOURS + 1):
+            for place in (at - step, at + step):
+                if 0 <= place < len(line):
+                    yield line[place]

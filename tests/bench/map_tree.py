@@ -1,0 +1,92 @@
+"""The tree of simulated fabrics, told from minimum two-way delays: how much of it is right, and what it costs."""
+
+import random
+import time
+
+from tests.bench.rows import Rows
+from tests.fixtures.distant_nics import Fabric, Plan, Survey
+
+from fabricpulse.diagnosis.tree.cabling import miscabled
+from fabricpulse.diagnosis.tree.fabric_tree import tree_of
+from fabricpulse.diagnosis.tree.levels import Kind
+
+_SILENT = 0.05
+# Share of the NICs whose cable goes to a wrong leaf.
+_WRONG = 0.01
+
+# Seconds of a round of temporary peers.
+_ROUND_S = 20
+
+
+def bench_tree(rows: Rows, largest: int, seed: int) -> None:
+    """Fabrics of growing size, bare metal and virtual machines, with pairs that never answer, with wrong cables."""
+    plain = {
+        "leaf-spine": Plan(hosts=128, leaves_per_pod=0),
+        "leaf-spine, names tell nothing": Plan(hosts=1024, leaves_per_pod=0, in_order=False),
+        "3 tiers": Plan(hosts=1024, leaves_per_pod=8),
+        "3 tiers, names tell nothing": Plan(hosts=1024, leaves_per_pod=8, in_order=False),
+        "3 tiers of 10,000": Plan(hosts=10_000, leaves_per_pod=32),
+    }
+    virtual = {
+        "leaf-spine, 2 VMs on a machine": Plan(hosts=256, on_machine=2, per_leaf=16, leaves_per_pod=0),
+        "3 tiers, 4 VMs on a machine": Plan(hosts=1024, on_machine=4, per_leaf=16, leaves_per_pod=4),
+    }
+    for name, plan in (plain | virtual).items():
+        if plan.hosts > largest:
+            continue
+        for silent in (0.0, _SILENT) if plan.hosts <= 1024 else (_SILENT,):
+            _case(
+                rows,
+                f"{plan.hosts:,} hosts, {name}, {silent:.0%} of pairs silent",
+                Fabric(plan, seed),
+                silent,
+            )
+    for hosts in (64, 256):
+        if hosts <= largest:
+            _cables(rows, Plan(hosts=hosts, rails=4, per_leaf=16, leaves_per_pod=8), seed)
+
+
+def _case(rows: Rows, case: str, fabric: Fabric, silent: float) -> Survey:
+    survey = Survey.of(fabric, silent)
+    degree = round(2 * len(survey.tree.delays) / len(fabric.nics), 1)
+    more = {
+        "rounds": survey.rounds,
+        "minutes": round(survey.rounds * _ROUND_S / 60, 1),
+        "pairs_per_nic": degree,
+    }
+    rows.report(case, "tree_accuracy", 100 * survey.all_pairs(), "%", ">= 99", **more)
+    kinds = [Kind.LEAF] + [Kind.POD] * (fabric.plan.leaves_per_pod > 0)
+    for kind in kinds:
+        rows.report(case, f"same_{kind}_percent", 100 * survey.right(kind), "%", ">= 99")
+    if fabric.plan.on_machine > 1:
+        rows.report(case, "colocation_percent", 100 * survey.right(Kind.MACHINE), "%", ">= 100")
+    began = time.process_time()
+    tree_of(fabric.nics, survey.tree.delays)
+    rows.report(case, "tree_s", time.process_time() - began, "s")
+    return survey
+
+
+def _cables(rows: Rows, plan: Plan, seed: int) -> None:
+    """Swapped cables of two rails, of two hosts, and cables in another rail's leaf."""
+    fabric, rng = Fabric(plan, seed), random.Random(seed)
+    right = fabric.leaf.copy()
+    free = list(range(plan.hosts))
+    rng.shuffle(free)
+    for number in range(max(round(_WRONG * len(fabric.nics)), 3)):
+        x = free.pop() * plan.rails + rng.randrange(plan.rails)
+        if number % 3 == 0:
+            fabric.swap(x, x - x % plan.rails + (x + 1) % plan.rails)
+        elif number % 3 == 1:
+            other = next(host for host in free if right[host * plan.rails] != right[x - x % plan.rails])
+            free.remove(other)
+            fabric.swap(x, other * plan.rails + x % plan.rails)
+        else:
+            fabric.move(x, int(right[x - x % plan.rails + (x + 1) % plan.rails]))
+    case = f"{plan.hosts} hosts, 4 rails, wrong cables, {_SILENT:.0%} of pairs silent"
+    survey = _case(rows, case, fabric, _SILENT)
+    true = set((fabric.leaf != right).nonzero()[0].tolist())
+    told = {one.nic for one in miscabled(survey.tree)}
+    rows.report(
+        case, "wrong_cables_named_percent", 100 * len(true & told) / len(true), "%", ">= 100", nics=len(true)
+    )
+    rows.report(case, "wrong_cables_false", len(told - true), "NICs", "== 0")

@@ -1,0 +1,154 @@
+"""The tree of the fabric from minimum two-way delays."""
+
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from tests.fixtures.distant_nics import Fabric, Plan, Survey
+
+from fabricpulse.diagnosis.tree.cabling import miscabled
+from fabricpulse.diagnosis.tree.documents import document_of, graphml_of, places_of, svg_of
+from fabricpulse.diagnosis.tree.fabric_tree import tree_of
+from fabricpulse.diagnosis.tree.levels import Kind
+from fabricpulse.diagnosis.tree.measured import Delays, NicFacts
+from fabricpulse.diagnosis.tree.temporary_peers import temporary_peers
+
+_RAILS = Plan(hosts=48, rails=4, per_leaf=12, leaves_per_pod=0)
+
+
+@pytest.fixture(scope="module")
+def railed():
+    """A fleet of four rails, six NICs of which are at a wrong leaf: two swapped pairs, two moved ones."""
+    fabric = Fabric(_RAILS, 5)
+    fabric.swap(4 * 7 + 1, 4 * 7 + 2)  # two rails of one host
+    fabric.swap(4 * 3, 4 * 30)  # one rail of two hosts
+    fabric.move(4 * 20 + 3, int(fabric.leaf[4 * 20 + 2]))
+    fabric.move(4 * 40, int(fabric.leaf[4 * 2]))
+    return Survey.of(fabric, rounds=30)
+
+
+_SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(hosts=128, leaves_per_pod=0),
+        Plan(hosts=128, leaves_per_pod=0, per_leaf=16, in_order=False, congested=0.1),
+        Plan(hosts=128, per_leaf=8, leaves_per_pod=4),
+    ],
+)
+def test_random_fabrics_are_told(plan, seed):
+    """Of all pairs below one leaf or pod, true or told, 99 % are both: with stamps that are late by 1 us, 30 % load,
+    pairs that are always congested and 5 % that never answer.
+    """
+    survey = Survey.of(Fabric(plan, seed), silent=0.05)
+    assert survey.right(Kind.LEAF) >= 0.99
+    assert not plan.leaves_per_pod or survey.right(Kind.POD) >= 0.99
+    assert survey.all_pairs() >= 0.99
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_virtual_machines_on_one_machine(seed):
+    """All that share a machine are found, and no others."""
+    survey = Survey.of(Fabric(Plan(hosts=48, on_machine=2, per_leaf=8, leaves_per_pod=0), seed))
+    assert survey.right(Kind.MACHINE) == 1.0
+    assert survey.right(Kind.LEAF) >= 0.99
+
+
+def test_hosts_that_are_machines_share_none():
+    """On bare metal no two hosts are told to be one machine."""
+    survey = Survey.of(Fabric(Plan(hosts=32, per_leaf=4, leaves_per_pod=0), 3))
+    assert not any(group.kind is Kind.MACHINE for group in survey.tree.groups)
+
+
+def test_wrong_cables(railed):
+    """All NICs at a wrong leaf are named with their rail, swapped ones with one another, and no other."""
+    found = {one.nic: one for one in miscabled(railed.tree)}
+    assert found.keys() == {29, 30, 12, 120, 83, 160}
+    assert (found[29].swapped_with, found[30].swapped_with) == (30, 29)
+    assert (found[12].swapped_with, found[120].swapped_with) == (120, 12)
+    assert found[83].wrong_rail and found[83].rail == "rail2"
+    assert not found[160].wrong_rail and found[160].swapped_with == -1
+
+
+def test_a_declared_leaf_that_is_not_true():
+    """A NIC that is declared below another leaf than the one that it is at is named, even in a fleet of one rail."""
+    fabric = Fabric(Plan(hosts=48, per_leaf=16, leaves_per_pod=0), 4)
+    fabric.nics = tuple(
+        replace(nic, leaf=f"leaf-{leaf}") for nic, leaf in zip(fabric.nics, fabric.leaf, strict=True)
+    )
+    fabric.swap(5, 40)
+    survey = Survey.of(fabric)
+    assert {(one.nic, one.swapped_with) for one in miscabled(survey.tree)} == {(5, 40), (40, 5)}
+    assert places_of(survey.tree)["gpu-00005/eth0"] == (None, "leaf-2")
+
+
+def test_nothing_is_told_without_data():
+    """Without pairs, with too few samples, and where all NICs are equally far, no leaf is told."""
+    nics = [NicFacts(f"gpu-{n}", "eth0", "rail0") for n in range(8)]
+    rng = np.random.default_rng(1)
+    rows = [(a, b, 9000 + rng.exponential(100), 1000) for a in range(8) for b in range(a)]
+    for some in ([], [(a, b, ns, 3) for a, b, ns, _ in rows], rows[:1], rows):
+        tree = tree_of(nics, Delays.of(some, nics))
+        assert set(places_of(tree).values()) == {(None, None)}
+        assert not tree.confidence().any()
+        assert not document_of(tree)["groups"]
+
+
+def test_delays_that_no_fabric_has():
+    """Infinite, missing and absurd delays, a NIC with itself and with its own host, end in no error."""
+    nics = [NicFacts(f"gpu-{n // 2}", f"eth{n % 2}", "rail0") for n in range(6)]
+    rows = [(0, 0, 1.0, 500), (0, 1, 1.0, 500), (0, 2, np.inf, 500), (1, 2, np.nan, 500), (2, 5, -1e12, 500)]
+    rows += [(0, 4, 1e15, 500), (3, 4, 0.0, 10**9)]
+    tree = tree_of(nics, Delays.of(rows, nics))
+    assert len(tree.delays) == 3
+    assert np.isfinite(tree.terms_ns).all()
+
+
+def test_long_terms_change_nothing():
+    """What a host's stack adds to all of its pairs does not move it in the tree."""
+    fabric = Fabric(Plan(hosts=96, per_leaf=16, leaves_per_pod=0), 6)
+    delays = Survey.of(fabric).tree.delays
+    more = fabric.rng.uniform(0, 50_000, len(fabric.nics))
+    slow = Delays(delays.a, delays.b, delays.two_way_ns + more[delays.a] + more[delays.b], delays.samples)
+    told = Survey(fabric, tree_of(fabric.nics, slow))
+    assert told.right(Kind.LEAF) >= 0.99
+
+
+@pytest.mark.parametrize("most", [2])
+def test_temporary_peers_are_bounded(most):
+    """No NIC gets more than it may have, none of its own host, and no pair is dealt that has been measured well."""
+    fabric = Fabric(Plan(hosts=32, rails=2, per_leaf=8, leaves_per_pod=4), 7)
+    survey = Survey.of(fabric, rounds=2)
+    chosen = temporary_peers(survey.tree, most, 1)
+    assert chosen
+    _, count = np.unique(np.array(chosen), return_counts=True)
+    assert count.max() <= most
+    assert all(fabric.nics[a].host != fabric.nics[b].host for a, b in chosen)
+    known = set(zip(survey.tree.delays.a.tolist(), survey.tree.delays.b.tolist(), strict=True))
+    assert len(known & set(chosen)) < len(chosen) / 10
+
+
+def test_nothing_is_left_to_measure_in_the_end(railed):
+    """Temporary peers come to an end once the tree stands."""
+    assert railed.rounds < 29
+    assert not temporary_peers(railed.tree, 4, 99)
+
+
+def test_documents(railed):
+    """JSON, GraphML and SVG tell of the same NICs, whatever their names are."""
+    nics = list(railed.fabric.nics)
+    nics[0] = replace(nics[0], host='<"&\x00\x1b²')
+    tree = replace(railed.tree, nics=tuple(nics))
+    document = document_of(tree)
+    assert document["placed"] == len(nics) == len(document["nics"])
+    assert {one["what"] for one in document["miscabled"]} == {"wrong_rail", "wrong_leaf"}
+    graph = ElementTree.fromstring(graphml_of(document))  # noqa: S314 -- our own
+    nodes = graph.findall(".//{*}node")
+    assert len(nodes) == 1 + len(document["groups"]) + len(nics)
+    assert len(graph.findall(".//{*}edge")) == len(nodes) - 1
+    drawing = ElementTree.fromstring(svg_of(document))  # noqa: S314 -- our own
+    assert sum("wrong" in (text.text or "") for text in drawing.findall(".//{*}text")) == 6
