@@ -2,13 +2,17 @@
 //
 // Theory of operation. A one-way delay is wrong by its bound at most, so delay + bound < 0 proves that a clock
 // is wrong by more than it says. A clock that jumps by less shows as well: it shortens all delays of one
-// direction and lengthens all of the other by the same amount, which no queue and no route does. Each clock
-// may have been wrong by its bound before and after, so only a shift beyond both bounds counts.
+// direction and lengthens all of the other by the same amount. A queue that drains one way while another fills looks
+// alike, but no queue makes a delay shorter than its floor of minutes (delay_floor.h): only such floors count, and only
+// shifts beyond both bounds, as each clock may have been wrong by its bound before and after.
 //
-// One train may have a broken stamp; two in a row, of one direction, are believed. Whose clock it is, one edge
-// cannot tell: a host whose own clock jumped sees it on the edges to most of its peers, its peers on one each. A
-// host that hears one peer only takes it for its own, as the peer does: neither can know, and neither says that it
-// does.
+// One train may have a broken stamp; two are believed, unless a train between them came at its floor. Whose clock it is,
+// one edge cannot tell: a host whose own clock jumped sees it on the edges to most of its peers, by one size, its peers
+// on one each. A host that hears one peer only takes it for its own, as the peer does: neither can know, and neither
+// says that it does.
+//
+// Where all trains wait in a queue a jump by less than that can hide (`hidden_ns`): the bound of fleet time has to be
+// wider by as much.
 //
 // Pure: delays and times in ns are passed in.
 #ifndef FABRICPULSE_EXPORTERS_CAUSALITY_H_
@@ -16,69 +20,218 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <unordered_map>
+#include <vector>
+
+#include "delay_floor.h"
 
 namespace fabricpulse {
 
 enum class Direction : std::uint8_t { kInbound = 0, kOutbound = 1 };
 
+inline constexpr std::int64_t kLongAgo = std::numeric_limits<std::int64_t>::min() / 2;
+inline constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
+
+// What two trains of an edge tell: a clock of one of its two hosts has jumped, so that delays of `shorter` are shorter
+// by least_ns to most_ns. since_ns : when the first of them had arrived.
+struct ClockJump {
+  Direction shorter = Direction::kInbound;
+  std::int64_t least_ns = 0, most_ns = kUnlimited;
+  std::int64_t since_ns = kLongAgo;
+};
+
 // One edge.
 class EdgeCausality {
  public:
   // The fastest packet of a train. main_path : of the source port whose delays share a floor; of others only
-  // the sign counts. Returns whether it arrived before it can have been sent.
-  bool add(Direction direction, bool main_path, std::int64_t owd_ns, std::int64_t bound_ns) {
+  // the sign counts. at_ns : when it was sent (outbound) or received (inbound), on a clock that never runs backward.
+  // Returns whether it arrived before it can have been sent.
+  bool add(Direction direction, bool main_path, std::int64_t owd_ns, std::int64_t bound_ns,
+           std::int64_t at_ns) {
     Way& way = ways_[static_cast<int>(direction)];
+    Way& other = ways_[1 - static_cast<int>(direction)];
+    const std::int64_t on_its_way = std::max<std::int64_t>(owd_ns, 0);
+    const std::int64_t sent = direction == Direction::kInbound ? at_ns - on_its_way : at_ns;
+    const std::int64_t received = direction == Direction::kInbound ? at_ns : at_ns + on_its_way;
     const bool early = owd_ns < -bound_ns;
-    way.early = early ? way.early + 1 : 0;
-    if (main_path) follow_floor(way, owd_ns, bound_ns);
-    return early;
+    if (!main_path) {
+      if (early) {
+        way.elsewhere.add(-owd_ns - bound_ns, true, received);
+      } else {
+        way.elsewhere = Run();
+      }
+      return early;
+    }
+    way.recent.add(owd_ns, at_ns);
+    way.bound_ns = bound_ns;
+    const bool known = way.floor.known();
+    const std::int64_t limit = way.floor.limit_ns(bound_ns);
+    const std::int64_t above = known ? owd_ns - way.floor.ns() : 0;
+    if (early || above < -limit) {
+      if (way.shorter.trains > 0 && received - way.shorter.first_ns > kBelieved) way = Way{};
+      const std::int64_t by =
+          std::max(known ? -above - limit : kLongAgo, early ? -owd_ns - bound_ns : kLongAgo);
+      way.shorter.add(by, early, received);
+      if (other.shorter.trains > 0 && sent >= other.shorter.first_ns) {
+        // Both directions are shorter: a route.
+        refute(way);
+        refute(other);
+      }
+      return early;
+    }
+    if (!known) {
+      way.shorter = Run();
+    } else {
+      const bool visit = std::abs(above) <= std::max(kScatterNs, bound_ns / 4);
+      if (visit) way.visited_ns = sent;
+      if (above <= limit) way.near_ns = sent;
+      if (visit || (above <= limit && way.shorter.least() > limit)) {
+        // It met no queue, and no clock had jumped.
+        way.shorter = Run();
+        way.refuted = 0;
+      }
+      // As much longer as the other direction became shorter, and by queues more, if it was a clock.
+      Run& run = other.shorter;
+      if (run.trains > 0 && sent >= run.first_ns) {
+        run.most = std::min(run.most, above + limit);
+        if (above <= limit || run.most < run.least()) refute(other);
+      }
+    }
+    way.floor.add(owd_ns, bound_ns, at_ns);
+    return false;
   }
   // A clock of one of the two hosts is wrong by more than its bound.
   bool violated() const {
-    const Way &in = ways_[0], &out = ways_[1];
-    return std::max(in.early, out.early) >= kTrains || (in.below >= kTrains && out.above >= kTrains) ||
-           (out.below >= kTrains && in.above >= kTrains);
+    ClockJump jump;
+    return told(&jump);
+  }
+  // False while nothing tells of a jump.
+  bool told(ClockJump* jump) const {
+    for (int i = 0; i < 2; ++i) {
+      const Way &way = ways_[i], &other = ways_[1 - i];
+      const auto direction = static_cast<Direction>(i);
+      const Run& run = way.shorter;
+      const bool longer = !other.floor.known() || run.most < kUnlimited;
+      const bool early = run.early >= kTrains;
+      if (early || (run.trains >= kTrains && longer)) {
+        // That a packet arrived before it was sent no other one can refute.
+        const bool contrary = early && run.most < run.least();
+        *jump = {direction, run.least(), contrary ? kUnlimited : run.most,
+                 early ? kUnlimited : run.before_ns};
+        return true;
+      }
+      if (way.elsewhere.early >= kTrains) {
+        *jump = {direction, way.elsewhere.least(), kUnlimited, kUnlimited};
+        return true;
+      }
+    }
+    return false;
+  }
+  // When the last train was sent that contradicts `jump` (an edge of another NIC may have told of it).
+  std::int64_t refuted_ns(const ClockJump& jump) const {
+    const int shorter = static_cast<int>(jump.shorter);
+    const Way &way = ways_[shorter], &other = ways_[1 - shorter];
+    // At the floor of the direction that should be longer; at the other one's by chance, if the queue was as long as
+    // the jump is large.
+    const std::int64_t same = jump.least_ns > way.floor.limit_ns(way.bound_ns) ? way.near_ns : way.visited_ns;
+    return std::max(same, other.near_ns);
+  }
+  // By how much a clock may have jumped during the last seconds, and delays of `direction` become shorter, without
+  // a train that shows it: by as much as all of them waited in queues, or where there is no floor, by all of the delay.
+  // 0 where it is what bounds allow; kUnlimited when nothing was heard, or a jump shows.
+  std::int64_t hidden_ns(Direction direction, std::int64_t now_ns) const {
+    const Way& way = ways_[static_cast<int>(direction)];
+    const std::int64_t least = way.recent.least(now_ns);
+    if (least == DelayFloor::kNone) return kUnlimited;
+    // By the bounds of the time when nothing was hidden: those of now are wider by what is.
+    const std::int64_t limit = way.floor.limit_ns(way.floor.bound_ns());
+    if (violated()) {
+      // Soon the host whose clock it is knows. If none does, it may be this one.
+      const Run& run =
+          ways_[way.shorter.trains >= kTrains ? static_cast<int>(direction) : 1 - static_cast<int>(direction)]
+              .shorter;
+      if (now_ns - run.first_ns < kUndecided) return kUnlimited;
+      if (&run == &way.shorter) return run.longest + 2 * limit;
+    }
+    const bool floor = way.floor.known() || way.floor.is_new();
+    const std::int64_t hidden = std::max<std::int64_t>(floor ? least - way.floor.ns() : least, 0);
+    return hidden > limit ? hidden : 0;
   }
   void clear() { *this = EdgeCausality(); }
 
  private:
   static constexpr int kTrains = 2;
-  static constexpr int kKnown = 16;  // trains until a floor is one
-  static constexpr int kHalf = 64;   // trains of half of the floor's memory
-  static constexpr int kShorter =
-      8;  // trains below the floor in a row, without the other direction: a new route
-  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  static constexpr int kShorter = 8;  // refuted runs of trains below the floor: another route
+  static constexpr std::int64_t kBelieved = 10'000'000'000;  // so is a run that nobody has refuted
+  static constexpr std::int64_t kUndecided = 1'000'000'000;  // until the host whose clock it is should know
+  static constexpr std::int64_t kScatterNs = 1'000;          // of stamps
 
-  struct Way {
-    std::int64_t floor = kNone, last_floor = kNone;  // of this half and the one before
-    std::int64_t widest = 0, last_widest = 0;        // bounds of these delays
-    int trains = 0;
-    int early = 0, below = 0, above = 0;  // trains in a row
+  // Trains that are too short, without one at its floor between them.
+  struct Run {
+    std::int64_t longest = kLongAgo, second = kLongAgo;  // by how much beyond the limit, the most
+    std::int64_t most = kUnlimited;                      // that the other direction allows
+    std::int64_t first_ns = kLongAgo, before_ns = kLongAgo, last_ns = kLongAgo;
+    int trains = 0, early = 0;
+
+    void add(std::int64_t by_ns, bool arrived_early, std::int64_t received_ns) {
+      if (by_ns > longest) {
+        second = longest;
+        longest = by_ns;
+      } else {
+        second = std::max(second, by_ns);
+      }
+      if (trains == 0) first_ns = received_ns;
+      before_ns = trains == 0 ? received_ns : last_ns;
+      last_ns = received_ns;
+      ++trains;
+      early += arrived_early ? 1 : 0;
+    }
+    // Two trains say so: one may be a broken stamp.
+    std::int64_t least() const { return trains >= kTrains ? second : kLongAgo; }
   };
 
-  static void follow_floor(Way& way, std::int64_t owd_ns, std::int64_t bound_ns) {
-    const bool known = way.last_floor != kNone || way.trains >= kKnown;
-    if (known) {
-      const std::int64_t floor = std::min(way.floor, way.last_floor);
-      const std::int64_t limit = bound_ns + std::max(way.widest, way.last_widest);
-      way.below = owd_ns < floor - limit ? way.below + 1 : 0;
-      way.above = owd_ns > floor + limit ? way.above + 1 : 0;
-      if (way.below >= kShorter) {
-        way = Way{};
-      } else if (way.below > 0) {
-        return;  // it would be the next one's floor
-      }
+  // The least delay of the last one to two seconds.
+  struct Recent {
+    std::int64_t half_ns = kLongAgo, now = DelayFloor::kNone, before = DelayFloor::kNone;
+
+    void add(std::int64_t owd_ns, std::int64_t at_ns) {
+      turn(at_ns);
+      now = std::min(now, owd_ns);
     }
-    way.floor = std::min(way.floor, owd_ns);
-    way.widest = std::max(way.widest, bound_ns);
-    if (++way.trains < kHalf) return;
-    way.last_floor = way.floor;
-    way.last_widest = way.widest;
-    way.floor = kNone;
-    way.widest = 0;
-    way.trains = 0;
+    std::int64_t least(std::int64_t now_ns) const {
+      Recent turned = *this;
+      turned.turn(now_ns);
+      return std::min(turned.now, turned.before);
+    }
+    void turn(std::int64_t at_ns) {
+      if (at_ns - half_ns < kHalfNs) return;
+      before = at_ns - half_ns < 2 * kHalfNs ? now : DelayFloor::kNone;
+      now = DelayFloor::kNone;
+      half_ns = at_ns;
+    }
+    static constexpr std::int64_t kHalfNs = 1'000'000'000;
+  };
+
+  struct Way {
+    DelayFloor floor;
+    Recent recent;
+    Run shorter;
+    Run elsewhere;  // other source ports: trains in a row that arrived before they were sent
+    std::int64_t bound_ns = 0;
+    std::int64_t visited_ns = kLongAgo,
+                 near_ns = kLongAgo;  // a train at the floor was sent, one within bounds of it
+    int refuted = 0;
+  };
+
+  // The delays of `way` are shorter, and it was no clock. If that lasts, its path is a shorter one now.
+  static void refute(Way& way) {
+    const int refuted = way.refuted + 1;
+    if (way.shorter.early >= kTrains) return;
+    way.shorter = Run();
+    way.refuted = refuted;
+    if (refuted >= kShorter) way = Way{};
   }
 
   Way ways_[2];
@@ -87,45 +240,109 @@ class EdgeCausality {
 // All edges of this host, by the host at their other end.
 class HostCausality {
  public:
-  // A train came by an edge to `peer`. violated : as that edge says.
-  void heard(std::uint64_t peer, bool violated, std::int64_t now_ns) {
+  // A train came by an edge to `peer`, which tells what `edge` says now. now_ns : monotonic.
+  void heard(std::uint64_t peer, const EdgeCausality& edge, std::int64_t now_ns) {
     Peer& known = peers_[peer];
     known.heard_ns = now_ns;
-    if (violated) known.violated_ns = last_violated_ns_ = now_ns;
+    ClockJump jump;
+    if (!edge.told(&jump)) {
+      if (now_ns - known.jumped_ns <= kTold)
+        known.refuted_ns = std::max(known.refuted_ns, edge.refuted_ns(known.jump));
+      return;
+    }
+    known.jump = jump;
+    known.jumped_ns = last_jump_ns_ = now_ns;
   }
-  // Whether it may be this host's clock: the edges to more than half of the peers heard lately are violated, two
+  // Whether it may be this host's clock: the edges to more than half of the peers heard lately tell of one jump, two
   // at least, or that to the only peer that there has been for a minute. One of several that is left, while the
-  // others restart say, proves nothing: queues that drain one way and fill the other way look alike on one edge.
+  // others restart say, proves nothing.
   bool own_clock(std::int64_t now_ns) {
-    if (now_ns - last_violated_ns_ > kLately) return false;
-    int heard = 0, violated = 0;
+    if (now_ns - last_jump_ns_ > kTold) return false;
+    int heard = 0;
+    jumps_.clear();
     for (auto at = peers_.begin(); at != peers_.end();) {
-      if (now_ns - at->second.heard_ns > kForget) {
+      const Peer& peer = at->second;
+      if (now_ns - peer.heard_ns > kForget) {
         at = peers_.erase(at);
         continue;
       }
-      heard += now_ns - at->second.heard_ns <= kLately ? 1 : 0;
-      violated += now_ns - at->second.violated_ns <= kLately ? 1 : 0;
       ++at;
+      if (now_ns - peer.heard_ns > kLately) continue;
+      ++heard;
+      // A train of any edge to that peer that was sent since then, and came at its floor, knows better.
+      if (now_ns - peer.jumped_ns <= kTold && peer.refuted_ns < peer.jump.since_ns)
+        jumps_.push_back(peer.jump);
     }
-    return 2 * violated > heard && (violated >= kFewest || (heard == 1 && peers_.size() == 1));
+    const int agreed = agreeing();
+    return 2 * agreed > heard && (agreed >= kFewest || (heard == 1 && peers_.size() == 1));
   }
   void clear() {
     peers_.clear();
-    last_violated_ns_ = kNever;
+    last_jump_ns_ = kLongAgo;
   }
 
  private:
   static constexpr int kFewest = 2;
   static constexpr std::int64_t kLately = 500'000'000, kForget = 60'000'000'000;
-  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::min() / 2;
+  // Where most trains wait in queues, peers tell of the same jump one after the other.
+  static constexpr std::int64_t kTold = 5'000'000'000;
 
   struct Peer {
-    std::int64_t heard_ns = kNever, violated_ns = kNever;
+    std::int64_t heard_ns = kLongAgo, jumped_ns = kLongAgo, refuted_ns = kLongAgo;
+    ClockJump jump;
   };
 
+  // The most peers that one and the same jump explains.
+  int agreeing() const {
+    int most = 0;
+    for (const ClockJump& one : jumps_) {
+      int with = 0;
+      for (const ClockJump& other : jumps_) {
+        const bool same =
+            other.shorter == one.shorter && other.least_ns <= one.least_ns && one.least_ns <= other.most_ns;
+        with += same ? 1 : 0;
+      }
+      most = std::max(most, with);
+    }
+    return most;
+  }
+
   std::unordered_map<std::uint64_t, Peer> peers_;
-  std::int64_t last_violated_ns_ = kNever;
+  std::vector<ClockJump> jumps_;
+  std::int64_t last_jump_ns_ = kLongAgo;
+};
+
+// How large a jump of this host's clock can hide from the edges to most of its peers.
+class HiddenJump {
+ public:
+  void begin() { peers_.clear(); }
+  // by_ns : of one edge, inbound and outbound.
+  void edge(std::uint64_t peer, std::int64_t inbound_ns, std::int64_t outbound_ns) {
+    auto [at, fresh] = peers_.try_emplace(peer, Both{inbound_ns, outbound_ns});
+    if (fresh) return;
+    at->second.inbound = std::min(at->second.inbound, inbound_ns);
+    at->second.outbound = std::min(at->second.outbound, outbound_ns);
+  }
+  // 0 when nothing hides one, or nothing was heard of any peer.
+  std::int64_t ns() { return std::max(of_most(&Both::inbound), of_most(&Both::outbound)); }
+
+ private:
+  struct Both {
+    std::int64_t inbound = kUnlimited, outbound = kUnlimited;
+  };
+  std::int64_t of_most(std::int64_t Both::*way) {
+    sorted_.clear();
+    for (const auto& [peer, both] : peers_) {
+      if (both.*way < kUnlimited) sorted_.push_back(both.*way);
+    }
+    if (sorted_.empty()) return 0;
+    std::nth_element(sorted_.begin(), sorted_.begin() + static_cast<std::ptrdiff_t>(sorted_.size() / 2),
+                     sorted_.end());
+    return sorted_[sorted_.size() / 2];
+  }
+
+  std::unordered_map<std::uint64_t, Both> peers_;
+  std::vector<std::int64_t> sorted_;
 };
 
 }  // namespace fabricpulse

@@ -216,13 +216,21 @@ void bind_pure_parts(nb::module_& m) {
       .def_prop_ro("min", &OwdWindow::min)
       .def_prop_ro("max", &OwdWindow::max);
 
-  nb::class_<EdgeCausality>(m, "EdgeCausality")
+  nb::class_<EdgeCausality>(m, "EdgeCausality", "What delays of one edge say of its clocks (causality.h).")
       .def(nb::init<>())
       .def(
           "add",
-          [](EdgeCausality& edge, int direction, bool main_path, std::int64_t owd_ns, std::int64_t bound_ns) {
-            return edge.add(static_cast<Direction>(direction & 1), main_path, owd_ns, bound_ns);
-          })
+          [](EdgeCausality& edge, int direction, bool main_path, std::int64_t owd_ns, std::int64_t bound_ns,
+             std::int64_t at_ns) {
+            return edge.add(static_cast<Direction>(direction & 1), main_path, owd_ns, bound_ns, at_ns);
+          },
+          "direction"_a, "main_path"_a, "owd_ns"_a, "bound_ns"_a, "at_ns"_a)
+      .def(
+          "hidden_ns",
+          [](const EdgeCausality& edge, int direction, std::int64_t now_ns) {
+            return edge.hidden_ns(static_cast<Direction>(direction & 1), now_ns);
+          },
+          "direction"_a, "now_ns"_a)
       .def_prop_ro("violated", &EdgeCausality::violated);
   nb::class_<StampClock>(m, "StampClock", "The stamp clock (stamp_clock.h).")
       .def(nb::init<std::int64_t>(), nb::arg("epoch_ns"))
@@ -237,8 +245,20 @@ void bind_pure_parts(nb::module_& m) {
            "A stamp of the host clock on the stamp clock; 0 where that cannot be told.");
   nb::class_<HostCausality>(m, "HostCausality")
       .def(nb::init<>())
-      .def("heard", &HostCausality::heard)
-      .def("own_clock", &HostCausality::own_clock);
+      .def("heard", &HostCausality::heard, "peer"_a, "edge"_a, "now_ns"_a)
+      .def("own_clock", &HostCausality::own_clock, "now_ns"_a)
+      .def("clear", &HostCausality::clear);
+  nb::class_<HiddenJump>(m, "HiddenJump")
+      .def(nb::init<>())
+      .def("begin", &HiddenJump::begin)
+      .def(
+          "edge",
+          [](HiddenJump& jump, std::uint64_t peer, const EdgeCausality& edge, std::int64_t now_ns) {
+            jump.edge(peer, edge.hidden_ns(Direction::kInbound, now_ns),
+                      edge.hidden_ns(Direction::kOutbound, now_ns));
+          },
+          "peer"_a, "edge"_a, "now_ns"_a)
+      .def("ns", &HiddenJump::ns);
 
   nb::class_<Gate>(m, "Gate")
       .def("__init__",

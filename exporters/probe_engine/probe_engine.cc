@@ -162,6 +162,10 @@ void ProbeEngine::tick(std::int64_t planned) {
     fleet_clock_.distrust();
     if (ring_) ring_->contradicted();
   }
+  if (ring_ && now.mono - hidden_jump_mono_ >= kHiddenJumpNs) {
+    hidden_jump_mono_ = now.mono;
+    ring_->set_hidden_jump(receive_.hidden_jump_ns(fp_raw_clock_now() + clock_.stamp_epoch_ns()));
+  }
   health_.update(now);
   send_.send_due(header_.ticks, keys_[0]);
   // Most drivers stamp within the system call that sends: taken at once, while all of it is in the caches, a

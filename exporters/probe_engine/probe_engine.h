@@ -93,6 +93,9 @@ class ProbeEngine {
   std::atomic<bool> stop_{false};
 
   std::vector<FleetKey> keys_;
+  static constexpr std::int64_t kHiddenJumpNs = 50'000'000;  // between two answers
+  std::int64_t hidden_jump_mono_ = 0;
+
   TickClock clock_;
   std::unique_ptr<RingWriter> ring_;
   FleetClockReader fleet_clock_;

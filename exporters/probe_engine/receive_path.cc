@@ -165,7 +165,7 @@ void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, con
   }
 
   if (fleet_clock_.ok() && packet.correction_bound_ns != kNever && !sent.hardware && !heard.hardware) {
-    std::int64_t best = INT64_MAX, bound = 0;
+    std::int64_t best = INT64_MAX, bound = 0, at = 0;
     const auto both = static_cast<std::uint8_t>(sent.valid & heard.valid);
     // The coded pair: the warm-up packet pays for cold caches on the way.
     for (int i = 1; i < kTrain; ++i) {
@@ -175,7 +175,7 @@ void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, con
                                                 static_cast<std::uint64_t>(packet.correction_ns));
       std::int64_t owd;
       if (__builtin_sub_overflow(rx.fleet_ns, tx, &owd)) continue;
-      if (owd < best) best = owd, bound = rx.bound_ns + packet.correction_bound_ns;
+      if (owd < best) best = owd, bound = rx.bound_ns + packet.correction_bound_ns, at = heard.ns[i];
     }
     if (best > -kPlausibleOwd && best < kPlausibleOwd) {
       sample.flags |= FP_PROBE_FLEET_VALID;
@@ -184,7 +184,7 @@ void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, con
       // The sum of a histogram may not fall: there a delay below zero, an error of the clocks, counts as 0.
       nic.record.owd.add(kOwdBuckets, std::max<std::int64_t>(best, 0));
       edge.delays.add(sent.path, best, bound);
-      check(edge, Direction::kInbound, sent.path == 0, best, bound);
+      check(edge, Direction::kInbound, sent.path == 0, best, bound, at);
     }
   }
   if (ring_ != nullptr) ring_->write(sample);
@@ -204,7 +204,7 @@ void ReceivePath::take_reception_report(std::uint32_t slot, Edge& edge, const Pa
 void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTrain& sent) {
   const TrainStamps& heard = packet.heard;
   if (!fleet_clock_.ok() || packet.correction_bound_ns == kNever || sent.hardware || heard.hardware) return;
-  std::int64_t best = INT64_MAX, bound = 0;
+  std::int64_t best = INT64_MAX, bound = 0, at = 0;
   const auto both = static_cast<std::uint8_t>(sent.valid & heard.valid);
   for (int i = 1; i < kTrain; ++i) {
     if (!(both >> i & 1)) continue;
@@ -213,17 +213,17 @@ void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTra
                                               static_cast<std::uint64_t>(packet.correction_ns));
     std::int64_t owd;
     if (__builtin_sub_overflow(rx, tx.fleet_ns, &owd)) continue;
-    if (owd < best) best = owd, bound = tx.bound_ns + packet.correction_bound_ns;
+    if (owd < best) best = owd, bound = tx.bound_ns + packet.correction_bound_ns, at = sent.ns[i];
   }
   if (best > -kPlausibleOwd && best < kPlausibleOwd) {
-    check(edge, Direction::kOutbound, sent.path == 0, best, bound);
+    check(edge, Direction::kOutbound, sent.path == 0, best, bound, at);
   }
 }
 
 void ReceivePath::check(Edge& edge, Direction direction, bool main_path, std::int64_t owd_ns,
-                        std::int64_t bound_ns) {
-  if (edge.causality.add(direction, main_path, owd_ns, bound_ns)) ++early_;
-  causality_.heard(edge.peer_host, edge.causality.violated(), clock_.time().mono);
+                        std::int64_t bound_ns, std::int64_t at_ns) {
+  if (edge.causality.add(direction, main_path, owd_ns, bound_ns, at_ns)) ++early_;
+  causality_.heard(edge.peer_host, edge.causality, clock_.time().mono);
 }
 
 bool ReceivePath::contradicted() {
@@ -231,6 +231,16 @@ bool ReceivePath::contradicted() {
   causality_.clear();
   for (const std::uint32_t slot : table_.slots()) table_.edge(slot).causality.clear();
   return true;
+}
+
+std::int64_t ReceivePath::hidden_jump_ns(std::int64_t stamp_ns) {
+  hidden_.begin();
+  for (const std::uint32_t slot : table_.slots()) {
+    const Edge& edge = table_.edge(slot);
+    hidden_.edge(edge.peer_host, edge.causality.hidden_ns(Direction::kInbound, stamp_ns),
+                 edge.causality.hidden_ns(Direction::kOutbound, stamp_ns));
+  }
+  return hidden_.ns();
 }
 
 }  // namespace fabricpulse

@@ -30,6 +30,8 @@ class ReceivePath {
   // Whether delays say that this host's own clock is wrong by more than its bound. True once, then all is
   // forgotten.
   bool contradicted();
+  // How large a jump of this host's clock can hide from the delays of the last seconds, ns. stamp_ns : now, stamp clock.
+  std::int64_t hidden_jump_ns(std::int64_t stamp_ns);
   // Trains that arrived before they can have been sent, by fleet time, since the start.
   std::uint64_t early() const { return early_; }
 
@@ -44,7 +46,8 @@ class ReceivePath {
   void take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, const Packet& packet);
   void take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet);
   void check_outbound(Edge& edge, const Packet& packet, const SentTrain& sent);
-  void check(Edge& edge, Direction direction, bool main_path, std::int64_t owd_ns, std::int64_t bound_ns);
+  void check(Edge& edge, Direction direction, bool main_path, std::int64_t owd_ns, std::int64_t bound_ns,
+             std::int64_t at_ns);
 
   const Settings& settings_;
   EdgeTable& table_;
@@ -53,6 +56,7 @@ class ReceivePath {
   RingWriter* ring_;
   std::uint32_t epoch_;
   HostCausality causality_;
+  HiddenJump hidden_;
   std::uint64_t early_ = 0;
 };
 

@@ -119,6 +119,10 @@ void RingWriter::contradicted() {
   __atomic_store_n(&header_->contradictions, header_->contradictions + 1, __ATOMIC_RELEASE);
 }
 
+void RingWriter::set_hidden_jump(std::int64_t ns) {
+  __atomic_store_n(&header_->hidden_jump_ns, ns, __ATOMIC_RELEASE);
+}
+
 void RingWriter::write(const fp_probe_sample& sample) {
   fp_probe_sample* slot = &samples_[next_ & (header_->capacity - 1)];
   __atomic_store_n(&slot->commit, 2 * next_ + 1, __ATOMIC_RELAXED);

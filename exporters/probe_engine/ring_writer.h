@@ -26,6 +26,8 @@ class RingWriter {
   void write(const fp_probe_sample& sample);
   // Tells readers that this host's clock page is wrong.
   void contradicted();
+  // By how much it may be wrong beyond its bound, ns.
+  void set_hidden_jump(std::int64_t ns);
   std::uint64_t written() const { return next_; }
   std::uint32_t edge_capacity() const { return header_->edge_capacity; }
 

@@ -81,7 +81,9 @@ struct fp_probe_ring_header {
   uint64_t next;            // index of the next sample to be written
   uint64_t contradictions;  // times that delays have contradicted this host's clock page (causality)
   int64_t stamp_epoch_ns;   // stamp clock minus CLOCK_MONOTONIC_RAW
-  uint64_t pad;
+  // By how much this host's clock may have jumped during the last seconds without showing in delays, as all packets of
+  // most peers wait in queues; 0 = by no more than its bound. Its bound has to be wider by as much.
+  int64_t hidden_jump_ns;
 };
 
 #ifdef __cplusplus

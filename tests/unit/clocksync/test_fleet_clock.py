@@ -285,3 +285,19 @@ def test_a_line_that_was_published_late_is_laid_anew(late_s: float, error_ns: in
         assert fleet.fleet_ns >= said
         said = fleet.fleet_ns
         assert abs(fleet.fleet_ns - round(t * S)) <= fleet.bound_ns
+
+
+def test_what_queues_hide_is_in_the_bound_that_readers_see() -> None:
+    """A jump of the raw clock that no packet can show widens it at once, and while it may hide: a correction of
+    meanwhile is kept as good as it is.
+    """
+    clock = synced()
+    now = at(5.1)
+    before = clock.published(now).at(now.raw_ns)
+    clock.hidden_jump_ns = 3_000_000
+    for page in (clock.published(now), clock.shown):
+        assert page.at(now.raw_ns).bound_ns >= before.bound_ns + 3_000_000 - 100
+        assert page.at(now.raw_ns).fleet_ns == before.fleet_ns
+    assert clock.kept_bound_ns(now) < 3_000_000
+    clock.hidden_jump_ns = 0
+    assert clock.published(now).at(now.raw_ns).bound_ns == before.bound_ns

@@ -58,6 +58,7 @@ class FleetClock:
 
     epoch_ns : stamp clock minus raw clock. corrected_raw_ns : when the last correction came. no_quorum : it was.
     suspected_raw_ns : since when something contradicts fleet time as this host has it, None while nothing does.
+    hidden_jump_ns : by how much the raw clock may have jumped unseen, beyond the bound of `page`.
     """
 
     parameters: FleetClockParameters
@@ -68,6 +69,7 @@ class FleetClock:
     corrected_raw_ns: int = 0
     no_quorum: bool = False
     suspected_raw_ns: int | None = None
+    hidden_jump_ns: int = 0
 
     @classmethod
     def start(
@@ -216,8 +218,18 @@ class FleetClock:
         """The page for readers: from now on its bound grows as in holdover, as nobody may come to say that it must."""
         drift_ppb = self.parameters.holdover_drift_ppb + self._slew_ppb(self.page.current)
         if not self.known or drift_ppb <= self.page.drift_ppb:
-            return self.page
-        return self._rebound(now, self.page.status, drift_ppb)
+            return self.shown
+        return self._widened(self._rebound(now, self.page.status, drift_ppb))
+
+    @property
+    def shown(self) -> ClockPage:
+        """`page` with the bound that it has for whoever reads it: nothing shows a jump of the raw clock while every
+        packet waits in a queue. What is kept is `page`: the jump shows, or that there was none, once the queues drain.
+        """
+        return self._widened(self.page)
+
+    def _widened(self, page: ClockPage) -> ClockPage:
+        return replace(page, bound_ns=page.bound_ns + self.hidden_jump_ns) if self.known else page
 
     def postpone(self, now: CrossTimestamp, shown: ClockPage) -> ClockPage:
         """The line of `page` has begun before readers could see it: they still follow `shown`. Another one is laid."""

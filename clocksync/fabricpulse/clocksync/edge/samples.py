@@ -56,7 +56,7 @@ class SampleReader:
         # Stamp clock minus CLOCK_MONOTONIC_RAW.
         self.stamp_epoch_ns: int = header[15]
         self.lost = 0
-        self._words = np.frombuffer(self._file.map, np.uint64, 3, EDGES_SEQUENCE_OFFSET)
+        self._words = np.frombuffer(self._file.map, np.uint64, 5, EDGES_SEQUENCE_OFFSET)
         self._slots = np.frombuffer(self._file.map, SAMPLE_DTYPE, self._capacity, samples_offset)
         newest = int(self._words[1])
         fence()
@@ -80,6 +80,11 @@ class SampleReader:
     def contradictions(self) -> int:
         """How often delays have contradicted this host's clock page since the engine started."""
         return int(self._words[2])
+
+    @property
+    def hidden_jump_ns(self) -> int:
+        """By how much this host's clock may have jumped in the last seconds unseen, beyond its bound; 0: by no more."""
+        return int(self._words[4])
 
     def edges(self) -> dict[int, ProbeEdge]:
         """The active edges by index. Raises TimeoutError if the engine died while it changed the table."""

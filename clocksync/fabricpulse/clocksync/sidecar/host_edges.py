@@ -187,6 +187,11 @@ class HostEdges:
         before, self._contradictions = self._contradictions, self._ring.contradictions
         return self._contradictions > before
 
+    def hidden_jump_ns(self) -> int:
+        """By how much this host's clock may have jumped unseen, beyond its bound: as the engine says of the delays of
+        the last seconds, ns."""
+        return self._ring.hidden_jump_ns if self._ring is not None else 0
+
     def clear(self) -> None:
         """Forgets all samples, also those that wait in the ring: this host's clocks were disrupted."""
         if self._ring is not None:

@@ -88,7 +88,7 @@ class PublishedClock:
     def feed_outputs(self) -> None:
         """Gives daemons of this host a sample of fleet time, which is synchronized."""
         kernel_ns = time.time_ns()
-        self.outputs.feed(self.fleet.page, kernel_ns, self.host.from_kernel(kernel_ns))
+        self.outputs.feed(self.fleet.shown, kernel_ns, self.host.from_kernel(kernel_ns))
 
     def requested_line(self) -> Line | None:
         """The line that the last correction asked for, with what it is good for now."""
@@ -112,6 +112,13 @@ class PublishedClock:
                 source=source,
             )
 
+    def doubt(self, hidden_jump_ns: int) -> None:
+        """By so much the raw clock may have jumped unseen: the bound is wider by as much, at once."""
+        grown = hidden_jump_ns > self.fleet.hidden_jump_ns
+        self.fleet.hidden_jump_ns = hidden_jump_ns
+        if grown and self.fleet.known:
+            self._publish(self.host.cross_timestamp())
+
     def contradicted_within(self, seconds: float) -> bool:
         """Whether the last contradiction is no older."""
         return self._contradicted_s is not None and time.monotonic() - self._contradicted_s < seconds
@@ -134,5 +141,5 @@ class PublishedClock:
 
     def _publish_outputs(self) -> None:
         self.outputs.publish(
-            self.fleet.page, self.host.cross_timestamp(), self.fleet.parameters.holdover_drift_ppb
+            self.fleet.shown, self.host.cross_timestamp(), self.fleet.parameters.holdover_drift_ppb
         )

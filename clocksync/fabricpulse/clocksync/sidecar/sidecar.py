@@ -170,6 +170,7 @@ class Sidecar:
         while True:
             if self._edges.contradicted():
                 self._clock.contradict("causality")
+            self._clock.doubt(self._edges.hidden_jump_ns())
             await asyncio.sleep(_CAUSALITY_S)
 
     async def _rounds(self, client: HttpClient) -> None:

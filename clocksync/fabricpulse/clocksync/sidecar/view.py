@@ -39,7 +39,7 @@ class SidecarHistory:
 
     def add(self, clock: FleetClock, now: CrossTimestamp, correction_ns: int) -> None:
         """Remembers a round. correction_ns : what was published minus what the new correction asks for."""
-        page = clock.page
+        page = clock.shown
         bound_ns = page.at(now.raw_ns).bound_ns
         rate_ppb = clock.rate_ppt * 1e-3
         self._points.append(
@@ -83,7 +83,7 @@ class SidecarView:
 
     def status(self) -> dict[str, Any]:
         """The document of `/api/v1/clocksync/status`."""
-        page, known = self.clock.page, self.clock.known
+        page, known = self.clock.shown, self.clock.known
         fleet = page.at(self.now.raw_ns)
         return {
             "host": self.host,
@@ -134,7 +134,7 @@ class SidecarView:
     def metrics(self, text_format: TextFormat) -> bytes:
         """The exposition."""
         out = Exposition()
-        page, known = self.clock.page, self.clock.known
+        page, known = self.clock.shown, self.clock.known
         time_now = page.at(self.now.raw_ns)
         out.add(metrics.BOUND, (), time_now.bound_ns * 1e-9 if known else float("inf"))
         if known:

@@ -7,7 +7,7 @@ MAGIC = 0x31474E5242505046
 VERSION = 3
 TRAIN = 3
 
-HEADER = struct.Struct("<QIIIIIIQQ96sIIQQQqQ")
+HEADER = struct.Struct("<QIIIIIIQQ96sIIQQQqq")
 EDGE = struct.Struct("<II32s32s96s32s32s")
 SAMPLE = struct.Struct("<QIIIHBBBB6x3q3qqq32x")
 
