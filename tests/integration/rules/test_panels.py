@@ -43,6 +43,7 @@ SUSPECTS = {
     "flow:fabricpulse_qp_owd_seconds:slower_than_probes",
     "device:fabricpulse_edge_latency_elevated:shared",
     "device:fabricpulse_edge_latency_elevated:count",
+    "device:fabricpulse_edge_owd_seconds:slow_min",
 }
 
 
