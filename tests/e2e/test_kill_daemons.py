@@ -130,6 +130,8 @@ async def test_kill_each_daemon_in_turn() -> None:
         )
         await fleet.ring_goes_on()
         await flap_until_out_of_service(fleet)
+        # The job shows it before the receiver's list of actions is asked again.
+        await fleet.wait_for("the action", lambda: seen.action("nic.avoid", HOST, DEVICE) is not None)
         avoid = seen.action("nic.avoid", HOST, DEVICE)
         assert avoid is not None
         await mesh(fleet, stack.daemon(names.MESH, HOST))
@@ -149,7 +151,8 @@ async def mesh(fleet: Fleet, daemon: Daemon) -> None:
     """Its NICs are seen again at once; no other host takes its own NICs for lost because a peer's daemon is gone."""
     async with fleet.killed(daemon):
         for other in OTHERS:
-            assert all(nic.connected for nic in fleet.seen.hosts[other].nics.values())
+            # Unknown (None) while that host was itself late.
+            assert all(nic.connected is not False for nic in fleet.seen.hosts[other].nics.values())
     nics = fleet.seen.hosts[HOST].nics.values()
     await fleet.wait_for(
         "the NICs of the host", lambda: all(nic.connected and nic.disconnects == 0 for nic in nics)
