@@ -220,7 +220,8 @@ class Stack:
             config["topology"] = str(self._write("topology.yaml", topology))
             config["alerting"] = {
                 "alertmanagers": [f"http://{self._mgmt}:{_PORTS[ALERTMANAGER]}"],
-                "resolve_hold_s": 2.5,
+                # The rule keeps it firing for faultKeepFiring, and is a scrape and an evaluation behind.
+                "resolve_hold_s": 17.5,
             }
         return config
 
