@@ -80,6 +80,12 @@ struct Comm {  // what both ends have first
     registered.erase(found);
     return true;
   }
+  // What NCCL has not given back when it closes: an abort leaves it.
+  void deregister_rest() {
+    for (auto& [memory, times] : registered)
+      for (; times > 0; --times) engine->transport()->deregister_memory(memory);
+    registered.clear();
+  }
 };
 
 struct SendComm : Comm {
@@ -354,8 +360,10 @@ Result test(void* request, int* done, int* sizes) {
 Result close_send(void* send_comm) {
   return guarded([&]() -> Result {
     std::unique_ptr<SendComm> comm(static_cast<SendComm*>(send_comm));
-    if (comm) comm->engine->close(comm->sender);
-    if (comm) comm->sender.reset();
+    if (!comm) return abi::kSuccess;
+    comm->engine->close(comm->sender);
+    comm->sender.reset();
+    comm->deregister_rest();
     return abi::kSuccess;
   });
 }
@@ -363,8 +371,10 @@ Result close_send(void* send_comm) {
 Result close_recv(void* recv_comm) {
   return guarded([&]() -> Result {
     std::unique_ptr<RecvComm> comm(static_cast<RecvComm*>(recv_comm));
-    if (comm) comm->engine->close(comm->receiver);
-    if (comm) comm->receiver.reset();
+    if (!comm) return abi::kSuccess;
+    comm->engine->close(comm->receiver);
+    comm->receiver.reset();
+    comm->deregister_rest();
     return abi::kSuccess;
   });
 }

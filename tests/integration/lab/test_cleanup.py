@@ -170,7 +170,7 @@ def test_kill_of_the_supervisor_ends_everything_and_is_reported() -> None:
 
 def test_the_end_of_the_supervisor_is_told_to_who_noticed_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that fails before the reading thread has seen the end still says why."""
-    refused = threading.Event()
+    ended, refused = threading.Event(), threading.Event()
     send = channel.Channel._send
 
     def late_receive(connection: socket.socket) -> tuple[bytes, list[int]]:
@@ -178,6 +178,8 @@ def test_the_end_of_the_supervisor_is_told_to_who_noticed_it_first(monkeypatch: 
             data, descriptors = wire.receive(connection)
         except OSError:  # a reset, where the supervisor had not read everything
             data, descriptors = b"", []
+        if not data:
+            ended.set()
         assert data or refused.wait(60)
         return data, descriptors
 
@@ -191,6 +193,8 @@ def test_the_end_of_the_supervisor_is_told_to_who_noticed_it_first(monkeypatch: 
     monkeypatch.setattr(channel.Channel, "_send", watched_send)
     with Lab(hosts=1, rails=1) as lab:
         os.kill(lab.supervisor_pid, signal.SIGKILL)
+        # A child that it had just forked may hold its end a moment longer.
+        assert ended.wait(60)
         assert wait_gone([lab.supervisor_pid]) == []
         with pytest.raises(LabClosedError, match="supervisor has ended unexpectedly: it was killed"):
             lab.run("h0", ["true"])

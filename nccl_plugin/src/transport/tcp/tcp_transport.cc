@@ -412,8 +412,7 @@ void TcpTransport::tick(uint64_t now) {
   }
 }
 
-// Sockets need no registration; NCCL wants something that is not null.
-// One for each call: what is deregistered is then known, though a socket needs no registration.
+// Sockets need no registration. One for each call all the same: it is then known what was given back.
 RegisteredMemory* TcpTransport::register_memory(void* data, size_t size, int kind) {
   return kind == kMemoryHost ? new RegisteredMemory{data, size} : nullptr;
 }
