@@ -15,16 +15,6 @@ from tests.fixtures.ports import reserved_port
 from fabricpulse.plugin import locate
 
 FABRICPULSE = (sys.executable, "-m", "fabricpulse.core.cli")
-DAEMONS = (
-    ("mesh",),
-    ("nic",),
-    ("qp",),
-    ("clocksync", "sidecar"),
-    ("clocksync", "coordinator"),
-    ("remediation", "receiver"),
-    ("remediation", "node"),
-    ("audit", "node"),
-)
 ROOT = Path(__file__).parents[2]
 
 
@@ -50,52 +40,6 @@ def the_sentence(done: subprocess.CompletedProcess[str]) -> str:
     found = [line for line in done.stderr.splitlines() if re.search(r"\b[Ee]rror: ", line)]
     assert len(found) == 1, everything
     return found[0]
-
-
-@pytest.mark.parametrize("daemon", DAEMONS, ids=" ".join)
-def test_unknown_configuration_key(daemon: tuple[str, ...], tmp_path: Path) -> None:
-    """Every daemon refuses a key that it does not know, and names file, line and key."""
-    file = tmp_path / "config.yaml"
-    file.write_text("\nno_such_key_at_all: 1\n")
-    sentence = the_sentence(run([*FABRICPULSE, *daemon, "--config", file], tmp_path))
-    assert f"{file}:2" in sentence
-    assert "no_such_key_at_all" in sentence
-
-
-@pytest.mark.parametrize("daemon", DAEMONS, ids=" ".join)
-def test_missing_configuration_file(daemon: tuple[str, ...], tmp_path: Path) -> None:
-    """Every daemon says which file it cannot read."""
-    sentence = the_sentence(run([*FABRICPULSE, *daemon, "--config", tmp_path / "absent.yaml"], tmp_path))
-    assert "absent.yaml" in sentence
-
-
-def configuration(daemon: tuple[str, ...], folder: Path) -> list[str | Path]:
-    """Arguments with which a daemon starts without a fleet."""
-    texts = {
-        ("remediation", "receiver"): f"journal: {folder / 'receiver.db'}\n",
-        ("remediation", "node"): f"journal: {folder / 'node.db'}\n",
-        ("audit", "node"): f"state: {folder / 'audit'}\ntoken_file: {folder / 'token'}\n",
-        ("mesh",): f"host: h0\nmembership: {{file: {folder / 'membership.yaml'}}}\n",
-    }
-    (folder / "membership.yaml").write_text(
-        "hosts: [{name: h0, nics: [{device: lo, address: 127.0.0.1, network: rail0}]}]\n"
-    )
-    (folder / "token").write_text("0" * 64)
-    (folder / "token").chmod(0o600)
-    file = folder / "config.yaml"
-    file.write_text(texts.get(daemon, "{}\n"))
-    return ["--config", file]
-
-
-@pytest.mark.parametrize("daemon", DAEMONS, ids=" ".join)
-def test_port_in_use(daemon: tuple[str, ...], tmp_path: Path) -> None:
-    """Every daemon says which address is taken and how to choose another."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        arguments = [*configuration(daemon, tmp_path), "--web.listen-address", address]
-        sentence = the_sentence(run([*FABRICPULSE, *daemon, *arguments], tmp_path))
-    assert address in sentence
-    assert "in use" in sentence
 
 
 @pytest.mark.root

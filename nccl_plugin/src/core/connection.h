@@ -183,6 +183,7 @@ class Connection : public LaneSink {
   virtual void after_poll(uint64_t now, bool progress) = 0;
   virtual void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) = 0;
   virtual void on_tick(uint64_t now) = 0;
+  static constexpr uint64_t kHotNs = 2'000'000;  // a lane is hot this long after its last data
   virtual bool hot(const Lane& lane, uint64_t now) const = 0;
   virtual bool on_state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) = 0;
   virtual uint64_t oldest_request_ns() const = 0;

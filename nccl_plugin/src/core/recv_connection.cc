@@ -7,7 +7,6 @@ namespace fabricpulse {
 namespace {
 
 constexpr uint32_t kReportChunks = 8;  // at the latest; earlier when there is nothing else to read
-constexpr uint64_t kHotNs = 2'000'000;
 constexpr uint64_t kFencedAgainNs = 20'000'000, kFencedForNs = 300'000'000;
 uint8_t nowhere[1];  // target of empty payloads
 

@@ -8,7 +8,6 @@ namespace {
 
 constexpr double kSpreadSeconds = 0.002;   // a backlog shorter than this stays on the primary lane
 constexpr double kReserveSeconds = 0.100;  // lanes that share a NIC with a better lane
-constexpr uint64_t kHotNs = 2'000'000;
 constexpr uint64_t kWeightsNs = 200'000'000;
 
 }  // namespace

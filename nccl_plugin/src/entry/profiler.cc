@@ -106,7 +106,7 @@ Result finalize(void* context) {
   return abi::kSuccess;
 }
 
-constexpr char kName[] = "fabricpulse";
+constexpr char kProfilerName[] = "fabricpulse";
 
 }  // namespace
 }  // namespace fabricpulse
@@ -114,10 +114,10 @@ constexpr char kName[] = "fabricpulse";
 using namespace fabricpulse;
 
 FABRICPULSE_EXPORT const abi::ProfilerV4 ncclProfiler_v4 = {
-    kName, init_v4, start_event<abi::DescriptorV4>, stop_event, record_state, finalize};
+    kProfilerName, init_v4, start_event<abi::DescriptorV4>, stop_event, record_state, finalize};
 FABRICPULSE_EXPORT const abi::ProfilerV5<abi::DescriptorV5> ncclProfiler_v5 = {
-    kName, init_v5, start_event<abi::DescriptorV5>, stop_event, record_state, finalize};
+    kProfilerName, init_v5, start_event<abi::DescriptorV5>, stop_event, record_state, finalize};
 FABRICPULSE_EXPORT const abi::ProfilerV5<abi::DescriptorV5> ncclProfiler_v6 = {
-    kName, init_v5, start_event<abi::DescriptorV5>, stop_event, record_state, finalize};
+    kProfilerName, init_v5, start_event<abi::DescriptorV5>, stop_event, record_state, finalize};
 FABRICPULSE_EXPORT const abi::ProfilerV5<abi::DescriptorV7> ncclProfiler_v7 = {
-    kName, init_v5, start_event<abi::DescriptorV7>, stop_event, record_state, finalize};
+    kProfilerName, init_v5, start_event<abi::DescriptorV7>, stop_event, record_state, finalize};

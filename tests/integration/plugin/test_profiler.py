@@ -212,6 +212,7 @@ def test_containers_share_the_run_directory(profiler_host: Path, tmp_path: Path)
 
 
 @pytest.mark.build
+@pytest.mark.slow  # it builds the plugin with the sanitizer
 @pytest.mark.timeout(900)
 def test_detail_changes_while_collectives_run(tmp_path: Path) -> None:
     """The activation mask is written while NCCL reads it: no data race under ThreadSanitizer."""

@@ -13,6 +13,7 @@ RUNS = 3_000
 
 pytestmark = [
     pytest.mark.build,
+    pytest.mark.slow,
     pytest.mark.timeout(900 + SECONDS),
 ]  # a sanitized build on a busy machine, and the search
 
