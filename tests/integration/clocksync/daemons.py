@@ -18,7 +18,13 @@ from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
-from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, FleetTime, raw_now_ns
+from fabricpulse.core.shm.clock_page import (
+    ClockPage,
+    ClockPageReader,
+    ClockStatus,
+    FleetTime,
+    raw_now_ns,
+)
 
 HOSTS = ["h0", "h1", "h2", "h3"]
 
@@ -257,21 +263,42 @@ def daemons(tmp_path: Path, fleet: SyntheticFleet, failed: Callable[[], bool]) -
 
 def read(fleet: SyntheticFleet, host: str, raw_ns: int | None = None) -> FleetTime | None:
     """Fleet time of `host` now, or when CLOCK_MONOTONIC_RAW of the kernel showed `raw_ns`, as it would read it."""
+    page = page_of(fleet, host)
+    return None if page is None else page.at(fleet.clocks[host].raw_from_kernel(raw_ns or raw_now_ns()))
+
+
+def page_of(fleet: SyntheticFleet, host: str) -> ClockPage | None:
+    """What its sidecar has published; None before the first."""
     try:
         reader = ClockPageReader(fleet.directory / host / "clock")
     except OSError:
         return None
-    page = reader.read()
-    reader.close()
-    return page.at(fleet.clocks[host].raw_from_kernel(raw_ns or raw_now_ns()))
+    try:
+        return reader.read()
+    except TimeoutError:  # for longer than a reader waits, the sidecar had no core in the middle of an update
+        return wait_for(reader.read, 5, f"a whole page of {host}")
+    finally:
+        reader.close()
 
 
-def disagreement(
-    fleet: SyntheticFleet, hosts: list[str], raw_ns: int | None = None
-) -> tuple[float, bool, list[FleetTime]]:
+def at_one_moment(fleet: SyntheticFleet, hosts: list[str]) -> tuple[int, list[FleetTime]]:
+    """A moment, on CLOCK_MONOTONIC_RAW of the kernel, and fleet time then of the hosts that have a page."""
+    while True:
+        now_ns = raw_now_ns()
+        pages = [(host, page) for host in hosts if (page := page_of(fleet, host)) is not None]
+        moments = [fleet.clocks[host].raw_from_kernel(now_ns) for host, _ in pages]
+        # Else this process had no core in between, and a page has lines only for later: what one saw is not known.
+        if all(at >= page.previous.from_ns for (_, page), at in zip(pages, moments, strict=True)):
+            return now_ns, [page.at(at) for (_, page), at in zip(pages, moments, strict=True)]
+
+
+def disagreement(fleet: SyntheticFleet, hosts: list[str]) -> tuple[float, bool, list[FleetTime]]:
     """Largest difference of fleet time between hosts at one moment, and whether all bounds hold for it."""
-    now = raw_ns or raw_now_ns()
-    times = [t for host in hosts if (t := read(fleet, host, now)) is not None]
+    return disagreement_of(at_one_moment(fleet, hosts)[1])
+
+
+def disagreement_of(times: list[FleetTime]) -> tuple[float, bool, list[FleetTime]]:
+    """The same of `times`, which are of one moment."""
     spread = max(t.fleet_ns for t in times) - min(t.fleet_ns for t in times)
     hold = all(abs(a.fleet_ns - b.fleet_ns) <= a.bound_ns + b.bound_ns for a in times for b in times)
     return spread, hold, times
@@ -292,8 +319,8 @@ class Watch:
 
     def once(self) -> float:
         """Asserts what always must hold; returns the largest disagreement, ns."""
-        now = raw_now_ns()
-        spread, hold, times = disagreement(self._fleet, self._hosts, now)
+        now, times = at_one_moment(self._fleet, self._hosts)
+        spread, hold, _ = disagreement_of(times)
         assert hold, times
         # Fleet time may differ by 50 ppm from true time, as clocks do, and be slewed by 500.
         most = 600e-6 * (now - self._looked_ns) + 1_000

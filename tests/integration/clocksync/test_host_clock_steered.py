@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.fixtures.waiting import wait_for
 from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
-from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
+from fabricpulse.core.shm.clock_page import ClockPageReader, ClockPageWriter, ClockStatus
 
 ROOT = Path(__file__).parents[3]
 
@@ -91,19 +92,28 @@ def test_slews_and_steps_of_a_host_clock_do_not_touch_fleet_time(
 
 
 def test_a_reader_outlives_the_sidecar_and_the_file(fleet: SyntheticFleet, synchronized: Daemons) -> None:
-    """A page that is open goes on with the next sidecar; one that somebody removed is there again."""
+    """A page that is open goes on with the next sidecar, without a jump; one that somebody removed is there again."""
     page = fleet.directory / "h3" / "clock"
-    reader = ClockPageReader(page)
+    reader = ClockPageReader(page, fleet.clocks["h3"])
+    watch = Watch(fleet)
     synchronized.kill("h3")
-    synchronized.sidecar("h3")
-    wait_for(lambda: reader.now().status == ClockStatus.HOLDOVER, 10, "the next sidecar goes on")
-    wait_for(lambda: reader.now().status == ClockStatus.SYNCHRONIZED, 20, "and synchronizes")
+    # As if it had been killed the moment before the next one reads what it left, however long that takes to start.
+    left = reader.read()
+    ClockPageWriter(page).write(replace(left, valid_until_raw_ns=left.valid_until_raw_ns + 300 * 10**9))
+    # Nobody answers: until then it has what the page says, and nothing else.
+    (fleet.directory / "h3" / "clocksync-neighbours.json").unlink()
+    relay = synchronized.relay()
+    relay.cut()
+    synchronized.sidecar("h3", relay)
+    watch.until(lambda: reader.now().status == ClockStatus.HOLDOVER, 10, "the next sidecar goes on")
+    relay.mend()
+    watch.until(lambda: reader.now().status == ClockStatus.SYNCHRONIZED, 20, "and synchronizes")
     assert not reader.stale()
     reader.close()
 
     page.unlink()
     wait_for(page.exists, 3, "there is a page again")
-    reader = ClockPageReader(page)
+    reader = ClockPageReader(page, fleet.clocks["h3"])
     wait_for(lambda: reader.now().status == ClockStatus.SYNCHRONIZED, 3, "the new page has fleet time")
     reader.close()
     assert "clock page was deleted; recreated" in synchronized.log("h3")
