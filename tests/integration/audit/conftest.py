@@ -21,13 +21,16 @@ class LabAudits:
         self._lab = lab
         self._folder = folder
         (folder / "token").write_text("0123456789abcdef")
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
         daemons = []
         for host in lab.hosts:
             settings = folder / f"{host.name}.yaml"
             settings.write_text(f"token_file: {folder}/token\nstate: {folder}/{host.name}\n")
             # As systemd sets it.
             host.run(["sysctl", "-qw", "net.ipv4.ping_group_range=0 2147483647"])
-            daemons.append(host.popen([*CLI, "node", "--config", str(settings)], name="audit"))
+            arguments = [*CLI, "node", "--config", str(settings)]
+            daemons.append(host.popen(arguments, name="audit", env={"TMPDIR": str(self.temporary)}))
         for daemon in daemons:
             daemon.wait_for_output("listening")
         self._membership = lab.write_membership()
