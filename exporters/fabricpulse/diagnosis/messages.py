@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 PROTOCOL = 1
 EVIDENCE_PATH = "/api/v1/evidence"
@@ -15,6 +17,11 @@ _LONGEST_ADDRESS = 45  # INET6_ADDRSTRLEN without its end
 MOST_BYTES = 2 << 20
 _FLOW = struct.Struct("<HBBII")
 _SLOW, _CUT = 1, 2
+_DELAY = struct.Struct("<HHi")
+# Of a delay, either way: clocks that differ by more are not on one timeline.
+_LONGEST_NS = 1_000_000_000
+MOST_NICS = 256
+DELAY_DTYPE = np.dtype([("edge", "<u2"), ("samples", "<u2"), ("least_ns", "<i4")])
 
 
 class FlowEvidence(NamedTuple):
@@ -55,11 +62,32 @@ class FlowPath(msgspec.Struct, frozen=True, array_like=True):
             raise ValueError("a path has more hops, or longer addresses, than there are")
 
 
+class LeastDelay(NamedTuple):
+    """The least one-way delay of one edge, peer to us on the main path, since the last report with delays. edge : as in
+    FlowEvidence. samples : delays that it is the least of, 65,535 at most. least_ns : signed, in fleet time, with the
+    error of both clocks; the sum of both directions is free of it.
+    """
+
+    edge: int
+    samples: int
+    least_ns: int
+
+
+class HostFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What a host says of itself. nics : device and network of each. virtual : it is a virtual machine; None for
+    unknown.
+    """
+
+    nics: tuple[tuple[str, str], ...]
+    virtual: bool | None = None
+
+
 class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     """One report. revision : changes with the edges. edges : None where the coordinator knows those of this revision.
     ports : source ports of an edge. main_rate, swept_rate : packets a second on the first and on each other port.
     flows : `pack_flows`. stalled : the host has stalled, or its clock has jumped: what it missed proves nothing.
-    paths : that have become known or changed since the last report.
+    paths : that have become known or changed since the last report. delays : `pack_delays`, now and then. facts : come
+    with the edges.
     """
 
     protocol: int
@@ -72,6 +100,8 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     stalled: bool = False
     edges: tuple[EdgeName, ...] | None = None
     paths: tuple[FlowPath, ...] = ()
+    delays: bytes = b""
+    facts: HostFacts | None = None
 
 
 def check_edges(report: EvidenceReport) -> None:
@@ -80,6 +110,8 @@ def check_edges(report: EvidenceReport) -> None:
         return
     if len(report.edges) > MOST_EDGES or not 1 <= report.ports <= MOST_PORTS:
         raise ValueError(f"{len(report.edges)} edges of {report.ports} ports are more than a host has")
+    if report.facts is not None and len(report.facts.nics) > MOST_NICS:
+        raise ValueError(f"{len(report.facts.nics)} NICs are more than a host has")
     if not (0 < report.main_rate < 1e5 and 0 <= report.swept_rate < 1e5):
         raise ValueError("rates must lie above 0 and below 100,000 packets a second")
 
@@ -110,4 +142,25 @@ def unpack_flows(data: bytes, edges: int, ports: int) -> list[FlowEvidence]:
     for flow in found:
         if flow.edge >= edges or flow.port >= ports or flow.lost > flow.sent:
             raise ValueError(f"flow {flow.edge}:{flow.port} does not exist, or lost more than was sent")
+    return found
+
+
+def pack_delays(delays: Iterable[LeastDelay]) -> bytes:
+    """Eight bytes each; delays of more than a second, either way, are left out."""
+    return b"".join(
+        _DELAY.pack(d.edge, min(d.samples, 65_535), d.least_ns)
+        for d in delays
+        if abs(d.least_ns) <= _LONGEST_NS
+    )
+
+
+def unpack_delays(data: bytes, edges: int) -> NDArray[np.void]:
+    """The inverse, as records of DELAY_DTYPE. Raises ValueError for what no exporter sends."""
+    if len(data) % _DELAY.size:
+        raise ValueError("the delays are cut short")
+    found = np.frombuffer(data, DELAY_DTYPE)
+    if len(found) and (
+        found["edge"].max() >= edges or np.abs(found["least_ns"].astype(np.int64)).max() > _LONGEST_NS
+    ):
+        raise ValueError("a delay is of an edge that does not exist, or is no delay")
     return found

@@ -1,6 +1,7 @@
 """The parent's end of the worker: starts it with the first report, again when it has died; has its last answer."""
 
 import asyncio
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
@@ -61,7 +62,11 @@ class DiagnosisProcess:
 
     async def _served(self) -> int:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-m", "fabricpulse.diagnosis.worker"), stdin=PIPE, stdout=PIPE
+            *(sys.executable, "-I", "-m", "fabricpulse.diagnosis.worker"),
+            stdin=PIPE,
+            stdout=PIPE,
+            # It forks: no threads of a library then, and it needs one core at most.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
         try:
             if process.stdin is None or process.stdout is None:

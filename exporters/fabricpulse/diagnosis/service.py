@@ -23,20 +23,24 @@ from fabricpulse.diagnosis.messages import (
     EvidenceReply,
     EvidenceReport,
     check_edges,
+    unpack_delays,
     unpack_flows,
 )
 from fabricpulse.diagnosis.page import POLICY, suspects_page
 from fabricpulse.diagnosis.process import DiagnosisProcess
 from fabricpulse.diagnosis.suspect import Suspect
+from fabricpulse.diagnosis.tree.missing import nothing_learned
 from fabricpulse.diagnosis.worker import Answer, Declared, Report
 
 log = get_logger(__name__)
 
 SUSPECTS_PATH, PAGE_PATH = "/api/v1/suspects", "/suspects"
+TOPOLOGY_PATH = "/api/v1/topology"
 # A host that has not reported for so long is asked for its edges again; the worker forgets it later than that.
 _FORGET_S = 60.0
 _decoder = msgspec.msgpack.Decoder(EvidenceReport)
 _encoder = msgspec.msgpack.Encoder()
+_encode_json = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,14 @@ class DiagnosisService:
         self._worker = 0  # that has the edges of `_known`
         self.suspects: tuple[Suspect, ...] = ()
         self._refused = 0
+        self._topology, self._topology_of = b"", 0  # and the worker that it is from
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Where exporters report and people look."""
         router.add_post(EVIDENCE_PATH, self.serve_evidence)
         router.add_get(SUSPECTS_PATH, self.serve_suspects)
         router.add_get(PAGE_PATH, self.serve_page)
+        router.add_get(TOPOLOGY_PATH, self.serve_topology)
 
     async def serve_evidence(self, request: web.Request) -> web.Response:
         """POST /api/v1/evidence: an EvidenceReport; the reply is an EvidenceReply."""
@@ -112,6 +118,7 @@ class DiagnosisService:
         unpack_flows(report.flows, known.edges, known.ports)
         for path in report.paths:
             path.check(known.edges, known.ports)
+        unpack_delays(report.delays, known.edges)
         if not self.process.put(Report(now_s, report)):
             return True
         self._known[report.host] = replace(known, heard_s=now_s)
@@ -120,6 +127,12 @@ class DiagnosisService:
     async def serve_suspects(self, _: web.Request) -> web.Response:
         """GET /api/v1/suspects: what is faulty now, the surest first."""
         return web.json_response(self._document())
+
+    async def serve_topology(self, _: web.Request) -> web.Response:
+        """GET /api/v1/topology: the tree of the fabric as it was last computed, and what is missing for it."""
+        # Of a worker that has died, or of none yet, it may be true no more.
+        body = self._topology if self._topology_of == self.process.starts else b""
+        return web.Response(body=body or _encode_json(nothing_learned()), content_type="application/json")
 
     async def serve_page(self, _: web.Request) -> web.Response:
         """GET /suspects: the same for a browser."""
@@ -154,6 +167,8 @@ class DiagnosisService:
 
     def _answered(self, answer: Answer) -> None:
         self._tell(answer.suspects)
+        if answer.topology:
+            self._topology, self._topology_of = answer.topology, self.process.starts
 
     def _tell(self, found: tuple[Suspect, ...]) -> None:
         def names(suspects: tuple[Suspect, ...]) -> dict[tuple[str, str, str, str], Suspect]:

@@ -17,7 +17,9 @@ import msgspec
 from fabricpulse.core.log import get_logger
 from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
 from fabricpulse.diagnosis.messages import EvidenceReport
+from fabricpulse.diagnosis.survey import Survey
 from fabricpulse.diagnosis.suspect import Suspect
+from fabricpulse.diagnosis.tree.minima import TwoWayMinima
 
 log = get_logger(__name__)
 
@@ -26,10 +28,11 @@ _LENGTH = 4
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """The first frame: what is declared of the fabric, as in FleetEvidence."""
+    """The first frame: what is declared of the fabric, as in FleetEvidence. keep_s : as in TwoWayMinima."""
 
     leaf_of: dict[str, str]
     switch_of: dict[str, str]
+    keep_s: float = 600.0
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +51,7 @@ class Answer(msgspec.Struct, frozen=True):
     reports: int = 0
     took_s: float = 0.0
     suspects: tuple[Suspect, ...] = ()
+    topology: bytes = b""
 
 
 def frame(message: msgspec.Struct) -> bytes:
@@ -80,9 +84,14 @@ def serve(source: int, sink: int) -> None:
     frames = Frames()
     evidence: FleetEvidence | None = None
     decoder = msgspec.msgpack.Decoder(Report)
+    survey: Survey | None = None
     next_s = time.monotonic() + _ROUND_S
     while True:
-        if select.select([source], [], [], max(next_s - time.monotonic(), 0.0))[0]:
+        pipes = survey.pipes if survey is not None else []
+        ready = select.select([source, *pipes], [], [], max(next_s - time.monotonic(), 0.0))[0]
+        if survey is not None and len(ready) > (source in ready):
+            survey.collect(time.monotonic())
+        if source in ready:
             data = os.read(source, 1 << 20)
             if not data:
                 return
@@ -90,9 +99,12 @@ def serve(source: int, sink: int) -> None:
                 if evidence is None:
                     declared = msgspec.msgpack.decode(body, type=Declared)
                     evidence = FleetEvidence(declared.leaf_of, declared.switch_of)
+                    survey = Survey(TwoWayMinima(declared.keep_s), declared.leaf_of)
                     continue
                 message = decoder.decode(body)
                 evidence.report(message.report, message.at_s)
+                if survey is not None:
+                    survey.report(message.report, message.at_s)
         now_s = time.monotonic()
         if evidence is None or now_s < next_s:
             continue
@@ -106,6 +118,8 @@ def serve(source: int, sink: int) -> None:
         # Less often where a round takes long: reports are taken in between.
         next_s = time.monotonic() + max(_ROUND_S, 4 * took_s)
         answer = Answer(evidence.hosts, evidence.flows, evidence.paths, evidence.reports, took_s, found)
+        if survey is not None:
+            answer = msgspec.structs.replace(answer, topology=survey.advance(time.monotonic()))
         _write(sink, frame(answer))
 
 

@@ -59,3 +59,35 @@ def show(url: str, fleet: str, client: ClientOptions, everything: bool, output: 
     else:
         view.print_tables(document, everything)
     sys.exit(view.exit_code(document))
+
+
+@command.command("topology")
+@click.option("--fleet", metavar="URL", required=True, help="The coordinator to ask.")
+@client_options("the coordinator")
+@click.option(
+    "--output",
+    type=click.Choice(["text", "json", "graphml", "svg", "places"]),
+    default="text",
+    show_default=True,
+    help="Output format; places is the file that `fabricpulse placement` reads.",
+)
+def topology(fleet: str, client: ClientOptions, output: str) -> None:
+    """Show leaves, pods and shared machines of the fabric as the coordinator learns them from delays.
+
+    Names NICs at a wrong leaf or rail. What the delays do not tell is unknown. Exits with 1 while no leaf is known, and
+    says what is missing.
+    """
+    from fabricpulse.mesh import topology as view
+
+    document = view.fetch_topology(fleet, client.config("--fleet", fleet))
+    if output == "json":
+        print_json(document)
+        sys.exit(0 if document["placed"] else 1)
+    view.require_leaves(document)
+    if output == "text":
+        view.print_topology(document)
+        return
+    text, notes = view.rendered(document, output)
+    click.echo(text, nl=False)
+    for note in notes:
+        click.echo(note, err=True)

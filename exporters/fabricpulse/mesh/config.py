@@ -154,11 +154,14 @@ class Evidence(Section, frozen=True):
     """Where the evidence of this host's flows goes, so that a fault is pinned to a component of the fabric.
 
     url : base URL of the clocksync coordinator; default: where the membership comes from, with membership.url.
-    http_client : TLS, password or token that it asks for.
+    http_client : TLS, password or token that it asks for. delays_s : how often the least delay of each edge is told,
+    too, seconds: the coordinator learns the fabric's leaves and pods from it; 0 = never. A tenth of the coordinator's
+    delays_keep_s.
     """
 
     url: str = ""
     http_client: HttpClientConfig = HttpClientConfig(timeout_s=2.0)
+    delays_s: Annotated[float, Meta(ge=0, le=3600)] = 60.0
 
     def validate(self) -> None:
         if self.url:

@@ -21,10 +21,15 @@ from fabricpulse.diagnosis.messages import (
     EvidenceReport,
     FlowEvidence,
     FlowPath,
+    HostFacts,
+    LeastDelay,
+    pack_delays,
     pack_flows,
 )
+from fabricpulse.hostinfo.virtual_machine import is_virtual_machine
 from fabricpulse.mesh.config import MeshConfig
 from fabricpulse.mesh.fleet_view import FleetView
+from fabricpulse.mesh.least_delays import LeastDelays
 from fabricpulse.mesh.path_schedule import Hops
 from fabricpulse.mesh.snapshot import HealthState, Snapshot
 
@@ -132,6 +137,8 @@ class EvidenceReporter:
         self._told_paths: dict[tuple[int, int], Hops] = {}
         self._rates = Rates.of(config)
         self._window = EvidenceWindow(self._rates)
+        self._delays = LeastDelays(config.evidence.delays_s, config.latency.window_s)
+        self._virtual = is_virtual_machine()
         self._told: FleetView | None = None
         self._revision = 0
         self._reached = True
@@ -145,13 +152,17 @@ class EvidenceReporter:
                 view, snapshot = self._state()
                 now_s = time.monotonic()
                 flows, stalled = self._window.since_taken(snapshot, now_s)
+                self._delays.add(snapshot, now_s)
+                delays = self._delays.due(now_s) if view is self._told else []
                 if view is not self._told:
                     self._told_paths = {}
                 if not flows and view is self._told and now_s - last_s < _HEALTHY_ROUND_S:
                     continue
                 paths = new_paths(self._told_paths, self._paths())
-                if await self._send(client, view, flows, stalled, paths):
+                if await self._send(client, view, flows, stalled, paths, delays):
                     self._window.taken(snapshot, now_s)
+                    if delays:
+                        self._delays.taken(now_s)
                     self._told_paths.update(((path.edge, path.port), path.hops) for path in paths)
                     last_s = now_s
 
@@ -162,11 +173,13 @@ class EvidenceReporter:
         flows: Sequence[FlowEvidence],
         stalled: bool,
         paths: tuple[FlowPath, ...],
+        delays: Sequence[LeastDelay],
     ) -> bool:
-        edges = None
+        edges = facts = None
         if view is not self._told:
             self._revision += 1
             edges = tuple(EdgeName(view.nics[p.nic].device, p.host, p.device) for p in view.peers)
+            facts = HostFacts(tuple((nic.device, nic.network) for nic in view.nics), self._virtual)
         report = EvidenceReport(
             PROTOCOL,
             view.host,
@@ -178,6 +191,8 @@ class EvidenceReporter:
             stalled,
             edges,
             paths,
+            pack_delays(delays),
+            facts,
         )
         try:
             async with client.post(

@@ -21,17 +21,18 @@ FINE, TROUBLE = 0, 1
 
 def fetch_edges(url: str, client: HttpClientConfig) -> dict[str, Any]:
     """`/api/v1/edges` of the exporter at `url`. Raises UserError when it does not answer with one."""
-    return _fetched(url, "/api/v1/edges", client, "mesh exporter", "--url", ("edges", "nics"))
+    return fetch(url, "/api/v1/edges", client, "mesh exporter", "--url", ("edges", "nics"))
 
 
 def fetch_suspects(url: str, client: HttpClientConfig) -> dict[str, Any]:
     """`/api/v1/suspects` of the coordinator at `url`. Raises UserError when it does not answer with one."""
-    return _fetched(url, "/api/v1/suspects", client, "coordinator", "--fleet", ("suspects",))
+    return fetch(url, "/api/v1/suspects", client, "coordinator", "--fleet", ("suspects",))
 
 
-def _fetched(
+def fetch(
     url: str, path: str, client: HttpClientConfig, daemon: str, option: str, lists: tuple[str, ...]
 ) -> dict[str, Any]:
+    """A document of a daemon that has these lists. option : that holds `url`. Raises UserError."""
     document = fetch_document(url, path, client, daemon=daemon, option=option)
     if not isinstance(document, dict) or not all(isinstance(document.get(name), list) for name in lists):
         raise UserError(f"what {redact(url)} answers is not from a {daemon}")
@@ -102,8 +103,8 @@ def print_tables(document: dict[str, Any], everything: bool, console: Console | 
     for column in ("device", "network", "state", "cause", "since", "disconnects"):
         nics.add_column(column)
     for nic in document["nics"]:
-        cells = (nic["device"], nic["network"], nic["state"], nic["cause"] or "")
-        nics.add_row(*_cells(*cells, moment(nic["changed_host_ns"]), nic["disconnects"]))
+        head = (nic["device"], nic["network"], nic["state"], nic["cause"] or "")
+        nics.add_row(*cells(*head, moment(nic["changed_host_ns"]), nic["disconnects"]))
     console.print(f"host {escape(printable(str(document['host'])))}", nics)
     edges = document["edges"] if everything else troubled(document)
     if not edges:
@@ -126,7 +127,7 @@ def print_tables(document: dict[str, Any], everything: bool, console: Console | 
         since = edge["changed_host_ns"] if edge["state"] == "down" else edge["degraded_host_ns"]
         owd = edge["owd_ns"]
         table.add_row(
-            *_cells(
+            *cells(
                 *(edge["device"], f"{edge['peer']} {edge['peer_device']}", edge["state"]),
                 *(edge["evidence"] or ("slow" if edge["latency"]["elevated"] else ""), moment(since)),
                 *(microseconds(owd and owd["p50"]), microseconds(edge["latency"]["baseline_ns"])),
@@ -151,7 +152,7 @@ def print_suspects(document: dict[str, Any], console: Console | None = None) -> 
         table.add_column(column)
     for suspect in document["suspects"]:
         table.add_row(
-            *_cells(
+            *cells(
                 *(suspect["what"], component(suspect), f"{100 * suspect['share']:.2g} %"),
                 *(f"{100 * suspect['confidence']:.0f} %", f"{suspect['age_s']:.0f} s"),
                 ", ".join(suspect["alternatives"][:3]),
@@ -167,5 +168,6 @@ def component(suspect: dict[str, Any]) -> str:
     return f"{suspect['kind']} {suspect['component']}{far}"
 
 
-def _cells(*values: object) -> tuple[str, ...]:
+def cells(*values: object) -> tuple[str, ...]:
+    """Of a table, as a terminal may show them."""
     return tuple(escape(printable(str(value))) for value in values)

@@ -26,6 +26,9 @@ class CoordinatorConfig(Section, frozen=True):
     membership: str = ""
     # A topology file, which declares the leaf of each NIC: faults are then told apart by leaf.
     topology: str = ""
+    # How long the least delay of a pair of NICs counts, seconds: the fabric's leaves and pods are told from them. A NIC
+    # that has moved is told at its new place within as long. Ten times the exporters' evidence.delays_s.
+    delays_keep_s: Annotated[float, Meta(ge=10, le=_DAY_S)] = 600.0
     # FabricFaultLocated is pushed from here, ahead of the rule.
     alerting: FaultAlerting = FaultAlerting()
     token_file: str = ""

@@ -35,7 +35,7 @@ from fabricpulse.core.supervision import supervised
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
-from fabricpulse.diagnosis.service import PAGE_PATH, DiagnosisService
+from fabricpulse.diagnosis.service import PAGE_PATH, TOPOLOGY_PATH, DiagnosisService
 from fabricpulse.diagnosis.topology import Topology
 from fabricpulse.diagnosis.worker import Declared
 
@@ -68,7 +68,7 @@ class Coordinator:
         topology = _topology_of(self._config)
         self._api = FleetApi(self.fleet, _membership_of(self._config), topology.leaf_of())
         self.diagnosis = DiagnosisService(
-            Declared(topology.leaf_of(), topology.switch_of()),
+            Declared(topology.leaf_of(), topology.switch_of(), self._config.delays_keep_s),
             self._accepts,
             self._config.alerting,
             self._api.network_of,
@@ -89,6 +89,7 @@ class Coordinator:
                 ("/api/v1/membership", "Membership"),
                 ("/api/v1/clocksync/status", "Status"),
                 (PAGE_PATH, "Suspects"),
+                (TOPOLOGY_PATH, "Topology"),
             ],
             own_authentication=lambda request: (
                 bool(self._token.token)
@@ -109,7 +110,7 @@ class Coordinator:
         config = load_config(self._path, CoordinatorConfig)
         # All that can fail comes first: a reload that fails changes nothing.
         token, static = TokenFile(config.token_file), _membership_of(config)
-        for setting in ("datagrams", "topology", "alerting"):
+        for setting in ("datagrams", "topology", "alerting", "delays_keep_s"):
             if getattr(config, setting) != getattr(self._config, setting):
                 log.warning("this setting changes with a restart only", setting=setting)
         self._config, self._token, self._api.static = config, token, static

@@ -52,7 +52,7 @@ def miscabled(tree: FabricTree) -> tuple[Miscabled, ...]:
         votes: Counter[int] = Counter()
         if nic.leaf and sum(declared[nic.leaf].values()) > 2:
             votes = declared[nic.leaf]
-        else:
+        elif nic.rail:
             for other in of_host[nic.host]:
                 expected = beside.get((place[other], nic.rail), -1)
                 if other != number and expected >= 0:

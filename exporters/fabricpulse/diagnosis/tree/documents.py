@@ -27,7 +27,8 @@ def names_of(tree: FabricTree) -> list[str]:
         name = f"{group.kind}({first})"
         if group.kind is Kind.LEAF and declared:
             leaf, count = declared.most_common(1)[0]
-            name = leaf if 2 * count > len(group.nics) else name
+            # A name that two groups could have would make one of them.
+            name = leaf if 2 * count > len(group.nics) and leaf not in found else name
         found.append(name)
     return found
 
@@ -83,6 +84,27 @@ def _suspect(tree: FabricTree, names: list[str], one: Miscabled) -> dict[str, An
         "expected": names[one.expected],
         "swapped_with": partner,
     }
+
+
+def places_file_of(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The leaves and pods of a document of `document_of` as a file of places, which the placement reads, and the hosts
+    that are left out because the leaf of one of their NICs is not known.
+    """
+    unknown = {entry["nic"].partition("/")[0] for entry in document["nics"] if entry["leaf"] is None}
+    leaves: dict[str, list[str]] = defaultdict(list)
+    pods: dict[str, set[str]] = defaultdict(set)
+    for entry in document["nics"]:
+        if entry["nic"].partition("/")[0] in unknown:
+            continue
+        leaves[entry["leaf"]].append(entry["nic"])
+        if entry["pod"] is not None:
+            pods[entry["pod"]].add(entry["leaf"])
+    file: dict[str, Any] = {
+        "leaves": {leaf: sorted(leaves[leaf], key=by_name) for leaf in sorted(leaves, key=by_name)}
+    }
+    if pods:
+        file["pods"] = {pod: sorted(pods[pod], key=by_name) for pod in sorted(pods, key=by_name)}
+    return file, sorted(unknown, key=by_name)
 
 
 def graphml_of(document: dict[str, Any]) -> str:

@@ -1,0 +1,117 @@
+"""The tree of the fabric, computed now and then beside the diagnosis: a forked process a computation.
+
+The sums over a large fleet take tens of seconds; what is being diagnosed meanwhile must not wait. A fork has all that
+was told without a copy, and its memory is gone when it ends. It runs at low priority, and with pauses of nineteen times
+as long as it takes: at most a twentieth of a core.
+"""
+
+import os
+import select
+import signal
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from fabricpulse.core.log import get_logger
+from fabricpulse.diagnosis.messages import MOST_EDGES, EvidenceReport, unpack_delays
+from fabricpulse.diagnosis.tree.learned import topology_document
+from fabricpulse.diagnosis.tree.minima import TwoWayMinima
+
+log = get_logger(__name__)
+
+_PAUSE = 19
+# A computation that has not come to an end by then is ended by its own alarm, also when nobody waits for it any more.
+_LONGEST_S = 300
+_NICE = 10
+
+
+class Survey:
+    """Of one single-threaded process. minima : what is known. leaf_of : declared, by host/device."""
+
+    def __init__(self, minima: TwoWayMinima, leaf_of: Mapping[str, str]) -> None:
+        self._minima = minima
+        self._leaf_of = leaf_of
+        self._child = self._pipe = -1
+        self._data = bytearray()
+        self._found = b""
+        self._began_s = 0.0
+        self._next_s: float | None = None
+
+    def report(self, report: EvidenceReport, now_s: float) -> None:
+        """Takes in what a checked report says of delays."""
+        if report.edges is not None:
+            self._minima.edges(report.host, report.edges, report.facts, now_s)
+        if report.delays:
+            self._minima.told(report.host, unpack_delays(report.delays, MOST_EDGES), now_s)
+        else:
+            self._minima.heard(report.host, now_s)
+
+    @property
+    def pipes(self) -> list[int]:
+        """To be watched: `collect` has work when one is readable."""
+        return [self._pipe] if self._pipe >= 0 else []
+
+    def advance(self, now_s: float) -> bytes:
+        """Begins a computation when it is time. Returns the document of one that has ended, once, else b""."""
+        if self._next_s is None:
+            self._next_s = now_s + self._minima.slot_s
+        if self._child < 0 and now_s >= self._next_s:
+            self._begin(now_s)
+        found, self._found = self._found, b""
+        return found
+
+    def _begin(self, now_s: float) -> None:
+        self._began_s = now_s
+        self._next_s = now_s + self._minima.slot_s
+        read_end, write_end = os.pipe()
+        try:
+            child = os.fork()
+        except OSError as error:
+            os.close(read_end)
+            os.close(write_end)
+            log.error("the tree of the fabric cannot be computed, and is tried again", error=str(error))
+            return
+        if child == 0:
+            os._exit(self._compute(write_end, now_s))
+        os.close(write_end)
+        os.set_blocking(read_end, False)
+        self._child, self._pipe, self._data = child, read_end, bytearray()
+
+    def _compute(self, sink: int, now_s: float) -> int:
+        """In the child; nothing of the parent's may be closed, flushed or raised."""
+        try:
+            signal.alarm(_LONGEST_S)
+            os.nice(_NICE)
+            nics, delays, coverage = self._minima.delays(self._leaf_of, now_s)
+            document = topology_document(nics, delays, coverage, self._minima.slot_s)
+            document["computed"] = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            view = memoryview(msgspec.json.encode(document))
+            while view:
+                view = view[os.write(sink, view) :]
+        except Exception:
+            log.exception("the tree of the fabric cannot be computed")
+            return 1
+        return 0
+
+    def collect(self, now_s: float) -> None:
+        """Takes what has been computed so far."""
+        if self._pipe < 0:
+            return
+        while select.select([self._pipe], [], [], 0)[0]:
+            data = os.read(self._pipe, 1 << 20)
+            if not data:
+                self._ended(now_s)
+                return
+            self._data += data
+
+    def _ended(self, now_s: float) -> None:
+        os.close(self._pipe)
+        _, status = os.waitpid(self._child, 0)
+        self._child = self._pipe = -1
+        took_s = now_s - self._began_s
+        self._next_s = self._began_s + max(self._minima.slot_s, (1 + _PAUSE) * took_s)
+        if status == 0:
+            self._found = bytes(self._data)
+        else:
+            log.error("the tree of the fabric was not computed", status=status, seconds=round(took_s, 1))

@@ -1,0 +1,24 @@
+"""How much is known of the delays of a fleet. Pure."""
+
+from dataclasses import dataclass
+
+# A pair is known after so many slots of time, and longer than before when it was so in the last so many.
+LEAST_SLOTS = 3
+# Pairs that are kept, at most: 100,000 NICs with ten peers. 120 bytes each, and their names.
+MOST_PAIRS = 500_000
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What there is. hosts : that have told of their edges lately; silent : of these, without any delay. pairs : of
+    NICs, their edges. one_way : of these, of which one end alone tells a delay; young : of fewer slots or samples than
+    needed; known : the rest that has both. refused : edges beyond MOST_PAIRS.
+    """
+
+    hosts: int = 0
+    silent: int = 0
+    pairs: int = 0
+    one_way: int = 0
+    young: int = 0
+    known: int = 0
+    refused: int = 0

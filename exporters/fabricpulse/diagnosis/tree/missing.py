@@ -1,0 +1,42 @@
+"""What is missing for the fabric's tree, in sentences. Pure."""
+
+from typing import Any
+
+from fabricpulse.diagnosis.tree.coverage import LEAST_SLOTS, MOST_PAIRS, Coverage
+
+# Fewer NICs have no tree.
+LEAST_NICS = 3
+
+
+def nothing_learned() -> dict[str, Any]:
+    """As topology_document, before the first computation after a start."""
+    told = "nothing has been computed yet: that takes a minute from the first report of a mesh exporter"
+    lists: dict[str, Any] = {"nics": [], "groups": [], "miscabled": []}
+    numbers = dict.fromkeys(("hosts", "edges", "unseparated", "pairs", "sigma_ns", "placed"), 0)
+    return {**numbers, "missing": [told], **lists, "computed": None}
+
+
+def missing(coverage: Coverage, nics: int, slot_s: float) -> list[str]:
+    """Sentences: what keeps pairs, or all, from being known, and what to do."""
+    c, found = coverage, []
+    if not c.hosts:
+        return [
+            "no mesh exporter reports here: is evidence.url, or membership.url, of the exporters this coordinator?"
+        ]
+    if nics < LEAST_NICS:
+        found.append(f"{nics} NICs have no tree; {LEAST_NICS} are needed")
+    if c.silent:
+        found.append(
+            f"{c.silent} of {c.hosts} hosts tell no one-way delays: they need a mesh exporter of this version, and "
+            "fleet time from a clocksync sidecar"
+        )
+    if c.one_way:
+        found.append(f"of {c.one_way} of {c.pairs} edges one end alone tells a delay; both are needed")
+    if c.young:
+        found.append(
+            f"{c.young} of {c.pairs} edges have been measured for less than {LEAST_SLOTS * slot_s:g} s, with pauses, "
+            "or by too few probes: wait"
+        )
+    if c.refused:
+        found.append(f"{c.refused} edges are beyond the {MOST_PAIRS} that are kept")
+    return found

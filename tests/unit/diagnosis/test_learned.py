@@ -1,0 +1,93 @@
+"""What the coordinator tells of the tree: parts of leaves are called that, and a tree that may be wrong is not told."""
+
+import subprocess
+import sys
+
+from tests.fixtures.distant_nics import Fabric, Plan, Survey
+
+from fabricpulse.diagnosis.tree.coverage import Coverage
+from fabricpulse.diagnosis.tree.documents import places_file_of
+from fabricpulse.diagnosis.tree.learned import topology_document
+from fabricpulse.diagnosis.tree.levels import Kind
+
+
+def learned(survey: Survey):
+    return topology_document(survey.fabric.nics, survey.tree.delays, Coverage(hosts=9), 60.0)
+
+
+def test_parts_of_leaves_are_counted():
+    """With ten peers each, 64 hosts below four leaves are told in more than four parts, and the answer says so; after
+    more pairs have been measured there are four, and it does not.
+    """
+    plan = Plan(hosts=64, per_leaf=16, leaves_per_pod=0)
+    parts, whole = (
+        learned(Survey.of(Fabric(plan, 1), rounds=0)),
+        learned(Survey.of(Fabric(plan, 1), rounds=30)),
+    )
+    assert len(parts["groups"]) > 4
+    assert parts["unseparated"] >= 2
+    assert "leaves may be parts of others" in parts["missing"][-1]
+    assert (len(whole["groups"]), whole["unseparated"], whole["missing"]) == (4, 0, [])
+
+
+def test_too_few_placed_are_not_told():
+    """In a fabric of pods where few peers of a NIC are near, some leaves would be wrong: none is told, with the reason,
+    and each NIC is there.
+    """
+    survey = Survey.of(Fabric(Plan(hosts=256, per_leaf=16, leaves_per_pod=4), 1), rounds=0)
+    assert not survey.never_told_wrongly(Kind.LEAF)
+    document = learned(survey)
+    assert (document["placed"], document["groups"], len(document["nics"])) == (0, [], 256)
+    assert "too few to be believed" in document["missing"][-1]
+
+
+def entry(nic, leaf, pod=None):
+    return {"nic": nic, "leaf": leaf, "pod": pod}
+
+
+def test_places_leave_out_hosts_of_which_a_leaf_is_not_known():
+    """The number of a rail is the place of its NIC among those listed: a host with a gap would be on wrong rails."""
+    nics = [entry("a/e0", "x", "p"), entry("a/e1", "y", "p"), entry("b/e0", "x", "p"), entry("b/e1", None)]
+    file, left_out = places_file_of({"nics": [*nics, entry("c/e0", "z")]})
+    assert file == {"leaves": {"x": ["a/e0"], "y": ["a/e1"], "z": ["c/e0"]}, "pods": {"p": ["x", "y"]}}
+    assert left_out == ["b"]
+
+
+_SCRIPT = """
+import json, os, signal, time
+from fabricpulse.diagnosis import survey
+from fabricpulse.diagnosis.tree.minima import TwoWayMinima
+
+class Minima(TwoWayMinima):
+    def delays(self, leaf_of, now_s):
+        if self.fault == "raises":
+            raise RuntimeError("of a test")
+        if self.fault == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().delays(leaf_of, now_s)
+
+minima = Minima(10.0)
+made = survey.Survey(minima, {})
+now, told = 0.0, []
+made.advance(now)
+for fault in ("raises", "dies", "", ""):
+    minima.fault = fault
+    now += 100
+    made.advance(now)
+    while made.pipes:
+        made.collect(now)
+        time.sleep(0.01)
+    told.append(made.advance(now))
+assert told[:2] == [b"", b""], told
+assert [json.loads(one)["hosts"] for one in told[2:]] == [0, 0], told
+print("done")
+"""
+
+
+def test_a_computation_that_fails_costs_nothing_else():
+    """One that raises and one that is killed end without an answer, and the next one has its own."""
+    command = [sys.executable, "-I", "-c", _SCRIPT]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout == "done\n", ended.stderr
+    assert "of a test" in ended.stderr
+    assert "was not computed" in ended.stderr
