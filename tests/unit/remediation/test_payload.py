@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.fuzz import mutant
+from tests.fixtures.mutants import mutant
 from tests.fixtures.remediation_fuzz import named_nics, nic_of
 from tests.fixtures.remediation_stack import alert, webhook
 
