@@ -7,10 +7,10 @@ and `fleet_ns` is 0: such stamps compare on their own host alone.
 
 from collections.abc import Iterable
 
-import msgspec
 import numpy as np
 
 from fabricpulse.plugin_ipc.telemetry import UNKNOWN, Records, TelemetrySnapshot, text
+from fabricpulse.plugin_ipc.timeline import Change, HostTimeline, Operation, ProcessTimeline
 
 # enum fp_event_kind and fp_lane_reason, as the control protocol spells them.
 KINDS = (
@@ -23,54 +23,6 @@ REASONS = (
 )  # fmt: skip
 # Of one answer: 16 processes with full rings are 100,000.
 MOST_ENTRIES = 100_000
-
-
-class Operation(msgspec.Struct, frozen=True, array_like=True):
-    """A collective (or send, or receive) of one rank that has ended.
-
-    number : NCCL's, of this function in this communicator; 0 for sends and receives. end_ns : fleet time where bound_ns
-    is 0 or more, else the host's clock; since 1970. took_ns : from the first of its parts to the last.
-    """
-
-    communicator: str
-    number: int
-    function: str
-    rank: int
-    end_ns: int
-    bound_ns: int
-    took_ns: int
-    size: int
-
-
-class Change(msgspec.Struct, frozen=True, array_like=True):
-    """A state change. at_ns, bound_ns : as of Operation. device, peer, peer_device : "" where it concerns none."""
-
-    kind: str
-    reason: str
-    at_ns: int
-    bound_ns: int
-    device: str
-    peer: str
-    peer_device: str
-    value: int
-
-
-class ProcessTimeline(msgspec.Struct, frozen=True):
-    """Of one process. rank : the launcher's, None when unknown. Oldest first."""
-
-    workload: str
-    rank: int | None
-    pid: int
-    operations: list[Operation] = []
-    changes: list[Change] = []
-
-
-class HostTimeline(msgspec.Struct, frozen=True):
-    """`/api/v1/timeline`. cut : there was more than MOST_ENTRIES."""
-
-    host: str
-    processes: list[ProcessTimeline] = []
-    cut: bool = False
 
 
 def host_timeline(

@@ -20,8 +20,8 @@ from tests.fixtures.waiting import Patience, wait_for
 from fabricpulse.lab.demo.scrape import Samples, parse_samples
 from fabricpulse.lab.tools import find_tool
 from fabricpulse.plugin_ipc.telemetry import Table
+from fabricpulse.plugin_ipc.timeline import HostTimeline
 from fabricpulse.qp.process_facts import UserNames
-from fabricpulse.qp.timeline import HostTimeline
 
 NAMES = {
     "fabricpulse_qp_sent_bytes_total",

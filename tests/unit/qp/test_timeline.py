@@ -8,9 +8,10 @@ from tests.fixtures.telemetry_file import CAPACITY, TelemetryFile
 
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table
+from fabricpulse.plugin_ipc.timeline import Change, HostTimeline, Operation
 from fabricpulse.qp import timeline
 from fabricpulse.qp.telemetry_folder import TelemetryFolder, monotonic_s
-from fabricpulse.qp.timeline import Change, HostTimeline, Operation, host_timeline
+from fabricpulse.qp.timeline import host_timeline
 
 T0 = 1_700_000_000_000_000_000
 

@@ -13,6 +13,7 @@ from fabricpulse.core.output import print_json
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.client_options import DAEMONS, PROMETHEUS, RECEIVER, ClientOptions, client_options
 from fabricpulse.core.web.urls import strip_credentials
+from fabricpulse.plugin_ipc.timeline import HostTimeline
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.html import html
@@ -26,7 +27,7 @@ from fabricpulse.why.report import Report
 from fabricpulse.why.resolve import Directory, Resolved, workload_of_pod, workload_of_slurm_job
 from fabricpulse.why.sources import inspector, ras
 from fabricpulse.why.sources.flight_recorder import Dump, mismatches, ranks, read_dumps
-from fabricpulse.why.sources.timeline import Exporters, HostTimeline, read_timelines
+from fabricpulse.why.sources.timeline import Exporters, read_timelines
 from fabricpulse.why.text import text
 from fabricpulse.why.trace import write_trace
 

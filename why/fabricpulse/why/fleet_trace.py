@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fabricpulse.why.sources.timeline import Change, HostTimeline, Operation, ProcessTimeline
+from fabricpulse.plugin_ipc.timeline import Change, HostTimeline, Operation, ProcessTimeline
 
 Event = dict[str, Any]
 _Key = tuple[str, str, int]

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, TextIO
 
+from fabricpulse.plugin_ipc.timeline import HostTimeline
 from fabricpulse.why.fleet_trace import fleet_events, summary
 from fabricpulse.why.report import Report
 from fabricpulse.why.sources.flight_recorder import Dump
-from fabricpulse.why.sources.timeline import HostTimeline
 
 # A slice that has not ended gets this colour of Chrome's palette, and its end is the last stamp of all dumps.
 _UNFINISHED = "terrible"
