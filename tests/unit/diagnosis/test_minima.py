@@ -151,14 +151,29 @@ def test_what_is_missing_is_named():
     minima.told("b", told((0, 900, 5500)), 1.0)
     nics, delays, coverage = minima.delays({}, 2.0)
     assert (len(nics), len(delays)) == (3, 0)
-    assert coverage == Coverage(hosts=3, silent=1, pairs=3, one_way=1, young=1)
+    assert coverage == Coverage(hosts=3, silent=1, pairs=3, unheard=1, one_way=1, young=1)
     document = topology_document(nics, delays, coverage, SLOT_S)
     assert document["placed"] == 0
     assert [entry["leaf"] for entry in document["nics"]] == [None] * 3
     text = " ".join(document["missing"])
     assert "1 of 3 hosts tell no one-way delays" in text
+    assert "of 1 of 3 edges no end tells a delay" in text
     assert "of 1 of 3 edges one end alone" in text
     assert "less than 180 s" in text
+
+
+def test_what_is_gone_is_missing():
+    """Hosts that still report, but no delays any more, are named at each moment until their NICs have no place left."""
+    minima = TwoWayMinima(KEEP_S)
+    pair(minima, "a", "b", "c")
+    for slot in range(3 * SLOTS):
+        for host in "abc":
+            if slot < SLOTS:
+                minima.told(host, told((0, 900, 5000), (1, 900, 5000)), slot * SLOT_S)
+            minima.heard(host, slot * SLOT_S)
+        nics, delays, coverage = minima.delays({}, slot * SLOT_S)
+        assert len(delays) == 3 or missing(coverage, len(nics), SLOT_S)
+    assert coverage == Coverage(hosts=3, silent=3, pairs=3, unheard=3)
 
 
 def test_before_anything_was_computed():

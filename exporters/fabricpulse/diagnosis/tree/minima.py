@@ -7,6 +7,7 @@ in all slots than before, because its route is another one or a NIC has moved, i
 did not become empty it then tells nothing for a while, and nothing wrong.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,14 +26,14 @@ _NONE = np.iinfo(np.int32).max
 
 @dataclass
 class _Host:
-    """row, side : of each of its edges the pair, -1 for none, and which end it is. told : it has had a delay."""
+    """row, side : of each of its edges the pair, -1 for none, and which end. told_s : when it last told a delay."""
 
     row: Ints
     side: Ints
     facts: HostFacts
     heard_s: float
     refused: int = 0
-    told: bool = False
+    told_s: float = -math.inf
 
 
 class TwoWayMinima:
@@ -74,8 +75,8 @@ class TwoWayMinima:
             row[number], side[number] = found, int(near > far)
         self._make_room()
         before = self._hosts.get(host)
-        told = before is not None and before.told
-        self._hosts[host] = _Host(row, side, facts or HostFacts(()), now_s, refused, told)
+        told_s = before.told_s if before is not None else -math.inf
+        self._hosts[host] = _Host(row, side, facts or HostFacts(()), now_s, refused, told_s)
 
     def told(self, host: str, delays: NDArray[np.void], now_s: float) -> None:
         """Records of messages.DELAY_DTYPE of the edges of a host; of one whose edges are not known nothing is taken."""
@@ -89,7 +90,7 @@ class TwoWayMinima:
         use = row >= 0
         if not use.any():
             return
-        known.told = True
+        known.told_s = now_s
         at = row[use], self._newest % SLOTS, side[use]
         np.minimum.at(self._least, at, delays["least_ns"][use])
         sums = self._samples[at].astype(np.int64) + delays["samples"][use]
@@ -122,8 +123,9 @@ class TwoWayMinima:
         both = heard.all(axis=1)
         coverage = Coverage(
             hosts=len(self._hosts),
-            silent=sum(not host.told for host in self._hosts.values()),
+            silent=sum(now_s - host.told_s > self.keep_s for host in self._hosts.values()),
             pairs=len(names),
+            unheard=int(np.count_nonzero(~heard.any(axis=1))),
             one_way=int(np.count_nonzero(heard.any(axis=1) & ~both)),
             young=int(np.count_nonzero(both & ~enough)),
             known=len(found),

@@ -30,6 +30,8 @@ def missing(coverage: Coverage, nics: int, slot_s: float) -> list[str]:
             f"{c.silent} of {c.hosts} hosts tell no one-way delays: they need a mesh exporter of this version, and "
             "fleet time from a clocksync sidecar"
         )
+    if c.unheard:
+        found.append(f"of {c.unheard} of {c.pairs} edges no end tells a delay any more, or yet")
     if c.one_way:
         found.append(f"of {c.one_way} of {c.pairs} edges one end alone tells a delay; both are needed")
     if c.young:
