@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
+from tests.fixtures.forked_daemons import ForkedDaemon
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
@@ -138,14 +139,15 @@ class Daemons:
     """The processes of one test.
 
     settings : of all sidecars, YAML lines. coordinator_arguments, sidecar_arguments : of all
-    of them. scheme : of their URLs.
+    of them. scheme : of their URLs. executed : start programs, not forks of one that has imported everything.
     """
 
     def __init__(self, directory: Path, fleet: SyntheticFleet) -> None:
         self.directory, self.fleet = directory, fleet
         self.coordinator_ports: dict[str, int] = {}
         self.ports = {host: reserved_port() for host in fleet.hosts}
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running: dict[str, subprocess.Popen[bytes] | ForkedDaemon] = {}
+        self.executed = False
         self.settings: list[str] = []
         self.coordinator_arguments: list[str] = []
         self.sidecar_arguments: list[str] = []
@@ -153,10 +155,15 @@ class Daemons:
         self.relays: list[Relay] = []
 
     def spawn(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
-        with (self.directory / f"{name}.log").open("ab") as log:
+        command = ["clocksync", *arguments]
+        variables, log_file = {**os.environ, **environment}, self.directory / f"{name}.log"
+        if not (self.executed or "LD_PRELOAD" in environment):
+            self.running[name] = ForkedDaemon(command, variables, log_file)
+            return
+        with log_file.open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "fabricpulse.core.cli", "clocksync", *arguments],
-                env={**os.environ, **environment},
+                [sys.executable, "-m", "fabricpulse.core.cli", *command],
+                env=variables,
                 stdout=log,
                 stderr=log,
             )

@@ -16,6 +16,7 @@ def test_a_sidecar_that_ends_leaves_holdover_and_the_next_goes_on(
     """A broken reload changes nothing, a second sidecar is refused, SIGTERM ends with 0 and a page that says holdover;
     fleet time of the next goes on from it.
     """
+    daemons.executed = True
     daemons.coordinator()
     for host in HOSTS:
         daemons.sidecar(host)
