@@ -75,7 +75,7 @@ local signals = import '../signals.libsonnet';
         'FabricPathLossy',
         'warning',
         'mesh',
-        p.placed('count by (%s) (%s > %g unless on (%s) %s)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio, p.edge, p.elevated], own),
+        p.placed('count by (%s) (%s > %g unless on (%s) %s unless on (%s) %s)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio, p.edge, p.elevated, p.edge, p.silent], own),
         'Some of the paths through the switches lose packets.',
         'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports are lost more often than others: a link or a spine on their way.',
         { 'for': config.pathSlowFor }

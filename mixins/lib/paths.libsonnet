@@ -21,6 +21,15 @@ function(config) {
   // Not recorded: what is recorded comes an evaluation later, which this alert does not wait for.
   blackHoles:: 'min by (%s) (%s)' % [edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],
 
+  // A NIC or a host that is silent altogether loses all of it: that is not a lossy path, and has alerts of its own. It is
+  // looked for over twice the window: its last losses are counted when eight more trains of probes have come.
+  silent::
+    local all = 'max_over_time(%s[%s]%%s) > 0' % [
+      s.series('fabricpulse_edge_evidence', 'evidence=~"own_nic_disconnected|peer_silent|peer_host_silent|peer_nic_silent"'),
+      config.pathLossWindow,
+    ];
+    '(%s or %s)' % [all % '', all % (' offset ' + config.pathLossWindow)],
+
   // With the leaf of the NIC, where it is known. `key` tells the elements apart.
   placed(expr, key):: '(%(expr)s) * on (%(own)s) group_left (leaf) %(leaves)s or on (%(key)s) (%(expr)s)' % {
     expr: expr,

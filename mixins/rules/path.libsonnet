@@ -9,14 +9,6 @@ local signals = import '../signals.libsonnet';
     local edge = p.edge,
     local increase(name) = 'increase(%s[%s])' % [s.series(name), config.pathLossWindow],
     local lost = p.lost,
-    // A NIC or a host that is silent altogether loses all of it: that is not a lossy path, and has alerts of its own. It is
-    // looked for over twice the window: its last losses are counted when eight more trains of probes have come.
-    local silent =
-      local all = 'max_over_time(%s[%s]%%s) > 0' % [
-        s.series('fabricpulse_edge_evidence', 'evidence=~"own_nic_disconnected|peer_silent|peer_host_silent|peer_nic_silent"'),
-        config.pathLossWindow,
-      ];
-      '(%s or %s)' % [all % '', all % (' offset ' + config.pathLossWindow)],
     // Without the network label where nobody says which network a NIC is in.
     local named(nics) =
       local key = '%s, instance, device' % config.clusterLabel;
@@ -58,7 +50,7 @@ local signals = import '../signals.libsonnet';
               lost,
               config.pathLossLeast,
               edge,
-              silent,
+              p.silent,
             ],
           },
           {
