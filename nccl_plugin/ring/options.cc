@@ -12,6 +12,8 @@
 namespace fabricpulse::ring {
 namespace {
 
+constexpr uint32_t kMostPollUs = 100'000;
+
 constexpr const char* kUsage =
     "Usage: fabricpulse-ring --rank R --size N --rendezvous HOST:PORT [options]\n"
     "\n"
@@ -41,6 +43,7 @@ constexpr const char* kUsage =
     "                       under way (with --stream of MAX >= 32)\n"
     "  --json               one JSON object a line on standard output\n"
     "  --busy               never give up the processor while waiting\n"
+    "  --poll-us US         how long to sleep while nothing moves (default 50)\n"
     "  --seed S             of the random content (default 1)\n"
     "\n"
     "SIGTERM or SIGINT on any rank: all ranks finish the round, print their summary and exit with 0.\n"
@@ -114,6 +117,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
     kLate,
     kJson,
     kBusy,
+    kPoll,
     kSeed,
     kConnect,
     kStream,
@@ -138,6 +142,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
                                  {"late-ms", 1, nullptr, kLate},
                                  {"json", 0, nullptr, kJson},
                                  {"busy", 0, nullptr, kBusy},
+                                 {"poll-us", 1, nullptr, kPoll},
                                  {"seed", 1, nullptr, kSeed},
                                  {"connect-seconds", 1, nullptr, kConnect},
                                  {"stream", 1, nullptr, kStream},
@@ -220,6 +225,9 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
       case kBusy:
         options->busy = true;
         break;
+      case kPoll:
+        options->poll_us = static_cast<uint32_t>(std::min<uint64_t>(number, kMostPollUs + 1));
+        break;
       case kSeed:
         options->seed = number;
         break;
@@ -278,6 +286,8 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
   if (options->slice < 4 || options->slice > (1u << 30)) return complain("--slice must be 4 bytes to 1G");
   if (options->interval_ms < 10) return complain("--interval-ms must be 10 or more");
   if (options->connect_seconds < 1) return complain("--connect-seconds must be 1 or more");
+  if (options->poll_us < 1 || options->poll_us > kMostPollUs)
+    return complain("--poll-us must be 1 to 100000");
   if (options->abort_ms > 0 && !options->stream) return complain("--abort-ms needs --stream");
   if (options->abort_ms > 0 && options->most < 32)
     return complain("--abort-ms needs --stream MIN-MAX with MAX >= 32");

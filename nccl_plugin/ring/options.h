@@ -32,6 +32,7 @@ struct Options {
   uint64_t least = 0, most = 1 << 20;  // bytes of a message of the stream
   uint32_t abort_ms = 0;               // after all have received something, close everything; 0: never
   bool json = false, busy = false;
+  uint32_t poll_us = 50;  // sleep of a progress thread for which nothing moves, microseconds
   uint64_t seed = 1;
 };
 

@@ -127,7 +127,7 @@ void Ring::round(uint64_t number, bool stop) {
     channel.recv_posted = channel.recv_done = channel.send_posted = channel.send_done = 0;
   }
   counters_->last_progress_ns = now_ns();
-  Pause pause(options_.busy);
+  Pause pause(options_.busy, options_.poll_us);
   for (;;) {
     bool moved = false, finished = true;
     for (size_t c = 0; c < channels_.size(); ++c) {

@@ -181,7 +181,7 @@ bool Stream::progress(uint32_t c, bool stop) {
 
 void Stream::run(std::atomic<bool>* stop) {
   uint64_t started = now_ns(), heard_all_ns = 0;
-  Pause pause(options_.busy);
+  Pause pause(options_.busy, options_.poll_us);
   counters_->last_progress_ns = started;
   for (;;) {
     uint64_t now = now_ns();

@@ -22,8 +22,8 @@ inline double now_s() { return static_cast<double>(now_ns()) * 1e-9; }
 // not enough, so that it sleeps after a while.
 class Pause {
  public:
-  // busy: never.
-  explicit Pause(bool busy) : busy_(busy) {}
+  // busy: never. poll_us: its sleep, microseconds.
+  Pause(bool busy, uint32_t poll_us) : busy_(busy), poll_us_(poll_us) {}
   // After each turn; `moved`: something has happened in it.
   void after(bool moved) {
     if (moved || busy_) {
@@ -35,12 +35,13 @@ class Pause {
     if (now - idle_since_ns_ < 50'000) {
       sched_yield();
     } else {
-      usleep(50);
+      usleep(poll_us_);
     }
   }
 
  private:
   const bool busy_;
+  const uint32_t poll_us_;
   uint64_t idle_since_ns_ = 0;
 };
 

@@ -6,11 +6,11 @@ there but in a heartbeat: a process that sleeps for HEARTBEAT_S and says how muc
 (lab/heartbeat.py).
 """
 
+import os
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 # Every reading of this long, before that one in COARSE_S.
 KEEP_S = 300.0
@@ -25,13 +25,19 @@ Waits = Mapping[int, int]
 def run_queue_waits(pid: int) -> dict[int, int] | None:
     """The waits of a process's threads so far; None when it is gone or the kernel does not count them."""
     waits: dict[int, int] = {}
+    # Plain calls of the kernel: the demo reads a hundred threads many times a second.
+    tasks = f"/proc/{pid}/task"
     try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        threads = [entry.name for entry in os.scandir(tasks)]
     except OSError:
         return None
     for thread in threads:
         try:
-            waits[int(thread.name)] = int((thread / "schedstat").read_text().split()[1])
+            descriptor = os.open(f"{tasks}/{thread}/schedstat", os.O_RDONLY)
+            try:
+                waits[int(thread)] = int(os.read(descriptor, 200).split()[1])
+            finally:
+                os.close(descriptor)
         except (OSError, IndexError, ValueError):
             continue  # this thread has ended meanwhile
     return waits or None
