@@ -156,7 +156,8 @@ class EvidenceReporter:
                 delays = self._delays.due(now_s) if view is self._told else []
                 if view is not self._told:
                     self._told_paths = {}
-                if not flows and view is self._told and now_s - last_s < _HEALTHY_ROUND_S:
+                healthy = not flows and view is self._told
+                if healthy and not delays and now_s - last_s < _HEALTHY_ROUND_S:
                     continue
                 paths = new_paths(self._told_paths, self._paths())
                 if await self._send(client, view, flows, stalled, paths, delays):

@@ -38,6 +38,7 @@ def test_too_few_placed_are_not_told():
     assert not survey.never_told_wrongly(Kind.LEAF)
     document = learned(survey)
     assert (document["placed"], document["groups"], len(document["nics"])) == (0, [], 256)
+    assert document["pairs"] == len(survey.tree.delays) > 0
     assert "too few to be believed" in document["missing"][-1]
 
 

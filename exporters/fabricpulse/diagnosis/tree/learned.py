@@ -45,6 +45,8 @@ def topology_document(
         "unseparated": parts,
         "missing": told,
         **document_of(tree),
+        # Of what was measured, also where no tree is told from it.
+        "pairs": len(delays),
         "sigma_ns": sigma_ns,
     }
 
