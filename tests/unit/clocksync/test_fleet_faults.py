@@ -1,5 +1,6 @@
 """A simulated fleet, with the daemons' own estimator, solve and clock, in which things go wrong."""
 
+import copy
 import dataclasses
 import itertools
 
@@ -12,12 +13,18 @@ from fabricpulse.core.shm.clock_page import ClockStatus
 pytestmark = pytest.mark.simulation
 
 
-@pytest.fixture
-def fleet() -> SimFleet:
-    """Twelve hosts that have been running for 6 s."""
+@pytest.fixture(scope="module")
+def running() -> SimFleet:
+    """Twelve hosts that have been running for 6 s; not to be touched."""
     made = SimFleet(12, 8, loads=((0.0, 0.0), (0.4, 0.1)), seconds=60)
     made.run(6)
     return made
+
+
+@pytest.fixture
+def fleet(running: SimFleet) -> SimFleet:
+    """Those hosts, for one test."""
+    return copy.deepcopy(running)
 
 
 def suspects(fleet: SimFleet) -> list[str]:
