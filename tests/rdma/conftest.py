@@ -25,7 +25,7 @@ from fabricpulse.lab.rdma.pyverbs import require_pyverbs
 REPORTS_ENV = "FABRICPULSE_RDMA_REPORTS"
 IN_GUEST = os.environ.get("FABRICPULSE_RDMA_GUEST") == "1"
 # All tests of a module, the slow ones too, on half a core that also emulates.
-GUEST_TIMEOUT_S = 1500.0
+GUEST_TIMEOUT_S = 1100.0
 
 # Of each module that was handed over: node -> its reports, and what the guest printed.
 Replies = tuple[dict[str, list[pytest.TestReport]], str]

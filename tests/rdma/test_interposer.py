@@ -20,7 +20,7 @@ from fabricpulse.qp.verbs_totals import VerbsTotals
 from fabricpulse.verbs.locate import preload_library
 
 # Slow: a guest of its own. The first test of a module waits for it and for all tests of the module.
-pytestmark = [pytest.mark.rdma, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.rdma, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 MESSAGES = 40
 SENT, RECEIVED = 1, 2

@@ -21,7 +21,7 @@ from fabricpulse.qp.command import Exporter
 from fabricpulse.qp.config import QpConfig
 
 # The first test of a module waits for the guest and for all tests of the module.
-pytestmark = [pytest.mark.rdma, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.rdma, pytest.mark.timeout(1200)]
 
 MIB = 1 << 20
 # The guest is slow, and slower on a busy machine: what is asserted is that it happens, not when.
