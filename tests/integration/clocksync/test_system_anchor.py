@@ -133,6 +133,7 @@ def test_chronyd_steers_the_anchor_and_the_fleet_shows_utc(
     fleet: SyntheticFleet, daemons: Daemons, steered: SteeredHost
 ) -> None:
     """The fleet waits for the anchor and begins on UTC; its bound is the kernel's; without chronyd it has no anchor."""
+    daemons.executed = True  # as the anchor: a fleet that starts long before its anchor begins without it
     daemons.coordinator()
     preload = {"LD_PRELOAD": str(steered.timex)}
     daemons.sidecar(ANCHOR, settings=["anchor: {kind: system}"], environment=preload)
@@ -191,6 +192,7 @@ def test_a_coordinator_that_is_slow_to_answer_is_not_gone(
 
     Nobody begins a timeline of its own beside the one that is about to begin.
     """
+    daemons.executed = True  # as the anchor: a fleet that starts long before its anchor begins without it
     daemons.coordinator()
     settings = ["http_client: {timeout_s: 10}", "datagrams: false"]
     preload = {"LD_PRELOAD": str(steered.timex)}
