@@ -143,7 +143,7 @@ def told(*rows: tuple[int, int, int]):
 
 
 def test_what_is_missing_is_named():
-    """Hosts without delays, edges of which one end tells, and edges that are new; nothing is told of them."""
+    """Hosts without delays, edges of which one end tells, and edges that are new; none of them has a two-way delay."""
     minima = TwoWayMinima(KEEP_S)
     assert "no mesh exporter reports here" in missing(minima.delays({}, 0.0)[2], 0, SLOT_S)[0]
     pair(minima, "a", "b", "c")
