@@ -5,6 +5,7 @@ A part that stands in an expression several times (jsonnet puts it there) is cha
 edits the mixin would.
 """
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -193,6 +194,8 @@ class Trial:
                 paths[str(path)] = mutant
         done = subprocess.run(
             [self._promtool, "test", "rules", *paths],
+            # It lives for seconds: to collect garbage less often saves a quarter of its processor time.
+            env=os.environ | {"GOGC": "400"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

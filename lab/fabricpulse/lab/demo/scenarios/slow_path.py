@@ -4,7 +4,7 @@ from fabricpulse.lab.demo.scenarios.base import Stage
 from fabricpulse.lab.demo.scenarios.gray_fault import GrayFaultScenario
 
 # A fifth of what each NIC of the demo has.
-SLOW_MBIT = 50.0
+SLOW_MBIT = 25.0
 
 
 class SlowPath(GrayFaultScenario):
