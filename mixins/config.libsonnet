@@ -121,6 +121,8 @@
     pathSlowFor: '30s',
     // A NIC of a host that is less slow than another one of it by this factor is not named.
     slowestNicFactor: 1.5,
+    // Nor is one that moves more than another slow NIC of its host by this factor.
+    busiestNicFactor: 1.5,
     // A switch or link is named from this probability on; the coordinator has waited some seconds by then.
     faultConfidence: 0.9,
     faultFor: '5s',

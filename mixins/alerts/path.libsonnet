@@ -45,16 +45,26 @@ local signals = import '../signals.libsonnet';
         'FabricNicSlow',
         'warning',
         'mesh',
-        // Of several NICs of a host the slowest, and those that are about as slow: what a job no longer gets over one it
-        // sends over the others, whose queues grow.
+        // Of several NICs of a host the slowest, and those that are about as slow; none that moves more than another slow
+        // one: what a job no longer gets over one it sends over the others, whose queues grow.
         local delay = 'device:fabricpulse_edge_owd_seconds:slow_min' + s.braces;
-        local host = config.clusterLabel + ', instance, direction';
-        p.placedNics('%(count)s unless on (%(nic)s, direction) (%(factor)g * %(delay)s < on (%(host)s) group_left () max by (%(host)s) (%(delay)s))' % {
+        local rate = 'device:fabricpulse_nic_bytes:slow_rate' + s.braces;
+        local host = config.clusterLabel + ', instance';
+        local quicker = '%(factor)g * %(delay)s < on (%(host)s, direction) group_left () max by (%(host)s, direction) (%(delay)s)' % {
+          factor: config.slowestNicFactor,
+          delay: delay,
+          host: host,
+        };
+        local busier = '%(rate)s > on (%(host)s) group_left () (%(factor)g * min by (%(host)s) (%(rate)s))' % {
+          factor: config.busiestNicFactor,
+          rate: rate,
+          host: host,
+        };
+        p.placedNics('%(count)s unless on (%(nic)s, direction) (%(quicker)s) unless on (%(nic)s) (%(busier)s)' % {
           count: 'device:fabricpulse_edge_latency_elevated:count' + s.braces,
           nic: own,
-          host: host,
-          delay: delay,
-          factor: config.slowestNicFactor,
+          quicker: quicker,
+          busier: busier,
         }),
         'Many edges of a NIC have become slower.',
         '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',

@@ -9,6 +9,11 @@ local signals = import '../signals.libsonnet';
     local edge = p.edge,
     local increase(name) = 'increase(%s[%s])' % [s.series(name), config.pathLossWindow],
     local lost = p.lost,
+    // What RDMA moves is not in the counters of the netdev.
+    local moved = [
+      'sum by (%s) (rate(%s[%s]))' % [p.own, s.series('fabricpulse_nic_%s_bytes_total' % way), config.pathLossWindow]
+      for way in ['link_received', 'link_transmitted', 'received', 'transmitted']
+    ],
     // Without the network label where nobody says which network a NIC is in.
     local named(nics) =
       local key = '%s, instance, device' % config.clusterLabel;
@@ -71,6 +76,17 @@ local signals = import '../signals.libsonnet';
           {
             record: 'device:fabricpulse_edge_latency_elevated:count',
             expr: named('device:fabricpulse_edge_latency_elevated:shared' + s.braces),
+          },
+          {
+            // What the slow NICs of a host move, and those that were slow a moment ago, bytes/s.
+            record: 'device:fabricpulse_nic_bytes:slow_rate',
+            expr: 'sum by (%s) (%s) and on (%s) last_over_time(%s[%s])' % [
+              p.own,
+              std.join(' or ', ['label_replace(%s, "counter", "%d", "", "")' % [moved[i], i] for i in std.range(0, std.length(moved) - 1)]),
+              p.own,
+              'device:fabricpulse_edge_latency_elevated:count' + s.braces,
+              config.pathLossWindow,
+            ],
           },
         ],
       },
