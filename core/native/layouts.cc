@@ -30,7 +30,6 @@ static std::map<std::string, Layout> layouts() {
       {"virtual_clock_segment", {{"sizeof", sizeof(fp_virtual_clock_segment)}}},
       {"clock_page",
        {{"sizeof", sizeof(fp_clock_page)},
-        FIELD(fp_clock_page, sequence),
         FIELD(fp_clock_page, status),
         FIELD(fp_clock_page, current),
         FIELD(fp_clock_page, previous),
@@ -40,6 +39,10 @@ static std::map<std::string, Layout> layouts() {
         FIELD(fp_clock_page, host_since_ns),
         FIELD(fp_clock_page, disruptions),
         FIELD(fp_clock_page, time_namespace)}},
+      {"clock_file",
+       {{"sizeof", sizeof(fp_clock_file)},
+        FIELD(fp_clock_file, sequence),
+        FIELD(fp_clock_file, pages)}},
       {"probe_ring_header",
        {{"sizeof", sizeof(fp_probe_ring_header)},
         FIELD(fp_probe_ring_header, host),
@@ -70,23 +73,21 @@ static std::int64_t virtual_raw_clock_apply(const nb::bytes& page, std::int64_t 
   return fp_virtual_raw_clock_apply(reinterpret_cast<const fp_virtual_clock*>(page.c_str()), kernel_ns);
 }
 
-static fp_clock_page clock_page_of(const nb::bytes& page) {
+static fp_clock_page clock_page_of(const nb::bytes& file) {
   fp_clock_page copy;
-  if (page.size() < sizeof(copy)) throw nb::value_error("shorter than a clock page");
-  if (fp_clock_page_read(reinterpret_cast<const fp_clock_page*>(page.c_str()), &copy, 1) != 0) {
-    throw nb::value_error("a page in the middle of an update");
-  }
+  if (file.size() < sizeof(fp_clock_file)) throw nb::value_error("shorter than the file of a clock page");
+  fp_clock_file_copy(reinterpret_cast<const fp_clock_file*>(file.c_str()), &copy);
   return copy;
 }
 
-static nb::tuple clock_convert(const nb::bytes& page, std::int64_t host_ns) {
-  const fp_clock_page copy = clock_page_of(page);
+static nb::tuple clock_convert(const nb::bytes& file, std::int64_t host_ns) {
+  const fp_clock_page copy = clock_page_of(file);
   const fp_fleet_time t = fp_clock_convert(&copy, host_ns);
   return nb::make_tuple(t.fleet_ns, t.bound_ns, t.status);
 }
 
-static nb::tuple clock_at(const nb::bytes& page, std::int64_t raw_ns) {
-  const fp_clock_page copy = clock_page_of(page);
+static nb::tuple clock_at(const nb::bytes& file, std::int64_t raw_ns) {
+  const fp_clock_page copy = clock_page_of(file);
   const fp_fleet_time t = fp_clock_at(&copy, raw_ns);
   return nb::make_tuple(t.fleet_ns, t.bound_ns, t.status);
 }
@@ -97,8 +98,8 @@ NB_MODULE(_layouts, m) {
         "Host clock by a virtual clock page.");
   m.def("virtual_raw_clock_apply", &virtual_raw_clock_apply, nb::arg("page"), nb::arg("kernel_ns"),
         "CLOCK_MONOTONIC_RAW of the host by a virtual clock page.");
-  m.def("clock_convert", &clock_convert, nb::arg("page"), nb::arg("host_ns"),
+  m.def("clock_convert", &clock_convert, nb::arg("file"), nb::arg("host_ns"),
         "(fleet_ns, bound_ns, status) of a stamp of the host clock, by a clock page.");
-  m.def("clock_at", &clock_at, nb::arg("page"), nb::arg("raw_ns"),
+  m.def("clock_at", &clock_at, nb::arg("file"), nb::arg("raw_ns"),
         "(fleet_ns, bound_ns, status) at a moment of CLOCK_MONOTONIC_RAW, by a clock page.");
 }

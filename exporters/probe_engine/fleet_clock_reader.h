@@ -15,7 +15,7 @@ class FleetClockReader {
  public:
   // path : empty = there is no fleet time. stamp_epoch_ns : stamp clock minus CLOCK_MONOTONIC_RAW.
   FleetClockReader(std::string path, std::int64_t stamp_epoch_ns)
-      : file_(std::move(path), kCheckNs, kTries), stamp_epoch_ns_(stamp_epoch_ns) {}
+      : file_(std::move(path), kCheckNs), stamp_epoch_ns_(stamp_epoch_ns) {}
 
   // Reads the page. now_ns : monotonic; the file itself is checked every 250 ms.
   void refresh(std::int64_t now_ns);
@@ -33,7 +33,6 @@ class FleetClockReader {
 
  private:
   static constexpr std::int64_t kCheckNs = 250'000'000;
-  static constexpr int kTries = 10000;
 
   FollowedClockPage file_;
   std::int64_t stamp_epoch_ns_;

@@ -16,12 +16,11 @@ int main(int argc, char** argv) {
     fprintf(stderr, "%s\n", strerror(errno));
     return 3;
   }
-  struct fp_fleet_time now;
   const int64_t begin_ns = fp_raw_clock_now();
   const int64_t host_ns = fp_host_clock_now(virtual_clock);
   struct fp_clock_page copy;
-  if (fp_fleet_clock_now(&clock, &now) != 0 || fp_fleet_clock_read(&clock, virtual_clock, &copy) != 0)
-    return 4;
+  const struct fp_fleet_time now = fp_fleet_clock_now(&clock);
+  fp_fleet_clock_read(&clock, virtual_clock, &copy);
   const struct fp_fleet_time then = fp_clock_convert(&copy, host_ns);
   printf("%lld %lld %lld %u %u %lld\n", (long long)now.fleet_ns, (long long)then.fleet_ns,
          (long long)then.bound_ns, then.status, now.status, (long long)(fp_raw_clock_now() - begin_ns));

@@ -29,11 +29,8 @@ int main(int argc, char** argv) {
   int64_t last = 0, furthest = 0, widest = 0, raw;
   do {
     struct fp_clock_page mine, other;
-    // The scheduler may take a writer off the processor in the middle of an update: ask again.
-    while (fp_clock_page_read(first.page, &mine, 10000) != 0 ||
-           fp_clock_page_read(second.page, &other, 10000) != 0) {
-    }
-    raw = fp_raw_clock_now();
+    fp_clock_file_copy(first.file, &mine);
+    raw = fp_clock_file_copy(second.file, &other);
     const struct fp_fleet_time a = fp_clock_at(&mine, fp_virtual_raw_clock_apply(first_clock, raw)),
                                b = fp_clock_at(&other, fp_virtual_raw_clock_apply(second_clock, raw));
     ++reads;

@@ -178,7 +178,7 @@ READERS = {
 @pytest.mark.parametrize("suffix", READERS)
 def test_a_program_that_reads_fleet_time_compiles(suffix: str, tmp_path: Path) -> None:
     """The headers are there, complete, where `fabricpulse clocksync include` says; the program agrees on the layout."""
-    from fabricpulse.core.shm.clock_page import PAGE
+    from fabricpulse.core.shm.clock_page import FILE_SIZE
 
     compiler, head = READERS[suffix]
     if which(compiler[0]) is None:
@@ -188,14 +188,14 @@ def test_a_program_that_reads_fleet_time_compiles(suffix: str, tmp_path: Path) -
     folder = Path(result.stdout.strip())
     assert folder.is_relative_to(sys.prefix)
     source = tmp_path / f"reader.{suffix}"
-    source.write_text(head + 'int main() { printf("%zu", sizeof(struct fp_clock_page)); return 0; }\n')
+    source.write_text(head + 'int main() { printf("%zu", sizeof(struct fp_clock_file)); return 0; }\n')
     warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
     command = [*compiler, *warnings, f"-I{folder}", str(source), "-o", str(tmp_path / "reader")]
     subprocess.run(command, check=True)
 
     out = subprocess.run([str(tmp_path / "reader")], capture_output=True, text=True, check=True)
 
-    assert int(out.stdout) == PAGE.size
+    assert int(out.stdout) == FILE_SIZE
 
 
 def test_probe_engine_is_there() -> None:

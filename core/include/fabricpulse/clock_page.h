@@ -1,7 +1,14 @@
 // The clock page: fleet time for every process of a host.
 //
-// The clocksync sidecar writes it, everybody reads it. A seqlock: `sequence` is odd while the writer works; a
-// reader that sees an odd or changed sequence tries again.
+// The clocksync sidecar writes it, everybody reads it. The file holds two pages: one is in force, the writer fills
+// the other and puts it in force by one store to `sequence`. A writer that is stopped or killed at any moment so
+// leaves a whole page in force; readers never wait for it.
+//
+// Bit 1 of `sequence` says which page is in force; a reader whose copy saw another sequence at its end than at its
+// begin tries again. `sequence` is odd while the writer decides whether a page with a new line comes into force: not
+// before it has seen that the line has not begun, as readers would have followed the old one beyond that moment, and
+// see time run backward. Until the line begins, both say the same; after that, while the sequence is odd, fleet time
+// is FP_CLOCK_UNKNOWN. Only a writer that was stopped between two stores leaves readers there.
 //
 // Fleet time is a chain of straight lines over CLOCK_MONOTONIC_RAW, which nobody can step or slew. The page
 // holds the line that is valid now and the one before it.
@@ -37,11 +44,13 @@ extern "C" {
 #endif
 
 #define FP_CLOCK_PAGE_MAGIC UINT64_C(0x314b434f4c435046)  // "FPCLOCK1", little endian
-#define FP_CLOCK_PAGE_VERSION 3u
+#define FP_CLOCK_PAGE_VERSION 4u
 // A host clock this far from where the page has it was stepped.
 #define FP_CLOCK_STEP_NS INT64_C(20000)
 // Saturation of bounds: 36 years say as much as any more.
 #define FP_CLOCK_WIDEST_NS (INT64_C(1) << 60)
+// Attempts at a copy: a writer that has a core decides in some us.
+#define FP_CLOCK_TRIES 500
 
 enum fp_clock_status {
   FP_CLOCK_UNKNOWN = 0,       // never synchronised: no fleet time
@@ -58,11 +67,8 @@ struct fp_clock_line {
 };
 
 struct fp_clock_page {
-  uint64_t magic;
-  uint32_t version;
-  uint32_t size;                       // bytes of this struct
-  uint32_t sequence;                   // seqlock: odd while writing
   uint32_t status;                     // enum fp_clock_status
+  uint32_t reserved;                   // 0
   struct fp_clock_line current;        // CLOCK_MONOTONIC_RAW -> fleet time, from current.from_ns on
   struct fp_clock_line previous;       // the same before
   int64_t bound_ref_raw_ns;            // when bound_ns was true
@@ -75,6 +81,15 @@ struct fp_clock_page {
   int64_t host_bound_ns;    // how far `host` may be wrong, by what the host clock did lately
   uint64_t disruptions;     // times that something contradicted fleet time, since the writer started
   uint64_t time_namespace;  // of the writer (fp_time_namespace), 0 = not known
+};
+
+struct fp_clock_file {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t size;      // bytes of this struct
+  uint32_t sequence;  // see above
+  uint32_t reserved;  // 0
+  struct fp_clock_page pages[2];
 };
 
 struct fp_fleet_time {
@@ -95,18 +110,6 @@ static inline int64_t fp_mul_div(int64_t a, int64_t b, int64_t divisor) {
 static inline int64_t fp_clock_line_at(const struct fp_clock_line* line, int64_t ns) {
   int64_t dt = ns - line->from_ns;
   return line->to_ns + dt + fp_mul_div(dt, line->rate_ppt, 1000000000000LL);
-}
-
-// One consistent copy of the page. Returns 0, or -1 after `tries` collisions with the writer.
-static inline int fp_clock_page_read(const struct fp_clock_page* page, struct fp_clock_page* out, int tries) {
-  while (tries-- > 0) {
-    uint32_t before = __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE);
-    if (before & 1u) continue;
-    __builtin_memcpy(out, (const void*)page, sizeof(*out));
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (__atomic_load_n(&page->sequence, __ATOMIC_RELAXED) == before) return 0;
-  }
-  return -1;
 }
 
 // Fleet time when CLOCK_MONOTONIC_RAW showed `raw_ns`, by a copy of the page.
@@ -200,9 +203,30 @@ static inline void fp_clock_page_check(struct fp_clock_page* copy, const struct 
                                                                             : copy->host_bound_ns + farthest;
 }
 
+// Copies the page that is in force into `copy`, and reads the raw clock while it is. Returns that reading. Where the
+// writer was stopped while it decided, or was changing pages at each of some hundred attempts, the copy's status is
+// FP_CLOCK_UNKNOWN. Takes some 0.1 ms then, some ns else.
+static inline int64_t fp_clock_file_copy(const struct fp_clock_file* file, struct fp_clock_page* copy) {
+  int64_t raw_ns = 0;
+  for (int tries = 0; tries < FP_CLOCK_TRIES; ++tries) {
+    const uint32_t sequence = __atomic_load_n(&file->sequence, __ATOMIC_ACQUIRE);
+    const unsigned in_force = (sequence >> 1) & 1u;
+    __builtin_memcpy(copy, (const void*)&file->pages[in_force], sizeof(*copy));
+    const int64_t next_from_ns = file->pages[in_force ^ 1u].current.from_ns;
+    // The clock is read while the copy is in force. Whoever has no core between the two would follow a line that has
+    // been replaced, and then see time run backward.
+    raw_ns = fp_raw_clock_now();
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (__atomic_load_n(&file->sequence, __ATOMIC_RELAXED) != sequence) continue;
+    if ((sequence & 1u) == 0 || raw_ns < next_from_ns) return raw_ns;
+  }
+  copy->status = (uint32_t)FP_CLOCK_UNKNOWN;
+  return raw_ns;
+}
+
 // The page at `path`, `<run>/clock` of the sidecar, opened for reading.
 struct fp_fleet_clock {
-  const struct fp_clock_page* page;
+  const struct fp_clock_file* file;  // NULL: closed
   uint64_t device;
   uint64_t inode;
   uint64_t time_namespace;  // of this process
@@ -219,29 +243,31 @@ static inline int fp_fleet_clock_same_namespace(const struct fp_fleet_clock* clo
 // of another layout, ENOTSUP in another time namespace than the sidecar's, whose CLOCK_MONOTONIC_RAW is another
 // clock.
 static inline int fp_fleet_clock_map(struct fp_fleet_clock* clock, int fd) {
-  clock->page = NULL;
+  clock->file = NULL;
   struct stat st;
-  if (fstat(fd, &st) != 0 || (size_t)st.st_size < sizeof(struct fp_clock_page)) {
+  if (fstat(fd, &st) != 0 || (size_t)st.st_size < sizeof(struct fp_clock_file)) {
     close(fd);
     errno = EPROTO;
     return -1;
   }
-  void* map = mmap(NULL, sizeof(struct fp_clock_page), PROT_READ, MAP_SHARED, fd, 0);
+  void* map = mmap(NULL, sizeof(struct fp_clock_file), PROT_READ, MAP_SHARED, fd, 0);
   close(fd);
   if (map == MAP_FAILED) return -1;
-  const struct fp_clock_page* page = (const struct fp_clock_page*)map;
-  if (page->magic != FP_CLOCK_PAGE_MAGIC || page->version != FP_CLOCK_PAGE_VERSION) {
-    munmap(map, sizeof(struct fp_clock_page));
+  const struct fp_clock_file* file = (const struct fp_clock_file*)map;
+  if (file->magic != FP_CLOCK_PAGE_MAGIC || file->version != FP_CLOCK_PAGE_VERSION) {
+    munmap(map, sizeof(struct fp_clock_file));
     errno = EPROTO;
     return -1;
   }
+  struct fp_clock_page copy;
+  fp_clock_file_copy(file, &copy);
   clock->time_namespace = fp_time_namespace();
-  if (!fp_fleet_clock_same_namespace(clock, page)) {
-    munmap(map, sizeof(struct fp_clock_page));
+  if (!fp_fleet_clock_same_namespace(clock, &copy)) {
+    munmap(map, sizeof(struct fp_clock_file));
     errno = ENOTSUP;
     return -1;
   }
-  clock->page = page;
+  clock->file = file;
   clock->device = (uint64_t)st.st_dev;
   clock->inode = (uint64_t)st.st_ino;
   return 0;
@@ -249,7 +275,7 @@ static inline int fp_fleet_clock_map(struct fp_fleet_clock* clock, int fd) {
 
 // Returns 0, or -1 with errno: as fp_fleet_clock_map(), and ENOENT before the first sidecar has started.
 static inline int fp_fleet_clock_open(struct fp_fleet_clock* clock, const char* path) {
-  clock->page = NULL;
+  clock->file = NULL;
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   return fd < 0 ? -1 : fp_fleet_clock_map(clock, fd);
 }
@@ -265,60 +291,39 @@ static inline int fp_fleet_clock_stale(const struct fp_fleet_clock* clock, const
 
 static inline void fp_fleet_clock_close(struct fp_fleet_clock* clock) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): takes off const, which munmap does not have
-  if (clock->page != NULL) munmap((void*)(uintptr_t)clock->page, sizeof(struct fp_clock_page));
-  clock->page = NULL;
+  if (clock->file != NULL) munmap((void*)(uintptr_t)clock->file, sizeof(struct fp_clock_file));
+  clock->file = NULL;
+}
+
+// A copy of the page by which readings of CLOCK_MONOTONIC_RAW are converted (fp_clock_at). Returns a reading taken
+// while the page was in force.
+static inline int64_t fp_fleet_clock_copy(const struct fp_fleet_clock* clock, struct fp_clock_page* copy) {
+  const int64_t raw_ns = fp_clock_file_copy(clock->file, copy);
+  // Timestamp in the future: the page is from a previous boot. Another namespace: a sidecar has been started
+  // there since the page was opened.
+  if (raw_ns < copy->bound_ref_raw_ns || !fp_fleet_clock_same_namespace(clock, copy)) {
+    copy->status = (uint32_t)FP_CLOCK_UNKNOWN;
+  }
+  return raw_ns;
 }
 
 // Fleet time now, with its bound and status: earliest = fleet_ns - bound_ns, latest = fleet_ns + bound_ns.
 // Check `status` first: FP_CLOCK_UNKNOWN means that there is no fleet time. Neither a step nor a slew of
-// the host clock moves it. Returns 0, or -1 when the writer was stopped in the middle of an update: ask
-// again. Lock-free, no system call but the vDSO's clock_gettime.
-static inline int fp_fleet_clock_now(const struct fp_fleet_clock* clock, struct fp_fleet_time* now) {
+// the host clock moves it. Lock-free, no system call but the vDSO's clock_gettime.
+static inline struct fp_fleet_time fp_fleet_clock_now(const struct fp_fleet_clock* clock) {
   struct fp_clock_page copy;
-  int64_t raw_ns;
-  int tries = 10000;
-  // The clock is read while the copy is the newest page. Whoever has no core between the two would follow a line
-  // that has been replaced, and then see time run backward.
-  do {
-    if (tries-- == 0 || fp_clock_page_read(clock->page, &copy, 10000) != 0) return -1;
-    raw_ns = fp_raw_clock_now();
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-  } while (__atomic_load_n(&clock->page->sequence, __ATOMIC_RELAXED) != copy.sequence);
-  *now = fp_clock_at(&copy, raw_ns);
-  // Timestamp in the future: the page is from a previous boot. Another namespace: a sidecar has been started
-  // there since the page was opened.
-  if (raw_ns < copy.bound_ref_raw_ns || !fp_fleet_clock_same_namespace(clock, &copy)) {
-    now->status = (uint32_t)FP_CLOCK_UNKNOWN;
-  }
-  return 0;
-}
-
-// A copy of the page by which readings of CLOCK_MONOTONIC_RAW are converted (fp_clock_at). Returns 0, or -1 when
-// the page was changing at each of `tries` attempts.
-static inline int fp_fleet_clock_try_copy(const struct fp_fleet_clock* clock, struct fp_clock_page* copy,
-                                          int tries) {
-  if (fp_clock_page_read(clock->page, copy, tries) != 0) return -1;
-  if (fp_raw_clock_now() < copy->bound_ref_raw_ns || !fp_fleet_clock_same_namespace(clock, copy)) {
-    copy->status = (uint32_t)FP_CLOCK_UNKNOWN;
-  }
-  return 0;
-}
-
-// The same; -1 means that the writer was stopped in the middle of an update.
-static inline int fp_fleet_clock_copy(const struct fp_fleet_clock* clock, struct fp_clock_page* copy) {
-  return fp_fleet_clock_try_copy(clock, copy, 10000);
+  const int64_t raw_ns = fp_fleet_clock_copy(clock, &copy);
+  return fp_clock_at(&copy, raw_ns);
 }
 
 // A copy of the page by which stamps of the host clock that were taken before this call can be converted
-// (fp_clock_convert). virtual_clock : NULL outside of the lab. Returns 0, or -1 when the writer was stopped in
-// the middle of an update.
-static inline int fp_fleet_clock_read(const struct fp_fleet_clock* clock,
-                                      const struct fp_virtual_clock* virtual_clock,
-                                      struct fp_clock_page* copy) {
-  if (fp_fleet_clock_copy(clock, copy) != 0) return -1;
+// (fp_clock_convert). virtual_clock : NULL outside of the lab.
+static inline void fp_fleet_clock_read(const struct fp_fleet_clock* clock,
+                                       const struct fp_virtual_clock* virtual_clock,
+                                       struct fp_clock_page* copy) {
+  fp_fleet_clock_copy(clock, copy);
   const struct fp_cross_timestamp now = fp_cross_timestamp_now(virtual_clock);
   fp_clock_page_check(copy, &now);
-  return 0;
 }
 
 #ifdef __cplusplus

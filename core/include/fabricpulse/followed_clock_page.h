@@ -15,23 +15,23 @@ namespace fabricpulse {
 class FollowedClockPage {
  public:
   // path : `<run>/clock`; empty: there is no fleet time. check_ns : how often the file is asked for again.
-  // tries : how often a page is read that its writer is changing.
-  FollowedClockPage(std::string path, std::int64_t check_ns, int tries)
-      : path_(std::move(path)), folder_(folder_of(path_)), check_ns_(check_ns), tries_(tries) {}
+  FollowedClockPage(std::string path, std::int64_t check_ns)
+      : path_(std::move(path)), folder_(folder_of(path_)), check_ns_(check_ns) {}
   ~FollowedClockPage() { fp_fleet_clock_close(&clock_); }
   FollowedClockPage(const FollowedClockPage&) = delete;
   FollowedClockPage& operator=(const FollowedClockPage&) = delete;
 
-  // A consistent copy of the page, for fp_clock_at(). Its status is FP_CLOCK_UNKNOWN when it is from before the
-  // boot or of another time namespace. False, with `copy` as it was or of no use: there is no page, or its
-  // writer was stopped in the middle of an update. now_ns : monotonic.
+  // A copy of the page, for fp_clock_at(), as fp_fleet_clock_copy() makes it. False, with `copy` as it was: there is
+  // no page. now_ns : monotonic.
   bool read(std::int64_t now_ns, fp_clock_page* copy) {
     if (path_.empty()) return false;
     if (now_ns >= next_check_ns_) {
       next_check_ns_ = now_ns + check_ns_;
       follow_file();
     }
-    return clock_.page != nullptr && fp_fleet_clock_try_copy(&clock_, copy, tries_) == 0;
+    if (clock_.file == nullptr) return false;
+    fp_fleet_clock_copy(&clock_, copy);
+    return true;
   }
 
  private:
@@ -41,7 +41,7 @@ class FollowedClockPage {
   }
 
   void follow_file() {
-    if (clock_.page != nullptr && fp_fleet_clock_stale(&clock_, path_.c_str()) == 0) return;
+    if (clock_.file != nullptr && fp_fleet_clock_stale(&clock_, path_.c_str()) == 0) return;
     fp_fleet_clock_close(&clock_);
     const int fd = open_trusted_file(folder_, path_);
     if (fd >= 0) fp_fleet_clock_map(&clock_, fd);  // without a page there is no fleet time
@@ -49,7 +49,6 @@ class FollowedClockPage {
 
   const std::string path_, folder_;
   const std::int64_t check_ns_;
-  const int tries_;
   fp_fleet_clock clock_{};
   std::int64_t next_check_ns_ = INT64_MIN;
 };

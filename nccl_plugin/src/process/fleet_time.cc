@@ -6,13 +6,12 @@ namespace fabricpulse {
 namespace {
 
 constexpr int64_t kCheckNs = 1'000'000'000;
-constexpr int kReadAttempts = 100;
 
 bool holds(uint32_t status) { return status == FP_CLOCK_SYNCHRONIZED || status == FP_CLOCK_HOLDOVER; }
 
 }  // namespace
 
-FleetTime::FleetTime(const std::string& run_dir) : page_(run_dir + "/clock", kCheckNs, kReadAttempts) {
+FleetTime::FleetTime(const std::string& run_dir) : page_(run_dir + "/clock", kCheckNs) {
   for (auto& word : words_) word.store(0, std::memory_order_relaxed);
 }
 

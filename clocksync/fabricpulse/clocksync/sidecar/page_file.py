@@ -4,22 +4,28 @@ from pathlib import Path
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.run_dir import write_refused
-from fabricpulse.core.shm.clock_page import ClockPage, ClockPageReader, ClockPageWriter, ClockStatus
-from fabricpulse.core.shm.mapping import LayoutError
+from fabricpulse.core.shm.clock_page import ClockPage, ClockPageWriter, ClockStatus
 
 log = get_logger(__name__)
 
 
 class PageFile:
-    """The clock page at `path`, and what readers see there. Raises UserError when it cannot be made."""
+    """The clock page at `path`. shown : what readers see there, at first what the previous sidecar has left.
 
-    def __init__(self, path: Path, page: ClockPage) -> None:
+    Raises UserError when it cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
         self._path = path
         try:
             self._writer = ClockPageWriter(path)
         except OSError as error:
             raise write_refused("the clock page", path, error) from error
         self._refused = ""
+        self.shown = self._writer.in_force
+
+    def begin(self, page: ClockPage) -> None:
+        """Publishes the first page of this sidecar, whose line begins at once: it goes on with the one shown."""
         self._writer.write(page)
         self.shown = page
 
@@ -56,17 +62,3 @@ class PageFile:
         else:
             self._refused = ""
             log.warning("clock page was deleted; recreated", path=str(self._path))
-
-
-def previous_page(path: Path) -> ClockPage | None:
-    """The page that the previous sidecar left, if it can be read."""
-    try:
-        reader = ClockPageReader(path)
-    except (OSError, LayoutError):
-        return None
-    try:
-        return reader.read()
-    except (TimeoutError, ValueError):
-        return None
-    finally:
-        reader.close()

@@ -12,7 +12,7 @@ from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, Flee
 from fabricpulse.clocksync.outputs.config import OutputsConfig
 from fabricpulse.clocksync.outputs.outputs import Outputs
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
-from fabricpulse.clocksync.sidecar.page_file import PageFile, previous_page
+from fabricpulse.clocksync.sidecar.page_file import PageFile
 from fabricpulse.clocksync.sidecar.pause import pause_watch
 from fabricpulse.clocksync.wire.messages import Line
 from fabricpulse.core.log import get_logger
@@ -37,13 +37,12 @@ class PublishedClock:
         self, parameters: FleetClockParameters, outputs: OutputsConfig, forget_samples: Callable[[], None]
     ) -> None:
         self.host = HostClock()
-        self.fleet = FleetClock.start(
-            parameters, self.host.cross_timestamp(), previous_page(clock_page_path())
-        )
+        # First the page, which is what the sidecar is for: where both it and outputs are refused, it is named.
+        self._page_file = PageFile(clock_page_path())
+        self.fleet = FleetClock.start(parameters, self.host.cross_timestamp(), self._page_file.shown)
         # Until the engine says: the same as it would choose.
         self.fleet.epoch_ns &= -_EPOCH_NS
-        # First the page, which is what the sidecar is for: where both are refused, it is named.
-        self._page_file = PageFile(clock_page_path(), self.fleet.page)
+        self._page_file.begin(self.fleet.page)
         self.outputs = Outputs(outputs)
         self.contradictions = dict.fromkeys(("causality", "edges", "epoch", "suspend", "vmclock"), 0)
         self._forget_samples = forget_samples

@@ -19,18 +19,21 @@ from fabricpulse.core.shm.mapping import (
 from fabricpulse.core.shm.virtual_clock import VirtualClock, host_now_ns, open_virtual_clock
 
 MAGIC = 0x314B434F4C435046
-VERSION = 3
-PAGE = struct.Struct("<QIIII qqq qqq qqqq qqq qqq qqQQ")
-_HEAD = struct.pack("<QII", MAGIC, VERSION, PAGE.size)
+VERSION = 4
+PAGE = struct.Struct("<I4x qqq qqq qqqq qqq qqq qqQQ")
 SEQUENCE_OFFSET = 16
-STATUS_OFFSET = 20
-_BODY = struct.Struct("<I qqq qqq qqqq qqq qqq qqQQ")
+PAGES_OFFSET = 24
+FILE_SIZE = PAGES_OFFSET + 2 * PAGE.size
+_PLACES = slice(PAGES_OFFSET, PAGES_OFFSET + PAGE.size), slice(PAGES_OFFSET + PAGE.size, FILE_SIZE)
+_HEAD = struct.pack("<QII", MAGIC, VERSION, FILE_SIZE)
+_FROM_NS = struct.Struct("<q")
+_FROM_OFFSET = 8  # of current.from_ns in a page
 # A host clock this far from where the page has it was stepped.
 STEP_NS = 20_000
 WIDEST_NS = 2**60
 _TRIES = 4
-# Longer than a writer can wait for its turn on a busy machine.
-_READ_LIMIT_S = 0.1
+# Attempts at a copy, between which the writer may have the core: it decides in some us.
+_COPY_TRIES = 50
 
 
 class ClockStatus(enum.IntEnum):
@@ -40,6 +43,11 @@ class ClockStatus(enum.IntEnum):
     SYNCHRONIZED = 1
     HOLDOVER = 2
     DISRUPTED = 3
+
+    @classmethod
+    def _missing_(cls, value: object) -> "ClockStatus":
+        """What is none of these says nothing."""
+        return cls.UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,7 @@ _virtual_clock_of_process = functools.cache(open_virtual_clock)
 _NO_LINE = ClockLine(0, 0, 0)
 _NO_PAGE = ClockPage(ClockStatus.UNKNOWN, _NO_LINE, _NO_LINE, 0, 0, 0, 0, _NO_LINE, _NO_LINE, 0, 0, 0)
 _SEQUENCE_END = SEQUENCE_OFFSET + 4
+_NEVER_NS = 2**63
 # What `now` needs of a page: its line, bound_ref_raw_ns, bound_ns, drift_ppb, valid_until_raw_ns, status.
 _Plain = tuple[int, int, int, int, int, int, int, ClockStatus]
 _fleet_time = tuple.__new__
@@ -171,15 +180,11 @@ class ClockPageReader:
         TimeNamespaceError where the sidecar is in another time namespace.
         """
         self._virtual_clock = virtual_clock or _virtual_clock_of_process()
-        self._file = MappedFile(path, MAGIC, VERSION, PAGE.size)
+        self._file = MappedFile(path, MAGIC, VERSION, FILE_SIZE)
         self._time_namespace = time_namespace()
-        self._copied, self._copy = b"", _NO_PAGE
+        self._copied, self._copy, self._decided_ns = b"", _NO_PAGE, _NEVER_NS
         self._plain: _Plain = (0, 0, 0, 0, 0, 0, 0, ClockStatus.UNKNOWN)
-        try:
-            same = self._same_namespace(self.read())
-        except TimeoutError:
-            same = True  # the next read says so
-        if not same:
+        if not self._same_namespace(self.read()):
             self._file.close()
             raise TimeNamespaceError(
                 f"{path}: the sidecar is in another time namespace than this process, whose CLOCK_MONOTONIC_RAW is "
@@ -187,7 +192,7 @@ class ClockPageReader:
             )
 
     def _same_namespace(self, page: ClockPage) -> bool:
-        return 0 in (self._time_namespace, page.time_namespace) or self._time_namespace == page.time_namespace
+        return _same_clock(page.time_namespace, self._time_namespace)
 
     def stale(self) -> bool:
         """True when a new sidecar has put a new page in place; open it again."""
@@ -198,24 +203,8 @@ class ClockPageReader:
         self._file.close()
 
     def now(self) -> FleetTime:
-        """Fleet time now. Check its status first: UNKNOWN means that there is none. Raises TimeoutError as `read`."""
-        # The clock is read while the copy is the newest page. Whoever has no core between the two would follow a line
-        # that has been replaced, and then see time run backward.
-        words, virtual_clock = self._file.map, self._virtual_clock
-        while True:
-            sequence = words[SEQUENCE_OFFSET:_SEQUENCE_END]
-            fence()
-            # Between two updates, which are seconds apart, the last copy is the page.
-            if sequence != self._copied:
-                page = self.read()
-                if words[SEQUENCE_OFFSET:_SEQUENCE_END] != sequence or sequence[0] & 1:
-                    continue
-                self._copied, self._copy = sequence, page
-                self._plain = self._plain_of(page)
-            raw_ns = raw_now_ns(virtual_clock)
-            fence()
-            if words[SEQUENCE_OFFSET:_SEQUENCE_END] == sequence:
-                break
+        """Fleet time now. Check its status first: UNKNOWN means that there is none."""
+        raw_ns = self._follow()
         from_ns, to_ns, rate_ppt, ref_ns, bound_ns, drift_ppb, until_ns, status = self._plain
         if from_ns <= raw_ns <= until_ns and raw_ns >= ref_ns:
             # As `at`, for a quarter of its cost: this is called in loops.
@@ -229,6 +218,43 @@ class ClockPageReader:
         strange = raw_ns < ref_ns or status == ClockStatus.UNKNOWN
         return shown._replace(status=ClockStatus.UNKNOWN) if strange else shown
 
+    def _follow(self) -> int:
+        """Makes `_copy` the page in force, and returns what the raw clock showed while it was.
+
+        Whoever has no core between the copy and the clock would follow a line that has been replaced, and then see
+        time run backward. Without a page, see clock_page.h, the copy is UNKNOWN.
+        """
+        words, virtual_clock = self._file.map, self._virtual_clock
+        raw_ns = 0
+        for _ in range(_COPY_TRIES):
+            sequence = words[SEQUENCE_OFFSET:_SEQUENCE_END]
+            fence()
+            # Between two updates, which are some a second, the last copy is the page.
+            if sequence != self._copied and not self._take(sequence):
+                continue
+            raw_ns = raw_now_ns(virtual_clock)
+            fence()
+            if words[SEQUENCE_OFFSET:_SEQUENCE_END] == sequence and raw_ns < self._decided_ns:
+                return raw_ns
+            time.sleep(0)
+        self._copied, self._copy = b"", replace(self._copy, status=ClockStatus.UNKNOWN)
+        self._plain = self._plain_of(self._copy)
+        return raw_ns
+
+    def _take(self, sequence: bytes) -> bool:
+        """Copies the page that is in force. False when it was replaced meanwhile."""
+        words = self._file.map
+        in_force = sequence[0] >> 1 & 1
+        data = words[_PLACES[in_force]]
+        (next_from_ns,) = _FROM_NS.unpack_from(words, _PLACES[1 - in_force].start + _FROM_OFFSET)
+        fence()
+        if words[SEQUENCE_OFFSET:_SEQUENCE_END] != sequence:
+            return False
+        self._copied, self._copy = sequence, _unpacked(data)
+        self._decided_ns = next_from_ns if sequence[0] & 1 else _NEVER_NS
+        self._plain = self._plain_of(self._copy)
+        return True
+
     def _plain_of(self, page: ClockPage) -> _Plain:
         line = page.current
         status = page.status if self._same_namespace(page) else ClockStatus.UNKNOWN
@@ -238,7 +264,7 @@ class ClockPageReader:
         )
 
     def convert(self, host_ns: int) -> FleetTime:
-        """A stamp of the host clock that was taken before this call, on fleet time. Raises TimeoutError as `read`.
+        """A stamp of the host clock that was taken before this call, on fleet time.
 
         The host clock is compared with the page first: after a step that the sidecar has not seen the status is
         DISRUPTED.
@@ -255,32 +281,9 @@ class ClockPageReader:
         return shown._replace(status=ClockStatus.UNKNOWN) if strange else shown
 
     def read(self) -> ClockPage:
-        """One consistent copy. Raises TimeoutError if the writer died while writing."""
-        page = self._file.map
-        deadline = None
-        while True:
-            # Before and after the copy, never as part of it: a copy may take its bytes in any order.
-            sequence = page[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4]
-            fence()
-            data = page[0 : PAGE.size]
-            fence()
-            if not sequence[0] & 1 and page[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4] == sequence:
-                f = PAGE.unpack(data)
-                return ClockPage(
-                    ClockStatus(f[4]),
-                    *(ClockLine(*f[5:8]), ClockLine(*f[8:11])),
-                    *(f[11], f[12], f[13], f[14]),
-                    *(ClockLine(*f[15:18]), ClockLine(*f[18:21])),
-                    *(f[21], f[22], f[23], f[24]),
-                )
-            # The writer is at work, for less than 10 us unless the scheduler took it off the processor.
-            now = time.monotonic()
-            deadline = deadline or now + _READ_LIMIT_S
-            if now > deadline:
-                raise TimeoutError(
-                    f"{self._file.path}: the writer of the clock page stopped in the middle of an update"
-                )
-            time.sleep(0)
+        """The page that is in force; UNKNOWN while its writer is stopped where no page is."""
+        self._follow()
+        return self._copy
 
 
 class ClockPageWriter:
@@ -292,10 +295,22 @@ class ClockPageWriter:
         In place of anything else comes a new page, which says "unknown". Raises OSError.
         """
         self._path = path
-        self._map = reopen_mapping(path, PAGE.size, _HEAD) or create_mapping(path, PAGE.size, initial=_HEAD)
+        self._map = reopen_mapping(path, FILE_SIZE, _HEAD) or create_mapping(path, FILE_SIZE, initial=_HEAD)
         self._identity = file_identity(path)
         self._time_namespace = time_namespace()
-        self._sequence = int.from_bytes(self._map[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4], "little")
+        self._sequence = int.from_bytes(self._map[SEQUENCE_OFFSET:_SEQUENCE_END], "little")
+        if self._sequence & 1:
+            # The writer before us died while it decided. Readers have followed the page in force, or have been told
+            # that there is none; where its successor's line has begun is not ours to say.
+            self._set_sequence(self._sequence + 3)
+
+    @property
+    def in_force(self) -> ClockPage:
+        """The page that readers have; UNKNOWN where its raw clock is another than ours."""
+        page = _unpacked(self._map[_PLACES[self._sequence >> 1 & 1]])
+        if _same_clock(page.time_namespace, self._time_namespace):
+            return page
+        return replace(page, status=ClockStatus.UNKNOWN)
 
     def gone(self) -> bool:
         """True when the path names our page no more: somebody has removed it, and new readers find none."""
@@ -307,7 +322,7 @@ class ClockPageWriter:
         begins_ns : of its line, where that must not have begun. False, and readers keep the old page, where
         CLOCK_MONOTONIC_RAW is past it: they may have followed the old line beyond it, and would see time run backward.
         """
-        body = _BODY.pack(
+        body = PAGE.pack(
             page.status,
             *_words(page.current),
             *_words(page.previous),
@@ -322,20 +337,40 @@ class ClockPageWriter:
             page.disruptions,
             self._time_namespace,
         )
-        # The writer before us may have died in the middle, the sequence odd: it stays so until the page is whole.
-        self._set_sequence((self._sequence + 1) | 1)
-        # From here on readers wait, so the clock does not pass the begin of the line before they see it.
-        late = begins_ns is not None and raw_now_ns() >= begins_ns
-        if not late:
-            self._map[STATUS_OFFSET : STATUS_OFFSET + _BODY.size] = body
-        self._set_sequence(self._sequence + 1)
-        return not late
+        # No reader looks at this one: whoever still copies it, from when it was in force, sees another sequence.
+        self._map[_PLACES[~self._sequence >> 1 & 1]] = body
+        if begins_ns is not None:
+            self._set_sequence(self._sequence + 1)
+            # From here on readers wait, so the clock does not pass the begin of the line before they see it.
+            if raw_now_ns() >= begins_ns:
+                # Not the sequence before, with which a reader that has slept long would take this page's begin for
+                # that of the next.
+                self._set_sequence(self._sequence + 3)
+                return False
+        self._set_sequence((self._sequence | 1) + 1)
+        return True
 
     def _set_sequence(self, value: int) -> None:
         self._sequence = value & 0xFFFFFFFF
         fence()
-        self._map[SEQUENCE_OFFSET : SEQUENCE_OFFSET + 4] = self._sequence.to_bytes(4, "little")
+        self._map[SEQUENCE_OFFSET:_SEQUENCE_END] = self._sequence.to_bytes(4, "little")
         fence()
+
+
+def _unpacked(data: bytes) -> ClockPage:
+    f = PAGE.unpack(data)
+    return ClockPage(
+        ClockStatus(f[0]),
+        *(ClockLine(*f[1:4]), ClockLine(*f[4:7])),
+        *(f[7], f[8], f[9], f[10]),
+        *(ClockLine(*f[11:14]), ClockLine(*f[14:17])),
+        *(f[17], f[18], f[19], f[20]),
+    )
+
+
+def _same_clock(writer: int, reader: int) -> bool:
+    """Whether two time namespaces have the same CLOCK_MONOTONIC_RAW, as far as is known."""
+    return 0 in (writer, reader) or writer == reader
 
 
 def _words(line: ClockLine) -> tuple[int, int, int]:

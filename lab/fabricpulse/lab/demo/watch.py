@@ -200,7 +200,7 @@ class FleetTruth:
                     del self._readers[host]
                 reader = self._readers[host] = ClockPageReader(self._paths[host][0])
             fleet = reader.read().at(self._clocks[host].raw_from_kernel(kernel_raw_ns))
-        except (OSError, LayoutError, TimeoutError):
+        except (OSError, LayoutError):
             return None
         return fleet.fleet_ns if fleet.status.name in ("SYNCHRONIZED", "HOLDOVER") else None
 

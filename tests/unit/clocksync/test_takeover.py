@@ -1,0 +1,37 @@
+"""A sidecar goes on with the page of one that was killed, whatever that one was doing."""
+
+from pathlib import Path
+
+import pytest
+
+from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
+from fabricpulse.clocksync.outputs.config import OutputsConfig
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.clocksync.sidecar.published_clock import PublishedClock
+from fabricpulse.core.shm.clock_page import ClockPageReader, ClockPageWriter, ClockStatus
+
+
+@pytest.mark.parametrize("killed", ["between updates", "while it decides"])
+def test_the_next_sidecar_has_the_fleet_time_of_one_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    """It is in holdover at once, on the same line, and no reader sees time run backward."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    clock = HostClock()
+    now = clock.cross_timestamp()
+    fleet = FleetClock.start(FleetClockParameters(), now)
+    page = fleet.correct(now, Correction(now.host_ns, 3_600_000_000_000, 0.0, 1_000))
+    writer = ClockPageWriter(tmp_path / "clock")
+    writer.write(page)
+    reader = ClockPageReader(tmp_path / "clock")
+    if killed == "while it decides":
+        writer._set_sequence(writer._sequence + 1)
+    before = reader.now()
+
+    heir = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound=""), lambda: None)
+
+    after = reader.now()
+    assert heir.fleet.page.status == after.status == ClockStatus.HOLDOVER
+    elapsed_ns = clock.cross_timestamp().raw_ns - now.raw_ns
+    assert before.fleet_ns <= after.fleet_ns <= now.host_ns + 3_600_000_000_000 + elapsed_ns + 1_000
+    assert not reader.stale()
