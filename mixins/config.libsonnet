@@ -127,6 +127,10 @@
     faultConfidence: 0.9,
     faultFor: '5s',
     faultKeepFiring: '2m',
+    // A NIC whose cable leads to a wrong leaf: the tree of leaves is computed each minute from ten minutes, and is unknown
+    // for some after a restart of the coordinator.
+    miscabledFor: '10m',
+    miscabledKeepFiring: '10m',
     // From so many edges on, the NIC that they share is named instead of each.
     sharedEdges: 3,
     // What is promised of probes: delay (99 % of them) and loss, and the share of the time in which it must be kept.

@@ -1,5 +1,5 @@
-// Faults that the coordinator has pinned to a component of the fabric, from the evidence of all hosts. NICs and hosts
-// have alerts of their own.
+// Faults that the coordinator has pinned to a component of the fabric, from the evidence of all hosts, and cables that
+// it has found at a wrong leaf. NICs and hosts have alerts of their own.
 local lib = import '../lib/alerts.libsonnet';
 local signals = import '../signals.libsonnet';
 {
@@ -19,6 +19,17 @@ local signals = import '../signals.libsonnet';
           'A switch or a link of the fabric is at fault.',
           '{{ if eq $labels.what "mtu" }}The drop of large packets{{ else }}The {{ $labels.what }}{{ end }} that hosts see is that of {{ $labels.kind }} {{ $labels.faulty }}{{ if $labels.peer }} to {{ $labels.peer }}{{ end }}, with a probability of {{ $value | humanizePercentage }}.',
           { 'for': config.faultFor, keep_firing_for: config.faultKeepFiring }
+        ),
+        lib.alert(
+          config,
+          'FabricNicMiscabled',
+          'warning',
+          'clocksync',
+          // Without the names of the leaves: those follow the NICs that are known, and another name would be another alert.
+          'max by (%s, nic, what) (%s) > 0' % [config.clusterLabel, s.series('fabricpulse_topology_nic_miscabled')],
+          'The cable of a NIC leads to a wrong leaf.',
+          'The cable of NIC {{ $labels.nic }} leads to {{ if eq $labels.what "wrong_rail" }}a leaf of another rail{{ else }}another leaf than those of its neighbours{{ end }}; `fabricpulse mesh topology` names both.',
+          { 'for': config.miscabledFor, keep_firing_for: config.miscabledKeepFiring }
         ),
       ]),
     ],

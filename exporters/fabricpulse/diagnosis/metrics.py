@@ -45,6 +45,41 @@ EVIDENCE_REFUSED = MetricSpec(
 DIAGNOSIS_SECONDS = MetricSpec(
     "fabricpulse_diagnosis_duration_seconds", "gauge", "How long the last diagnosis took."
 )
+TOPOLOGY_KNOWN = MetricSpec(
+    "fabricpulse_topology_known",
+    "gauge",
+    "1 while a tree of leaves, learned from delays, is told (/api/v1/topology), else 0.",
+)
+TOPOLOGY_AGE = MetricSpec(
+    "fabricpulse_topology_age_seconds",
+    "gauge",
+    "Since the delays were taken that the last tree was computed from. Absent before the first one.",
+)
+TOPOLOGY_NICS = MetricSpec(
+    "fabricpulse_topology_nics", "gauge", "NICs. place: placed (their leaf is known), unknown.", ("place",)
+)
+TOPOLOGY_LEAVES = MetricSpec("fabricpulse_topology_leaves", "gauge", "Leaves that are told.")
+TOPOLOGY_UNSEPARATED = MetricSpec(
+    "fabricpulse_topology_leaves_unseparated",
+    "gauge",
+    "Leaves that are told and may be parts of others: no pairs of NICs hold them apart.",
+)
+TOPOLOGY_EDGES = MetricSpec(
+    "fabricpulse_topology_edges",
+    "gauge",
+    "Pairs of NICs that are edges of the mesh. delay: known (the two-way delay), unknown.",
+    ("delay",),
+)
+TOPOLOGY_WRONG_CABLES = MetricSpec(
+    "fabricpulse_topology_wrong_cables", "gauge", "NICs that are surely at another leaf than they should be."
+)
+TOPOLOGY_MISCABLED = MetricSpec(
+    "fabricpulse_topology_nic_miscabled",
+    "gauge",
+    "1 for a NIC (host/device) at another leaf than it should be. what: wrong_rail, wrong_leaf. at: the leaf where it "
+    "is; expected: where it belongs. 256 NICs at most.",
+    ("nic", "what", "at", "expected"),
+)
 
 METRICS = (
     FAULT,
@@ -56,4 +91,12 @@ METRICS = (
     EVIDENCE_REPORTS,
     EVIDENCE_REFUSED,
     DIAGNOSIS_SECONDS,
+    TOPOLOGY_KNOWN,
+    TOPOLOGY_AGE,
+    TOPOLOGY_NICS,
+    TOPOLOGY_LEAVES,
+    TOPOLOGY_UNSEPARATED,
+    TOPOLOGY_EDGES,
+    TOPOLOGY_WRONG_CABLES,
+    TOPOLOGY_MISCABLED,
 )

@@ -28,8 +28,9 @@ from fabricpulse.diagnosis.messages import (
 )
 from fabricpulse.diagnosis.page import POLICY, suspects_page
 from fabricpulse.diagnosis.process import DiagnosisProcess
+from fabricpulse.diagnosis.surveyed import Surveyed
 from fabricpulse.diagnosis.suspect import Suspect
-from fabricpulse.diagnosis.tree.missing import nothing_learned
+from fabricpulse.diagnosis.topology_api import expose_topology, topology_json
 from fabricpulse.diagnosis.worker import Answer, Declared, Report
 
 log = get_logger(__name__)
@@ -40,7 +41,6 @@ TOPOLOGY_PATH = "/api/v1/topology"
 _FORGET_S = 60.0
 _decoder = msgspec.msgpack.Decoder(EvidenceReport)
 _encoder = msgspec.msgpack.Encoder()
-_encode_json = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ class DiagnosisService:
         self._worker = 0  # that has the edges of `_known`
         self.suspects: tuple[Suspect, ...] = ()
         self._refused = 0
-        self._topology, self._topology_of = b"", 0  # and the worker that it is from
+        self._surveyed: Surveyed | None = None
+        self._surveyed_by = 0  # the worker that it is from
+        self._keep_s = declared.keep_s
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Where exporters report and people look."""
@@ -130,9 +132,13 @@ class DiagnosisService:
 
     async def serve_topology(self, _: web.Request) -> web.Response:
         """GET /api/v1/topology: the tree of the fabric as it was last computed, and what is missing for it."""
-        # Of a worker that has died, or of none yet, it may be true no more.
-        body = self._topology if self._topology_of == self.process.starts else b""
-        return web.Response(body=body or _encode_json(nothing_learned()), content_type="application/json")
+        body = topology_json(self.last_survey, self._keep_s, time.monotonic())
+        return web.Response(body=body, content_type="application/json")
+
+    @property
+    def last_survey(self) -> Surveyed | None:
+        """Of the worker that is there: what one that has died has found may be true no more."""
+        return self._surveyed if self._surveyed_by == self.process.starts else None
 
     async def serve_page(self, _: web.Request) -> web.Response:
         """GET /suspects: the same for a browser."""
@@ -167,8 +173,8 @@ class DiagnosisService:
 
     def _answered(self, answer: Answer) -> None:
         self._tell(answer.suspects)
-        if answer.topology:
-            self._topology, self._topology_of = answer.topology, self.process.starts
+        if answer.surveyed is not None:
+            self._surveyed, self._surveyed_by = answer.surveyed, self.process.starts
 
     def _tell(self, found: tuple[Suspect, ...]) -> None:
         def names(suspects: tuple[Suspect, ...]) -> dict[tuple[str, str, str, str], Suspect]:
@@ -202,6 +208,7 @@ class DiagnosisService:
         out.add(m.EVIDENCE_REFUSED, (), self._refused)
         out.add(m.DIAGNOSIS_SECONDS, (), self.process.answer.took_s)
         expose_pushes(self.pusher.pushes, out)
+        expose_topology(out, self.last_survey, self._keep_s, time.monotonic())
         for suspect in self.suspects:
             values = (suspect.what, suspect.kind, suspect.component, suspect.peer)
             out.add(m.FAULT, (*values, suspect.leaf, suspect.network), suspect.confidence)

@@ -2,7 +2,8 @@
 
 The sums over a large fleet take tens of seconds; what is being diagnosed meanwhile must not wait. A fork has all that
 was told without a copy, and its memory is gone when it ends. It runs at low priority, and with pauses of nineteen times
-as long as it takes: at most a twentieth of a core.
+as long as it takes: at most a twentieth of a core. Only where a tree would become older than its delays count, the
+pauses are shorter.
 """
 
 import os
@@ -15,6 +16,8 @@ import msgspec
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.diagnosis.messages import MOST_EDGES, EvidenceReport, unpack_delays
+from fabricpulse.diagnosis.surveyed import Surveyed, surveyed
+from fabricpulse.diagnosis.tree.fabric_tree import tree_of
 from fabricpulse.diagnosis.tree.learned import topology_document
 from fabricpulse.diagnosis.tree.minima import TwoWayMinima
 
@@ -34,7 +37,7 @@ class Survey:
         self._leaf_of = leaf_of
         self._child = self._pipe = -1
         self._data = bytearray()
-        self._found = b""
+        self._found: Surveyed | None = None
         self._began_s = 0.0
         self._next_s: float | None = None
 
@@ -52,13 +55,13 @@ class Survey:
         """To be watched: `collect` has work when one is readable."""
         return [self._pipe] if self._pipe >= 0 else []
 
-    def advance(self, now_s: float) -> bytes:
-        """Begins a computation when it is time. Returns the document of one that has ended, once, else b""."""
+    def advance(self, now_s: float) -> Surveyed | None:
+        """Begins a computation when it is time. Returns what one that has ended has found, once."""
         if self._next_s is None:
             self._next_s = now_s + self._minima.slot_s
         if self._child < 0 and now_s >= self._next_s:
             self._begin(now_s)
-        found, self._found = self._found, b""
+        found, self._found = self._found, None
         return found
 
     def _begin(self, now_s: float) -> None:
@@ -84,9 +87,9 @@ class Survey:
             signal.alarm(_LONGEST_S)
             os.nice(_NICE)
             nics, delays, coverage = self._minima.delays(self._leaf_of, now_s)
-            document = topology_document(nics, delays, coverage, self._minima.slot_s)
+            document = topology_document(tree_of(nics, delays), coverage, self._minima.slot_s)
             document["computed"] = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-            view = memoryview(msgspec.json.encode(document))
+            view = memoryview(msgspec.msgpack.encode(surveyed(document, now_s)))
             while view:
                 view = view[os.write(sink, view) :]
         except Exception:
@@ -110,8 +113,9 @@ class Survey:
         _, status = os.waitpid(self._child, 0)
         self._child = self._pipe = -1
         took_s = now_s - self._began_s
-        self._next_s = self._began_s + max(self._minima.slot_s, (1 + _PAUSE) * took_s)
+        pause_s = min((1 + _PAUSE) * took_s, self._minima.keep_s / 2)
+        self._next_s = self._began_s + max(self._minima.slot_s, pause_s)
         if status == 0:
-            self._found = bytes(self._data)
+            self._found = msgspec.msgpack.decode(self._data, type=Surveyed)
         else:
             log.error("the tree of the fabric was not computed", status=status, seconds=round(took_s, 1))

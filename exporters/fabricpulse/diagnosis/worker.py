@@ -18,6 +18,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
 from fabricpulse.diagnosis.messages import EvidenceReport
 from fabricpulse.diagnosis.survey import Survey
+from fabricpulse.diagnosis.surveyed import Surveyed
 from fabricpulse.diagnosis.suspect import Suspect
 from fabricpulse.diagnosis.tree.minima import TwoWayMinima
 
@@ -28,11 +29,14 @@ _LENGTH = 4
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """The first frame: what is declared of the fabric, as in FleetEvidence. keep_s : as in TwoWayMinima."""
+    """The first frame: what is declared of the fabric, as in FleetEvidence. keep_s, share_machines : as in
+    TwoWayMinima.
+    """
 
     leaf_of: dict[str, str]
     switch_of: dict[str, str]
     keep_s: float = 600.0
+    share_machines: bool = True
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
@@ -43,7 +47,9 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a round has found. hosts, flows, paths, reports : as in FleetEvidence. took_s : of the round."""
+    """What a round has found. hosts, flows, paths, reports : as in FleetEvidence. took_s : of the round. surveyed : the
+    fabric's tree, once each time that it has been computed.
+    """
 
     hosts: int = 0
     flows: int = 0
@@ -51,7 +57,7 @@ class Answer(msgspec.Struct, frozen=True):
     reports: int = 0
     took_s: float = 0.0
     suspects: tuple[Suspect, ...] = ()
-    topology: bytes = b""
+    surveyed: Surveyed | None = None
 
 
 def frame(message: msgspec.Struct) -> bytes:
@@ -99,7 +105,7 @@ def serve(source: int, sink: int) -> None:
                 if evidence is None:
                     declared = msgspec.msgpack.decode(body, type=Declared)
                     evidence = FleetEvidence(declared.leaf_of, declared.switch_of)
-                    survey = Survey(TwoWayMinima(declared.keep_s), declared.leaf_of)
+                    survey = Survey(TwoWayMinima(declared.keep_s, declared.share_machines), declared.leaf_of)
                     continue
                 message = decoder.decode(body)
                 evidence.report(message.report, message.at_s)
@@ -119,7 +125,7 @@ def serve(source: int, sink: int) -> None:
         next_s = time.monotonic() + max(_ROUND_S, 4 * took_s)
         answer = Answer(evidence.hosts, evidence.flows, evidence.paths, evidence.reports, took_s, found)
         if survey is not None:
-            answer = msgspec.structs.replace(answer, topology=survey.advance(time.monotonic()))
+            answer = msgspec.structs.replace(answer, surveyed=survey.advance(time.monotonic()))
         _write(sink, frame(answer))
 
 

@@ -80,8 +80,9 @@ def print_topology(document: dict[str, Any], console: Console | None = None) -> 
     kinds = Counter(group["kind"] for group in document["groups"])
     told = f"{document['placed']} of {len(document['nics'])} NICs are below one of {kinds['leaf']} leaves"
     told += f" ({kinds['pod']} pods, {kinds['machine']} machines with several hosts)"
-    console.print(
-        *cells(f"{told}; {document['pairs']} of {document['edges']} edges, computed {document['computed']}")
-    )
+    told += f"; {document['pairs']} of {document['edges']} edges, computed {document['computed']}"
+    if document.get("age_s") is not None:
+        told += f", from delays {document['age_s']:.0f} s ago"
+    console.print(*cells(told))
     for sentence in document["missing"]:
         console.print(*cells(f"missing: {sentence}"))

@@ -138,6 +138,14 @@ def pair(minima: TwoWayMinima, *hosts: str) -> None:
         minima.edges(host, peers, HostFacts((("e", "r"),)), 0.0)
 
 
+def test_machines_of_their_own():
+    """What a host says of itself counts, unless no two hosts of the fleet share a machine."""
+    for share, virtual in ((True, True), (False, False)):
+        minima = TwoWayMinima(KEEP_S, share)
+        minima.edges("a", (), HostFacts((("eth0", "rail0"),), True), 0.0)
+        assert [nic.virtual for nic in minima.delays({}, 1.0)[0]] == [virtual]
+
+
 def told(*rows: tuple[int, int, int]):
     return unpack_delays(pack_delays(LeastDelay(*row) for row in rows), 2)
 
@@ -152,7 +160,7 @@ def test_what_is_missing_is_named():
     nics, delays, coverage = minima.delays({}, 2.0)
     assert (len(nics), len(delays)) == (3, 0)
     assert coverage == Coverage(hosts=3, silent=1, pairs=3, unheard=1, one_way=1, young=1)
-    document = topology_document(nics, delays, coverage, SLOT_S)
+    document = topology_document(tree_of(nics, delays), coverage, SLOT_S)
     assert document["placed"] == 0
     assert [entry["leaf"] for entry in document["nics"]] == [None] * 3
     text = " ".join(document["missing"])
@@ -178,8 +186,8 @@ def test_what_is_gone_is_missing():
 
 def test_before_anything_was_computed():
     """The document has the same fields, and says that nothing is known."""
-    some = topology_document((), Delays.of((), ()), Coverage(), SLOT_S)
-    assert nothing_learned().keys() == {*some, "computed"}
+    some = topology_document(tree_of((), Delays.of((), ())), Coverage(), SLOT_S)
+    assert nothing_learned().keys() == {*some, "computed", "age_s"}
     assert nothing_learned()["placed"] == 0
     assert nothing_learned()["missing"]
 

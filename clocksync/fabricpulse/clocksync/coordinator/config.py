@@ -29,6 +29,9 @@ class CoordinatorConfig(Section, frozen=True):
     # How long the least delay of a pair of NICs counts, seconds: the fabric's leaves and pods are told from them. A NIC
     # that has moved is told at its new place within as long. Ten times the exporters' evidence.delays_s.
     delays_keep_s: Annotated[float, Meta(ge=10, le=_DAY_S)] = 600.0
+    # Virtual machines may share a machine. With false, each host has one of its own: a few that are near one another
+    # are then a leaf, also where all are virtual.
+    hosts_share_machines: bool = True
     # FabricFaultLocated is pushed from here, ahead of the rule.
     alerting: FaultAlerting = FaultAlerting()
     token_file: str = ""

@@ -68,7 +68,12 @@ class Coordinator:
         topology = _topology_of(self._config)
         self._api = FleetApi(self.fleet, _membership_of(self._config), topology.leaf_of())
         self.diagnosis = DiagnosisService(
-            Declared(topology.leaf_of(), topology.switch_of(), self._config.delays_keep_s),
+            Declared(
+                topology.leaf_of(),
+                topology.switch_of(),
+                self._config.delays_keep_s,
+                self._config.hosts_share_machines,
+            ),
             self._accepts,
             self._config.alerting,
             self._api.network_of,

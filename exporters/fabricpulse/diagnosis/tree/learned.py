@@ -1,7 +1,6 @@
 """What the coordinator tells of the fabric's tree. Pure."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from fabricpulse.diagnosis.tree.documents import document_of
 from fabricpulse.diagnosis.tree.fabric_tree import FabricTree, tree_of
 from fabricpulse.diagnosis.tree.grouping import ENOUGH
 from fabricpulse.diagnosis.tree.levels import Kind
-from fabricpulse.diagnosis.tree.measured import Delays, NicFacts
+from fabricpulse.diagnosis.tree.measured import Delays
 from fabricpulse.diagnosis.tree.missing import LEAST_NICS, missing
 
 # Of the NICs that have pairs: where fewer are placed, too few pairs are near for the terms to be right. Of 54 simulated
@@ -19,15 +18,13 @@ from fabricpulse.diagnosis.tree.missing import LEAST_NICS, missing
 _LEAST_PLACED = 0.6
 
 
-def topology_document(
-    nics: Sequence[NicFacts], delays: Delays, coverage: Coverage, slot_s: float
-) -> dict[str, Any]:
+def topology_document(tree: FabricTree, coverage: Coverage, slot_s: float) -> dict[str, Any]:
     """document_of, with `hosts` that tell of their edges, `edges` (pairs) that they have, `unseparated` and `missing`.
     slot_s : of the minima.
     """
-    tree = tree_of(nics, delays)
+    nics, delays = tree.nics, tree.delays
     paired = len(np.unique(np.concatenate([delays.a, delays.b])))
-    placed = int(np.count_nonzero(tree.of_kind(Kind.LEAF) >= 0))
+    placed = int(np.count_nonzero((tree.of_kind(Kind.LEAF) >= 0) | (tree.of_kind(Kind.GROUP) >= 0)))
     told = missing(coverage, len(nics), slot_s)
     sigma_ns = round(tree.sigma_ns)
     if len(delays) and len(nics) >= LEAST_NICS and placed < _LEAST_PLACED * paired:
@@ -35,6 +32,12 @@ def topology_document(
         told.append(
             f"of {paired} NICs the delays place {placed}, too few to be believed: all may be below one leaf, a NIC has "
             f"too few peers below its own, or levels differ by less than the stamps' noise ({sigma_ns} ns)"
+        )
+    either = sum(group.kind is Kind.GROUP for group in tree.groups)
+    if either:
+        told.append(
+            f"{either} groups may be leaves or machines, as all hosts of theirs are virtual: if each host has a "
+            "machine of its own, set hosts_share_machines: false of the coordinator"
         )
     parts = unseparated(tree)
     if parts:

@@ -37,10 +37,13 @@ class _Host:
 
 
 class TwoWayMinima:
-    """keep_s : how long a minimum counts, at most. Moments are monotonic seconds."""
+    """keep_s : how long a minimum counts, at most. share_machines : virtual machines may be on one machine. Moments are
+    monotonic seconds.
+    """
 
-    def __init__(self, keep_s: float) -> None:
+    def __init__(self, keep_s: float, share_machines: bool = True) -> None:
         self.keep_s = keep_s
+        self._share_machines = share_machines
         self._hosts: dict[str, _Host] = {}
         self._pair_of: dict[tuple[str, str], int] = {}
         self._least = np.full((0, SLOTS, 2), _NONE, np.int32)
@@ -140,6 +143,7 @@ class TwoWayMinima:
             host, _, device = name.partition("/")
             known = self._hosts.get(host)
             virtual = known.facts.virtual if known is not None else None
+            virtual = virtual if self._share_machines else False
             found.append(NicFacts(host, device, networks.get(name, ""), leaf_of.get(name, ""), virtual))
         return found
 

@@ -8,12 +8,22 @@ from fabricpulse.diagnosis.tree.coverage import LEAST_SLOTS, MOST_PAIRS, Coverag
 LEAST_NICS = 3
 
 
-def nothing_learned() -> dict[str, Any]:
-    """As topology_document, before the first computation after a start."""
-    told = "nothing has been computed yet: that takes a minute from the first report of a mesh exporter"
+NOT_YET = "nothing has been computed yet: that takes a minute from the first report of a mesh exporter"
+
+
+def too_old(age_s: float, keep_s: float) -> str:
+    """Why a tree is told no more that was computed once. keep_s : how long a delay counts."""
+    return (
+        f"the last tree is of delays {age_s:.0f} s ago, and delays count for {keep_s:g} s: the coordinator's diagnosis "
+        "process is stopped, or has no time"
+    )
+
+
+def nothing_learned(told: str = NOT_YET) -> dict[str, Any]:
+    """As topology_document, where there is no tree. told : why."""
     lists: dict[str, Any] = {"nics": [], "groups": [], "miscabled": []}
     numbers = dict.fromkeys(("hosts", "edges", "unseparated", "pairs", "sigma_ns", "placed"), 0)
-    return {**numbers, "missing": [told], **lists, "computed": None}
+    return {**numbers, "missing": [told], **lists, "computed": None, "age_s": None}
 
 
 def missing(coverage: Coverage, nics: int, slot_s: float) -> list[str]:
