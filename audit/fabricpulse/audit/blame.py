@@ -31,13 +31,15 @@ class PathTest:
 class Blame:
     """kind : host, nic, path, or undecided. nic : the NIC that is blamed, or the source of the path; its device is ""
     for a host. target : the other end of a path. side : in which direction a NIC fails. failed : tests that it
-    explains."""
+    explains. suspects : ends of what is undecided that have passed no other test in that direction: one of them it is,
+    or the path."""
 
     kind: Literal["host", "nic", "path", "undecided"]
     nic: Nic
     target: Nic | None
     side: Side
     failed: int
+    suspects: tuple[Nic, ...] = ()
 
 
 def blame(tests: Iterable[PathTest]) -> tuple[Blame, ...]:
@@ -64,6 +66,11 @@ def blame(tests: Iterable[PathTest]) -> tuple[Blame, ...]:
         best = max(sorted(weight), key=lambda nic: weight[nic], default=None)
         if best is None or weight[best] < LEAST:
             break
+        if rivals := _rivals(best, weight, suspects):
+            for nic in (best, *rivals):
+                for side in ("sends", "receives"):
+                    suspects.pop((nic, side), None)
+            continue
         for side in ("sends", "receives"):
             ways = suspects.pop((best, side), set())
             if len(ways & left) >= LEAST or (ways & left and blamed[best]):
@@ -75,12 +82,32 @@ def blame(tests: Iterable[PathTest]) -> tuple[Blame, ...]:
             blamed.pop(best, None)
     found = _nics_and_hosts(blamed, {nic for test in unique for nic in (test.source, test.target)})
     for source, target in sorted(left):
-        kind: Literal["path", "undecided"] = (
-            "path" if (source, "sends") in good and (target, "receives") in good else "undecided"
-        )
-        found.append(Blame(kind, source, target, "sends", 1))
+        open_ends = [end for end in ((source, "sends"), (target, "receives")) if end not in good]
+        kind: Literal["path", "undecided"] = "undecided" if open_ends else "path"
+        found.append(Blame(kind, source, target, "sends", 1, tuple(nic for nic, _ in open_ends)))
     order = {"host": 0, "nic": 1, "path": 2, "undecided": 3}
     return tuple(sorted(found, key=lambda b: (order[b.kind], -b.failed, b.nic, b.target or ("", ""))))
+
+
+def _rivals(
+    best: Nic,
+    weight: dict[Nic, int],
+    suspects: dict[tuple[Nic, str], set[tuple[Nic, Nic]]],
+) -> list[Nic]:
+    """NICs that explain as much as the best one, and of whose failed tests too few are with others than that to be
+    blamed for them."""
+
+    def explained(nic: Nic) -> list[set[tuple[Nic, Nic]]]:
+        return [suspects.get((nic, side), set()) for side in ("sends", "receives")]
+
+    taken = set().union(*explained(best))
+    return [
+        nic
+        for nic in sorted(weight)
+        if nic != best
+        and weight[nic] == weight[best]
+        and not any(len(ways - taken) >= LEAST for ways in explained(nic))
+    ]
 
 
 def _nics_and_hosts(blamed: dict[Nic, dict[str, set[tuple[Nic, Nic]]]], nics: set[Nic]) -> list[Blame]:

@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.model import Measurement, clip
 from fabricpulse.audit.path_tests import Way
-from fabricpulse.audit.transfer_tests import LEAST, compared
+from fabricpulse.audit.transfer_tests import BUSY, LEAST, SLOW, compared
 
 Ends = tuple[Nic, Nic]
 
 
 @dataclass(frozen=True)
 class BothWays:
-    """A pair, by one of its ways, and what both directions reached at once, bits per second together. attempts : tests
-    that this is the best of."""
+    """A pair, by one of its ways, and what both directions carried at once, bits per second together. attempts : tests
+    that this is the best of. unhindered : what they would have if no host had been late, as far as is known."""
 
     way: Way
     bps: float
     attempts: int = 1
+    unhindered: float = 0.0
 
 
 def alone(measured: Iterable[Measurement]) -> dict[Ends, float]:
@@ -44,23 +45,38 @@ def judge_both(done: Iterable[BothWays], rates: Mapping[Ends, float]) -> tuple[l
     tries: dict[Ends, list[BothWays]] = defaultdict(list)
     for one in done:
         tries[min(one.way.source, one.way.target), max(one.way.source, one.way.target)].append(one)
-    networks: dict[str, list[tuple[Ends, float, int]]] = defaultdict(list)
+    networks: dict[str, list[tuple[Ends, float, float, int]]] = defaultdict(list)
     for (a, b), own in tries.items():
         single = rates.get((a, b), 0.0) + rates.get((b, a), 0.0)
         if rates.get((a, b)) and rates.get((b, a)):
             ratio = max(one.bps for one in own) / single
-            networks[own[0].way.network].append(((a, b), ratio, sum(one.attempts for one in own)))
+            could = max(one.unhindered for one in own) / single
+            networks[own[0].way.network].append(((a, b), ratio, could, sum(one.attempts for one in own)))
     found: list[Measurement] = []
     notes: list[str] = []
     for network, pairs in sorted(networks.items()):
-        reference = _reference(network, [ratio for _, ratio, _ in pairs], notes)
-        ratios = sorted(ratio for _, ratio, _ in pairs)
-        for (a, b), ratio, attempts in pairs:
+        reference = _reference(network, [ratio for _, ratio, _, _ in pairs], notes)
+        ratios = sorted(ratio for _, ratio, _, _ in pairs)
+        for (a, b), ratio, could, attempts in pairs:
             ok, why = (None, "") if reference is None else compared(ratio, reference, ratios)
+            if ok is False and reference is not None and could >= SLOW * reference:
+                ok, why = None, BUSY
             for source, target in ((a, b), (b, a)):
                 found.append(
                     Measurement("duplex", network, *source, *target, ratio, ok, attempts, detail=why)
                 )
+    if ways := sorted(
+        {
+            f"{m.source_host} and {m.target_host}"
+            for m in found
+            if m.detail == BUSY and m.source_host < m.target_host
+        }
+    ):
+        notes.append(
+            clip(
+                f"{len(ways)} pairs are not judged both ways at once, a host was too busy: {', '.join(ways[:6])}"
+            )
+        )
     return sorted(found), notes
 
 

@@ -64,10 +64,12 @@ def fleet_findings(
 
 
 def of_host(run: Run, host: str) -> FleetFindings:
-    """What the run says of a host and the host does not itself, worst first."""
+    """What the run says of a host and the host does not itself, worst first; with what it may be at fault for."""
     report = next((report for report in run.hosts if report.host == host), None)
     own = set() if report is None else {(f.check, f.subject) for f in failures(report)}
-    found = [f for f in run.findings if f.host == host and (f.check, f.subject) not in own]
+    found = [
+        f for f in run.findings if host in f.suspects or (f.host == host and (f.check, f.subject) not in own)
+    ]
     return FleetFindings(run.id, run.started_at + run.duration_s, tuple(found[:1000]))
 
 

@@ -17,7 +17,7 @@ from fabricpulse.audit.node.wire import (
     TransferResult,
 )
 from fabricpulse.audit.path_tests import Way, Ways, path_tests
-from fabricpulse.audit.transfer_tests import Transfers, again
+from fabricpulse.audit.transfer_tests import BUSY, MOST_ATTEMPTS, Transfers, again, carried, unhindered
 from fabricpulse.core.web.client import HttpClient
 
 A = TypeVar("A")
@@ -49,9 +49,12 @@ class DuplexTests:
             if a < b and {(a, b), (b, a)} <= rates.keys()
         ]
         await self._all("both ways at once", [p for p in pairs if frozenset(p) not in tested])
-        found, _ = judge_both(self._done, rates)
-        further = {*again(found), *retests(path_tests(found, "duplex"))} & set(pairs)
-        await self._all("both ways again", sorted(further))
+        for _ in range(MOST_ATTEMPTS - 1):
+            found, _ = judge_both(self._done, rates)
+            further = {*again(found), *retests(path_tests(found, "duplex"))} & set(pairs)
+            if not further or self._fleet.cancelled.is_set():
+                break
+            await self._all("both ways again", sorted(further))
         found, self.notes = judge_both(self._done, rates)
         if self._unfinished:
             told = "; ".join(
@@ -66,7 +69,7 @@ class DuplexTests:
         async def one(a: Nic, b: Nic) -> None:
             there, back = self._fleet.ways.way(a, b), self._fleet.ways.way(b, a)
             try:
-                self._done.append(BothWays(there, await self._both(there, back)))
+                self._done.append(await self._both(there, back))
                 self._unfinished.pop((a, b), None)
             except AgentError as error:
                 self._unfinished[a, b] = str(error)
@@ -75,8 +78,8 @@ class DuplexTests:
         missed = await stage(self._fleet, what, pairs, one, seconds)
         self._unfinished.update({ends: why for ends, (_, why) in missed.items()})
 
-    async def _both(self, there: Way, back: Way) -> float:
-        """Bits per second of both together. Raises AgentError."""
+    async def _both(self, there: Way, back: Way) -> BothWays:
+        """What both reach together. Raises AgentError."""
         # Both ends agree to receive before either sends: an agent that looks for traffic of others must not see ours.
         agreed = await asyncio.gather(*map(self._receive, (there, back)), return_exceptions=True)
         answers = [_given(answer) for answer in agreed]
@@ -84,13 +87,14 @@ class DuplexTests:
             *(self._send(way, answer) for way, answer in zip((there, back), answers, strict=True)),
             return_exceptions=True,
         )
-        total = 0.0
+        total = could = 0.0
         for result in results:
             answered = _given(result)
             if answered.bps is None:
                 raise AgentError(answered.error or "too little came to tell")
-            total += answered.bps
-        return total
+            total += carried(answered)
+            could += unhindered(answered)
+        return BothWays(there, total, unhindered=could)
 
     async def _receive(self, way: Way) -> ReceiveAnswer:
         streams, seconds = self._wanted.streams, self._wanted.seconds
@@ -129,5 +133,7 @@ def recalled(before: Iterable[Measurement], rates: Mapping[Ends, float], ways: W
     for m in before:
         a, b = (m.source_host, m.source_device), (m.target_host, m.target_device)
         if m.kind == "duplex" and a < b and ways.knows(a, b) and (a, b) in rates and (b, a) in rates:
-            found.append(BothWays(ways.way(a, b), m.value * (rates[a, b] + rates[b, a]), m.attempts))
+            both = m.value * (rates[a, b] + rates[b, a])
+            could = float("inf") if m.detail == BUSY else both
+            found.append(BothWays(ways.way(a, b), both, m.attempts, could))
     return found

@@ -28,6 +28,7 @@ from fabricpulse.audit.path_tests import Rail, Ways, ends_of, path_tests
 from fabricpulse.audit.transfer_tests import (
     BUSY,
     LEAST_LOST,
+    MOST_ATTEMPTS,
     MOST_LOSS,
     Transferred,
     Transfers,
@@ -85,17 +86,18 @@ class FleetTransfers:
                 self._keep(before)
 
             self._unfinished.update(await stage(fleet, "transfers", ways, one, seconds, done=keep))
-            found, _ = judge(self._done, wanted.rate_bps, fleet.leaves)
-            failed = set(again([*found, *judge_ports(self._done)]))
-            kinds = ("loss", "bandwidth", "owd")
-            failed |= {way for kind in kinds for way in retests(path_tests(found, kind))}
-            failed |= {way for way, (_, why) in self._unfinished.items() if why != OVER}
-            further = sorted(failed - set(without))[:MOST_AGAIN]
-            for way in further:
-                self._unfinished.pop(way, None)
-            # What is tested again has no longer than what was tested first.
-            seconds = min(seconds, stage_seconds(further, wanted.each_s))
-            self._unfinished.update(await stage(fleet, "transfers again", further, one, seconds, done=keep))
+            # What is found of further partners may be what decides whose fault the first ones show.
+            for number in range(MOST_ATTEMPTS - 1):
+                further = self._further(without, unfinished=number == 0)
+                if not further or fleet.cancelled.is_set():
+                    break
+                for way in further:
+                    self._unfinished.pop(way, None)
+                # What is tested again has no longer than what was tested first.
+                seconds = min(seconds, stage_seconds(further, wanted.each_s))
+                self._unfinished.update(
+                    await stage(fleet, "transfers again", further, one, seconds, done=keep)
+                )
             found, notes = judge(self._done, wanted.rate_bps, fleet.leaves)
             found += self._of_ports(before)
             self.notes += notes
@@ -107,6 +109,20 @@ class FleetTransfers:
             found += await tests.run(found, before, order)
             self.notes += tests.notes
         return found
+
+    def _further(self, without: Collection[Ends], *, unfinished: bool) -> list[Ends]:
+        """Ways to test once more, or for the first time, by what is known so far. unfinished : also those whose test
+        did not come to its end."""
+        found, _ = judge(self._done, self._wanted.rate_bps, self._fleet.leaves)
+        failed = set(again([*found, *judge_ports(self._done)]))
+        kinds = ("loss", "bandwidth", "owd")
+        failed |= {way for kind in kinds for way in retests(path_tests(found, kind))}
+        if unfinished:
+            failed |= {way for way, (_, why) in self._unfinished.items() if why != OVER}
+        tries: dict[Ends, int] = defaultdict(int)
+        for transfer in self._done:
+            tries[transfer.way.source, transfer.way.target] += transfer.attempts
+        return [way for way in sorted(failed - set(without)) if tries[way] < MOST_ATTEMPTS][:MOST_AGAIN]
 
     def _of_ports(self, before: Sequence[Measurement]) -> list[Measurement]:
         """Of all ways. before : of an interrupted run, counts for ways that were not tested since."""

@@ -29,8 +29,9 @@ def gate(
     """The answer at `now`, Unix seconds.
 
     fail_on : "error", or "warning" for both. ignore : checks that do not count. A report that is older than
-    `max_age_s`, or from the future, proves nothing. fleet : what the last run of the fleet said of this host. strict :
-    what is unknown, of checks that would close, or of the fleet, makes the answer not known.
+    `max_age_s`, or from the future, proves nothing. fleet : what the last run of the fleet said of this host; where it
+    is not decided whether a fault is this host's, the answer is not known. strict : what is unknown, of checks that
+    would close, or of the fleet, makes the answer not known.
     """
     if report is None:
         return Answer(None, ("this host was never audited: run `fabricpulse audit local --keep`",))
@@ -52,6 +53,7 @@ def gate(
         for r in report.results
         if r.outcome.status is Status.UNKNOWN and r.severity in bad and r.check not in ignore
     ]
+    doubts: list[str] = []
     if fleet is None:
         unknown.append("no run of the fleet has told of this host")
     elif not -60 <= now - fleet.at <= max_age_s:
@@ -59,7 +61,12 @@ def gate(
     else:
         said = [f for f in fleet.findings if f.severity in bad and f.check not in ignore]
         said.sort(key=lambda finding: bad.index(finding.severity))
-        reasons += [f"{f.check} {f.subject}".strip() + f": {f.summary}" for f in said]
+        told = [(f, f"{f.check} {f.subject}".strip() + f": {f.summary}") for f in said]
+        reasons += [line for f, line in told if not f.suspects]
+        doubts = [line for f, line in told if f.suspects]
+    if not reasons and doubts:
+        return Answer(None, tuple(doubts), tuple(unknown))
+    unknown += doubts
     if not reasons and strict and unknown:
         return Answer(None, ("not everything is known, and --strict was asked for",), tuple(unknown))
     return Answer(not reasons, tuple(reasons), tuple(unknown))

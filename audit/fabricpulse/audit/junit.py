@@ -11,8 +11,8 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(reports: Sequence[HostReport], findings: Sequence[Finding]) -> str:
-    """The document. What was unknown is an error, what does not apply is skipped; findings of the fleet are cases of
-    their own suite."""
+    """The document. What was unknown is an error, what does not apply is skipped; what the hosts do not tell
+    themselves, of values and of paths, are cases of a suite of its own."""
     root = ET.Element("testsuites", name="fabricpulse audit")
     for report in reports:
         cases = [(r.check, r.category, r.outcome) for r in report.results]
@@ -37,7 +37,13 @@ def junit(reports: Sequence[HostReport], findings: Sequence[Finding]) -> str:
             if tag:
                 node = ET.SubElement(case, tag, message=_text(outcome.summary))
                 node.text = _text("\n".join(f"{key}: {value}" for key, value in outcome.evidence.items()))
-    fleet = [finding for finding in findings if finding.category == "fleet"]
+    own = {
+        (report.host, result.check, result.outcome.subject)
+        for report in reports
+        for result in report.results
+        if result.outcome.status is Status.FAILED
+    }
+    fleet = [f for f in findings if (f.host, f.check, f.subject) not in own]
     if fleet:
         suite = ET.SubElement(
             root, "testsuite", name="fleet", tests=str(len(fleet)), failures=str(len(fleet))

@@ -27,16 +27,18 @@ class NodeLabel:
 
 def node_labels(run: Run) -> list[NodeLabel]:
     """Of all hosts that were asked, in their order. failed : an error was found; else unknown : it did not answer,
-    something of it was not tested, or the run was cancelled; passed only what neither is."""
+    something of it was not tested, it is one of those that may have a fault, or the run was cancelled; passed only what
+    neither is."""
     heard = {report.host for report in run.hosts}
     by_host: dict[str, list[Finding]] = {}
     for finding in run.findings:
-        by_host.setdefault(finding.host, []).append(finding)
+        for host in finding.suspects or (finding.host,):
+            by_host.setdefault(host, []).append(finding)
     found = []
     for host in run.asked:
         own = by_host.get(host, [])
-        errors = [f for f in own if f.severity == "error" and f.check not in NOT_KNOWN]
-        doubts = [f for f in own if f.check in NOT_KNOWN]
+        errors = [f for f in own if f.severity == "error" and f.check not in NOT_KNOWN and not f.suspects]
+        doubts = [f for f in own if f.check in NOT_KNOWN or (f.suspects and f.severity == "error")]
         if errors:
             found.append(NodeLabel(host, "failed", _told(errors)))
         elif doubts or host not in heard:

@@ -81,7 +81,8 @@ class HostReport(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """Something that is wrong, or odd. host : "" for the whole fleet."""
+    """Something that is wrong, or odd. host : "" for the whole fleet. suspects : hosts of which one may be at fault, or
+    what lies between them, where that is not decided; then nobody is `host`."""
 
     check: Name
     category: Category
@@ -90,6 +91,7 @@ class Finding(Struct, frozen=True):
     subject: Name
     summary: Text
     evidence: dict[Name, Text] = {}
+    suspects: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
 
 
 MeasurementKind = Literal[

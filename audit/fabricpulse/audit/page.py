@@ -137,7 +137,8 @@ def _grid(run: Run) -> tuple[Sequence[str], list[str]]:
     place = {name: index for index, name in enumerate(columns)}
     by_host: dict[str, list[Finding]] = {}
     for finding in run.findings:
-        by_host.setdefault(finding.host, []).append(finding)
+        for host in finding.suspects or (finding.host,):
+            by_host.setdefault(host, []).append(finding)
     lines = []
     for report in run.hosts:
         line = ["-"] * len(columns)
@@ -147,6 +148,7 @@ def _grid(run: Run) -> tuple[Sequence[str], list[str]]:
             if line[index] == "-" or _RANK.index(letter) > _RANK.index(line[index]):
                 line[index] = letter
         for finding in by_host.get(report.host, ()):
-            line[place[finding.check]] = "f"
+            index, letter = place[finding.check], "u" if finding.suspects else "f"
+            line[index] = max(line[index], letter, key=_RANK.find)
         lines.append("".join(line))
     return lines, columns

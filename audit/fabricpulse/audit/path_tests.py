@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from fabricpulse.audit.blame import Blame, Nic, PathTest, blame
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Severity, clip
 from fabricpulse.audit.node.wire import EchoResult, EchoTest
@@ -192,8 +194,7 @@ def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]
         own = [m for m in own if (m.target_host, m.target_device) == entry.target]
         target = " ".join(entry.target)
         evidence["target"] = target
-        doubt = "" if entry.kind == "path" else " (the NIC, its peer or the path: not decided)"
-        text = f"{told.what} {told.path} {target}{doubt}"
+        text = f"{told.what} {told.path} {target}"
     else:
         ends = {(m.source_host, m.source_device) for m in own} | {
             (m.target_host, m.target_device) for m in own
@@ -208,7 +209,26 @@ def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]
         worst_value = min(values) if kind in ("bandwidth", "duplex") else max(values)
         evidence["worst"] = told.unit(worst_value)
         text += f" (worst {evidence['worst']})"
+    if entry.kind == "undecided":
+        return undecided(Finding(told.check, "back-end", told.severity, host, device, text, evidence), entry)
     return Finding(told.check, "back-end", told.severity, host, device, clip(text), evidence)
+
+
+def undecided(of_source: Finding, entry: Blame) -> Finding:
+    """A finding that names the source of what is undecided, as one that accuses nobody."""
+    suspects = [" ".join(nic) for nic in entry.suspects]
+    source = " ".join(entry.nic)
+    evidence = {**of_source.evidence, "source": clip(source), "suspects": clip(", ".join(suspects))}
+    return msgspec.structs.replace(
+        of_source,
+        host="",
+        subject=clip(f"{source} > {' '.join(entry.target or ())}", 128),
+        summary=clip(
+            f"{of_source.summary} from {source}: {' or '.join([*suspects, 'the path'])}, not decided"
+        ),
+        evidence=evidence,
+        suspects=tuple(dict.fromkeys(host for host, _ in entry.suspects)),
+    )
 
 
 def coverage_note(rails: Mapping[str, Rail]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fabricpulse.audit.blame import PathTest, blame
 from fabricpulse.audit.model import Category, Finding, Measurement, MeasurementKind, Value, clip
-from fabricpulse.audit.path_tests import ends_of
+from fabricpulse.audit.path_tests import ends_of, undecided
 from fabricpulse.audit.profile import PathLimits
 from fabricpulse.audit.transfer_tests import BUSY, LEAST_LOST
 
@@ -57,10 +57,11 @@ def limit_findings(
         ]
         for entry in blame(PathTest(*ends_of(m), ok) for m, ok in own):
             target = f" to {' '.join(entry.target)}" if entry.target else ""
-            what = "path or a NIC of it" if entry.kind == "undecided" else entry.kind
+            what = "path" if entry.kind == "undecided" else entry.kind
             text = f"{kind} of the {what}{target}: {name} {limit:g} is not kept"
             evidence = {"blame": entry.kind, "limit": f"{name} {limit:g}", "failed_tests": str(entry.failed)}
-            found.append(Finding("sla-path", "back-end", "error", *entry.nic, clip(text), evidence))
+            finding = Finding("sla-path", "back-end", "error", *entry.nic, clip(text), evidence)
+            found.append(undecided(finding, entry) if entry.kind == "undecided" else finding)
         known = {nic[0] for m, _ in own for nic in ends_of(m)}
         for host in hosts:
             if host not in known:

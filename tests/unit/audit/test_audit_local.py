@@ -15,9 +15,11 @@ from fabricpulse.audit.check import Check, HostCheck
 from fabricpulse.audit.checks.pcie_acs import acs_control
 from fabricpulse.audit.command import command
 from fabricpulse.audit.commands.output import FOUND, GOOD
+from fabricpulse.audit.findings import fleet_findings
 from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.junit import junit
 from fabricpulse.audit.local import audit_host
-from fabricpulse.audit.model import Outcome, Status, passed
+from fabricpulse.audit.model import Finding, HostReport, Outcome, Result, Status, passed
 from fabricpulse.audit.same import same_on_all
 from fabricpulse.hostinfo.sources import HostSources
 
@@ -119,6 +121,18 @@ def test_junit(tmp_path: Path) -> None:
     failed = {case.get("name") for case in suite if case.find("failure") is not None}
     assert "nic-link-up eth2np0" in failed
     assert len(list(suite)) == int(suite.get("tests", ""))
+
+
+def test_junit_of_a_run_has_what_no_host_tells_itself(tmp_path: Path) -> None:
+    """Paths and odd values, each once; a host's own failure is in its suite alone."""
+    own = Result("memlock", "node", "error", Outcome(Status.FAILED, "s", "x"))
+    reports = [HostReport("h", 0, 1, (own,), ())]
+    findings = fleet_findings(
+        reports, {}, more=[Finding("path-loss", "back-end", "error", "h", "e0", "lossy")]
+    )
+    root = ET.fromstring(junit(reports, findings))  # noqa: S314 - our own
+    cases = [(suite.get("name"), case.get("name")) for suite in root for case in suite]
+    assert cases == [("h", "memlock x"), ("fleet", "path-loss h e0")]
 
 
 def test_profile_that_is_not_kept(tmp_path: Path) -> None:

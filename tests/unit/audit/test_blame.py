@@ -113,3 +113,25 @@ def test_one_failed_test_alone_is_undecided_and_a_retest_decides_it() -> None:
     tests += [PathTest(a, b, bad not in (a, b)) for a, b in further]
     [found] = blame(tests)
     assert (found.kind, found.nic, found.side) == ("nic", bad, "both")
+
+
+def test_names_do_not_decide() -> None:
+    """What one NIC sends or another receives fails, either of which explains as much: neither is blamed, both are told
+    as suspects, and a test of them with others decides."""
+    a, b, c, d = ((name, "e") for name in "abcd")
+    tests = [PathTest(a, b, False), PathTest(a, c, False), PathTest(d, b, False)]
+    tests += [PathTest(one, other, True) for one, other in ((c, a), (d, c), (c, d), (b, c))]
+    found = blame(tests)
+    assert {entry.kind for entry in found} == {"undecided"}
+    assert {nic for entry in found for nic in entry.suspects} == {a, b}
+    assert {(entry.kind, entry.nic) for entry in blame([*tests, PathTest(c, b, True)])} == {
+        ("nic", a),
+        ("path", d),
+    }
+
+
+def test_an_end_that_has_passed_is_no_suspect() -> None:
+    """Of one path with an end that is good to others, the other end is left, or the path."""
+    a, b, c = ((name, "e") for name in "abc")
+    [found] = blame([PathTest(a, b, False), PathTest(a, c, True)])
+    assert (found.kind, found.nic, found.target, found.suspects) == ("undecided", a, b, (b,))

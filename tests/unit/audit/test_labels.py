@@ -49,6 +49,15 @@ def test_states() -> None:
     }
 
 
+def test_a_suspect_is_not_failed() -> None:
+    """Nor has it passed; a host with an error of its own has failed all the same."""
+    doubt = Finding("path-loss", "back-end", "error", "", "worn e > bad e", "s", suspects=("worn", "bad"))
+    states = {one.host: (one.state, one.reason) for one in node_labels(run_of(doubt, finding("a", "bad")))}
+    assert states["worn"] == ("unknown", "path-loss worn e > bad e: s")
+    assert states["bad"] == ("failed", "a eth1: s")
+    assert states["good"] == ("passed", "")
+
+
 def test_nobody_passes_a_run_that_was_cancelled() -> None:
     """What was found stays found; the rest is unknown, also a host of which nothing came."""
     states = {one.host: one.state for one in node_labels(run_of(finding("path-loss", "bad"), cancelled=True))}

@@ -9,6 +9,7 @@ import pytest
 from tests.fixtures.audit_runs import large_run
 
 from fabricpulse.audit.expose import expose
+from fabricpulse.audit.findings import of_host
 from fabricpulse.audit.gate import gate
 from fabricpulse.audit.model import (
     Finding,
@@ -152,6 +153,29 @@ def test_gate_hears_the_fleet() -> None:
     assert gate(good, 1100, 3600, fleet=lossy, strict=True).open is False
     whole = report(("a", "error", Status.PASSED))
     assert gate(whole, 1100, 3600, fleet=FleetFindings("run", 1000, ()), strict=True).open is True
+
+
+def test_gate_of_a_suspect_is_not_known() -> None:
+    """A fault that may be this host's neither closes nor opens; an error of its own closes. A warning, or a check that
+    is left out, does not count."""
+    good = report(("a", "error", Status.PASSED))
+    doubt = Finding("path-loss", "back-end", "error", "", "h e > g e", "lossy", suspects=("h", "g"))
+    said = of_host(Run("r", 0, 1000, ("h", "g", "i"), (good,), (doubt,)), "g")
+    assert of_host(Run("r", 0, 1000, ("h", "g", "i"), (good,), (doubt,)), "i").findings == ()
+    answer = gate(good, 1100, 3600, fleet=said)
+    assert (answer.open, answer.reasons) == (None, ("path-loss h e > g e: lossy",))
+    assert gate(good, 1100, 3600, fleet=said, ignore=("path-loss",)).open is True
+    closed = gate(report(("a", "error", Status.FAILED)), 1100, 3600, fleet=said)
+    assert (closed.open, closed.unknown) == (False, ("path-loss h e > g e: lossy",))
+
+
+def test_a_suspect_is_unknown_in_the_grid() -> None:
+    """Of a fault that is one of two hosts', neither has a failure there."""
+    doubt = Finding("path-loss", "back-end", "error", "", "h e > g e", "lossy", suspects=("h", "g"))
+    hosts = tuple(HostReport(name, 0, 1, (), ()) for name in "hgi")
+    text = page(Run("r", 0, 1, ("h", "g", "i"), hosts, (doubt,)))
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    assert dict(zip(data["hosts"], data["grid"], strict=True)) == {"h": "u", "g": "u", "i": "-"}
 
 
 def test_no_audit_is_not_known() -> None:

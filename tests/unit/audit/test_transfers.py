@@ -19,10 +19,11 @@ from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.fleet_paths import merge, unreachable
 from fabricpulse.audit.fleet_transfers import recalled
 from fabricpulse.audit.model import Measurement
-from fabricpulse.audit.node.host_losses import HostCounts, host_counts, since
+from fabricpulse.audit.node.host_losses import HostCounts, HostLosses, host_counts, since
 from fabricpulse.audit.node.jobs import JobWatch, in_use, job_on, traffic_on
-from fabricpulse.audit.node.receiver import Receiver, rate_after_warm_up
+from fabricpulse.audit.node.receiver import Receiver
 from fabricpulse.audit.node.sender import send
+from fabricpulse.audit.node.tcp_progress import TcpProgress, rates
 from fabricpulse.audit.node.transfer import DATAGRAM, TransferError, read_document
 from fabricpulse.audit.node.wire import Received, ReceiveRequest, SendRequest, TransferResult
 from fabricpulse.audit.pairing import plan_rounds
@@ -48,10 +49,13 @@ def transferred(
     overflowed: int = 0,
     dropped: int = 0,
     starved: float = 0.0,
+    path_bps: float | None = None,
+    stolen: float = 0.0,
 ) -> Transferred:
     way = Way(source, target, "10.0.0.2", 9000, "rail0", "10.0.0.1")
     received = Received(2000 - lost - overflowed, overflowed, owd_ns, bound_ns, host_dropped=dropped)
-    return Transferred(way, TransferResult(2000, received, bps, starved=starved))
+    result = TransferResult(2000, received, bps, starved=starved, stolen=stolen, path_bps=path_bps)
+    return Transferred(way, result)
 
 
 def told(done: list[Transferred], rate: float = RATE) -> set[tuple[str, str, Nic, str]]:
@@ -227,13 +231,19 @@ def test_what_a_busy_host_has_spoilt_is_not_known() -> None:
     fleet = nics(4)
     rail = Rail(tuple((nic, f"10.0.0.{i}") for i, nic in enumerate(fleet)), plan_rounds([""] * 4))
     good = [transferred(a, b) for a, b in itertools.permutations(fleet, 2)][1:]
-    for dropped, lost, starved, bps, found in (
-        (50, 50, 0.0, RATE, set()),
-        (50, 100, 0.0, RATE, {"path-loss"}),
-        (0, 0, 0.6, RATE / 2, set()),
-        (0, 0, 0.2, RATE / 2, {"path-bandwidth"}),
+    late = {"starved": 0.6, "bps": RATE / 2}
+    for found, changes in (
+        (set(), {"dropped": 50, "lost": 50}),
+        ({"path-loss"}, {"dropped": 50, "lost": 100}),
+        (set(), late),
+        ({"path-bandwidth"}, late | {"starved": 0.2}),
+        # What the kernel has seen of the path outweighs the rule of three.
+        ({"path-bandwidth"}, late | {"path_bps": RATE / 2}),
+        # A window or a queue is the host's own fault where it was not late.
+        ({"path-bandwidth"}, late | {"starved": 0.0, "path_bps": RATE}),
+        (set(), {"stolen": 0.5, "bps": RATE / 2}),
     ):
-        bad = transferred(fleet[0], fleet[1], lost=lost, bps=bps, dropped=dropped, starved=starved)
+        bad = transferred(fleet[0], fleet[1], **changes)
         measured, notes = judge([bad, *good], RATE, {})
         assert {f.check for f in path_findings(measured)} == found
         assert again(measured) == [(fleet[0], fleet[1])]
@@ -245,13 +255,36 @@ def test_what_a_busy_host_has_spoilt_is_not_known() -> None:
         ]
 
 
-def test_rate_leaves_out_the_beginning() -> None:
-    """1 Gb/s after a slow start of 0.1 s; nothing after the last byte counts; one sample is no rate."""
-    samples = [(0.0, 0), (0.1, 1_000), (0.2, 12_501_000), (0.3, 25_001_000), (0.9, 25_001_000)]
-    amount, seconds = rate_after_warm_up(samples, 0.1)
-    assert amount * 8 / seconds == pytest.approx(1e9)
-    assert rate_after_warm_up([(0.0, 5)], 0.1) == []
-    assert rate_after_warm_up([], 0.1) == []
+def test_a_path_is_good_that_was_seen_to_carry_enough() -> None:
+    """While its hosts were late: what it carried in the time that was its own counts. While they were not, what they
+    reached: then it is the host that holds back."""
+    fleet = nics(4)
+    done = [transferred(a, b) for a, b in itertools.permutations(fleet, 2)][1:]
+    for starved, ok, value in ((0.5, True, RATE), (0.0, False, RATE / 3)):
+        slow = transferred(fleet[0], fleet[1], bps=RATE / 3, path_bps=RATE, starved=starved)
+        measured, _ = judge([slow, *done], RATE, {})
+        m = next(m for m in measured if (m.kind, m.source_host, m.target_host) == ("bandwidth", "h0", "h1"))
+        assert (m.ok, m.value) == (ok, value)
+
+
+def test_rates_are_of_the_time_that_the_path_took() -> None:
+    """1 Gb/s all the time; half of it, as a host was late; no rate of a stream that next to never pushed, or of one
+    moment. Ticks of 10 ms that are missing of the whole are none."""
+    before = TcpProgress(((1000, 1.0), (0, 0.0)), 5.0)
+    half = 125_000_000 // 2
+
+    def after(bits: int, *seconds: float) -> TcpProgress:
+        (first, first_s), (second, second_s) = before.streams
+        return TcpProgress(
+            ((first + bits, first_s + seconds[0]), (second + bits, second_s + seconds[1])), 6.0
+        )
+
+    assert rates(before, after(half, 1.0, 1.0)) == (1e9, 1e9)
+    assert rates(before, after(half, 0.985, 1.01)) == (1e9, 1e9)
+    assert rates(before, after(half // 2, 0.5, 0.5)) == (5e8, 1e9)
+    assert rates(before, after(half // 2, 0.1, 0.9)) == (5e8, None)
+    assert rates(before, before) == (None, None)
+    assert rates(None, before) == (None, None)
 
 
 def ticking() -> FleetTime:
@@ -333,17 +366,25 @@ def test_what_a_host_drops_itself_is_counted(tmp_path: Path) -> None:
     statistics = tmp_path / "sys/class/net/e0/statistics"
     statistics.mkdir(parents=True)
     (tmp_path / "proc/net").mkdir(parents=True)
-    (tmp_path / "proc/thread-self").mkdir()
-    (tmp_path / "proc/thread-self/schedstat").write_text("1 2500000000 3\n")
+    for thread, waited in (("7", "2000000000"), ("8", "500000000")):
+        (tmp_path / "proc/self/task" / thread).mkdir(parents=True)
+        (tmp_path / "proc/self/task" / thread / "schedstat").write_text(f"1 {waited} 3\n")
+    stat = tmp_path / "proc/stat"
+    tick = os.sysconf("SC_CLK_TCK")
+    stat.write_text(
+        f"cpu 0 0 0 0 0 0 0 {7 * tick} 0 0\ncpu0 0 0 0 0 0 0 0 {3 * tick} 0 0\ncpu1 0 0 0 0 0 0 0 {4 * tick} 0 0\n"
+    )
     (tmp_path / "proc/net/softnet_stat").write_text("0065 0000000a 0\n0064 00000010 0\n")
     (statistics / "rx_missed_errors").write_text("5\n")
     trees = {"proc": tmp_path / "proc", "sys": tmp_path / "sys"}
     before = host_counts("e0", **trees)
-    assert before == HostCounts(10 + 16 + 5, 2.5)
+    assert before == HostCounts(10 + 16 + 5, 2.5, (3.0, 4.0))
     (statistics / "rx_missed_errors").write_text("12\n")
-    assert since("e0", before, **trees) == HostCounts(7, 0.0)
+    stat.write_text(stat.read_text().replace(f" {4 * tick} ", f" {6 * tick} "))
+    assert since("e0", before, **trees) == HostLosses(7, 0.0, 2.0)
     (statistics / "rx_missed_errors").write_text("0\n")
-    assert since("e0", before, **trees) == HostCounts(0, 0.0)
+    stat.unlink()
+    assert since("e0", before, **trees) == HostLosses(0, 0.0)
     assert host_counts("e0", proc=tmp_path / "x", sys=tmp_path / "x") == HostCounts(0, 0.0)
 
 

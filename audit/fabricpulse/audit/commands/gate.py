@@ -39,7 +39,8 @@ def gate_command(
 
     Both the host's own audit and what the last run of the fleet said of it count; what is unknown is listed.
 
-    Exit code 0: yes; 10: no, an error was found; 11: not known, there is no audit or it is too old.
+    Exit code 0: yes; 10: no, an error was found; 11: not known, there is no audit, it is too old, or an error may be
+    another host's.
     """
     from fabricpulse.audit.gate import gate
 

@@ -1,14 +1,18 @@
 """What this host itself has dropped or delayed while a test lasted: no fault of a path. Linux.
 
 Packets that arrive wait in a queue of the processor (net.core.netdev_max_backlog), before it in the NIC's ring; where
-a host is too busy to empty them they are dropped, and counted here. A thread that is ready to run and has no processor
-makes TCP slow, and datagrams late; the kernel counts that time, too (CONFIG_SCHED_INFO).
+a host is too busy to empty them they are dropped, and counted here. Threads that are ready to run and have no processor
+make TCP slow, and datagrams late; the kernel counts that time, too (CONFIG_SCHED_INFO). All threads of the process
+count: one that runs Python code keeps the others waiting. A virtual machine may have no processor at all for a while:
+its kernel sends nothing then (proc(5), `steal`).
 """
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _PROC, _SYS = Path("/proc"), Path("/sys")
 # Of those that arrive: what the ring or the queue behind it had no room for. Frames with errors are not among them.
 _RECEIVED = ("rx_dropped", "rx_missed_errors", "rx_fifo_errors", "rx_over_errors")
@@ -17,30 +21,56 @@ _SENT = ("tx_dropped",)
 
 @dataclass(frozen=True)
 class HostCounts:
-    """At one moment. dropped : packets, of all NICs where the kernel does not say which. starved_s : that this thread
-    has waited for a processor since it began; 0 where the kernel does not say."""
+    """At one moment. dropped : packets, of all NICs where the kernel does not say which. starved_s : that threads of
+    this process have waited for a processor since they began; 0 where the kernel does not say. stolen_s : of each
+    processor, that its virtual machine was not given."""
 
     dropped: int
     starved_s: float
+    stolen_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostLosses:
+    """Between two moments, as HostCounts. stolen_s : of the processor that lacked most."""
+
+    dropped: int
+    starved_s: float
+    stolen_s: float = 0.0
 
 
 def host_counts(device: str, *, proc: Path = _PROC, sys: Path = _SYS) -> HostCounts:
-    """Now, as the thread that asks sees it. device : the NIC of the test. What cannot be read counts as 0: then
-    nothing is excused."""
+    """Now. device : the NIC of the test. What cannot be read counts as 0: then nothing is excused."""
     dropped = _softnet(proc)
     for name in (*_RECEIVED, *_SENT):
         with suppress(OSError, ValueError):
             dropped += int((sys / "class/net" / device / "statistics" / name).read_text())
-    starved_s = 0.0
-    with suppress(OSError, ValueError, IndexError):
-        starved_s = int((proc / "thread-self/schedstat").read_text().split()[1]) / 1e9
-    return HostCounts(dropped, starved_s)
+    starved_ns = 0
+    for thread in (proc / "self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):
+            starved_ns += int(thread.read_text().split()[1])
+    return HostCounts(dropped, starved_ns / 1e9, _stolen(proc))
 
 
-def since(device: str, before: HostCounts, *, proc: Path = _PROC, sys: Path = _SYS) -> HostCounts:
-    """What has come to `before`, asked by the same thread; never negative, as counters of a NIC may begin anew."""
+def since(device: str, before: HostCounts, *, proc: Path = _PROC, sys: Path = _SYS) -> HostLosses:
+    """What has come to `before`; never negative, as counters of a NIC may begin anew and threads end."""
     now = host_counts(device, proc=proc, sys=sys)
-    return HostCounts(max(0, now.dropped - before.dropped), max(0.0, now.starved_s - before.starved_s))
+    stolen = [after - first for after, first in zip(now.stolen_s, before.stolen_s, strict=False)]
+    return HostLosses(
+        max(0, now.dropped - before.dropped),
+        max(0.0, now.starved_s - before.starved_s),
+        max([0.0, *stolen]),
+    )
+
+
+def _stolen(proc: Path) -> tuple[float, ...]:
+    """Of each processor that is on."""
+    try:
+        lines = (proc / "stat").read_text().splitlines()
+        ticks = [int(line.split()[8]) for line in lines if line.startswith("cpu") and line[3:4].isdigit()]
+        return tuple(count / _TICKS_A_SECOND for count in ticks)
+    except (OSError, ValueError, IndexError):
+        return ()
 
 
 def _softnet(proc: Path) -> int:

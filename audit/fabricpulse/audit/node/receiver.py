@@ -32,7 +32,14 @@ from fabricpulse.audit.node.transfer import (
     read,
     send_document,
 )
-from fabricpulse.audit.node.wire import MOST_PORTS, PortCount, ReceiveAnswer, Received, ReceiveRequest
+from fabricpulse.audit.node.wire import (
+    MOST_PORTS,
+    Hindered,
+    PortCount,
+    ReceiveAnswer,
+    Received,
+    ReceiveRequest,
+)
 
 # After the sender's end: so long must the socket be found empty, and so long where numbers are missing, which may be
 # late on another path or in the queue of a busy processor.
@@ -42,7 +49,6 @@ _BATCH = 64
 # What a datagram is taken to have moved: its size is not asked for.
 _MOST_DATAGRAM = 9000
 _BUFFER = 8 << 20
-_WARM_UP = 0.2
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_MEMINFO, _DROPS = 35, 33, 55, 8
 _STAMP = struct.Struct("=qq")
 # A stamp that is older was made before the clock was set.
@@ -158,14 +164,11 @@ class Receiver:
         own = since(self._request.device, before)
         return counted.result(_drops(self._datagrams), own.dropped)
 
-    def _drain(self, streams: list[socket.socket], stop: threading.Event) -> list[float]:
-        """[bytes, seconds, seconds without a processor] after the warm-up; [] if too little came."""
+    def _drain(self, streams: list[socket.socket], stop: threading.Event) -> Hindered:
+        """Takes what comes until all streams have ended; how much this host was late meanwhile."""
         buffer = bytearray(PIECE)
-        samples: list[tuple[float, int]] = []
-        total = 0
         before = host_counts(self._request.device)
-        begun = time.monotonic()
-        deadline = begun + self._request.seconds + PATIENCE_S
+        deadline = time.monotonic() + self._request.seconds + PATIENCE_S
         with selectors.DefaultSelector() as ready:
             for stream in streams:
                 stream.setblocking(False)
@@ -181,13 +184,9 @@ class Receiver:
                         continue
                     if not size:
                         ready.unregister(stream)
-                    total += size
                     self._moved.bytes += size
-                now = time.monotonic()
-                if not samples or now - samples[-1][0] >= 0.005:
-                    samples.append((now, total))
-        rate = rate_after_warm_up(samples, self._request.seconds * _WARM_UP)
-        return [*rate, since(self._request.device, before).starved_s] if rate else []
+        own = since(self._request.device, before)
+        return Hindered(own.starved_s, own.stolen_s)
 
     def close(self) -> None:
         """Of one that is not run."""
@@ -243,21 +242,6 @@ class _Counted:
         by_port = tuple(PortCount(port, *counted) for port, counted in sorted(self._ports.items()))
         owd_ns, bound_ns = self._best or (None, 0)
         return Received(len(self._seen), overflowed, owd_ns, bound_ns, by_port, host_dropped)
-
-
-def rate_after_warm_up(samples: list[tuple[float, int]], warm_up_s: float) -> list[float]:
-    """[bytes, seconds] between the first sample after the warm-up and the last one that brought bytes; [] without two.
-
-    samples : (time in seconds, bytes so far) in order.
-    """
-    if not samples:
-        return []
-    first = next((s for s in samples if s[0] >= samples[0][0] + warm_up_s), None)
-    total = samples[-1][1]
-    last = next((s for s in samples if s[1] == total), None)
-    if first is None or last is None or last[0] <= first[0]:
-        return []
-    return [float(total - first[1]), last[0] - first[0]]
 
 
 def _arrived(link: socket.socket) -> list[_Arrived]:

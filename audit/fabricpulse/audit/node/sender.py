@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 import msgspec
 
 from fabricpulse.audit.node.host_losses import host_counts, since
+from fabricpulse.audit.node.tcp_progress import TcpProgress, rates, tcp_progress
 from fabricpulse.audit.node.transfer import (
     DATAGRAM,
     FIRST_SOURCE_PORT,
@@ -28,10 +29,12 @@ from fabricpulse.audit.node.transfer import (
     check,
     read_document,
 )
-from fabricpulse.audit.node.wire import Received, SendRequest, TransferResult
+from fabricpulse.audit.node.wire import Hindered, Received, SendRequest, TransferResult
 
 _UDP_HEADERS = {4: 28, 6: 48}
 _SO_MAX_PACING_RATE = 47
+# Of the time of TCP that does not count: a window that has yet to open is no property of a path.
+_WARM_UP = 0.2
 _TCP_NOTSENT_LOWAT, _LEAST_UNSENT = 25, 128 << 10
 # Without it a datagram that this host's own queue drops is told as sent (ip(7), udp(7)).
 _RECVERR = {4: (socket.IPPROTO_IP, 11), 6: (socket.IPPROTO_IPV6, 25)}
@@ -72,13 +75,16 @@ def send(
             while after is not None and not after.wait(TICK_S):
                 check(stop, deadline)
             before = host_counts(request.device)
-            _push(request, streams, stop, moved)
-            starved_s = since(request.device, before).starved_s
-            amount = read_document(control, list[float], stop, request.seconds + PATIENCE_S)
-            size, seconds, *more = amount or (0.0, 0.0)
-            if seconds > 0:
-                share = min(1.0, max(starved_s, *more, 0.0) / request.seconds)
-                result = msgspec.structs.replace(result, bps=size * 8 / seconds, starved=share)
+            bps, path_bps = _push(request, streams, stop, moved)
+            own = since(request.device, before)
+            peer = read_document(control, Hindered, stop, request.seconds + PATIENCE_S)
+            result = msgspec.structs.replace(
+                result,
+                bps=bps or None,
+                path_bps=path_bps,
+                starved=min(1.0, max(own.starved_s, peer.starved_s) / request.seconds),
+                stolen=min(1.0, max(own.stolen_s, peer.stolen_s) / request.seconds),
+            )
     except (TransferError, OSError, ValueError) as error:
         text = str(error) or type(error).__name__
         return msgspec.structs.replace(result, error=text[:256])
@@ -134,8 +140,11 @@ def _send_datagrams(
     return sent
 
 
-def _push(request: SendRequest, streams: list[socket.socket], stop: threading.Event, moved: Moved) -> None:
-    """Zeros into all streams until the time is over."""
+def _push(
+    request: SendRequest, streams: list[socket.socket], stop: threading.Event, moved: Moved
+) -> tuple[float | None, float | None]:
+    """Zeros into all streams until the time is over; what came of it after the first fifth, as `rates` tells."""
+    first: TcpProgress | None = None
     with ExitStack() as stack:
         zeros = os.memfd_create("zeros", os.MFD_CLOEXEC)
         stack.callback(os.close, zeros)
@@ -151,16 +160,22 @@ def _push(request: SendRequest, streams: list[socket.socket], stop: threading.Ev
             )
             stream.setblocking(False)
             ready.register(stream, selectors.EVENT_WRITE)
+        warm = time.monotonic() + _WARM_UP * request.seconds
         end = time.monotonic() + request.seconds
         while (now := time.monotonic()) < end:
             check(stop, end + 1)
-            for key, _ in ready.select(min(TICK_S, end - now)):
+            if first is None and now >= warm:
+                first = tcp_progress(streams)
+            until = end if first is not None else warm
+            for key, _ in ready.select(min(TICK_S, max(0.0, until - now))):
                 try:
                     moved.bytes += os.sendfile(key.fd, zeros, 0, PIECE)
                 except BlockingIOError:
                     continue
+        found = rates(first, tcp_progress(streams))
         for stream in streams:
             stream.shutdown(socket.SHUT_WR)
+    return found
 
 
 def _connect(request: SendRequest) -> socket.socket:

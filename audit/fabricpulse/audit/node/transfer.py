@@ -2,8 +2,8 @@
 
 The sender connects a control connection and shows the key. Datagrams carry the sender's fleet time and are paced; the
 receiver tells how many of them came and the smallest one-way delay. Then the sender's streams push zeros at the rate
-that was asked for (SO_MAX_PACING_RATE), and the receiver tells what came after the first fifth of the time: a window
-that has yet to open is no property of a path. Sockets are bound to the NIC, so that no other one carries a test.
+that was asked for (SO_MAX_PACING_RATE), and its kernel tells what was acknowledged after the first fifth of the time
+(tcp_progress.py). Sockets are bound to the NIC, so that no other one carries a test.
 
 Both ends do blocking work with a deadline, in a thread each; `stop` ends either within a tenth of a second. Both count
 what their host itself has dropped or delayed (host_losses.py).

@@ -138,11 +138,21 @@ class Received(Struct, frozen=True):
     host_dropped: Annotated[int, Meta(ge=0)] = 0
 
 
+class Hindered(Struct, frozen=True):
+    """By how much the receiver's host was late while TCP lasted, seconds. starved_s : its threads had no processor;
+    stolen_s : a processor was not given to it by the host of its virtual machine."""
+
+    starved_s: float = 0.0
+    stolen_s: float = 0.0
+
+
 class TransferResult(Struct, frozen=True):
-    """Of one transfer. sent : datagrams. bps : goodput of TCP at the receiver without its beginning, None if too
-    little came to tell. error : why it was not finished, "" if it was; what came before counts. sent_by_port : source
+    """Of one transfer. sent : datagrams. bps : of TCP that the receiver's host has acknowledged, without its beginning;
+    None if too little came to tell. path_bps : the same over the time in which nothing but the path held it back, None
+    if that was too short. error : why it was not finished, "" if it was; what came before counts. sent_by_port : source
     port -> datagrams. host_dropped : packets that the sending host dropped itself while datagrams were under way.
-    starved : share of the time of TCP in which the busier end was ready to go on and had no processor."""
+    starved : share of the time of TCP in which threads of the busier end had no processor; stolen : in which a virtual
+    machine of them was not given one."""
 
     sent: Annotated[int, Meta(ge=0)] = 0
     received: Received | None = None
@@ -151,6 +161,8 @@ class TransferResult(Struct, frozen=True):
     sent_by_port: Annotated[dict[int, int], Meta(max_length=MOST_PORTS)] = {}
     host_dropped: Annotated[int, Meta(ge=0)] = 0
     starved: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    stolen: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    path_bps: float | None = None
 
 
 class RingRequest(Struct, frozen=True, forbid_unknown_fields=True):
