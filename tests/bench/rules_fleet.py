@@ -115,6 +115,8 @@ class PaperFleet:
             yield f"fabricpulse_nic_{name}_total{{{device}}} {count}"
         for name in ("received_bytes", "transmitted_bytes"):
             yield f"fabricpulse_nic_{name}_total{{{device}}} @30000000000@"
+        for way in ("received", "transmitted"):
+            yield f'fabricpulse_nic_link_{way}_bytes_total{{device="rail{rail}"}} @1000@'
         yield f"fabricpulse_nic_received_packets_total{{{device}}} @2000000@"
         for name in ("symbol_errors", "link_downed", "transport_retries_exceeded", "rnr_retries_exceeded"):
             yield f"fabricpulse_nic_{name}_total{{{device}}} 0"
