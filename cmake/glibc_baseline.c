@@ -108,6 +108,9 @@ int __wrap_lstat(const char* path, struct stat* out) {
 }
 int __wrap_fstat(int fd, struct stat* out);
 int __wrap_fstat(int fd, struct stat* out) { return __wrap_fstatat(fd, "", out, AT_EMPTY_PATH); }
+// Its name where Python's headers ask for large files; on both architectures `struct stat` is the same.
+int __wrap_fstat64(int fd, struct stat* out);
+int __wrap_fstat64(int fd, struct stat* out) { return __wrap_fstat(fd, out); }
 
 // 2.36, used by libstdc++'s random_device alone.
 uint32_t __wrap_arc4random(void);

@@ -16,7 +16,7 @@ set(fabricpulse_wrapped
   pthread_create pthread_join pthread_detach pthread_once pthread_key_create __pthread_key_create pthread_key_delete
   pthread_getspecific pthread_setspecific pthread_mutex_trylock pthread_mutexattr_init pthread_mutexattr_destroy
   pthread_mutexattr_setprotocol pthread_sigmask pthread_getcpuclockid pthread_setname_np pthread_cond_clockwait
-  dlopen dlsym dlvsym dlclose dlerror exp2 log2 exp log pow fstatat stat lstat fstat arc4random _dl_find_object
+  dlopen dlsym dlvsym dlclose dlerror exp2 log2 exp log pow fstatat stat lstat fstat fstat64 arc4random _dl_find_object
   __isoc23_strtol __isoc23_strtoul __isoc23_strtoll __isoc23_strtoull)
 set(fabricpulse_baseline_dir ${CMAKE_CURRENT_LIST_DIR})
 
