@@ -72,7 +72,7 @@ class Instance:
                 "host": host.name,
                 "membership": {"file": str(membership)},
                 "probe": {
-                    "rate": self.rate, "port": 20_000 + 100 * self.number, "paths": 1, "sweep": 0,
+                    "trains_per_s": self.rate, "port": 20_000 + 100 * self.number, "paths": 1, "sweep": 0,
                     "peers": 1, "cross_peers": 0,
                 },
             }  # fmt: skip

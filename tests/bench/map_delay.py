@@ -26,7 +26,7 @@ def flagged_after_s(delay: Delay, seed: int, ports: frozenset[int]) -> tuple[flo
     """
     random_of, limits, probe = random.Random(seed), Latency(), Probe()
     edge = EdgeDelays(round(1e9 * limits.ceiling_s), limits.factor, round(1e9 * limits.slack_s))
-    rate, train, wrong = round(probe.rate), 0, False
+    rate, train, wrong = round(probe.trains_per_s), 0, False
     for second in range(-LEARN_S, MOST_S):
         for part in range(rate):
             train += 1

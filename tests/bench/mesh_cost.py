@@ -69,7 +69,12 @@ def exporter_under_test(rails: int, peers: int, rate: float) -> Iterator[tuple[M
     with peer_lab(rails, peers) as (lab, addresses):
         fleet = MeshFleet(
             lab,
-            {"rate": rate, "peers": min(peers, 64), "cross_peers": 0, "down_after_s": max(1.0, 6 / rate)},
+            {
+                "trains_per_s": rate,
+                "peers": min(peers, 64),
+                "cross_peers": 0,
+                "down_after_s": max(1.0, 6 / rate),
+            },
             latency={"window_s": 5},
         )
         document = {

@@ -173,7 +173,7 @@ def _stand(rng: random.Random, scrape_s: float) -> Iterator[Stand]:
             mesh = {
                 "host": host,
                 "membership": {"file": str(members)},
-                "probe": {"down_after_s": 0.4, "rate": 20, "peers": 3, "cross_peers": 1, "paths": 2},
+                "probe": {"down_after_s": 0.4, "trains_per_s": 20, "peers": 3, "cross_peers": 1, "paths": 2},
             }
             for name, port, config in (("mesh", 9610, mesh), ("qp", 9612, _qp(host, mgmt))):
                 file = lab.host(host).directory / f"{name}.yaml"

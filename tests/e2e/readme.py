@@ -260,8 +260,9 @@ def main() -> int:
         sys.stderr.write(f"readme-test: FAILED: {error}\n")
         return 1
     sys.stdout.write(json.dumps({name: round(value, 1) for name, value in times.items()}) + "\n")
-    if times["first_alert_s"] > LIMIT_S:
-        sys.stderr.write(f"readme-test: FAILED: the first alert took more than {LIMIT_S:g} s\n")
+    late = [name for name in ("first_alert_s", "alert_of_a_fault_s") if times[name] > LIMIT_S]
+    if late:
+        sys.stderr.write(f"readme-test: FAILED: more than {LIMIT_S:g} s: {', '.join(late)}\n")
         return 1
     return 0
 

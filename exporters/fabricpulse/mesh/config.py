@@ -59,7 +59,7 @@ class Probe(Section, frozen=True):
 
     down_after_s : silence after which a NIC or an edge is down, seconds. grace_s : how long a NIC that was never
     connected stays unknown after the start, seconds. peers : number of NICs that each NIC exchanges probes with.
-    cross_peers : how many of a NIC's peers are on other networks. rate : trains of three packets a second to each
+    cross_peers : how many of a NIC's peers are on other networks. trains_per_s : trains of three packets to each
     peer. paths : number of source ports that the sweep cycles through. sweep : every sweep-th train leaves the main
     path; 0 switches the sweep off. size_probes : now and then a packet of the size of the
     device's MTU, or of 1,500, 2,200 or 4,200 bytes, is sent on each source port, never fragmented, so that an MTU black
@@ -67,7 +67,7 @@ class Probe(Section, frozen=True):
     code point of the probes, 0 to 63. bind_device : send and receive only through the NIC's own device, whatever the
     routes say. timestamps : "hardware" asks for the NIC's stamps too, where its clock has been set up for them; they
     are used for trains that the kernel did not stamp, whose delay on fleet time is then unknown. realtime : run the
-    probe engine's thread at the lowest real-time priority, where that is permitted. receive_rate : packets a second
+    probe engine's thread at the lowest real-time priority, where that is permitted. receive_packets_per_s : packets
     that are taken from one peer, at most. trace_s : pause between two traces of a NIC, seconds; each asks the switches
     on the path of one source port to one peer, with eight packets of few hops, who they are; 0 = the paths stay
     unknown. retrace_s : how long a traced path counts as known, seconds.
@@ -77,7 +77,7 @@ class Probe(Section, frozen=True):
     grace_s: Positive = 10.0
     peers: Annotated[int, Meta(ge=1, le=64)] = 10
     cross_peers: Annotated[int, Meta(ge=0, le=64)] = 2
-    rate: Annotated[float, Meta(ge=1, le=1000)] = 50.0
+    trains_per_s: Annotated[float, Meta(ge=1, le=1000)] = 50.0
     paths: Annotated[int, Meta(ge=1, le=16)] = 8
     sweep: Annotated[int, Meta(ge=0, le=255)] = 10
     size_probes: bool = True
@@ -86,15 +86,15 @@ class Probe(Section, frozen=True):
     bind_device: bool = True
     timestamps: Annotated[str, Meta(pattern="^(software|hardware)$")] = "software"
     realtime: bool = True
-    receive_rate: Positive = 2000.0
+    receive_packets_per_s: Positive = 2000.0
     trace_s: Annotated[float, Meta(ge=0, le=3600)] = 1.0
     retrace_s: Annotated[float, Meta(ge=10)] = 600.0
 
     def validate(self) -> None:
         if self.cross_peers > self.peers:
             raise ValueError("cross_peers must not be above peers")
-        if self.down_after_s < 6 / self.rate:
-            raise ValueError("down_after_s must be at least six train periods (6 / rate)")
+        if self.down_after_s < 6 / self.trains_per_s:
+            raise ValueError("down_after_s must be at least six train periods (6 / trains_per_s)")
 
 
 class Latency(Section, frozen=True):

@@ -22,15 +22,15 @@ def engine_settings(config: MeshConfig, host: str, edges: int) -> native.Setting
     s.size_probes = probe.size_probes
     s.bind_device = probe.bind_device
     s.hardware = probe.timestamps == "hardware"
-    s.rate = probe.rate
+    s.rate = probe.trains_per_s
     s.interval_ns = round(probe.down_after_s * 1e9)
     s.grace_ns = round(probe.grace_s * 1e9)
     s.window_ns = round(latency.window_s * 1e9)
     s.latency_ceiling_ns = round(latency.ceiling_s * 1e9)
     s.latency_factor = latency.factor
     s.latency_slack_ns = round(latency.slack_s * 1e9)
-    s.receive_rate = probe.receive_rate
+    s.receive_rate = probe.receive_packets_per_s
     s.priority = 1 if probe.realtime else 0
-    wanted = int(2 * max(edges, 1) * probe.rate * _RING_SECONDS)
+    wanted = int(2 * max(edges, 1) * probe.trains_per_s * _RING_SECONDS)
     s.ring_capacity = min(max(1 << (wanted - 1).bit_length(), _SMALLEST_RING), _LARGEST_RING)
     return s

@@ -60,7 +60,7 @@ class Rates:
     def of(cls, config: MeshConfig) -> "Rates":
         """Of the probe settings, which are alike on all hosts."""
         probe = config.probe
-        packets = probe.rate * _PACKETS
+        packets = probe.trains_per_s * _PACKETS
         if probe.paths < 2 or probe.sweep == 0:
             return cls(packets, 0.0)
         return cls(packets * (1 - 1 / probe.sweep), packets / probe.sweep / (probe.paths - 1))

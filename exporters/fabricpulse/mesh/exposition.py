@@ -10,7 +10,7 @@ from fabricpulse.core.metrics.exposition import Exposition, render_labels
 from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh import metrics as m
 from fabricpulse.mesh.config import PerEdge
-from fabricpulse.mesh.edge_diagnosis import EdgeView, Evidence, diagnose
+from fabricpulse.mesh.edge_evidence import EdgeView, Evidence, evidence_of
 from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.front_end import FrontEndHealth
 from fabricpulse.mesh.snapshot import (
@@ -70,7 +70,7 @@ def edge_evidence(view: FleetView, snapshot: Snapshot) -> list[Evidence | None]:
         )
         for peer, edge, paths in zip(view.peers, snapshot.edges, dead, strict=True)
     ]
-    return diagnose(views)
+    return evidence_of(views)
 
 
 @dataclass

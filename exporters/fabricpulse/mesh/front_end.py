@@ -104,12 +104,12 @@ class FrontEndWatch:
         """Rounds until cancelled; returns at once when there is nobody to ask."""
         targets = list(self.answers)
         # Another server each round, and each host begins elsewhere: N hosts do not all ask all servers all the time.
-        turn = random.randrange(len(targets)) if targets else 0  # noqa: S311 - no secret
+        first = random.randrange(len(targets)) if targets else 0  # noqa: S311 - no secret
         while targets:
             began = time.monotonic()
-            turn = (turn + 1) % len(targets)
-            if await self._ask([targets[turn]]):
-                await self._ask([target for target in targets if target != targets[turn]])
+            first = (first + 1) % len(targets)
+            if await self._ask([targets[first]]):
+                await self._ask([target for target in targets if target != targets[first]])
             answers = self.answers.values()
             now = time.monotonic()
             silent_s = self.health.silent_s(now)

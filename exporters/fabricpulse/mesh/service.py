@@ -181,7 +181,7 @@ class MeshService:
             )
         elif not view.nics:
             log.error("the membership lists this host without NICs: it probes nothing", host=view.host)
-        log.info("membership", hosts=view.members, nics=len(view.nics), edges=len(view.peers))
+        log.info("membership loaded", hosts=view.members, nics=len(view.nics), edges=len(view.peers))
 
     def _load_keys(self) -> None:
         if self._keys_path is None:
@@ -196,7 +196,7 @@ class MeshService:
         if keys != self._keys:
             self._keys = keys
             self.engine.set_keys(keys)
-            log.info("keys", count=len(keys))
+            log.info("keys loaded", count=len(keys))
 
     async def watch(self) -> None:
         """Follows membership and keys until cancelled."""

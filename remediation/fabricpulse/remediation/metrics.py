@@ -38,7 +38,7 @@ NOTIFICATIONS = MetricSpec(
     "fabricpulse_remediation_notifications_total",
     "counter",
     "Requests to the destinations of `notify`: sent, failed.",
-    ("name", "result"),
+    ("name", "outcome"),
 )
 REBALANCES = MetricSpec(
     "fabricpulse_remediation_rebalances_total",
@@ -174,8 +174,8 @@ AGENT_DIVERGENT = MetricSpec(
 AGENT_CALLS = MetricSpec(
     "fabricpulse_remediation_agent_calls_total",
     "counter",
-    "Operations that the node agent requested of the NCCL plugin's control sockets, by result.",
-    ("result",),
+    "Operations that the node agent requested of the NCCL plugin's control sockets, by outcome.",
+    ("outcome",),
 )
 
 RECEIVER_METRICS = (

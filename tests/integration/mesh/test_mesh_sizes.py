@@ -51,9 +51,9 @@ def test_two_hosts_when_one_dies(make_lab):
 
 
 def test_rates_are_limited_both_ways(make_lab):
-    """A node sends at its rate, whatever comes in; what a peer sends above `receive_rate` is dropped."""
+    """A node sends at its rate, whatever comes in; what a peer sends above `receive_packets_per_s` is dropped."""
     lab = make_lab(hosts=2, rails=1)
-    fleet = MeshFleet(lab, {"receive_rate": 60, "down_after_s": 1})
+    fleet = MeshFleet(lab, {"receive_packets_per_s": 60, "down_after_s": 1})
     fleet.start()
     rate = {"device": "rail0", "reason": "rate"}
     wait_for(
@@ -159,7 +159,7 @@ def test_sigterm_ends_it_cleanly(make_lab):
         ({"membership": {"fil": "x"}}, "did you mean 'file'"),
         ({"membership": {"file": "a", "url": "http://b"}}, "one of file, url and dns"),
         ({"probe": {"down_after_s": 0.1}}, "down_after_s"),
-        ({"probe": {"rate": 10, "down_after_s": 0.5}}, "six train periods"),
+        ({"probe": {"trains_per_s": 10, "down_after_s": 0.5}}, "six train periods"),
         ({"alerting": {"alertmanagers": ["am:9093"]}}, "not an http or https URL"),
         ({"membership": {"file": "FLEET"}, "key_file": "/nonexistent/key"}, "cannot read key file"),
     ],

@@ -70,7 +70,7 @@ def test_told_in_order_until_accepted(stack, listener):
     stack.post(webhook(alert()))
     stack.wait_phase("avoided")
     wait_for(lambda: listener.refused >= 2, 30, "tries")
-    assert stack.metric('fabricpulse_remediation_notifications_total{name="hook",result="failed"}') >= 1
+    assert stack.metric('fabricpulse_remediation_notifications_total{name="hook",outcome="failed"}') >= 1
     kill(stack.receiver)
     stack.start_receiver()
     stack.wait_receiver()

@@ -67,7 +67,7 @@ def test_numbers_that_samples_comment_out_are_the_defaults(path: Path) -> None:
 
 def test_a_mesh_without_membership_is_a_mistake(tmp_path: Path) -> None:
     """As the daemon refuses it at the start; an empty file, too."""
-    for number, text in enumerate(("", "probe: {rate: 20}\n")):
+    for number, text in enumerate(("", "probe: {trains_per_s: 20}\n")):
         path = tmp_path / f"mesh-{number}.yaml"
         path.write_text(text)
         result = check(path)

@@ -29,7 +29,7 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.web.listeners import parse_address
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.server import MetricsSource, WebServer
-from fabricpulse.core.web.server_metrics import component_of
+from fabricpulse.core.web.server_metrics import daemon_of
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.core.web.toolkit import WebConfig
 
@@ -89,7 +89,7 @@ async def test_every_daemon_tells_of_itself() -> None:
     assert 'fabricpulse_http_responses_total{code="200"} 1\n' in text
     assert 'fabricpulse_http_responses_total{code="401"} 0\n' in text
     assert 'fabricpulse_http_connections_closed_total{reason="head_timeout"} 0\n' in text
-    assert component_of("fabricpulse clocksync sidecar") == "clocksync-sidecar"
+    assert daemon_of("fabricpulse clocksync sidecar") == "clocksync-sidecar"
 
 
 async def test_health_readiness_landing() -> None:

@@ -36,7 +36,7 @@ _LEAST_TIMELINE_S = 300
 
 
 @dataclass(frozen=True)
-class Receiver:
+class ReceiverAddress:
     """The remediation receiver, and what is shown to it."""
 
     url: str
@@ -247,7 +247,7 @@ def command(
     asked = None
     if receiver:
         theirs = receiver_client.config("--receiver", receiver)
-        asked = Receiver(receiver, msgspec.structs.replace(theirs, timeout_s=timeout_s))
+        asked = ReceiverAddress(receiver, msgspec.structs.replace(theirs, timeout_s=timeout_s))
     scope = Scope("", (), selector.strip().strip("{}"), window_s, events_s)
     if lists:
         found = asyncio.run(_list(url, config, tenant, scope, at_s))
@@ -287,7 +287,7 @@ async def _report(
     tenant: str,
     scope: Scope,
     times: Times,
-    receiver: Receiver | None,
+    receiver: ReceiverAddress | None,
     grafana: str,
     job: Job,
     name: Name,

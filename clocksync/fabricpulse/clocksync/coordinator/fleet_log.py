@@ -95,4 +95,4 @@ class FleetLog:
         for name in over[:_SUSPECTS]:
             log.info("host no longer suspected", member=name)
         if (more := max(len(news), len(over)) - _SUSPECTS) > 0:
-            log.warning("and more hosts: see `fabricpulse clocksync status`", hosts=more)
+            log.warning("more hosts changed: see `fabricpulse clocksync status`", hosts=more)

@@ -49,7 +49,7 @@ MetricsSource = Callable[[TextFormat], Awaitable[bytes]]
 class WebServer:
     """One daemon's HTTP server.
 
-    name : of the command ("fabricpulse mesh"), for the landing page and the label `component`. metrics : called on each
+    name : of the command ("fabricpulse mesh"), for the landing page and the label `daemon`. metrics : called on each
     scrape. `router` may be extended before `start`; `landing_links` are (path, text) pairs for the landing page.
     not_ready : says why a daemon that has started is not ready all the same, "" if it is. limits : those of
     connections; made from the limit of open files otherwise. own_authentication : whether the daemon authenticates a

@@ -39,8 +39,8 @@ CLOSE_REASONS = (
 CODES = (200, 400, 401, 403, 404, 413, 429, 500, 503)
 
 
-def component_of(name: str) -> str:
-    """Label `component` of the daemon called `name`: "fabricpulse clocksync sidecar" is clocksync-sidecar."""
+def daemon_of(name: str) -> str:
+    """Label `daemon` of what is called `name`: "fabricpulse clocksync sidecar" is clocksync-sidecar."""
     return name.removeprefix("fabricpulse ").replace(" ", "-")
 
 
@@ -49,7 +49,7 @@ def server_metrics(
 ) -> bytes:
     """The families of one server; a part of an exposition, without its end and without its sample count."""
     out = Exposition()
-    out.add(BUILD_INFO, (version("fabricpulse"), component_of(name), python_version()), 1)
+    out.add(BUILD_INFO, (version("fabricpulse"), daemon_of(name), python_version()), 1)
     for phase in Phase:
         out.add(HTTP_CONNECTIONS, (phase.value,), connections.table.count(phase))
     closed = connections.closed + Counter(refused=connections.refused)

@@ -232,7 +232,7 @@ class Stack:
             "host": host,
             "membership": {"file": str(self._membership)},
             # A NIC is down after 0.4 s of silence; the rates leave the two cores to the ring.
-            "probe": {"down_after_s": 0.4, "rate": 20, "peers": 4, "cross_peers": 1, "paths": 2},
+            "probe": {"down_after_s": 0.4, "trains_per_s": 20, "peers": 4, "cross_peers": 1, "paths": 2},
             # These links are moved by the cores that everything else runs on: what is below this is their doing.
             "latency": {"slack_s": 0.002},
             "alerting": {

@@ -161,7 +161,7 @@ class NodeAgent:
             self._report_now.set()
         self._epoch, self._version = self._fence.epoch, desired.version
         for nic in new:
-            log.info("desired state", **msgspec.structs.asdict(nic))
+            log.info("desired state received", **msgspec.structs.asdict(nic))
             self._desired[nic.device] = nic
             self._waiting[nic.op_id] = desired.not_after
         self._dry_runs = {nic.op_id: nic for nic in desired.nics if nic.dry_run}
@@ -377,7 +377,7 @@ class NodeAgent:
         self._results[result.op_id] = result
         self._unreported[result.op_id] = result
         self._report_now.set()
-        log.info("result", **msgspec.structs.asdict(result))
+        log.info("action ended", **msgspec.structs.asdict(result))
 
     async def _metrics(self, text_format: TextFormat) -> bytes:
         out = Exposition()

@@ -57,7 +57,7 @@ class Decisions:
         guards = Guards(self._config, self._nics, transaction, now, self._shared)
         for key in [key for key in transaction.targets if key not in firing]:
             self._quiet(transaction, guards, transaction.targets[key], now)
-        for key in self._turn(list(firing)):
+        for key in self._next_batch(list(firing)):
             episode = transaction.episodes[firing[key]]
             self._firing(
                 transaction,
@@ -88,7 +88,7 @@ class Decisions:
             self._firing_version = transaction.episodes_version
         return self._firing_order
 
-    def _turn(self, keys: list[str]) -> list[str]:
+    def _next_batch(self, keys: list[str]) -> list[str]:
         """The targets to decide on in this cycle: all, or in a storm the next ones, first come first served.
 
         A cycle holds up deliveries; and the limits let through a few actions a minute anyway.

@@ -51,7 +51,7 @@ class DrainHooks:
         timeout_s = min(self._reconciler.config.drain.timeout_s, self._lease_left_s())
         if timeout_s <= 0:
             return
-        log.info("running", command=order.arguments[0], op_id=order.drain)
+        log.info("drain command started", command=order.arguments[0], op_id=order.drain)
         message = await run_command(order.arguments, timeout_s)
         failpoints.reach("receiver.after_drain_command")
 

@@ -141,7 +141,7 @@ class Rebalancer:
             if quiet[key].repathed:
                 lanes[key] = replace(lanes[key], repathed=True)
         rests, best = resting(transaction, config.cooldown_s, now), reached(transaction)
-        for request in self._turn(requests):
+        for request in self._next_batch(requests):
             if is_answered(request, transaction.rebalances.values()):
                 continue
             if reason := guards.lane_alert(request.episode):
@@ -212,7 +212,7 @@ class Rebalancer:
         if phase == "moving":
             self._trial.order(transaction, plan, now, {move.key for move in plan.moves})
 
-    def _turn(self, requests: list[LaneRequest]) -> list[LaneRequest]:
+    def _next_batch(self, requests: list[LaneRequest]) -> list[LaneRequest]:
         """The requests that one search looks into: a storm of alerts must not hold up the others' deliveries."""
         begin = self._next if self._next < len(requests) else 0
         self._next = begin + _AT_ONCE

@@ -34,7 +34,7 @@ class EdgeView(NamedTuple):
     dead_paths: int = 0
 
 
-def diagnose(edges: Sequence[EdgeView]) -> list[Evidence | None]:
+def evidence_of(edges: Sequence[EdgeView]) -> list[Evidence | None]:
     """The evidence of each edge, None where there is none or nothing is known.
 
     own_nic_disconnected : our own NIC is disconnected or unknown; the edge tells nothing of the peer.

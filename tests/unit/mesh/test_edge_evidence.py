@@ -5,7 +5,7 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricpulse.mesh.edge_diagnosis import EdgeView, Evidence, diagnose
+from fabricpulse.mesh.edge_evidence import EdgeView, Evidence, evidence_of
 from fabricpulse.mesh.snapshot import HealthState
 
 UP, DOWN, UNKNOWN = HealthState.UP, HealthState.DOWN, HealthState.UNKNOWN
@@ -18,7 +18,7 @@ def edge(device, peer, peer_device, state=UP, inbound=None, nic=UP, dead_paths=0
 
 
 def test_own_nic():
-    evidence = diagnose(
+    evidence = evidence_of(
         [edge("r0", "a", "r0", DOWN, nic=DOWN), edge("r0", "b", "r0", DOWN, nic=DOWN), edge("r1", "a", "r1")]
     )
     assert evidence == ["own_nic_disconnected", "own_nic_disconnected", None]
@@ -26,14 +26,14 @@ def test_own_nic():
 
 def test_what_other_edges_to_the_same_host_add():
     """No NIC of several, this NIC alone, or this pair alone."""
-    assert diagnose([edge("r0", "a", "r0", DOWN), edge("r1", "a", "r1", DOWN), edge("r0", "b", "r0")]) == [
+    assert evidence_of([edge("r0", "a", "r0", DOWN), edge("r1", "a", "r1", DOWN), edge("r0", "b", "r0")]) == [
         "peer_host_silent",
         "peer_host_silent",
         None,
     ]
-    own, _, _ = diagnose([edge("r0", "a", "r0", DOWN), edge("r1", "a", "r1"), edge("r0", "b", "r0")])
+    own, _, _ = evidence_of([edge("r0", "a", "r0", DOWN), edge("r1", "a", "r1"), edge("r0", "b", "r0")])
     assert own == "peer_nic_silent"
-    own, _, _ = diagnose([edge("r0", "a", "r0", DOWN), edge("r1", "a", "r0"), edge("r0", "b", "r0")])
+    own, _, _ = evidence_of([edge("r0", "a", "r0", DOWN), edge("r1", "a", "r0"), edge("r0", "b", "r0")])
     assert own == "pair_silent"
 
 
@@ -42,19 +42,20 @@ def test_edges_to_one_nic_of_a_peer_blame_nothing(edges_to_it, others):
     """Whatever is broken, one NIC of a peer is all that is seen of it: its host is not called silent."""
     views = [edge(f"r{i}", "a", "r0", DOWN) for i in range(edges_to_it)]
     views += [edge("r0", f"b{i}", "r0") for i in range(others)]
-    assert diagnose(views)[:edges_to_it] == ["peer_silent"] * edges_to_it
+    assert evidence_of(views)[:edges_to_it] == ["peer_silent"] * edges_to_it
 
 
 def test_direction_and_path():
     assert (
-        diagnose([edge("r0", "a", "r0", DOWN, inbound=UP), edge("r0", "b", "r0")])[0] == "peer_does_not_hear"
+        evidence_of([edge("r0", "a", "r0", DOWN, inbound=UP), edge("r0", "b", "r0")])[0]
+        == "peer_does_not_hear"
     )
-    assert diagnose([edge("r0", "a", "r0", dead_paths=2)]) == ["paths_down"]
+    assert evidence_of([edge("r0", "a", "r0", dead_paths=2)]) == ["paths_down"]
 
 
 def test_two_failures_at_once_are_told_apart():
     """Our rail 0 and the whole of host b fail together."""
-    evidence = diagnose(
+    evidence = evidence_of(
         [
             edge("r0", "a", "r0", DOWN, nic=DOWN),
             edge("r0", "b", "r0", DOWN, nic=DOWN),
@@ -85,7 +86,7 @@ edges = st.lists(
 @given(edges)
 def test_what_is_not_measured_is_no_evidence(views):
     """An unknown edge has no evidence; a working one has at most dead paths; a dead one always has a name."""
-    for view, evidence in zip(views, diagnose(views), strict=True):
+    for view, evidence in zip(views, evidence_of(views), strict=True):
         if view.state == UNKNOWN:
             assert evidence is None
         elif view.state == UP:
