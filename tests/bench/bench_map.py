@@ -34,7 +34,7 @@ from fabricpulse.diagnosis.flow_table import Totals, totals
 from fabricpulse.diagnosis.locate import locate
 from fabricpulse.diagnosis.messages import PROTOCOL, EdgeName, EvidenceReport
 from fabricpulse.diagnosis.process import DiagnosisProcess
-from fabricpulse.diagnosis.worker import Declared, Report
+from fabricpulse.diagnosis.worker_messages import Declared, Report
 
 rows = Rows("map")
 _WINDOW_S = 30.0

@@ -17,8 +17,8 @@ from tests.rdma.ring_pair import UP, RingPair
 
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.lab.rdma.fleet import RdmaFleet
-from fabricpulse.qp.command import Exporter
 from fabricpulse.qp.config import QpConfig
+from fabricpulse.qp.service import Exporter
 
 # The first test of a module waits for the guest and for all tests of the module.
 pytestmark = [pytest.mark.rdma, pytest.mark.timeout(1200)]

@@ -24,6 +24,7 @@ from contextlib import suppress
 
 from fabricpulse.core.errors import ConfigError, TemporaryError, UserError
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.start import end_start
 from fabricpulse.core.threads import DaemonThreads
 
 log = get_logger(__name__)
@@ -97,6 +98,7 @@ class Lifetime:
 
 def run_daemon(main: Callable[[Lifetime], Awaitable[None]]) -> None:
     """Runs `main` on a new event loop until it returns."""
+    end_start()
     asyncio.run(_run(main))
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import click
 
 from fabricpulse.core.log import LEVELS, LogFormat, configure_logging
+from fabricpulse.core.start import begin_start, end_start
 from fabricpulse.core.web.options import DEFAULT_MAX_REQUESTS, DEFAULT_TELEMETRY_PATH, WebOptions
 
 _PATH = re.compile(r"/[\w./~-]*", re.ASCII)
@@ -27,7 +28,8 @@ class DaemonOptions:
 def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Adds `--config`, `--web.*`, `--log.level` and `--log.format`.
 
-    The command receives one argument `options: DaemonOptions`, with logging already configured.
+    The command receives one argument `options: DaemonOptions`, with logging already configured. What it needs of HTTP
+    it imports itself, so that the start is cheap (core.start).
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,7 +48,11 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
             configure_logging(log_level, fmt)
             addresses = listen or (default_listen,)
             web = WebOptions(addresses, web_config, telemetry_path, max_requests, systemd_socket)
-            return function(options=DaemonOptions(config, web, log_level, fmt), **rest)
+            begin_start()
+            try:
+                return function(options=DaemonOptions(config, web, log_level, fmt), **rest)
+            finally:
+                end_start()
 
         wrapper.__name__ = function.__name__
         wrapper.__doc__ = function.__doc__

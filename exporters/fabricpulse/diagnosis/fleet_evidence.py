@@ -13,7 +13,8 @@ from fabricpulse.diagnosis.locate import Finding, locate
 from fabricpulse.diagnosis.mended import has_ended
 from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, check_edges, unpack_flows
 from fabricpulse.diagnosis.silent_hops import named
-from fabricpulse.diagnosis.suspect import Layout, Suspect, suspect_of, without_fabric
+from fabricpulse.diagnosis.suspect import Suspect
+from fabricpulse.diagnosis.suspect_names import Layout, suspect_of, without_fabric
 
 # Seconds of evidence that are used: each for what is too slight to show in those before. What shows in the first is
 # new, and must be beyond doubt (nats): evidence of few seconds is that of few flows.

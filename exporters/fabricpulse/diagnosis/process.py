@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.diagnosis.worker import Answer, Declared, Frames, Report, frame
+from fabricpulse.diagnosis.worker_messages import Answer, Declared, Frames, Report, frame
 
 log = get_logger(__name__)
 

@@ -16,6 +16,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.diagnosis import metrics as m
 from fabricpulse.diagnosis.alerts import FaultAlerting, FaultPusher
+from fabricpulse.diagnosis.delay_records import unpack_delays
 from fabricpulse.diagnosis.messages import (
     EVIDENCE_PATH,
     MOST_BYTES,
@@ -23,7 +24,6 @@ from fabricpulse.diagnosis.messages import (
     EvidenceReply,
     EvidenceReport,
     check_edges,
-    unpack_delays,
     unpack_flows,
 )
 from fabricpulse.diagnosis.page import POLICY, suspects_page
@@ -31,7 +31,7 @@ from fabricpulse.diagnosis.process import DiagnosisProcess
 from fabricpulse.diagnosis.surveyed import Surveyed
 from fabricpulse.diagnosis.suspect import Suspect
 from fabricpulse.diagnosis.topology_api import expose_topology, topology_json
-from fabricpulse.diagnosis.worker import Answer, Declared, Report
+from fabricpulse.diagnosis.worker_messages import Answer, Declared, Report
 
 log = get_logger(__name__)
 

@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.diagnosis.messages import MOST_EDGES, EvidenceReport, unpack_delays
+from fabricpulse.diagnosis.delay_records import unpack_delays
+from fabricpulse.diagnosis.messages import MOST_EDGES, EvidenceReport
 from fabricpulse.diagnosis.surveyed import Surveyed, surveyed
 from fabricpulse.diagnosis.tree.fabric_tree import tree_of
 from fabricpulse.diagnosis.tree.learned import topology_document

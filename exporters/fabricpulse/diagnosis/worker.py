@@ -1,8 +1,7 @@
 """The diagnosis in a process of its own: `python -m fabricpulse.diagnosis.worker`, reports in, suspects out.
 
 The sums over a large fleet take seconds and hold the interpreter's lock; the daemon that takes the reports keeps the
-fleet's time in its event loop. Frames: four bytes of length (big endian), then msgpack. It ends with its
-input.
+fleet's time in its event loop. It ends with its input.
 """
 
 import os
@@ -10,79 +9,19 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
 
 import msgspec
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
-from fabricpulse.diagnosis.messages import EvidenceReport
 from fabricpulse.diagnosis.survey import Survey
-from fabricpulse.diagnosis.surveyed import Surveyed
 from fabricpulse.diagnosis.suspect import Suspect
 from fabricpulse.diagnosis.tree.minima import TwoWayMinima
+from fabricpulse.diagnosis.worker_messages import Answer, Declared, Frames, Report, frame
 
 log = get_logger(__name__)
 
 _ROUND_S = 0.4
-_LENGTH = 4
-
-
-class Declared(msgspec.Struct, frozen=True):
-    """The first frame: what is declared of the fabric, as in FleetEvidence. keep_s, share_machines : as in
-    TwoWayMinima.
-    """
-
-    leaf_of: dict[str, str]
-    switch_of: dict[str, str]
-    keep_s: float = 600.0
-    share_machines: bool = True
-
-
-class Report(msgspec.Struct, frozen=True, array_like=True):
-    """Each further frame. at_s : monotonic, when it came."""
-
-    at_s: float
-    report: EvidenceReport
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What a round has found. hosts, flows, paths, reports : as in FleetEvidence. took_s : of the round. surveyed : the
-    fabric's tree, once each time that it has been computed.
-    """
-
-    hosts: int = 0
-    flows: int = 0
-    paths: int = 0
-    reports: int = 0
-    took_s: float = 0.0
-    suspects: tuple[Suspect, ...] = ()
-    surveyed: Surveyed | None = None
-
-
-def frame(message: msgspec.Struct) -> bytes:
-    """A message as it goes through a pipe."""
-    body = msgspec.msgpack.encode(message)
-    return len(body).to_bytes(_LENGTH, "big") + body
-
-
-class Frames:
-    """Cuts a stream into the bodies of its frames."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Adds bytes; gives what is whole now."""
-        self._data += data
-        at = 0
-        while len(self._data) >= at + _LENGTH:
-            end = at + _LENGTH + int.from_bytes(self._data[at : at + _LENGTH], "big")
-            if len(self._data) < end:
-                break
-            yield bytes(self._data[at + _LENGTH : end])
-            at = end
-        del self._data[:at]
 
 
 def serve(source: int, sink: int) -> None:

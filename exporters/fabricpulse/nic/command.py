@@ -23,7 +23,6 @@ from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.virtual_clock import ENV as VIRTUAL_CLOCK_ENV
 from fabricpulse.core.shm.virtual_clock import VirtualClock
 from fabricpulse.core.supervision import supervised
-from fabricpulse.core.web.server import WebServer
 from fabricpulse.hostinfo.sources import host_sources
 from fabricpulse.nic.config import NicConfig
 from fabricpulse.nic.exporter import NicExporter, event_log
@@ -178,6 +177,8 @@ async def serve(
     make: Callable[[NicConfig], NicExporter],
 ) -> None:
     """Runs the daemon until it is told to stop; SIGHUP reads the configuration again, a bad one is refused."""
+    from fabricpulse.core.web.server import WebServer  # late: core.start
+
     exporter = make(load())
     # Neither a scrape nor a second reload meets an exporter that is stopped or has not read its links yet.
     in_turn = asyncio.Lock()

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from tests.fixtures.distant_nics import Fabric, Plan, mesh_pairs
 
-from fabricpulse.diagnosis.messages import EdgeName, HostFacts, LeastDelay, pack_delays, unpack_delays
+from fabricpulse.diagnosis.delay_records import unpack_delays
+from fabricpulse.diagnosis.messages import EdgeName, HostFacts, LeastDelay, pack_delays
 from fabricpulse.diagnosis.tree.coverage import MOST_PAIRS, Coverage
 from fabricpulse.diagnosis.tree.fabric_tree import tree_of
 from fabricpulse.diagnosis.tree.learned import topology_document

@@ -9,7 +9,7 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.diagnosis.service import DiagnosisService
 from fabricpulse.diagnosis.surveyed import MOST_MISCABLED, Surveyed, surveyed
 from fabricpulse.diagnosis.topology_api import expose_topology, topology_json
-from fabricpulse.diagnosis.worker import Answer, Declared
+from fabricpulse.diagnosis.worker_messages import Answer, Declared
 
 KEEP_S = 600.0
 WRONG = {

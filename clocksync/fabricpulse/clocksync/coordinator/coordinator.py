@@ -37,7 +37,7 @@ from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.diagnosis.service import PAGE_PATH, TOPOLOGY_PATH, DiagnosisService
 from fabricpulse.diagnosis.topology import Topology
-from fabricpulse.diagnosis.worker import Declared
+from fabricpulse.diagnosis.worker_messages import Declared
 
 log = get_logger(__name__)
 

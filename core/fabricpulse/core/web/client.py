@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 from base64 import b64encode
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ class HttpClient:
         credentials = self._credentials
         headers = {**credentials.headers, **(options.pop("headers", None) or {})}
         if url.startswith("https:"):
-            options.setdefault("ssl", credentials.tls or True)
+            options.setdefault("ssl", credentials.tls or _system_context())
         return self.session.request(method, url, headers=headers, **options)
 
     def get(self, url: str, **options: Any) -> Any:
@@ -220,6 +221,12 @@ def _new_context(tls: TlsClientConfig) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+@cache
+def _system_context() -> ssl.SSLContext:
+    """Trusts the certificate authorities of the system; not aiohttp's own, which has none in a daemon (core.start)."""
+    return ssl.create_default_context()
 
 
 def _no_passphrase() -> str:

@@ -82,7 +82,7 @@ class TwoWayMinima:
         self._hosts[host] = _Host(row, side, facts or HostFacts(()), now_s, refused, told_s)
 
     def told(self, host: str, delays: NDArray[np.void], now_s: float) -> None:
-        """Records of messages.DELAY_DTYPE of the edges of a host; of one whose edges are not known nothing is taken."""
+        """Records of DELAY_DTYPE of the edges of a host; of one whose edges are not known nothing is taken."""
         self._advance(now_s)
         known = self._hosts.get(host)
         if known is None:

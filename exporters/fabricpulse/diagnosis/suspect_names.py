@@ -1,0 +1,81 @@
+"""From findings, which are numbers, to suspects, which have names. Pure."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fabricpulse.diagnosis.components import Kind, parts
+from fabricpulse.diagnosis.flow_table import FlowTable, Totals
+from fabricpulse.diagnosis.locate import Finding
+from fabricpulse.diagnosis.suspect import Suspect
+
+# Pairs of NICs that are named with a suspect.
+_MOST_SUFFERERS = 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The flows of a fleet with their sums. names : of the nodes of the table."""
+
+    table: FlowTable
+    totals: Totals
+    names: tuple[str, ...]
+
+
+def without_fabric(layout: Layout, findings: tuple[Finding, ...]) -> list[Finding]:
+    """Without "the fabric", which may be all that lies between two leaves, where one way into or out of it is told."""
+    first = layout.table.first_unnamed
+
+    def ways(finding: Finding) -> set[int]:
+        kind, a, b = parts(finding.component)
+        return {node for node in (a, b) if node >= first} if kind is Kind.LINK else set()
+
+    told = set().union(*map(ways, findings)) if findings else set()
+    return [
+        finding
+        for finding in findings
+        for kind, a, _ in [parts(finding.component)]
+        if kind is not Kind.SWITCH or a < first or a not in told
+    ]
+
+
+def suspect_of(layout: Layout, what: str, finding: Finding) -> Suspect:
+    """The finding by names. what : loss, delay or mtu."""
+    kind, a, b = parts(finding.component)
+    flows = np.array(finding.flows, np.int64)
+    _, first = np.unique(layout.table.edge[flows], return_index=True)
+    pairs = flows[first]
+    return Suspect(
+        what,
+        kind.name.lower(),
+        _name(layout, a),
+        _name(layout, b) if kind in (Kind.LINK, Kind.PAIR) else "",
+        float(finding.share),
+        finding.confidence,
+        len(finding.flows),
+        0.0,
+        tuple(_text(layout, other) for other in finding.alternatives),
+        _text(layout, finding.runner_up) if finding.runner_up is not None else "",
+        pairs=len(pairs),
+        sufferers=tuple(
+            f"{_name(layout, int(layout.table.source[flow]))} to {_name(layout, int(layout.table.destination[flow]))}"
+            for flow in pairs[:_MOST_SUFFERERS].tolist()
+        ),
+    )
+
+
+def _name(layout: Layout, node: int) -> str:
+    return layout.names[node] if node < len(layout.names) else "?"
+
+
+def _text(layout: Layout, component: int) -> str:
+    kind, a, b = parts(component)
+    if kind is Kind.FLOW:
+        flow = component & ((1 << 58) - 1)
+        if flow >= len(layout.table):
+            return "flow ?"
+        ends = int(layout.table.source[flow]), int(layout.table.destination[flow])
+        return f"flow {_name(layout, ends[0])} to {_name(layout, ends[1])}"
+    if kind in (Kind.LINK, Kind.PAIR):
+        return f"{kind.name.lower()} {_name(layout, a)} to {_name(layout, b)}"
+    return f"{kind.name.lower()} {_name(layout, a)}"
