@@ -50,7 +50,7 @@ asyncio.run(main())
 """
 
 _ARRAYS = {"numpy"}
-_NEVER = {"rich", "psycopg", "matplotlib", "pygments", "fabricpulse.diagnosis.locate"}
+_NEVER = {"rich", "psycopg", "matplotlib", "pygments", "pydoc", "fabricpulse.diagnosis.locate"}
 
 
 async def python(code: str, *arguments: str, **environment: str) -> str:
@@ -70,7 +70,7 @@ async def python(code: str, *arguments: str, **environment: str) -> str:
         ("nic", _ARRAYS),
         ("qp", {"scipy"}),
         ("clocksync sidecar", {"scipy"}),
-        ("clocksync coordinator", set()),
+        ("clocksync coordinator", {"scipy"}),
         ("remediation receiver", _ARRAYS),
         ("remediation node", {"scipy"}),
         ("audit node", {"scipy"}),

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from fabricpulse.clocksync.solve.anchors import AnchorSelection, select_anchors
-from fabricpulse.clocksync.solve.least_squares import Floats, Graph, robust_least_squares
+from fabricpulse.clocksync.solve.graph import Graph
+from fabricpulse.clocksync.solve.graph_forms import graph_of
+from fabricpulse.clocksync.solve.least_squares import Floats, robust_least_squares
 from fabricpulse.clocksync.solve.quorum import Election
 from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
@@ -123,9 +123,9 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     keep it does not change, unless anchors say so.
     """
     n = len(hosts)
-    graph = Graph(n, edges.i, edges.j)
-    _, component = connected_components(graph.adjacency(np.ones(len(edges.i))), directed=False)
-    predicted = _predict(hosts, edges, component)
+    graph = graph_of(n, edges.i, edges.j)
+    component = graph.components()
+    predicted = _predict(hosts, edges, graph, component)
 
     start = np.where(hosts.known, hosts.rate_ppb, 0.0)
     changed_ns, changed_ppb = _changed_since(edges.bound_age_s, parameters)
@@ -219,14 +219,13 @@ def _changed_since(age_s: Floats, parameters: SolveParameters) -> tuple[Floats, 
     return drift_ppb * past_s, drift_ppb * np.minimum(past_s / parameters.measured_s, 1.0)
 
 
-def _predict(hosts: Hosts, edges: Edges, component: NDArray[np.int32]) -> Ints:
+def _predict(hosts: Hosts, edges: Edges, graph: Graph, component: NDArray[np.int32]) -> Ints:
     """A first int64 guess of each correction, so that the least squares only see small numbers."""
     n = len(hosts)
     predicted = hosts.correction_ns.copy()
     if hosts.known.all() or not len(edges.i):
         return predicted
     # Unknown hosts get theirs along a tree of edges that starts at a known host, or anywhere.
-    graph = csr_array((np.ones(len(edges.i)), (edges.i, edges.j)), shape=(n, n))
     # key of (i, j) -> an edge of that pair, in both directions; a dict of tuples would take 200 MB at 50,000 hosts.
     keys = np.concatenate([edges.i * n + edges.j, edges.j * n + edges.i])
     by_key = np.argsort(keys, kind="stable")
@@ -237,9 +236,9 @@ def _predict(hosts: Hosts, edges: Edges, component: NDArray[np.int32]) -> Ints:
         members = np.flatnonzero(component == label)
         known = members[hosts.known[members]]
         start = int(known[0]) if len(known) else int(members[0])
-        order, parent = breadth_first_order(graph, start, directed=False)
-        nodes = order[1:].astype(np.int64)
-        up = parent[nodes].astype(np.int64)
+        order, parent = graph.breadth_first(start)
+        nodes = order[1:]
+        up = parent[nodes]
         change = gain[np.searchsorted(keys, up * n + nodes)]
         for node, above, by in zip(nodes.tolist(), up.tolist(), change.tolist(), strict=True):
             if not hosts.known[node]:

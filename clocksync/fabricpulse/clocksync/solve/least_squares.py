@@ -7,8 +7,8 @@ edges that do not fit out of the answer. Pure: arrays in, arrays out.
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
+from fabricpulse.clocksync.solve.graph import Graph, Matrix
 from fabricpulse.clocksync.solve.outliers import typical_size
 
 Floats = NDArray[np.float64]
@@ -22,28 +22,6 @@ _ENOUGH, _ROUGHLY = 0.02, 3.0
 _FAR = 10.0
 _MAX_ITERATIONS = 200
 _CG_TOLERANCE = 1e-6
-
-
-class Graph:
-    """The pattern of the normal equations of one set of edges, made once and filled with new weights at each round."""
-
-    def __init__(self, n: int, i: NDArray[np.intp], j: NDArray[np.intp]) -> None:
-        self.n, self.i, self.j = n, i.astype(np.int32), j.astype(np.int32)
-        rows = np.concatenate([self.i, self.j])
-        self._order = np.argsort(rows, kind="stable")
-        self._columns = np.concatenate([self.j, self.i])[self._order]
-        self._starts = np.zeros(n + 1, np.int32)
-        np.cumsum(np.bincount(rows, minlength=n), out=self._starts[1:])
-
-    def adjacency(self, weight: Floats) -> csr_array:
-        """Symmetric, `weight` at both places of each edge; parallel edges stay apart, a product adds them up."""
-        data = np.concatenate([weight, weight])[self._order]
-        return csr_array((data, self._columns, self._starts), shape=(self.n, self.n))
-
-    def sum_at_ends(self, value: Floats, sign: float) -> Floats:
-        """Per host: the sum of `value` over edges where it is i, plus `sign` times that where it is j."""
-        total: Floats = np.bincount(self.i, value, self.n) + sign * np.bincount(self.j, value, self.n)
-        return total
 
 
 def robust_least_squares(
@@ -99,7 +77,7 @@ def _weights(residual: Floats, sigma: Floats, scale: float, tail: Floats | None 
     return weights
 
 
-def _conjugate_gradients(off_diagonal: csr_array, diagonal: Floats, b: Floats) -> Floats:
+def _conjugate_gradients(off_diagonal: Matrix, diagonal: Floats, b: Floats) -> Floats:
     """Solves (diag - off_diagonal) x = b, singular on constants, for b without a constant part."""
     x = np.zeros_like(b)
     r = b.copy()
