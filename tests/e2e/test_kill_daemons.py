@@ -187,9 +187,9 @@ async def coordinator(fleet: Fleet, daemon: Daemon) -> None:
         for host in fleet.seen.hosts.values():
             assert host.clock.bound_s is not None
             assert host.clock.bound_s < 0.001
-    deadline = time.monotonic() + 30
+    patience = Patience(30)
     while f"fabricpulse_clocksync_members {len(fleet.seen.hosts)}" not in await fleet.text(daemon):
-        assert time.monotonic() < deadline
+        assert patience.left()
         await asyncio.sleep(0.2)
     clocks = lambda: [host.clock for host in fleet.seen.hosts.values()]  # noqa: E731
     await fleet.wait_for("clocks in sync again", lambda: all(clock.synchronized for clock in clocks()))
@@ -215,14 +215,14 @@ async def agent(fleet: Fleet, daemon: Daemon) -> None:
         assert fleet.seen.nic(HOST, DEVICE).in_service is False
     receiver_daemon = fleet.stage.stack.daemon(names.RECEIVER)
     now = time.time()
-    deadline = time.monotonic() + 20
+    patience = Patience(20)
     while True:
         agents = {
             agent["host"]: agent for agent in (await fleet.json(receiver_daemon, "/api/v1/status"))["agents"]
         }
         if agents[HOST]["seen_at"] > now and agents[HOST]["processes"] == 1:
             break
-        assert time.monotonic() < deadline
+        assert patience.left()
         await asyncio.sleep(0.2)
     assert fleet.seen.nic(HOST, DEVICE).in_service is False
 
@@ -245,12 +245,12 @@ async def prometheus(fleet: Fleet, daemon: Daemon) -> None:
     """It scrapes everything again, and its history is still there."""
     async with fleet.killed(daemon):
         pass
-    deadline = time.monotonic() + 20
+    patience = Patience(20)
     while True:
         targets = (await fleet.json(daemon, "/api/v1/targets"))["data"]["activeTargets"]
         if all(target["health"] == "up" for target in targets):
             break
-        assert time.monotonic() < deadline, [t["lastError"] for t in targets if t["health"] != "up"]
+        assert patience.left(), [t["lastError"] for t in targets if t["health"] != "up"]
         await asyncio.sleep(0.3)
     query = "/api/v1/query?query=max_over_time(fabricpulse_nic_disconnects_total[10m])"
     history = (await fleet.json(daemon, query))["data"]["result"]

@@ -10,7 +10,7 @@ import resource
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 import trustme
 from aiohttp import web
 from tests.fixtures.hostile_clients import IDLE, SLOW, hostile_clients
+from tests.fixtures.waiting import until
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.metrics.formats import TextFormat
@@ -31,12 +32,6 @@ from fabricpulse.core.web.server import WebServer
 
 async def metrics(_: TextFormat) -> bytes:
     return b"fabricpulse_x 1\n"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Returns once the server has come to that: it has no event for each step."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.fixtures.waiting import wait_for
+from tests.fixtures.waiting import Patience, wait_for
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabClosedError, channel, wire
@@ -114,10 +114,10 @@ def living_namespaces(before: int | None = None) -> set[str]:
 
 def wait_gone(pids: list[int], seconds: float = 5.0) -> list[int]:
     """Those of `pids` that still live after at most `seconds`."""
-    deadline = time.monotonic() + seconds
+    patience = Patience(seconds)
     while True:
         alive = [pid for pid in pids if Path(f"/proc/{pid}").exists() and not is_zombie(pid)]
-        if not alive or time.monotonic() > deadline:
+        if not alive or not patience.left():
             return alive
         time.sleep(0.01)
 

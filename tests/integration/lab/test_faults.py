@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.fixtures.waiting import Patience
+from tests.fixtures.waiting import Patience, wait_for
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabClosedError
@@ -25,8 +25,8 @@ def carrier(lab: Lab, host: str, device: str) -> bool:
 
 def refused_within(lab: Lab, seconds: float) -> bool:
     """True once h0 answers mgmt that nobody listens; while ARP settles there may be no route to it."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    patience = Patience(seconds)
+    while patience.left():
         try:
             lab.connect("mgmt", "h0", 9610, timeout=0.5)
         except ConnectionRefusedError:
@@ -291,10 +291,7 @@ def test_a_frozen_host_stands_still_and_goes_on(shared_lab: Lab) -> None:
             before = ticker.output()
             assert pair.there() == 100
             assert ticker.output() == before
-        deadline = time.monotonic() + 5
-        while ticker.output() == before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert ticker.output() != before
+        wait_for(lambda: ticker.output() != before, 5, "the process to go on")
 
 
 def test_ipv6_comes_back_after_every_kind_of_outage(shared_lab: Lab) -> None:
@@ -371,10 +368,8 @@ def test_a_load_fills_the_path_that_was_asked_for(shared_lab: Lab) -> None:
         assert (after[1] - before[1]) * 8e-6 / took < 90
         with pair_over(shared_lab, "spine1") as pair, shared_lab.link("leaf0", "spine1").limit(20, way="out"):
             # 50 kB at 20 Mbit/s are 20 ms.
-            deadline = time.monotonic() + 5
-            while (delay := pair.delay_s()) < 0.01 and time.monotonic() < deadline:
-                pass
-            assert 0.01 < delay < 0.5
+            delay = wait_for(lambda: (found := pair.delay_s()) >= 0.01 and found, 5, "the queue to fill")
+            assert delay < 0.5
             assert pair_delay_floor(pair_over(shared_lab, "spine0")) < 0.01
     assert load.process.poll() is not None
     with pytest.raises(UserError, match="share a leaf"):

@@ -1,12 +1,11 @@
 """How probes leave a host: in which class of traffic, as the network sees it on the wire, and by which NIC."""
 
 import socket
-import time
 from collections import Counter, defaultdict
 
 import pytest
 import yaml
-from tests.fixtures.waiting import wait_for
+from tests.fixtures.waiting import Patience, wait_for
 from tests.integration.mesh.mesh_fleet import MeshFleet
 
 from fabricpulse.lab import Lab
@@ -37,12 +36,12 @@ def tos_by_source_port(lab: Lab, host: str, probes: int, timeout_s: float = 10) 
     """
     found: dict[int, Counter[int]] = defaultdict(Counter)
     seen = 0
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(timeout_s)
     with lab.socket(host, socket.SOCK_DGRAM, socket.AF_PACKET, socket.htons(ETH_P_ALL)) as tap:
-        tap.settimeout(timeout_s)
+        tap.settimeout(60)
         while seen < probes:
             packet, address = tap.recvfrom(2000)
-            assert time.monotonic() < deadline, f"{seen} probes of {probes} in {timeout_s:g} s"
+            assert patience.left(), f"{seen} probes of {probes} in {timeout_s:g} s"
             udp = udp_of(packet)
             if address[2] != socket.PACKET_OUTGOING or udp is None:
                 continue

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core._layouts import clock_at
 from fabricpulse.core.errors import UserError
@@ -49,9 +50,7 @@ def test_no_torn_read(tmp_path: Path) -> None:
     process = context.Process(target=write_until, args=(path, stop))
     process.start()
     try:
-        deadline = time.monotonic() + 30
-        while not path.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(path.exists, 30, "the first page")
         reader = ClockPageReader(path)
         seen: set[int] = set()
         last = 0

@@ -1,10 +1,10 @@
 """Readings of the demo: what cannot be read any more is not known."""
 
 import asyncio
-from collections.abc import Callable
 
 import aiohttp
 import pytest
+from tests.fixtures.waiting import until
 
 from fabricpulse.lab.demo import watch as module
 from fabricpulse.lab.demo.observed import Observed, new_observed
@@ -30,13 +30,6 @@ class Exporter(MeshWatch):
 def state(observed: Observed) -> tuple[str, int, int]:
     host = observed.hosts["h0"]
     return host.nics["rail0"].colour, host.edges_up, host.edges
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Waits, at most ten seconds."""
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 (the state is written by the watch, which tells nobody)
-            await asyncio.sleep(0.01)
 
 
 async def test_a_host_that_does_not_answer_is_not_green(monkeypatch: pytest.MonkeyPatch) -> None:

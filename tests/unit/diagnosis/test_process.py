@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from tests.fixtures.waiting import until
 from tests.unit.diagnosis.test_fleet_evidence import EDGES, LEAF, PORTS
 
 from fabricpulse.diagnosis.messages import PROTOCOL, EdgeName, EvidenceReport, FlowEvidence, pack_flows
@@ -25,12 +26,6 @@ def test_frames_may_be_cut_anywhere(size: int) -> None:
     frames = Frames()
     bodies = [body for at in range(0, len(data), size) for body in frames.feed(data[at : at + size])]
     assert bodies == [frame(message)[4:] for message in messages]
-
-
-async def until(condition) -> None:
-    """Returns when it holds; the test's own time-out ends what never does."""
-    while not condition():  # noqa: ASYNC110 -- pipes of another process tell nobody
-        await asyncio.sleep(0.01)
 
 
 def test_a_worker_that_dies_is_replaced() -> None:

@@ -9,6 +9,7 @@ from email.utils import formatdate
 
 import pytest
 from aiohttp import web
+from tests.fixtures.waiting import until
 
 from fabricpulse.core.alerting.pusher import rfc3339
 from fabricpulse.core.config import parse_config
@@ -178,9 +179,8 @@ async def test_a_password_is_shown_and_a_refusal_counted(tmp_path):
         await pusher.open()
         task = asyncio.create_task(pusher.serve(url))
         pusher.fire("rail0", "a")
-        async with asyncio.timeout(10):
-            while pusher.pushes[url].taken is None:  # noqa: ASYNC110 - the pusher tells nobody
-                await asyncio.sleep(0.01)
+        push = pusher.pushes[url]
+        await until(lambda: push.taken is not None)  # noqa: B023 - of this round
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await pusher.close()

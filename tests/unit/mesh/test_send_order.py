@@ -4,9 +4,9 @@ import contextlib
 import itertools
 import selectors
 import socket
-import time
 
 from tests.fixtures.ports import reserved_port
+from tests.fixtures.waiting import Patience
 
 from fabricpulse.mesh import _probe_engine as native
 
@@ -18,12 +18,12 @@ SOF_RX = 1 << 3 | 1 << 4  # SOF_TIMESTAMPING_RX_SOFTWARE, SOF_TIMESTAMPING_SOFTW
 def arrivals(sockets, enough):
     """(kernel ns, peer) of the first packets of trains, in order; until each peer has `enough` of them."""
     seen = [[] for _ in sockets]
-    deadline = time.monotonic() + 20
+    patience = Patience(20)
     with selectors.DefaultSelector() as selector:
         for peer, sock in enumerate(sockets):
             selector.register(sock, selectors.EVENT_READ, peer)
         while min(map(len, seen)) < enough:
-            assert time.monotonic() < deadline, [len(stamps) for stamps in seen]
+            assert patience.left(), [len(stamps) for stamps in seen]
             for key, _ in selector.select(1):
                 data, ancillary, _, _ = key.fileobj.recvmsg(256, 256)
                 if data[POSITION] != 0:

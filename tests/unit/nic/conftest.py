@@ -1,8 +1,6 @@
 """Fixtures: trees, and an exposition as a dictionary."""
 
-import asyncio
 import re
-from collections.abc import Callable
 
 import pytest
 from tests.fixtures.sys_tree import SysTree
@@ -43,12 +41,6 @@ class Samples(dict[tuple[str, tuple[tuple[str, str], ...]], float]):
         of_rdma = [labels for _, labels in self if ("rdma_device", device) in labels]
         wanted = {("device", device), ("rdma_device", device)} | {labels[0] for labels in of_rdma}
         return {key: value for key, value in self.items() if not wanted.isdisjoint(key[1])}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Returns when the condition holds; the test's time limit ends it otherwise."""
-    while not condition():  # noqa: ASYNC110 - what is waited for happens in the code under test, which has no event
-        await asyncio.sleep(0.001)
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.unit.nic.conftest import Samples, until
+from tests.fixtures.waiting import until
+from tests.unit.nic.conftest import Samples
 
 from fabricpulse.hostinfo.kernel_log import KINDS, classify, parse_record
 from fabricpulse.hostinfo.kmsg import KmsgReader

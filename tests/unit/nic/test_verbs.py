@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.unit.nic.conftest import Samples, until
+from tests.fixtures.waiting import until
+from tests.unit.nic.conftest import Samples
 
 from fabricpulse.hostinfo.sources import HostSources
 from fabricpulse.nic.collectors.verbs import VerbsCollector

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.fixtures.waiting import until
 from tests.unit.remediation.world import World, alert
 
 from fabricpulse.core.errors import UserError
@@ -341,11 +342,6 @@ async def test_changes_without_a_line_are_saved_with_the_next_commit(path):
     loaded = again.load()
     assert (loaded.targets["h0/a"].generation, loaded.watchdog) == (2, "lost")
     again.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for has no event
-        await asyncio.sleep(0.01)
 
 
 async def test_readiness_knows_of_a_full_disk_and_of_its_end(path):
