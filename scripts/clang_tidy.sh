@@ -38,12 +38,12 @@ export -f check
 export passed common
 
 git ls-files '*.cc' | while read -r file; do
-  for commands in "$database" "$programs"; do
-    if grep -qF "\"$PWD/$file\"" "$commands/compile_commands.json"; then
-      printf '%s\0%s\0' "$commands" "$file"
-      break
-    fi
-  done
+  commands=$(grep -lF "\"$PWD/$file\"" {"$database","$programs"}/compile_commands.json) || true
+  if [[ -z $commands ]]; then
+    echo "$file: in no CMakeLists.txt, so nothing is known of how to check it" >&2
+    exit 1
+  fi
+  printf '%s\0%s\0' "${commands%%/compile_commands.json*}" "$file"
 done | {
   # shellcheck disable=SC2016 # $1 and $2 are for the inner shell
   xargs -0 -r -n 2 -P "$(nproc)" bash -c 'check "$1" "$2"' _

@@ -349,8 +349,12 @@ class Turn {
   }
 
  private:
-  const uint32_t nap_us_ =
-      getenv("NET_BENCH_NAP_US") != nullptr ? static_cast<uint32_t>(atoi(getenv("NET_BENCH_NAP_US"))) : 0;
+  static uint32_t nap_us() {
+    const char* text = getenv("NET_BENCH_NAP_US");
+    return text != nullptr ? static_cast<uint32_t>(strtoul(text, nullptr, 10)) : 0;
+  }
+
+  const uint32_t nap_us_ = nap_us();
   int passes_ = 0;
 };
 

@@ -4,7 +4,6 @@
 #ifndef FABRICPULSE_CORE_PATH_TABLE_H_
 #define FABRICPULSE_CORE_PATH_TABLE_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -22,25 +21,38 @@ class PathTable {
     bool unreachable_said = false;  // in the log
   };
 
-  // The entry of a path, a new one if need be; the least recently used one makes room.
+  // The entry of a path, a new one if need be: it takes the place of the one used longest ago of its set.
   Path* at(uint32_t nic, const uint8_t* address, uint64_t now) {
-    Path* found = nullptr;
-    for (Path& path : paths_)
-      if (path.used_ns != 0 && path.nic == nic && memcmp(path.address, address, sizeof(path.address)) == 0)
-        found = &path;
-    if (found == nullptr) {
-      found = std::min_element(std::begin(paths_), std::end(paths_),
-                               [](const Path& a, const Path& b) { return a.used_ns < b.used_ns; });
-      *found = Path{};
-      found->nic = nic;
-      memcpy(found->address, address, sizeof(found->address));
+    Path* const set = sets_[set_of(nic, address)];
+    Path* oldest = set;
+    for (Path* path = set; path < set + kWays; ++path) {
+      if (path->used_ns != 0 && path->nic == nic &&
+          memcmp(path->address, address, sizeof(path->address)) == 0) {
+        path->used_ns = now;
+        return path;
+      }
+      if (path->used_ns < oldest->used_ns) oldest = path;
     }
-    found->used_ns = now;
-    return found;
+    *oldest = Path{};
+    oldest->nic = nic;
+    memcpy(oldest->address, address, sizeof(oldest->address));
+    oldest->used_ns = now;
+    return oldest;
   }
 
  private:
-  Path paths_[256];
+  // Each lane asks in each tick, so a look-up reads one set only; as many paths as telemetry has lanes.
+  static constexpr uint32_t kSets = 512, kWays = 8;
+
+  static uint32_t set_of(uint32_t nic, const uint8_t* address) {
+    uint64_t halves[2];
+    memcpy(halves, address, sizeof(halves));
+    uint64_t hash = (halves[0] ^ nic) * UINT64_C(0x9e3779b97f4a7c15) ^ halves[1];
+    hash = (hash ^ hash >> 32) * UINT64_C(0xbf58476d1ce4e5b9);
+    return static_cast<uint32_t>(hash >> 32) % kSets;
+  }
+
+  Path sets_[kSets][kWays];
 };
 
 }  // namespace fabricpulse
