@@ -62,13 +62,23 @@ Profiler::Event* Profiler::take(Kind kind) {
   return event;
 }
 
+fp_plugin_collective* Profiler::record_of(const char* function, const char* algorithm, const char* protocol) {
+  for (fp_plugin_collective* record : records_)
+    if (strcmp(record->function, function) == 0 && strcmp(record->algorithm, algorithm) == 0 &&
+        strcmp(record->protocol, protocol) == 0)
+      return record;
+  fp_plugin_collective* record =
+      engine_->telemetry()->take_collective(communicator_, rank_, ranks_, function, algorithm, protocol);
+  if (record != nullptr) records_.push_back(record);
+  return record;
+}
+
 Profiler::Event* Profiler::operation(const char* function, const char* algorithm, const char* protocol,
                                      uint64_t bytes, uint64_t number) {
-  fp_plugin_collective* record =
-      engine_->telemetry()->take_collective(communicator_, rank_, ranks_, function ? function : "",
-                                            algorithm ? algorithm : "", protocol ? protocol : "");
-  if (record == nullptr) return nullptr;
   std::lock_guard<std::mutex> guard(lock_);
+  fp_plugin_collective* record =
+      record_of(function ? function : "", algorithm ? algorithm : "", protocol ? protocol : "");
+  if (record == nullptr) return nullptr;
   Event* event = take(Kind::kOperation);
   if (event == nullptr) return nullptr;
   event->record = record;
@@ -86,40 +96,32 @@ Profiler::Event* Profiler::child(Event* parent, Kind kind) {
   Event* event = take(kind);
   if (event == nullptr) return nullptr;
   event->parent = parent;
-  event->started_ns = engine_->now();
   ++parent->open;
   for (Event* up = parent; up != nullptr; up = up->parent)
-    if (up->kind == Kind::kOperation && up->first_ns == 0) up->first_ns = event->started_ns;
+    if (up->kind == Kind::kOperation && up->first_ns == 0) up->first_ns = engine_->now();
   return event;
 }
 
 void Profiler::stop(Event* event) {
-  uint64_t now = engine_->now();
   std::lock_guard<std::mutex> guard(lock_);
   if (event->open == 0) return;
-  if (event->waiting_since_ns != 0) {
-    uint64_t waited = elapsed(now, event->waiting_since_ns);
-    event->waiting_since_ns = 0;
-    for (Event* up = event->parent; up != nullptr; up = up->parent) {
-      if (up->record == nullptr) continue;
-      RecordChange<fp_plugin_collective> change(up->record);
-      up->record->proxy_wait_ns += waited;
-    }
-  }
-  release(event, now);
+  if (event->waiting_since_ns != 0) end_wait(event, engine_->now());
+  release(event);
 }
 
 void Profiler::step_waits(Event* event, bool waits) {
-  uint64_t now = engine_->now();
   std::lock_guard<std::mutex> guard(lock_);
   if (waits) {
-    event->waiting_since_ns = now;
-    return;
+    event->waiting_since_ns = engine_->now();
+  } else if (event->waiting_since_ns != 0) {
+    end_wait(event, engine_->now());
   }
-  if (event->waiting_since_ns == 0) return;
-  uint64_t waited = elapsed(now, event->waiting_since_ns);
-  event->waiting_since_ns = 0;
-  for (Event* up = event->parent; up != nullptr; up = up->parent) {
+}
+
+void Profiler::end_wait(Event* step, uint64_t now) {
+  uint64_t waited = elapsed(now, step->waiting_since_ns);
+  step->waiting_since_ns = 0;
+  for (Event* up = step->parent; up != nullptr; up = up->parent) {
     if (up->record == nullptr) continue;
     RecordChange<fp_plugin_collective> change(up->record);
     up->record->proxy_wait_ns += waited;
@@ -151,24 +153,9 @@ void Profiler::name_flow(const Event* step, Connection* connection) {
 }
 
 // One of the event's parts has ended; with the last one the event itself.
-void Profiler::release(Event* event, uint64_t now) {
-  while (event != nullptr) {
-    event->last_ns = std::max(event->last_ns, now);
-    if (--event->open > 0) return;
-    if (event->record != nullptr) {
-      uint64_t from = event->first_ns != 0 ? event->first_ns : event->started_ns;
-      uint64_t took = std::max<uint64_t>(elapsed(event->last_ns, from), 1);
-      fp_plugin_collective* record = event->record;
-      engine_->telemetry()->operation(*record, event->number, event->bytes, took, engine_->event_time(now));
-      RecordChange<fp_plugin_collective> change(record);
-      ++record->operations;
-      --record->in_progress;
-      record->bytes += event->bytes;
-      record->busy_ns += took;
-      record->last_bandwidth =
-          static_cast<uint64_t>(static_cast<double>(event->bytes) * 1e9 / static_cast<double>(took));
-      record->last_end_mono_ns = now;
-    }
+void Profiler::release(Event* event) {
+  while (event != nullptr && --event->open == 0) {
+    if (event->record != nullptr) finish(*event, engine_->now());
     Event* parent = event->parent;
     event->next_free = free_;
     event->parent = nullptr;
@@ -176,6 +163,21 @@ void Profiler::release(Event* event, uint64_t now) {
     free_ = event;
     event = parent;
   }
+}
+
+void Profiler::finish(const Event& operation, uint64_t now) {
+  uint64_t from = operation.first_ns != 0 ? operation.first_ns : operation.started_ns;
+  uint64_t took = std::max<uint64_t>(elapsed(now, from), 1);
+  fp_plugin_collective* record = operation.record;
+  engine_->telemetry()->operation(*record, operation.number, operation.bytes, took, engine_->event_time(now));
+  RecordChange<fp_plugin_collective> change(record);
+  ++record->operations;
+  --record->in_progress;
+  record->bytes += operation.bytes;
+  record->busy_ns += took;
+  record->last_bandwidth =
+      static_cast<uint64_t>(static_cast<double>(operation.bytes) * 1e9 / static_cast<double>(took));
+  record->last_end_mono_ns = now;
 }
 
 }  // namespace fabricpulse

@@ -4,6 +4,9 @@
 // proxy operations) has ended. So an event object lives until itself and all children have ended, and its
 // duration is from the first child's start to the last child's end. Objects come from a fixed pool; when it
 // is empty events are not followed, and counted.
+//
+// These calls come between messages, with cold caches, and NCCL waits for them: the clock is read only where a time is
+// kept, and a communicator remembers its few records in place of searching the table of all.
 #ifndef FABRICPULSE_PROCESS_COLLECTIVES_H_
 #define FABRICPULSE_PROCESS_COLLECTIVES_H_
 
@@ -33,8 +36,8 @@ class Profiler {
     Event* next_free = nullptr;
     fp_plugin_collective* record = nullptr;  // kOperation
     uint64_t bytes = 0;
-    uint64_t number = 0;  // NCCL's, of a collective
-    uint64_t started_ns = 0, first_ns = 0, last_ns = 0;
+    uint64_t number = 0;                                                  // NCCL's, of a collective
+    uint64_t started_ns = 0, first_ns = 0;                                // kOperation
     uint64_t waiting_since_ns = 0;                                        // kStep: in the network's hands
     uint32_t rank = UINT32_MAX, peer = UINT32_MAX, channel = UINT32_MAX;  // proxy operation
     uint32_t open = 0;  // itself and its children that have not ended
@@ -61,7 +64,10 @@ class Profiler {
  private:
   static constexpr uint32_t kPool = 8192;
   Event* take(Kind kind);
-  void release(Event* event, uint64_t now);
+  fp_plugin_collective* record_of(const char* function, const char* algorithm, const char* protocol);
+  static void end_wait(Event* step, uint64_t now);
+  void release(Event* event);
+  void finish(const Event& operation, uint64_t now);
 
   std::shared_ptr<PluginEngine> engine_;
   const uint64_t communicator_;
@@ -70,6 +76,7 @@ class Profiler {
   std::mutex lock_;
   std::unique_ptr<Event[]> pool_;
   Event* free_ = nullptr;
+  std::vector<fp_plugin_collective*> records_;  // of this communicator
 };
 
 // Bytes of an element of a NCCL type by its name ("ncclFloat32"); 1 for names unknown.
