@@ -232,22 +232,21 @@ JsonWriter& JsonWriter::key(const char* name) {
   return *this;
 }
 
-JsonWriter& JsonWriter::string(const std::string& value) {
+JsonWriter& JsonWriter::string(std::string_view value) {
   separate();
   out_.push_back('"');
-  for (char raw : value) {
-    unsigned char c = static_cast<unsigned char>(raw);
-    if (c == '"' || c == '\\') {
-      out_.push_back('\\');
-      out_.push_back(raw);
-    } else if (c < 0x20 || c == 0x7f) {
-      char escape[8];
-      snprintf(escape, sizeof(escape), "\\u%04x", c);
-      out_ += escape;
-    } else {
-      out_.push_back(raw);
-    }
+  size_t plain = 0;  // from here on nothing needs an escape so far
+  for (size_t at = 0; at < value.size(); ++at) {
+    const auto c = static_cast<unsigned char>(value[at]);
+    const bool control = c < 0x20 || c == 0x7f;
+    if (!control && c != '"' && c != '\\') continue;
+    out_.append(value, plain, at - plain);
+    plain = at + 1;
+    char escape[8];
+    snprintf(escape, sizeof(escape), control ? "\\u%04x" : "\\%c", c);
+    out_ += escape;
   }
+  out_.append(value, plain);
   out_.push_back('"');
   return *this;
 }
@@ -276,7 +275,7 @@ JsonWriter& JsonWriter::null() {
   return *this;
 }
 
-JsonWriter& JsonWriter::raw(const std::string& json) {
+JsonWriter& JsonWriter::raw(std::string_view json) {
   separate();
   out_ += json;
   return *this;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 
 namespace fabricpulse {
 
@@ -36,15 +37,15 @@ class JsonWriter {
   JsonWriter& open(char bracket);
   JsonWriter& close(char bracket);
   JsonWriter& key(const char* name);
-  JsonWriter& string(const std::string& value);
+  JsonWriter& string(std::string_view value);
   JsonWriter& number(int64_t value);
   JsonWriter& unsigned_number(uint64_t value);
   JsonWriter& boolean(bool value);
   JsonWriter& null();
   // Text that is JSON already.
-  JsonWriter& raw(const std::string& json);
+  JsonWriter& raw(std::string_view json);
 
-  JsonWriter& field(const char* name, const std::string& value) { return key(name).string(value); }
+  JsonWriter& field(const char* name, std::string_view value) { return key(name).string(value); }
   JsonWriter& field(const char* name, const char* value) { return key(name).string(value); }
   JsonWriter& field(const char* name, uint64_t value) { return key(name).unsigned_number(value); }
   JsonWriter& field(const char* name, bool value) { return key(name).boolean(value); }

@@ -26,10 +26,10 @@ constexpr size_t kMaxClients = 64;
 constexpr uint32_t kMaxInvalid = 16;                     // messages without sense, then the client has to go
 constexpr uint64_t kUnprovenNs = 2'000'000'000;          // who has asked nothing yet
 constexpr uint64_t kIdleNs = UINT64_C(600'000'000'000);  // who has
-// A token is one small answer, 25 to 80 us of a processor as measured; what takes longer (a full page of
-// `status` 450 us) costs in proportion. So each bucket is a hundredth of a processor.
-constexpr double kAcceptsPerSecond = 200, kAnswersPerSecond = 200, kBurst = 64;
-constexpr double kTokenNs = 50'000;
+// A token is 25 us of a processor, less than a small answer and all that belongs to it takes; what takes longer costs in
+// proportion. So each bucket is a 400th of a processor, and both are 1.7 % of a job that uses 0.3 of one.
+constexpr double kAcceptsPerSecond = 100, kAnswersPerSecond = 100, kBurst = 24;
+constexpr double kTokenNs = 25'000;
 constexpr int kAtOnce = 16;  // of each kind, before the loop begins anew
 constexpr uint64_t kPollNs = 500'000'000;
 
@@ -114,16 +114,18 @@ void ControlServer::run() {
       engine_->warn(std::string("control socket: ") + error.what());
     }
   };
+  double paid_ns = thread_cpu_ns();  // until then what this thread has used is paid for
   while (true) {
+    const bool accepted = accepts_.any(), answered = answers_.any();
     pollfd ready[4] = {{stop_, POLLIN, 0},
                        {new_, POLLIN, 0},
-                       {answers_.any() ? known_ : -1, POLLIN, 0},
-                       {accepts_.any() ? fd_ : -1, POLLIN, 0}};
+                       {answered ? known_ : -1, POLLIN, 0},
+                       {accepted ? fd_ : -1, POLLIN, 0}};
     uint64_t wait = kPollNs;
     for (const TokenBucket* tokens : {&accepts_, &answers_})
       if (!tokens->any()) wait = std::min(wait, tokens->wait_ns());
     timespec until{0, static_cast<long>(wait)};
-    bool forever = accepts_.any() && answers_.any() && clients_.empty();
+    bool forever = accepted && answered && clients_.empty();
     int found = ppoll(ready, 4, forever ? nullptr : &until, nullptr);
     uint64_t now = engine_->now();
     // Before they are spent: time that has passed until then must not fill them up afterwards.
@@ -131,11 +133,27 @@ void ControlServer::run() {
     answers_.advance(now);
     if (found < 0) continue;
     if (ready[0].revents != 0) return;
+    new_served_ = known_served_ = 0;
     if (ready[3].revents != 0) safely([&] { accept_client(now); });
     if (ready[1].revents != 0) safely([&] { serve_new(now); });
     if (ready[2].revents != 0) safely([&] { serve_known(now); });
     drop_idle(now);
+    // To have waited for a token is for the message that it is spent on to pay.
+    if (new_served_ + known_served_ == 0 && !(accepted && answered)) continue;
+    const double used_ns = thread_cpu_ns();
+    pay((used_ns - paid_ns) / kTokenNs);
+    paid_ns = used_ns;
   }
+}
+
+// A pass of the loop has cost so many tokens, waking up and looking for clients included. A token for each message is
+// paid already; the rest is shared by the messages.
+void ControlServer::pay(double tokens) {
+  const uint32_t served = new_served_ + known_served_;
+  if (served == 0) return;
+  const double each = std::max(tokens / served - 1, 0.0);
+  accepts_.take(each * new_served_);
+  answers_.take(each * known_served_);
 }
 
 void ControlServer::serve_new(uint64_t now) {
@@ -176,6 +194,7 @@ void ControlServer::accept_client(uint64_t now) {
     return;
   }
   accepts_.take();
+  ++new_served_;
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   Client client;
@@ -231,7 +250,6 @@ void ControlServer::serve(uint64_t id, uint64_t now) {
   auto found = clients_.find(id);
   if (found == clients_.end()) return;
   Client& client = found->second;
-  double began_ns = thread_cpu_ns();
   iovec vector{buffer_.data(), buffer_.size()};
   msghdr message{};
   message.msg_iov = &vector;
@@ -242,8 +260,9 @@ void ControlServer::serve(uint64_t id, uint64_t now) {
     drop(id);
     return;
   }
-  TokenBucket& pays = client.known ? answers_ : accepts_;
-  if (client.known) pays.take();  // an answer that cannot be made costs, too
+  // An answer that cannot be made costs, too. The first message is paid for with the connection.
+  if (client.known) answers_.take();
+  ++(client.known ? known_served_ : new_served_);
   client.known = true;
   std::string text;
   if (message.msg_flags & MSG_TRUNC) {
@@ -262,7 +281,6 @@ void ControlServer::serve(uint64_t id, uint64_t now) {
                                        "less (limit) or raise net.core.wmem_max"});
     sent = send(client.fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
-  pays.take(std::max(0.0, (thread_cpu_ns() - began_ns) / kTokenNs - 1));
   if (sent < 0 || !client.may_read || client.invalid_requests >= kMaxInvalid) drop(id);
 }
 

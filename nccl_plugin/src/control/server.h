@@ -2,8 +2,8 @@
 //
 // A thread of its own because an answer must not wait for the service thread's work, nor the service thread's
 // timers for a client. Clients are few, are heard in turn, and leave when they say nothing. What they cost is
-// bounded for all of them together, in processor time: so many are let in a second, with whom their first
-// message is paid for, and so many further messages are answered a second. A message that is not answered yet
+// bounded for all of them together, in processor time of this thread: so many are let in a second, with whom their
+// first message is paid for, and so many further messages are answered a second. A message that is not answered yet
 // waits in its socket. So a client that asks without pause delays another's next message by one of its own,
 // and a new client's first one, as the commands of `fabricpulse plugin ctl` and of the remediation agent are,
 // not at all.
@@ -53,6 +53,7 @@ class ControlServer {
   void serve_new(uint64_t now);
   void serve_known(uint64_t now);
   void serve(uint64_t id, uint64_t now);
+  void pay(double tokens);
   static int watch(int set, int fd, uint64_t id);
 
   ControlledPlugin* const engine_;
@@ -64,8 +65,9 @@ class ControlServer {
   std::map<uint64_t, Client> clients_;
   uint64_t next_client_ = 1;
   std::vector<char> buffer_;
-  TokenBucket accepts_;  // clients that may be let in, each with one message
-  TokenBucket answers_;  // further messages that may be answered
+  TokenBucket accepts_;                         // clients that may be let in, each with one message
+  TokenBucket answers_;                         // further messages that may be answered
+  uint32_t new_served_ = 0, known_served_ = 0;  // in this pass of the loop: who pays for it
   std::thread thread_;
 };
 
