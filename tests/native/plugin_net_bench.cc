@@ -25,7 +25,8 @@
 //   STUB   0xOFFSET of cudaGetDevice in the library: replaced by one that answers device 0
 // NET_BENCH_PROFILER=LIBRARY in the environment: the events of NCCL's proxy go to that library's profiler
 // too. NET_BENCH_NAP_US=N: an idle pass ends with a nap instead, so that processor time is work and not waiting.
-// Prints one JSON line.
+// Prints one JSON line. Of the processor time it says apart what the profiler's calls took, and each thread that is
+// neither the first nor a communicator's: a library's own.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -43,6 +44,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -91,6 +95,29 @@ double cpu_s() {
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
          static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+// What two readings of thread_s() with nothing between them differ by.
+double reading_s() {
+  double least = 1;
+  for (int i = 0; i < 1000; ++i) {
+    double start = thread_s();
+    least = std::min(least, thread_s() - start);
+  }
+  return least;
+}
+
+// Processor seconds of the threads that are there, by name, but for the first one.
+std::map<std::string, double> threads_s() {
+  std::map<std::string, double> found;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(getpid())) continue;
+    std::string name;
+    double nanoseconds = 0;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (std::ifstream(task.path() / "schedstat") >> nanoseconds) found[name] += nanoseconds * 1e-9;
+  }
+  return found;
 }
 
 int meet(bool listens, const std::string& address) {
@@ -174,20 +201,25 @@ class Events {
     check(table_->init(&context_, 1, &mask_, "bench", 2, 2, sends ? 0 : 1, log_line), "profiler init");
   }
 
+  // Processor seconds in calls of the profiler.
+  double used_s() const { return used_s_; }
+
   void posted(uint64_t number, size_t bytes) {
-    if (table_ == nullptr) return;
-    if (number % kSteps == 0) begin(bytes);
     void*& step = steps_[number % kDepth];
     step = nullptr;
-    if ((mask_ & kEventProxyStep) == 0 || op_ == nullptr) return;
+    if (table_ == nullptr || (number % kSteps != 0 && !steps_wanted())) return;
+    Used used(this);
+    if (number % kSteps == 0) begin(bytes);
+    if (!steps_wanted() || op_ == nullptr) return;
     step = start(kEventProxyStep, op_);
     for (int state : {8, static_cast<int>(kStepSendPeerWait), static_cast<int>(kStepSendWait)})
       if (sends_ || state == kStepSendWait) record(step, sends_ ? state : static_cast<int>(kStepRecvWait));
   }
 
   void completed(uint64_t number) {
-    if (table_ == nullptr) return;
     void* step = steps_[number % kDepth];
+    if (table_ == nullptr || (step == nullptr && number % kSteps != kSteps - 1)) return;
+    Used used(this);
     if (step != nullptr) {
       if (!sends_) record(step, kStepRecvGpuWait);
       check(table_->stop_event(step), "stopEvent");
@@ -196,6 +228,18 @@ class Events {
   }
 
  private:
+  // Of this thread, while it exists. The first reading is for the caches: after a message of other work it takes longer
+  // than the least, which is taken off.
+  struct Used {
+    explicit Used(Events* events) : events(events), start((thread_s(), thread_s())) {}
+    ~Used() { events->used_s_ += std::max(0.0, thread_s() - start - events->reading_s_); }
+    Used(const Used&) = delete;
+    Used& operator=(const Used&) = delete;
+    Events* events;
+    double start;
+  };
+
+  bool steps_wanted() const { return (mask_ & kEventProxyStep) != 0; }
   void begin(size_t bytes) {
     if ((mask_ & kEventCollective) == 0) return;
     DescriptorV5 d{};
@@ -236,6 +280,8 @@ class Events {
   void *context_ = nullptr, *collective_ = nullptr, *kernel_ = nullptr, *op_ = nullptr;
   void* steps_[kDepth] = {};
   int mask_ = 0;
+  const double reading_s_ = reading_s();
+  double used_s_ = 0;
 };
 
 constexpr size_t kLineWords = 8;  // of 8 bytes, in a cache line
@@ -396,6 +442,7 @@ class Communicator {
   Op& out() { return out_; }
   Op& in() { return in_; }
   double touched_s() const { return in_.touched_s() + out_.touched_s(); }
+  double profiler_s() const { return events_.used_s(); }
 
   void post_receives() {
     while (in_.posted() < kDepth) in_.pass(UINT64_MAX, false);
@@ -479,6 +526,7 @@ int main(int argc, char** argv) {
   char word = 0;
   swap_bytes(peer, "x", &word, 1);
 
+  const std::map<std::string, double> threads_before = threads_s();
   double start = now_s(), cpu = cpu_s();
   std::vector<double> rounds;
   if (latency) {
@@ -489,10 +537,12 @@ int main(int argc, char** argv) {
       threads.emplace_back([&each, receives, start, seconds] { each->stream(receives, start, seconds); });
     for (auto& thread : threads) thread.join();
   }
-  double took = now_s() - start, touched = 0, longest_gap = 0;
+  std::map<std::string, double> threads_after = threads_s();
+  double took = now_s() - start, touched = 0, longest_gap = 0, profiler = 0;
   uint64_t count = 0, wrong = 0;
   for (auto& each : all) {
     touched += each->touched_s();
+    profiler += each->profiler_s();
     count += latency || receives ? each->in().done() : each->out().done();
     wrong += each->in().wrong();
     longest_gap = std::max(longest_gap, each->in().longest_gap_s());
@@ -504,13 +554,20 @@ int main(int argc, char** argv) {
     std::nth_element(rounds.begin(), rounds.begin() + static_cast<long>(rounds.size() / 2), rounds.end());
     p50 = rounds[rounds.size() / 2];
   }
+  const double per_gb = gigabytes > 0 ? 1 / gigabytes : 0;
+  std::string threads_text;
+  for (const auto& [name, seconds] : threads_after) {
+    auto before = threads_before.find(name);
+    double spent = seconds - (before != threads_before.end() ? before->second : 0);
+    threads_text += (threads_text.empty() ? "\"" : ", \"") + name + "\": " + std::to_string(spent * per_gb);
+  }
   printf(
       "{\"role\": \"%s\", \"messages\": %llu, \"wrong\": %llu, \"seconds\": %.6f, \"gb_per_s\": %.6f, "
-      "\"cpu_s_per_gb\": %.6f, \"touch_s_per_gb\": %.6f, \"half_round_trip_us\": %.3f, \"longest_gap_ms\": "
-      "%.3f}\n",
+      "\"cpu_s_per_gb\": %.6f, \"touch_s_per_gb\": %.6f, \"profiler_s_per_gb\": %.6f, "
+      "\"threads_s_per_gb\": {%s}, \"half_round_trip_us\": %.3f, \"longest_gap_ms\": %.3f}\n",
       argv[1], static_cast<unsigned long long>(count), static_cast<unsigned long long>(wrong), took,
-      gigabytes / took, gigabytes > 0 ? used / gigabytes : 0, gigabytes > 0 ? touched / gigabytes : 0,
-      p50 * 1e6, longest_gap * 1e3);
+      gigabytes / took, used * per_gb, touched * per_gb, profiler * per_gb, threads_text.c_str(), p50 * 1e6,
+      longest_gap * 1e3);
   fflush(stdout);
   swap_bytes(peer, "y", &word, 1);
   // Receives that were posted ahead are given up with the process.

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from tests.bench.plugin_speed import Pairs, control_s, profiler_s
 from tests.bench.rows import Rows, quantile
 
 
@@ -33,3 +34,33 @@ def test_a_row_without_a_gate_is_not_judged(capsys):
     rows.report("a case", "series", 7, "series")
     assert json.loads(capsys.readouterr().out).keys() == {"bench", "case", "metric", "value", "unit"}
     assert rows.exit_code() == 0
+
+
+def end(cpu: float, profiler: float = 0.0, **threads: float) -> dict[str, object]:
+    """One end of a run as tests/native/plugin_net_bench.cc tells it, seconds for a GB."""
+    names = {"main": "fabricpulse", "control": "fabricpulse-ctl"}
+    told = {names[name]: seconds for name, seconds in threads.items()}
+    return {"gb_per_s": 1.0, "cpu_s_per_gb": cpu, "profiler_s_per_gb": profiler, "threads_s_per_gb": told}
+
+
+def test_a_share_is_the_things_own_time_over_all_other(capsys):
+    """Both ends together, median of the rounds: 0.04 of 2.04 s/GB is a fiftieth of the rest."""
+    pairs = Pairs()
+    for control in (0.01, 0.02, 0.02):
+        run = {role: end(1.0 + control, main=0.3, control=control) for role in ("receive", "send")}
+        pairs.add("on", run)
+        pairs.add_share(run, control_s)
+        pairs.add("off", {role: end(5.0) for role in ("receive", "send")})
+    pairs.report("asked", "control", share="<= 0.015")
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["metric"], row.get("ok")) for row in rows] == [
+        ("control_ratio", None),
+        ("control_cost", None),
+        ("control_share", False),
+    ]
+    assert rows[-1]["value"] == pytest.approx(0.02)
+    assert rows[-1]["rounds"] == pytest.approx([0.01, 0.02, 0.02])
+
+
+def test_the_profilers_own_time_is_its_calls_and_threads():
+    assert profiler_s(end(1.0, 0.003, main=0.0005, control=0.0001)) == pytest.approx(0.0036)
