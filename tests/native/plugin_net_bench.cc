@@ -266,7 +266,7 @@ class Events {
     DescriptorV5 d{};
     d.type = type;
     d.parent = parent;
-    if (type == kEventProxyOp) d.proxy_op.pid = getpid();
+    if (type == kEventProxyOp) d.proxy_op.pid = pid_;
     void* event = nullptr;
     check(table_->start_event(context_, &event, &d), "startEvent");
     return event;
@@ -280,6 +280,7 @@ class Events {
   void *context_ = nullptr, *collective_ = nullptr, *kernel_ = nullptr, *op_ = nullptr;
   void* steps_[kDepth] = {};
   int mask_ = 0;
+  const int pid_ = getpid();  // as NCCL, which asks once
   const double reading_s_ = reading_s();
   double used_s_ = 0;
 };

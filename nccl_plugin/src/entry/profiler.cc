@@ -61,7 +61,7 @@ Result start_event(void* context, void** handle, D* descriptor) noexcept {
       }
       case abi::kEventProxyOp:
         // A proxy of another process has our parent's address in its own memory.
-        if (descriptor->proxy_op.pid != getpid()) break;
+        if (!profiler->here(descriptor->proxy_op.pid)) break;
         [[fallthrough]];
       case abi::kEventKernelChannel:
         if (profiler->owns(parent)) event = profiler->child(parent, Profiler::Kind::kChild);

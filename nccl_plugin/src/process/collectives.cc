@@ -1,5 +1,7 @@
 #include "process/collectives.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -29,6 +31,7 @@ Profiler::Profiler(std::shared_ptr<PluginEngine> engine, uint64_t communicator, 
       communicator_(communicator),
       ranks_(ranks),
       rank_(rank),
+      pid_(getpid()),
       mask_(mask),
       pool_(new Event[kPool]) {
   for (uint32_t i = 0; i < kPool; ++i) {

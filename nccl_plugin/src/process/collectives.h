@@ -58,6 +58,8 @@ class Profiler {
   void set_flow(Event* operation, int rank, int peer, uint32_t channel);
   // A step of a proxy operation goes over this connection, whose lock is held.
   void name_flow(const Event* step, Connection* connection);
+  // Whether an event of this process, by the number it had when the communicator was made: getpid() asks the kernel.
+  bool here(int pid) const { return pid == pid_; }
   bool owns(const Event* event) const { return event >= pool_.get() && event < pool_.get() + kPool; }
   void set_level(uint32_t level);
 
@@ -72,6 +74,7 @@ class Profiler {
   std::shared_ptr<PluginEngine> engine_;
   const uint64_t communicator_;
   const uint32_t ranks_, rank_;
+  const int pid_;
   int* mask_;
   std::mutex lock_;
   std::unique_ptr<Event[]> pool_;
