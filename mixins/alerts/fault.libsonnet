@@ -14,8 +14,7 @@ local signals = import '../signals.libsonnet';
           'FabricFaultLocated',
           'critical',
           'clocksync',
-          // The alert's own label `component` would hide that of the series.
-          'max by (%s, what, kind, faulty, peer, leaf, network) (label_replace(%s, "faulty", "$1", "component", "(.*)")) >= %g' % [config.clusterLabel, suspects, config.faultConfidence],
+          'max by (%s, what, kind, faulty, peer, leaf, network) (%s) >= %g' % [config.clusterLabel, suspects, config.faultConfidence],
           'A switch or a link of the fabric is at fault.',
           '{{ if eq $labels.what "mtu" }}The drop of large packets{{ else }}The {{ $labels.what }}{{ end }} that hosts see is that of {{ $labels.kind }} {{ $labels.faulty }}{{ if $labels.peer }} to {{ $labels.peer }}{{ end }}, with a probability of {{ $value | humanizePercentage }}.',
           { 'for': config.faultFor, keep_firing_for: config.faultKeepFiring }

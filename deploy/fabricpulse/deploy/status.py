@@ -71,7 +71,7 @@ class DaemonStatus:
     for, and it does not answer), absent. version : "" where it is not known.
     """
 
-    component: str
+    daemon: str
     url: str
     state: str
     version: str = ""
@@ -88,7 +88,7 @@ def lacks_of(samples: Iterable[Sample]) -> list[str]:
     ]
 
 
-def judge(component: str, url: str, ready: tuple[int, str], metrics: str) -> DaemonStatus:
+def judge(daemon: str, url: str, ready: tuple[int, str], metrics: str) -> DaemonStatus:
     """The status of a daemon that has answered. ready : status and text of /-/ready. metrics : text of /metrics."""
     samples = [s for family in text_string_to_metric_families(metrics) for s in family.samples]
     build = next((s.labels for s in samples if s.name == BUILD_INFO.name), {})
@@ -99,10 +99,10 @@ def judge(component: str, url: str, ready: tuple[int, str], metrics: str) -> Dae
     code, text = ready
     if code == 503:
         reason = text.strip().partition(" is not ready: ")[2].removesuffix(".") or text.strip()
-        return DaemonStatus(component, url, "not ready", running, (_line(reason), *map(_line, lacks)))
+        return DaemonStatus(daemon, url, "not ready", running, (_line(reason), *map(_line, lacks)))
     if code != 200:
         lacks.insert(0, f"/-/ready is answered with status {code}")
-    return DaemonStatus(component, url, "lacking" if lacks else "ready", running, tuple(map(_line, lacks)))
+    return DaemonStatus(daemon, url, "lacking" if lacks else "ready", running, tuple(map(_line, lacks)))
 
 
 def exit_code(statuses: Iterable[DaemonStatus]) -> int:
@@ -123,7 +123,7 @@ async def ask_all(
         )
 
 
-async def _ask(client: HttpClient, component: str, url: str, *, must: bool) -> DaemonStatus:
+async def _ask(client: HttpClient, daemon: str, url: str, *, must: bool) -> DaemonStatus:
     try:
         async with client.get(f"{url}/-/ready") as response:
             ready = response.status, (await read_body(response, _MOST_READY)).decode(errors="replace")
@@ -132,14 +132,14 @@ async def _ask(client: HttpClient, component: str, url: str, *, must: bool) -> D
                 reason = f"/metrics is answered with status {response.status}"
                 if response.status in (401, 403):
                     reason += ": give --token-file, --cert-file or --http.config.file"
-                return DaemonStatus(component, url, "lacking", lacks=(reason,))
-            return judge(component, url, ready, (await read_body(response)).decode(errors="replace"))
+                return DaemonStatus(daemon, url, "lacking", lacks=(reason,))
+            return judge(daemon, url, ready, (await read_body(response)).decode(errors="replace"))
     except aiohttp.ClientConnectorError as error:
         if must:
-            return DaemonStatus(component, url, "down", lacks=(_line(describe(error)),))
-        return DaemonStatus(component, url, "absent")
+            return DaemonStatus(daemon, url, "down", lacks=(_line(describe(error)),))
+        return DaemonStatus(daemon, url, "absent")
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        return DaemonStatus(component, url, "down", lacks=(_line(f"no proper answer: {describe(error)}"),))
+        return DaemonStatus(daemon, url, "down", lacks=(_line(f"no proper answer: {describe(error)}"),))
 
 
 def _line(text: str) -> str:
@@ -196,7 +196,7 @@ def command(
         print_json({"exit_code": code, "daemons": [asdict(status) for status in statuses]})
     else:
         for status in statuses:
-            click.echo(f"{status.component:<22} {status.state:<10} {status.version:<10} {status.url}")
+            click.echo(f"{status.daemon:<22} {status.state:<10} {status.version:<10} {status.url}")
             for lack in status.lacks:
                 click.echo(f"  - {lack}")
         if code == NONE:

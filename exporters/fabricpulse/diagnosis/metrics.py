@@ -2,7 +2,7 @@
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 
-_COMPONENT = ("what", "kind", "component", "peer")
+_COMPONENT = ("what", "kind", "faulty", "peer")
 _LEAF = (*_COMPONENT, "leaf", "network")
 
 FAULT = MetricSpec(
@@ -10,7 +10,7 @@ FAULT = MetricSpec(
     "gauge",
     "Probability that this component is what makes flows suffer, given that one of the candidates is. what: loss, "
     "delay, mtu (large packets are dropped). "
-    "kind: host, nic, nic_tx, nic_rx, switch, link (component to peer), pair. leaf: the component if it is a "
+    "kind: host, nic, nic_tx, nic_rx, switch, link (faulty to peer), pair. faulty: its name. leaf: the same if it is a "
     "declared leaf that is dead; network: of the NICs below it. Suspects only.",
     _LEAF,
 )

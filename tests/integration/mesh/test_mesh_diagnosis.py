@@ -41,7 +41,7 @@ def test_gray_nic(fleet):
     with fleet.lab.host("h4").nic("rail0").loss(20, "tx"):
         wait_for(fleet.suspects, 60, "a suspect")
         assert fleet.suspects() == {("nic_tx", "h4/rail0", "")}
-        assert 'fabricpulse_fault_component{what="loss",kind="nic_tx",component="h4/rail0"' in fleet.metrics()
+        assert 'fabricpulse_fault_component{what="loss",kind="nic_tx",faulty="h4/rail0"' in fleet.metrics()
 
 
 def test_dead_leaf_is_one_suspect(fleet):

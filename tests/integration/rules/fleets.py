@@ -102,7 +102,7 @@ class Fleet:
         yield 'fabricpulse_build_info{daemon="coordinator",version="1"} 1'
         yield "fabricpulse_clocksync_quorum 1"
         if self.dead_leaf:
-            fault = f'what="loss",kind="switch",component="{self.dead_leaf}",peer="",leaf="{self.dead_leaf}"'
+            fault = f'what="loss",kind="switch",faulty="{self.dead_leaf}",peer="",leaf="{self.dead_leaf}"'
             yield f'fabricpulse_fault_component{{{fault},network="{RAILS[0]}"}} 1'
         yield f"fabricpulse_clocksync_members {len(self.hosts) - len(self.dead_hosts)}"
 
