@@ -24,8 +24,8 @@ from fabricpulse.audit.node.jobs import JobWatch, in_use, job_on, traffic_on
 from fabricpulse.audit.node.receiver import Receiver
 from fabricpulse.audit.node.sender import send
 from fabricpulse.audit.node.tcp_progress import TcpProgress, rates
-from fabricpulse.audit.node.transfer import DATAGRAM, TransferError, read_document
-from fabricpulse.audit.node.wire import Received, ReceiveRequest, SendRequest, TransferResult
+from fabricpulse.audit.node.transfer import DATAGRAM, PATIENCE_S, TransferError, read_document
+from fabricpulse.audit.node.wire import Hindered, Received, ReceiveRequest, SendRequest, TransferResult
 from fabricpulse.audit.pairing import plan_rounds
 from fabricpulse.audit.path_tests import Rail, Way, Ways, path_findings
 from fabricpulse.audit.transfer_tests import Transferred, Transfers, again, judge
@@ -359,6 +359,40 @@ def test_a_receiver_that_is_late_counts_and_times_what_has_come() -> None:
     [port] = received.by_port
     assert port.delay_ns is not None
     assert 0 <= port.delay_ns < 250_000_000
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_receiver_does_not_wait_for_what_comes_no_more(goes: bool) -> None:
+    """The sender has gone before its streams came; or it says that it has ended, while a stream still has bytes on the
+    way, as one has on a path that loses much. The NIC is free for the next test at once, not after seconds."""
+    receiver = Receiver(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 1, 0.1), lambda: None)
+    answer = receiver.answer
+    key, stop = bytes.fromhex(answer.key), threading.Event()
+    raised: list[str] = []
+
+    def take() -> None:
+        try:
+            receiver.run(stop)
+        except TransferError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    address = ("127.0.0.1", answer.tcp_port)
+    with socket.create_connection(address) as control:
+        control.sendall(key + b".")
+        read_document(control, Received, stop, 30)
+        begun = time.monotonic()
+        if goes:
+            control.close()
+        else:
+            with socket.create_connection(address) as stream:
+                stream.sendall(key)
+                control.sendall(b".")
+                assert read_document(control, Hindered, stop, 30).starved_s >= 0
+        thread.join(30)
+    assert time.monotonic() - begun < PATIENCE_S / 2
+    assert raised == (["the sender has gone"] if goes else [])
 
 
 def test_what_a_host_drops_itself_is_counted(tmp_path: Path) -> None:

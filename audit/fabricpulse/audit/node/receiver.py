@@ -106,17 +106,23 @@ class Receiver:
             control = self._accept(stop, deadline)
             send_document(control, self._count(control, stop))
             streams = [
-                self._accept(stop, time.monotonic() + PATIENCE_S) for _ in range(self._request.streams)
+                self._accept(stop, time.monotonic() + PATIENCE_S, control)
+                for _ in range(self._request.streams)
             ]
             self.began.set()
-            send_document(control, self._drain(streams, stop))
+            send_document(control, self._drain(control, streams, stop))
 
-    def _accept(self, stop: threading.Event, deadline: float) -> socket.socket:
-        """The next connection that comes from the peer and shows the key; others are closed."""
+    def _accept(
+        self, stop: threading.Event, deadline: float, control: socket.socket | None = None
+    ) -> socket.socket:
+        """The next connection that comes from the peer and shows the key; others are closed. control : of a sender that
+        is there already, and may go."""
         peer = ipaddress.ip_address(self._request.peer)
         self._listener.settimeout(TICK_S)
         while True:
             check(stop, deadline)
+            if control is not None and _has_gone(control):
+                raise TransferError("the sender has gone")
             try:
                 connection, (address, *_) = self._listener.accept()
             except TimeoutError:
@@ -164,8 +170,9 @@ class Receiver:
         own = since(self._request.device, before)
         return counted.result(_drops(self._datagrams), own.dropped)
 
-    def _drain(self, streams: list[socket.socket], stop: threading.Event) -> Hindered:
-        """Takes what comes until all streams have ended; how much this host was late meanwhile."""
+    def _drain(self, control: socket.socket, streams: list[socket.socket], stop: threading.Event) -> Hindered:
+        """Takes what comes until the sender says that it has ended; how much this host was late meanwhile. What is
+        still on its way then counts no more, and on a path that loses much it would come late."""
         buffer = bytearray(PIECE)
         before = host_counts(self._request.device)
         deadline = time.monotonic() + self._request.seconds + PATIENCE_S
@@ -173,15 +180,24 @@ class Receiver:
             for stream in streams:
                 stream.setblocking(False)
                 ready.register(stream, selectors.EVENT_READ)
-            while ready.get_map():
+            ready.register(control, selectors.EVENT_READ)
+            under_way = True
+            while under_way:
                 check(stop, deadline)
                 for key, _ in ready.select(TICK_S):
                     stream = key.fileobj  # type: ignore[assignment]
+                    if stream is control:
+                        if not control.recv(1):
+                            raise TransferError("the sender has gone")
+                        under_way = False
+                        continue
                     try:
                         # MSG_TRUNC: the kernel throws it away uncopied (tcp(7)).
                         size = stream.recv_into(buffer, PIECE, socket.MSG_TRUNC)
                     except BlockingIOError:
                         continue
+                    except ConnectionResetError:
+                        size = 0
                     if not size:
                         ready.unregister(stream)
                     self._moved.bytes += size
@@ -242,6 +258,17 @@ class _Counted:
         by_port = tuple(PortCount(port, *counted) for port, counted in sorted(self._ports.items()))
         owd_ns, bound_ns = self._best or (None, 0)
         return Received(len(self._seen), overflowed, owd_ns, bound_ns, by_port, host_dropped)
+
+
+def _has_gone(control: socket.socket) -> bool:
+    """Whether the other end has closed it. Makes it non-blocking: with a timeout it would wait for a word."""
+    control.setblocking(False)
+    try:
+        return not control.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _arrived(link: socket.socket) -> list[_Arrived]:

@@ -77,6 +77,7 @@ def send(
             before = host_counts(request.device)
             bps, path_bps = _push(request, streams, stop, moved)
             own = since(request.device, before)
+            control.sendall(b".")
             peer = read_document(control, Hindered, stop, request.seconds + PATIENCE_S)
             result = msgspec.structs.replace(
                 result,
@@ -174,7 +175,9 @@ def _push(
                     continue
         found = rates(first, tcp_progress(streams))
         for stream in streams:
-            stream.shutdown(socket.SHUT_WR)
+            # What is still on its way is thrown away: it would be in the way of the next test.
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            stream.close()
     return found
 
 
