@@ -2,9 +2,13 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
+
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.files import atomic_write
 
 OutputFormat = Literal["text", "json"]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -24,6 +28,16 @@ def output_option(function: _F) -> _F:
 def print_json(document: Any) -> None:
     """Writes one JSON document to standard output."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def write_file(path: Path, content: bytes | str) -> None:
+    """Writes what a command was asked to write, whole or not at all. Raises UserError."""
+    try:
+        atomic_write(path, content, durable=False)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; choose a folder that exists and is writable"
+        ) from error
 
 
 def printable(text: str) -> str:

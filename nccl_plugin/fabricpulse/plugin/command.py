@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from fabricpulse.core.environment import Format
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import OutputFormat, output_option
 from fabricpulse.plugin import environment, jobs, links
@@ -49,8 +50,8 @@ def path(ld_path: bool) -> None:
 @click.option(
     "--format",
     "format_",
-    type=click.Choice([each.value for each in environment.Format]),
-    default=environment.Format.SHELL.value,
+    type=click.Choice([each.value for each in Format]),
+    default=Format.SHELL.value,
     show_default=True,
     help="shell: for eval. slurm: for a TaskProlog. env: for env files. json: with the reasons.",
 )
@@ -80,7 +81,7 @@ def env(
     lanes = transport if transport in (environment.Transport.TCP, environment.Transport.VERBS) else None
     wanted = environment.job_environment(library(), version, observe, lanes)
     if not check_only:
-        click.echo(wanted.render(environment.Format(format_), os.environ))
+        click.echo(wanted.render(Format(format_), os.environ))
         return
     problems = environment.check(wanted, os.environ)
     for problem in problems:

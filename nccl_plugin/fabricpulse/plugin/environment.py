@@ -5,15 +5,14 @@ tries the symbols of its own version first and then the older ones that it still
 """
 
 import ctypes
-import json
 import os
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from fabricpulse.core.environment import Format, Variable, render
 from fabricpulse.core.errors import UserError
 
 NET_NAME = "fabricpulse"
@@ -40,21 +39,6 @@ _PROFILER_7 = (2, 31)
 _PATHS = (2, 21)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A variable, its value, and why. prepended : to what the variable holds already, with a colon between."""
-
-    name: str
-    value: str
-    reason: str
-    prepended: bool = False
-
-    def whole(self, environment: Mapping[str, str]) -> str:
-        """The value in `environment`: with what the variable holds there already."""
-        held = environment.get(self.name, "") if self.prepended else ""
-        return f"{self.value}:{held}" if held else self.value
-
-
 class Transport(StrEnum):
     """Who moves the job's data.
 
@@ -68,22 +52,6 @@ class Transport(StrEnum):
     OBSERVE = "observe"
 
 
-class Format(StrEnum):
-    """How variables are printed.
-
-    shell : `export NAME='VALUE'`, for eval, with or without quotes around the substitution. slurm : `export NAME=VALUE`
-    with the value as it is, which is what a TaskProlog hands to its task. env : `NAME=VALUE`, for env files
-    (docker --env-file, EnvironmentFile=). json : one object, with the reasons.
-
-    No format but json carries comments: whoever reads it literally would make them part of a value.
-    """
-
-    SHELL = "shell"
-    SLURM = "slurm"
-    ENV = "env"
-    JSON = "json"
-
-
 @dataclass(frozen=True)
 class JobEnvironment:
     """What to set in a job for one NCCL release.
@@ -94,7 +62,7 @@ class JobEnvironment:
 
     library: Path
     takes_paths: bool
-    settings: tuple[Setting, ...]
+    settings: tuple[Variable, ...]
     net: int
     profiler: int | None
 
@@ -103,22 +71,7 @@ class JobEnvironment:
 
         Raises UserError for a value that it cannot carry.
         """
-        if style is Format.JSON:
-            variables = {setting.name: setting.whole(environment) for setting in self.settings}
-            reasons = {setting.name: setting.reason for setting in self.settings}
-            versions = {"net": self.net or None, "profiler": self.profiler}
-            return json.dumps({"variables": variables, "reasons": reasons, **versions})
-        return "\n".join(_render(setting, style, environment) for setting in self.settings)
-
-
-def _render(setting: Setting, style: Format, environment: Mapping[str, str]) -> str:
-    if style is Format.SHELL:
-        rest = f"${{{setting.name}:+:${setting.name}}}" if setting.prepended else ""
-        return f"export {setting.name}={shlex.quote(setting.value)}{rest}"
-    value = setting.whole(environment)
-    if "\n" in value or value != value.strip():
-        raise UserError(f"{setting.name}={value!r} cannot be said in the format {style}; use --format json")
-    return f"{'export ' if style is Format.SLURM else ''}{setting.name}={value}"
+        return render(self.settings, style, environment, net=self.net or None, profiler=self.profiler)
 
 
 def parse_version(text: str) -> tuple[int, int]:
@@ -170,7 +123,7 @@ def job_environment(
             raise UserError(
                 f"NCCL {release} loads no profiler version that {library.name} has; use 2.27 or newer"
             )
-        setting = Setting("NCCL_PROFILER_PLUGIN", str(library), "telemetry of NCCL's own transport")
+        setting = Variable("NCCL_PROFILER_PLUGIN", str(library), "telemetry of NCCL's own transport")
         return JobEnvironment(library, True, (setting,), 0, profiler)
     if net is None:
         offered = ", ".join(f"v{v}" for v in sorted(net_versions)) or "none"
@@ -180,12 +133,12 @@ def job_environment(
         )
     takes_paths = (nccl or _PROFILER_7) >= _PATHS
     settings = [
-        Setting(
+        Variable(
             "NCCL_NET_PLUGIN",
             str(library) if takes_paths else NET_NAME,
             "loads the plugin; without it NCCL looks for libnccl-net.so only",
         ),
-        Setting(
+        Variable(
             "NCCL_NET",
             NET_NAME,
             "makes NCCL fail at start, not fall back in silence, if the plugin cannot be used",
@@ -193,12 +146,12 @@ def job_environment(
     ]
     if not takes_paths:
         reason = f"where NCCL {release}, which takes no path, finds the plugin by its name"
-        settings.append(Setting("LD_LIBRARY_PATH", str(library.parent), reason, prepended=True))
+        settings.append(Variable("LD_LIBRARY_PATH", str(library.parent), reason, prepended=True))
     if lanes is not None:
-        settings.append(Setting("FABRICPULSE_LANES", lanes, "what lanes are made of: tcp or verbs"))
+        settings.append(Variable("FABRICPULSE_LANES", lanes, "what lanes are made of: tcp or verbs"))
     if profiler is not None:
         settings.append(
-            Setting("NCCL_PROFILER_PLUGIN", str(library), "per-collective bandwidth; may be left out")
+            Variable("NCCL_PROFILER_PLUGIN", str(library), "per-collective bandwidth; may be left out")
         )
     return JobEnvironment(library, takes_paths, tuple(settings), net, profiler)
 

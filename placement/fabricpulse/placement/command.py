@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from fabricpulse.core.errors import OptionError, UserError
-from fabricpulse.core.files import atomic_write
-from fabricpulse.core.output import OutputFormat, output_option, print_json
+from fabricpulse.core.output import OutputFormat, output_option, print_json, write_file
 from fabricpulse.placement.inputs import host_options, read_hosts
 from fabricpulse.placement.job import job_options, read_job
 
@@ -95,11 +94,11 @@ def order_command(
         order = place(question, lambda: time.monotonic() - began > seconds, told)
     hosts = by_host(fabric, order.slot_of)
     if hostfile is not None:
-        _write(hostfile, slurm.hostfile(hosts))
+        write_file(hostfile, slurm.hostfile(hosts))
     if rankfile is not None and cores_per_rank is not None:
-        _write(rankfile, openmpi.rankfile(hosts, cores_per_rank))
+        write_file(rankfile, openmpi.rankfile(hosts, cores_per_rank))
     if kubectl is not None:
-        _write(kubectl, "".join(f"{line}\n" for line in kubernetes.order_lines(hosts)))
+        write_file(kubectl, "".join(f"{line}\n" for line in kubernetes.order_lines(hosts)))
     if output == "json":
         found = document.order_document(question, order, hosts)
         print_json(found | {"notes": [*found["notes"], *given.notes]})
@@ -179,12 +178,3 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status("traffic") as status:
         yield status.update
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        atomic_write(path, text, durable=False)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; choose a folder that exists and is writable"
-        ) from error

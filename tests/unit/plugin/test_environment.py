@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from fabricpulse.core.environment import Format, Variable
 from fabricpulse.core.errors import UserError
 from fabricpulse.plugin import environment
 from fabricpulse.plugin.command import command
-from fabricpulse.plugin.environment import Format
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def test_json_has_the_reasons(library: Path) -> None:
 
 def test_a_value_that_a_format_cannot_carry_is_refused(library: Path) -> None:
     """A line break would end the value in the middle."""
-    plan = environment.JobEnvironment(library, True, (environment.Setting("NAME", "a\nb", "why"),), 12, None)
+    plan = environment.JobEnvironment(library, True, (Variable("NAME", "a\nb", "why"),), 12, None)
     with pytest.raises(UserError, match="--format json"):
         plan.render(Format.SLURM, {})
 

@@ -1,44 +1,58 @@
 """`fabricpulse verbs`: what loads the interposer, and what it sees."""
 
 import json
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from tests.fixtures.verbs_file import VerbsFile
 
+from fabricpulse.core.environment import Format, render
 from fabricpulse.core.errors import UserError
 from fabricpulse.verbs.command import command
-from fabricpulse.verbs.environment import Format, Program, render, variable
+from fabricpulse.verbs.environment import Program, variable
 from fabricpulse.verbs.locate import nccl_library, preload_library
 
 PRELOAD, NCCL = Path("/x/libfabricpulse-verbs.so"), Path("/x/nccl/libibverbs.so")
 
 
 @pytest.mark.parametrize(
-    ("program", "present", "line"),
+    ("program", "present", "value"),
     [
-        (Program.LINKED, {}, "export LD_PRELOAD=/x/libfabricpulse-verbs.so"),
-        (Program.LINKED, {"LD_PRELOAD": "/a.so"}, "export LD_PRELOAD=/x/libfabricpulse-verbs.so:/a.so"),
-        (Program.LINKED, {"LD_PRELOAD": f"/a.so:{PRELOAD}"}, f"export LD_PRELOAD=/a.so:{PRELOAD}"),
-        (Program.NCCL, {"NCCL_IBVERBS_LIB": "other"}, "export NCCL_IBVERBS_LIB=/x/nccl/libibverbs.so"),
-        (Program.NCCL_OLD, {"LD_LIBRARY_PATH": "/b"}, "export LD_LIBRARY_PATH=/x/nccl:/b"),
+        (Program.LINKED, {}, f"{PRELOAD}"),
+        (Program.LINKED, {"LD_PRELOAD": "/a.so"}, f"{PRELOAD}:/a.so"),
+        (Program.LINKED, {"LD_PRELOAD": f"/a.so:{PRELOAD}"}, f"/a.so:{PRELOAD}"),
+        (Program.NCCL, {"NCCL_IBVERBS_LIB": "other"}, "/x/nccl/libibverbs.so"),
+        (Program.NCCL_OLD, {"LD_LIBRARY_PATH": "/b"}, "/x/nccl:/b"),
     ],
 )
-def test_the_variable_for_each_kind_of_program(program: Program, present: dict[str, str], line: str) -> None:
-    """What is there already stays behind it, and nothing is there twice."""
-    assert render(variable(program, PRELOAD, NCCL), present, Format.SHELL) == line
+def test_the_variable_for_each_kind_of_program(program: Program, present: dict[str, str], value: str) -> None:
+    """What is there already stays behind it, and nothing is there twice, in whatever format it is said."""
+    wanted = variable(program, PRELOAD, NCCL)
+    script = f'{render([wanted], Format.SHELL, present)}\nprintf %s "${{{wanted.name}}}"'
+    # Set in the shell: an LD_PRELOAD of its environment would be loaded by it.
+    held = "".join(f"{name}={shlex.quote(value)}\n" for name, value in present.items())
+    shell = subprocess.run(
+        ["/bin/sh", "-c", held + script], env={}, capture_output=True, text=True, check=True
+    )
+    assert shell.stdout == value
+    assert render([wanted], Format.ENV, present) == f"{wanted.name}={value}"
+    assert json.loads(render([wanted], Format.JSON, present))["variables"] == {wanted.name: value}
 
 
 def test_each_reader_of_the_line_gets_the_path() -> None:
     """A shell takes quotes away; a TaskProlog of Slurm and readers of env files take each character as it stands."""
     wanted = variable(Program.NCCL, PRELOAD, Path("/a b/libibverbs.so"))
 
-    assert [render(wanted, {}, each) for each in Format] == [
+    assert [render([wanted], each, {}) for each in (Format.SHELL, Format.SLURM, Format.ENV)] == [
         "export NCCL_IBVERBS_LIB='/a b/libibverbs.so'",
         "export NCCL_IBVERBS_LIB=/a b/libibverbs.so",
         "NCCL_IBVERBS_LIB=/a b/libibverbs.so",
     ]
+    with pytest.raises(UserError, match="--format json"):
+        render([variable(Program.NCCL, PRELOAD, Path("/a\nb"))], Format.ENV, {})
 
 
 def test_a_task_prolog_is_one_line() -> None:

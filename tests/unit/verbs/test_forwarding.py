@@ -84,6 +84,7 @@ def test_the_copy_for_nccl_has_every_versioned_symbol(symbols: list[tuple[str, s
     assert _elsewhere(symbols, REAL, str(nccl_library())) == dict.fromkeys(INTERPOSED, True)
 
 
+@pytest.mark.usefixtures("symbols")
 def test_a_version_that_the_real_library_lacks_is_not_there() -> None:
     """A program that asks for a newer function is told the truth: it is not in this libibverbs."""
     library = ctypes.CDLL(str(nccl_library()))

@@ -7,10 +7,11 @@ import time
 import click
 from rich.console import Console
 
+from fabricpulse.core.environment import Format, render
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import OutputFormat, output_option
 from fabricpulse.core.run_dir import plugin_dir
-from fabricpulse.verbs.environment import Format, Program, render, variable
+from fabricpulse.verbs.environment import Program, variable
 from fabricpulse.verbs.locate import nccl_library, preload_library
 from fabricpulse.verbs.status import describe, snapshots, status_tables
 
@@ -36,12 +37,12 @@ def command() -> None:
     type=click.Choice([each.value for each in Format]),
     default=Format.SHELL.value,
     show_default=True,
-    help="shell: for eval. slurm: for a TaskProlog. env: for env files.",
+    help="shell: for eval. slurm: for a TaskProlog. env: for env files. json: with the reason.",
 )
 def env(program: str, format_: str) -> None:
     """Print the variable that loads the interposer: eval "$(fabricpulse verbs env)"."""
     wanted = variable(Program(program), preload_library(), nccl_library())
-    click.echo(render(wanted, os.environ, Format(format_)))
+    click.echo(render([wanted], Format(format_), os.environ))
 
 
 @command.command()

@@ -13,7 +13,6 @@ from fabricpulse.audit.commands.output import (
     run_output_option,
     state_option,
     write,
-    write_file,
     write_page,
 )
 from fabricpulse.audit.commands.own_host import own_name, own_reader
@@ -22,6 +21,7 @@ from fabricpulse.audit.model import HostReport
 from fabricpulse.audit.profile import load_profile
 from fabricpulse.audit.runs import run_of
 from fabricpulse.audit.storage import encode, keep, stamp_name
+from fabricpulse.core.output import write_file
 
 # Reports that `local --keep` leaves.
 KEPT = 30

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.output import write_file
 
 if TYPE_CHECKING:
     from fabricpulse.audit.model import Finding, Run
@@ -53,18 +53,6 @@ def write_page(run: "Run", path: Path | None) -> None:
     from fabricpulse.audit.page import page
 
     write_file(path, page(run).encode("utf-8", "replace"))
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Raises UserError."""
-    from fabricpulse.core.files import atomic_write
-
-    try:
-        atomic_write(path, data, durable=False)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; choose a folder that exists and is writable"
-        ) from error
 
 
 def write(run: "Run", output: str, *, every: bool = False) -> None:

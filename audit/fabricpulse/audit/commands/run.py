@@ -13,12 +13,12 @@ from fabricpulse.audit.commands.output import (
     html_option,
     run_output_option,
     write,
-    write_file,
     write_page,
 )
 from fabricpulse.audit.model import Run
 from fabricpulse.audit.storage import encode
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.output import write_file
 from fabricpulse.core.web.client_options import COORDINATOR, client_options
 
 # 100,000 names of 94 letters.
